@@ -1,0 +1,586 @@
+//! The result of the analysis: what `result.json` holds (schemaVersion 1), and
+//! the series that the charts draw.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::record::Outcome;
+use crate::record::run_info::{ClusterInfo, Tool};
+
+/// The version of `result.json`.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// Everything that the analysis of one run yields.
+#[derive(Clone, Debug)]
+pub struct Analysis {
+    /// The numbers.
+    pub result: RunResult,
+    /// The series behind the charts.
+    pub charts: ChartData,
+}
+
+/// The contents of `result.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunResult {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// The tool that measured.
+    pub tool: Tool,
+    /// The scenario's name.
+    pub scenario: String,
+    /// The cluster's fingerprint.
+    pub cluster: ClusterInfo,
+    /// Whether the run came to its end and every source handed over all its rows.
+    pub complete: bool,
+    /// Whether the measurement can be believed.
+    pub verdict: Verdict,
+    /// The load as it was sent.
+    pub load: LoadResult,
+    /// Counts of requests.
+    pub requests: RequestCounts,
+    /// Latencies.
+    #[serde(rename = "latency_ms")]
+    pub latency_ms: Latencies,
+    /// One entry per pod that ended.
+    pub terminations: Vec<Termination>,
+    /// One entry per pod that began.
+    pub starts: Vec<Start>,
+    /// The windows of all terminations, per consumer and mode.
+    #[serde(rename = "windows_s")]
+    pub windows_s: Vec<WindowSummary>,
+    /// What the run supports saying about settings, per mode.
+    pub recommendation: Vec<Recommendation>,
+    /// What other settings would have done to the terminations seen.
+    #[serde(rename = "what_if")]
+    pub what_if: Vec<WhatIf>,
+    /// Longest time in which no request succeeded while requests were scheduled, in seconds.
+    #[serde(rename = "longest_outage_s")]
+    pub longest_outage_s: f64,
+    /// What a reader should know, most severe first.
+    pub findings: Vec<Finding>,
+    /// The checks of the gate; filled in by `gate`, empty where nothing was asked.
+    pub checks: Vec<Check>,
+}
+
+/// Whether a measurement can be believed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum Verdict {
+    /// It can.
+    Valid,
+    /// It ended early; what was recorded is analysed.
+    Partial {
+        /// Why it is partial.
+        why: Vec<String>,
+    },
+    /// It cannot: the generator or the machine fell behind, or a watch gap hid something.
+    Invalid {
+        /// Each reason, with figure and limit.
+        why: Vec<String>,
+    },
+}
+
+/// The load as it was sent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LoadResult {
+    /// Requests per second that were scheduled.
+    pub rate: f64,
+    /// Length of the counted part, in seconds.
+    pub duration_s: f64,
+    /// Requests scheduled, warm-up excluded.
+    pub scheduled: u64,
+    /// Of those, not sent.
+    pub not_sent: u64,
+    /// Actual minus intended send time, in microseconds.
+    pub send_lag_us: SendLag,
+}
+
+/// Percentiles of the send lag, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SendLag {
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Largest.
+    pub max: f64,
+}
+
+/// Counts of requests of the counted part.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RequestCounts {
+    /// Rows of the warm-up, which are in no other count.
+    pub warmup: u64,
+    /// `ok + dropped + app_errors + not_sent + cancelled`.
+    pub total: u64,
+    /// Answered with a status of the success set.
+    pub ok: u64,
+    /// Lost because of infrastructure, by the policy of `analysis`.
+    pub dropped: u64,
+    /// Answered by the app with a status that is neither success nor a gateway's.
+    pub app_errors: u64,
+    /// Not sent by our own fault.
+    pub not_sent: u64,
+    /// Cut off by the end of the run.
+    pub cancelled: u64,
+    /// Every row of the counted part, by outcome.
+    pub by_outcome: BTreeMap<Outcome, u64>,
+    /// The dropped ones, by cause.
+    pub by_cause: BTreeMap<Cause, u64>,
+    /// Dropped inside the window of the termination they are attributed to.
+    pub in_window: u64,
+    /// Dropped otherwise.
+    pub outside_window: u64,
+    /// Dropped without a cause that could be told.
+    pub unattributed: u64,
+    /// Dropped requests that a retrying client would have hidden.
+    pub retry_hidden: RetryHidden,
+}
+
+/// Dropped requests that a retrying client would have hidden from its user.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RetryHidden {
+    /// By the rule of Go's net/http: idempotent, on a reused connection, no byte of the answer received.
+    pub go_net_http: u64,
+    /// By a client that retries safe and idempotent methods on any transport error.
+    pub safe_idempotent: u64,
+}
+
+/// Why a request was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// A new connection was routed to a pod that no longer accepted any.
+    RoutedToDeadPod,
+    /// The pod ended while it worked on the request.
+    KilledInFlight,
+    /// The server closed an idle connection as the client used it.
+    IdleCloseRace,
+    /// The connection stood in the accept queue of a listener that closed.
+    AcceptQueueReset,
+    /// A conntrack entry led to a pod that was gone, after the window.
+    StaleFlow,
+    /// No endpoint was ready.
+    NoReadyEndpoint,
+    /// A starting pod got traffic before it could serve.
+    NotReadyYet,
+    /// A proxy in between answered with a gateway status.
+    GatewayError,
+    /// Timeouts with no termination near.
+    Overload,
+    /// None of these could be told.
+    Unattributed,
+}
+
+impl Cause {
+    /// Every cause.
+    pub const ALL: &'static [Cause] = &[
+        Cause::RoutedToDeadPod,
+        Cause::KilledInFlight,
+        Cause::IdleCloseRace,
+        Cause::AcceptQueueReset,
+        Cause::StaleFlow,
+        Cause::NoReadyEndpoint,
+        Cause::NotReadyYet,
+        Cause::GatewayError,
+        Cause::Overload,
+        Cause::Unattributed,
+    ];
+
+    /// The name used in files and on the command line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Cause::RoutedToDeadPod => "routed_to_dead_pod",
+            Cause::KilledInFlight => "killed_in_flight",
+            Cause::IdleCloseRace => "idle_close_race",
+            Cause::AcceptQueueReset => "accept_queue_reset",
+            Cause::StaleFlow => "stale_flow",
+            Cause::NoReadyEndpoint => "no_ready_endpoint",
+            Cause::NotReadyYet => "not_ready_yet",
+            Cause::GatewayError => "gateway_error",
+            Cause::Overload => "overload",
+            Cause::Unattributed => "unattributed",
+        }
+    }
+}
+
+/// Latencies in milliseconds, of requests that were answered.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latencies {
+    /// From the intended send time.
+    pub response: Percentiles,
+    /// From the actual send time.
+    pub service: Percentiles,
+    /// Response time of requests scheduled away from any termination.
+    pub steady: Percentiles,
+    /// Response time of requests scheduled between a t0 and the end of that pod, or its window.
+    pub disrupted: Percentiles,
+}
+
+/// Percentiles in milliseconds; all zero when `n` is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Percentiles {
+    /// Number of values.
+    pub n: u64,
+    /// Median.
+    pub p50: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
+    #[serde(rename = "p99_9")]
+    pub p99_9: f64,
+    /// Largest.
+    pub max: f64,
+}
+
+/// How terminations came. Never pooled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// One pod at a time, with recovery in between.
+    Isolated,
+    /// A rolling update.
+    Rollout,
+    /// A Service scaled down.
+    ScaleDown,
+    /// A node drained.
+    Drain,
+    /// A node shut down.
+    NodeShutdown,
+    /// Anything else.
+    Other,
+}
+
+impl Mode {
+    /// The name used in files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Mode::Isolated => "isolated",
+            Mode::Rollout => "rollout",
+            Mode::ScaleDown => "scale_down",
+            Mode::Drain => "drain",
+            Mode::NodeShutdown => "node_shutdown",
+            Mode::Other => "other",
+        }
+    }
+}
+
+/// A stage in the end of a pod. Keys of [`Termination::timeline`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// t0 earliest: the delete call was sent.
+    DeleteSent,
+    /// A watcher saw the deletionTimestamp.
+    DeletionSeen,
+    /// A watcher saw the endpoint as terminating.
+    EndpointTerminating,
+    /// The kubelet called the sidecar's preStop hook: it began to end the pod.
+    KillBegan,
+    /// SIGTERM went to the app: the start of the kill plus the app's preStop sleep (computed, not observed).
+    AppSigterm,
+    /// The app's listener began to refuse connections.
+    ListenerClosed,
+    /// The sidecar received SIGTERM: all main containers have ended.
+    AppExited,
+    /// The last new connection to the pod was begun.
+    LastConnection,
+    /// A watcher saw the containers terminated.
+    ContainersTerminated,
+    /// A watcher saw the endpoint gone from its slice.
+    EndpointRemoved,
+    /// A watcher saw the pod deleted.
+    PodDeleted,
+}
+
+impl Stage {
+    /// The name used in files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Stage::DeleteSent => "delete_sent",
+            Stage::DeletionSeen => "deletion_seen",
+            Stage::EndpointTerminating => "endpoint_terminating",
+            Stage::KillBegan => "kill_began",
+            Stage::AppSigterm => "app_sigterm",
+            Stage::ListenerClosed => "listener_closed",
+            Stage::AppExited => "app_exited",
+            Stage::LastConnection => "last_connection",
+            Stage::ContainersTerminated => "containers_terminated",
+            Stage::EndpointRemoved => "endpoint_removed",
+            Stage::PodDeleted => "pod_deleted",
+        }
+    }
+}
+
+/// The end of one pod.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Termination {
+    /// The pod's name.
+    pub pod: String,
+    /// Its UID.
+    pub uid: String,
+    /// Its node.
+    pub node: Option<String>,
+    /// How it came.
+    pub mode: Mode,
+    /// The disruption that caused it, counted from 0; `None` when somebody else did.
+    pub disruption: Option<u32>,
+    /// t0 latest minus t0 earliest, in seconds.
+    pub t0_uncertainty_s: f64,
+    /// When t0 (latest) was, in seconds since the schedule's zero.
+    pub t0_s: f64,
+    /// Stages, in seconds since t0 latest.
+    pub timeline: BTreeMap<Stage, f64>,
+    /// The main container's exit code, if it was seen. With several: the first that is not 0.
+    pub exit_code: Option<i32>,
+    /// The window towards each consumer.
+    pub windows: Vec<Window>,
+    /// The requests that concern this pod from t0 on.
+    pub requests: TerminationRequests,
+    /// Dropped new connections attributed to this pod, divided by the rate at which it got new connections before t0; in seconds.
+    pub dead_seconds: Option<f64>,
+}
+
+/// The endpoint-propagation window of one pod towards one consumer, in seconds since t0.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Window {
+    /// The consumer, as in `run.json`.
+    pub consumer: String,
+    /// The last new connection to the pod, from t0 latest; 0 when none came after t0.
+    pub lower_s: f64,
+    /// What the end is not later than, from t0 earliest; `None` when it cannot be bounded.
+    pub upper_s: Option<f64>,
+    /// Whether the end lies beyond what was observed, or cannot be bounded, and why.
+    pub censored: Option<String>,
+    /// New connections a second that the pod got before t0.
+    pub rate_before: f64,
+    /// New connections that came after t0.
+    pub late_arrivals: u64,
+}
+
+/// The requests that concern a pod from t0 on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TerminationRequests {
+    /// Requests that reached the pod or were attributed to it.
+    pub seen: u64,
+    /// Of those, dropped.
+    pub dropped: u64,
+    /// The dropped ones, by outcome.
+    pub by_outcome: BTreeMap<Outcome, u64>,
+    /// The dropped ones, by cause.
+    pub by_cause: BTreeMap<Cause, u64>,
+}
+
+/// The beginning of one pod.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Start {
+    /// The pod's name.
+    pub pod: String,
+    /// Stages `created`, `ip_reported`, `ready`, `endpoint_ready`, `first_request`, in seconds since `created`.
+    pub timeline: BTreeMap<String, f64>,
+}
+
+/// The windows of all terminations of one mode towards one consumer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WindowSummary {
+    /// The consumer.
+    pub consumer: String,
+    /// The mode.
+    pub mode: Mode,
+    /// Number of terminations.
+    pub n: usize,
+    /// Median of the upper bounds, in seconds.
+    pub p50: Option<f64>,
+    /// 90th percentile of the upper bounds.
+    pub p90: Option<f64>,
+    /// 99th percentile of the upper bounds.
+    pub p99: Option<f64>,
+    /// Largest upper bound.
+    pub max: Option<f64>,
+    /// Smallest and largest lower bound.
+    pub lower: Option<(f64, f64)>,
+    /// Number of windows that are censored.
+    pub censored: usize,
+}
+
+/// What a run supports saying about settings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Recommendation {
+    /// For terminations of this mode.
+    pub mode: Mode,
+    /// Seconds of preStop sleep; `None` when refused.
+    pub pre_stop_seconds: Option<u64>,
+    /// `terminationGracePeriodSeconds`; `None` when refused.
+    pub termination_grace_period_seconds: Option<u64>,
+    /// The confidence of the statement, such as 0.95.
+    pub confidence: f64,
+    /// The share of future terminations that it covers at this confidence.
+    pub coverage: f64,
+    /// The share that was asked for.
+    pub coverage_asked: f64,
+    /// Number of terminations it rests on.
+    pub terminations: usize,
+    /// The consumers that were measured.
+    pub consumers: Vec<String>,
+    /// How it was made, in one sentence.
+    pub basis: String,
+    /// Why nothing is recommended, one sentence each; empty when something is.
+    pub refused_because: Vec<String>,
+    /// Terminations still needed for the coverage asked; 0 when enough were seen.
+    pub terminations_needed: usize,
+    /// The smallest whole-second sleep that would have covered every window seen: a fact, no recommendation.
+    pub covers_all_seen_seconds: Option<u64>,
+}
+
+/// What another preStop sleep would have done to the terminations seen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WhatIf {
+    /// Seconds of preStop sleep.
+    pub pre_stop_seconds: u64,
+    /// Terminations whose whole window it covers (by upper bound).
+    pub windows_covered: usize,
+    /// Of so many terminations.
+    pub terminations: usize,
+    /// Dropped requests that it would have saved: `routed_to_dead_pod` and `accept_queue_reset` begun before t0 + sleep.
+    pub drops_avoided: u64,
+    /// Dropped requests that it would not have saved.
+    pub drops_left: u64,
+}
+
+/// How much a finding matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Requests were lost, or the measurement is not valid.
+    Error,
+    /// Something limits what can be said.
+    Warning,
+    /// Good to know.
+    Info,
+}
+
+/// Something that a reader should know, with its reason and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finding {
+    /// How much it matters.
+    pub severity: Severity,
+    /// What was found, with figures.
+    pub what: String,
+    /// Why it happened.
+    pub why: String,
+    /// What to do; a line of YAML where one helps.
+    pub remedy: String,
+}
+
+/// Whether a check passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CheckVerdict {
+    /// Within the limit.
+    Pass,
+    /// Beyond the limit.
+    Fail,
+    /// The run cannot tell.
+    Inconclusive,
+}
+
+/// One check of the gate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    /// The key of `expect`, such as `dropped.max`.
+    pub name: String,
+    /// Whether it passed.
+    pub verdict: CheckVerdict,
+    /// The limit.
+    pub limit: String,
+    /// What was observed.
+    pub observed: String,
+    /// Why the verdict is what it is.
+    pub why: String,
+}
+
+/// The series behind the charts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ChartData {
+    /// Every dropped request.
+    pub drops: Vec<Drop>,
+    /// Late arrivals that were answered, per termination.
+    pub late_ok: Vec<LateArrival>,
+    /// Response times of answered requests, steady against disrupted.
+    pub latency: LatencyHistograms,
+    /// Requests by second of the run.
+    pub seconds: Vec<Second>,
+    /// Length of the counted part as measured, in seconds since the schedule's zero.
+    pub end_s: f64,
+}
+
+/// One dropped request, as the charts draw it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Drop {
+    /// Intended send time, in seconds since the schedule's zero.
+    pub scheduled_s: f64,
+    /// When it connected (or was sent, on a reused connection), in seconds since the schedule's zero.
+    pub begun_s: f64,
+    /// When it ended, in seconds since the schedule's zero.
+    pub ended_s: f64,
+    /// Its outcome.
+    pub outcome: Outcome,
+    /// Its cause.
+    pub cause: Cause,
+    /// Index into [`RunResult::terminations`], if attributed.
+    pub termination: Option<usize>,
+    /// Whether it lies inside that pod's window.
+    pub in_window: bool,
+}
+
+/// A request that reached a terminating pod and was answered.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LateArrival {
+    /// Index into [`RunResult::terminations`].
+    pub termination: usize,
+    /// When its connection was begun, in seconds since the schedule's zero.
+    pub begun_s: f64,
+    /// Whether it opened a new connection.
+    pub new_connection: bool,
+}
+
+/// Response times of answered requests in logarithmic buckets.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LatencyHistograms {
+    /// Away from any termination.
+    pub steady: Vec<LatencyBucket>,
+    /// Near one.
+    pub disrupted: Vec<LatencyBucket>,
+}
+
+/// One bucket: values in `[from_ms, to_ms)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LatencyBucket {
+    /// Lower edge, in milliseconds.
+    pub from_ms: f64,
+    /// Upper edge, in milliseconds.
+    pub to_ms: f64,
+    /// Number of values.
+    pub count: u64,
+}
+
+/// What was scheduled in one second of the run, and what became of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Second {
+    /// The second's beginning, since the schedule's zero.
+    pub at_s: f64,
+    /// Requests answered with success.
+    pub ok: u64,
+    /// Dropped requests, by outcome.
+    pub dropped: BTreeMap<Outcome, u64>,
+    /// Other rows (app errors, not sent, cancelled).
+    pub other: u64,
+    /// Median response time of the answered ones, in milliseconds.
+    pub p50_ms: Option<f64>,
+    /// 99th percentile of the same.
+    pub p99_ms: Option<f64>,
+}

@@ -1,0 +1,1 @@
+//! Connects to a real cluster or starts the embedded one.

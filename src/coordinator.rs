@@ -1,0 +1,1 @@
+//! Applies manifests, disrupts, watches, collects.

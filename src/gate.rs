@@ -1,0 +1,1 @@
+//! Analysis and expectations to a verdict. Pure.

@@ -1,0 +1,24 @@
+//! The vocabulary of a run, and its durable form.
+//!
+//! Everything that measures (load, proxy, coordinator) writes these types;
+//! everything that judges (timeline, analysis) reads them. This module knows
+//! no Kubernetes client, no HTTP and no statistics. The run directory's format
+//! is documented in `docs/run-directory.md`.
+
+pub mod clock;
+pub mod event;
+pub mod expect;
+pub mod outcome;
+pub mod parts;
+pub mod row;
+pub mod run_dir;
+pub mod run_info;
+pub mod wire;
+
+pub use clock::{Clock, Stamp};
+pub use event::{Event, EventKind};
+pub use expect::{Bounds, Expect, WindowBounds};
+pub use outcome::Outcome;
+pub use row::{Phase, RequestId, RequestRow, ServedEnd, ServedRow};
+pub use run_dir::{Records, RunDir, RunDirError};
+pub use run_info::RunInfo;

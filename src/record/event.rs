@@ -1,0 +1,292 @@
+//! Everything that happens in a run and is not a request: `events.jsonl`.
+//!
+//! One JSON object a line. An event is stamped by the source that saw it, on
+//! its own clock; a reader skips kinds that it does not know.
+
+use serde::{Deserialize, Serialize};
+
+use super::Stamp;
+
+/// The version of the event format.
+pub const EVENT_VERSION: u32 = 1;
+
+/// One line of `events.jsonl`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// The format's version, [`EVENT_VERSION`].
+    pub v: u32,
+    /// When it happened or was seen, on the clock of `source`.
+    #[serde(rename = "t_ns")]
+    pub at: Stamp,
+    /// Whose clock `at` is on: `coordinator`, a load source, or a proxy (its pod's name).
+    pub source: String,
+    /// What happened.
+    #[serde(flatten)]
+    pub kind: EventKind,
+}
+
+impl Event {
+    /// An event of the current version.
+    pub fn new(at: Stamp, source: impl Into<String>, kind: EventKind) -> Self {
+        Self { v: EVENT_VERSION, at, source: source.into(), kind }
+    }
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum EventKind {
+    /// The load began; the event's stamp is the schedule's zero.
+    LoadStarted {
+        /// Requests per second.
+        rate: f64,
+        /// Planned duration of the counted part, in seconds.
+        duration_s: f64,
+        /// Duration of the warm-up before it, in seconds.
+        warmup_s: f64,
+    },
+    /// The load ended: every scheduled request has its row.
+    LoadEnded {
+        /// Requests that were scheduled, warm-up included.
+        scheduled: u64,
+    },
+    /// The coordinator asked for something that ends pods; the event's stamp is when it asked.
+    Action(Action),
+    /// A pod as a watch showed it.
+    Pod(PodEvent),
+    /// An EndpointSlice as a watch showed it.
+    EndpointSlice(EndpointSliceEvent),
+    /// A Kubernetes Event object about a pod.
+    ClusterEvent {
+        /// The pod it is about.
+        pod: String,
+        /// Its reason, such as `Killing`.
+        reason: String,
+        /// Its message.
+        message: String,
+    },
+    /// A proxy passed a phase of its pod's termination; the source is the proxy.
+    ProxyPhase {
+        /// The pod's name.
+        pod: String,
+        /// The phase.
+        phase: ProxyPhase,
+    },
+    /// A proxy's rows ended.
+    ProxyEnded {
+        /// The pod's name.
+        pod: String,
+        /// Rows the proxy said that it recorded, if it could say so before it ended.
+        recorded: Option<u64>,
+        /// Rows that arrived.
+        received: u64,
+    },
+    /// The offset of another source's clock was sampled; the source is the coordinator.
+    ClockSample {
+        /// Whose clock was compared.
+        of: String,
+        /// That clock minus the coordinator's, in nanoseconds.
+        offset_ns: i64,
+        /// Half the round trip, in nanoseconds: the true offset is within offset ± uncertainty.
+        uncertainty_ns: i64,
+    },
+    /// A watch was interrupted and began anew with a list: what happened between is unknown.
+    WatchGap {
+        /// The resource watched, such as `pods`.
+        resource: String,
+        /// When the last good line of the watch arrived.
+        from: Stamp,
+    },
+    /// How the measuring machine fared over the interval that ends at the event's stamp.
+    Machine(MachineSample),
+    /// Something that a reader of the report should know.
+    Warning {
+        /// What, and what it means for the result.
+        message: String,
+    },
+}
+
+/// A request of the coordinator that ends pods, stamped before and after.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Action {
+    /// The disruption of the scenario that it belongs to, counted from 0.
+    pub disruption: u32,
+    /// The action, such as `deletePod`.
+    pub action: String,
+    /// How the pods end by it: a mode of `analysis`, such as `isolated`.
+    pub mode: String,
+    /// The pod, where the action names one.
+    pub pod: Option<String>,
+    /// Its UID.
+    pub uid: Option<String>,
+    /// When the whole answer had been received.
+    pub answered: Stamp,
+    /// The API server's status code, or `None` if there was no answer.
+    pub status: Option<u16>,
+    /// What went wrong, if anything.
+    pub error: Option<String>,
+}
+
+/// What a watch said about an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    /// Part of a list, at the beginning or after a gap.
+    Listed,
+    /// Added or modified.
+    Applied,
+    /// Gone.
+    Deleted,
+}
+
+/// A pod as a watch showed it, reduced to what a termination needs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PodEvent {
+    /// What the watch said.
+    pub change: Change,
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// `metadata.resourceVersion`.
+    pub resource_version: String,
+    /// The node, once scheduled.
+    pub node: Option<String>,
+    /// The pod's address, once reported.
+    pub ip: Option<String>,
+    /// `status.phase`.
+    pub phase: String,
+    /// Whether the Ready condition is True.
+    pub ready: bool,
+    /// `metadata.deletionTimestamp`, whole seconds in the API server's time, as a stamp.
+    pub deletion_timestamp: Option<Stamp>,
+    /// `metadata.deletionGracePeriodSeconds`.
+    pub deletion_grace_s: Option<i64>,
+    /// `spec.terminationGracePeriodSeconds`.
+    pub grace_s: i64,
+    /// Type and reason of the DisruptionTarget condition, if it is True.
+    pub disruption_target: Option<String>,
+    /// The containers, native sidecars included.
+    pub containers: Vec<ContainerState>,
+}
+
+/// A container of a pod, with the settings that bear on its end.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ContainerState {
+    /// Name.
+    pub name: String,
+    /// Whether it is a native sidecar (an init container that always restarts).
+    pub sidecar: bool,
+    /// Seconds of its preStop `sleep` action, if it has one.
+    pub pre_stop_sleep_s: Option<i64>,
+    /// Whether it has a preStop hook of another kind.
+    pub pre_stop_other: bool,
+    /// `waiting`, `running` or `terminated`; `None` before the first status.
+    pub state: Option<String>,
+    /// The reason that goes with the state.
+    pub reason: Option<String>,
+    /// The exit code, once terminated.
+    pub exit_code: Option<i32>,
+    /// How often it was restarted.
+    pub restarts: i32,
+}
+
+/// An EndpointSlice as a watch showed it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EndpointSliceEvent {
+    /// What the watch said.
+    pub change: Change,
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// The Service it belongs to.
+    pub service: Option<String>,
+    /// Its endpoints.
+    pub endpoints: Vec<EndpointState>,
+}
+
+/// One endpoint of a slice.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndpointState {
+    /// The pod behind it.
+    pub pod: Option<String>,
+    /// Its address.
+    pub address: String,
+    /// `conditions.ready`.
+    pub ready: bool,
+    /// `conditions.serving`.
+    pub serving: bool,
+    /// `conditions.terminating`.
+    pub terminating: bool,
+}
+
+/// A phase in the termination of a pod, as the proxy beside it saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProxyPhase {
+    /// Its preStop hook was called: the kubelet has begun to end the pod.
+    PreStop,
+    /// The app's listener began to refuse connections.
+    ListenerClosed,
+    /// It received SIGTERM: all main containers have ended, or the grace period has.
+    Sigterm,
+    /// The last new connection was accepted.
+    LastConnection,
+    /// The last request was read.
+    LastRequest,
+    /// No request is in flight any more.
+    Drained,
+    /// It exits.
+    Exit,
+}
+
+impl ProxyPhase {
+    /// The name used in files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ProxyPhase::PreStop => "pre_stop",
+            ProxyPhase::ListenerClosed => "listener_closed",
+            ProxyPhase::Sigterm => "sigterm",
+            ProxyPhase::LastConnection => "last_connection",
+            ProxyPhase::LastRequest => "last_request",
+            ProxyPhase::Drained => "drained",
+            ProxyPhase::Exit => "exit",
+        }
+    }
+}
+
+/// How the measuring machine fared over an interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MachineSample {
+    /// The interval's length, in seconds.
+    pub interval_s: f64,
+    /// The share of CPU time that the hypervisor took away, 0 to 1.
+    pub steal: f64,
+    /// The share of CPU time in use, 0 to 1.
+    pub busy: f64,
+    /// The share of the interval in which a thread of this process waited for a CPU, summed over threads.
+    pub run_queue_delay: f64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_one_flat_line_and_reads_back() {
+        let event = Event::new(
+            Stamp::from_unix_ns(5),
+            "web-1",
+            EventKind::ProxyPhase { pod: "web-1".into(), phase: ProxyPhase::PreStop },
+        );
+        let line = serde_json::to_string(&event).unwrap();
+        assert_eq!(
+            line,
+            r#"{"v":1,"t_ns":5,"source":"web-1","kind":"proxy_phase","pod":"web-1","phase":"pre_stop"}"#
+        );
+        assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), event);
+    }
+}

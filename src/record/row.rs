@@ -1,0 +1,251 @@
+//! One row per request: as the client saw it, and as a proxy saw it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Outcome, Stamp};
+
+/// The name of the request header that carries a [`RequestId`].
+pub const ID_HEADER: &str = "rolldrop-id";
+/// The name of the response header by which a proxy names its pod.
+pub const POD_HEADER: &str = "rolldrop-pod";
+
+/// Identifies a request across both ends: `<source>-<seq>`, split at the last dash.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RequestId {
+    /// The load source that sent the request.
+    pub source: String,
+    /// The request's number within its source, from 0.
+    pub seq: u64,
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.source, self.seq)
+    }
+}
+
+/// A `rolldrop-id` that is not `<source>-<seq>`.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0:?} is not a request id of the form SOURCE-SEQ")]
+pub struct BadRequestId(String);
+
+impl FromStr for RequestId {
+    type Err = BadRequestId;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let bad = || BadRequestId(s.to_owned());
+        let (source, seq) = s.rsplit_once('-').ok_or_else(bad)?;
+        if source.is_empty() {
+            return Err(bad());
+        }
+        Ok(Self { source: source.to_owned(), seq: seq.parse().map_err(|_| bad())? })
+    }
+}
+
+/// Whether a request counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// Sent to warm the path up; recorded, never counted.
+    Warmup,
+    /// Counted.
+    Main,
+}
+
+impl Phase {
+    /// The name used in files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Phase::Warmup => "warmup",
+            Phase::Main => "main",
+        }
+    }
+}
+
+/// A name that is no [`Phase`].
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("unknown phase {0:?}")]
+pub struct UnknownPhase(String);
+
+impl FromStr for Phase {
+    type Err = UnknownPhase;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        match s {
+            "warmup" => Ok(Phase::Warmup),
+            "main" => Ok(Phase::Main),
+            other => Err(UnknownPhase(other.to_owned())),
+        }
+    }
+}
+
+/// A scheduled request as its load worker saw it: the columns of `requests/*.parquet`.
+///
+/// This is the flat form that goes to disk, so a stage that was not reached is
+/// `None`. All stamps are on the clock of `source`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RequestRow {
+    /// The load worker.
+    pub source: Arc<str>,
+    /// The request's number within its source, from 0.
+    pub seq: u64,
+    /// The name of the target it went to.
+    pub target: Arc<str>,
+    /// Warm-up or counted.
+    pub phase: Phase,
+    /// The intended send time.
+    pub scheduled: Stamp,
+    /// When connecting began; `None` on a reused connection.
+    pub connect_start: Option<Stamp>,
+    /// When the connection stood; `None` on a reused connection.
+    pub connected: Option<Stamp>,
+    /// When the TLS handshake was done.
+    pub tls: Option<Stamp>,
+    /// When the request was written: the actual send time.
+    pub sent: Option<Stamp>,
+    /// When the complete response head was there.
+    pub head: Option<Stamp>,
+    /// When the request ended, however it ended.
+    pub end: Stamp,
+    /// What happened to the first attempt.
+    pub outcome: Outcome,
+    /// The operating system's error number behind the outcome.
+    pub errno: Option<i32>,
+    /// HTTP status.
+    pub status: Option<u16>,
+    /// gRPC status.
+    pub grpc_status: Option<i32>,
+    /// Why it was not sent.
+    pub not_sent_reason: Option<Arc<str>>,
+    /// The connection's number within its source; `None` when none was opened or taken.
+    pub conn: Option<u64>,
+    /// Whether the connection had carried a request before.
+    pub conn_reused: bool,
+    /// The client's port.
+    pub local_port: Option<u16>,
+    /// The address that was connected to.
+    pub remote_addr: Option<Arc<str>>,
+    /// Bytes written for this request.
+    pub bytes_sent: u64,
+    /// Bytes read for this request, head and body.
+    pub bytes_received: u64,
+    /// The pod that answered, from the `rolldrop-pod` header.
+    pub pod: Option<Arc<str>>,
+    /// Attempts made; 1 unless retries are modelled.
+    pub attempts: u32,
+    /// What a retrying client saw in the end; equals `outcome` without retries.
+    pub final_outcome: Outcome,
+}
+
+/// How a proxied request ended, seen from the proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ServedEnd {
+    /// The whole response was passed on.
+    Complete,
+    /// The client closed or reset first.
+    ClientGone,
+    /// The app's listener refused the connection.
+    UpstreamRefused,
+    /// The app reset the connection.
+    UpstreamReset,
+    /// The app closed the connection before the response was complete.
+    UpstreamEof,
+    /// The proxy ended first.
+    Cancelled,
+}
+
+impl ServedEnd {
+    /// Every end.
+    pub const ALL: &'static [ServedEnd] = &[
+        ServedEnd::Complete,
+        ServedEnd::ClientGone,
+        ServedEnd::UpstreamRefused,
+        ServedEnd::UpstreamReset,
+        ServedEnd::UpstreamEof,
+        ServedEnd::Cancelled,
+    ];
+
+    /// The name used in files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ServedEnd::Complete => "complete",
+            ServedEnd::ClientGone => "client_gone",
+            ServedEnd::UpstreamRefused => "upstream_refused",
+            ServedEnd::UpstreamReset => "upstream_reset",
+            ServedEnd::UpstreamEof => "upstream_eof",
+            ServedEnd::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// A name that is no [`ServedEnd`].
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("unknown end {0:?} of a served request")]
+pub struct UnknownServedEnd(String);
+
+impl FromStr for ServedEnd {
+    type Err = UnknownServedEnd;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        ServedEnd::ALL
+            .iter()
+            .copied()
+            .find(|end| end.as_str() == s)
+            .ok_or_else(|| UnknownServedEnd(s.to_owned()))
+    }
+}
+
+/// A request as a proxy saw it: the columns of `served/*.parquet`.
+///
+/// All stamps are on the clock of `source`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ServedRow {
+    /// The proxy, named like its pod.
+    pub source: Arc<str>,
+    /// The request's id, where the client sent one.
+    pub request: Option<RequestId>,
+    /// The pod beside which the proxy runs.
+    pub pod: Arc<str>,
+    /// The client's address and port.
+    pub peer_addr: String,
+    /// When the client's connection was accepted.
+    pub accepted: Stamp,
+    /// When the request head had been read; `None` if the connection ended before.
+    pub head: Option<Stamp>,
+    /// When the request ended, however it ended.
+    pub end: Stamp,
+    /// The app's status.
+    pub status: Option<u16>,
+    /// How it ended.
+    pub ended: ServedEnd,
+    /// The client connection's number within this proxy.
+    pub conn: u64,
+    /// Whether this was the connection's first request.
+    pub conn_first_request: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_id_splits_at_the_last_dash() {
+        let id: RequestId = "load-node-2-17".parse().unwrap();
+        assert_eq!(id, RequestId { source: "load-node-2".into(), seq: 17 });
+        assert_eq!(id.to_string(), "load-node-2-17");
+        for bad in ["", "17", "-17", "load-", "load-x"] {
+            assert!(bad.parse::<RequestId>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_end_reads_back() {
+        for &end in ServedEnd::ALL {
+            assert_eq!(end.as_str().parse(), Ok(end));
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! The run directory: the durable record of one run.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use super::parts::{self, PartError, PartWriter, Row};
+use super::run_info::FORMAT_VERSION;
+use super::{Clock, Event, RequestRow, RunInfo, ServedRow};
+
+const INFO: &str = "run.json";
+const EVENTS: &str = "events.jsonl";
+
+/// A run directory.
+#[derive(Clone, Debug)]
+pub struct RunDir {
+    path: PathBuf,
+}
+
+/// Why a run directory cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum RunDirError {
+    /// The directory is there and holds something already.
+    #[error("{0} is not empty: name a directory that does not exist yet")]
+    NotEmpty(PathBuf),
+    /// There is no run here.
+    #[error(
+        "{0} is not a run directory: it has no readable run.json; name a directory that `rolldrop run` made"
+    )]
+    NotARun(PathBuf),
+    /// A file's contents are not what they should be.
+    #[error("{path}:{line}: {why}")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The run was written in a format that this version does not read.
+    #[error(
+        "{path}: written in format {found}, this version reads format {FORMAT_VERSION}: use the rolldrop that wrote it"
+    )]
+    OtherFormat {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u64,
+    },
+    /// A file could not be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A table could not be read or written.
+    #[error(transparent)]
+    Part(#[from] PartError),
+}
+
+/// Everything that a run directory holds, as it was recorded.
+#[derive(Clone, Debug)]
+pub struct Records {
+    /// run.json.
+    pub info: RunInfo,
+    /// events.jsonl, in the order written.
+    pub events: Vec<Event>,
+    /// requests/*.parquet.
+    pub requests: Vec<RequestRow>,
+    /// served/*.parquet.
+    pub served: Vec<ServedRow>,
+    /// What could not be read, and why that is no error: a run that was killed
+    /// leaves a torn last line and parts that were never closed.
+    pub torn: Vec<String>,
+}
+
+impl RunDir {
+    /// Makes a new run directory at `path`, parents included.
+    ///
+    /// # Errors
+    /// When it exists and is not empty, or cannot be made.
+    pub fn create(path: &Path) -> Result<Self, RunDirError> {
+        let io = |source| RunDirError::Io { path: path.to_owned(), source };
+        fs::create_dir_all(path).map_err(io)?;
+        if fs::read_dir(path).map_err(io)?.next().is_some() {
+            return Err(RunDirError::NotEmpty(path.to_owned()));
+        }
+        Ok(Self { path: path.to_owned() })
+    }
+
+    /// Opens the run directory at `path`.
+    ///
+    /// # Errors
+    /// When there is no run.json in it.
+    pub fn open(path: &Path) -> Result<Self, RunDirError> {
+        if !path.join(INFO).is_file() {
+            return Err(RunDirError::NotARun(path.to_owned()));
+        }
+        Ok(Self { path: path.to_owned() })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes run.json, replacing an earlier one in one step.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write_info(&self, info: &RunInfo) -> Result<(), RunDirError> {
+        let json = serde_json::to_vec_pretty(info)
+            .map_err(|e| RunDirError::Io { path: self.path.join(INFO), source: io::Error::other(e) })?;
+        self.write_file(INFO, &json)
+    }
+
+    /// Reads run.json.
+    ///
+    /// # Errors
+    /// When it cannot be read or is of another format.
+    pub fn info(&self) -> Result<RunInfo, RunDirError> {
+        let path = self.path.join(INFO);
+        let text =
+            fs::read_to_string(&path).map_err(|source| RunDirError::Io { path: path.clone(), source })?;
+        let malformed = |e: serde_json::Error| RunDirError::Malformed {
+            path: path.clone(),
+            line: e.line(),
+            why: e.to_string(),
+        };
+        let value: serde_json::Value = serde_json::from_str(&text).map_err(malformed)?;
+        let format = value.get("format").and_then(serde_json::Value::as_u64);
+        if let Some(found) = format.filter(|f| *f != u64::from(FORMAT_VERSION)) {
+            return Err(RunDirError::OtherFormat { path, found });
+        }
+        serde_json::from_str(&text).map_err(malformed)
+    }
+
+    /// Writes a file under the run directory, replacing an earlier one in one step.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write_file(&self, name: &str, contents: &[u8]) -> Result<(), RunDirError> {
+        let path = self.path.join(name);
+        let io = |source| RunDirError::Io { path: path.clone(), source };
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(io)?;
+        }
+        let mut partial = path.clone().into_os_string();
+        partial.push(".part");
+        fs::write(&partial, contents).map_err(io)?;
+        fs::rename(&partial, &path).map_err(io)
+    }
+
+    /// The log of events, to append to.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn event_log(&self) -> Result<EventLog, RunDirError> {
+        let path = self.path.join(EVENTS);
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .map_err(|source| RunDirError::Io { path: path.clone(), source })?;
+        Ok(EventLog { path, file })
+    }
+
+    /// A writer for the rows of one source.
+    ///
+    /// # Errors
+    /// When the table's directory cannot be made.
+    pub fn part_writer<R: Row>(&self, source: &str, clock: Clock) -> Result<PartWriter<R>, RunDirError> {
+        Ok(PartWriter::create(&self.path, source, clock)?)
+    }
+
+    /// Reads all that was recorded. What a kill tore is left out and named in [`Records::torn`].
+    ///
+    /// # Errors
+    /// When a file that should be whole is not.
+    pub fn read(&self) -> Result<Records, RunDirError> {
+        let mut torn = Vec::new();
+        let info = self.info()?;
+        let events = self.read_events(&mut torn)?;
+        let requests = parts::read_table::<RequestRow>(&self.path)?;
+        let served = parts::read_table::<ServedRow>(&self.path)?;
+        for table in [RequestRow::TABLE, ServedRow::TABLE] {
+            let open = fs::read_dir(self.path.join(table)).into_iter().flatten().flatten();
+            for entry in open.filter(|e| e.path().extension().is_some_and(|e| e == "part")) {
+                torn.push(format!("{table}/{} was never closed", entry.file_name().to_string_lossy()));
+            }
+        }
+        Ok(Records { info, events, requests, served, torn })
+    }
+
+    fn read_events(&self, torn: &mut Vec<String>) -> Result<Vec<Event>, RunDirError> {
+        let path = self.path.join(EVENTS);
+        let io = |source| RunDirError::Io { path: path.clone(), source };
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                torn.push(format!("{EVENTS} was never begun"));
+                return Ok(Vec::new());
+            }
+            Err(e) => return Err(io(e)),
+        };
+        let mut events = Vec::new();
+        let mut reader = BufReader::new(file);
+        let mut line = Vec::new();
+        for number in 1.. {
+            line.clear();
+            if reader.read_until(b'\n', &mut line).map_err(io)? == 0 {
+                break;
+            }
+            if line.last() != Some(&b'\n') {
+                torn.push(format!("{EVENTS} ends in the middle of line {number}"));
+                break;
+            }
+            match parse_event(&line) {
+                Ok(Some(event)) => events.push(event),
+                Ok(None) => {}
+                Err(e) => return Err(RunDirError::Malformed { path, line: number, why: e.to_string() }),
+            }
+        }
+        Ok(events)
+    }
+}
+
+/// A line's event, or `None` if it is of a kind that a later version added.
+fn parse_event(line: &[u8]) -> Result<Option<Event>, serde_json::Error> {
+    match serde_json::from_slice::<Event>(line) {
+        Ok(event) => Ok(Some(event)),
+        Err(e) if e.to_string().starts_with("unknown variant") => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Appends events; each is on its way to disk when [`EventLog::append`] returns.
+#[derive(Debug)]
+pub struct EventLog {
+    path: PathBuf,
+    file: File,
+}
+
+impl EventLog {
+    /// Appends one event as one line.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn append(&mut self, event: &Event) -> Result<(), RunDirError> {
+        let io = |source| RunDirError::Io { path: self.path.clone(), source };
+        let mut line = serde_json::to_vec(event).map_err(|e| io(io::Error::other(e)))?;
+        line.push(b'\n');
+        self.file.write_all(&line).map_err(io)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{EventKind, Stamp};
+
+    fn warning(n: i64) -> Event {
+        Event::new(Stamp::from_unix_ns(n), "coordinator", EventKind::Warning { message: format!("w{n}") })
+    }
+
+    #[test]
+    fn a_torn_last_line_is_named_and_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::create(&dir.path().join("run")).unwrap();
+        let mut log = run.event_log().unwrap();
+        log.append(&warning(1)).unwrap();
+        log.append(&warning(2)).unwrap();
+        let path = run.path().join(EVENTS);
+        let mut bytes = fs::read(&path).unwrap();
+        bytes.truncate(bytes.len() - 5);
+        fs::write(&path, bytes).unwrap();
+        let mut torn = Vec::new();
+        assert_eq!(run.read_events(&mut torn).unwrap(), [warning(1)]);
+        assert_eq!(torn, ["events.jsonl ends in the middle of line 2"]);
+    }
+
+    #[test]
+    fn a_kind_of_a_later_version_is_skipped_and_nonsense_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::create(dir.path()).unwrap();
+        let path = run.path().join(EVENTS);
+        fs::write(&path, "{\"v\":1,\"t_ns\":1,\"source\":\"x\",\"kind\":\"of_tomorrow\"}\n").unwrap();
+        assert_eq!(run.read_events(&mut Vec::new()).unwrap(), []);
+        fs::write(&path, "nonsense\n").unwrap();
+        let error = run.read_events(&mut Vec::new()).unwrap_err().to_string();
+        assert!(error.contains("events.jsonl:1: "), "{error}");
+    }
+
+    #[test]
+    fn only_an_empty_place_becomes_a_run_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(matches!(RunDir::open(dir.path()), Err(RunDirError::NotARun(_))));
+        fs::write(dir.path().join("x"), "").unwrap();
+        assert!(matches!(RunDir::create(dir.path()), Err(RunDirError::NotEmpty(_))));
+    }
+}

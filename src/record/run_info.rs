@@ -1,0 +1,145 @@
+//! `run.json`: what was run, on what, by whom, and whether it came to its end.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Expect, Stamp};
+
+/// The version of the run directory's format.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// The contents of `run.json`. Written when the run begins and again when it ends.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunInfo {
+    /// The format's version, [`FORMAT_VERSION`].
+    pub format: u32,
+    /// Name and version of the tool.
+    pub tool: Tool,
+    /// The scenario's name.
+    pub name: String,
+    /// The scenario, resolved and redacted.
+    pub scenario: serde_json::Value,
+    /// What the run is expected to show.
+    #[serde(default, skip_serializing_if = "Expect::is_empty")]
+    pub expect: Expect,
+    /// The cluster's fingerprint.
+    pub cluster: ClusterInfo,
+    /// The targets of the load.
+    pub targets: Vec<Target>,
+    /// The load that was planned.
+    pub load: LoadPlan,
+    /// The recorders.
+    pub sources: Vec<Source>,
+    /// When the run began, on the coordinator's clock.
+    pub started: Stamp,
+    /// When the run ended, on the coordinator's clock; absent while it runs and after a kill.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Stamp>,
+    /// Whether the run came to its end, with every row written.
+    pub complete: bool,
+    /// Whether it was interrupted on purpose (Ctrl-C).
+    #[serde(default)]
+    pub interrupted: bool,
+}
+
+/// The tool that wrote a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tool {
+    /// `rolldrop`.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+}
+
+impl Tool {
+    /// This program.
+    pub fn this() -> Self {
+        Self { name: "rolldrop".into(), version: env!("CARGO_PKG_VERSION").into() }
+    }
+}
+
+/// What tells one cluster from another, as far as results depend on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterInfo {
+    /// The API server's version, such as `v1.36.2`.
+    pub version: String,
+    /// What implements Services: a kube-proxy mode, or an embedded dataplane; `unknown` where it can't be seen.
+    pub dataplane: String,
+    /// Number of nodes.
+    pub nodes: usize,
+    /// Number of endpoints of the target Services when the load began.
+    pub endpoints: usize,
+    /// Namespace of the target.
+    pub namespace: String,
+}
+
+/// Something that load is sent to: one consumer's view of the pods.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Target {
+    /// The name in the rows' `target` column.
+    pub name: String,
+    /// Where requests go.
+    pub url: String,
+    /// Who routes them to pods, in words for the report, such as `service web (service proxy of this host)`.
+    pub consumer: String,
+    /// Whether it balances connections or single requests.
+    pub balances: Balances,
+}
+
+/// What a consumer balances, and so what shows its window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Balances {
+    /// New connections: a Service.
+    Connections,
+    /// Single requests: an L7 proxy, which pools its connections to pods.
+    Requests,
+}
+
+/// The load that a run set out to send.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LoadPlan {
+    /// Requests per second, over all sources.
+    pub rate: f64,
+    /// Length of the counted part, in seconds.
+    pub duration_s: f64,
+    /// Length of the warm-up before it, in seconds.
+    pub warmup_s: f64,
+    /// `fresh`, `keepalive` or `mixed`.
+    pub connections: String,
+    /// Connect timeout, in seconds.
+    pub connect_timeout_s: f64,
+    /// Response timeout, in seconds.
+    pub response_timeout_s: f64,
+    /// Statuses that count as success, as ranges.
+    pub success: Vec<(u16, u16)>,
+    /// Further settings, by name.
+    #[serde(default, flatten)]
+    pub other: BTreeMap<String, serde_json::Value>,
+}
+
+/// One recorder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Source {
+    /// Its name in rows and events.
+    pub name: String,
+    /// What it is.
+    pub role: Role,
+    /// Its clock minus the coordinator's, in nanoseconds; 0 within one process.
+    pub clock_offset_ns: i64,
+    /// The offset is known to ± this many nanoseconds; `None` if it was never sampled.
+    pub clock_uncertainty_ns: Option<i64>,
+}
+
+/// What a recorder is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Watches, acts, and owns the reference clock.
+    Coordinator,
+    /// Sends requests.
+    Load,
+    /// Runs beside a pod.
+    Proxy,
+}

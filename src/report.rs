@@ -1,0 +1,1 @@
+//! Analysis to bytes: text, JSON, Markdown, HTML, PNG. Pure.

@@ -1,0 +1,1 @@
+//! Records to pod lives and joined requests. Pure.

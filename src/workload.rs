@@ -1,0 +1,1 @@
+//! The sample server with named good and bad shutdown habits.
