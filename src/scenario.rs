@@ -1,1 +1,304 @@
-//! YAML to a validated scenario.
+//! YAML to a validated scenario: what to deploy, load, disrupt and expect.
+//!
+//! Text becomes a tree that remembers its lines ([`yaml`]), then the raw form
+//! with every key checked (`raw`), then a [`Scenario`] in which contradictions
+//! cannot stand. An error names file, line, key and remedy. Nothing here talks
+//! to a cluster.
+
+mod builtin;
+mod raw;
+mod validate;
+pub mod yaml;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::record::Expect;
+
+pub use builtin::{BUILTIN, Builtin, DEFAULT};
+use yaml::Document;
+
+/// A validated scenario.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// Its name.
+    pub name: String,
+    /// What it shows, in a sentence.
+    pub description: String,
+    /// Kubernetes objects that the run creates and removes.
+    pub manifests: Vec<Value>,
+    /// Where the load goes.
+    pub target: Target,
+    /// The load.
+    pub load: Load,
+    /// What ends pods, and when.
+    pub disruptions: Vec<Disruption>,
+    /// The gate.
+    pub expect: Expect,
+    /// The resolved YAML as JSON, with defaults left as the author left them.
+    pub resolved: Value,
+}
+
+/// A scenario and the cluster it asks for; `C` is the embedded cluster's configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded<C> {
+    /// The scenario.
+    pub scenario: Scenario,
+    /// `spec.cluster`, if given.
+    pub cluster: Option<ClusterChoice<C>>,
+}
+
+/// The cluster that a scenario asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClusterChoice<C> {
+    /// The embedded one, configured so.
+    Embedded(C),
+    /// A context of the kubeconfig.
+    Context(String),
+}
+
+/// Where the load goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A port of a Service, through whatever routes to it here.
+    Service {
+        /// The Service's name.
+        name: String,
+        /// The port's name or number; `None` takes the Service's only port.
+        port: Option<String>,
+        /// The path of the requests.
+        path: String,
+    },
+    /// A URL.
+    Url(url::Url),
+}
+
+/// The load.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Load {
+    /// Requests per second.
+    pub rate: f64,
+    /// Length of the counted part.
+    pub duration: Duration,
+    /// Length of the warm-up before it.
+    pub warmup: Duration,
+    /// How connections are used.
+    pub connections: Connections,
+    /// Limit of connections open at once.
+    pub max_connections: usize,
+    /// Limit for connecting.
+    pub connect_timeout: Duration,
+    /// Limit for the whole response, from sending the request.
+    pub response_timeout: Duration,
+    /// The HTTP method.
+    pub method: String,
+    /// Headers to add.
+    pub headers: Vec<(String, String)>,
+    /// Statuses that count as success.
+    pub success: Vec<(u16, u16)>,
+}
+
+/// How connections are used.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Connections {
+    /// A new one for each request.
+    Fresh,
+    /// Kept and reused.
+    Keepalive,
+    /// Both: this share of the requests, 0 to 1, on fresh ones.
+    Mixed(f64),
+}
+
+/// Something that ends pods, as often as its repetition says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Disruption {
+    /// Since the counted part of the load began.
+    pub at: Duration,
+    /// From one repetition to the next.
+    pub every: Duration,
+    /// How often, at least once.
+    pub repeat: u32,
+    /// What to do.
+    pub action: Action,
+}
+
+/// What a disruption does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Deletes ready pods, the oldest first.
+    DeletePod {
+        /// Which pods, as a label selector.
+        selector: String,
+        /// How many at once.
+        count: usize,
+    },
+}
+
+impl Action {
+    /// Its name in scenario files and events.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Action::DeletePod { .. } => "deletePod",
+        }
+    }
+}
+
+/// Why a scenario cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ScenarioError {
+    /// The file cannot be read.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Neither a file nor a built-in scenario has this name.
+    #[error("no scenario {0:?}: name a YAML file that exists, or one of {known}", known = builtin::names())]
+    Unknown(String),
+    /// Something in the file is wrong.
+    #[error("{place}: {key}: {why}")]
+    Invalid {
+        /// File and line, or the option that set the value.
+        place: String,
+        /// The key, as a path from the top of the file.
+        key: String,
+        /// What is wrong, and what to do.
+        why: String,
+    },
+}
+
+/// Loads a scenario: a YAML file's path, or the name of a built-in one.
+///
+/// `overrides` are `path=value` pairs, such as `load.rate=50` or
+/// `spec.load.rate=50`, which replace values before anything is checked.
+///
+/// # Errors
+/// When it cannot be read, or anything in it is unknown, malformed or contradictory.
+pub fn load<C: DeserializeOwned>(name: &str, overrides: &[String]) -> Result<Loaded<C>, ScenarioError> {
+    let path = Path::new(name);
+    if let Some(builtin) = BUILTIN.iter().find(|b| b.name == name).filter(|_| !path.exists()) {
+        let file = format!("scenarios/{name}.yaml");
+        return parse(builtin.yaml, &file, Path::new("."), overrides);
+    }
+    if !path.exists() && !name.contains(['/', '.']) {
+        return Err(ScenarioError::Unknown(name.to_owned()));
+    }
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| ScenarioError::Io { path: path.to_owned(), source })?;
+    parse(&text, name, path.parent().unwrap_or(Path::new(".")), overrides)
+}
+
+/// Parses a scenario's text. `file` names it in errors; manifest files are found from `dir`.
+///
+/// # Errors
+/// When anything in it is unknown, malformed or contradictory.
+pub fn parse<C: DeserializeOwned>(
+    text: &str,
+    file: &str,
+    dir: &Path,
+    overrides: &[String],
+) -> Result<Loaded<C>, ScenarioError> {
+    let mut document = Document::parse(text, file)?;
+    for assignment in overrides {
+        document.set(assignment)?;
+    }
+    let raw: raw::File<C> = document.read()?;
+    validate::validate(raw, &document, dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINIMAL: &str = "\
+apiVersion: rolldrop.dev/v1
+kind: Scenario
+metadata: {name: x}
+spec:
+  target: {service: web}
+  load: {duration: 10s}
+";
+
+    fn load_text(text: &str) -> Result<Scenario, String> {
+        parse::<Value>(text, "x.yaml", Path::new("."), &[]).map(|l| l.scenario).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn every_built_in_scenario_is_valid_and_described() {
+        for builtin in BUILTIN {
+            let loaded = load::<Value>(builtin.name, &[]).unwrap();
+            assert_eq!(loaded.scenario.name, builtin.name);
+            assert!(!loaded.scenario.description.is_empty());
+        }
+        assert!(BUILTIN.iter().any(|b| b.name == DEFAULT));
+    }
+
+    #[test]
+    fn what_is_left_out_takes_the_documented_defaults() {
+        let load = load_text(MINIMAL).unwrap().load;
+        assert_eq!(load.rate, 200.0);
+        assert_eq!(load.connections, Connections::Fresh);
+        assert_eq!(load.connect_timeout, Duration::from_secs(1));
+        assert_eq!(load.response_timeout, Duration::from_secs(5));
+        assert_eq!(load.success, [(200, 399)]);
+    }
+
+    #[test]
+    fn an_override_replaces_a_value_before_it_is_checked() {
+        let overrides = ["load.rate=7".to_owned(), "load.connections.mode=keepalive".to_owned()];
+        let loaded = parse::<Value>(MINIMAL, "x.yaml", Path::new("."), &overrides).unwrap();
+        assert_eq!(loaded.scenario.load.rate, 7.0);
+        assert_eq!(loaded.scenario.load.connections, Connections::Keepalive);
+        let wrong = parse::<Value>(MINIMAL, "x.yaml", Path::new("."), &["load.rate=-1".to_owned()]);
+        assert_eq!(
+            wrong.unwrap_err().to_string(),
+            "--set: spec.load.rate: is -1, must be above 0 and at most 1000000 requests/s"
+        );
+    }
+
+    #[test]
+    fn mistakes_name_file_line_key_and_remedy() {
+        let with = |line: &str| load_text(&format!("{MINIMAL}{line}")).unwrap_err();
+        insta::assert_snapshot!(
+            [
+                with("  laod: {}\n"),
+                with("  disruptions:\n  - {at: 1, action: deletePod, selector: a=b}\n"),
+                with("  disruptions:\n  - {at: 1s, action: deletePod}\n"),
+                with("  disruptions:\n  - {at: 9500ms, action: deletePod, selector: a=b}\n"),
+                with("  disruptions:\n  - {at: 1s, action: deletePod, selector: a=b, repeat: 2}\n"),
+                with("  manifests:\n  - {file: missing.yaml}\n"),
+                with("  manifests:\n  - inline: {kind: Service}\n"),
+                with("  manifests:\n  - inline: {apiVersion: v1, kind: Service, metadata: {name: other}}\n"),
+                with("  expect: {dropped: {min: 2, max: 1}}\n"),
+                load::<Value>("naive-exti", &[]).unwrap_err().to_string(),
+            ]
+            .join("\n"),
+            @r#"
+            x.yaml:7: spec.laod: unknown field `laod`, expected one of `cluster`, `manifests`, `target`, `load`, `disruptions`, `expect`
+            x.yaml:8: spec.disruptions[0].at: invalid type: integer `1`, expected a duration with its unit, such as 250ms, 30s or 1m30s
+            x.yaml:8: spec.disruptions[0]: deletePod needs a selector, such as selector: app=web
+            x.yaml:8: spec.disruptions[0].at: the last one would begin 9.5 s into a load of 10.0 s: lengthen spec.load.duration
+            x.yaml:8: spec.disruptions[0]: repeats need a distance: add every: 5s
+            x.yaml:8: spec.manifests[0].file: ./missing.yaml: No such file or directory (os error 2)
+            x.yaml:8: spec.manifests[0].inline: is no Kubernetes object: it has no apiVersion
+            x.yaml:5: spec.target.service: there is no Service "web" among the manifests
+            x.yaml:7: spec.expect.dropped: min 2 is above max 1
+            no scenario "naive-exti": name a YAML file that exists, or one of naive-exit, prestop-sleep, drain-in-app
+            "#
+        );
+    }
+
+    #[test]
+    fn a_selector_that_matches_no_manifest_is_an_error() {
+        let text = BUILTIN[0].yaml.replace("selector: app=web", "selector: app=wbe");
+        let error = load_text(&text).unwrap_err();
+        assert!(error.contains("matches no pod template"), "{error}");
+    }
+}

@@ -1,0 +1,29 @@
+//! The scenarios that are compiled in.
+
+/// A scenario that is compiled in.
+#[derive(Clone, Copy, Debug)]
+pub struct Builtin {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// Its text, as in `scenarios/NAME.yaml`.
+    pub yaml: &'static str,
+}
+
+/// The scenario that `rolldrop run` runs when none is named.
+pub const DEFAULT: &str = "naive-exit";
+
+macro_rules! builtin {
+    ($($name:literal),* $(,)?) => {
+        /// Every built-in scenario, in the order in which they teach.
+        pub const BUILTIN: &[Builtin] = &[
+            $(Builtin { name: $name, yaml: include_str!(concat!("../../scenarios/", $name, ".yaml")) }),*
+        ];
+    };
+}
+
+builtin!["naive-exit", "prestop-sleep", "drain-in-app"];
+
+/// The names, for messages.
+pub(super) fn names() -> String {
+    BUILTIN.iter().map(|b| b.name).collect::<Vec<_>>().join(", ")
+}

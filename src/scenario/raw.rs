@@ -1,0 +1,196 @@
+//! The scenario file as it is written: every key known, nothing checked yet.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::{self, Deserializer, Visitor};
+use serde_json::Value;
+
+use crate::record::Bounds;
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct File<C> {
+    pub(super) api_version: String,
+    pub(super) kind: String,
+    pub(super) metadata: Metadata,
+    pub(super) spec: Spec<C>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Metadata {
+    pub(super) name: String,
+    #[serde(default)]
+    pub(super) description: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Spec<C> {
+    pub(super) cluster: Option<Cluster<C>>,
+    #[serde(default)]
+    pub(super) manifests: Vec<Manifest>,
+    pub(super) target: Target,
+    #[serde(default)]
+    pub(super) load: Load,
+    #[serde(default)]
+    pub(super) disruptions: Vec<Disruption>,
+    #[serde(default)]
+    pub(super) expect: Expect,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Cluster<C> {
+    pub(super) embedded: Option<C>,
+    pub(super) context: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Manifest {
+    pub(super) file: Option<String>,
+    pub(super) inline: Option<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Target {
+    pub(super) service: Option<String>,
+    pub(super) port: Option<Port>,
+    pub(super) path: Option<String>,
+    pub(super) url: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Port {
+    Number(u16),
+    Name(String),
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Load {
+    pub(super) rate: Option<f64>,
+    pub(super) duration: Option<Span>,
+    pub(super) warmup: Option<Span>,
+    pub(super) connections: Option<Connections>,
+    pub(super) timeout: Option<Timeout>,
+    pub(super) method: Option<String>,
+    #[serde(default)]
+    pub(super) headers: BTreeMap<String, String>,
+    pub(super) success: Option<Vec<Status>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Connections {
+    pub(super) mode: Option<Mode>,
+    pub(super) share: Option<f64>,
+    pub(super) max: Option<usize>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Mode {
+    Fresh,
+    Keepalive,
+    Mixed,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Timeout {
+    pub(super) connect: Option<Span>,
+    pub(super) response: Option<Span>,
+}
+
+/// A status, or a range of them such as `200-399`.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Status {
+    One(u16),
+    Range(String),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Disruption {
+    pub(super) at: Span,
+    pub(super) action: ActionName,
+    pub(super) selector: Option<String>,
+    pub(super) count: Option<usize>,
+    pub(super) every: Option<Span>,
+    pub(super) repeat: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum ActionName {
+    DeletePod,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Expect {
+    pub(super) dropped: Option<Bounds>,
+    pub(super) windows: Option<Windows>,
+    pub(super) terminations: Option<Bounds>,
+    #[serde(default)]
+    pub(super) causes: BTreeMap<String, Bounds>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Windows {
+    pub(super) max: Span,
+}
+
+/// A span of time with its unit, such as `250ms`, `30s` or `1m30s`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span(pub(super) Duration);
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct SpanVisitor;
+
+        impl Visitor<'_> for SpanVisitor {
+            type Value = Span;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a duration with its unit, such as 250ms, 30s or 1m30s")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
+                text.parse::<jiff::SignedDuration>()
+                    .ok()
+                    .and_then(|span| Duration::try_from(span).ok())
+                    .map(Span)
+                    .ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+            }
+        }
+
+        deserializer.deserialize_any(SpanVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_needs_its_unit() {
+        let span =
+            |text: &str| serde_json::from_value::<Span>(text.into()).map(|s| s.0).map_err(|e| e.to_string());
+        assert_eq!(span("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(span("1m30s"), Ok(Duration::from_secs(90)));
+        for wrong in ["5", "-1s", "soon", ""] {
+            assert!(span(wrong).unwrap_err().contains("with its unit"), "{wrong}");
+        }
+        assert!(serde_json::from_value::<Span>(5.into()).is_err());
+    }
+}

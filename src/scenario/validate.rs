@@ -1,0 +1,290 @@
+//! From the raw file to a scenario in which contradictions cannot stand.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::raw;
+use super::yaml::Document;
+use super::{Action, ClusterChoice, Connections, Disruption, Load, Loaded, Scenario, ScenarioError, Target};
+use crate::record::{Bounds, Expect, WindowBounds};
+
+const API_VERSION: &str = "rolldrop.dev/v1";
+const MAX_RATE: f64 = 1e6;
+const DEFAULT_MAX_CONNECTIONS: usize = 1024;
+/// The load goes on for at least this long after the last disruption began.
+const SHORTEST_AFTERMATH: Duration = Duration::from_secs(1);
+
+pub(super) fn validate<C>(
+    raw: raw::File<C>,
+    document: &Document,
+    dir: &Path,
+) -> Result<Loaded<C>, ScenarioError> {
+    if raw.api_version != API_VERSION {
+        return Err(document.error("apiVersion", format!("is {:?}, must be {API_VERSION}", raw.api_version)));
+    }
+    if raw.kind != "Scenario" {
+        return Err(document.error("kind", format!("is {:?}, must be Scenario", raw.kind)));
+    }
+    if !is_name(&raw.metadata.name) {
+        return Err(document.error("metadata.name", "must be lowercase letters, digits and dashes"));
+    }
+    let spec = raw.spec;
+    let cluster = cluster(spec.cluster, document)?;
+    let manifests = manifests(spec.manifests, document, dir)?;
+    let target = target(spec.target, &manifests, document)?;
+    let load = load(spec.load, document)?;
+    let disruptions = spec
+        .disruptions
+        .into_iter()
+        .enumerate()
+        .map(|(index, d)| disruption(d, index, &load, &manifests, document))
+        .collect::<Result<Vec<_>, _>>()?;
+    let expect = expect(spec.expect, document)?;
+    let scenario = Scenario {
+        name: raw.metadata.name,
+        description: raw.metadata.description,
+        manifests,
+        target,
+        load,
+        disruptions,
+        expect,
+        resolved: document.value().clone(),
+    };
+    Ok(Loaded { scenario, cluster })
+}
+
+fn cluster<C>(
+    raw: Option<raw::Cluster<C>>,
+    document: &Document,
+) -> Result<Option<ClusterChoice<C>>, ScenarioError> {
+    match raw.map(|c| (c.embedded, c.context)) {
+        None | Some((None, None)) => Ok(None),
+        Some((Some(config), None)) => Ok(Some(ClusterChoice::Embedded(config))),
+        Some((None, Some(context))) => Ok(Some(ClusterChoice::Context(context))),
+        Some((Some(_), Some(_))) => {
+            Err(document.error("spec.cluster", "names both embedded and context: leave one out"))
+        }
+    }
+}
+
+fn manifests(raw: Vec<raw::Manifest>, document: &Document, dir: &Path) -> Result<Vec<Value>, ScenarioError> {
+    let mut objects = Vec::new();
+    for (index, manifest) in raw.into_iter().enumerate() {
+        let key = format!("spec.manifests[{index}]");
+        match (manifest.file, manifest.inline) {
+            (Some(file), None) => {
+                let path = dir.join(&file);
+                let key = format!("{key}.file");
+                let text = std::fs::read_to_string(&path)
+                    .map_err(|e| document.error(&key, format!("{}: {e}", path.display())))?;
+                let found: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|e| {
+                    document.error(&key, format!("{}: {}", path.display(), e.without_snippet()))
+                })?;
+                for object in found.into_iter().filter(|o| !o.is_null()) {
+                    objects.push(checked_object(object, &key, document)?);
+                }
+            }
+            (None, Some(object)) => {
+                objects.push(checked_object(object, &format!("{key}.inline"), document)?);
+            }
+            _ => return Err(document.error(&key, "needs exactly one of file and inline")),
+        }
+    }
+    Ok(objects)
+}
+
+fn checked_object(object: Value, key: &str, document: &Document) -> Result<Value, ScenarioError> {
+    for pointer in ["/apiVersion", "/kind", "/metadata/name"] {
+        if object.pointer(pointer).and_then(Value::as_str).is_none() {
+            let field = pointer[1..].replace('/', ".");
+            return Err(document.error(key, format!("is no Kubernetes object: it has no {field}")));
+        }
+    }
+    Ok(object)
+}
+
+fn target(raw: raw::Target, manifests: &[Value], document: &Document) -> Result<Target, ScenarioError> {
+    let key = "spec.target";
+    let path = raw.path;
+    if let Some(path) = path.as_ref().filter(|p| !p.starts_with('/')) {
+        return Err(document.error("spec.target.path", format!("is {path:?}, must begin with /")));
+    }
+    match (raw.service, raw.url) {
+        (Some(name), None) => {
+            let services = || manifests.iter().filter(|m| m["kind"] == "Service");
+            if services().next().is_some() && !services().any(|m| m["metadata"]["name"] == name.as_str()) {
+                let why = format!("there is no Service {name:?} among the manifests");
+                return Err(document.error("spec.target.service", why));
+            }
+            let port = raw.port.map(|port| match port {
+                raw::Port::Number(number) => number.to_string(),
+                raw::Port::Name(name) => name,
+            });
+            Ok(Target::Service { name, port, path: path.unwrap_or_else(|| "/".into()) })
+        }
+        (None, Some(text)) => {
+            if raw.port.is_some() || path.is_some() {
+                return Err(document.error(key, "port and path belong into the url"));
+            }
+            let url = url::Url::parse(&text)
+                .map_err(|e| document.error("spec.target.url", format!("{text:?}: {e}")))?;
+            Ok(Target::Url(url))
+        }
+        _ => Err(document.error(key, "needs exactly one of service and url")),
+    }
+}
+
+fn load(raw: raw::Load, document: &Document) -> Result<Load, ScenarioError> {
+    let rate = raw.rate.unwrap_or(200.0);
+    if !(rate > 0.0 && rate <= MAX_RATE) {
+        let why = format!("is {rate}, must be above 0 and at most {MAX_RATE} requests/s");
+        return Err(document.error("spec.load.rate", why));
+    }
+    let positive = |span: Option<raw::Span>, default: Duration, key: &str| match span.map_or(default, |s| s.0)
+    {
+        Duration::ZERO => Err(document.error(&format!("spec.load.{key}"), "must be longer than 0")),
+        duration => Ok(duration),
+    };
+    let (mode, share, max) = raw.connections.map_or((None, None, None), |c| (c.mode, c.share, c.max));
+    let connections = match (mode.unwrap_or(raw::Mode::Fresh), share) {
+        (raw::Mode::Fresh, None) => Connections::Fresh,
+        (raw::Mode::Keepalive, None) => Connections::Keepalive,
+        (raw::Mode::Mixed, Some(share)) if (0.0..=1.0).contains(&share) => Connections::Mixed(share),
+        (raw::Mode::Mixed, _) => {
+            let why = "mode mixed needs the share of fresh connections, 0 to 1";
+            return Err(document.error("spec.load.connections.share", why));
+        }
+        (_, Some(_)) => {
+            let why = "only mode mixed takes a share: leave it out, or set mode: mixed";
+            return Err(document.error("spec.load.connections.share", why));
+        }
+    };
+    let max_connections = max.unwrap_or(DEFAULT_MAX_CONNECTIONS);
+    if max_connections == 0 {
+        return Err(document.error("spec.load.connections.max", "must be at least 1"));
+    }
+    let (connect, response) = raw.timeout.map_or((None, None), |t| (t.connect, t.response));
+    let success = match raw.success {
+        None => vec![(200, 399)],
+        Some(list) => list.iter().map(|status| status_range(status, document)).collect::<Result<_, _>>()?,
+    };
+    Ok(Load {
+        rate,
+        duration: positive(raw.duration, Duration::from_secs(30), "duration")?,
+        warmup: raw.warmup.map_or(Duration::ZERO, |s| s.0),
+        connections,
+        max_connections,
+        connect_timeout: positive(connect, Duration::from_secs(1), "timeout.connect")?,
+        response_timeout: positive(response, Duration::from_secs(5), "timeout.response")?,
+        method: raw.method.unwrap_or_else(|| "GET".into()),
+        headers: raw.headers.into_iter().collect(),
+        success,
+    })
+}
+
+fn status_range(status: &raw::Status, document: &Document) -> Result<(u16, u16), ScenarioError> {
+    let range = match status {
+        raw::Status::One(code) => Some((*code, *code)),
+        raw::Status::Range(text) => text
+            .split_once('-')
+            .and_then(|(from, to)| Some((from.trim().parse().ok()?, to.trim().parse().ok()?))),
+    };
+    range.filter(|(from, to)| (100..=599).contains(from) && from <= to && *to <= 599).ok_or_else(|| {
+        document.error("spec.load.success", "takes statuses and ranges such as 200 or 200-399")
+    })
+}
+
+fn disruption(
+    raw: raw::Disruption,
+    index: usize,
+    load: &Load,
+    manifests: &[Value],
+    document: &Document,
+) -> Result<Disruption, ScenarioError> {
+    let key = format!("spec.disruptions[{index}]");
+    let repeat = raw.repeat.unwrap_or(1);
+    let every = raw.every.map_or(Duration::ZERO, |s| s.0);
+    if repeat == 0 {
+        return Err(document.error(&format!("{key}.repeat"), "must be at least 1"));
+    }
+    if repeat > 1 && every.is_zero() {
+        return Err(document.error(&key, "repeats need a distance: add every: 5s"));
+    }
+    let last = raw.at.0 + every * (repeat - 1);
+    if last + SHORTEST_AFTERMATH > load.duration {
+        let why = format!(
+            "the last one would begin {:.1} s into a load of {:.1} s: lengthen spec.load.duration",
+            last.as_secs_f64(),
+            load.duration.as_secs_f64()
+        );
+        return Err(document.error(&format!("{key}.at"), why));
+    }
+    let action = match raw.action {
+        raw::ActionName::DeletePod => {
+            let Some(selector) = raw.selector.filter(|s| !s.trim().is_empty()) else {
+                return Err(document.error(&key, "deletePod needs a selector, such as selector: app=web"));
+            };
+            check_selector(&selector, manifests)
+                .map_err(|why| document.error(&format!("{key}.selector"), why))?;
+            let count = raw.count.unwrap_or(1);
+            if count == 0 {
+                return Err(document.error(&format!("{key}.count"), "must be at least 1"));
+            }
+            Action::DeletePod { selector, count }
+        }
+    };
+    Ok(Disruption { at: raw.at.0, every, repeat, action })
+}
+
+/// A selector of plain `key=value` terms must match a pod template, where the manifests have any.
+fn check_selector(selector: &str, manifests: &[Value]) -> Result<(), String> {
+    let mut terms = Vec::new();
+    for term in selector.split(',') {
+        match term.split_once('=') {
+            Some((key, value)) if !key.ends_with('!') => {
+                terms.push((key.trim(), value.trim_start_matches('=').trim()));
+            }
+            // A set-based or negated term: the API server will judge it.
+            _ => return Ok(()),
+        }
+    }
+    let labels: Vec<&Value> =
+        manifests.iter().filter_map(|m| m.pointer("/spec/template/metadata/labels")).collect();
+    let matches = |labels: &&Value| terms.iter().all(|(key, value)| labels[*key] == *value);
+    if labels.is_empty() || labels.iter().any(matches) {
+        return Ok(());
+    }
+    Err(format!("{selector:?} matches no pod template of the manifests: correct the labels or the selector"))
+}
+
+fn expect(raw: raw::Expect, document: &Document) -> Result<Expect, ScenarioError> {
+    let ordered = |bounds: Option<Bounds>, key: &str| match bounds {
+        Some(Bounds { min: Some(min), max: Some(max) }) if min > max => {
+            Err(document.error(&format!("spec.expect.{key}"), format!("min {min} is above max {max}")))
+        }
+        bounds => Ok(bounds),
+    };
+    Ok(Expect {
+        dropped: ordered(raw.dropped, "dropped")?,
+        windows: raw.windows.map(|w| WindowBounds { max_s: w.max.0.as_secs_f64() }),
+        terminations: ordered(raw.terminations, "terminations")?,
+        causes: raw
+            .causes
+            .into_iter()
+            .map(|(cause, bounds)| {
+                let key = format!("causes.{cause}");
+                Ok((cause, ordered(Some(bounds), &key)?.unwrap_or_default()))
+            })
+            .collect::<Result<_, ScenarioError>>()?,
+    })
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= 63
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}

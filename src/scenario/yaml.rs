@@ -1,0 +1,288 @@
+//! A YAML document that remembers on which line each value stands.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+use serde_saphyr::Spanned;
+
+use super::ScenarioError;
+
+/// A document as JSON, with a place for every path.
+#[derive(Clone, Debug)]
+pub struct Document {
+    file: String,
+    value: Value,
+    places: HashMap<String, String>,
+}
+
+impl Document {
+    /// Parses one YAML document.
+    ///
+    /// # Errors
+    /// When the text is not YAML.
+    pub fn parse(text: &str, file: &str) -> Result<Self, ScenarioError> {
+        let tree: Spanned<Tree> = serde_saphyr::from_str(text).map_err(|error| {
+            let error = error.without_snippet();
+            let place = match error.location() {
+                Some(at) => format!("{file}:{}", at.line()),
+                None => file.to_owned(),
+            };
+            ScenarioError::Invalid { place, key: "YAML".into(), why: plain(&error.to_string()) }
+        })?;
+        let mut places = HashMap::new();
+        let value = tree.value.flatten(file, tree.referenced.line(), "", &mut places);
+        Ok(Self { file: file.to_owned(), value, places })
+    }
+
+    /// The document as JSON.
+    pub fn value(&self) -> &Value {
+        &self.value
+    }
+
+    /// Replaces the value at a path: `load.rate=50`, with or without the leading `spec.`.
+    ///
+    /// # Errors
+    /// When it is not `path=value`, or the path leads through something that is no mapping.
+    pub fn set(&mut self, assignment: &str) -> Result<(), ScenarioError> {
+        let invalid = |key: &str, why: &str| ScenarioError::Invalid {
+            place: "--set".into(),
+            key: key.to_owned(),
+            why: why.to_owned(),
+        };
+        let Some((path, text)) = assignment.split_once('=') else {
+            return Err(invalid(assignment, "not of the form path=value, such as load.rate=50"));
+        };
+        let path = match path.split('.').next() {
+            Some("spec" | "metadata") => path.to_owned(),
+            _ => format!("spec.{path}"),
+        };
+        let new: Value = serde_saphyr::from_str(text)
+            .map_err(|e| invalid(&path, &plain(&e.without_snippet().to_string())))?;
+        let mut at = &mut self.value;
+        for step in steps(&path) {
+            at = child(at, &step)
+                .ok_or_else(|| invalid(&path, "leads through a value that has no such child"))?;
+        }
+        *at = new;
+        self.places.insert(path, "--set".into());
+        Ok(())
+    }
+
+    /// Reads the document into a type; an error names the key and its line.
+    ///
+    /// # Errors
+    /// When a key is unknown or missing, or a value does not fit.
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, ScenarioError> {
+        serde_path_to_error::deserialize(&self.value).map_err(|error| {
+            let mut key = error.path().to_string();
+            let why = error.inner().to_string();
+            // The path of an unknown key is its parent's; the message has its name.
+            if let Some(name) = why.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next())
+                && !key.ends_with(name)
+            {
+                key = if key == "." { name.to_owned() } else { format!("{key}.{name}") };
+            }
+            self.error(&key, why)
+        })
+    }
+
+    /// An error about the value at a path.
+    pub fn error(&self, key: &str, why: impl Into<String>) -> ScenarioError {
+        ScenarioError::Invalid { place: self.place(key), key: key.to_owned(), why: why.into() }
+    }
+
+    /// The place of the value at a path, or of the nearest thing around it that has one.
+    fn place(&self, path: &str) -> String {
+        let mut path = path;
+        loop {
+            if let Some(place) = self.places.get(path) {
+                return place.clone();
+            }
+            match path.rfind(['.', '[']) {
+                Some(end) => path = &path[..end],
+                None => return self.places.get("").cloned().unwrap_or_else(|| self.file.clone()),
+            }
+        }
+    }
+}
+
+/// The child of a mapping (made if it is not there) or of a list.
+fn child<'a>(value: &'a mut Value, step: &str) -> Option<&'a mut Value> {
+    if value.is_null() {
+        *value = Value::Object(serde_json::Map::new());
+    }
+    match value {
+        Value::Object(map) => Some(map.entry(step).or_insert(Value::Null)),
+        Value::Array(items) => items.get_mut(step.parse::<usize>().ok()?),
+        _ => None,
+    }
+}
+
+/// The steps of a path such as `disruptions[0].at` or `disruptions.0.at`.
+fn steps(path: &str) -> impl Iterator<Item = String> {
+    path.split(['.', '[']).map(|step| step.trim_end_matches(']').to_owned())
+}
+
+/// A parser's message on one line.
+fn plain(message: &str) -> String {
+    message.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+/// A YAML value with the location of each child.
+enum Tree {
+    Scalar(Value),
+    Sequence(Vec<Spanned<Tree>>),
+    Mapping(Vec<(Spanned<String>, Spanned<Tree>)>),
+}
+
+impl Tree {
+    fn flatten(self, file: &str, line: u64, path: &str, places: &mut HashMap<String, String>) -> Value {
+        places.insert(path.to_owned(), format!("{file}:{line}"));
+        match self {
+            Tree::Scalar(value) => value,
+            Tree::Sequence(items) => items
+                .into_iter()
+                .enumerate()
+                .map(|(index, item)| {
+                    item.value.flatten(file, item.referenced.line(), &format!("{path}[{index}]"), places)
+                })
+                .collect(),
+            Tree::Mapping(entries) => Value::Object(
+                entries
+                    .into_iter()
+                    .map(|(key, item)| {
+                        let child = match path {
+                            "" => key.value.clone(),
+                            path => format!("{path}.{}", key.value),
+                        };
+                        let value = item.value.flatten(file, key.referenced.line(), &child, places);
+                        (key.value, value)
+                    })
+                    .collect(),
+            ),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Tree {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TreeVisitor)
+    }
+}
+
+struct TreeVisitor;
+
+impl<'de> Visitor<'de> for TreeVisitor {
+    type Value = Tree;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any YAML value")
+    }
+
+    fn visit_bool<E>(self, v: bool) -> Result<Tree, E> {
+        Ok(Tree::Scalar(v.into()))
+    }
+
+    fn visit_i64<E>(self, v: i64) -> Result<Tree, E> {
+        Ok(Tree::Scalar(v.into()))
+    }
+
+    fn visit_u64<E>(self, v: u64) -> Result<Tree, E> {
+        Ok(Tree::Scalar(v.into()))
+    }
+
+    fn visit_f64<E>(self, v: f64) -> Result<Tree, E> {
+        Ok(Tree::Scalar(v.into()))
+    }
+
+    fn visit_str<E>(self, v: &str) -> Result<Tree, E> {
+        Ok(Tree::Scalar(v.into()))
+    }
+
+    fn visit_unit<E>(self) -> Result<Tree, E> {
+        Ok(Tree::Scalar(Value::Null))
+    }
+
+    fn visit_none<E>(self) -> Result<Tree, E> {
+        Ok(Tree::Scalar(Value::Null))
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Tree, D::Error> {
+        Tree::deserialize(deserializer)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Tree, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = seq.next_element()? {
+            items.push(item);
+        }
+        Ok(Tree::Sequence(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Tree, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = map.next_entry()? {
+            entries.push(entry);
+        }
+        Ok(Tree::Mapping(entries))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    #[serde(deny_unknown_fields)]
+    struct Sample {
+        name: String,
+        list: Vec<Item>,
+    }
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    #[serde(deny_unknown_fields)]
+    struct Item {
+        n: u32,
+    }
+
+    fn read(text: &str) -> Result<Sample, String> {
+        Document::parse(text, "s.yaml").and_then(|d| d.read()).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn a_document_reads_into_a_type() {
+        let sample = read("name: a\nlist:\n- {n: 1}\n- n: 2\n").unwrap();
+        assert_eq!(sample, Sample { name: "a".into(), list: vec![Item { n: 1 }, Item { n: 2 }] });
+    }
+
+    #[test]
+    fn an_error_names_file_line_and_key() {
+        let wrong = read("name: a\nlist:\n- {n: 1}\n- n: x\n").unwrap_err();
+        assert!(wrong.starts_with("s.yaml:4: list[1].n: invalid type"), "{wrong}");
+        let unknown = read("name: a\nlist:\n- {n: 1}\n- n: 2\n  m: 3\n").unwrap_err();
+        assert!(unknown.starts_with("s.yaml:5: list[1].m: unknown field `m`, expected `n`"), "{unknown}");
+        let top = read("name: a\nlist: []\nother: 1\n").unwrap_err();
+        assert!(top.starts_with("s.yaml:3: other: unknown field"), "{top}");
+        let syntax = read("name: a\nlist: [\n").unwrap_err();
+        assert!(syntax.starts_with("s.yaml:"), "{syntax}");
+    }
+
+    #[test]
+    fn a_value_can_be_set_from_outside() {
+        let mut document =
+            Document::parse("spec:\n  load: {rate: 1}\n  list: [{at: 1s}]\n", "s.yaml").unwrap();
+        document.set("load.rate=50").unwrap();
+        document.set("spec.list[0].at=2s").unwrap();
+        document.set("new.key=true").unwrap();
+        let expected = serde_json::json!({"spec": {
+            "load": {"rate": 50}, "list": [{"at": "2s"}], "new": {"key": true}
+        }});
+        assert_eq!(document.value(), &expected);
+        assert!(document.set("load").is_err());
+        assert!(document.set("load.rate.x=1").is_err());
+        assert!(document.error("spec.load.rate", "no").to_string().starts_with("--set: spec.load.rate: no"));
+    }
+}
