@@ -1,1 +1,341 @@
 //! Applies manifests, disrupts, watches, collects.
+//!
+//! A [`Session`] is one run's dealings with one cluster. It knows a
+//! `kube::Client` and nothing about what stands behind it. All that it sees
+//! goes to one recorder thread, which owns the run directory's event log and
+//! the tables of the proxies. It sends no load and judges nothing.
+
+mod apply;
+mod collect;
+mod disrupt;
+mod error;
+mod machine;
+mod preflight;
+mod recorder;
+mod view;
+mod watch;
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::api::ListParams;
+use kube::{Api, Client};
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::record::run_info::{ClusterInfo, Role, Source};
+use crate::record::{Clock, EventKind, RunDir, Stamp, run_info};
+use crate::scenario::{Disruption, Target};
+
+pub use disrupt::Disrupted;
+pub use error::CoordinatorError;
+pub use recorder::Recorder;
+use view::Views;
+
+/// The coordinator's name as a source.
+pub const SOURCE: &str = "coordinator";
+
+/// How long to wait for what; each limit has its name here and in the error that reports it.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// For one call of the API server.
+    pub api_call: Duration,
+    /// For the target's pods to become ready.
+    pub ready: Duration,
+    /// For a pod that says why it cannot start, before it is believed.
+    pub stuck: Duration,
+    /// For the target's first answer, once its pods are ready.
+    pub first_answer: Duration,
+    /// For the ends of pods after the load, beyond their grace period.
+    pub settle: Duration,
+    /// For a proxy's last rows.
+    pub hand_over: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            api_call: Duration::from_secs(30),
+            ready: Duration::from_secs(60),
+            stuck: Duration::from_secs(5),
+            first_answer: Duration::from_secs(15),
+            settle: Duration::from_secs(10),
+            hand_over: Duration::from_secs(3),
+        }
+    }
+}
+
+/// What a session needs to begin.
+pub struct Settings<'a> {
+    /// The cluster.
+    pub client: Client,
+    /// The namespace in which everything happens.
+    pub namespace: String,
+    /// Where to record.
+    pub run_dir: &'a RunDir,
+    /// The process's clock: the reference for all others.
+    pub clock: Clock,
+    /// How long to wait for what.
+    pub limits: Limits,
+    /// Ended when the run is to end early.
+    pub stop: CancellationToken,
+}
+
+/// One run's dealings with one cluster.
+pub struct Session {
+    client: Client,
+    namespace: String,
+    clock: Clock,
+    limits: Limits,
+    stop: CancellationToken,
+    recorder: Recorder,
+    views: Views,
+    collector: collect::Collector,
+    tasks: JoinSet<()>,
+    tasks_stop: CancellationToken,
+    created: Vec<apply::Created>,
+}
+
+/// The target of the load as the cluster shows it.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    /// For run.json.
+    pub target: run_info::Target,
+    /// The cluster's fingerprint.
+    pub cluster: ClusterInfo,
+}
+
+impl Session {
+    /// Begins to watch and to record.
+    ///
+    /// # Errors
+    /// When the API server does not answer, or the run directory cannot be written.
+    pub async fn begin(settings: Settings<'_>) -> Result<Self, CoordinatorError> {
+        let Settings { client, namespace, run_dir, clock, limits, stop } = settings;
+        let recorder = Recorder::start(run_dir, clock)?;
+        let views = Views::new();
+        let tasks_stop = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        watch::spawn(&mut tasks, &client, &namespace, clock, &recorder, &views, &tasks_stop);
+        machine::spawn(&mut tasks, clock, &recorder, &tasks_stop);
+        let collector = collect::Collector::default();
+        tasks.spawn(collect::run(
+            collector.clone(),
+            collect::Context {
+                client: client.clone(),
+                namespace: namespace.clone(),
+                clock,
+                recorder: recorder.handle(),
+            },
+            views.subscribe(),
+            tasks_stop.clone(),
+        ));
+        let session = Self {
+            client,
+            namespace,
+            clock,
+            limits,
+            stop,
+            recorder,
+            views,
+            collector,
+            tasks,
+            tasks_stop,
+            created: Vec::new(),
+        };
+        session.await_first_lists().await?;
+        Ok(session)
+    }
+
+    /// Records an event that happened now.
+    pub fn record(&self, kind: EventKind) {
+        self.record_at(self.clock.now(), kind);
+    }
+
+    /// Records an event of the coordinator's process.
+    pub fn record_at(&self, at: Stamp, kind: EventKind) {
+        self.recorder.handle().event(at, kind);
+    }
+
+    /// Creates the manifests' objects, labelled with the run's name.
+    ///
+    /// # Errors
+    /// When one exists already, or the API server refuses it. What was created stays
+    /// with the session, which removes it in [`Session::finish`].
+    pub async fn deploy(&mut self, run: &str, manifests: &[Value]) -> Result<(), CoordinatorError> {
+        for manifest in manifests {
+            let created =
+                self.limited("create", apply::create(&self.client, &self.namespace, run, manifest)).await??;
+            self.created.push(created);
+        }
+        Ok(())
+    }
+
+    /// Waits until the target's pods are ready and it answers.
+    ///
+    /// # Errors
+    /// When a pod cannot start (with the reason that it gives), when the limits
+    /// pass, or when the target cannot be reached from here.
+    pub async fn await_ready(
+        &mut self,
+        target: &Target,
+        manifests: &[Value],
+        disruptions: &[Disruption],
+    ) -> Result<Ready, CoordinatorError> {
+        let (target, endpoints) = match target {
+            Target::Url(url) => {
+                let name = url.host_str().unwrap_or("url").to_owned();
+                let consumer = format!("{url} (as seen from this host)");
+                (run_target(name, url.to_string(), consumer), 0)
+            }
+            Target::Service { name, port, path } => {
+                let service = self
+                    .limited("read the Service", preflight::service(&self.client, &self.namespace, name))
+                    .await??;
+                let url = preflight::service_url(&service, name, port.as_deref(), path)?;
+                let wanted = preflight::wanted_endpoints(&service, manifests);
+                let endpoints = self.await_endpoints(name, wanted).await?;
+                let consumer = format!("Service {name} (Service proxy of this host)");
+                (run_target(name.clone(), url, consumer), endpoints)
+            }
+        };
+        self.stoppable(preflight::first_answer(&target.url, self.limits.first_answer)).await??;
+        for disruption in disruptions {
+            self.limited("list pods", disrupt::check(self, disruption)).await??;
+        }
+        let cluster = self.fingerprint(endpoints).await?;
+        Ok(Ready { target, cluster })
+    }
+
+    /// Carries the disruptions out; `zero` is when the counted part of the load begins.
+    ///
+    /// # Errors
+    /// Never for a refused action: that is recorded and counted in the answer.
+    pub async fn disrupt(&self, disruptions: &[Disruption], zero: Stamp, load_end: Stamp) -> Disrupted {
+        disrupt::run(self, disruptions, zero, load_end).await
+    }
+
+    /// Waits for the ends of pods that are under way, and for the proxies' last rows.
+    pub async fn settle(&self) {
+        let deadline = Instant::now() + self.limits.settle + self.longest_grace();
+        let gone = self.views.wait_until(|view| view.terminating().next().is_none());
+        if timeout_at(deadline, self.stoppable(gone)).await.is_err() {
+            let pods: Vec<_> = self.views.read(|v| v.terminating().map(|p| p.name.clone()).collect());
+            let message = format!("still terminating when the wait ended: {}", pods.join(", "));
+            self.record(EventKind::Warning { message });
+        }
+        self.collector.catch_up(self.limits.hand_over).await;
+    }
+
+    /// Removes what the session created, ends its tasks, and closes the records.
+    ///
+    /// # Errors
+    /// When the records could not be written.
+    pub async fn finish(mut self) -> Result<Vec<Source>, CoordinatorError> {
+        for created in self.created.drain(..).rev() {
+            let name = created.to_string();
+            let removed = tokio::time::timeout(self.limits.api_call, apply::remove(created)).await;
+            let why = match removed {
+                Ok(Ok(())) => continue,
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => format!("no answer within {:?}", self.limits.api_call),
+            };
+            self.recorder.handle().event(
+                self.clock.now(),
+                EventKind::Warning { message: format!("{name} is left in the cluster: {why}") },
+            );
+        }
+        self.tasks_stop.cancel();
+        while self.tasks.join_next().await.is_some() {}
+        let mut sources = vec![Source {
+            name: SOURCE.into(),
+            role: Role::Coordinator,
+            clock_offset_ns: 0,
+            clock_uncertainty_ns: Some(0),
+        }];
+        sources.extend(self.collector.sources());
+        self.recorder.finish().await?;
+        Ok(sources)
+    }
+
+    /// Waits for the first lists of the watches, so that no event of the run is missed.
+    async fn await_first_lists(&self) -> Result<(), CoordinatorError> {
+        let listed = self.views.wait_until(|view| view.listed());
+        self.limited("watch pods", listed).await
+    }
+
+    async fn await_endpoints(&self, service: &str, wanted: usize) -> Result<usize, CoordinatorError> {
+        let deadline = Instant::now() + self.limits.ready;
+        let mut stuck_since: Option<Instant> = None;
+        loop {
+            let (ready, stuck) =
+                self.views.read(|view| (view.ready_endpoints(service), view.stuck_container()));
+            if ready >= wanted {
+                return Ok(ready);
+            }
+            let now = Instant::now();
+            let since = stuck.as_ref().map(|_| *stuck_since.get_or_insert(now));
+            match (stuck, since) {
+                (Some(why), Some(since)) if now >= since + self.limits.stuck || now >= deadline => {
+                    return Err(CoordinatorError::PodNeverStarts(why));
+                }
+                (None, _) => stuck_since = None,
+                _ => {}
+            }
+            if now >= deadline {
+                let limit = self.limits.ready;
+                let service = service.to_owned();
+                return Err(CoordinatorError::NotReady { service, ready, wanted, limit });
+            }
+            let look_again = (now + Duration::from_millis(500)).min(deadline);
+            let _ = self.stoppable(timeout_at(look_again, self.views.changed())).await?;
+        }
+    }
+
+    async fn fingerprint(&self, endpoints: usize) -> Result<ClusterInfo, CoordinatorError> {
+        let version = self.limited("read the version", self.client.apiserver_version()).await?;
+        let version = version.map_err(|e| CoordinatorError::api("read the version", &e))?;
+        // Both are read where rights allow; without them the fingerprint says less.
+        let nodes = Api::<Node>::all(self.client.clone()).list(&ListParams::default()).await;
+        let kube_proxy =
+            Api::<ConfigMap>::namespaced(self.client.clone(), "kube-system").get("kube-proxy").await;
+        let mode = kube_proxy.ok().and_then(|map| preflight::kube_proxy_mode(&map));
+        Ok(ClusterInfo {
+            version: version.git_version,
+            dataplane: mode.unwrap_or_else(|| "unknown".into()),
+            nodes: nodes.map_or(0, |list| list.items.len()),
+            endpoints,
+            namespace: self.namespace.clone(),
+        })
+    }
+
+    fn longest_grace(&self) -> Duration {
+        let seconds = self.views.read(|view| {
+            view.terminating().filter_map(|p| p.deletion_grace_s).max().unwrap_or(0).max(0).unsigned_abs()
+        });
+        Duration::from_secs(seconds)
+    }
+
+    /// The future's result, or an error when the run is stopped first.
+    async fn stoppable<T>(&self, future: impl Future<Output = T>) -> Result<T, CoordinatorError> {
+        tokio::select! {
+            result = future => Ok(result),
+            () = self.stop.cancelled() => Err(CoordinatorError::Interrupted),
+        }
+    }
+
+    /// The future's result, within the limit for API calls.
+    async fn limited<T>(&self, what: &str, future: impl Future<Output = T>) -> Result<T, CoordinatorError> {
+        let limit = self.limits.api_call;
+        match self.stoppable(tokio::time::timeout(limit, future)).await? {
+            Ok(result) => Ok(result),
+            Err(_) => Err(CoordinatorError::Timeout { what: what.to_owned(), limit }),
+        }
+    }
+}
+
+fn run_target(name: String, url: String, consumer: String) -> run_info::Target {
+    run_info::Target { name, url, consumer, balances: run_info::Balances::Connections }
+}

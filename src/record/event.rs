@@ -187,6 +187,9 @@ pub struct ContainerState {
     pub state: Option<String>,
     /// The reason that goes with the state.
     pub reason: Option<String>,
+    /// The message that goes with the state.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
     /// The exit code, once terminated.
     pub exit_code: Option<i32>,
     /// How often it was restarted.

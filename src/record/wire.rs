@@ -48,4 +48,6 @@ pub enum ProxyLine {
 pub struct ClockAnswer {
     /// The proxy's clock when it answered.
     pub now_ns: Stamp,
+    /// Rows recorded so far.
+    pub recorded: u64,
 }

@@ -1,0 +1,109 @@
+//! Why a run could not go on.
+
+use std::time::Duration;
+
+use crate::record::RunDirError;
+
+/// Why a run could not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum CoordinatorError {
+    /// The API server refused a call, or did not answer.
+    #[error("failed to {what}: {why}")]
+    Api {
+        /// What was asked.
+        what: String,
+        /// Its answer.
+        why: String,
+    },
+    /// A call was not answered in time.
+    #[error("failed to {what}: no answer within {limit:?}")]
+    Timeout {
+        /// What was asked.
+        what: String,
+        /// The limit.
+        limit: Duration,
+    },
+    /// An object of the manifests is there already.
+    #[error(
+        "{0} exists already: the run would take it over; remove it, name another namespace, or leave it out of the manifests"
+    )]
+    Exists(String),
+    /// A manifest is of a kind that the cluster does not know.
+    #[error("the cluster knows no {kind} of {api_version}")]
+    UnknownKind {
+        /// The kind.
+        kind: String,
+        /// Its group and version.
+        api_version: String,
+    },
+    /// A pod says that it cannot start.
+    #[error("a pod never starts: {0}")]
+    PodNeverStarts(String),
+    /// The pods were not ready in time.
+    #[error("service {service} has {ready} of {wanted} endpoints ready after {limit:?}")]
+    NotReady {
+        /// The Service.
+        service: String,
+        /// Endpoints that are ready.
+        ready: usize,
+        /// Endpoints that were waited for.
+        wanted: usize,
+        /// The limit.
+        limit: Duration,
+    },
+    /// The target Service cannot be used.
+    #[error("service {service}: {why}")]
+    Service {
+        /// The Service.
+        service: String,
+        /// Why.
+        why: String,
+    },
+    /// The target does not answer from here.
+    #[error("{url} gave no answer within {limit:?}: {why}")]
+    NoAnswer {
+        /// The target.
+        url: String,
+        /// The limit.
+        limit: Duration,
+        /// What the last attempt met.
+        why: String,
+    },
+    /// A selector matches nothing.
+    #[error("selector {selector:?} matches no pod in namespace {namespace}: correct it, or the pods' labels")]
+    NoPods {
+        /// The selector.
+        selector: String,
+        /// The namespace.
+        namespace: String,
+    },
+    /// The records could not be written.
+    #[error(transparent)]
+    Record(#[from] RunDirError),
+    /// The recorder ended before its time.
+    #[error("the recorder ended before its time")]
+    RecorderGone,
+    /// The run was stopped on purpose.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl CoordinatorError {
+    /// An error of the Kubernetes client.
+    pub(super) fn api(what: &str, error: &kube::Error) -> Self {
+        let why = match error {
+            kube::Error::Api(status) => status.message.clone(),
+            other => innermost(other),
+        };
+        Self::Api { what: what.to_owned(), why }
+    }
+}
+
+/// The last cause, which is the one that says something.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut last = error;
+    while let Some(source) = last.source() {
+        last = source;
+    }
+    last.to_string()
+}

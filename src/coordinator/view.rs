@@ -1,0 +1,106 @@
+//! What the watches show at this moment.
+
+use std::collections::BTreeMap;
+
+use tokio::sync::watch;
+
+use crate::record::event::{ContainerState, EndpointSliceEvent, PodEvent};
+
+/// Reasons for which a waiting container does not start by itself.
+const STUCK: &[&str] = &[
+    "CreateContainerError",
+    "CreateContainerConfigError",
+    "RunContainerError",
+    "CrashLoopBackOff",
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+];
+
+/// The pods and EndpointSlices of the namespace, as last seen.
+#[derive(Clone, Debug, Default)]
+pub(super) struct View {
+    pub(super) pods: BTreeMap<String, SeenPod>,
+    pub(super) slices: BTreeMap<String, EndpointSliceEvent>,
+    pub(super) pods_listed: bool,
+    pub(super) slices_listed: bool,
+}
+
+/// A pod with what the collector needs beside its event.
+#[derive(Clone, Debug)]
+pub(super) struct SeenPod {
+    pub(super) event: PodEvent,
+    /// The port that a proxy beside the app names `rolldrop-admin`, once that container runs.
+    pub(super) admin_port: Option<u16>,
+}
+
+impl View {
+    pub(super) fn listed(&self) -> bool {
+        self.pods_listed && self.slices_listed
+    }
+
+    /// Pods that are being deleted.
+    pub(super) fn terminating(&self) -> impl Iterator<Item = &PodEvent> {
+        self.pods.values().map(|seen| &seen.event).filter(|pod| pod.deletion_timestamp.is_some())
+    }
+
+    pub(super) fn ready_endpoints(&self, service: &str) -> usize {
+        self.slices
+            .values()
+            .filter(|slice| slice.service.as_deref() == Some(service))
+            .flat_map(|slice| &slice.endpoints)
+            .filter(|endpoint| endpoint.ready)
+            .count()
+    }
+
+    /// Why a container does not start, in words, if one says so.
+    pub(super) fn stuck_container(&self) -> Option<String> {
+        self.pods.values().find_map(|seen| {
+            let pod = &seen.event;
+            pod.containers.iter().find(|c| is_stuck(c)).map(|c| {
+                let reason = c.reason.as_deref().unwrap_or_default();
+                let message = c.message.as_deref().map(|m| format!(": {m}")).unwrap_or_default();
+                format!("pod {}, container {}: {reason}{message}", pod.name, c.name)
+            })
+        })
+    }
+}
+
+fn is_stuck(container: &ContainerState) -> bool {
+    container.state.as_deref() == Some("waiting")
+        && container.reason.as_deref().is_some_and(|reason| STUCK.contains(&reason))
+}
+
+/// Shares the view between the watches, which change it, and those who wait for it to change.
+#[derive(Clone, Debug)]
+pub(super) struct Views(watch::Sender<View>);
+
+impl Views {
+    pub(super) fn new() -> Self {
+        Self(watch::Sender::new(View::default()))
+    }
+
+    pub(super) fn update(&self, change: impl FnOnce(&mut View)) {
+        self.0.send_modify(change);
+    }
+
+    pub(super) fn subscribe(&self) -> watch::Receiver<View> {
+        self.0.subscribe()
+    }
+
+    pub(super) fn read<T>(&self, read: impl FnOnce(&View) -> T) -> T {
+        read(&self.0.borrow())
+    }
+
+    /// Waits for the next change.
+    pub(super) async fn changed(&self) {
+        // The sender lives in self, so the channel is open.
+        let _ = self.0.subscribe().changed().await;
+    }
+
+    /// Waits until the view is as told.
+    pub(super) async fn wait_until(&self, is_so: impl FnMut(&View) -> bool) {
+        let _ = self.0.subscribe().wait_for(is_so).await;
+    }
+}
