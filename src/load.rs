@@ -54,7 +54,7 @@ const WAITING_BATCHES: usize = 64;
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// A target's name does not resolve.
-    #[error("failed to resolve {host}: {source}")]
+    #[error("failed to resolve {host}")]
     Resolve {
         /// The name.
         host: String,
@@ -62,13 +62,13 @@ pub enum LoadError {
         source: io::Error,
     },
     /// The operating system refused a thread, a runtime or a timer.
-    #[error("failed to run a load worker: {0}")]
-    Worker(io::Error),
+    #[error("failed to run a load worker")]
+    Worker(#[source] io::Error),
     /// A worker or the recorder panicked.
     #[error("a thread of the load generator panicked")]
     Panicked,
     /// The interval log could not be written.
-    #[error("{path}: {source}")]
+    #[error("failed to write {path}")]
     LatencyLog {
         /// The file.
         path: PathBuf,
@@ -176,7 +176,7 @@ pub async fn start(plan: Plan, clock: Clock, run_dir: Option<&RunDir>) -> Result
     let thread = thread
         .spawn(move || {
             // Nobody waits for the summary of a load that was dropped.
-            let _ = done.send(run.to_end(&live, &failed));
+            let _ = done.send(run.complete(&live, &failed));
         })
         .map_err(LoadError::Worker)?;
     Ok(Running { started, progress, stop, abort, summary, thread: Some(thread) })
@@ -242,7 +242,11 @@ struct Run {
 
 impl Run {
     /// Runs the workers and records their rows until all have ended.
-    fn to_end(mut self, progress: &Mutex<Progress>, abort: &CancellationToken) -> Result<Summary, LoadError> {
+    fn complete(
+        mut self,
+        progress: &Mutex<Progress>,
+        abort: &CancellationToken,
+    ) -> Result<Summary, LoadError> {
         let workers = self.tasks.len();
         let recorder =
             Recorder::new(self.clock, self.started, self.tables, self.log.as_mut(), progress, workers)?;
@@ -271,7 +275,7 @@ impl Run {
                     spawned
                 })
                 .collect();
-            let recorded = recorder.run(&self.received, &end_all);
+            let recorded = recorder.run(&self.received, end_all);
             let done: Vec<Result<Done, LoadError>> = threads
                 .into_iter()
                 .map(|thread| match thread.map_err(LoadError::Worker)?.join() {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
+use tokio::time::Instant;
 
 use crate::load::{self, Connections, Plan, Progress, Running, Settings, Summary};
 use crate::record::run_dir::EventLog;
@@ -128,7 +129,7 @@ impl LoadArgs {
         let report = output::Report::new(&load_plan, &summary);
         let text = match self.format {
             Format::Text => output::text(&self.url, &load_plan, &report, &summary),
-            Format::Json => format!("{:#}\n", serde_json::to_value(&report)?),
+            Format::Json => serde_json::to_string_pretty(&report)? + "\n",
         };
         std::io::stdout().write_all(text.as_bytes()).context("failed to write the result")?;
         Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
@@ -138,7 +139,7 @@ impl LoadArgs {
 /// Waits for the load's end, which Ctrl-C brings nearer: once ends the schedule,
 /// twice cuts off what is in flight. Answers whether it was interrupted.
 async fn watch(running: &mut Running, view: &View) -> anyhow::Result<(Summary, bool)> {
-    let mut ticks = tokio::time::interval(view.period());
+    let mut ticks = tokio::time::interval_at(Instant::now() + view.period(), view.period());
     let mut interrupted = false;
     loop {
         tokio::select! {

@@ -257,11 +257,11 @@ async fn read_head(
                 _ => return Ok(head),
             }
         }
-        let begun = if connection.buffer.is_empty() { Progress::Nothing } else { Progress::Head };
+        let reached = if connection.buffer.is_empty() { Reached::Nothing } else { Reached::Head };
         match connection.read().await {
-            Ok(0) => return Err(ended_early(begun, write_error)),
+            Ok(0) => return Err(ended_early(reached, write_error)),
             Ok(count) => row.bytes_received += count as u64,
-            Err(e) => return Err(lost(begun, &e)),
+            Err(e) => return Err(lost(reached, &e)),
         }
     }
 }
@@ -287,16 +287,16 @@ async fn read_body(
         }
         match connection.read().await {
             Ok(0) if head.body == response::Body::UntilEof && write_error.is_none() => return Ok(()),
-            Ok(0) => return Err(ended_early(Progress::Body, write_error)),
+            Ok(0) => return Err(ended_early(Reached::Body, write_error)),
             Ok(count) => row.bytes_received += count as u64,
-            Err(e) => return Err(lost(Progress::Body, &e)),
+            Err(e) => return Err(lost(Reached::Body, &e)),
         }
     }
 }
 
 /// How far the response had come.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Progress {
+enum Reached {
     Nothing,
     Head,
     Body,
@@ -308,22 +308,22 @@ fn protocol_error(_: Malformed) -> Failure {
 
 /// The stream ended before the response did. A reset that met the write shows as
 /// an end when reading afterwards.
-fn ended_early(progress: Progress, write_error: Option<&io::Error>) -> Failure {
-    match (write_error, progress) {
-        (Some(e), progress) => lost(progress, e),
-        (None, Progress::Nothing) => Failure::new(Outcome::EofBeforeResponse, None),
-        (None, Progress::Head | Progress::Body) => Failure::new(Outcome::TruncatedBody, None),
+fn ended_early(reached: Reached, write_error: Option<&io::Error>) -> Failure {
+    match (write_error, reached) {
+        (Some(e), _) => lost(reached, e),
+        (None, Reached::Nothing) => Failure::new(Outcome::EofBeforeResponse, None),
+        (None, Reached::Head | Reached::Body) => Failure::new(Outcome::TruncatedBody, None),
     }
 }
 
 /// The connection broke. The kernel's own timeout (ETIMEDOUT: retransmissions went
 /// unanswered) is a timeout; all else took the connection away like a reset.
-fn lost(progress: Progress, error: &io::Error) -> Failure {
-    let outcome = match (error.kind(), progress) {
-        (io::ErrorKind::TimedOut, Progress::Nothing | Progress::Head) => Outcome::ResponseTimeout,
-        (io::ErrorKind::TimedOut, Progress::Body) => Outcome::BodyTimeout,
-        (_, Progress::Nothing) => Outcome::ResetBeforeResponse,
-        (_, Progress::Head | Progress::Body) => Outcome::ResetMidResponse,
+fn lost(reached: Reached, error: &io::Error) -> Failure {
+    let outcome = match (error.kind(), reached) {
+        (io::ErrorKind::TimedOut, Reached::Nothing | Reached::Head) => Outcome::ResponseTimeout,
+        (io::ErrorKind::TimedOut, Reached::Body) => Outcome::BodyTimeout,
+        (_, Reached::Nothing) => Outcome::ResetBeforeResponse,
+        (_, Reached::Head | Reached::Body) => Outcome::ResetMidResponse,
     };
     Failure::new(outcome, error.raw_os_error())
 }

@@ -333,7 +333,7 @@ async fn what_hangs_ends_at_the_response_timeout() {
         rate: 60.0,
         duration: Duration::from_millis(500),
         connect_timeout: Duration::from_secs(60),
-        response_timeout: Duration::from_secs(2),
+        response_timeout: Duration::from_secs(3),
         ..Settings::new(format!("http://{}/", server.address))
     })
     .await;

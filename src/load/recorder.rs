@@ -236,7 +236,7 @@ impl<'a> Live<'a> {
     fn add(&mut self, batch: &Batch) {
         self.workers[batch.worker] = (batch.scheduled, batch.in_flight);
         for row in &batch.rows {
-            self.outcomes.add(row.outcome);
+            self.outcomes.add(row.outcome, 1);
             if tally::is_answered(row) {
                 tally::record(&mut self.recent, tally::response_ns(row));
             }

@@ -130,7 +130,7 @@ mod tests {
             prop_assert!(all.windows(2).all(|pair| pair[0].at <= pair[1].at));
             prop_assert_eq!(all.len() as u64, schedule.warmup() + schedule.main());
             let main = all.iter().filter(|due| due.phase == Phase::Main).count();
-            prop_assert_eq!(main as u64, (rate * duration.as_secs_f64()).round() as u64);
+            prop_assert!((main as f64 - rate * duration.as_secs_f64()).abs() <= 0.5);
             for due in all {
                 let exact = due.index as f64 / rate * 1e9;
                 prop_assert!((due.at.ns_since(zero) as f64 - exact).abs() <= 1.0);

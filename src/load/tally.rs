@@ -23,7 +23,8 @@ pub(super) fn histogram() -> Histogram<u64> {
 /// Adds a value to a histogram. Stamps of one clock never run backwards, so a
 /// negative value cannot occur; it would count as 0.
 pub(super) fn record(histogram: &mut Histogram<u64>, ns: i64) {
-    histogram.saturating_record(u64::try_from(ns).unwrap_or(0));
+    let recorded = histogram.record(u64::try_from(ns).unwrap_or(0));
+    debug_assert!(recorded.is_ok(), "a histogram that grows takes every value: {recorded:?}");
 }
 
 /// Response time: from the intended send time to the end.
@@ -61,13 +62,14 @@ impl Counts {
         Outcome::ALL.iter().map(|outcome| (*outcome, self.of(*outcome))).filter(|(_, count)| *count > 0)
     }
 
-    pub(super) fn add(&mut self, outcome: Outcome) {
-        self.0[outcome as usize] += 1;
+    /// Adds `count` requests that ended so.
+    pub fn add(&mut self, outcome: Outcome, count: u64) {
+        self.0[outcome as usize] += count;
     }
 
     fn merge(&mut self, other: &Counts) {
-        for (own, other) in self.0.iter_mut().zip(other.0) {
-            *own += other;
+        for (outcome, count) in other.iter() {
+            self.add(outcome, count);
         }
     }
 }
@@ -114,7 +116,7 @@ impl Tally {
             self.warmup += 1;
             return;
         }
-        self.outcomes.add(row.outcome);
+        self.outcomes.add(row.outcome, 1);
         if let (Outcome::HttpError, Some(status)) = (row.outcome, row.status) {
             *self.error_statuses.entry(status).or_default() += 1;
         }
@@ -148,5 +150,66 @@ impl Tally {
             let added = own.add(other);
             debug_assert!(added.is_ok(), "{added:?}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(outcome: Outcome, connect_start: Option<i64>, sent: Option<i64>, end: i64) -> RequestRow {
+        let ms = |ms: i64| Stamp::from_unix_ns(ms * 1_000_000);
+        RequestRow {
+            source: "load-0".into(),
+            seq: 0,
+            target: "web".into(),
+            phase: Phase::Main,
+            scheduled: ms(100),
+            connect_start: connect_start.map(ms),
+            connected: None,
+            tls: None,
+            sent: sent.map(ms),
+            head: None,
+            end: ms(end),
+            outcome,
+            errno: None,
+            status: (outcome == Outcome::HttpError).then_some(503),
+            grpc_status: None,
+            not_sent_reason: (outcome == Outcome::NotSent).then(|| "late".into()),
+            conn: None,
+            conn_reused: false,
+            local_port: None,
+            remote_addr: None,
+            bytes_sent: 0,
+            bytes_received: 0,
+            pod: None,
+            attempts: 1,
+            final_outcome: outcome,
+        }
+    }
+
+    /// Smallest and largest value of a histogram in whole milliseconds, and their number.
+    fn extent(histogram: &Histogram<u64>) -> (u64, u64, u64) {
+        (histogram.min() / 1_000_000, histogram.max() / 1_000_000, histogram.len())
+    }
+
+    #[test]
+    fn latencies_are_those_of_answers_and_lag_that_of_all_that_was_sent() {
+        let mut first = Tally::default();
+        first.add(&row(Outcome::Ok, Some(101), Some(103), 110));
+        first.add(&row(Outcome::HttpError, None, Some(105), 150));
+        let mut second = Tally::default();
+        second.add(&row(Outcome::ConnectTimeout, Some(120), None, 9_000));
+        second.add(&row(Outcome::NotSent, None, None, 100));
+        second.add(&RequestRow { phase: Phase::Warmup, ..row(Outcome::Ok, None, Some(100), 101) });
+        let mut all = Tally::default();
+        all.merge(&first);
+        all.merge(&second);
+        assert_eq!(extent(&all.response_ns), (10, 50, 2));
+        assert_eq!(extent(&all.service_ns), (9, 45, 2));
+        assert_eq!(extent(&all.send_lag_ns), (1, 20, 3));
+        assert_eq!((all.warmup, all.outcomes.total(), all.outcomes.of(Outcome::Ok)), (1, 4, 1));
+        assert_eq!(all.error_statuses, BTreeMap::from([(503, 1)]));
+        assert_eq!(all.not_sent, BTreeMap::from([("late".into(), 1)]));
     }
 }

@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
@@ -106,12 +107,19 @@ impl Worker {
     fn new(task: Task) -> Self {
         let next = task.share.request(0, task.zero);
         let pool = Pool::new(task.context.endpoints.len(), task.max_connections);
-        let rows = Vec::with_capacity(BATCH_ROWS);
-        Self { task, next, scheduled: 0, in_flight: JoinSet::new(), pool, tally: Tally::default(), rows }
+        Self {
+            task,
+            next,
+            scheduled: 0,
+            in_flight: JoinSet::new(),
+            pool,
+            tally: Tally::default(),
+            rows: Vec::new(),
+        }
     }
 
     async fn run(mut self, mut pacer: Pacer) -> io::Result<Done> {
-        let stop = self.task.stop.clone();
+        let mut stopped = pin!(self.task.stop.clone().cancelled_owned());
         let mut flush = tokio::time::interval(BATCH_AGE);
         flush.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -123,11 +131,11 @@ impl Worker {
             }
             tokio::select! {
                 biased;
-                reached = pacer.wait_until(due.unwrap_or_default()), if due.is_some() => reached?,
-                () = stop.cancelled(), if due.is_some() => {
+                () = &mut stopped, if due.is_some() => {
                     self.release_due();
                     self.next = None;
                 }
+                reached = pacer.wait_until(due.unwrap_or_default()), if due.is_some() => reached?,
                 Some(ended) = self.in_flight.join_next() => match ended {
                     Ok(ended) => self.end(ended),
                     Err(e) => std::panic::resume_unwind(e.into_panic()),
@@ -153,10 +161,9 @@ impl Worker {
     }
 
     fn dispatch(&mut self, due: Due, now: Stamp) {
-        let context = &self.task.context;
-        let endpoint = endpoint_of(due.index, context.endpoints.len());
+        let endpoint = endpoint_of(due.index, self.task.context.endpoints.len());
         let row = self.row(due, endpoint, now);
-        let persistence = if context.plan.settings.connections.is_fresh(due.seq) {
+        let persistence = if self.task.context.plan.settings.connections.is_fresh(due.seq) {
             Persistence::Close
         } else {
             Persistence::Keep
@@ -223,10 +230,9 @@ impl Worker {
     }
 
     fn flush(&mut self) {
-        let rows = std::mem::replace(&mut self.rows, Vec::with_capacity(BATCH_ROWS));
         let batch = Batch {
             worker: self.task.worker,
-            rows,
+            rows: std::mem::take(&mut self.rows),
             scheduled: self.scheduled,
             in_flight: self.in_flight.len() as u64,
         };

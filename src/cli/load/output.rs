@@ -97,10 +97,9 @@ fn percentiles_ms(ns: &Histogram<u64>) -> Percentiles {
 
 /// The result as a table.
 pub(super) fn text(url: &str, plan: &LoadPlan, report: &Report, summary: &Summary) -> String {
-    let (load, requests) = (&report.load, &report.requests);
     let mut out = String::new();
     // Writing to a string cannot fail.
-    let _ = write_text(&mut out, url, plan, load, requests, &report.latency_ms, summary);
+    let _ = write_text(&mut out, url, plan, report, summary);
     out
 }
 
@@ -108,21 +107,17 @@ fn write_text(
     out: &mut String,
     url: &str,
     plan: &LoadPlan,
-    load: &LoadResult,
-    requests: &Requests,
-    latencies: &Latencies,
+    report: &Report,
     summary: &Summary,
 ) -> std::fmt::Result {
+    let Report { load, requests, latency_ms } = report;
     let share = |count: u64| 100.0 * count as f64 / requests.total.max(1) as f64;
+    let early = if summary.stopped_early { " (stopped early)" } else { "" };
     writeln!(
         out,
-        "{url}: {} requests/s for {:.1} s, {} connections{}",
-        plan.rate,
-        load.duration_s,
-        plan.connections,
-        if summary.stopped_early { " (stopped early)" } else { "" },
+        "{url}: {} requests/s for {:.1} s, {} connections{early}\n",
+        plan.rate, load.duration_s, plan.connections
     )?;
-    writeln!(out)?;
     writeln!(out, "requests   {:>10}", requests.total)?;
     for (name, count) in [
         ("ok", requests.ok),
@@ -136,26 +131,27 @@ fn write_text(
         }
     }
     if requests.warmup > 0 {
-        writeln!(out, "and {} of the warm-up, which are not counted", requests.warmup)?;
+        writeln!(out, "warm-up    {:>10}   not counted", requests.warmup)?;
     }
-    let failures: Vec<_> =
-        requests.by_outcome.iter().filter(|(outcome, _)| **outcome != Outcome::Ok).collect();
-    if !failures.is_empty() {
+    writeln!(out)?;
+    let failures = requests.by_outcome.iter().filter(|(outcome, _)| **outcome != Outcome::Ok);
+    for (outcome, count) in failures.clone() {
+        writeln!(out, "{:<22} {count:>8}{}", outcome.as_str(), details(*outcome, &summary.tally))?;
+    }
+    if failures.count() > 0 {
         writeln!(out)?;
-        for (outcome, count) in failures {
-            writeln!(out, "{:<22} {count:>9}{}", outcome.as_str(), details(*outcome, &summary.tally))?;
+    }
+    if latency_ms.response.n > 0 {
+        writeln!(out, "{:<10} {:>9} {:>9} {:>9} {:>9} {:>9}", "ms", "p50", "p90", "p99", "p99.9", "max")?;
+        for (name, p) in [("response", &latency_ms.response), ("service", &latency_ms.service)] {
+            writeln!(
+                out,
+                "{name:<10} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>9.2}",
+                p.p50, p.p90, p.p99, p.p99_9, p.max
+            )?;
         }
+        writeln!(out)?;
     }
-    writeln!(out)?;
-    writeln!(out, "{:<10} {:>9} {:>9} {:>9} {:>9} {:>9}", "ms", "p50", "p90", "p99", "p99.9", "max")?;
-    for (name, p) in [("response", &latencies.response), ("service", &latencies.service)] {
-        writeln!(
-            out,
-            "{name:<10} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>9.2}",
-            p.p50, p.p90, p.p99, p.p99_9, p.max
-        )?;
-    }
-    writeln!(out)?;
     let sent = requests.total - requests.not_sent;
     let sent_rate = plan.rate * sent as f64 / requests.total.max(1) as f64;
     let lag = &load.send_lag_us;
@@ -167,7 +163,8 @@ fn write_text(
     if requests.not_sent > 0 {
         writeln!(
             out,
-            "WARNING: {} requests were not sent, by the generator's own fault: this is not the load that was asked for",
+            "WARNING: {} requests were not sent, by the generator's own fault: \
+             this is not the load that was asked for",
             requests.not_sent
         )?;
     }
@@ -185,5 +182,66 @@ fn details(outcome: Outcome, tally: &Tally) -> String {
             list(tally.not_sent.iter().map(|(reason, n)| format!("{n} × {reason}")).collect())
         }
         _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::load::{Plan, Settings};
+    use crate::record::Stamp;
+
+    fn summary() -> Summary {
+        let mut tally = Tally { warmup: 10, ..Tally::default() };
+        for (outcome, count) in [
+            (Outcome::Ok, 90),
+            (Outcome::HttpError, 5),
+            (Outcome::ConnectRefused, 2),
+            (Outcome::NotSent, 2),
+            (Outcome::Cancelled, 1),
+        ] {
+            tally.outcomes.add(outcome, count);
+        }
+        tally.error_statuses = BTreeMap::from([(404, 2), (503, 3)]);
+        tally.not_sent = BTreeMap::from([("late".into(), 2)]);
+        for ms in 1..=90 {
+            tally.response_ns.record(ms * 1_000_000).unwrap();
+            tally.service_ns.record(ms * 500_000).unwrap();
+            tally.send_lag_ns.record(ms * 1_000).unwrap();
+        }
+        Summary {
+            sources: vec!["load-0".into()],
+            started: Stamp::from_unix_ns(0),
+            ended: Stamp::from_unix_ns(1_100_000_000),
+            scheduled: 110,
+            stopped_early: false,
+            tally,
+        }
+    }
+
+    fn report() -> (LoadPlan, Summary, Report) {
+        let settings =
+            Settings { rate: 100.0, duration: Duration::from_secs(1), ..Settings::new("http://web/") };
+        let plan = Plan::new(settings).unwrap().load_plan();
+        let summary = summary();
+        let report = Report::new(&plan, &summary);
+        (plan, summary, report)
+    }
+
+    #[test]
+    fn the_counts_close() {
+        let (_, _, report) = report();
+        let r = &report.requests;
+        assert_eq!(r.total, r.ok + r.dropped + r.app_errors + r.not_sent + r.cancelled);
+        assert_eq!((r.dropped, r.app_errors), (5, 2), "3 × 503 and 2 refusals; 2 × 404");
+        assert_eq!(r.by_outcome.values().sum::<u64>(), r.total);
+    }
+
+    #[test]
+    fn the_table_tells_what_was_lost_and_whether_the_load_was_sent() {
+        let (plan, summary, report) = report();
+        insta::assert_snapshot!(text("http://web/", &plan, &report, &summary), @"");
     }
 }
