@@ -188,9 +188,10 @@ mod tests {
         }
     }
 
-    /// Smallest and largest value of a histogram in whole milliseconds, and their number.
+    /// Smallest and largest value of a histogram in milliseconds, rounded, and their number.
     fn extent(histogram: &Histogram<u64>) -> (u64, u64, u64) {
-        (histogram.min() / 1_000_000, histogram.max() / 1_000_000, histogram.len())
+        let ms = |ns: u64| (ns + 500_000) / 1_000_000;
+        (ms(histogram.min()), ms(histogram.max()), histogram.len())
     }
 
     #[test]

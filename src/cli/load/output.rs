@@ -242,6 +242,28 @@ mod tests {
     #[test]
     fn the_table_tells_what_was_lost_and_whether_the_load_was_sent() {
         let (plan, summary, report) = report();
-        insta::assert_snapshot!(text("http://web/", &plan, &report, &summary), @"");
+        insta::assert_snapshot!(text("http://web/", &plan, &report, &summary), @r"
+        http://web/: 100 requests/s for 1.0 s, fresh connections
+
+        requests          100
+        ok                 90   90.00 %
+        dropped             5    5.00 %
+        app errors          2    2.00 %
+        not sent            2    2.00 %
+        cancelled           1    1.00 %
+        warm-up            10   not counted
+
+        http_error                    5  (2 × 404, 3 × 503)
+        connect_refused               2
+        not_sent                      2  (2 × late)
+        cancelled                     1
+
+        ms               p50       p90       p99     p99.9       max
+        response       45.02     81.00     90.05     90.05     90.05
+        service        22.51     40.50     45.02     45.02     45.02
+
+        sent 98.0 of 100.0 requests/s; send lag p50 45 µs, p99 90 µs, max 90 µs
+        WARNING: 2 requests were not sent, by the generator's own fault: this is not the load that was asked for
+        ");
     }
 }
