@@ -1,1 +1,345 @@
 //! The open-loop load generator.
+//!
+//! Requests leave at intended send times that are fixed before the first one
+//! ([`plan::Plan`], `schedule`), whatever became of the requests before them.
+//! Every scheduled request ends in exactly one row with one outcome; none is
+//! retried. Each worker thread owns its connections, its share of the schedule
+//! and its counts (`worker`); one recorder thread writes what they measured
+//! (`recorder`). What an outcome means is not judged here: that is the business
+//! of the analysis.
+//!
+//! HTTP/1.1 without TLS. Names are resolved once, before the first request.
+
+mod connection;
+mod exchange;
+mod pacer;
+mod plan;
+mod recorder;
+mod request;
+mod response;
+mod schedule;
+mod tally;
+mod worker;
+
+#[cfg(test)]
+mod known_answers;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use crate::record::parts::{PartError, PartWriter};
+use crate::record::{Clock, RequestRow, RunDir, RunDirError, Stamp};
+use exchange::{Context, Endpoint};
+use plan::PlannedTarget;
+pub use plan::{Connections, Plan, PlanError, Settings, Target};
+use recorder::{LogFile, Recorder};
+use request::{Persistence, Template};
+pub use tally::{Counts, Tally};
+pub use worker::LATE_LIMIT;
+use worker::{Batch, Done, Task};
+
+/// The schedule begins this long after the start, so that every worker is ready for its first request.
+const LEAD: Duration = Duration::from_millis(50);
+/// Batches of rows that may wait for the recorder.
+const WAITING_BATCHES: usize = 64;
+
+/// Why a load could not be started or brought to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// A target's name does not resolve.
+    #[error("failed to resolve {host}")]
+    Resolve {
+        /// The name.
+        host: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The operating system refused a thread, a runtime or a timer.
+    #[error("failed to run a load worker")]
+    Worker(#[source] io::Error),
+    /// A worker or the recorder panicked.
+    #[error("a thread of the load generator panicked")]
+    Panicked,
+    /// The interval log could not be written.
+    #[error("failed to write {path}")]
+    LatencyLog {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The rows' directory could not be made.
+    #[error(transparent)]
+    RunDir(#[from] RunDirError),
+    /// Rows could not be written.
+    #[error(transparent)]
+    Part(#[from] PartError),
+}
+
+/// What a load has done so far, warm-up included. Counts lag by a fraction of a second.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Requests that were due so far.
+    pub scheduled: u64,
+    /// Requests that are in flight.
+    pub in_flight: u64,
+    /// Requests that ended, by outcome.
+    pub outcomes: Counts,
+    /// Response times of the answered requests of the last second, if there were any.
+    pub recent: Option<Recent>,
+}
+
+/// Response times of about the last second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recent {
+    /// Median.
+    pub p50: Duration,
+    /// 99th percentile.
+    pub p99: Duration,
+}
+
+/// What a load did.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// The load's sources: one per worker.
+    pub sources: Vec<String>,
+    /// The schedule's zero.
+    pub started: Stamp,
+    /// When the last request had ended.
+    pub ended: Stamp,
+    /// Requests that were scheduled, warm-up included; each has its row.
+    pub scheduled: u64,
+    /// Whether it was stopped before its schedule was over.
+    pub stopped_early: bool,
+    /// What became of the requests.
+    pub tally: Tally,
+}
+
+/// A load that is under way. Dropping it aborts the load.
+#[derive(Debug)]
+pub struct Running {
+    started: Stamp,
+    progress: Arc<Mutex<Progress>>,
+    stop: CancellationToken,
+    abort: CancellationToken,
+    summary: oneshot::Receiver<Result<Summary, LoadError>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+/// Resolves the targets' names and starts the load. Its rows and its interval
+/// log go to `run_dir`, if one is given; events and run.json are the caller's.
+///
+/// # Errors
+/// When a name does not resolve, the files cannot be created, or no thread can be started.
+pub async fn start(plan: Plan, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running, LoadError> {
+    let mut addresses = Vec::with_capacity(plan.targets.len());
+    for target in &plan.targets {
+        addresses.push(resolve(target).await?);
+    }
+    let sources = plan.sources();
+    let mut tables = Vec::new();
+    let mut log = None;
+    if let Some(run_dir) = run_dir {
+        for source in &sources {
+            tables.push(run_dir.part_writer::<RequestRow>(source, clock)?);
+        }
+        log = Some(LogFile::create(run_dir)?);
+    }
+    let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
+    let progress = Arc::new(Mutex::new(Progress::default()));
+    let started = clock.now() + LEAD;
+    let (batches, received) = sync_channel(WAITING_BATCHES);
+    let mut tasks = Vec::with_capacity(sources.len());
+    for (worker, source) in sources.iter().enumerate() {
+        tasks.push(Task {
+            worker,
+            context: Arc::new(context(&plan, clock, source, &addresses, &abort)),
+            share: plan.schedule.share(worker, sources.len()),
+            zero: started,
+            max_connections: share_of(plan.max_connections, worker, sources.len()),
+            stop: stop.clone(),
+            batches: batches.clone(),
+        });
+    }
+    drop(batches);
+    let run = Run { clock, started, planned: plan.requests(), sources, tasks, received, tables, log };
+    let (done, summary) = oneshot::channel();
+    let thread = thread::Builder::new().name("load-recorder".to_owned());
+    let (live, failed) = (progress.clone(), abort.clone());
+    let thread = thread
+        .spawn(move || {
+            // Nobody waits for the summary of a load that was dropped.
+            let _ = done.send(run.complete(&live, &failed));
+        })
+        .map_err(LoadError::Worker)?;
+    Ok(Running { started, progress, stop, abort, summary, thread: Some(thread) })
+}
+
+impl Running {
+    /// The schedule's zero: request i of the run, warm-up included, is due at zero + i/rate.
+    pub fn started(&self) -> Stamp {
+        self.started
+    }
+
+    /// What it has done so far.
+    pub fn progress(&self) -> Progress {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Ends the schedule: no further request becomes due, and those in flight end
+    /// as they would have, within their timeouts.
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Ends the schedule and cuts off what is in flight: such requests end as `cancelled`.
+    pub fn abort(&self) {
+        self.stop.cancel();
+        self.abort.cancel();
+    }
+
+    /// Waits until every scheduled request has its row, on disk where there is a
+    /// run directory. The future may be dropped and made again.
+    ///
+    /// # Errors
+    /// When the load could not be recorded or a thread failed.
+    ///
+    /// # Panics
+    /// When it is called again after it has answered.
+    pub async fn join(&mut self) -> Result<Summary, LoadError> {
+        (&mut self.summary).await.unwrap_or(Err(LoadError::Panicked))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.abort();
+        if let Some(thread) = self.thread.take() {
+            // A panic has been told to whoever joined.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The whole of a load, on its way to the thread that runs it.
+struct Run {
+    clock: Clock,
+    started: Stamp,
+    planned: u64,
+    sources: Vec<String>,
+    tasks: Vec<Task>,
+    received: Receiver<Batch>,
+    tables: Vec<PartWriter<RequestRow>>,
+    log: Option<LogFile>,
+}
+
+impl Run {
+    /// Runs the workers and records their rows until all have ended.
+    fn complete(
+        mut self,
+        progress: &Mutex<Progress>,
+        abort: &CancellationToken,
+    ) -> Result<Summary, LoadError> {
+        let workers = self.tasks.len();
+        let recorder =
+            Recorder::new(self.clock, self.started, self.tables, self.log.as_mut(), progress, workers)?;
+        let stops = self.tasks.first().map(|task| task.stop.clone());
+        // Without one of its workers or its record the load is not what was asked for.
+        let end_all = || {
+            stops.iter().for_each(CancellationToken::cancel);
+            abort.cancel();
+        };
+        let (recorded, done) = thread::scope(|scope| {
+            let threads: Vec<_> = self
+                .tasks
+                .into_iter()
+                .map(|task| {
+                    let name = task.context.source.to_string();
+                    let spawned = thread::Builder::new().name(name).spawn_scoped(scope, || {
+                        let done = task.run();
+                        if done.is_err() {
+                            end_all();
+                        }
+                        done
+                    });
+                    if spawned.is_err() {
+                        end_all();
+                    }
+                    spawned
+                })
+                .collect();
+            let recorded = recorder.run(&self.received, end_all);
+            let done: Vec<Result<Done, LoadError>> = threads
+                .into_iter()
+                .map(|thread| match thread.map_err(LoadError::Worker)?.join() {
+                    Ok(done) => done.map_err(LoadError::Worker),
+                    Err(_) => Err(LoadError::Panicked),
+                })
+                .collect();
+            (recorded, done)
+        });
+        recorded?;
+        let (mut scheduled, mut tally) = (0, Tally::default());
+        for done in done {
+            let done = done?;
+            scheduled += done.scheduled;
+            tally.merge(&done.tally);
+        }
+        Ok(Summary {
+            sources: self.sources,
+            started: self.started,
+            ended: self.clock.now(),
+            scheduled,
+            stopped_early: scheduled < self.planned,
+            tally,
+        })
+    }
+}
+
+impl LoadError {
+    /// The interval log could not be written to.
+    fn latency_log(source: io::Error) -> Self {
+        LoadError::LatencyLog { path: PathBuf::from("latency.hlog"), source }
+    }
+}
+
+async fn resolve(target: &PlannedTarget) -> Result<std::net::SocketAddr, LoadError> {
+    let failed = |source| LoadError::Resolve { host: target.host.clone(), source };
+    let mut addresses = tokio::net::lookup_host((target.host.as_str(), target.port)).await.map_err(failed)?;
+    addresses.next().ok_or_else(|| failed(io::Error::other("it has no address")))
+}
+
+fn context(
+    plan: &Plan,
+    clock: Clock,
+    source: &str,
+    addresses: &[std::net::SocketAddr],
+    abort: &CancellationToken,
+) -> Context {
+    let endpoint = |(target, address): (&PlannedTarget, &std::net::SocketAddr)| Endpoint {
+        name: target.name.clone(),
+        address: *address,
+        address_text: address.to_string().into(),
+        closing: Template::new(plan, target, source, Persistence::Close),
+        keeping: Template::new(plan, target, source, Persistence::Keep),
+    };
+    Context {
+        plan: plan.clone(),
+        clock,
+        source: source.into(),
+        endpoints: plan.targets.iter().zip(addresses).map(endpoint).collect(),
+        abort: abort.clone(),
+    }
+}
+
+/// Worker `worker`'s part of `total`, divided as evenly as whole numbers can be.
+fn share_of(total: usize, worker: usize, workers: usize) -> usize {
+    total / workers + usize::from(worker < total % workers)
+}

@@ -1,0 +1,329 @@
+//! One scheduled request from its dispatch to its end: the facts of the wire, and
+//! the outcome that they make.
+//!
+//! Nothing is retried. Stamps, bytes and errno are written into the row as they
+//! become known, so that whatever cuts the exchange short (a timeout, the end
+//! of the run) leaves all that was seen until then.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::connection::{self, CannotDial, Connection};
+use super::plan::Plan;
+use super::request::{Persistence, Template};
+use super::response::{self, Head, Malformed};
+use crate::record::{Clock, Outcome, RequestRow};
+
+/// What all exchanges of one worker have in common.
+#[derive(Debug)]
+pub(super) struct Context {
+    /// The load.
+    pub(super) plan: Plan,
+    /// The worker's clock.
+    pub(super) clock: Clock,
+    /// The worker's source name.
+    pub(super) source: Arc<str>,
+    /// Where requests go, in the plan's order.
+    pub(super) endpoints: Vec<Endpoint>,
+    /// Ends every exchange at once.
+    pub(super) abort: CancellationToken,
+}
+
+/// A target with its address and its requests.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    /// The target's name.
+    pub(super) name: Arc<str>,
+    /// The address it resolved to.
+    pub(super) address: SocketAddr,
+    /// The same, as it stands in rows.
+    pub(super) address_text: Arc<str>,
+    /// The request that closes its connection.
+    pub(super) closing: Template,
+    /// The request that keeps it.
+    pub(super) keeping: Template,
+}
+
+/// The connection that a request is to use.
+pub(super) enum Via {
+    /// A new one, with its number.
+    Dial(u64),
+    /// An idle one.
+    Idle(Connection),
+}
+
+/// A request to be sent now.
+pub(super) struct Exchange {
+    /// What its worker's exchanges share.
+    pub(super) context: Arc<Context>,
+    /// The endpoint's index.
+    pub(super) endpoint: usize,
+    /// How it gets there.
+    pub(super) via: Via,
+    /// Whether the connection is to be kept.
+    pub(super) persistence: Persistence,
+    /// The row, of which the schedule's part is filled in.
+    pub(super) row: RequestRow,
+}
+
+/// A request that has ended.
+pub(super) struct Ended {
+    /// Its row.
+    pub(super) row: RequestRow,
+    /// The endpoint's index.
+    pub(super) endpoint: usize,
+    /// Its connection, if it can carry another.
+    pub(super) connection: Option<Connection>,
+}
+
+/// Why a scheduled request was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum NotSent {
+    /// Every connection that is allowed was in use.
+    MaxConnections,
+    /// The worker came to it too late.
+    Late,
+    /// No socket could be opened.
+    NoSocket,
+    /// No local port was free.
+    NoLocalPort,
+}
+
+impl NotSent {
+    /// The text in the `not_sent_reason` column.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            NotSent::MaxConnections => "max_connections",
+            NotSent::Late => "late",
+            NotSent::NoSocket => "no_socket",
+            NotSent::NoLocalPort => "no_local_port",
+        }
+    }
+}
+
+/// An exchange that did not end with a complete response.
+struct Failure {
+    outcome: Outcome,
+    errno: Option<i32>,
+}
+
+impl Failure {
+    const fn new(outcome: Outcome, errno: Option<i32>) -> Self {
+        Self { outcome, errno }
+    }
+}
+
+impl Exchange {
+    /// Sends the request and follows it to its end.
+    pub(super) async fn run(self) -> Ended {
+        let Self { context, endpoint, via, persistence, mut row } = self;
+        let attempt = attempt(&context, endpoint, via, persistence, &mut row);
+        let result = tokio::select! {
+            biased;
+            result = attempt => result,
+            () = context.abort.cancelled() => Err(Failure::new(Outcome::Cancelled, None)),
+        };
+        row.end = context.clock.now();
+        let connection = match result {
+            Ok(connection) => connection,
+            Err(failure) => {
+                row.outcome = failure.outcome;
+                row.errno = failure.errno;
+                None
+            }
+        };
+        row.final_outcome = row.outcome;
+        Ended { row, endpoint, connection }
+    }
+}
+
+/// Answers the connection, if it can be used again.
+async fn attempt(
+    context: &Context,
+    endpoint: usize,
+    via: Via,
+    persistence: Persistence,
+    row: &mut RequestRow,
+) -> Result<Option<Connection>, Failure> {
+    let endpoint = &context.endpoints[endpoint];
+    let mut connection = match via {
+        Via::Idle(connection) => {
+            row.conn = Some(connection.id);
+            row.conn_reused = connection.used;
+            row.local_port = connection.local_port;
+            row.remote_addr = Some(endpoint.address_text.clone());
+            connection
+        }
+        Via::Dial(id) => connect(context, endpoint, id, row).await?,
+    };
+    connection.used = true;
+    let template = match persistence {
+        Persistence::Close => &endpoint.closing,
+        Persistence::Keep => &endpoint.keeping,
+    };
+    // The connection's buffer is empty between requests; it serves the request first.
+    let mut request = std::mem::take(&mut connection.buffer);
+    template.fill(row.seq, &mut request);
+    let limit = context.plan.settings.response_timeout;
+    let reusable = match timeout(limit, talk(context, &mut connection, request, row)).await {
+        Ok(result) => result?,
+        Err(_) if row.head.is_some() => return Err(Failure::new(Outcome::BodyTimeout, None)),
+        Err(_) => return Err(Failure::new(Outcome::ResponseTimeout, None)),
+    };
+    Ok((reusable && persistence == Persistence::Keep).then_some(connection))
+}
+
+async fn connect(
+    context: &Context,
+    endpoint: &Endpoint,
+    id: u64,
+    row: &mut RequestRow,
+) -> Result<Connection, Failure> {
+    let start = context.clock.now();
+    let dialing = connection::dial(endpoint.address).map_err(|e| {
+        let (reason, e) = match e {
+            CannotDial::Socket(e) => (NotSent::NoSocket, e),
+            CannotDial::LocalPort(e) => (NotSent::NoLocalPort, e),
+        };
+        row.not_sent_reason = Some(reason.as_str().into());
+        Failure::new(Outcome::NotSent, e.raw_os_error())
+    })?;
+    row.connect_start = Some(start);
+    row.conn = Some(id);
+    row.local_port = dialing.local_port;
+    row.remote_addr = Some(endpoint.address_text.clone());
+    match timeout(context.plan.settings.connect_timeout, dialing.connected(id)).await {
+        Ok(Ok(connection)) => {
+            row.connected = Some(context.clock.now());
+            Ok(connection)
+        }
+        Ok(Err(e)) => Err(Failure::new(connect_outcome(&e), e.raw_os_error())),
+        Err(_) => Err(Failure::new(Outcome::ConnectTimeout, None)),
+    }
+}
+
+fn connect_outcome(error: &io::Error) -> Outcome {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => Outcome::ConnectRefused,
+        io::ErrorKind::TimedOut => Outcome::ConnectTimeout,
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Outcome::ConnectUnreachable,
+        _ => Outcome::ConnectError,
+    }
+}
+
+/// Writes the request and reads the response to its end. Answers whether the
+/// connection can carry another request.
+async fn talk(
+    context: &Context,
+    connection: &mut Connection,
+    request: Vec<u8>,
+    row: &mut RequestRow,
+) -> Result<bool, Failure> {
+    row.sent = Some(context.clock.now());
+    let written = connection.write_all(&request, &mut row.bytes_sent).await;
+    connection.buffer = request;
+    connection.buffer.clear();
+    // A server may answer and close before it has read everything: a write that
+    // failed is no reason not to look for its answer.
+    let write_error = written.err();
+    let mut head = read_head(context, connection, row, write_error.as_ref()).await?;
+    row.head = Some(context.clock.now());
+    row.status = Some(head.status);
+    row.pod = head.pod.take();
+    read_body(connection, &mut head, row, write_error.as_ref()).await?;
+    row.outcome = if context.plan.is_success(head.status) { Outcome::Ok } else { Outcome::HttpError };
+    let nothing_more = connection.buffer.is_empty();
+    Ok(head.keep_alive && write_error.is_none() && nothing_more)
+}
+
+async fn read_head(
+    context: &Context,
+    connection: &mut Connection,
+    row: &mut RequestRow,
+    write_error: Option<&io::Error>,
+) -> Result<Head, Failure> {
+    loop {
+        // Interim responses (RFC 9110, 15.2) announce a final one. Nothing was
+        // asked that would lead to 101.
+        while let Some(head) = parse(connection, context)? {
+            connection.buffer.drain(..head.len);
+            match head.status {
+                101 => return Err(Failure::new(Outcome::ProtocolError, None)),
+                100..=199 => {}
+                _ => return Ok(head),
+            }
+        }
+        let reached = if connection.buffer.is_empty() { Reached::Nothing } else { Reached::Head };
+        match connection.read().await {
+            Ok(0) => return Err(ended_early(reached, write_error)),
+            Ok(count) => row.bytes_received += count as u64,
+            Err(e) => return Err(lost(reached, &e)),
+        }
+    }
+}
+
+fn parse(connection: &Connection, context: &Context) -> Result<Option<Head>, Failure> {
+    if connection.buffer.is_empty() {
+        return Ok(None);
+    }
+    response::parse_head(&connection.buffer, &context.plan.method).map_err(protocol_error)
+}
+
+async fn read_body(
+    connection: &mut Connection,
+    head: &mut Head,
+    row: &mut RequestRow,
+    write_error: Option<&io::Error>,
+) -> Result<(), Failure> {
+    loop {
+        let taken = head.body.take(&connection.buffer).map_err(protocol_error)?;
+        connection.buffer.drain(..taken);
+        if head.body.is_complete() {
+            return Ok(());
+        }
+        match connection.read().await {
+            Ok(0) if head.body == response::Body::UntilEof && write_error.is_none() => return Ok(()),
+            Ok(0) => return Err(ended_early(Reached::Body, write_error)),
+            Ok(count) => row.bytes_received += count as u64,
+            Err(e) => return Err(lost(Reached::Body, &e)),
+        }
+    }
+}
+
+/// How far the response had come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reached {
+    Nothing,
+    Head,
+    Body,
+}
+
+fn protocol_error(_: Malformed) -> Failure {
+    Failure::new(Outcome::ProtocolError, None)
+}
+
+/// The stream ended before the response did. A reset that met the write shows as
+/// an end when reading afterwards.
+fn ended_early(reached: Reached, write_error: Option<&io::Error>) -> Failure {
+    match (write_error, reached) {
+        (Some(e), _) => lost(reached, e),
+        (None, Reached::Nothing) => Failure::new(Outcome::EofBeforeResponse, None),
+        (None, Reached::Head | Reached::Body) => Failure::new(Outcome::TruncatedBody, None),
+    }
+}
+
+/// The connection broke. The kernel's own timeout (ETIMEDOUT: retransmissions went
+/// unanswered) is a timeout; all else took the connection away like a reset.
+fn lost(reached: Reached, error: &io::Error) -> Failure {
+    let outcome = match (error.kind(), reached) {
+        (io::ErrorKind::TimedOut, Reached::Nothing | Reached::Head) => Outcome::ResponseTimeout,
+        (io::ErrorKind::TimedOut, Reached::Body) => Outcome::BodyTimeout,
+        (_, Reached::Nothing) => Outcome::ResetBeforeResponse,
+        (_, Reached::Head | Reached::Body) => Outcome::ResetMidResponse,
+    };
+    Failure::new(outcome, error.raw_os_error())
+}

@@ -1,0 +1,541 @@
+//! Known-answer tests: a server that plays a script per request, writes down what
+//! it did by request id, and must be agreed with, request by request.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use socket2::{Domain, SockRef, Socket, Type};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use super::*;
+use crate::record::parts::read_table;
+use crate::record::{Outcome, RequestId};
+
+/// What the server does with a request that it has read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Script {
+    Ok,
+    Chunked,
+    UntilEof,
+    Interim,
+    NoContent,
+    NotFound,
+    Unavailable,
+    CloseSilently,
+    ResetSilently,
+    CloseInHead,
+    ResetInHead,
+    CloseInBody,
+    ResetInBody,
+    CloseInChunks,
+    BadChunk,
+    BadHead,
+    /// Answers, and resets the connection when the next request comes.
+    ResetNext,
+    HangSilently,
+    HangInHead,
+    HangInBody,
+}
+
+/// Everything that ends without anybody's timeout.
+const PROMPT: [Script; 17] = [
+    Script::Ok,
+    Script::Chunked,
+    Script::ResetNext,
+    Script::UntilEof,
+    Script::Interim,
+    Script::CloseSilently,
+    Script::NoContent,
+    Script::NotFound,
+    Script::ResetSilently,
+    Script::Unavailable,
+    Script::CloseInHead,
+    Script::ResetInHead,
+    Script::CloseInBody,
+    Script::ResetInBody,
+    Script::CloseInChunks,
+    Script::BadChunk,
+    Script::BadHead,
+];
+
+const HANGING: [Script; 3] = [Script::HangSilently, Script::HangInHead, Script::HangInBody];
+
+enum Then {
+    KeepOpen,
+    Close,
+    Reset,
+    Hang,
+}
+
+impl Script {
+    /// The outcome that a client should see, and the status where there is a complete head.
+    fn outcome(self) -> (Outcome, Option<u16>) {
+        match self {
+            Script::Ok | Script::Chunked | Script::UntilEof | Script::Interim | Script::ResetNext => {
+                (Outcome::Ok, Some(200))
+            }
+            Script::NoContent => (Outcome::Ok, Some(204)),
+            Script::NotFound => (Outcome::HttpError, Some(404)),
+            Script::Unavailable => (Outcome::HttpError, Some(503)),
+            Script::CloseSilently => (Outcome::EofBeforeResponse, None),
+            Script::ResetSilently => (Outcome::ResetBeforeResponse, None),
+            Script::CloseInHead => (Outcome::TruncatedBody, None),
+            Script::ResetInHead => (Outcome::ResetMidResponse, None),
+            Script::CloseInBody | Script::CloseInChunks => (Outcome::TruncatedBody, Some(200)),
+            Script::ResetInBody => (Outcome::ResetMidResponse, Some(200)),
+            Script::BadChunk => (Outcome::ProtocolError, Some(200)),
+            Script::BadHead => (Outcome::ProtocolError, None),
+            Script::HangSilently | Script::HangInHead => (Outcome::ResponseTimeout, None),
+            Script::HangInBody => (Outcome::BodyTimeout, Some(200)),
+        }
+    }
+
+    fn answer(self) -> (&'static str, Then) {
+        const CHUNKED: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nrolldrop-pod: web-1\r\n\r\n";
+        match self {
+            Script::Ok | Script::ResetNext => {
+                ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\nrolldrop-pod: web-1\r\n\r\nhello", Then::KeepOpen)
+            }
+            Script::Chunked => (
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nrolldrop-pod: web-1\r\n\r\n\
+                 3\r\nhel\r\n2;x\r\nlo\r\n0\r\n\r\n",
+                Then::KeepOpen,
+            ),
+            Script::UntilEof => ("HTTP/1.1 200 OK\r\nrolldrop-pod: web-1\r\n\r\nhello", Then::Close),
+            Script::Interim => (
+                "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n\
+                 HTTP/1.1 200 OK\r\ncontent-length: 2\r\nrolldrop-pod: web-1\r\n\r\nok",
+                Then::KeepOpen,
+            ),
+            Script::NoContent => ("HTTP/1.1 204 No Content\r\nrolldrop-pod: web-1\r\n\r\n", Then::KeepOpen),
+            Script::NotFound => {
+                ("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nrolldrop-pod: web-1\r\n\r\n", Then::KeepOpen)
+            }
+            Script::Unavailable => (
+                "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nrolldrop-pod: web-1\r\n\
+                 content-length: 4\r\n\r\nbusy",
+                Then::Close,
+            ),
+            Script::CloseSilently => ("", Then::Close),
+            Script::ResetSilently => ("", Then::Reset),
+            Script::CloseInHead => ("HTTP/1.1 200 OK\r\ncontent-le", Then::Close),
+            Script::ResetInHead => ("HTTP/1.1 200 OK\r\ncontent-le", Then::Reset),
+            Script::CloseInBody => {
+                ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\nrolldrop-pod: web-1\r\n\r\nhello", Then::Close)
+            }
+            Script::ResetInBody => {
+                ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\nrolldrop-pod: web-1\r\n\r\nhello", Then::Reset)
+            }
+            Script::CloseInChunks => (
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nrolldrop-pod: web-1\r\n\r\n5\r\nhello\r\n",
+                Then::Close,
+            ),
+            Script::BadChunk => (
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nrolldrop-pod: web-1\r\n\r\nhello\r\n",
+                Then::Close,
+            ),
+            Script::BadHead => ("SSH-2.0-OpenSSH_9.9\r\n\r\n", Then::Close),
+            Script::HangSilently => ("", Then::Hang),
+            Script::HangInHead => ("HTTP/1.1 200 OK\r\ncontent-le", Then::Hang),
+            Script::HangInBody => (CHUNKED, Then::Hang),
+        }
+    }
+}
+
+/// What the server did to a request.
+#[derive(Clone, Debug)]
+struct Truth {
+    script: Option<Script>,
+    outcome: Outcome,
+    status: Option<u16>,
+    peer: SocketAddr,
+    reused: bool,
+    request_bytes: u64,
+    answer_bytes: u64,
+}
+
+type Log = Arc<Mutex<BTreeMap<(String, u64), Truth>>>;
+
+struct Server {
+    address: SocketAddr,
+    log: Log,
+    /// Owns the accepting task, which owns the connections.
+    _tasks: JoinSet<()>,
+}
+
+impl Server {
+    async fn start(scripts: &'static [Script]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let log = Log::default();
+        let mut tasks = JoinSet::new();
+        let accepted = log.clone();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (stream, peer) = listener.accept().await.unwrap();
+                connections.spawn(serve(stream, peer, scripts, accepted.clone()));
+            }
+        });
+        Self { address, log, _tasks: tasks }
+    }
+}
+
+async fn serve(mut stream: TcpStream, peer: SocketAddr, scripts: &'static [Script], log: Log) {
+    let mut reset_next = false;
+    for number in 0.. {
+        let mut seen = vec![0; 4096];
+        // A request is looked at before it is read, so that it can be left unread.
+        let request = loop {
+            match stream.peek(&mut seen).await {
+                Ok(0) | Err(_) => return,
+                Ok(count) if seen[..count].ends_with(b"\r\n\r\n") => {
+                    break String::from_utf8(seen[..count].to_vec()).unwrap();
+                }
+                Ok(_) => tokio::task::yield_now().await,
+            }
+        };
+        let header = |name: &str| {
+            request.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).map(str::to_owned)
+        };
+        let id = header("rolldrop-id").unwrap().parse::<RequestId>().unwrap();
+        let script = scripts[usize::try_from(id.seq).unwrap() % scripts.len()];
+        let (answer, then) = script.answer();
+        let (outcome, status) = script.outcome();
+        let truth = Truth {
+            script: Some(script),
+            outcome,
+            status,
+            peer,
+            reused: number > 0,
+            request_bytes: request.len() as u64,
+            answer_bytes: answer.len() as u64,
+        };
+        let truth = if reset_next {
+            Truth {
+                script: None,
+                outcome: Outcome::ResetBeforeResponse,
+                status: None,
+                answer_bytes: 0,
+                ..truth
+            }
+        } else {
+            truth
+        };
+        let earlier = log.lock().unwrap().insert((id.source, id.seq), truth);
+        assert!(earlier.is_none(), "the request came twice");
+        if reset_next {
+            // Closed with unread data: the kernel answers with a reset.
+            return;
+        }
+        stream.read_exact(&mut seen[..request.len()]).await.unwrap();
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        reset_next = script == Script::ResetNext;
+        let closing = header("connection").is_some_and(|value| value == "close");
+        match then {
+            Then::KeepOpen if !closing => {}
+            Then::KeepOpen | Then::Close => return,
+            Then::Reset => {
+                SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+                return;
+            }
+            Then::Hang => {
+                // Until the client gives up.
+                let _ = stream.read(&mut seen).await;
+                return;
+            }
+        }
+    }
+}
+
+/// Runs the load with a run directory, and answers its summary with its rows.
+async fn run(settings: Settings) -> (Summary, Vec<RequestRow>) {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = RunDir::create(dir.path()).unwrap();
+    let plan = Plan::new(settings).unwrap();
+    let planned = plan.requests();
+    let mut running = start(plan, Clock::start(), Some(&run_dir)).await.unwrap();
+    let summary = running.join().await.unwrap();
+    let rows = read_table::<RequestRow>(dir.path()).unwrap();
+    assert_eq!(summary.scheduled, planned);
+    assert_accounted(&summary, &rows);
+    (summary, rows)
+}
+
+/// Every scheduled request has exactly one row, and the counts are those of the rows.
+fn assert_accounted(summary: &Summary, rows: &[RequestRow]) {
+    assert_eq!(rows.len() as u64, summary.scheduled);
+    let tally = &summary.tally;
+    assert_eq!(tally.outcomes.total() + tally.warmup, summary.scheduled);
+    for source in &summary.sources {
+        let mut seqs: Vec<_> = rows.iter().filter(|r| *r.source == **source).map(|r| r.seq).collect();
+        seqs.sort_unstable();
+        assert!(seqs.iter().zip(0..).all(|(seq, expected)| *seq == expected), "{source}");
+    }
+    for row in rows {
+        assert_eq!(row.outcome, row.final_outcome);
+        assert_eq!(row.outcome == Outcome::NotSent, row.not_sent_reason.is_some());
+    }
+}
+
+fn assert_agree(rows: &[RequestRow], log: &Log) {
+    let log = log.lock().unwrap();
+    let mut sent = 0;
+    for row in rows.iter().filter(|row| row.sent.is_some()) {
+        let truth =
+            log.get(&(row.source.to_string(), row.seq)).unwrap_or_else(|| panic!("not seen: {row:?}"));
+        sent += 1;
+        assert_eq!((row.outcome, row.status), (truth.outcome, truth.status), "{row:?} {truth:?}");
+        assert_eq!(row.local_port, Some(truth.peer.port()), "{row:?} {truth:?}");
+        assert_eq!(row.conn_reused, truth.reused, "{row:?} {truth:?}");
+        assert_eq!(row.connected.is_some(), !truth.reused, "{row:?} {truth:?}");
+        assert_eq!(row.bytes_sent, truth.request_bytes, "{row:?} {truth:?}");
+        assert_eq!(row.bytes_received, truth.answer_bytes, "{row:?} {truth:?}");
+        assert_eq!(row.pod.as_deref(), row.status.map(|_| "web-1"), "{row:?}");
+        let reset = matches!(row.outcome, Outcome::ResetBeforeResponse | Outcome::ResetMidResponse);
+        assert_eq!(row.errno, reset.then_some(Errno::ECONNRESET as i32), "{row:?} {truth:?}");
+    }
+    assert_eq!(sent, log.len(), "the server saw what was never sent");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_outcome_is_what_the_server_did() {
+    let server = Server::start(&PROMPT).await;
+    let (summary, rows) = run(Settings {
+        rate: 1000.0,
+        duration: Duration::from_millis(1500),
+        warmup: Duration::from_millis(50),
+        connections: Connections::Mixed(0.3),
+        connect_timeout: Duration::from_secs(60),
+        response_timeout: Duration::from_secs(60),
+        workers: 2,
+        ..Settings::new(format!("http://{}/", server.address))
+    })
+    .await;
+    assert_agree(&rows, &server.log);
+    assert_eq!(summary.tally.warmup, 50);
+    let log = server.log.lock().unwrap();
+    for script in PROMPT {
+        assert!(log.values().any(|truth| truth.script == Some(script)), "{script:?} was never played");
+    }
+    assert!(log.values().any(|truth| truth.script.is_none()), "no reused connection was reset");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_hangs_ends_at_the_response_timeout() {
+    let server = Server::start(&HANGING).await;
+    let (summary, rows) = run(Settings {
+        rate: 60.0,
+        duration: Duration::from_millis(500),
+        connect_timeout: Duration::from_secs(60),
+        response_timeout: Duration::from_secs(3),
+        ..Settings::new(format!("http://{}/", server.address))
+    })
+    .await;
+    assert_agree(&rows, &server.log);
+    assert_eq!(summary.tally.response_ns.len(), 0, "no latency without an answer");
+}
+
+/// An address that was free a moment ago, and that nobody listens on.
+fn closed_address() -> (Socket, SocketAddr) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, address)
+}
+
+#[tokio::test]
+async fn targets_take_turns_and_a_closed_port_refuses() {
+    let server = Server::start(&[Script::Ok]).await;
+    let (_bound, closed) = closed_address();
+    let target = |name: &str, address| Target { name: name.into(), url: format!("http://{address}/") };
+    let (_, rows) = run(Settings {
+        targets: vec![target("open", server.address), target("closed", closed)],
+        rate: 200.0,
+        duration: Duration::from_millis(500),
+        connect_timeout: Duration::from_secs(60),
+        response_timeout: Duration::from_secs(60),
+        ..Settings::new("")
+    })
+    .await;
+    for row in rows.iter().filter(|row| row.outcome != Outcome::NotSent) {
+        let expected =
+            if row.seq % 2 == 0 { ("open", Outcome::Ok) } else { ("closed", Outcome::ConnectRefused) };
+        assert_eq!((&*row.target, row.outcome), expected, "{row:?}");
+        assert!(row.local_port.is_some_and(|port| port != 0), "{row:?}");
+        if row.outcome == Outcome::ConnectRefused {
+            assert_eq!(row.errno, Some(Errno::ECONNREFUSED as i32));
+            assert_eq!(row.remote_addr.as_deref(), Some(&*closed.to_string()));
+            assert!(row.connect_start.is_some() && row.connected.is_none() && row.sent.is_none());
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn syns_that_go_unanswered_end_at_the_connect_timeout() {
+    // A listener whose accept queue is full drops SYNs.
+    let (listener, address) = closed_address();
+    listener.listen(0).unwrap();
+    let mut queued = Vec::new();
+    loop {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let full = socket.connect_timeout(&address.into(), Duration::from_millis(200)).is_err();
+        queued.push(socket);
+        if full {
+            break;
+        }
+    }
+    let (_, rows) = run(Settings {
+        rate: 20.0,
+        duration: Duration::from_millis(500),
+        connect_timeout: Duration::from_millis(100),
+        ..Settings::new(format!("http://{address}/"))
+    })
+    .await;
+    for row in rows.iter().filter(|row| row.outcome != Outcome::NotSent) {
+        assert_eq!((row.outcome, row.errno), (Outcome::ConnectTimeout, None), "{row:?}");
+        assert!(row.local_port.is_some() && row.connected.is_none());
+    }
+}
+
+/// Waits until the load's progress is as wanted.
+async fn until(running: &Running, wanted: impl Fn(&Progress) -> bool) {
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while !wanted(&running.progress()) {
+        assert!(std::time::Instant::now() < deadline, "{:?}", running.progress());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn endless(server: &Server) -> Settings {
+    Settings {
+        rate: 100.0,
+        duration: Duration::from_secs(3600),
+        ..Settings::new(format!("http://{}/", server.address))
+    }
+}
+
+/// Runs the settings until the progress is as wanted, and ends the run by `end`.
+async fn run_until(
+    settings: Settings,
+    wanted: impl Fn(&Progress) -> bool,
+    end: impl FnOnce(&Running),
+) -> (Summary, Vec<RequestRow>) {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = RunDir::create(dir.path()).unwrap();
+    let mut running = start(Plan::new(settings).unwrap(), Clock::start(), Some(&run_dir)).await.unwrap();
+    until(&running, wanted).await;
+    end(&running);
+    let summary = running.join().await.unwrap();
+    let rows = read_table::<RequestRow>(dir.path()).unwrap();
+    assert!(summary.stopped_early);
+    assert_accounted(&summary, &rows);
+    (summary, rows)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_lets_requests_in_flight_end() {
+    let server = Server::start(&[Script::HangSilently]).await;
+    let settings = Settings { response_timeout: Duration::from_secs(2), ..endless(&server) };
+    let (summary, rows) = run_until(settings, |progress| progress.in_flight >= 5, Running::stop).await;
+    assert!(summary.tally.outcomes.of(Outcome::ResponseTimeout) >= 5);
+    assert!(rows.iter().all(|row| row.outcome != Outcome::Cancelled));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_abort_cuts_off_what_is_in_flight() {
+    let server = Server::start(&[Script::HangSilently]).await;
+    let settings = Settings { response_timeout: Duration::from_secs(600), ..endless(&server) };
+    let (summary, _) = run_until(settings, |progress| progress.in_flight >= 5, Running::abort).await;
+    assert!(summary.tally.outcomes.of(Outcome::Cancelled) >= 5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_connections_do_not_allow_is_not_sent() {
+    let server = Server::start(&[Script::HangSilently]).await;
+    let settings = Settings {
+        max_connections: Some(4),
+        connections: Connections::Keepalive,
+        response_timeout: Duration::from_secs(600),
+        ..endless(&server)
+    };
+    let full = |progress: &Progress| progress.outcomes.of(Outcome::NotSent) >= 20;
+    let (_, rows) = run_until(settings, full, Running::abort).await;
+    assert_eq!(rows.iter().filter(|row| row.conn.is_some()).count(), 4);
+    let reason = |reason| rows.iter().any(|row| row.not_sent_reason.as_deref() == Some(reason));
+    assert!(reason("max_connections"));
+}
+
+#[test]
+fn what_the_worker_comes_to_too_late_is_not_sent() {
+    let plan = Plan::new(Settings { rate: 10.0, ..Settings::new("http://127.0.0.1:1/") }).unwrap();
+    let clock = Clock::start();
+    let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
+    let (batches, received) = sync_channel(WAITING_BATCHES);
+    let address = "127.0.0.1:1".parse().unwrap();
+    let done = Task {
+        worker: 0,
+        context: Arc::new(context(&plan, clock, "load-0", &[address], &abort)),
+        share: plan.schedule.share(0, 1),
+        zero: clock.now() - Duration::from_secs(60),
+        max_connections: 1,
+        stop,
+        batches,
+    }
+    .run()
+    .unwrap();
+    assert_eq!((done.scheduled, done.tally.outcomes.of(Outcome::NotSent)), (300, 300));
+    let rows: Vec<_> = received.into_iter().flat_map(|batch| batch.rows).collect();
+    assert!(rows.iter().all(|row| row.not_sent_reason.as_deref() == Some("late")));
+}
+
+#[tokio::test]
+async fn the_latency_log_holds_every_answer_under_its_outcome() {
+    use hdrhistogram::serialization::Deserializer;
+    use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
+
+    let server = Server::start(&[Script::Ok, Script::NotFound, Script::CloseSilently]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = RunDir::create(dir.path()).unwrap();
+    let plan = Plan::new(Settings {
+        rate: 100.0,
+        duration: Duration::from_millis(1500),
+        response_timeout: Duration::from_secs(60),
+        ..Settings::new(format!("http://{}/", server.address))
+    })
+    .unwrap();
+    let mut running = start(plan, Clock::start(), Some(&run_dir)).await.unwrap();
+    let summary = running.join().await.unwrap();
+    let log = std::fs::read(dir.path().join("latency.hlog")).unwrap();
+    let mut counts = BTreeMap::<String, u64>::new();
+    for entry in IntervalLogIterator::new(&log) {
+        let LogEntry::Interval(interval) = entry.unwrap() else { continue };
+        let bytes =
+            base64::Engine::decode(&base64::engine::general_purpose::STANDARD, interval.encoded_histogram());
+        let histogram: hdrhistogram::Histogram<u64> =
+            Deserializer::new().deserialize(&mut bytes.unwrap().as_slice()).unwrap();
+        *counts.entry(interval.tag().unwrap().as_str().to_owned()).or_default() += histogram.len();
+    }
+    let expected: BTreeMap<_, _> = summary
+        .tally
+        .outcomes
+        .iter()
+        .filter(|(outcome, _)| *outcome != Outcome::NotSent)
+        .map(|(outcome, count)| (outcome.as_str().to_owned(), count))
+        .collect();
+    assert_eq!(counts, expected);
+    assert_eq!(counts.len(), 3);
+}
+
+#[tokio::test]
+async fn a_name_that_does_not_resolve_stops_it_before_the_start() {
+    let plan = Plan::new(Settings::new("http://no-such-host.invalid/")).unwrap();
+    let error = start(plan, Clock::start(), None).await.unwrap_err().to_string();
+    assert!(error.starts_with("failed to resolve no-such-host.invalid"), "{error}");
+}

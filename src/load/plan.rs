@@ -1,0 +1,463 @@
+//! What to send: settings as a user gives them, and the [`Plan`] that they make once checked.
+//!
+//! A plan holds only what can be carried out, so that bad input is refused
+//! before the first request. It resolves no names and opens no sockets.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue, Method};
+use url::Url;
+
+use super::schedule::Schedule;
+use crate::record::row::ID_HEADER;
+use crate::record::run_info::{LoadPlan, Role, Source};
+
+/// The rate above which a plan is refused, in requests per second.
+const MAX_RATE: f64 = 1_000_000.0;
+/// The longest duration and timeout that a plan takes: a week.
+const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The most worker threads that a plan takes.
+const MAX_WORKERS: usize = 256;
+/// The least limit on connections that is chosen where none is given.
+const MIN_DEFAULT_CONNECTIONS: f64 = 256.0;
+
+/// Something to send requests to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The name in the rows' `target` column.
+    pub name: String,
+    /// `http://host[:port][/path][?query]`.
+    pub url: String,
+}
+
+/// Which connections carry the requests.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Connections {
+    /// A new connection for every request.
+    Fresh,
+    /// An idle connection where there is one, else a new one.
+    Keepalive,
+    /// Fresh connections for this share of the requests (0 to 1), keep-alive for the others.
+    Mixed(f64),
+}
+
+impl Connections {
+    /// The mode's name, without a share.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Connections::Fresh => "fresh",
+            Connections::Keepalive => "keepalive",
+            Connections::Mixed(_) => "mixed",
+        }
+    }
+
+    /// Whether the request numbered `seq` goes on a fresh connection. A share is
+    /// spread evenly: of the first n requests, `floor(n × share)` are fresh.
+    pub(super) fn is_fresh(self, seq: u64) -> bool {
+        match self {
+            Connections::Fresh => true,
+            Connections::Keepalive => false,
+            Connections::Mixed(share) => {
+                let before = (seq as f64 * share).floor();
+                ((seq + 1) as f64 * share).floor() > before
+            }
+        }
+    }
+}
+
+impl fmt::Display for Connections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Connections::Mixed(share) => write!(f, "mixed:{share}"),
+            other => f.write_str(other.as_str()),
+        }
+    }
+}
+
+impl FromStr for Connections {
+    type Err = PlanError;
+
+    fn from_str(s: &str) -> Result<Self, PlanError> {
+        let bad = || PlanError::Connections(s.to_owned());
+        match s {
+            "fresh" => Ok(Connections::Fresh),
+            "keepalive" => Ok(Connections::Keepalive),
+            other => {
+                let share = other.strip_prefix("mixed:").ok_or_else(bad)?;
+                let share = share.parse::<f64>().map_err(|_| bad())?;
+                if (0.0..=1.0).contains(&share) { Ok(Connections::Mixed(share)) } else { Err(bad()) }
+            }
+        }
+    }
+}
+
+/// Settings as a user gives them; [`Plan::new`] checks them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Where requests go: to each in turn.
+    pub targets: Vec<Target>,
+    /// Requests per second, over all targets and workers.
+    pub rate: f64,
+    /// Length of the counted part.
+    pub duration: Duration,
+    /// Length of the warm-up before it, which is recorded but not counted.
+    pub warmup: Duration,
+    /// Which connections carry the requests.
+    pub connections: Connections,
+    /// The most connections open at a time; `None` for as many as the rate can
+    /// keep open when every request runs into its timeouts.
+    pub max_connections: Option<usize>,
+    /// How long connecting may take.
+    pub connect_timeout: Duration,
+    /// How long the answer may take, from the moment of sending to the end of the body.
+    pub response_timeout: Duration,
+    /// The request's method.
+    pub method: String,
+    /// Further request headers.
+    pub headers: Vec<(String, String)>,
+    /// The request's body; none is sent when it is empty.
+    pub body: Vec<u8>,
+    /// Statuses that count as success, as inclusive ranges.
+    pub success: Vec<(u16, u16)>,
+    /// Worker threads.
+    pub workers: usize,
+}
+
+impl Settings {
+    /// The default load on one target, whose name is its URL: 200 GET requests/s for 30 s on fresh
+    /// connections.
+    pub fn new(url: impl Into<String>) -> Self {
+        let url = url.into();
+        Self {
+            targets: vec![Target { name: url.clone(), url }],
+            rate: 200.0,
+            duration: Duration::from_secs(30),
+            warmup: Duration::ZERO,
+            connections: Connections::Fresh,
+            max_connections: None,
+            connect_timeout: Duration::from_secs(1),
+            response_timeout: Duration::from_secs(5),
+            method: "GET".to_owned(),
+            headers: Vec::new(),
+            body: Vec::new(),
+            success: vec![(200, 399)],
+            workers: 1,
+        }
+    }
+}
+
+/// Why settings make no plan.
+#[derive(Debug, thiserror::Error, PartialEq)]
+pub enum PlanError {
+    /// There is no target.
+    #[error("no target: name a URL such as http://127.0.0.1:8080/")]
+    NoTarget,
+    /// A target's URL cannot be used.
+    #[error("{url:?} is no usable URL: {why}")]
+    Url {
+        /// The URL.
+        url: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The rate is not a number that can be sent.
+    #[error("rate {0} is not above 0 and at most {MAX_RATE} requests/s")]
+    Rate(f64),
+    /// A duration is out of range.
+    #[error("{what} of {given:?} is not {allowed}")]
+    Duration {
+        /// Which.
+        what: &'static str,
+        /// What was given.
+        given: Duration,
+        /// What would do.
+        allowed: &'static str,
+    },
+    /// Rate and duration make no request.
+    #[error("{rate} requests/s for {duration:?} make no request at all: raise the rate or the duration")]
+    NoRequest {
+        /// Requests per second.
+        rate: f64,
+        /// Length of the counted part.
+        duration: Duration,
+    },
+    /// Connections are given in another form.
+    #[error("connections {0:?} are not fresh, keepalive, or mixed:SHARE with a share from 0 to 1")]
+    Connections(String),
+    /// There are fewer connections than workers.
+    #[error("{max} connections are too few for {workers} workers: each needs one")]
+    TooFewConnections {
+        /// The limit on connections.
+        max: usize,
+        /// The number of workers.
+        workers: usize,
+    },
+    /// The number of workers is out of range.
+    #[error("{0} workers are not from 1 to {MAX_WORKERS}")]
+    Workers(usize),
+    /// The method cannot be sent.
+    #[error("method {0:?} cannot be sent")]
+    Method(String),
+    /// A header cannot be sent.
+    #[error("header {name:?} cannot be sent: {why}")]
+    Header {
+        /// Its name.
+        name: String,
+        /// Why not.
+        why: &'static str,
+    },
+    /// A range of statuses is empty or out of range.
+    #[error("success statuses {0}-{1} are no range within 100-599")]
+    Success(u16, u16),
+}
+
+/// A target whose URL has been taken apart.
+#[derive(Clone, Debug)]
+pub(super) struct PlannedTarget {
+    /// The name in the rows.
+    pub(super) name: Arc<str>,
+    /// The host to resolve: a name or an address, without brackets.
+    pub(super) host: String,
+    /// The port to connect to.
+    pub(super) port: u16,
+    /// The value of the Host header.
+    pub(super) authority: String,
+    /// Path and query, as they are sent.
+    pub(super) path: String,
+}
+
+/// A load that can be carried out.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub(super) settings: Settings,
+    pub(super) schedule: Schedule,
+    pub(super) targets: Vec<PlannedTarget>,
+    pub(super) method: Method,
+    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+    pub(super) max_connections: usize,
+}
+
+impl Plan {
+    /// Checks settings.
+    ///
+    /// # Errors
+    /// When they cannot be carried out; the error says which, and what would do.
+    pub fn new(settings: Settings) -> Result<Self, PlanError> {
+        if !(settings.rate > 0.0 && settings.rate <= MAX_RATE) {
+            return Err(PlanError::Rate(settings.rate));
+        }
+        check_duration("a duration", settings.duration, false)?;
+        check_duration("a warm-up", settings.warmup, true)?;
+        check_duration("a connect timeout", settings.connect_timeout, false)?;
+        check_duration("a response timeout", settings.response_timeout, false)?;
+        let schedule = Schedule::new(settings.rate, settings.warmup, settings.duration);
+        if schedule.main() == 0 {
+            return Err(PlanError::NoRequest { rate: settings.rate, duration: settings.duration });
+        }
+        if !(1..=MAX_WORKERS).contains(&settings.workers) {
+            return Err(PlanError::Workers(settings.workers));
+        }
+        if let Some(&(from, to)) =
+            settings.success.iter().find(|(from, to)| !(100 <= *from && from <= to && *to <= 599))
+        {
+            return Err(PlanError::Success(from, to));
+        }
+        if settings.targets.is_empty() {
+            return Err(PlanError::NoTarget);
+        }
+        let targets = settings.targets.iter().map(plan_target).collect::<Result<_, _>>()?;
+        let method = Method::from_bytes(settings.method.as_bytes())
+            .ok()
+            .filter(|method| *method != Method::CONNECT)
+            .ok_or_else(|| PlanError::Method(settings.method.clone()))?;
+        let headers = settings.headers.iter().map(plan_header).collect::<Result<_, _>>()?;
+        let max_connections = settings.max_connections.unwrap_or_else(|| default_connections(&settings));
+        if max_connections < settings.workers {
+            return Err(PlanError::TooFewConnections { max: max_connections, workers: settings.workers });
+        }
+        Ok(Self { schedule, targets, method, headers, max_connections, settings })
+    }
+
+    /// The requests that will be scheduled, warm-up included.
+    pub fn requests(&self) -> u64 {
+        self.schedule.warmup() + self.schedule.main()
+    }
+
+    /// The names of the load's sources: one per worker.
+    pub fn sources(&self) -> Vec<String> {
+        (0..self.settings.workers).map(source_name).collect()
+    }
+
+    /// The plan as `run.json` holds it. Headers and body stay out: they may hold secrets.
+    pub fn load_plan(&self) -> LoadPlan {
+        let settings = &self.settings;
+        let mut other = BTreeMap::from([
+            ("http".to_owned(), "1.1".into()),
+            ("method".to_owned(), settings.method.clone().into()),
+            ("max_connections".to_owned(), self.max_connections.into()),
+            ("workers".to_owned(), settings.workers.into()),
+        ]);
+        if let Connections::Mixed(share) = settings.connections {
+            other.insert("fresh_share".to_owned(), share.into());
+        }
+        LoadPlan {
+            rate: settings.rate,
+            duration_s: settings.duration.as_secs_f64(),
+            warmup_s: settings.warmup.as_secs_f64(),
+            connections: settings.connections.as_str().to_owned(),
+            connect_timeout_s: settings.connect_timeout.as_secs_f64(),
+            response_timeout_s: settings.response_timeout.as_secs_f64(),
+            success: settings.success.clone(),
+            other,
+        }
+    }
+
+    /// The load's sources as `run.json` lists them, where they share the coordinator's clock.
+    pub fn recorders(&self) -> Vec<Source> {
+        let recorder =
+            |name| Source { name, role: Role::Load, clock_offset_ns: 0, clock_uncertainty_ns: Some(0) };
+        self.sources().into_iter().map(recorder).collect()
+    }
+
+    /// Whether a status counts as success.
+    pub(super) fn is_success(&self, status: u16) -> bool {
+        self.settings.success.iter().any(|(from, to)| (*from..=*to).contains(&status))
+    }
+}
+
+/// The name of a worker's source.
+pub(super) fn source_name(worker: usize) -> String {
+    format!("load-{worker}")
+}
+
+/// As many connections as the rate keeps open when every request runs into both timeouts.
+fn default_connections(settings: &Settings) -> usize {
+    let held_s = (settings.connect_timeout + settings.response_timeout).as_secs_f64();
+    let connections = (settings.rate * held_s).ceil().max(MIN_DEFAULT_CONNECTIONS);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "positive, and the cast saturates"
+    )]
+    let connections = connections as usize;
+    connections.max(settings.workers)
+}
+
+fn check_duration(what: &'static str, given: Duration, zero_allowed: bool) -> Result<(), PlanError> {
+    if given > MAX_DURATION || (given.is_zero() && !zero_allowed) {
+        let allowed = if zero_allowed { "at most a week" } else { "above 0 and at most a week" };
+        return Err(PlanError::Duration { what, given, allowed });
+    }
+    Ok(())
+}
+
+fn plan_target(target: &Target) -> Result<PlannedTarget, PlanError> {
+    let bad = |why: String| PlanError::Url { url: target.url.clone(), why };
+    let url = Url::parse(&target.url).map_err(|e| {
+        bad(format!("{e}; write it as http://HOST:PORT/PATH", e = e.to_string().to_lowercase()))
+    })?;
+    if url.scheme() != "http" {
+        return Err(bad(format!("scheme {:?} is not supported, only http", url.scheme())));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(bad("credentials in a URL are not sent: give an Authorization header".to_owned()));
+    }
+    let host = match url.host() {
+        Some(url::Host::Domain(name)) => name.to_owned(),
+        Some(url::Host::Ipv4(address)) => address.to_string(),
+        Some(url::Host::Ipv6(address)) => address.to_string(),
+        None => return Err(bad("it names no host".to_owned())),
+    };
+    let mut path = url.path().to_owned();
+    if let Some(query) = url.query() {
+        path.push('?');
+        path.push_str(query);
+    }
+    let port = url.port_or_known_default().unwrap_or(80);
+    // The port is left out where it is the scheme's own, as browsers do.
+    let authority = match (url.host_str(), url.port()) {
+        (Some(host), Some(port)) => format!("{host}:{port}"),
+        (Some(host), None) => host.to_owned(),
+        (None, _) => return Err(bad("it names no host".to_owned())),
+    };
+    Ok(PlannedTarget { name: target.name.as_str().into(), host, port, authority, path })
+}
+
+/// Headers that the generator writes itself: they frame the message or identify the request.
+const RESERVED: [&str; 4] = ["connection", "content-length", "transfer-encoding", ID_HEADER];
+
+fn plan_header((name, value): &(String, String)) -> Result<(HeaderName, HeaderValue), PlanError> {
+    let bad = |why| PlanError::Header { name: name.clone(), why };
+    let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad("its name is not valid"))?;
+    if RESERVED.contains(&parsed.as_str()) {
+        return Err(bad("rolldrop sets it itself"));
+    }
+    let value = HeaderValue::from_str(value).map_err(|_| bad("its value is not valid"))?;
+    Ok((parsed, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: impl FnOnce(&mut Settings)) -> String {
+        let mut settings = Settings::new("http://127.0.0.1:8080/");
+        change(&mut settings);
+        Plan::new(settings).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn bad_settings_say_what_is_wrong() {
+        let url = |url: &'static str| refused(move |s| s.targets[0].url = url.to_owned());
+        assert!(url("nonsense").starts_with("\"nonsense\" is no usable URL: relative url without a base"));
+        assert!(url("https://x/").contains("scheme \"https\" is not supported, only http"));
+        assert!(url("http://me:secret@x/").contains("credentials"));
+        assert!(refused(|s| s.targets.clear()).contains("no target"));
+        assert!(refused(|s| s.rate = 0.0).starts_with("rate 0 is not above 0"));
+        assert!(refused(|s| s.rate = f64::NAN).contains("NaN"));
+        assert!(refused(|s| s.duration = Duration::ZERO).starts_with("a duration of 0ns is not above 0"));
+        assert!(refused(|s| s.response_timeout = Duration::MAX).contains("a response timeout"));
+        assert!(refused(|s| s.rate = 0.01).contains("make no request at all"));
+        assert!(refused(|s| s.workers = 0).contains("0 workers"));
+        assert!(refused(|s| s.max_connections = Some(0)).contains("0 connections are too few"));
+        assert!(refused(|s| s.method = "GE T".into()).contains("\"GE T\""));
+        assert!(refused(|s| s.headers.push(("a b".into(), "c".into()))).contains("its name"));
+        assert!(refused(|s| s.headers.push(("a".into(), "b\nc".into()))).contains("its value"));
+        assert!(refused(|s| s.headers.push(("Rolldrop-Id".into(), "x".into()))).contains("sets it itself"));
+        assert!(refused(|s| s.success = vec![(300, 200)]).contains("300-200"));
+    }
+
+    #[test]
+    fn a_url_is_taken_apart() {
+        let target = |url: &str| {
+            let plan = Plan::new(Settings::new(url)).unwrap();
+            let t = plan.targets[0].clone();
+            (t.host, t.port, t.authority, t.path)
+        };
+        let expected = |host: &str, port, authority: &str, path: &str| {
+            (host.to_owned(), port, authority.to_owned(), path.to_owned())
+        };
+        assert_eq!(target("http://web"), expected("web", 80, "web", "/"));
+        assert_eq!(target("http://[::1]:81/a%20b?c=d#e"), expected("::1", 81, "[::1]:81", "/a%20b?c=d"));
+    }
+
+    #[test]
+    fn a_share_of_fresh_connections_is_spread_evenly() {
+        let fresh = |text: &str| {
+            let mode = text.parse::<Connections>().unwrap();
+            assert_eq!(mode.to_string(), text);
+            (0..1000).filter(|seq| mode.is_fresh(*seq)).count()
+        };
+        assert_eq!(fresh("fresh"), 1000);
+        assert_eq!(fresh("keepalive"), 0);
+        assert_eq!(fresh("mixed:0.25"), 250);
+        assert_eq!(fresh("mixed:0"), 0);
+        assert_eq!(fresh("mixed:1"), 1000);
+        assert!("mixed:1.5".parse::<Connections>().is_err());
+        assert!("mixed".parse::<Connections>().is_err());
+    }
+}

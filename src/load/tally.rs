@@ -1,0 +1,216 @@
+//! What became of the requests: counts and histograms.
+//!
+//! Each worker keeps a tally of its own; they are merged when the run is over.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use hdrhistogram::Histogram;
+
+use crate::record::{Outcome, Phase, RequestRow, Stamp};
+
+/// Significant decimal digits of every histogram.
+const DIGITS: u8 = 3;
+
+/// An empty histogram that grows as needed, with 3 significant digits.
+pub(super) fn histogram() -> Histogram<u64> {
+    match Histogram::new(DIGITS) {
+        Ok(histogram) => histogram,
+        Err(e) => unreachable!("{DIGITS} digits are within the histogram's range: {e}"),
+    }
+}
+
+/// Adds a value to a histogram. Stamps of one clock never run backwards, so a
+/// negative value cannot occur; it would count as 0.
+pub(super) fn record(histogram: &mut Histogram<u64>, ns: i64) {
+    let recorded = histogram.record(u64::try_from(ns).unwrap_or(0));
+    debug_assert!(recorded.is_ok(), "a histogram that grows takes every value: {recorded:?}");
+}
+
+/// Response time: from the intended send time to the end.
+pub(super) fn response_ns(row: &RequestRow) -> i64 {
+    row.end.ns_since(row.scheduled)
+}
+
+/// When the client turned to the request: the actual send time, before any delay by the server.
+pub(super) fn begun(row: &RequestRow) -> Option<Stamp> {
+    row.connect_start.or(row.sent)
+}
+
+/// Whether there was a complete response.
+pub(super) fn is_answered(row: &RequestRow) -> bool {
+    matches!(row.outcome, Outcome::Ok | Outcome::HttpError)
+}
+
+/// Counts by outcome.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts([u64; Outcome::ALL.len()]);
+
+impl Counts {
+    /// How many requests ended so.
+    pub fn of(&self, outcome: Outcome) -> u64 {
+        self.0[outcome as usize]
+    }
+
+    /// How many requests ended.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// The outcomes that occurred, with their counts.
+    pub fn iter(&self) -> impl Iterator<Item = (Outcome, u64)> {
+        Outcome::ALL.iter().map(|outcome| (*outcome, self.of(*outcome))).filter(|(_, count)| *count > 0)
+    }
+
+    /// Adds `count` requests that ended so.
+    pub fn add(&mut self, outcome: Outcome, count: u64) {
+        self.0[outcome as usize] += count;
+    }
+
+    fn merge(&mut self, other: &Counts) {
+        for (outcome, count) in other.iter() {
+            self.add(outcome, count);
+        }
+    }
+}
+
+/// The requests of one or more workers. The warm-up is only counted.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    /// Requests of the warm-up.
+    pub warmup: u64,
+    /// Requests of the counted part, by outcome.
+    pub outcomes: Counts,
+    /// Statuses of complete responses outside the success set.
+    pub error_statuses: BTreeMap<u16, u64>,
+    /// Requests that were not sent, by reason.
+    pub not_sent: BTreeMap<Arc<str>, u64>,
+    /// Response times of the answered requests (`ok`, `http_error`): from the
+    /// intended send time to the end, in nanoseconds.
+    pub response_ns: Histogram<u64>,
+    /// Service times of the same: from the actual send time (when connecting
+    /// began, or on a reused connection when the request was written).
+    pub service_ns: Histogram<u64>,
+    /// Send lag of every request sent: actual minus intended send time, in nanoseconds.
+    pub send_lag_ns: Histogram<u64>,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            warmup: 0,
+            outcomes: Counts::default(),
+            error_statuses: BTreeMap::new(),
+            not_sent: BTreeMap::new(),
+            response_ns: histogram(),
+            service_ns: histogram(),
+            send_lag_ns: histogram(),
+        }
+    }
+}
+
+impl Tally {
+    /// Adds a request that has ended.
+    pub(super) fn add(&mut self, row: &RequestRow) {
+        if row.phase == Phase::Warmup {
+            self.warmup += 1;
+            return;
+        }
+        self.outcomes.add(row.outcome, 1);
+        if let (Outcome::HttpError, Some(status)) = (row.outcome, row.status) {
+            *self.error_statuses.entry(status).or_default() += 1;
+        }
+        if let Some(reason) = &row.not_sent_reason {
+            *self.not_sent.entry(reason.clone()).or_default() += 1;
+        }
+        let Some(begun) = begun(row) else { return };
+        record(&mut self.send_lag_ns, begun.ns_since(row.scheduled));
+        if is_answered(row) {
+            record(&mut self.response_ns, response_ns(row));
+            record(&mut self.service_ns, row.end.ns_since(begun));
+        }
+    }
+
+    /// Adds what another worker counted.
+    pub(super) fn merge(&mut self, other: &Tally) {
+        self.warmup += other.warmup;
+        self.outcomes.merge(&other.outcomes);
+        for (status, count) in &other.error_statuses {
+            *self.error_statuses.entry(*status).or_default() += count;
+        }
+        for (reason, count) in &other.not_sent {
+            *self.not_sent.entry(reason.clone()).or_default() += count;
+        }
+        for (own, other) in [
+            (&mut self.response_ns, &other.response_ns),
+            (&mut self.service_ns, &other.service_ns),
+            (&mut self.send_lag_ns, &other.send_lag_ns),
+        ] {
+            // Both grow as needed, so that adding one to the other cannot fail.
+            let added = own.add(other);
+            debug_assert!(added.is_ok(), "{added:?}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(outcome: Outcome, connect_start: Option<i64>, sent: Option<i64>, end: i64) -> RequestRow {
+        let ms = |ms: i64| Stamp::from_unix_ns(ms * 1_000_000);
+        RequestRow {
+            source: "load-0".into(),
+            seq: 0,
+            target: "web".into(),
+            phase: Phase::Main,
+            scheduled: ms(100),
+            connect_start: connect_start.map(ms),
+            connected: None,
+            tls: None,
+            sent: sent.map(ms),
+            head: None,
+            end: ms(end),
+            outcome,
+            errno: None,
+            status: (outcome == Outcome::HttpError).then_some(503),
+            grpc_status: None,
+            not_sent_reason: (outcome == Outcome::NotSent).then(|| "late".into()),
+            conn: None,
+            conn_reused: false,
+            local_port: None,
+            remote_addr: None,
+            bytes_sent: 0,
+            bytes_received: 0,
+            pod: None,
+            attempts: 1,
+            final_outcome: outcome,
+        }
+    }
+
+    /// Smallest and largest value of a histogram in milliseconds, rounded, and their number.
+    fn extent(histogram: &Histogram<u64>) -> (u64, u64, u64) {
+        let ms = |ns: u64| (ns + 500_000) / 1_000_000;
+        (ms(histogram.min()), ms(histogram.max()), histogram.len())
+    }
+
+    #[test]
+    fn latencies_are_those_of_answers_and_lag_that_of_all_that_was_sent() {
+        let mut first = Tally::default();
+        first.add(&row(Outcome::Ok, Some(101), Some(103), 110));
+        first.add(&row(Outcome::HttpError, None, Some(105), 150));
+        let mut second = Tally::default();
+        second.add(&row(Outcome::ConnectTimeout, Some(120), None, 9_000));
+        second.add(&row(Outcome::NotSent, None, None, 100));
+        second.add(&RequestRow { phase: Phase::Warmup, ..row(Outcome::Ok, None, Some(100), 101) });
+        let mut all = Tally::default();
+        all.merge(&first);
+        all.merge(&second);
+        assert_eq!(extent(&all.response_ns), (10, 50, 2));
+        assert_eq!(extent(&all.service_ns), (9, 45, 2));
+        assert_eq!(extent(&all.send_lag_ns), (1, 20, 3));
+        assert_eq!((all.warmup, all.outcomes.total(), all.outcomes.of(Outcome::Ok)), (1, 4, 1));
+        assert_eq!(all.error_statuses, BTreeMap::from([(503, 1)]));
+        assert_eq!(all.not_sent, BTreeMap::from([("late".into(), 1)]));
+    }
+}

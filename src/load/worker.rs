@@ -1,0 +1,290 @@
+//! One worker: its share of the schedule, its connections, its counts.
+//!
+//! A worker is a thread with a single-threaded runtime. One loop owns all its
+//! state and wakes for two reasons: a request is due, or one has ended. Each
+//! request in flight is a task that owns its row and its connection and hands
+//! both back, so that nothing here is shared or locked.
+
+use std::collections::VecDeque;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+use super::connection::Connection;
+use super::exchange::{Context, Ended, Exchange, NotSent, Via};
+use super::pacer::Pacer;
+use super::request::Persistence;
+use super::schedule::{Due, Share};
+use super::tally::Tally;
+use crate::record::{Outcome, RequestRow, Stamp};
+
+/// A request that the worker comes to later than this after its intended send
+/// time is not sent: it would no longer belong to the load that was asked for.
+pub const LATE_LIMIT: Duration = Duration::from_secs(1);
+
+/// Rows leave the worker when there are this many of them,
+const BATCH_ROWS: usize = 1024;
+/// or when this long has passed.
+const BATCH_AGE: Duration = Duration::from_millis(200);
+/// Tasks that run before the runtime looks for events again: few, so that a due
+/// time is not missed for long.
+const TASKS_PER_TURN: u32 = 16;
+
+/// Rows on their way to the recorder, with the worker's state.
+pub(super) struct Batch {
+    /// The worker.
+    pub(super) worker: usize,
+    /// Requests that have ended since the last batch.
+    pub(super) rows: Vec<RequestRow>,
+    /// Requests that the worker has scheduled so far.
+    pub(super) scheduled: u64,
+    /// Requests that are in flight.
+    pub(super) in_flight: u64,
+}
+
+/// What a worker is to do.
+pub(super) struct Task {
+    /// Its number, from 0.
+    pub(super) worker: usize,
+    /// What its exchanges share.
+    pub(super) context: Arc<Context>,
+    /// Its part of the schedule.
+    pub(super) share: Share,
+    /// When the schedule begins.
+    pub(super) zero: Stamp,
+    /// The most connections that it may have open.
+    pub(super) max_connections: usize,
+    /// Ends its schedule early.
+    pub(super) stop: CancellationToken,
+    /// Where its rows go. While this is full the worker waits: a recorder that
+    /// cannot keep up shows as send lag, not as unbounded memory.
+    pub(super) batches: SyncSender<Batch>,
+}
+
+/// What a worker did.
+pub(super) struct Done {
+    /// Requests that it scheduled; each has a row.
+    pub(super) scheduled: u64,
+    /// What became of them.
+    pub(super) tally: Tally,
+}
+
+impl Task {
+    /// Works until every scheduled request has ended. To be called on a thread of its own.
+    ///
+    /// # Errors
+    /// When the operating system refuses a runtime or a timer.
+    pub(super) fn run(self) -> io::Result<Done> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .event_interval(TASKS_PER_TURN)
+            .build()?;
+        runtime.block_on(async {
+            let pacer = Pacer::new(self.context.clock)?;
+            Worker::new(self).run(pacer).await
+        })
+    }
+}
+
+struct Worker {
+    task: Task,
+    /// The next request of the share; `None` past the end and after a stop.
+    next: Option<Due>,
+    scheduled: u64,
+    in_flight: JoinSet<Ended>,
+    pool: Pool,
+    tally: Tally,
+    rows: Vec<RequestRow>,
+}
+
+impl Worker {
+    fn new(task: Task) -> Self {
+        let next = task.share.request(0, task.zero);
+        let pool = Pool::new(task.context.endpoints.len(), task.max_connections);
+        Self {
+            task,
+            next,
+            scheduled: 0,
+            in_flight: JoinSet::new(),
+            pool,
+            tally: Tally::default(),
+            rows: Vec::new(),
+        }
+    }
+
+    async fn run(mut self, mut pacer: Pacer) -> io::Result<Done> {
+        let mut stopped = pin!(self.task.stop.clone().cancelled_owned());
+        let mut flush = tokio::time::interval(BATCH_AGE);
+        flush.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            // Whatever woke the loop: what is due comes first.
+            self.release_due();
+            let due = self.next.map(|next| next.at);
+            if due.is_none() && self.in_flight.is_empty() {
+                break;
+            }
+            tokio::select! {
+                biased;
+                () = &mut stopped, if due.is_some() => {
+                    self.release_due();
+                    self.next = None;
+                }
+                reached = pacer.wait_until(due.unwrap_or_default()), if due.is_some() => reached?,
+                Some(ended) = self.in_flight.join_next() => match ended {
+                    Ok(ended) => self.end(ended),
+                    Err(e) => std::panic::resume_unwind(e.into_panic()),
+                },
+                _ = flush.tick() => self.flush(),
+            }
+        }
+        self.flush();
+        Ok(Done { scheduled: self.scheduled, tally: self.tally })
+    }
+
+    /// Dispatches every request whose time has come.
+    fn release_due(&mut self) {
+        while let Some(due) = self.next {
+            let now = self.task.context.clock.now();
+            if now < due.at {
+                break;
+            }
+            self.next = self.task.share.request(due.seq + 1, self.task.zero);
+            self.scheduled += 1;
+            self.dispatch(due, now);
+        }
+    }
+
+    fn dispatch(&mut self, due: Due, now: Stamp) {
+        let endpoint = endpoint_of(due.index, self.task.context.endpoints.len());
+        let row = self.row(due, endpoint, now);
+        let persistence = if self.task.context.plan.settings.connections.is_fresh(due.seq) {
+            Persistence::Close
+        } else {
+            Persistence::Keep
+        };
+        let via = if now > due.at + LATE_LIMIT {
+            Err(NotSent::Late)
+        } else {
+            self.pool.take(endpoint, persistence).ok_or(NotSent::MaxConnections)
+        };
+        match via {
+            Ok(via) => {
+                let context = self.task.context.clone();
+                self.in_flight.spawn(Exchange { context, endpoint, via, persistence, row }.run());
+            }
+            Err(reason) => {
+                self.finish(RequestRow { not_sent_reason: Some(reason.as_str().into()), ..row });
+            }
+        }
+    }
+
+    /// The row of a request that is not sent, which one that is sent fills in.
+    fn row(&self, due: Due, endpoint: usize, now: Stamp) -> RequestRow {
+        let context = &self.task.context;
+        RequestRow {
+            source: context.source.clone(),
+            seq: due.seq,
+            target: context.endpoints[endpoint].name.clone(),
+            phase: due.phase,
+            scheduled: due.at,
+            connect_start: None,
+            connected: None,
+            tls: None,
+            sent: None,
+            head: None,
+            end: now,
+            outcome: Outcome::NotSent,
+            errno: None,
+            status: None,
+            grpc_status: None,
+            not_sent_reason: None,
+            conn: None,
+            conn_reused: false,
+            local_port: None,
+            remote_addr: None,
+            bytes_sent: 0,
+            bytes_received: 0,
+            pod: None,
+            attempts: 1,
+            final_outcome: Outcome::NotSent,
+        }
+    }
+
+    fn end(&mut self, ended: Ended) {
+        self.pool.give_back(ended.endpoint, ended.connection);
+        self.finish(ended.row);
+    }
+
+    fn finish(&mut self, row: RequestRow) {
+        self.tally.add(&row);
+        self.rows.push(row);
+        if self.rows.len() >= BATCH_ROWS {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        let batch = Batch {
+            worker: self.task.worker,
+            rows: std::mem::take(&mut self.rows),
+            scheduled: self.scheduled,
+            in_flight: self.in_flight.len() as u64,
+        };
+        // The recorder outlives its workers unless it panicked, which ends the run anyway.
+        let _ = self.task.batches.send(batch);
+    }
+}
+
+/// Requests go to the endpoints in turn.
+fn endpoint_of(index: u64, endpoints: usize) -> usize {
+    usize::try_from(index % endpoints as u64).unwrap_or(0)
+}
+
+/// The worker's connections: idle ones at hand, those in use counted.
+struct Pool {
+    /// Per endpoint; the one that has been idle for longest is first.
+    idle: Vec<VecDeque<Connection>>,
+    in_use: usize,
+    max: usize,
+    next_id: u64,
+}
+
+impl Pool {
+    fn new(endpoints: usize, max: usize) -> Self {
+        let idle = std::iter::repeat_with(VecDeque::new).take(endpoints).collect();
+        Self { idle, in_use: 0, max, next_id: 0 }
+    }
+
+    /// A connection for one request; `None` when no more are allowed. An idle
+    /// one whose close has already arrived is dropped: no request was ever put on it.
+    fn take(&mut self, endpoint: usize, persistence: Persistence) -> Option<Via> {
+        if persistence == Persistence::Keep {
+            while let Some(connection) = self.idle[endpoint].pop_front() {
+                if connection.is_idle() {
+                    self.in_use += 1;
+                    return Some(Via::Idle(connection));
+                }
+            }
+        }
+        let open = self.in_use + self.idle.iter().map(VecDeque::len).sum::<usize>();
+        // An idle connection that this request cannot use makes room for one that it can.
+        if open >= self.max && !self.idle.iter_mut().any(|idle| idle.pop_front().is_some()) {
+            return None;
+        }
+        self.in_use += 1;
+        let id = self.next_id;
+        self.next_id += 1;
+        Some(Via::Dial(id))
+    }
+
+    fn give_back(&mut self, endpoint: usize, connection: Option<Connection>) {
+        self.in_use -= 1;
+        self.idle[endpoint].extend(connection);
+    }
+}
