@@ -15,6 +15,27 @@ use tokio::net::TcpStream;
 /// Bytes that are asked for in one read.
 const READ_SIZE: usize = 8 * 1024;
 
+/// Raises the limit of open files to what `connections` need, as far as the
+/// system allows; what it does not shows as requests that are not sent.
+#[cfg(unix)]
+pub(super) fn allow_open(connections: usize) {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+    /// Files that the rest of the process may have open.
+    const OTHERS: u64 = 1024;
+
+    let wanted = connections as u64 + OTHERS;
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < wanted
+    {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, wanted.min(hard), hard);
+    }
+}
+
+/// There is no such limit here.
+#[cfg(not(unix))]
+pub(super) fn allow_open(_connections: usize) {}
+
 /// A connection on its way.
 pub(super) struct Dialing {
     stream: TcpStream,

@@ -357,9 +357,7 @@ fn check_duration(what: &'static str, given: Duration, zero_allowed: bool) -> Re
 
 fn plan_target(target: &Target) -> Result<PlannedTarget, PlanError> {
     let bad = |why: String| PlanError::Url { url: target.url.clone(), why };
-    let url = Url::parse(&target.url).map_err(|e| {
-        bad(format!("{e}; write it as http://HOST:PORT/PATH", e = e.to_string().to_lowercase()))
-    })?;
+    let url = Url::parse(&target.url).map_err(|e| bad(format!("{e}; write it as http://HOST:PORT/PATH")))?;
     if url.scheme() != "http" {
         return Err(bad(format!("scheme {:?} is not supported, only http", url.scheme())));
     }
