@@ -90,7 +90,7 @@ impl Dialing {
             return Err(e);
         }
         let buffer = Vec::with_capacity(READ_SIZE);
-        Ok(Connection { stream: self.stream, id, local_port: self.local_port, used: false, buffer })
+        Ok(Connection { stream: self.stream, id, local_port: self.local_port, buffer })
     }
 }
 
@@ -101,8 +101,6 @@ pub(super) struct Connection {
     pub(super) id: u64,
     /// Its local port.
     pub(super) local_port: Option<u16>,
-    /// Whether it has carried a request before.
-    pub(super) used: bool,
     /// Bytes that were read and not yet taken.
     pub(super) buffer: Vec<u8>,
 }

@@ -52,7 +52,7 @@ pub(super) struct Endpoint {
 pub(super) enum Via {
     /// A new one, with its number.
     Dial(u64),
-    /// An idle one.
+    /// An idle one, which has carried a request before.
     Idle(Connection),
 }
 
@@ -153,14 +153,13 @@ async fn attempt(
     let mut connection = match via {
         Via::Idle(connection) => {
             row.conn = Some(connection.id);
-            row.conn_reused = connection.used;
+            row.conn_reused = true;
             row.local_port = connection.local_port;
             row.remote_addr = Some(endpoint.address_text.clone());
             connection
         }
         Via::Dial(id) => connect(context, endpoint, id, row).await?,
     };
-    connection.used = true;
     let template = match persistence {
         Persistence::Close => &endpoint.closing,
         Persistence::Keep => &endpoint.keeping,

@@ -411,7 +411,7 @@ mod tests {
     #[test]
     fn bad_settings_say_what_is_wrong() {
         let url = |url: &'static str| refused(move |s| s.targets[0].url = url.to_owned());
-        assert!(url("nonsense").starts_with("\"nonsense\" is no usable URL: relative url without a base"));
+        assert!(url("nonsense").starts_with("\"nonsense\" is no usable URL: relative URL without a base"));
         assert!(url("https://x/").contains("scheme \"https\" is not supported, only http"));
         assert!(url("http://me:secret@x/").contains("credentials"));
         assert!(refused(|s| s.targets.clear()).contains("no target"));
