@@ -25,6 +25,7 @@ mod worker;
 mod known_answers;
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -135,6 +136,7 @@ pub struct Running {
 
 /// Resolves the targets' names and starts the load. Its rows and its interval
 /// log go to `run_dir`, if one is given; events and run.json are the caller's.
+/// The process's limit of open files is raised where the connections need it.
 ///
 /// # Errors
 /// When a name does not resolve, the files cannot be created, or no thread can be started.
@@ -152,6 +154,7 @@ pub async fn start(plan: Plan, clock: Clock, run_dir: Option<&RunDir>) -> Result
         }
         log = Some(LogFile::create(run_dir)?);
     }
+    connection::allow_open(plan.max_connections);
     let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
     let progress = Arc::new(Mutex::new(Progress::default()));
     let started = clock.now() + LEAD;
@@ -310,7 +313,7 @@ impl LoadError {
     }
 }
 
-async fn resolve(target: &PlannedTarget) -> Result<std::net::SocketAddr, LoadError> {
+async fn resolve(target: &PlannedTarget) -> Result<SocketAddr, LoadError> {
     let failed = |source| LoadError::Resolve { host: target.host.clone(), source };
     let mut addresses = tokio::net::lookup_host((target.host.as_str(), target.port)).await.map_err(failed)?;
     addresses.next().ok_or_else(|| failed(io::Error::other("it has no address")))
@@ -320,10 +323,10 @@ fn context(
     plan: &Plan,
     clock: Clock,
     source: &str,
-    addresses: &[std::net::SocketAddr],
+    addresses: &[SocketAddr],
     abort: &CancellationToken,
 ) -> Context {
-    let endpoint = |(target, address): (&PlannedTarget, &std::net::SocketAddr)| Endpoint {
+    let endpoint = |(target, address): (&PlannedTarget, &SocketAddr)| Endpoint {
         name: target.name.clone(),
         address: *address,
         address_text: address.to_string().into(),

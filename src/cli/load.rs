@@ -29,7 +29,7 @@ const INTERRUPTED: u8 = 130;
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct LoadArgs {
-    /// Where requests go: http://HOST[:PORT][/PATH]
+    /// Where requests go, such as http://HOST:PORT/PATH
     url: String,
     /// Requests per second
     #[arg(short, long, default_value_t = 200.0)]

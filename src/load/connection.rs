@@ -15,6 +15,27 @@ use tokio::net::TcpStream;
 /// Bytes that are asked for in one read.
 const READ_SIZE: usize = 8 * 1024;
 
+/// Raises the limit of open files to what `connections` need, as far as the
+/// system allows; what it does not shows as requests that are not sent.
+#[cfg(unix)]
+pub(super) fn allow_open(connections: usize) {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+    /// Files that the rest of the process may have open.
+    const OTHERS: u64 = 1024;
+
+    let wanted = connections as u64 + OTHERS;
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < wanted
+    {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, wanted.min(hard), hard);
+    }
+}
+
+/// There is no such limit here.
+#[cfg(not(unix))]
+pub(super) fn allow_open(_connections: usize) {}
+
 /// A connection on its way.
 pub(super) struct Dialing {
     stream: TcpStream,
@@ -69,7 +90,7 @@ impl Dialing {
             return Err(e);
         }
         let buffer = Vec::with_capacity(READ_SIZE);
-        Ok(Connection { stream: self.stream, id, local_port: self.local_port, used: false, buffer })
+        Ok(Connection { stream: self.stream, id, local_port: self.local_port, buffer })
     }
 }
 
@@ -80,8 +101,6 @@ pub(super) struct Connection {
     pub(super) id: u64,
     /// Its local port.
     pub(super) local_port: Option<u16>,
-    /// Whether it has carried a request before.
-    pub(super) used: bool,
     /// Bytes that were read and not yet taken.
     pub(super) buffer: Vec<u8>,
 }

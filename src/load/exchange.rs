@@ -52,7 +52,7 @@ pub(super) struct Endpoint {
 pub(super) enum Via {
     /// A new one, with its number.
     Dial(u64),
-    /// An idle one.
+    /// An idle one, which has carried a request before.
     Idle(Connection),
 }
 
@@ -153,14 +153,13 @@ async fn attempt(
     let mut connection = match via {
         Via::Idle(connection) => {
             row.conn = Some(connection.id);
-            row.conn_reused = connection.used;
+            row.conn_reused = true;
             row.local_port = connection.local_port;
             row.remote_addr = Some(endpoint.address_text.clone());
             connection
         }
         Via::Dial(id) => connect(context, endpoint, id, row).await?,
     };
-    connection.used = true;
     let template = match persistence {
         Persistence::Close => &endpoint.closing,
         Persistence::Keep => &endpoint.keeping,
@@ -326,4 +325,47 @@ fn lost(reached: Reached, error: &io::Error) -> Failure {
         (_, Reached::Head | Reached::Body) => Outcome::ResetMidResponse,
     };
     Failure::new(outcome, error.raw_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::errno::Errno;
+
+    use super::*;
+
+    fn os(errno: Errno) -> io::Error {
+        io::Error::from_raw_os_error(errno as i32)
+    }
+
+    #[test]
+    fn an_error_number_makes_a_connect_outcome() {
+        for (errno, outcome) in [
+            (Errno::ECONNREFUSED, Outcome::ConnectRefused),
+            (Errno::ETIMEDOUT, Outcome::ConnectTimeout),
+            (Errno::EHOSTUNREACH, Outcome::ConnectUnreachable),
+            (Errno::ENETUNREACH, Outcome::ConnectUnreachable),
+            (Errno::ECONNRESET, Outcome::ConnectError),
+            (Errno::EACCES, Outcome::ConnectError),
+        ] {
+            assert_eq!(connect_outcome(&os(errno)), outcome, "{errno}");
+        }
+    }
+
+    #[test]
+    fn an_end_after_a_failed_write_is_the_reset_that_met_the_write() {
+        let ended = |reached, write_error: Option<Errno>| {
+            let failure = ended_early(reached, write_error.map(os).as_ref());
+            (failure.outcome, failure.errno)
+        };
+        let [reset, pipe, timed_out] = [Errno::ECONNRESET, Errno::EPIPE, Errno::ETIMEDOUT];
+        assert_eq!(ended(Reached::Nothing, None), (Outcome::EofBeforeResponse, None));
+        assert_eq!(ended(Reached::Head, None), (Outcome::TruncatedBody, None));
+        assert_eq!(ended(Reached::Body, None), (Outcome::TruncatedBody, None));
+        let with = |outcome, errno: Errno| (outcome, Some(errno as i32));
+        assert_eq!(ended(Reached::Nothing, Some(reset)), with(Outcome::ResetBeforeResponse, reset));
+        assert_eq!(ended(Reached::Nothing, Some(pipe)), with(Outcome::ResetBeforeResponse, pipe));
+        assert_eq!(ended(Reached::Body, Some(reset)), with(Outcome::ResetMidResponse, reset));
+        assert_eq!(ended(Reached::Head, Some(timed_out)), with(Outcome::ResponseTimeout, timed_out));
+        assert_eq!(ended(Reached::Body, Some(timed_out)), with(Outcome::BodyTimeout, timed_out));
+    }
 }

@@ -357,9 +357,7 @@ fn check_duration(what: &'static str, given: Duration, zero_allowed: bool) -> Re
 
 fn plan_target(target: &Target) -> Result<PlannedTarget, PlanError> {
     let bad = |why: String| PlanError::Url { url: target.url.clone(), why };
-    let url = Url::parse(&target.url).map_err(|e| {
-        bad(format!("{e}; write it as http://HOST:PORT/PATH", e = e.to_string().to_lowercase()))
-    })?;
+    let url = Url::parse(&target.url).map_err(|e| bad(format!("{e}; write it as http://HOST:PORT/PATH")))?;
     if url.scheme() != "http" {
         return Err(bad(format!("scheme {:?} is not supported, only http", url.scheme())));
     }
@@ -413,7 +411,7 @@ mod tests {
     #[test]
     fn bad_settings_say_what_is_wrong() {
         let url = |url: &'static str| refused(move |s| s.targets[0].url = url.to_owned());
-        assert!(url("nonsense").starts_with("\"nonsense\" is no usable URL: relative url without a base"));
+        assert!(url("nonsense").starts_with("\"nonsense\" is no usable URL: relative URL without a base"));
         assert!(url("https://x/").contains("scheme \"https\" is not supported, only http"));
         assert!(url("http://me:secret@x/").contains("credentials"));
         assert!(refused(|s| s.targets.clear()).contains("no target"));

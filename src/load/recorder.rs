@@ -32,7 +32,8 @@ const TURN: Duration = Duration::from_millis(200);
 /// Where the recorder writes to.
 pub(super) struct Recorder<'a> {
     clock: Clock,
-    tables: Option<Tables>,
+    /// The rows' tables, one per worker; none without a run directory.
+    tables: Vec<PartWriter<RequestRow>>,
     log: Option<LatencyLog<'a>>,
     live: Live<'a>,
 }
@@ -56,7 +57,7 @@ impl LogFile {
 }
 
 impl<'a> Recorder<'a> {
-    /// A recorder of the given tables and log, in the order of the workers.
+    /// A recorder of the given tables, in the order of the workers, and log.
     ///
     /// # Errors
     /// When the log cannot be begun.
@@ -69,7 +70,6 @@ impl<'a> Recorder<'a> {
         workers: usize,
     ) -> Result<Self, LoadError> {
         let log = log.map(|file| LatencyLog::begin(file, zero)).transpose()?;
-        let tables = (!tables.is_empty()).then_some(Tables(tables));
         Ok(Self { clock, tables, log, live: Live::new(progress, zero, workers) })
     }
 
@@ -103,8 +103,8 @@ impl<'a> Recorder<'a> {
         if let Some(log) = self.log {
             log.finish()?;
         }
-        if let Some(tables) = self.tables {
-            tables.finish()?;
+        for table in self.tables {
+            table.finish()?;
         }
         Ok(())
     }
@@ -116,25 +116,13 @@ impl<'a> Recorder<'a> {
             }
             log.turn(now)?;
         }
-        if let Some(tables) = &mut self.tables {
-            if let Some(batch) = batch {
-                tables.0[batch.worker].extend(batch.rows)?;
-            }
-            for table in &mut tables.0 {
-                table.tick()?;
-            }
+        if let Some(batch) = batch
+            && let Some(table) = self.tables.get_mut(batch.worker)
+        {
+            table.extend(batch.rows)?;
         }
-        Ok(())
-    }
-}
-
-/// The rows' tables, one per worker.
-struct Tables(Vec<PartWriter<RequestRow>>);
-
-impl Tables {
-    fn finish(self) -> Result<(), LoadError> {
-        for table in self.0 {
-            table.finish()?;
+        for table in &mut self.tables {
+            table.tick()?;
         }
         Ok(())
     }
