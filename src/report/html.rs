@@ -199,7 +199,7 @@ fn terminations(page: &mut String, all: &[Termination]) {
             Cell::text(&lost.join(", ")),
             Cell::text(&causes.join(", ")),
             Cell::text(&windows.join("; ")),
-            Cell::number(format!("{} s", seconds(t.t0_uncertainty_s / 2.0))),
+            Cell::number(format!("{} s", seconds(t.t0_uncertainty_s))),
             Cell::number(t.dead_seconds.map_or_else(|| NONE.to_owned(), |v| format!("{} s", seconds(v)))),
             Cell::number(t.exit_code.map_or_else(|| NONE.to_owned(), |code| code.to_string())),
         ]
@@ -213,11 +213,11 @@ fn terminations(page: &mut String, all: &[Termination]) {
         "classes",
         "causes",
         "window since t0",
-        "t0 ±",
+        "t0 within",
         "dead time",
         "exit code",
     ];
-    let note = "t0 is when the deletion took effect. Dead time: dropped new connections divided by the rate at which \
+    let note = "t0 is when the deletion took effect; it is known within the time given. Dead time: dropped new connections divided by the rate at which \
                 the pod got new connections before.";
     table(page, "Terminations", note, &columns, rows);
 

@@ -57,13 +57,13 @@ fn terminations(out: &mut String, all: &[Termination]) {
             count(t.requests.dropped),
             count(t.requests.seen),
             words::longest_window(t).map_or_else(|| NONE.to_owned(), words::window),
-            format!("{} s", seconds(t.t0_uncertainty_s / 2.0)),
+            format!("{} s", seconds(t.t0_uncertainty_s)),
             t.exit_code.map_or_else(|| NONE.to_owned(), |code| code.to_string()),
         ]
     });
     table(
         out,
-        &["pod", "mode", "dropped", "requests", "window since deletion", "t0 ±", "exit code"],
+        &["pod", "mode", "dropped", "requests", "window since deletion", "t0 within", "exit code"],
         &[2, 3, 5, 6],
         rows,
     );

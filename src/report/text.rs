@@ -1,6 +1,6 @@
 //! The summary on stdout: the answer first, then what it rests on.
 
-use super::format::{NONE, count, counted, len, list, millis, percent, seconds, shorten, wrap};
+use super::format::{NONE, count, counted, len, list, millis, percent, seconds, seconds_unit, shorten, wrap};
 use super::words;
 use crate::analysis::model::{CheckVerdict, Recommendation, RunResult, Severity, Termination, Verdict};
 
@@ -128,28 +128,27 @@ fn terminations(page: &mut Page, all: &[Termination]) {
     if all.is_empty() {
         return;
     }
-    page.heading("TERMINATIONS", "seconds from t0, when the deletion took effect");
+    page.heading("TERMINATIONS", "windows count from t0, when the deletion took effect");
     let mut order: Vec<&Termination> = all.iter().collect();
     if all.len() > LISTED {
         // The pods that lost most come first, and stay in the order of time among equals.
         order.sort_by_key(|t| std::cmp::Reverse(t.requests.dropped));
     }
-    let name_width = order.iter().take(LISTED).map(|t| t.pod.chars().count()).max().unwrap_or(0).clamp(3, 34);
+    let name_width = order.iter().take(LISTED).map(|t| t.pod.chars().count()).max().unwrap_or(0).clamp(3, 21);
     page.line(&format!(
-        "  {:name_width$}  {:<13}  {:>7}  {:>7}  {:<26}  {:>7}  {:>4}",
-        "pod", "mode", "dropped", "of", "window", "t0 ±", "exit"
+        "  {:name_width$}  {:<13}  {:>16}  {:<26}  {:>9}  {:>4}",
+        "pod", "mode", "dropped requests", "window", "t0 within", "exit"
     ));
     for t in order.iter().take(LISTED) {
         let exit = t.exit_code.map_or_else(|| NONE.to_owned(), |code| code.to_string());
         let window = words::longest_window(t).map_or_else(|| NONE.to_owned(), words::window);
         page.line(&format!(
-            "  {:name_width$}  {:<13}  {:>7}  {:>7}  {:<26}  {:>7}  {:>4}",
+            "  {:name_width$}  {:<13}  {:>16}  {:<26}  {:>9}  {:>4}",
             shorten(&t.pod, name_width),
             words::mode(t.mode),
-            count(t.requests.dropped),
-            count(t.requests.seen),
+            format!("{} of {}", count(t.requests.dropped), count(t.requests.seen)),
             window,
-            seconds(t.t0_uncertainty_s / 2.0),
+            seconds_unit(t.t0_uncertainty_s),
             exit,
         ));
     }
@@ -179,7 +178,7 @@ fn windows(page: &mut Page, result: &RunResult) {
 }
 
 fn recommendation(page: &mut Page, rec: &Recommendation) {
-    page.heading("PRESTOP SLEEP", &format!("for terminations of the kind: {}", words::mode(rec.mode)));
+    page.heading("PRESTOP SLEEP", &format!("for pods that end {}", words::manner(rec.mode)));
     for (i, sentence) in words::recommendation(rec).iter().enumerate() {
         page.paragraph("", 2, (i == 0).then_some(Paint::Bold), sentence);
     }

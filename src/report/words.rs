@@ -36,6 +36,7 @@ pub(super) fn whereabouts(result: &RunResult) -> Option<String> {
     let hit = result.terminations.iter().filter(|t| t.requests.dropped > 0).count();
     let whose = match (hit, result.terminations.len()) {
         (1, _) => "the endpoint-propagation window of one terminating pod".to_owned(),
+        (n, of) if len(of) == len(n) => format!("the endpoint-propagation windows of the {n} pods"),
         (n, of) => format!("the endpoint-propagation windows of {n} of the {of} pods"),
     };
     match (dropped, in_window, outside_window) {
@@ -68,7 +69,10 @@ pub(super) fn warning(result: &RunResult) -> Option<String> {
     match (&result.verdict, why) {
         (Verdict::Valid, _) => None,
         (_, []) => Some(format!("{word} MEASUREMENT: {meaning}.")),
-        (_, why) => Some(format!("{word} MEASUREMENT: {meaning}. {}.", why.join("; "))),
+        (_, why) => {
+            let why: Vec<String> = why.iter().map(|w| sentence(w)).collect();
+            Some(format!("{word} MEASUREMENT: {meaning}. {}", why.join(" ")))
+        }
     }
 }
 
@@ -182,24 +186,37 @@ pub(super) fn longest_window(termination: &Termination) -> Option<&Window> {
 
 /// The windows of one mode towards one consumer, in a sentence.
 pub(super) fn window_summary(summary: &WindowSummary) -> String {
-    let pods = counted(len(summary.n), "pod");
-    let censored = match summary.censored {
-        0 => String::new(),
-        n => format!("; {n} of {} could not be bounded fully", summary.n),
-    };
     let lower = match summary.lower.filter(|l| l.0.is_finite() && l.1.is_finite()) {
         Some((from, to)) if seconds(from) == seconds(to) => format!("at least {}", seconds_unit(to)),
-        Some((from, to)) => format!("at least {} to {}, pod by pod", seconds(from), seconds_unit(to)),
-        None => "no lower bound".to_owned(),
-    };
-    let upper = match (summary.max, summary.p50) {
-        (Some(max), Some(p50)) if summary.n > 1 => {
-            format!("at most {} (median of the upper bounds {})", seconds_unit(max), seconds_unit(p50))
+        Some((from, to)) => {
+            format!("at least {} to {}, depending on the pod,", seconds(from), seconds_unit(to))
         }
-        (Some(max), _) => format!("at most {}", seconds_unit(max)),
-        (None, _) => "no upper bound".to_owned(),
+        None => "for an unknown time".to_owned(),
     };
-    format!("{lower}; {upper}; {pods}, {}{censored}", mode(summary.mode))
+    let upper = match summary.max {
+        Some(max) => format!("at most {}", seconds_unit(max)),
+        None => "no upper bound could be set".to_owned(),
+    };
+    let mut notes = vec![format!("{}, {}", counted(len(summary.n), "pod"), mode(summary.mode))];
+    if let (Some(p50), true) = (summary.p50, summary.n > 2) {
+        notes.push(format!("median of the upper bounds {}", seconds_unit(p50)));
+    }
+    if summary.censored > 0 {
+        notes.push(format!("{} of {} not fully bounded", summary.censored, summary.n));
+    }
+    format!("{lower} and {upper} ({})", notes.join("; "))
+}
+
+/// How pods end in a mode, to stand after "pods that end".
+pub(super) const fn manner(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Isolated => "one at a time",
+        Mode::Rollout => "in a rollout",
+        Mode::ScaleDown => "by scaling down",
+        Mode::Drain => "as a node is drained",
+        Mode::NodeShutdown => "as a node shuts down",
+        Mode::Other => "in another way",
+    }
 }
 
 /// What a recommendation says, in sentences.
@@ -224,11 +241,7 @@ pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
             out.extend(rec.refused_because.iter().map(|why| sentence(why)));
             let needed = match rec.terminations_needed {
                 0 => String::new(),
-                n => format!(
-                    "; {} more would be needed for {}",
-                    counted(len(n), "termination"),
-                    percent(rec.coverage_asked)
-                ),
+                n => format!("; {} more would be needed for {}", count(len(n)), percent(rec.coverage_asked)),
             };
             if rec.terminations > 0 {
                 out.push(format!(
@@ -293,13 +306,18 @@ pub(super) fn short_pod(pod: &str) -> &str {
     pod.rsplit('-').next().filter(|s| !s.is_empty()).unwrap_or(pod)
 }
 
-/// A fragment as a sentence: a capital at the beginning, a full stop at the end.
+/// A fragment as a sentence: a capital at the beginning and a full stop at the end,
+/// except where it begins with a name from code, or ends in one.
 pub(super) fn sentence(fragment: &str) -> String {
-    let trimmed = fragment.trim();
-    let mut chars = trimmed.chars();
-    let Some(first) = chars.next() else { return String::new() };
-    let stop = if trimmed.ends_with(['.', '!', '?']) { "" } else { "." };
-    format!("{}{}{stop}", first.to_uppercase(), chars.as_str())
+    let text = fragment.trim();
+    let word = text.split_whitespace().next().unwrap_or_default();
+    let mut letters = word.chars();
+    let Some(first) = letters.next() else { return String::new() };
+    let is_code =
+        word.contains(['_', '.', '/', '=']) || letters.any(|c| c.is_ascii_uppercase() || c.is_ascii_digit());
+    let begin = if is_code { first.to_string() } else { first.to_uppercase().to_string() };
+    let stop = if text.ends_with(['.', '!', '?', '}', ':']) { "" } else { "." };
+    format!("{begin}{}{stop}", &text[first.len_utf8()..])
 }
 
 /// The consumers of a recommendation, as a phrase.
@@ -309,4 +327,33 @@ pub(super) fn consumers(rec: &Recommendation) -> String {
 
 fn with_s(value: f64) -> String {
     format::with_unit(format::plain(value), "s")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fragments_become_sentences_and_names_stay_names() {
+        for (fragment, expected) in [
+            ("the app exits", "The app exits."),
+            ("preStop sleep is short", "preStop sleep is short."),
+            (
+                "use lifecycle: {preStop: {sleep: {seconds: 1}}}",
+                "Use lifecycle: {preStop: {sleep: {seconds: 1}}}",
+            ),
+            ("done!", "Done!"),
+            ("  ", ""),
+        ] {
+            assert_eq!(sentence(fragment), expected);
+        }
+    }
+
+    #[test]
+    fn pods_of_a_replica_set_are_told_apart_by_their_end() {
+        assert_eq!(
+            [short_pod("web-7d4b9c6f5-2xkqp"), short_pod("web"), short_pod("web-")],
+            ["2xkqp", "web", "web-"]
+        );
+    }
 }

@@ -14,13 +14,33 @@ pub(super) struct Axis {
 enum Kind {
     Linear,
     Log,
+    Broken(Break),
 }
+
+/// A stretch that a linear scale leaves out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Break {
+    /// Where it begins, in the scale's unit.
+    pub(super) from: f64,
+    /// Where the scale goes on.
+    pub(super) to: f64,
+}
+
+/// The share of a broken scale that lies before the break.
+const BEFORE_BREAK: f64 = 0.7;
+/// The width of the gap, in pixels.
+const BREAK_PX: f64 = 18.0;
 
 impl Axis {
     /// A linear scale. An empty range is widened.
     pub(super) fn linear(from: f64, to: f64, start_px: f64, end_px: f64) -> Self {
         let to = if to > from { to } else { from + 1.0 };
         Self { from, to, start_px, end_px, kind: Kind::Linear }
+    }
+
+    /// A linear scale that leaves a stretch out.
+    pub(super) fn broken(from: f64, left_out: Break, to: f64, start_px: f64, end_px: f64) -> Self {
+        Self { from, to, start_px, end_px, kind: Kind::Broken(left_out) }
     }
 
     /// A logarithmic scale over positive values. An empty range is widened.
@@ -35,8 +55,28 @@ impl Axis {
         let share = match self.kind {
             Kind::Linear => (value - self.from) / (self.to - self.from),
             Kind::Log => (value.max(1e-9) / self.from).ln() / (self.to / self.from).ln(),
+            Kind::Broken(_) => {
+                return self.parts().map_or(self.start_px, |[before, after]| {
+                    if value < after.from { before.px(value) } else { after.px(value) }
+                });
+            }
         };
         self.start_px + share.clamp(0.0, 1.0) * (self.end_px - self.start_px)
+    }
+
+    /// The pixels between which nothing is shown.
+    pub(super) fn gap_px(&self) -> Option<(f64, f64)> {
+        self.parts().map(|[before, after]| (before.end_px, after.start_px))
+    }
+
+    /// The scales before and after the break, if there is one.
+    fn parts(&self) -> Option<[Self; 2]> {
+        let Kind::Broken(left_out) = self.kind else { return None };
+        let split = self.start_px + BEFORE_BREAK * (self.end_px - self.start_px);
+        Some([
+            Self::linear(self.from, left_out.from, self.start_px, split - BREAK_PX / 2.0),
+            Self::linear(left_out.to, self.to, split + BREAK_PX / 2.0, self.end_px),
+        ])
     }
 
     /// Whether the scale shows a value.
@@ -67,6 +107,11 @@ impl Axis {
                 }
                 ticks
             }
+            Kind::Broken(_) => self.parts().map_or_else(Vec::new, |[before, after]| {
+                let mut ticks = before.ticks(most * 2 / 3);
+                ticks.extend(after.ticks(most / 3));
+                ticks
+            }),
         }
     }
 
@@ -127,6 +172,18 @@ mod tests {
         let log = Axis::log(0.1, 1000.0, 0.0, 400.0);
         assert!((log.px(1.0) - 100.0).abs() < 1e-6 && (log.px(100.0) - 300.0).abs() < 1e-6);
         assert!(Axis::linear(2.0, 2.0, 0.0, 1.0).px(2.5).is_finite());
+    }
+
+    #[test]
+    fn a_broken_scale_has_two_parts() {
+        let axis = Axis::broken(0.0, Break { from: 0.2, to: 3.0 }, 3.1, 0.0, 1000.0);
+        let (before, after) = axis.gap_px().unwrap();
+        assert_eq!(
+            [axis.px(0.0), axis.px(0.2), axis.px(2.0), axis.px(3.0), axis.px(3.1)],
+            [0.0, before, before, after, 1000.0]
+        );
+        assert!(axis.ticks(9).iter().all(|(v, _)| *v <= 0.2 || *v >= 3.0));
+        assert_eq!(Axis::linear(0.0, 1.0, 0.0, 1.0).gap_px(), None);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::axis::{Axis, nice_step};
-use super::canvas::{Anchor, Canvas, Dash, Rect, Text};
+use super::axis::{Axis, Break, nice_step};
+use super::canvas::{Anchor, Canvas, Dash, Pattern, Rect, Text};
 use super::frame::{self, Key, LANE, LEFT, RIGHT, SMALL, WIDTH, anchored, bold, colored};
 use super::{Chart, ChartError, palette};
 use crate::analysis::Analysis;
@@ -18,8 +18,10 @@ const PANELS: usize = 8;
 const BINS: f64 = 110.0;
 /// Up to so many requests in a bin, each is a block of its own.
 const BLOCKS: u64 = 12;
-/// Marks up to here are always on the axis, in seconds, however short the window.
+/// Drops up to here are on the axis, in seconds, however short the window.
 const NEAR_S: f64 = 4.0;
+/// Up to so many panels, marks are labelled where they stand; with more, in the legend.
+const LABELLED: usize = 4;
 
 /// The stages marked, with their labels and lines.
 const MARKS: [(Stage, &str, Dash); 4] = [
@@ -36,12 +38,14 @@ struct Series {
     /// Ends of the x axis, in seconds since t0.
     from_s: f64,
     to_s: f64,
+    /// A stretch of the axis that is left out, where nothing happened.
+    left_out_s: Option<Break>,
     /// Width of a bin, in seconds.
     bin_s: f64,
     /// Most drops in one bin.
     most: u64,
     /// Terminations that have no panel.
-    left_out: usize,
+    hidden: usize,
     /// Dropped requests that belong to no termination.
     elsewhere: u64,
 }
@@ -55,10 +59,8 @@ struct Panel {
     bins: BTreeMap<i64, BTreeMap<Outcome, u64>>,
     /// Answered arrivals on new connections, in seconds since t0.
     late: Vec<f64>,
-    /// Stages on the axis, in order of time.
+    /// Stages, in order of time: when, and which of [`MARKS`].
     marks: Vec<(f64, usize)>,
-    /// Stages beyond the axis.
-    beyond: Vec<(f64, usize)>,
     /// Drops beyond the axis.
     drops_beyond: u64,
 }
@@ -92,37 +94,55 @@ fn series(analysis: &Analysis) -> Series {
 
     let mut end = window_end;
     let mut start = 0.0_f64;
-    for &i in &order {
-        let shown = offsets(i).map(|d| d.0).chain(late(i)).filter(|&t| t <= near && t >= -near);
-        let marked = stages(i).map(|m| m.0).filter(|&t| t <= near);
-        for t in shown.chain(marked) {
-            end = end.max(t);
-            start = start.min(t);
-        }
+    for t in order.iter().flat_map(|&i| offsets(i).map(|d| d.0).chain(late(i))).filter(|t| t.abs() <= near) {
+        end = end.max(t);
+        start = start.min(t);
     }
-    // Room on the right for the last mark's label.
-    let to_s = if end > 0.0 { end * 1.12 } else { 1.0 };
-    let from_s = (start * 1.05).min(-0.04 * to_s);
-    let bin_s = nice_step((to_s - from_s) / BINS);
+    let marks: Vec<f64> = order.iter().flat_map(|&i| stages(i).map(|m| m.0)).collect();
+    let (to_s, left_out_s) = right_end(end, &marks);
+    let shown_to_s = left_out_s.map_or(to_s, |b| b.from);
+    let from_s = (start * 1.05).min(-0.04 * shown_to_s);
+    let bin_s = nice_step((shown_to_s - from_s) / BINS);
 
     let mut panels = Vec::with_capacity(order.len());
     for &i in &order {
         let mut panel = Panel { termination: i, ..Panel::default() };
         for (offset, outcome) in offsets(i) {
-            if offset <= to_s && offset >= from_s {
+            if (from_s..=shown_to_s).contains(&offset) {
                 *panel.bins.entry(bin_of(offset, bin_s)).or_default().entry(outcome).or_default() += 1;
             } else {
                 panel.drops_beyond += 1;
             }
         }
-        panel.late = late(i).filter(|&t| t <= to_s).collect();
-        (panel.marks, panel.beyond) = stages(i).partition(|m| m.0 <= to_s);
+        panel.late = late(i).filter(|&t| t <= shown_to_s).collect();
+        panel.marks = stages(i).collect();
         panel.marks.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         panels.push(panel);
     }
     let most = panels.iter().flat_map(|p| p.bins.values()).map(|bin| bin.values().sum()).max().unwrap_or(0);
     let elsewhere = len(analysis.charts.drops.iter().filter(|d| d.termination.is_none()).count());
-    Series { left_out: all.len() - panels.len(), panels, from_s, to_s, bin_s, most, elsewhere }
+    Series { hidden: all.len() - panels.len(), panels, from_s, to_s, left_out_s, bin_s, most, elsewhere }
+}
+
+/// The right end of the axis, and what to leave out before it, given the end of what
+/// happened to requests and the stages to be marked.
+fn right_end(end: f64, marks: &[f64]) -> (f64, Option<Break>) {
+    // The factors leave room on the right for the last mark's label.
+    let near_end = |marks: &mut dyn Iterator<Item = f64>| marks.map(|t| t * 1.14).fold(end * 1.06, f64::max);
+    let far_from = marks.iter().copied().filter(|&t| t > end.max(0.1) * 2.5).fold(f64::INFINITY, f64::min);
+    let near_s = near_end(&mut marks.iter().copied().filter(|&t| t < far_from));
+    let far_to = marks.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if end <= 0.0 || far_from < near_s * 2.0 || far_from.is_infinite() {
+        let all = near_end(&mut marks.iter().copied());
+        return (if all > 0.0 { all } else { 1.0 }, None);
+    }
+    // The part after the break is drawn no finer than the part before it.
+    let width = (near_s * 0.45).max((far_to - far_from) / 0.35);
+    let from = far_from - 0.2 * width;
+    if from <= near_s {
+        return (near_end(&mut marks.iter().copied()), None);
+    }
+    (from + width, Some(Break { from: near_s, to: from }))
 }
 
 fn bin_of(offset_s: f64, bin_s: f64) -> i64 {
@@ -159,7 +179,7 @@ fn title(analysis: &Analysis) -> String {
 fn subtitle(series: &Series, result: &RunResult) -> String {
     let mut parts =
         vec!["Time at which each lost request was begun, since its pod's deletion took effect".to_owned()];
-    if series.left_out > 0 {
+    if series.hidden > 0 {
         parts.push(format!(
             "the {} pods that lost most, of {}",
             series.panels.len(),
@@ -168,9 +188,9 @@ fn subtitle(series: &Series, result: &RunResult) -> String {
     }
     if series.elsewhere > 0 {
         parts.push(format!(
-            "{} more {} no pod's, see the run timeline",
+            "{} more {} to no pod, see the run timeline",
             count(series.elsewhere),
-            either(series.elsewhere, "is", "are")
+            either(series.elsewhere, "belongs", "belong")
         ));
     }
     parts.join(" · ")
@@ -181,7 +201,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     let result = &analysis.result;
     let title = title(analysis);
     let rows = u32::try_from(series.panels.len()).unwrap_or(u32::MAX).max(1);
-    let height = (250 + rows * 190).max(900);
+    let height = (250 + rows * if series.panels.len() > LABELLED { 130 } else { 210 }).max(900);
     let mut canvas = Canvas::new(WIDTH, height)?;
     let top = frame::head(&mut canvas, result, &title, &subtitle(&series, result), &legend(&series))?;
     let bottom = f64::from(height) - 100.0;
@@ -189,7 +209,10 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
         let plot = Rect { left: LEFT, top, right: RIGHT, bottom };
         frame::message(&mut canvas, plot, "No pod went away while it was measured.");
     }
-    let x = Axis::linear(series.from_s, series.to_s, LEFT, RIGHT);
+    let x = match series.left_out_s {
+        Some(left_out) => Axis::broken(series.from_s, left_out, series.to_s, LEFT, RIGHT),
+        None => Axis::linear(series.from_s, series.to_s, LEFT, RIGHT),
+    };
     let row_height = (bottom - top) / f64::from(rows);
     let mut row_top = top;
     for (i, panel) in series.panels.iter().enumerate() {
@@ -222,6 +245,9 @@ fn legend(series: &Series) -> Vec<Key> {
         keys.push(Key::Window("window: new connections still came".into()));
         keys.push(Key::WindowMaybe("window: upper bound".into()));
     }
+    if series.panels.len() > LABELLED {
+        keys.extend(MARKS.iter().map(|&(_, label, dash)| Key::Mark(label.into(), dash)));
+    }
     keys
 }
 
@@ -234,22 +260,18 @@ fn draw_panel(
     x: &Axis,
     last: bool,
 ) -> Result<(), ChartError> {
-    const RUG: f64 = 16.0;
+    const RUG: f64 = 20.0;
     const HEADER: f64 = 24.0;
-    let labels: Vec<(f64, String)> = panel
-        .marks
-        .iter()
-        .map(|&(at, i)| (x.px(at), format!("{} {}", MARKS[i].1, seconds_unit(at))))
-        .collect();
+    let labels = if series.panels.len() > LABELLED { Vec::new() } else { labels(panel, x) };
     let sizes: Vec<(f64, f64)> =
         labels.iter().map(|(px, label)| (*px, canvas.text_width(label, &SMALL) + 14.0)).collect();
     let lanes = frame::lanes(&sizes);
     let lane_top = area.top + HEADER;
-    let lane_height = len_px(lanes.iter().max().map_or(1, |l| l + 1)) * LANE;
-    let plot = Rect { top: lane_top + lane_height + 4.0, bottom: area.bottom - RUG - 14.0, ..area };
+    let lane_height = len_px(lanes.iter().max().map_or(0, |l| l + 1)) * LANE;
+    let plot = Rect { top: lane_top + lane_height + 6.0, bottom: area.bottom - RUG - 14.0, ..area };
     let rug = Rect { top: plot.bottom, bottom: plot.bottom + RUG, ..area };
 
-    let y = Axis::linear(0.0, (series.most.max(2)) as f64, plot.bottom, plot.top);
+    let y = Axis::linear(0.0, series.most.max(2) as f64 * 1.1, plot.bottom, plot.top);
     let ticks = x.ticks(12);
     frame::x_grid(canvas, Rect { bottom: rug.bottom, ..plot }, &ticks, x);
     frame::y_grid(canvas, plot, &y.whole_ticks(4), &y);
@@ -265,19 +287,56 @@ fn draw_panel(
         );
     }
     canvas.rule((plot.left, plot.bottom), (plot.right, plot.bottom), 1.0, palette::AXIS, Dash::Solid);
-    canvas.rule((x.px(0.0), lane_top + lane_height), (x.px(0.0), rug.bottom), 2.0, palette::INK, Dash::Solid);
-    for (((px, label), lane), &(_, mark)) in labels.iter().zip(&lanes).zip(&panel.marks) {
+    canvas.rule((x.px(0.0), plot.top - 4.0), (x.px(0.0), rug.bottom), 2.0, palette::INK, Dash::Solid);
+    for &(at, mark) in &panel.marks {
+        canvas.rule((x.px(at), plot.top - 4.0), (x.px(at), rug.bottom), 2.0, palette::INK, MARKS[mark].2);
+    }
+    for ((px, label), lane) in labels.iter().zip(&lanes) {
         let baseline = lane_top + lane_height - len_px(*lane) * LANE - 3.0;
-        canvas.rule((*px, baseline - 13.0), (*px, rug.bottom), 2.0, palette::INK, MARKS[mark].2);
+        canvas.rule((*px, baseline - 13.0), (*px, plot.top - 4.0), 1.0, palette::INK, Dash::Solid);
         canvas.text(px + 6.0, baseline, label, &SMALL);
     }
-    draw_header(canvas, panel, termination, area.top + 17.0);
+    draw_header(canvas, panel, termination, area.top + 17.0, labels.is_empty());
     let title = last.then_some("seconds since the deletion took effect (t0)");
     frame::x_axis(canvas, rug, &ticks, x, title);
+    if let Some((left, right)) = x.gap_px() {
+        let gap =
+            Rect { left: left + 1.0, right: right - 1.0, top: plot.top - 1.0, bottom: rug.bottom + 2.0 };
+        canvas.fill(gap, palette::WHITE, Pattern::Plain);
+        for edge in [gap.left, gap.right] {
+            canvas.path(
+                &[(edge - 4.0, rug.bottom + 7.0), (edge + 4.0, rug.bottom - 7.0)],
+                2,
+                palette::AXIS,
+            )?;
+        }
+    }
     Ok(())
 }
 
-fn draw_header(canvas: &mut Canvas, panel: &Panel, termination: &Termination, baseline: f64) {
+/// The labels of a panel's marks. Marks that fall together share one.
+fn labels(panel: &Panel, x: &Axis) -> Vec<(f64, String)> {
+    let mut labels: Vec<(f64, String)> = Vec::new();
+    for &(at, i) in &panel.marks {
+        match labels.last_mut() {
+            Some((px, label)) if x.px(at) - *px < 2.0 => {
+                let names =
+                    label.rsplit_once(' ').and_then(|(rest, _)| rest.rsplit_once(' ')).map_or("", |s| s.0);
+                *label = format!("{names}, {} {}", MARKS[i].1, seconds_unit(at));
+            }
+            _ => labels.push((x.px(at), format!("{} {}", MARKS[i].1, seconds_unit(at)))),
+        }
+    }
+    labels
+}
+
+fn draw_header(
+    canvas: &mut Canvas,
+    panel: &Panel,
+    termination: &Termination,
+    baseline: f64,
+    with_marks: bool,
+) {
     let name_style = Text { size: 18.0, ..bold(SMALL) };
     let name = canvas.fit(&termination.pod, &name_style, 480.0);
     canvas.text(LEFT, baseline, &name, &name_style);
@@ -290,8 +349,9 @@ fn draw_header(canvas: &mut Canvas, panel: &Panel, termination: &Termination, ba
     if let Some(code) = termination.exit_code {
         parts.push(format!("exit code {code}"));
     }
-    let beyond = panel.beyond.iter().map(|&(at, i)| format!("{} at {}", MARKS[i].1, seconds_unit(at)));
-    parts.extend(beyond);
+    if with_marks {
+        parts.extend(panel.marks.iter().map(|&(at, i)| format!("{} {}", MARKS[i].1, seconds_unit(at))));
+    }
     if panel.drops_beyond > 0 {
         parts.push(format!("{} outside this axis", counted(panel.drops_beyond, "drop")));
     }
@@ -362,8 +422,8 @@ mod tests {
                 assert!(panel.bins[&bin].contains_key(&drop.outcome));
             }
         }
-        assert!(series.from_s < 0.0 && series.to_s > 0.17, "{series:?}");
-        assert_eq!(title(&analysis), "24 of 9,000 requests dropped, all within 0.140 s of a pod's deletion");
+        assert!(series.from_s < 0.0 && series.to_s > 0.16, "{series:?}");
+        assert_eq!(title(&analysis), "24 of 9,000 requests dropped, all within 0.118 s of a pod's deletion");
     }
 
     #[test]
@@ -371,14 +431,19 @@ mod tests {
         let analysis = samples::prestop_sleep();
         let series = series(&analysis);
         assert!(series.panels.iter().all(|p| p.bins.is_empty() && !p.late.is_empty()));
-        assert!(series.panels.iter().all(|p| p.marks.len() == 4 && p.beyond.is_empty()));
+        assert!(series.panels.iter().all(|p| p.marks.len() == 4));
+        // The window is drawn in detail, SIGTERM and exit after a break.
+        assert!(
+            series.left_out_s.is_some_and(|b| b.from > 0.168 && b.from < 0.3 && b.to > 2.5 && b.to < 3.017)
+        );
+        assert!(series.to_s > 3.021);
     }
 
     #[test]
     fn many_pods_show_those_that_lost_most() {
         let analysis = samples::rollout();
         let series = series(&analysis);
-        assert_eq!((series.panels.len(), series.left_out), (8, 4));
+        assert_eq!((series.panels.len(), series.hidden), (8, 4));
         assert!(subtitle(&series, &analysis.result).contains("the 8 pods that lost most, of 12"));
     }
 
@@ -386,6 +451,6 @@ mod tests {
     fn a_run_without_terminations_has_no_panel() {
         let series = series(&samples::quiet());
         assert!(series.panels.is_empty());
-        assert_eq!(series.left_out, 0);
+        assert_eq!(series.hidden, 0);
     }
 }

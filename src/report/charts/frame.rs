@@ -51,6 +51,8 @@ pub(super) enum Key {
     Tick(String, RGBColor),
     /// A line.
     Line(String, RGBColor, u32),
+    /// An upright line across a plot.
+    Mark(String, Dash),
 }
 
 impl Key {
@@ -66,6 +68,7 @@ impl Key {
             | Key::Window(label)
             | Key::WindowMaybe(label)
             | Key::Tick(label, _)
+            | Key::Mark(label, _)
             | Key::Line(label, ..) => label,
         }
     }
@@ -192,6 +195,9 @@ fn draw_legend(canvas: &mut Canvas, top: f64, legend: &[Key]) -> Result<f64, Cha
                 for offset in [7.0, 13.0, 19.0] {
                     canvas.rule((x + offset, y - 13.0), (x + offset, y), 2.0, *color, Dash::Solid);
                 }
+            }
+            Key::Mark(_, dash) => {
+                canvas.rule((x + 13.0, y - 17.0), (x + 13.0, y + 5.0), 2.0, palette::INK, *dash)
             }
             Key::Line(_, color, width) => {
                 canvas.path(&[(x, y - 6.5), (x + SWATCH, y - 6.5)], *width, *color)?

@@ -10,7 +10,7 @@ use crate::report::format::{counted, millis};
 
 const HEIGHT: u32 = 900;
 /// Bars over a factor of ten.
-const PER_DECADE: u32 = 12;
+const PER_DECADE: u32 = 20;
 
 /// A histogram: the share of requests, in percent, in bars of equal width on a logarithmic axis.
 #[derive(Debug, PartialEq)]
@@ -151,7 +151,11 @@ fn draw_plot(
     }
     if series.disrupted.iter().any(|&share| share > 0.0) {
         let mut steps = Vec::with_capacity(2 * bars);
-        for (bar, &share) in series.disrupted.iter().enumerate() {
+        // From the bar before the first to the one after the last.
+        let used = |bar: &usize| {
+            series.disrupted[bar.saturating_sub(1)..(bar + 2).min(bars)].iter().any(|&s| s > 0.0)
+        };
+        for (bar, &share) in series.disrupted.iter().enumerate().filter(|(bar, _)| used(bar)) {
             steps.push((edge(bar), y.px(share)));
             steps.push((edge(bar + 1), y.px(share)));
         }

@@ -27,7 +27,7 @@ const PURPLE: RGBColor = RGBColor(204, 121, 167);
 const BLACK: RGBColor = RGBColor(40, 40, 40);
 
 /// Requests that were answered.
-pub(super) const ANSWERED: RGBColor = RGBColor(120, 144, 156);
+pub(super) const ANSWERED: RGBColor = RGBColor(96, 118, 130);
 /// Steady state, in the latency chart.
 pub(super) const STEADY: RGBColor = SKY;
 /// Steady state, for lines and text.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::axis::Axis;
-use super::canvas::{Canvas, Dash, Pattern, Rect, Text};
+use super::canvas::{Canvas, Dash, Pattern, Rect};
 use super::frame::{self, Key, LEFT, RIGHT, SMALL, WIDTH, bold};
 use super::{Chart, ChartError, palette};
 use crate::analysis::Analysis;
@@ -98,7 +98,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
         s if s > 1.0 => format!(
             "Requests by intended send time, in steps of {s} s; response times are the largest of the step's seconds"
         ),
-        _ => "Requests by intended send time, second by second; dashed lines: a pod's deletion took effect"
+        _ => "Requests by intended send time, second by second; dashed: a pod's deletion took effect"
             .to_owned(),
     };
     let mut canvas = Canvas::new(WIDTH, HEIGHT)?;
@@ -128,7 +128,7 @@ fn legend(series: &Series) -> Vec<Key> {
 }
 
 fn draw_plots(canvas: &mut Canvas, series: &Series, full: Rect) -> Result<(), ChartError> {
-    const LABELS: f64 = 30.0;
+    const LABELS: f64 = 56.0;
     const GAP: f64 = 34.0;
     let x = Axis::linear(0.0, series.end_s, LEFT, RIGHT);
     let usable = full.bottom - full.top - LABELS - 2.0 * GAP;
@@ -149,7 +149,12 @@ fn draw_plots(canvas: &mut Canvas, series: &Series, full: Rect) -> Result<(), Ch
     draw_columns(canvas, series, answered, &x, &format!("answered {per}"), rest);
     draw_columns(canvas, series, dropped, &x, &format!("dropped {per}"), |s| s.dropped.clone());
     draw_latency(canvas, series, latency, &x)?;
-    draw_disruptions(canvas, series, Rect { bottom: latency.bottom, ..answered }, &x);
+    for plot in [answered, dropped, latency] {
+        for (at, _) in &series.disruptions {
+            canvas.rule((x.px(*at), plot.top), (x.px(*at), plot.bottom), 1.5, palette::INK, Dash::Dashed);
+        }
+    }
+    draw_names(canvas, series, full.top, &x);
     for plot in [answered, dropped] {
         frame::x_axis(canvas, plot, &ticks, &x, None);
     }
@@ -167,7 +172,7 @@ fn draw_columns(
 ) {
     let most = series.columns.iter().map(|s| stack(s).values().sum::<u64>()).max().unwrap_or(0);
     let y = Axis::linear(0.0, most.max(2) as f64 * 1.05, plot.bottom, plot.top);
-    frame::y_grid(canvas, plot, &y.whole_ticks(4), &y);
+    frame::y_grid(canvas, plot, &y.whole_ticks(6), &y);
     for column in &series.columns {
         let left = x.px(column.at_s);
         let right = x.px(column.at_s + series.step_s);
@@ -228,42 +233,42 @@ fn draw_latency(canvas: &mut Canvas, series: &Series, plot: Rect, x: &Axis) -> R
     Ok(())
 }
 
-fn draw_disruptions(canvas: &mut Canvas, series: &Series, area: Rect, x: &Axis) {
+/// The names of the pods that went away, in a row of their own above the plots.
+fn draw_names(canvas: &mut Canvas, series: &Series, top: f64, x: &Axis) {
     for (at, _) in &series.disruptions {
-        canvas.rule((x.px(*at), area.top - 24.0), (x.px(*at), area.bottom), 1.5, palette::INK, Dash::Dashed);
+        canvas.rule((x.px(*at), top + 4.0), (x.px(*at), top + 24.0), 1.5, palette::INK, Dash::Solid);
     }
-    let style = Text { size: 16.0, ..SMALL };
-    for (at, label) in labels(canvas, series, x, &style) {
-        canvas.text(at, area.top - 12.0, &label, &style);
+    for (left, name) in names(canvas, &series.disruptions, x) {
+        canvas.text(left, top + 18.0, &name, &SMALL);
     }
 }
 
-/// Labels of the disruptions: whole names where they fit, else short ones, those too close taken together.
-fn labels(canvas: &Canvas, series: &Series, x: &Axis, style: &Text) -> Vec<(f64, String)> {
-    // The name of the uppermost plot stands to the left.
-    let begin = LEFT + 200.0;
-    let place = |at: f64| (x.px(at) + 5.0).max(begin);
-    let all: Vec<(f64, String)> =
-        series.disruptions.iter().map(|(at, pod)| (place(*at), pod.clone())).collect();
-    let ends = |label: &(f64, String)| label.0 + canvas.text_width(&label.1, style) + 12.0;
-    let fits =
-        all.windows(2).all(|pair| ends(&pair[0]) <= pair[1].0) && all.last().is_none_or(|l| ends(l) <= RIGHT);
-    if fits {
-        return all;
+/// Whole names where they fit, else short ones, those too close together counted in one.
+fn names(canvas: &Canvas, disruptions: &[(f64, String)], x: &Axis) -> Vec<(f64, String)> {
+    let whole: Vec<(f64, String)> =
+        disruptions.iter().map(|(at, pod)| (x.px(*at) + 6.0, pod.clone())).collect();
+    let end = |name: &(f64, String)| name.0 + canvas.text_width(&name.1, &SMALL) + 12.0;
+    let next = whole.iter().skip(1).map(|name| name.0).chain([f64::from(WIDTH)]);
+    if whole.iter().zip(next).all(|(name, next)| end(name) <= next) {
+        return whole;
     }
+    const NAME_PX: f64 = 110.0;
+    // The first of each group gives its name; the text stands right of the last.
     let mut groups: Vec<(f64, &str, u64)> = Vec::new();
-    for (at, pod) in &series.disruptions {
-        let at = place(*at);
+    for (at, pod) in disruptions {
+        let left = x.px(*at) + 6.0;
         match groups.last_mut() {
-            Some(group) if at < group.0 + 105.0 => group.2 += 1,
-            _ => groups.push((at, words::short_pod(pod), 0)),
+            Some((last, _, more)) if left < *last + NAME_PX => {
+                *last = left;
+                *more += 1;
+            }
+            _ => groups.push((left, words::short_pod(pod), 0)),
         }
     }
+    let name = |pod: &str, more| if more == 0 { pod.to_owned() } else { format!("{pod} +{}", count(more)) };
     groups
         .into_iter()
-        .map(|(at, pod, more)| {
-            (at.min(RIGHT - 95.0), if more == 0 { pod.to_owned() } else { format!("{pod} +{}", count(more)) })
-        })
+        .map(|(left, pod, more)| (left, canvas.fit(&name(pod, more), &SMALL, NAME_PX - 12.0)))
         .collect()
 }
 
