@@ -33,12 +33,11 @@ pub(super) fn len(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
 
-/// Seconds with the precision that fits their size, without the unit: `0.098`, `3.02`, `30.1`.
+/// Seconds with the precision that fits their size, without the unit: `0.098`, `3.021`, `30.1`.
 pub(super) fn seconds(value: f64) -> String {
     match value.abs() {
         v if !v.is_finite() => NONE.to_owned(),
-        v if v < 1.0 => format!("{value:.3}"),
-        v if v < 10.0 => format!("{value:.2}"),
+        v if v < 10.0 => format!("{value:.3}"),
         _ => format!("{value:.1}"),
     }
 }
@@ -146,7 +145,7 @@ mod tests {
             [count(0), count(999), count(9_000), count(1_234_567)],
             ["0", "999", "9,000", "1,234,567"]
         );
-        assert_eq!([seconds(0.0984), seconds(3.016), seconds(-30.06)], ["0.098", "3.02", "-30.1"]);
+        assert_eq!([seconds(0.0984), seconds(3.016), seconds(-30.06)], ["0.098", "3.016", "-30.1"]);
         assert_eq!([millis(1.234), millis(45.67), millis(5012.3)], ["1.23", "45.7", "5,012"]);
         assert_eq!([plain(300.0), plain(2.5), plain(12_000.0)], ["300", "2.5", "12,000"]);
         assert_eq!(

@@ -173,6 +173,9 @@ fn windows(page: &mut String, result: &RunResult) {
     ];
     let note = "How long new connections still went to a pod that was going away, in seconds.";
     table(page, "Endpoint-propagation windows", note, &columns, rows);
+    for why in words::censored(&result.terminations) {
+        let _ = writeln!(page, "<p>{}</p>", escape(&words::sentence(&why)));
+    }
 }
 
 fn terminations(page: &mut String, all: &[Termination]) {

@@ -73,11 +73,12 @@ fn terminations(out: &mut String, all: &[Termination]) {
 }
 
 fn windows(out: &mut String, result: &RunResult) {
-    let lines: Vec<String> = result
+    let mut lines: Vec<String> = result
         .windows_s
         .iter()
         .map(|w| format!("- {}: {}", escape(&w.consumer), escape(&words::window_summary(w))))
         .collect();
+    lines.extend(words::censored(&result.terminations).iter().map(|why| format!("- {}", escape(why))));
     if !lines.is_empty() {
         section(
             out,

@@ -16,15 +16,12 @@ const CONSUMER: &str = "service web (service proxy of this host)";
 /// Three pods that exit on SIGTERM at once, one after the other, at 300 requests/s.
 pub(super) fn naive_exit() -> Analysis {
     let mut run = Sample::new("naive-exit", 300, 30);
-    for (at, pod, dropped) in
-        [(5.0, "web-7d4b9c6f5-2xkqp", 8), (11.0, "web-7d4b9c6f5-m8zrt", 9), (17.0, "web-7d4b9c6f5-vc4hd", 7)]
-    {
-        run.terminate(
-            at,
-            pod,
-            Mode::Isolated,
-            &Shape { exit: 0.028, window: 0.118, dropped, ..Shape::NAIVE },
-        );
+    for (at, pod, dropped, window) in [
+        (5.0, "web-7d4b9c6f5-2xkqp", 8, 0.118),
+        (11.0, "web-7d4b9c6f5-m8zrt", 9, 0.141),
+        (17.0, "web-7d4b9c6f5-vc4hd", 7, 0.098),
+    ] {
+        run.terminate(at, pod, Mode::Isolated, &Shape { window, dropped, ..Shape::NAIVE });
     }
     let mut analysis = run.finish();
     analysis.result.findings = vec![

@@ -75,9 +75,14 @@ impl Page {
 
     /// A heading after an empty line.
     fn heading(&mut self, title: &str, note: &str) {
-        let title = self.paint(Paint::Bold, title);
+        let painted = self.paint(Paint::Bold, title);
         self.line("");
-        self.line(&format!("{title}   {note}"));
+        if title.len() + note.len() + 3 <= self.width {
+            self.line(&format!("{painted}   {note}"));
+        } else {
+            self.line(&painted);
+            self.paragraph("", 2, None, note);
+        }
     }
 
     /// A paragraph whose lines begin with `indent` spaces, the first with `lead` in their stead.
@@ -134,22 +139,35 @@ fn terminations(page: &mut Page, all: &[Termination]) {
         // The pods that lost most come first, and stay in the order of time among equals.
         order.sort_by_key(|t| std::cmp::Reverse(t.requests.dropped));
     }
-    let name_width = order.iter().take(LISTED).map(|t| t.pod.chars().count()).max().unwrap_or(0).clamp(3, 21);
-    page.line(&format!(
-        "  {:name_width$}  {:<13}  {:>16}  {:<26}  {:>9}  {:>4}",
-        "pod", "mode", "dropped requests", "window", "t0 within", "exit"
-    ));
-    for t in order.iter().take(LISTED) {
-        let exit = t.exit_code.map_or_else(|| NONE.to_owned(), |code| code.to_string());
-        let window = words::longest_window(t).map_or_else(|| NONE.to_owned(), words::window);
+    let rows: Vec<[String; 6]> = order
+        .iter()
+        .take(LISTED)
+        .map(|t| {
+            [
+                t.pod.clone(),
+                words::mode(t.mode).to_owned(),
+                format!("{} of {}", count(t.requests.dropped), count(t.requests.seen)),
+                words::longest_window(t).map_or_else(|| NONE.to_owned(), words::window),
+                seconds_unit(t.t0_uncertainty_s),
+                t.exit_code.map_or_else(|| NONE.to_owned(), |code| code.to_string()),
+            ]
+        })
+        .collect();
+    let header = ["pod", "mode", "dropped", "window", "t0 within", "exit"].map(str::to_owned);
+    let mut widths = [0; 6];
+    for row in rows.iter().chain([&header]) {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    // Each column stands two spaces from the one before; names give way where there is no room.
+    let others: usize = widths[1..].iter().map(|w| w + 2).sum();
+    let [name, mode, dropped, window, t0, exit] = widths;
+    let name = name.min(page.width.saturating_sub(others + 2)).max(8);
+    for [pod, how, lost, bounds, uncertainty, code] in [header].iter().chain(&rows) {
+        let pod = shorten(pod, name);
         page.line(&format!(
-            "  {:name_width$}  {:<13}  {:>16}  {:<26}  {:>9}  {:>4}",
-            shorten(&t.pod, name_width),
-            words::mode(t.mode),
-            format!("{} of {}", count(t.requests.dropped), count(t.requests.seen)),
-            window,
-            seconds_unit(t.t0_uncertainty_s),
-            exit,
+            "  {pod:name$}  {how:mode$}  {lost:>dropped$}  {bounds:window$}  {uncertainty:>t0$}  {code:>exit$}"
         ));
     }
     if order.len() > LISTED {
@@ -174,6 +192,9 @@ fn windows(page: &mut Page, result: &RunResult) {
     for summary in &result.windows_s {
         let text = format!("{}: {}", summary.consumer, words::window_summary(summary));
         page.paragraph("", 2, None, &text);
+    }
+    for why in words::censored(&result.terminations) {
+        page.paragraph("", 2, None, &why);
     }
 }
 

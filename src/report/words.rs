@@ -12,20 +12,15 @@ use crate::record::Outcome;
 /// The answer in one sentence.
 pub(super) fn headline(result: &RunResult) -> String {
     let dropped = result.requests.dropped;
-    let lost = match dropped {
-        0 => format!("No request was dropped: 0 of {}", count(result.requests.total)),
-        n => {
-            format!(
-                "{} of {} requests {} dropped",
-                count(n),
-                count(result.requests.total),
-                either(n, "was", "were")
-            )
-        }
-    };
+    let lost = format!(
+        "{} of {} requests {} dropped",
+        count(dropped),
+        count(result.requests.total),
+        either(dropped, "was", "were")
+    );
     match (result.terminations.len(), dropped) {
-        (0, 0) => format!("{lost}; no pod went away while it was measured."),
-        (0, _) => format!("{lost}, and no pod went away while it was measured."),
+        (0, 0) => format!("{lost}; no pod went away meanwhile."),
+        (0, _) => format!("{lost}, and no pod went away meanwhile."),
         (n, _) => format!("{lost} as {} went away.", counted(len(n), "pod")),
     }
 }
@@ -178,6 +173,16 @@ pub(super) fn window(window: &Window) -> String {
     }
 }
 
+/// Why windows could not be bounded fully: each reason, with the number of windows it holds for.
+pub(super) fn censored(terminations: &[Termination]) -> Vec<String> {
+    let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
+    for why in terminations.iter().flat_map(|t| &t.windows).filter_map(|w| w.censored.as_deref()) {
+        *reasons.entry(why).or_default() += 1;
+    }
+    let line = |(why, n)| format!("{} could not be bounded fully: {why}", counted(n, "window"));
+    reasons.into_iter().map(line).collect()
+}
+
 /// The longest window of a termination: the one that reaches furthest.
 pub(super) fn longest_window(termination: &Termination) -> Option<&Window> {
     let reach = |w: &Window| w.upper_s.unwrap_or(f64::INFINITY).max(w.lower_s);
@@ -241,11 +246,11 @@ pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
             out.extend(rec.refused_because.iter().map(|why| sentence(why)));
             let needed = match rec.terminations_needed {
                 0 => String::new(),
-                n => format!("; {} more would be needed for {}", count(len(n)), percent(rec.coverage_asked)),
+                n => format!("; {} takes {} more", percent(rec.coverage_asked), count(len(n))),
             };
             if rec.terminations > 0 {
                 out.push(format!(
-                    "With {} confidence, {seen} {} for {} of future ones{needed}.",
+                    "At {} confidence, {seen} {} for {} of future ones{needed}.",
                     percent(rec.confidence),
                     either(len(rec.terminations), "speaks", "speak"),
                     percent(rec.coverage)
@@ -253,8 +258,7 @@ pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
             }
             if let Some(sleep) = rec.covers_all_seen_seconds {
                 out.push(format!(
-                    "A preStop sleep of {sleep} s would have covered every window seen here: a fact about this run, \
-                     not a promise."
+                    "A preStop sleep of {sleep} s would have covered every window seen (a fact, no recommendation)."
                 ));
             }
         }

@@ -109,7 +109,7 @@ impl Axis {
             }
             Kind::Broken(_) => self.parts().map_or_else(Vec::new, |[before, after]| {
                 let mut ticks = before.ticks(most * 2 / 3);
-                ticks.extend(after.ticks(most / 3));
+                ticks.extend(after.ticks(most / 2));
                 ticks
             }),
         }

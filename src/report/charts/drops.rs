@@ -177,8 +177,14 @@ fn title(analysis: &Analysis) -> String {
 }
 
 fn subtitle(series: &Series, result: &RunResult) -> String {
-    let mut parts =
-        vec!["Time at which each lost request was begun, since its pod's deletion took effect".to_owned()];
+    let what = match (result.requests.dropped, series.panels.is_empty()) {
+        (_, true) => "Lost requests over the time since a pod's deletion",
+        (0, false) => {
+            "New connections that a pod still got after its deletion took effect show how long its window was"
+        }
+        (_, false) => "Time at which each lost request was begun, since its pod's deletion took effect",
+    };
+    let mut parts = vec![what.to_owned()];
     if series.hidden > 0 {
         parts.push(format!(
             "the {} pods that lost most, of {}",
@@ -423,7 +429,7 @@ mod tests {
             }
         }
         assert!(series.from_s < 0.0 && series.to_s > 0.16, "{series:?}");
-        assert_eq!(title(&analysis), "24 of 9,000 requests dropped, all within 0.118 s of a pod's deletion");
+        assert_eq!(title(&analysis), "24 of 9,000 requests dropped, all within 0.141 s of a pod's deletion");
     }
 
     #[test]
