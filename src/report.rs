@@ -68,7 +68,7 @@ pub fn charts(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
 ///
 /// # Errors
 ///
-/// As [`charts`].
+/// As [`charts()`].
 pub fn all(analysis: &Analysis) -> Result<Vec<ReportFile>, ChartError> {
     let charts = charts(analysis)?;
     let file = |path: &str, bytes| ReportFile { path: path.to_owned(), bytes };

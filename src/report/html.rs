@@ -173,9 +173,6 @@ fn windows(page: &mut String, result: &RunResult) {
     ];
     let note = "How long new connections still went to a pod that was going away, in seconds.";
     table(page, "Endpoint-propagation windows", note, &columns, rows);
-    for why in words::censored(&result.terminations) {
-        let _ = writeln!(page, "<p>{}</p>", escape(&words::sentence(&why)));
-    }
 }
 
 fn terminations(page: &mut String, all: &[Termination]) {
@@ -183,8 +180,6 @@ fn terminations(page: &mut String, all: &[Termination]) {
         return;
     }
     let rows = all.iter().map(|t| {
-        let windows: Vec<String> =
-            t.windows.iter().map(|w| format!("{}: {}", w.consumer, words::window(w))).collect();
         let lost: Vec<String> = words::by_count(&t.requests.by_outcome)
             .iter()
             .map(|(o, n)| format!("{} {o}", count(*n)))
@@ -201,7 +196,7 @@ fn terminations(page: &mut String, all: &[Termination]) {
             Cell::number(count(t.requests.seen)),
             Cell::text(&lost.join(", ")),
             Cell::text(&causes.join(", ")),
-            Cell::text(&windows.join("; ")),
+            Cell::text(&words::longest_window(t).map_or_else(|| NONE.to_owned(), words::window)),
             Cell::number(format!("{} s", seconds(t.t0_uncertainty_s))),
             Cell::number(t.dead_seconds.map_or_else(|| NONE.to_owned(), |v| format!("{} s", seconds(v)))),
             Cell::number(t.exit_code.map_or_else(|| NONE.to_owned(), |code| code.to_string())),
@@ -223,6 +218,29 @@ fn terminations(page: &mut String, all: &[Termination]) {
     let note = "t0 is when the deletion took effect; it is known within the time given. Dead time: dropped new connections divided by the rate at which \
                 the pod got new connections before.";
     table(page, "Terminations", note, &columns, rows);
+
+    let rows = all.iter().flat_map(|t| t.windows.iter().map(move |w| (t, w))).map(|(t, w)| {
+        vec![
+            Cell::head(&t.pod),
+            Cell::text(&w.consumer),
+            Cell::number(seconds(w.lower_s)),
+            Cell::number(w.upper_s.map_or_else(|| NONE.to_owned(), seconds)),
+            Cell::text(w.censored.as_deref().unwrap_or_default()),
+            Cell::number(count(w.late_arrivals)),
+            Cell::number(plain(w.rate_before)),
+        ]
+    });
+    let columns = [
+        "pod",
+        "consumer",
+        "lower bound",
+        "upper bound",
+        "censored because",
+        "late arrivals",
+        "new connections/s before",
+    ];
+    let note = "Seconds since t0. Late arrivals: new connections that came after t0.";
+    table(page, "Window of each termination", note, &columns, rows);
 
     let shown: Vec<(Stage, &str)> =
         STAGES.into_iter().filter(|(stage, _)| all.iter().any(|t| t.timeline.contains_key(stage))).collect();

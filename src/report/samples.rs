@@ -133,15 +133,8 @@ pub(super) fn rollout() -> Analysis {
             timeouts_after: 0.23,
             ..Shape::NAIVE
         };
-        run.terminate(
-            at,
-            &format!(
-                "frontend-6f9bb7d8c9-{}",
-                ["qk2vx", "m4tzd", "9wxlp", "hn7cs"][(i % 4) as usize].replace('x', &i.to_string())
-            ),
-            Mode::Rollout,
-            &shape,
-        );
+        let pod = format!("frontend-6f9bb7d8c9-{:05x}", 0x2b7f1 + i * 0x11c3);
+        run.terminate(at, &pod, Mode::Rollout, &shape);
     }
     run.finish()
 }

@@ -404,15 +404,3 @@ fn meets(value: &Value, schema: &Value, root: &Value, at: &str) -> Result<(), St
     }
     Ok(())
 }
-#[test]
-fn write_pictures() {
-    let dir = std::path::Path::new("/tmp/fontw/out");
-    for (name, analysis) in every_sample() {
-        for file in all(&analysis).unwrap() {
-            let path = dir.join(name).join(&file.path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, file.bytes).unwrap();
-        }
-        std::fs::write(dir.join(name).join("out.txt"), plain_text(&analysis)).unwrap();
-    }
-}

@@ -99,6 +99,7 @@ fn series(analysis: &Analysis) -> Series {
         start = start.min(t);
     }
     let marks: Vec<f64> = order.iter().flat_map(|&i| stages(i).map(|m| m.0)).collect();
+    start = marks.iter().copied().filter(|t| t.abs() <= near).fold(start, f64::min);
     let (to_s, left_out_s) = right_end(end, &marks);
     let shown_to_s = left_out_s.map_or(to_s, |b| b.from);
     let from_s = (start * 1.05).min(-0.04 * shown_to_s);
@@ -245,7 +246,7 @@ fn legend(series: &Series) -> Vec<Key> {
         series.panels.iter().flat_map(|p| p.bins.values()).flat_map(|bin| bin.keys().copied()).collect();
     let mut keys: Vec<Key> = outcomes.into_iter().map(Key::outcome).collect();
     if series.panels.iter().any(|p| !p.late.is_empty()) {
-        keys.push(Key::Tick("answered, on a new connection".into(), palette::ANSWERED));
+        keys.push(Key::Tick("answered, on a new connection".into(), palette::ANSWERED_MARK));
     }
     if !series.panels.is_empty() {
         keys.push(Key::Window("window: new connections still came".into()));
@@ -288,7 +289,7 @@ fn draw_panel(
             (x.px(at), rug.top + 3.0),
             (x.px(at), rug.bottom - 2.0),
             2.0,
-            palette::ANSWERED,
+            palette::ANSWERED_MARK,
             Dash::Solid,
         );
     }
@@ -324,13 +325,10 @@ fn draw_panel(
 fn labels(panel: &Panel, x: &Axis) -> Vec<(f64, String)> {
     let mut labels: Vec<(f64, String)> = Vec::new();
     for &(at, i) in &panel.marks {
+        let text = format!("{} {}", MARKS[i].1, seconds_unit(at));
         match labels.last_mut() {
-            Some((px, label)) if x.px(at) - *px < 2.0 => {
-                let names =
-                    label.rsplit_once(' ').and_then(|(rest, _)| rest.rsplit_once(' ')).map_or("", |s| s.0);
-                *label = format!("{names}, {} {}", MARKS[i].1, seconds_unit(at));
-            }
-            _ => labels.push((x.px(at), format!("{} {}", MARKS[i].1, seconds_unit(at)))),
+            Some((px, label)) if x.px(at) - *px < 2.0 => *label = format!("{label}, {text}"),
+            _ => labels.push((x.px(at), text)),
         }
     }
     labels

@@ -27,7 +27,9 @@ const PURPLE: RGBColor = RGBColor(204, 121, 167);
 const BLACK: RGBColor = RGBColor(40, 40, 40);
 
 /// Requests that were answered.
-pub(super) const ANSWERED: RGBColor = RGBColor(96, 118, 130);
+pub(super) const ANSWERED: RGBColor = RGBColor(158, 174, 183);
+/// Single answered requests, as thin marks.
+pub(super) const ANSWERED_MARK: RGBColor = RGBColor(60, 82, 94);
 /// Steady state, in the latency chart.
 pub(super) const STEADY: RGBColor = SKY;
 /// Steady state, for lines and text.
