@@ -279,6 +279,27 @@ fn charts_are_drawn_of_an_analysis_that_holds_nothing() {
     assert_eq!(charts(&analysis).unwrap().len(), 3);
 }
 
+#[test]
+fn numbers_that_are_none_break_no_form() {
+    let mut analysis = samples::naive_exit();
+    let [t0, t1, t2] = &mut analysis.result.terminations[..] else { panic!("three terminations") };
+    t0.windows[0].upper_s = Some(f64::INFINITY);
+    t1.windows[0].lower_s = f64::NAN;
+    t2.t0_s = f64::NAN;
+    t2.timeline.insert(Stage::AppExited, f64::NAN);
+    analysis.result.latency_ms.steady.p99 = f64::NAN;
+    analysis.result.windows_s[0].max = Some(f64::INFINITY);
+    analysis.result.load.duration_s = f64::INFINITY;
+    analysis.charts.end_s = f64::INFINITY;
+    analysis.charts.drops[0].begun_s = f64::NAN;
+    analysis.charts.seconds[3].p99_ms = Some(f64::NAN);
+    analysis.charts.latency.steady[0].to_ms = f64::INFINITY;
+    assert_eq!(charts(&analysis).unwrap().len(), 3);
+    for text in [plain_text(&analysis), markdown(&analysis), html(&analysis, &[])] {
+        assert!(!text.contains("NaN") && !text.contains("inf ") && !text.contains("inf<"), "{text}");
+    }
+}
+
 const SCHEMA: &str = include_str!("../../docs/result.schema.json");
 
 #[test]

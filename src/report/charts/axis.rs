@@ -32,9 +32,10 @@ const BEFORE_BREAK: f64 = 0.7;
 const BREAK_PX: f64 = 18.0;
 
 impl Axis {
-    /// A linear scale. An empty range is widened.
+    /// A linear scale. A range that is empty or has no end becomes one of length 1.
     pub(super) fn linear(from: f64, to: f64, start_px: f64, end_px: f64) -> Self {
-        let to = if to > from { to } else { from + 1.0 };
+        let from = if from.is_finite() { from } else { 0.0 };
+        let to = if to.is_finite() && to > from { to } else { from + 1.0 };
         Self { from, to, start_px, end_px, kind: Kind::Linear }
     }
 
@@ -43,10 +44,10 @@ impl Axis {
         Self { from, to, start_px, end_px, kind: Kind::Broken(left_out) }
     }
 
-    /// A logarithmic scale over positive values. An empty range is widened.
+    /// A logarithmic scale over positive values. A range that is empty or has no end becomes a factor of 10.
     pub(super) fn log(from: f64, to: f64, start_px: f64, end_px: f64) -> Self {
         let from = from.max(1e-6);
-        let to = if to > from { to } else { from * 10.0 };
+        let to = if to.is_finite() && to > from { to } else { from * 10.0 };
         Self { from, to, start_px, end_px, kind: Kind::Log }
     }
 
@@ -171,7 +172,9 @@ mod tests {
         assert_eq!([axis.px(-1.0), axis.px(1.0), axis.px(3.0), axis.px(9.0)], [100.0, 300.0, 500.0, 500.0]);
         let log = Axis::log(0.1, 1000.0, 0.0, 400.0);
         assert!((log.px(1.0) - 100.0).abs() < 1e-6 && (log.px(100.0) - 300.0).abs() < 1e-6);
-        assert!(Axis::linear(2.0, 2.0, 0.0, 1.0).px(2.5).is_finite());
+        for to in [2.0, f64::INFINITY, f64::NAN] {
+            assert!((Axis::linear(2.0, to, 0.0, 1.0).px(2.5) - 0.5).abs() < 1e-9);
+        }
     }
 
     #[test]

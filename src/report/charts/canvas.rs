@@ -151,12 +151,9 @@ impl Canvas {
             Dash::Mixed => &[10.0, 4.0, 2.5, 4.0],
         };
         let (left, top) = (from.0.min(to.0), from.1.min(to.1));
-        let mut at = 0.0;
-        for (i, step) in steps.iter().cycle().enumerate() {
-            if at >= length {
-                break;
-            }
-            let end = (at + step).min(length);
+        let (mut at, mut i) = (0.0, 0);
+        while at < length {
+            let end = (at + steps[i % steps.len()]).min(length);
             if i % 2 == 0 {
                 let rect = if upright {
                     Rect { left: left - half, right: left + half, top: top + at, bottom: top + end }
@@ -166,6 +163,7 @@ impl Canvas {
                 self.fill(rect, color, Pattern::Plain);
             }
             at = end;
+            i += 1;
         }
     }
 

@@ -73,7 +73,8 @@ fn series(analysis: &Analysis) -> Series {
     order.sort_unstable();
 
     let windows = order.iter().filter_map(|&i| words::longest_window(&all[i]));
-    let window_end = windows.map(|w| w.upper_s.unwrap_or(0.0).max(w.lower_s)).fold(0.0, f64::max);
+    let bounds = windows.flat_map(|w| [Some(w.lower_s), w.upper_s]).flatten().filter(|t| t.is_finite());
+    let window_end = bounds.fold(0.0, f64::max);
     let near = (3.0 * window_end).max(NEAR_S);
     let offsets = |panel: usize| {
         let since = all[panel].t0_s;

@@ -25,7 +25,8 @@ fn series(analysis: &Analysis) -> Option<Series> {
     let latency = &analysis.charts.latency;
     let filled = || latency.steady.iter().chain(&latency.disrupted).filter(|b| b.count > 0);
     let per_decade = f64::from(PER_DECADE);
-    let edge = |ms: f64| ms.max(0.01).log10() * per_decade;
+    // A hundredth of a millisecond to a day is all that can be.
+    let edge = |ms: f64| ms.clamp(0.01, 1e8).log10() * per_decade;
     let first = filled().map(|b| edge(b.from_ms)).reduce(f64::min)?.floor() - 1.0;
     let last = filled().map(|b| edge(b.to_ms)).reduce(f64::max)?.ceil() + 1.0;
     let bars = bar_index(last - first);
