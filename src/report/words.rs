@@ -31,12 +31,13 @@ pub(super) fn whereabouts(result: &RunResult) -> Option<String> {
     let hit = result.terminations.iter().filter(|t| t.requests.dropped > 0).count();
     let whose = match (hit, result.terminations.len()) {
         (1, _) => "the endpoint-propagation window of one terminating pod".to_owned(),
-        (n, of) if len(of) == len(n) => format!("the endpoint-propagation windows of the {n} pods"),
+        (n, of) if n == of => format!("the endpoint-propagation windows of the {n} pods"),
         (n, of) => format!("the endpoint-propagation windows of {n} of the {of} pods"),
     };
     match (dropped, in_window, outside_window) {
         (0, ..) => None,
         (1, 1, 0) => Some(format!("It fell into {whose}.")),
+        (1, ..) => Some("It fell outside every endpoint-propagation window.".to_owned()),
         (_, all, 0) => Some(format!("All {} fell into {whose}.", count(all))),
         (_, 0, _) => {
             Some("None of them fell into the endpoint-propagation window of a terminating pod.".to_owned())
