@@ -1,1 +1,89 @@
 //! Analysis to bytes: text, JSON, Markdown, HTML, PNG. Pure.
+//!
+//! Every form says the same in its own way; the sentences that they share are in
+//! `words`, the numbers' looks in `format`. Nothing here reads or writes a file,
+//! measures, or judges: the caller stores the bytes, [`crate::analysis`] has made
+//! the numbers and [`crate::gate`] the checks.
+
+mod charts;
+mod format;
+mod html;
+mod markdown;
+#[cfg(test)]
+mod samples;
+mod text;
+mod words;
+
+pub use charts::{Chart, ChartError};
+pub use text::TextOptions;
+
+use crate::analysis::Analysis;
+use crate::analysis::model::RunResult;
+
+/// One file of a report.
+#[derive(Clone, Debug)]
+pub struct ReportFile {
+    /// Its path inside the run directory, such as `charts/drops.png`.
+    pub path: String,
+    /// Its contents.
+    pub bytes: Vec<u8>,
+}
+
+/// The summary for a terminal: the answer first, then what it rests on.
+pub fn text(analysis: &Analysis, options: &TextOptions) -> String {
+    text::render(&analysis.result, options)
+}
+
+/// `result.json`, as `docs/result.schema.json` describes it.
+///
+/// # Panics
+///
+/// Never: the result holds nothing that JSON cannot.
+pub fn json(result: &RunResult) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec_pretty(result).expect("plain data with names as keys");
+    bytes.push(b'\n');
+    bytes
+}
+
+/// `summary.md`, which fits the job summary of a CI system.
+pub fn markdown(analysis: &Analysis) -> String {
+    markdown::render(&analysis.result)
+}
+
+/// `report.html`: one file that needs no other, with the charts inside.
+pub fn html(analysis: &Analysis, charts: &[Chart]) -> String {
+    html::render(&analysis.result, charts)
+}
+
+/// The charts.
+///
+/// # Errors
+///
+/// None that an analysis can cause; see [`ChartError`].
+pub fn charts(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
+    charts::draw(analysis)
+}
+
+/// Every file of the report: `result.json`, `summary.md`, `report.html` and `charts/*.png`.
+///
+/// # Errors
+///
+/// As [`charts()`].
+pub fn all(analysis: &Analysis) -> Result<Vec<ReportFile>, ChartError> {
+    let charts = charts(analysis)?;
+    let file = |path: &str, bytes| ReportFile { path: path.to_owned(), bytes };
+    let mut files = vec![
+        file("result.json", json(&analysis.result)),
+        file("summary.md", markdown(analysis).into_bytes()),
+        file("report.html", html(analysis, &charts).into_bytes()),
+    ];
+    files.extend(
+        charts
+            .into_iter()
+            .map(|chart| ReportFile { path: format!("charts/{}", chart.name), bytes: chart.png }),
+    );
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,302 @@
+//! The run from its beginning to its end: answered and dropped requests a second, and response times.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::axis::Axis;
+use super::canvas::{Canvas, Dash, Pattern, Rect};
+use super::frame::{self, Key, LEFT, RIGHT, SMALL, WIDTH, bold};
+use super::{Chart, ChartError, palette};
+use crate::analysis::Analysis;
+use crate::analysis::model::{RunResult, Second};
+use crate::record::Outcome;
+use crate::report::format::{count, counted, either, len, seconds_unit};
+use crate::report::words;
+
+const HEIGHT: u32 = 900;
+/// Columns at most; longer runs are drawn in steps of several seconds.
+const COLUMNS: usize = 300;
+
+/// What the chart plots.
+#[derive(Debug, PartialEq)]
+struct Series {
+    /// Length of a column, in seconds.
+    step_s: f64,
+    columns: Vec<Second>,
+    end_s: f64,
+    /// When each pod's deletion took effect, and its name, in order of time.
+    disruptions: Vec<(f64, String)>,
+}
+
+fn series(analysis: &Analysis) -> Series {
+    let seconds = &analysis.charts.seconds;
+    let per_column = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600]
+        .into_iter()
+        .find(|n| seconds.len().div_ceil(*n) <= COLUMNS)
+        .unwrap_or(7200);
+    let mut columns: Vec<Second> = Vec::new();
+    for (i, second) in seconds.iter().enumerate() {
+        if i % per_column == 0 {
+            columns.push(second.clone());
+        } else if let Some(column) = columns.last_mut() {
+            merge(column, second);
+        }
+    }
+    let mut disruptions: Vec<(f64, String)> =
+        analysis.result.terminations.iter().map(|t| (t.t0_s, t.pod.clone())).collect();
+    disruptions.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let last = seconds.last().map_or(0.0, |s| s.at_s + 1.0);
+    Series { step_s: per_column as f64, columns, end_s: analysis.charts.end_s.max(last), disruptions }
+}
+
+/// Adds a second to a column. Percentiles cannot be merged: the largest stands for all.
+fn merge(column: &mut Second, second: &Second) {
+    column.ok += second.ok;
+    column.other += second.other;
+    for (&outcome, &n) in &second.dropped {
+        *column.dropped.entry(outcome).or_default() += n;
+    }
+    column.p50_ms = larger(column.p50_ms, second.p50_ms);
+    column.p99_ms = larger(column.p99_ms, second.p99_ms);
+}
+
+fn larger(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.max(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+fn title(result: &RunResult, series: &Series) -> String {
+    let hit = len(series.columns.iter().filter(|s| !s.dropped.is_empty()).count());
+    let run = format!("{} of the run", seconds_unit(series.end_s));
+    match (result.requests.dropped, result.terminations.len()) {
+        (0, 0) => format!("No request dropped and no pod gone in {run}"),
+        (0, n) => format!("No request dropped in {run}, in which {} went away", counted(len(n), "pod")),
+        (n, pods) => {
+            let steps = if series.step_s > 1.0 {
+                format!("{} of {}", counted(hit, "step"), seconds_unit(series.step_s))
+            } else {
+                counted(hit, "second")
+            };
+            let (lost, verb) = (counted(n, "request"), either(n, "was", "were"));
+            match pods {
+                0 => format!("{lost} {verb} dropped in {steps} of the run; no pod went away"),
+                pods => format!(
+                    "{lost} {verb} dropped in {steps} of the run; {} went away",
+                    counted(len(pods), "pod")
+                ),
+            }
+        }
+    }
+}
+
+pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
+    let series = series(analysis);
+    let result = &analysis.result;
+    let title = title(result, &series);
+    let subtitle = match series.step_s {
+        s if s > 1.0 => format!(
+            "Requests by intended send time, in steps of {s} s; response times are the largest of the step's seconds"
+        ),
+        _ => "Requests by intended send time, second by second; dashed: a pod's deletion took effect"
+            .to_owned(),
+    };
+    let mut canvas = Canvas::new(WIDTH, HEIGHT)?;
+    let top = frame::head(&mut canvas, result, &title, &subtitle, &legend(&series))?;
+    let bottom = f64::from(HEIGHT) - 100.0;
+    let full = Rect { left: LEFT, top, right: RIGHT, bottom };
+    if series.columns.is_empty() {
+        frame::message(&mut canvas, full, "No request was recorded.");
+    } else {
+        draw_plots(&mut canvas, &series, full)?;
+    }
+    frame::foot(&mut canvas, result, HEIGHT);
+    let alt = format!("Requests answered and dropped over the run, and response times. {title}.");
+    Ok(Chart { name: "timeline.png", title, alt, png: canvas.into_png()? })
+}
+
+fn legend(series: &Series) -> Vec<Key> {
+    let outcomes: BTreeSet<Outcome> = series.columns.iter().flat_map(|s| s.dropped.keys().copied()).collect();
+    let mut keys = vec![Key::Area("answered".into(), palette::ANSWERED, Pattern::Plain)];
+    if series.columns.iter().any(|s| s.other > 0) {
+        keys.push(Key::Area("app error, not sent or cancelled".into(), palette::GRID, Pattern::Rising));
+    }
+    keys.extend(outcomes.into_iter().map(Key::outcome));
+    keys.push(Key::Line("response time p99".into(), palette::STEADY_DARK, 3));
+    keys.push(Key::Line("response time p50".into(), palette::STEADY, 3));
+    keys
+}
+
+fn draw_plots(canvas: &mut Canvas, series: &Series, full: Rect) -> Result<(), ChartError> {
+    const LABELS: f64 = 56.0;
+    const GAP: f64 = 34.0;
+    let x = Axis::linear(0.0, series.end_s, LEFT, RIGHT);
+    let usable = full.bottom - full.top - LABELS - 2.0 * GAP;
+    let answered = Rect { top: full.top + LABELS, bottom: full.top + LABELS + usable * 0.26, ..full };
+    let dropped = Rect { top: answered.bottom + GAP, bottom: answered.bottom + GAP + usable * 0.44, ..full };
+    let latency = Rect { top: dropped.bottom + GAP, ..full };
+    let per = if series.step_s > 1.0 {
+        format!("per {}", seconds_unit(series.step_s))
+    } else {
+        "per second".into()
+    };
+
+    let ticks = x.ticks(15);
+    for plot in [answered, dropped, latency] {
+        frame::x_grid(canvas, plot, &ticks, &x);
+    }
+    let rest = |s: &Second| BTreeMap::from([(Outcome::Ok, s.ok), (Outcome::NotSent, s.other)]);
+    draw_columns(canvas, series, answered, &x, &format!("answered {per}"), rest);
+    draw_columns(canvas, series, dropped, &x, &format!("dropped {per}"), |s| s.dropped.clone());
+    draw_latency(canvas, series, latency, &x)?;
+    for plot in [answered, dropped, latency] {
+        for (at, _) in &series.disruptions {
+            canvas.rule((x.px(*at), plot.top), (x.px(*at), plot.bottom), 1.5, palette::INK, Dash::Dashed);
+        }
+    }
+    draw_names(canvas, series, full.top, &x);
+    for plot in [answered, dropped] {
+        frame::x_axis(canvas, plot, &ticks, &x, None);
+    }
+    frame::x_axis(canvas, latency, &ticks, &x, Some("seconds since the load began"));
+    Ok(())
+}
+
+fn draw_columns(
+    canvas: &mut Canvas,
+    series: &Series,
+    plot: Rect,
+    x: &Axis,
+    name: &str,
+    stack: impl Fn(&Second) -> BTreeMap<Outcome, u64>,
+) {
+    let most = series.columns.iter().map(|s| stack(s).values().sum::<u64>()).max().unwrap_or(0);
+    let y = Axis::linear(0.0, most.max(2) as f64 * 1.05, plot.bottom, plot.top);
+    frame::y_grid(canvas, plot, &y.whole_ticks(6), &y);
+    for column in &series.columns {
+        let left = x.px(column.at_s);
+        let right = x.px(column.at_s + series.step_s);
+        let gap = if right - left > 6.0 { 1.0 } else { 0.0 };
+        let mut height = 0;
+        for (outcome, n) in stack(column).into_iter().filter(|(_, n)| *n > 0) {
+            let (color, pattern) = match outcome {
+                Outcome::NotSent => (palette::GRID, Pattern::Rising),
+                outcome => palette::outcome(outcome),
+            };
+            // Never thinner than can be seen: one failure among many must not vanish.
+            let bottom = y.px(height as f64);
+            let top = y.px((height + n) as f64).min(bottom - 2.0);
+            canvas.fill(
+                Rect { left: left + gap, right: right.max(left + 1.0) - gap, top, bottom },
+                color,
+                pattern,
+            );
+            height += n;
+        }
+    }
+    canvas.text(plot.left, plot.top - 9.0, name, &bold(SMALL));
+    if most == 0 {
+        frame::message(canvas, plot, "none");
+    }
+}
+
+fn draw_latency(canvas: &mut Canvas, series: &Series, plot: Rect, x: &Axis) -> Result<(), ChartError> {
+    let values = || {
+        series
+            .columns
+            .iter()
+            .flat_map(|s| [s.p50_ms, s.p99_ms])
+            .flatten()
+            .filter(|v| v.is_finite() && *v > 0.0)
+    };
+    canvas.text(plot.left, plot.top - 9.0, "response time in ms (logarithmic)", &bold(SMALL));
+    let (Some(least), Some(most)) = (values().reduce(f64::min), values().reduce(f64::max)) else {
+        frame::message(canvas, plot, "no request was answered");
+        return Ok(());
+    };
+    let y = Axis::log(least * 0.8, (most * 1.3).max(least * 4.0), plot.bottom, plot.top);
+    frame::y_grid(canvas, plot, &y.ticks(6), &y);
+    for (line, color) in [palette::STEADY, palette::STEADY_DARK].into_iter().enumerate() {
+        let value = |s: &Second| [s.p50_ms, s.p99_ms][line];
+        // A second without an answered request interrupts the line.
+        for run in series.columns.split(|s| value(s).is_none()) {
+            let points: Vec<(f64, f64)> = run
+                .iter()
+                .filter_map(|s| Some((s.at_s, value(s)?)))
+                .flat_map(|(at, v)| [(x.px(at), y.px(v)), (x.px(at + series.step_s), y.px(v))])
+                .collect();
+            if !points.is_empty() {
+                canvas.path(&points, 3, color)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The names of the pods that went away, in a row of their own above the plots.
+fn draw_names(canvas: &mut Canvas, series: &Series, top: f64, x: &Axis) {
+    for (at, _) in &series.disruptions {
+        canvas.rule((x.px(*at), top + 4.0), (x.px(*at), top + 24.0), 1.5, palette::INK, Dash::Solid);
+    }
+    for (left, name) in names(canvas, &series.disruptions, x) {
+        canvas.text(left, top + 18.0, &name, &SMALL);
+    }
+}
+
+/// Whole names where they fit, else short ones, those too close together counted in one.
+fn names(canvas: &Canvas, disruptions: &[(f64, String)], x: &Axis) -> Vec<(f64, String)> {
+    let whole: Vec<(f64, String)> =
+        disruptions.iter().map(|(at, pod)| (x.px(*at) + 6.0, pod.clone())).collect();
+    let end = |name: &(f64, String)| name.0 + canvas.text_width(&name.1, &SMALL) + 12.0;
+    let next = whole.iter().skip(1).map(|name| name.0).chain([f64::from(WIDTH)]);
+    if whole.iter().zip(next).all(|(name, next)| end(name) <= next) {
+        return whole;
+    }
+    const NAME_PX: f64 = 110.0;
+    // The first of each group gives its name; the text stands right of the last.
+    let mut groups: Vec<(f64, &str, u64)> = Vec::new();
+    for (at, pod) in disruptions {
+        let left = x.px(*at) + 6.0;
+        match groups.last_mut() {
+            Some((last, _, more)) if left < *last + NAME_PX => {
+                *last = left;
+                *more += 1;
+            }
+            _ => groups.push((left, words::short_pod(pod), 0)),
+        }
+    }
+    let name = |pod: &str, more| if more == 0 { pod.to_owned() } else { format!("{pod} +{}", count(more)) };
+    groups
+        .into_iter()
+        .map(|(left, pod, more)| (left, canvas.fit(&name(pod, more), &SMALL, NAME_PX - 12.0)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::samples;
+
+    #[test]
+    fn the_columns_hold_every_request() {
+        let analysis = samples::naive_exit();
+        let series = series(&analysis);
+        assert!((series.step_s - 1.0).abs() < f64::EPSILON);
+        let ok: u64 = series.columns.iter().map(|s| s.ok).sum();
+        let dropped: u64 = series.columns.iter().flat_map(|s| s.dropped.values()).sum();
+        assert_eq!((ok, dropped), (analysis.result.requests.ok, analysis.result.requests.dropped));
+        assert_eq!(series.disruptions.len(), 3);
+    }
+
+    #[test]
+    fn a_long_run_is_drawn_in_steps_without_losing_a_request() {
+        let mut analysis = samples::quiet();
+        analysis.charts.seconds = (0..1000_u32)
+            .map(|i| Second { at_s: f64::from(i), ok: 10, p99_ms: Some(f64::from(i)), ..Second::default() })
+            .collect();
+        let series = series(&analysis);
+        assert!(series.columns.len() <= COLUMNS);
+        assert_eq!(series.columns.iter().map(|s| s.ok).sum::<u64>(), 10_000);
+        assert_eq!(series.columns[0].p99_ms, Some(series.step_s - 1.0));
+    }
+}

@@ -1,0 +1,427 @@
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::*;
+use crate::analysis::model::{Cause, Mode, Stage};
+use crate::record::Outcome;
+
+fn every_sample() -> [(&'static str, Analysis); 7] {
+    [
+        ("naive_exit", samples::naive_exit()),
+        ("prestop_sleep", samples::prestop_sleep()),
+        ("invalid", samples::invalid()),
+        ("partial", samples::partial()),
+        ("quiet", samples::quiet()),
+        ("rollout", samples::rollout()),
+        ("ten_thousand", samples::ten_thousand()),
+    ]
+}
+
+fn plain_text(analysis: &Analysis) -> String {
+    text(analysis, &TextOptions { files: Some("runs/one".into()), ..TextOptions::default() })
+}
+
+#[test]
+fn the_text_of_a_run_that_drops() {
+    insta::assert_snapshot!(plain_text(&samples::naive_exit()), @r"
+    24 of 9,000 requests were dropped as 3 pods went away.
+    All 24 fell into the endpoint-propagation windows of the 3 pods.
+      class  24 connect_refused: the connection was refused
+      cause  24 routed_to_dead_pod: routed to a pod that no longer accepted connections
+      run    rolldrop 0.1.0 · scenario naive-exit · 300 requests/s for 30 s · Kubernetes v1.36.2 ·
+             userspace dataplane · 2 nodes · 3 endpoints
+
+    TERMINATIONS   windows count from t0, when the deletion took effect
+      pod                  mode      dropped  window            t0 within  exit
+      web-7d4b9c6f5-2xkqp  isolated  8 of 17  0.118 to 0.160 s    0.011 s     0
+      web-7d4b9c6f5-m8zrt  isolated  9 of 18  0.141 to 0.183 s    0.011 s     0
+      web-7d4b9c6f5-vc4hd  isolated  7 of 16  0.098 to 0.140 s    0.011 s     0
+
+    ENDPOINT-PROPAGATION WINDOW   how long new connections still went to a pod that was going away
+      service web (service proxy of this host): at least 0.098 to 0.141 s, depending on the pod, and at
+      most 0.183 s (3 pods, isolated; median of the upper bounds 0.161 s)
+
+    PRESTOP SLEEP   for pods that end one at a time
+      No recommendation from this run.
+      3 terminations are too few for 90 % coverage at 95 % confidence.
+      At 95 % confidence, 3 terminations speak for 36.8 % of future ones; 90 % takes 26 more.
+      A preStop sleep of 1 s would have covered every window seen (a fact, no recommendation).
+          lifecycle: {preStop: {sleep: {seconds: 1}}}   # per container
+
+    LATENCY   response time of answered requests, from the intended send time
+                                   requests          p50          p99          max
+      steady                          8,100      1.21 ms      4.43 ms      24.6 ms
+      while a pod went away             720      1.94 ms      7.09 ms      39.4 ms
+      longest time without any answered request: 0.041 s
+
+    FINDINGS
+      error    24 new connections went to pods that no longer accepted any.
+               The app exits on SIGTERM, about 0.08 s before the Service stops routing to it.
+               Keep serving while endpoints propagate: lifecycle: {preStop: {sleep: {seconds: 1}}}
+      info     3 terminations are few.
+               A bound with 95 % confidence rests on the number of terminations, not of requests.
+               Repeat the run with more terminations.
+
+    CHECKS
+      pass          dropped.min: observed 24, limit at least 1
+
+    VALID: the generator kept its schedule and no recorder lost anything
+      0 of 9,000 requests not sent (0 %); send lag p99 0.41 ms, max 2.31 ms
+    Report: runs/one/report.html, charts in runs/one/charts
+    ");
+}
+
+#[test]
+fn the_text_of_a_run_without_a_drop() {
+    insta::assert_snapshot!(plain_text(&samples::prestop_sleep()), @r"
+    0 of 9,000 requests were dropped as 3 pods went away.
+      run    rolldrop 0.1.0 · scenario prestop-sleep · 300 requests/s for 30 s · Kubernetes v1.36.2 ·
+             userspace dataplane · 2 nodes · 3 endpoints
+
+    TERMINATIONS   windows count from t0, when the deletion took effect
+      pod                  mode      dropped  window            t0 within  exit
+      web-59c7d8b44-7hqwn  isolated   0 of 9  0.126 to 0.168 s    0.011 s     0
+      web-59c7d8b44-fx2lk  isolated   0 of 9  0.126 to 0.168 s    0.011 s     0
+      web-59c7d8b44-zzd9s  isolated   0 of 9  0.126 to 0.168 s    0.011 s     0
+
+    ENDPOINT-PROPAGATION WINDOW   how long new connections still went to a pod that was going away
+      service web (service proxy of this host): at least 0.126 s and at most 0.168 s (3 pods, isolated;
+      median of the upper bounds 0.168 s)
+
+    PRESTOP SLEEP   for pods that end one at a time
+      No recommendation from this run.
+      3 terminations are too few for 90 % coverage at 95 % confidence.
+      At 95 % confidence, 3 terminations speak for 36.8 % of future ones; 90 % takes 26 more.
+      A preStop sleep of 1 s would have covered every window seen (a fact, no recommendation).
+          lifecycle: {preStop: {sleep: {seconds: 1}}}   # per container
+
+    LATENCY   response time of answered requests, from the intended send time
+                                   requests          p50          p99          max
+      steady                          8,100      1.21 ms      4.43 ms      24.6 ms
+      while a pod went away             720      1.94 ms      7.09 ms      39.4 ms
+      longest time without any answered request: 0.041 s
+
+    CHECKS
+      pass          dropped.max: observed 0, limit at most 0
+      inconclusive  windows.max: observed 0.126 to 0.168 s, limit at most 0.15 s; the limit lies between
+                    the bounds
+
+    VALID: the generator kept its schedule and no recorder lost anything
+      0 of 9,000 requests not sent (0 %); send lag p99 0.41 ms, max 2.31 ms
+    Report: runs/one/report.html, charts in runs/one/charts
+    ");
+}
+
+#[test]
+fn the_text_of_a_partial_run() {
+    insta::assert_snapshot!(plain_text(&samples::partial()), @r"
+    PARTIAL MEASUREMENT: the run ended early; the numbers cover only what was recorded. Interrupted 8 s
+    into the run.
+
+    1 of 400 requests was dropped as 1 pod went away.
+    It fell into the endpoint-propagation window of one terminating pod.
+      class  1 connect_refused: the connection was refused
+      cause  1 routed_to_dead_pod: routed to a pod that no longer accepted connections
+      run    rolldrop 0.1.0 · scenario shop · 50 requests/s for 8 s · Kubernetes v1.36.2 · userspace
+             dataplane · 2 nodes · 3 endpoints
+
+    TERMINATIONS   windows count from t0, when the deletion took effect
+      pod         mode   dropped  window            t0 within  exit
+      checkout-0  other  1 of 10  at least 0.200 s    0.011 s     –
+
+    ENDPOINT-PROPAGATION WINDOW   how long new connections still went to a pod that was going away
+      service web (service proxy of this host): at least 0.200 s and no upper bound could be set (1 pod,
+      other; 1 of 1 not fully bounded)
+      1 window could not be bounded fully: the pod exited while new connections still came
+
+    PRESTOP SLEEP   for pods that end in another way
+      No recommendation from this run.
+      The only window is censored.
+      At 95 % confidence, 1 termination speaks for 5.0 % of future ones; 90 % takes 28 more.
+
+    LATENCY   response time of answered requests, from the intended send time
+                                   requests          p50          p99          max
+      steady                            360      1.21 ms      4.43 ms      24.6 ms
+      while a pod went away             240      1.94 ms      7.09 ms      39.4 ms
+      longest time without any answered request: 0.041 s
+
+    PARTIAL: the run ended early; the numbers cover only what was recorded
+      because  interrupted 8 s into the run
+      0 of 400 requests not sent (0 %); send lag p99 0.41 ms, max 2.31 ms
+    Report: runs/one/report.html, charts in runs/one/charts
+    ");
+}
+
+#[test]
+fn the_text_of_a_run_in_which_nothing_happened() {
+    insta::assert_snapshot!(plain_text(&samples::quiet()), @r"
+    0 of 4,000 requests were dropped; no pod went away meanwhile.
+      run    rolldrop 0.1.0 · scenario watch · 200 requests/s for 20 s · Kubernetes v1.36.2 · userspace
+             dataplane · 2 nodes · 3 endpoints
+
+    LATENCY   response time of answered requests, from the intended send time
+                                   requests          p50          p99          max
+      steady                          3,600      1.21 ms      4.43 ms      24.6 ms
+      longest time without any answered request: 0.041 s
+
+    VALID: the generator kept its schedule and no recorder lost anything
+      0 of 4,000 requests not sent (0 %); send lag p99 0.41 ms, max 2.31 ms
+    Report: runs/one/report.html, charts in runs/one/charts
+    ");
+}
+
+#[test]
+fn an_invalid_run_says_so_first_and_last() {
+    let text = plain_text(&samples::invalid());
+    assert!(text.starts_with("INVALID MEASUREMENT: do not use these numbers. Send lag p99 412 ms"), "{text}");
+    assert!(text.contains("\nINVALID: do not use these numbers\n  because  send lag p99"), "{text}");
+}
+
+#[test]
+fn the_text_fits_its_width_and_shows_no_broken_number() {
+    for (name, analysis) in every_sample() {
+        for width in [80, 100] {
+            let text = text(&analysis, &TextOptions { width, ..TextOptions::default() });
+            for line in text.lines() {
+                assert!(line.chars().count() <= width, "{name}: {line}");
+                assert_eq!(line, line.trim_end(), "{name}");
+            }
+            assert!(!text.contains("NaN") && !text.contains("inf "), "{name}: {text}");
+            assert!(!text.contains('\u{1b}'), "{name}: coloured without being asked");
+        }
+    }
+}
+
+#[test]
+fn colour_changes_nothing_but_colour() {
+    let analysis = samples::prestop_sleep();
+    let colored = text(&analysis, &TextOptions { color: true, ..TextOptions::default() });
+    let mut stripped = String::new();
+    let mut rest = colored.as_str();
+    while let Some((before, after)) = rest.split_once('\u{1b}') {
+        stripped.push_str(before);
+        rest = after.split_once('m').unwrap().1;
+    }
+    stripped.push_str(rest);
+    assert_eq!(stripped, text(&analysis, &TextOptions::default()));
+    assert_ne!(stripped, colored);
+}
+
+#[test]
+fn a_result_reads_back_from_its_json() {
+    for (name, analysis) in every_sample() {
+        let read: RunResult = serde_json::from_slice(&json(&analysis.result)).unwrap();
+        // Not compared as a whole: reading may change the last digit of a fraction.
+        assert_eq!(read.requests, analysis.result.requests, "{name}");
+        assert_eq!(read.verdict, analysis.result.verdict, "{name}");
+        assert_eq!(read.terminations.len(), analysis.result.terminations.len(), "{name}");
+    }
+}
+
+#[test]
+fn markdown_and_html_show_hostile_names_as_text() {
+    let mut analysis = samples::naive_exit();
+    analysis.result.scenario = "<script>alert(1)</script> a|b".into();
+    analysis.result.terminations[0].pod = "\"><img src=x>".into();
+    let html = html(&analysis, &[]);
+    assert!(!html.contains("<script") && !html.contains("<img"), "{html}");
+    assert!(html.contains("&lt;script&gt;"));
+    let markdown = markdown(&analysis);
+    assert!(markdown.starts_with("# rolldrop: &lt;script>alert(1)&lt;/script> a\\|b\n"), "{markdown}");
+}
+
+#[test]
+fn html_needs_no_other_resource() {
+    let chart =
+        Chart { name: "drops.png", title: "t".into(), alt: "what is seen".into(), png: vec![1, 2, 3] };
+    for (name, analysis) in every_sample() {
+        let html = html(&analysis, std::slice::from_ref(&chart));
+        assert!(html.contains("<img src=\"data:image/png;base64,AQID\" alt=\"what is seen\">"), "{name}");
+        for forbidden in ["http://", "https://", "<script", "<link", "url("] {
+            assert!(!html.contains(forbidden), "{name}: {forbidden}");
+        }
+        for tag in ["table", "tr", "td", "th", "p", "h2", "dl", "pre", "figure", "main", "body"] {
+            let [open, close] = [format!("<{tag}"), format!("</{tag}>")];
+            let opened =
+                html.matches(&format!("{open}>")).count() + html.matches(&format!("{open} ")).count();
+            assert_eq!(opened, html.matches(&close).count(), "{name}: <{tag}>");
+        }
+    }
+}
+
+#[test]
+fn all_files_of_a_report_are_made() {
+    let files = all(&samples::prestop_sleep()).unwrap();
+    let paths: Vec<&str> = files.iter().map(|f| f.path.as_str()).collect();
+    assert_eq!(
+        paths,
+        [
+            "result.json",
+            "summary.md",
+            "report.html",
+            "charts/drops.png",
+            "charts/latency.png",
+            "charts/timeline.png"
+        ]
+    );
+    for file in files.iter().filter(|f| f.path.ends_with(".png")) {
+        let reader = png::Decoder::new(std::io::Cursor::new(&file.bytes)).read_info().unwrap();
+        assert_eq!((reader.info().width, reader.info().height), (1600, 900), "{}", file.path);
+    }
+}
+
+#[test]
+fn charts_are_drawn_of_an_analysis_that_holds_nothing() {
+    let mut analysis = samples::quiet();
+    analysis.charts = Default::default();
+    analysis.result.latency_ms = Default::default();
+    assert_eq!(charts(&analysis).unwrap().len(), 3);
+}
+
+#[test]
+fn numbers_that_are_none_break_no_form() {
+    let mut analysis = samples::naive_exit();
+    let [t0, t1, t2] = &mut analysis.result.terminations[..] else { panic!("three terminations") };
+    t0.windows[0].upper_s = Some(f64::INFINITY);
+    t1.windows[0].lower_s = f64::NAN;
+    t2.t0_s = f64::NAN;
+    t2.timeline.insert(Stage::AppExited, f64::NAN);
+    analysis.result.latency_ms.steady.p99 = f64::NAN;
+    analysis.result.windows_s[0].max = Some(f64::INFINITY);
+    analysis.result.load.duration_s = f64::INFINITY;
+    analysis.charts.end_s = f64::INFINITY;
+    analysis.charts.drops[0].begun_s = f64::NAN;
+    analysis.charts.seconds[3].p99_ms = Some(f64::NAN);
+    analysis.charts.latency.steady[0].to_ms = f64::INFINITY;
+    assert_eq!(charts(&analysis).unwrap().len(), 3);
+    for text in [plain_text(&analysis), markdown(&analysis), html(&analysis, &[])] {
+        assert!(!text.contains("NaN") && !text.contains("inf ") && !text.contains("inf<"), "{text}");
+    }
+}
+
+const SCHEMA: &str = include_str!("../../docs/result.schema.json");
+
+#[test]
+fn every_result_meets_the_schema() {
+    let schema: Value = serde_json::from_str(SCHEMA).unwrap();
+    for (name, analysis) in every_sample() {
+        let result: Value = serde_json::from_slice(&json(&analysis.result)).unwrap();
+        if let Err(error) = meets(&result, &schema, &schema, "$") {
+            panic!("{name}: {error}");
+        }
+    }
+    let mut broken: Value = serde_json::from_slice(&json(&samples::naive_exit().result)).unwrap();
+    broken["terminations"][0]["surprise"] = Value::from(1);
+    assert_eq!(
+        meets(&broken, &schema, &schema, "$"),
+        Err("$.terminations[0].surprise: not described".into())
+    );
+}
+
+#[test]
+fn the_schema_knows_every_name() {
+    let schema: Value = serde_json::from_str(SCHEMA).unwrap();
+    let described = |def: &str| -> BTreeSet<String> {
+        schema["$defs"][def]["enum"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|v| v.as_str().unwrap().to_owned())
+            .collect()
+    };
+    let outcomes = Outcome::ALL.iter().map(|o| o.as_str().to_owned()).collect();
+    assert_eq!(described("outcome"), outcomes);
+    assert_eq!(described("cause"), Cause::ALL.iter().map(|c| c.as_str().to_owned()).collect());
+    for (def, names) in [
+        ("mode", vec![Mode::Isolated.as_str(), Mode::Other.as_str()]),
+        ("stage", vec![Stage::DeleteSent.as_str(), Stage::PodDeleted.as_str()]),
+    ] {
+        assert!(names.iter().all(|name| described(def).contains(*name)), "{def}");
+    }
+}
+
+/// Whether `value` meets `schema`, for the keywords that the result's schema uses.
+/// A keyword that is not known here fails, so that none is passed over.
+fn meets(value: &Value, schema: &Value, root: &Value, at: &str) -> Result<(), String> {
+    let fail = |what: &str| Err(format!("{at}: {what}"));
+    let Some(keywords) = schema.as_object() else {
+        return if schema == &Value::Bool(true) { Ok(()) } else { fail("not allowed") };
+    };
+    let child = |key: &str| format!("{at}.{key}");
+    for (keyword, rule) in keywords {
+        match keyword.as_str() {
+            "$schema" | "$defs" | "title" | "description" | "minItems" | "prefixItems" => {}
+            "$ref" => {
+                let target = root.pointer(rule.as_str().unwrap().trim_start_matches('#')).unwrap();
+                meets(value, target, root, at)?;
+            }
+            "const" if rule != value => return fail("another constant"),
+            "enum" if !rule.as_array().unwrap().contains(value) => return fail("none of the names"),
+            "const" | "enum" => {}
+            "type" => {
+                let name = match value {
+                    Value::Null => "null",
+                    Value::Bool(_) => "boolean",
+                    Value::Number(n) if n.is_f64() => "number",
+                    Value::Number(_) => "integer",
+                    Value::String(_) => "string",
+                    Value::Array(_) => "array",
+                    Value::Object(_) => "object",
+                };
+                let allowed = |rule: &Value| rule == name || (rule == "number" && name == "integer");
+                if !rule.as_array().map_or_else(|| allowed(rule), |types| types.iter().any(allowed)) {
+                    return fail(&format!("{name} instead of {rule}"));
+                }
+            }
+            "minimum" if value.as_f64() < rule.as_f64() => return fail("too small"),
+            "minimum" => {}
+            "required" => {
+                for key in rule.as_array().unwrap() {
+                    if value.get(key.as_str().unwrap()).is_none() {
+                        return fail(&format!("{key} is missing"));
+                    }
+                }
+            }
+            "properties" => {
+                for (key, rule) in rule.as_object().unwrap() {
+                    value.get(key).map_or(Ok(()), |value| meets(value, rule, root, &child(key)))?;
+                }
+            }
+            "propertyNames" => {
+                for key in value.as_object().unwrap().keys() {
+                    meets(&Value::from(key.as_str()), rule, root, &child(key))?;
+                }
+            }
+            "additionalProperties" => {
+                let described = |key: &str| keywords.get("properties").is_some_and(|p| p.get(key).is_some());
+                for (key, value) in value.as_object().unwrap().iter().filter(|(key, _)| !described(key)) {
+                    match rule {
+                        Value::Bool(false) => return Err(format!("{}: not described", child(key))),
+                        rule => meets(value, rule, root, &child(key))?,
+                    }
+                }
+            }
+            "items" => {
+                let rules = keywords.get("prefixItems").and_then(Value::as_array);
+                for (i, item) in value.as_array().into_iter().flatten().enumerate() {
+                    let rule = rules.and_then(|rules| rules.get(i)).unwrap_or(rule);
+                    meets(item, rule, root, &format!("{at}[{i}]"))?;
+                }
+            }
+            "oneOf" => {
+                let met = rule
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .filter(|rule| meets(value, rule, root, at).is_ok())
+                    .count();
+                if met != 1 {
+                    return fail(&format!("meets {met} of the alternatives"));
+                }
+            }
+            other => return fail(&format!("keyword {other} is not known to this test")),
+        }
+    }
+    Ok(())
+}

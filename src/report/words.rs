@@ -1,0 +1,364 @@
+//! The sentences that every form of the report shares, so that text, Markdown, HTML and charts agree.
+
+use std::collections::BTreeMap;
+
+use super::format::{self, count, counted, either, len, list, percent, seconds, seconds_unit};
+use crate::analysis::model::{
+    Cause, CheckVerdict, Mode, Recommendation, RequestCounts, RunResult, Severity, Termination, Verdict,
+    Window, WindowSummary,
+};
+use crate::record::Outcome;
+
+/// The answer in one sentence.
+pub(super) fn headline(result: &RunResult) -> String {
+    let dropped = result.requests.dropped;
+    let lost = format!(
+        "{} of {} requests {} dropped",
+        count(dropped),
+        count(result.requests.total),
+        either(dropped, "was", "were")
+    );
+    match (result.terminations.len(), dropped) {
+        (0, 0) => format!("{lost}; no pod went away meanwhile."),
+        (0, _) => format!("{lost}, and no pod went away meanwhile."),
+        (n, _) => format!("{lost} as {} went away.", counted(len(n), "pod")),
+    }
+}
+
+/// Where the dropped requests fell, if any were.
+pub(super) fn whereabouts(result: &RunResult) -> Option<String> {
+    let RequestCounts { dropped, in_window, outside_window, .. } = result.requests;
+    let hit = result.terminations.iter().filter(|t| t.requests.dropped > 0).count();
+    let whose = match (hit, result.terminations.len()) {
+        (1, _) => "the endpoint-propagation window of one terminating pod".to_owned(),
+        (n, of) if n == of => format!("the endpoint-propagation windows of the {n} pods"),
+        (n, of) => format!("the endpoint-propagation windows of {n} of the {of} pods"),
+    };
+    match (dropped, in_window, outside_window) {
+        (0, ..) => None,
+        (1, 1, 0) => Some(format!("It fell into {whose}.")),
+        (1, ..) => Some("It fell outside every endpoint-propagation window.".to_owned()),
+        (_, all, 0) => Some(format!("All {} fell into {whose}.", count(all))),
+        (_, 0, _) => {
+            Some("None of them fell into the endpoint-propagation window of a terminating pod.".to_owned())
+        }
+        (_, inside, outside) => {
+            Some(format!("{} fell into {whose}, {} outside.", count(inside), count(outside)))
+        }
+    }
+}
+
+/// What a verdict means, and each reason where there is one.
+pub(super) fn verdict(verdict: &Verdict) -> (&'static str, &'static str, &[String]) {
+    match verdict {
+        Verdict::Valid => ("VALID", "the generator kept its schedule and no recorder lost anything", &[]),
+        Verdict::Partial { why } => {
+            ("PARTIAL", "the run ended early; the numbers cover only what was recorded", why)
+        }
+        Verdict::Invalid { why } => ("INVALID", "do not use these numbers", why),
+    }
+}
+
+/// The verdict in one line, where it is not [`Verdict::Valid`].
+pub(super) fn warning(result: &RunResult) -> Option<String> {
+    let (word, meaning, why) = verdict(&result.verdict);
+    match (&result.verdict, why) {
+        (Verdict::Valid, _) => None,
+        (_, []) => Some(format!("{word} MEASUREMENT: {meaning}.")),
+        (_, why) => {
+            let why: Vec<String> = why.iter().map(|w| sentence(w)).collect();
+            Some(format!("{word} MEASUREMENT: {meaning}. {}", why.join(" ")))
+        }
+    }
+}
+
+/// What an outcome means, as a fragment.
+pub(super) const fn outcome(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Ok => "answered",
+        Outcome::HttpError => "answered with an error status",
+        Outcome::ConnectRefused => "the connection was refused",
+        Outcome::ConnectTimeout => "no connection within the timeout",
+        Outcome::ConnectUnreachable => "the address could not be reached",
+        Outcome::ConnectError => "connecting failed",
+        Outcome::DnsError => "the name did not resolve",
+        Outcome::TlsError => "the TLS handshake failed",
+        Outcome::ResetBeforeResponse => "the connection was reset before the answer",
+        Outcome::ResetMidResponse => "the connection was reset in the middle of the answer",
+        Outcome::EofBeforeResponse => "the connection was closed before the answer",
+        Outcome::TruncatedBody => "the answer was cut short",
+        Outcome::ResponseTimeout => "no answer within the timeout",
+        Outcome::BodyTimeout => "the answer did not end within the timeout",
+        Outcome::H2RefusedStream => "the HTTP/2 stream was refused",
+        Outcome::H2Goaway => "the HTTP/2 connection went away first",
+        Outcome::ProtocolError => "the answer could not be parsed",
+        Outcome::NotSent => "not sent, by the generator's fault",
+        Outcome::Cancelled => "cut off by the end of the run",
+    }
+}
+
+/// What a cause means, as a fragment.
+pub(super) const fn cause(cause: Cause) -> &'static str {
+    match cause {
+        Cause::RoutedToDeadPod => "routed to a pod that no longer accepted connections",
+        Cause::KilledInFlight => "the pod ended while it worked on the request",
+        Cause::IdleCloseRace => "the server closed an idle connection as it was used",
+        Cause::AcceptQueueReset => "waiting in the accept queue of a listener that closed",
+        Cause::StaleFlow => "an old conntrack entry led to a pod that was gone",
+        Cause::NoReadyEndpoint => "no endpoint was ready",
+        Cause::NotReadyYet => "sent to a pod that could not serve yet",
+        Cause::GatewayError => "a proxy in between answered with a gateway error",
+        Cause::Overload => "timed out with no termination near",
+        Cause::Unattributed => "no cause could be told",
+    }
+}
+
+/// A mode in words.
+pub(super) const fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Isolated => "isolated",
+        Mode::Rollout => "rollout",
+        Mode::ScaleDown => "scale-down",
+        Mode::Drain => "node drain",
+        Mode::NodeShutdown => "node shutdown",
+        Mode::Other => "other",
+    }
+}
+
+/// A severity in words.
+pub(super) const fn severity(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+        Severity::Info => "info",
+    }
+}
+
+/// A check's verdict in words.
+pub(super) const fn check(verdict: CheckVerdict) -> &'static str {
+    match verdict {
+        CheckVerdict::Pass => "pass",
+        CheckVerdict::Fail => "fail",
+        CheckVerdict::Inconclusive => "inconclusive",
+    }
+}
+
+/// The entries of a map of counts, most first.
+pub(super) fn by_count<K: Copy + Ord>(counts: &BTreeMap<K, u64>) -> Vec<(K, u64)> {
+    let mut entries: Vec<(K, u64)> = counts.iter().filter(|&(_, &n)| n > 0).map(|(&k, &n)| (k, n)).collect();
+    entries.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+    entries
+}
+
+/// The dropped requests of all terminations and of none, by outcome.
+///
+/// `by_outcome` of the counts holds every row; which of them were dropped is the analysis's to
+/// say, so `http_error` counts only as far as it exceeds the app's own errors.
+pub(super) fn dropped_by_outcome(requests: &RequestCounts) -> Vec<(Outcome, u64)> {
+    let mut counts = requests.by_outcome.clone();
+    for kind in [Outcome::Ok, Outcome::NotSent, Outcome::Cancelled] {
+        counts.remove(&kind);
+    }
+    if let Some(n) = counts.get_mut(&Outcome::HttpError) {
+        *n = n.saturating_sub(requests.app_errors);
+    }
+    by_count(&counts)
+}
+
+/// `0.098 to 0.142 s`, or what is known of it.
+pub(super) fn window(window: &Window) -> String {
+    match (window.upper_s.filter(|u| u.is_finite()), &window.censored) {
+        (Some(upper), None) => format!("{} to {} s", seconds(window.lower_s), seconds(upper)),
+        (Some(upper), Some(_)) => format!("{} to {} s (censored)", seconds(window.lower_s), seconds(upper)),
+        (None, _) => format!("at least {}", seconds_unit(window.lower_s)),
+    }
+}
+
+/// Why windows could not be bounded fully: each reason, with the number of windows it holds for.
+pub(super) fn censored(terminations: &[Termination]) -> Vec<String> {
+    let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
+    for why in terminations.iter().flat_map(|t| &t.windows).filter_map(|w| w.censored.as_deref()) {
+        *reasons.entry(why).or_default() += 1;
+    }
+    let line = |(why, n)| format!("{} could not be bounded fully: {why}", counted(n, "window"));
+    reasons.into_iter().map(line).collect()
+}
+
+/// The longest window of a termination: the one that reaches furthest.
+pub(super) fn longest_window(termination: &Termination) -> Option<&Window> {
+    let reach = |w: &Window| w.upper_s.unwrap_or(f64::INFINITY).max(w.lower_s);
+    termination.windows.iter().max_by(|a, b| reach(a).total_cmp(&reach(b)))
+}
+
+/// The windows of one mode towards one consumer, in a sentence.
+pub(super) fn window_summary(summary: &WindowSummary) -> String {
+    let lower = match summary.lower.filter(|l| l.0.is_finite() && l.1.is_finite()) {
+        Some((from, to)) if seconds(from) == seconds(to) => format!("at least {}", seconds_unit(to)),
+        Some((from, to)) => {
+            format!("at least {} to {}, depending on the pod,", seconds(from), seconds_unit(to))
+        }
+        None => "for an unknown time".to_owned(),
+    };
+    let upper = match summary.max {
+        Some(max) => format!("at most {}", seconds_unit(max)),
+        None => "no upper bound could be set".to_owned(),
+    };
+    let mut notes = vec![format!("{}, {}", counted(len(summary.n), "pod"), mode(summary.mode))];
+    if let (Some(p50), true) = (summary.p50, summary.n > 2) {
+        notes.push(format!("median of the upper bounds {}", seconds_unit(p50)));
+    }
+    if summary.censored > 0 {
+        notes.push(format!("{} of {} not fully bounded", summary.censored, summary.n));
+    }
+    format!("{lower} and {upper} ({})", notes.join("; "))
+}
+
+/// How pods end in a mode, to stand after "pods that end".
+pub(super) const fn manner(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Isolated => "one at a time",
+        Mode::Rollout => "in a rollout",
+        Mode::ScaleDown => "by scaling down",
+        Mode::Drain => "as a node is drained",
+        Mode::NodeShutdown => "as a node shuts down",
+        Mode::Other => "in another way",
+    }
+}
+
+/// What a recommendation says, in sentences.
+pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
+    let seen = counted(len(rec.terminations), "termination");
+    let mut out = Vec::new();
+    match rec.pre_stop_seconds {
+        Some(sleep) => {
+            let grace = match rec.termination_grace_period_seconds {
+                Some(grace) => format!(" and terminationGracePeriodSeconds {grace}"),
+                None => String::new(),
+            };
+            out.push(format!(
+                "Recommended: preStop sleep {sleep} s{grace}. With {} confidence it covers at least {} of future \
+                 terminations like these ({seen}).",
+                percent(rec.confidence),
+                percent(rec.coverage)
+            ));
+        }
+        None => {
+            out.push("No recommendation from this run.".to_owned());
+            out.extend(rec.refused_because.iter().map(|why| sentence(why)));
+            let needed = match rec.terminations_needed {
+                0 => String::new(),
+                n => format!("; {} takes {} more", percent(rec.coverage_asked), count(len(n))),
+            };
+            if rec.terminations > 0 {
+                out.push(format!(
+                    "At {} confidence, {seen} {} for {} of future ones{needed}.",
+                    percent(rec.confidence),
+                    either(len(rec.terminations), "speaks", "speak"),
+                    percent(rec.coverage)
+                ));
+            }
+            if let Some(sleep) = rec.covers_all_seen_seconds {
+                out.push(format!(
+                    "A preStop sleep of {sleep} s would have covered every window seen (a fact, no recommendation)."
+                ));
+            }
+        }
+    }
+    if !rec.basis.is_empty() {
+        out.push(sentence(&rec.basis));
+    }
+    out
+}
+
+/// The lines of YAML that go with a recommendation, or with the fact that stands in for it.
+pub(super) fn yaml(rec: &Recommendation) -> Vec<String> {
+    let Some(sleep) = rec.pre_stop_seconds.or(rec.covers_all_seen_seconds).filter(|&s| s > 0) else {
+        return Vec::new();
+    };
+    let mut lines =
+        vec![format!("lifecycle: {{preStop: {{sleep: {{seconds: {sleep}}}}}}}   # per container")];
+    if let Some(grace) = rec.termination_grace_period_seconds {
+        lines.push(format!("terminationGracePeriodSeconds: {grace}   # per pod"));
+    }
+    lines
+}
+
+/// How the run was made, in one line.
+pub(super) fn provenance(result: &RunResult) -> String {
+    let cluster = &result.cluster;
+    let mut parts = vec![
+        format!("{} {}", result.tool.name, result.tool.version),
+        format!("scenario {}", result.scenario),
+        format!("{} requests/s for {}", format::plain(result.load.rate), with_s(result.load.duration_s)),
+    ];
+    if !cluster.version.is_empty() {
+        parts.push(format!("Kubernetes {}", cluster.version));
+    }
+    if !cluster.dataplane.is_empty() {
+        parts.push(format!("{} dataplane", cluster.dataplane));
+    }
+    if cluster.nodes > 0 {
+        parts.push(counted(len(cluster.nodes), "node"));
+    }
+    if cluster.endpoints > 0 {
+        parts.push(counted(len(cluster.endpoints), "endpoint"));
+    }
+    parts.join(" · ")
+}
+
+/// The part of a name after its last dash, which tells the pods of a ReplicaSet apart.
+pub(super) fn short_pod(pod: &str) -> &str {
+    pod.rsplit('-').next().filter(|s| !s.is_empty()).unwrap_or(pod)
+}
+
+/// A fragment as a sentence: a capital at the beginning and a full stop at the end,
+/// except where it begins with a name from code, or ends in one.
+pub(super) fn sentence(fragment: &str) -> String {
+    let text = fragment.trim();
+    let word = text.split_whitespace().next().unwrap_or_default();
+    let mut letters = word.chars();
+    let Some(first) = letters.next() else { return String::new() };
+    let is_code =
+        word.contains(['_', '.', '/', '=']) || letters.any(|c| c.is_ascii_uppercase() || c.is_ascii_digit());
+    let begin = if is_code { first.to_string() } else { first.to_uppercase().to_string() };
+    let stop = if text.ends_with(['.', '!', '?', '}', ':']) { "" } else { "." };
+    format!("{begin}{}{stop}", &text[first.len_utf8()..])
+}
+
+/// The consumers of a recommendation, as a phrase.
+pub(super) fn consumers(rec: &Recommendation) -> String {
+    list(&rec.consumers)
+}
+
+fn with_s(value: f64) -> String {
+    format::with_unit(format::plain(value), "s")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fragments_become_sentences_and_names_stay_names() {
+        for (fragment, expected) in [
+            ("the app exits", "The app exits."),
+            ("preStop sleep is short", "preStop sleep is short."),
+            (
+                "use lifecycle: {preStop: {sleep: {seconds: 1}}}",
+                "Use lifecycle: {preStop: {sleep: {seconds: 1}}}",
+            ),
+            ("done!", "Done!"),
+            ("  ", ""),
+        ] {
+            assert_eq!(sentence(fragment), expected);
+        }
+    }
+
+    #[test]
+    fn pods_of_a_replica_set_are_told_apart_by_their_end() {
+        assert_eq!(
+            [short_pod("web-7d4b9c6f5-2xkqp"), short_pod("web"), short_pod("web-")],
+            ["2xkqp", "web", "web-"]
+        );
+    }
+}
