@@ -119,7 +119,9 @@ impl Timeline {
                 row: place_request(row, &clocks),
             })
             .collect();
-        requests.sort_by(|a, b| (a.row.scheduled, &a.row.source, a.row.seq).cmp(&(b.row.scheduled, &b.row.source, b.row.seq)));
+        requests.sort_by(|a, b| {
+            (a.row.scheduled, &a.row.source, a.row.seq).cmp(&(b.row.scheduled, &b.row.source, b.row.seq))
+        });
 
         let mut endpoints = Endpoints::default();
         let (mut started, mut ended, mut announced) = (None::<Stamp>, None::<Stamp>, None);
@@ -137,11 +139,9 @@ impl Timeline {
                     gaps.push(Gap { resource: resource.clone(), from: *from, to: at });
                 }
                 EventKind::Machine(sample) => machine.push((at, *sample)),
-                EventKind::ProxyEnded { pod, recorded, received } => hand_overs.push(HandOver {
-                    pod: pod.clone(),
-                    recorded: *recorded,
-                    received: *received,
-                }),
+                EventKind::ProxyEnded { pod, recorded, received } => {
+                    hand_overs.push(HandOver { pod: pod.clone(), recorded: *recorded, received: *received })
+                }
                 EventKind::Warning { message } => warnings.push(message.clone()),
                 _ => {}
             }

@@ -75,10 +75,8 @@ impl Clocks {
 /// samples that disagree show that the clocks drifted between them.
 fn reconcile(samples: &[Offset]) -> Option<Offset> {
     let best = *samples.iter().min_by_key(|s| s.uncertainty_ns)?;
-    let uncertainty_ns = samples
-        .iter()
-        .map(|s| (s.ns - best.ns).abs() - s.uncertainty_ns)
-        .fold(best.uncertainty_ns, i64::max);
+    let uncertainty_ns =
+        samples.iter().map(|s| (s.ns - best.ns).abs() - s.uncertainty_ns).fold(best.uncertainty_ns, i64::max);
     Some(Offset { uncertainty_ns, ..best })
 }
 

@@ -95,7 +95,9 @@ pub struct PodEnd {
 impl PodEnd {
     /// Before this the app cannot have been told to stop: it still slept in its preStop hook.
     pub fn may_stop_from(&self) -> Stamp {
-        self.t0.earliest.shifted_ns(self.pre_stop_sleep_s.unwrap_or(0).clamp(0, self.grace_s.max(0)) * SECOND_NS)
+        self.t0
+            .earliest
+            .shifted_ns(self.pre_stop_sleep_s.unwrap_or(0).clamp(0, self.grace_s.max(0)) * SECOND_NS)
     }
 
     /// When nothing of the pod was left, as far as it was seen.
@@ -241,7 +243,10 @@ fn end_of(
         this && accepted
     });
     let phase = |which: ProxyPhase| {
-        phases.iter().find(|(at, p, k)| *p == name && *k == which && *at >= pod.life.created).map(|(at, ..)| *at)
+        phases
+            .iter()
+            .find(|(at, p, k)| *p == name && *k == which && *at >= pod.life.created)
+            .map(|(at, ..)| *at)
     };
     let deletion_seen = pod.deletion.map(|(at, ..)| at);
     let t0 = if let Some((sent, action)) = own {
@@ -256,7 +261,8 @@ fn end_of(
         Instant0 { earliest: second.shifted_ns(-offset.uncertainty_ns).min(latest), latest }
     } else if let Some(first) = pod.terminal.or(pod.deleted) {
         let signs = [ProxyPhase::PreStop, ProxyPhase::ListenerClosed, ProxyPhase::Sigterm];
-        let first = signs.into_iter().filter_map(phase).chain(pod.containers_terminated).fold(first, Stamp::min);
+        let first =
+            signs.into_iter().filter_map(phase).chain(pod.containers_terminated).fold(first, Stamp::min);
         Instant0 { earliest: first, latest: first }
     } else {
         // Gone between two lists: the later one does not show it any more.
