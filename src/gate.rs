@@ -1,1 +1,92 @@
-//! Analysis and expectations to a verdict. Pure.
+//! Expectations against a result: checks, and what they amount to.
+//!
+//! Pure. A budget in counts is judged on what was observed, one on windows on
+//! their bounds. A run that is invalid passes nothing.
+
+use crate::analysis::RunResult;
+use crate::analysis::model::{Cause, Check, CheckVerdict, Verdict};
+use crate::record::{Bounds, Expect};
+
+/// Checks every expectation, in a fixed order.
+pub fn check(result: &RunResult, expect: &Expect) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let mut counts = |name: &str, bounds: &Bounds, observed: u64| {
+        checks.extend(bounds.min.map(|min| {
+            let met = observed >= min;
+            count_check(format!("{name}.min"), format!("at least {min}"), observed, met)
+        }));
+        checks.extend(bounds.max.map(|max| {
+            let met = observed <= max;
+            count_check(format!("{name}.max"), format!("at most {max}"), observed, met)
+        }));
+    };
+    if let Some(bounds) = &expect.dropped {
+        counts("dropped", bounds, result.requests.dropped);
+    }
+    if let Some(bounds) = &expect.terminations {
+        counts("terminations", bounds, result.terminations.len() as u64);
+    }
+    for (name, bounds) in &expect.causes {
+        let of = |cause: &Cause| cause.as_str() == name;
+        let observed = result.requests.by_cause.iter().filter(|(c, _)| of(c)).map(|(_, n)| n).sum();
+        counts(&format!("causes.{name}"), bounds, observed);
+    }
+    checks.extend(expect.windows.map(|w| window_check(result, w.max_s)));
+    if let Verdict::Invalid { why } = &result.verdict {
+        for check in &mut checks {
+            check.verdict = CheckVerdict::Inconclusive;
+            check.why = format!("the measurement is invalid: {}", why.join("; "));
+        }
+    }
+    checks
+}
+
+/// What the checks amount to: a failure outweighs what is inconclusive. Nothing asked passes.
+pub fn verdict(checks: &[Check]) -> CheckVerdict {
+    let any = |v: CheckVerdict| checks.iter().any(|c| c.verdict == v);
+    if any(CheckVerdict::Fail) {
+        CheckVerdict::Fail
+    } else if any(CheckVerdict::Inconclusive) {
+        CheckVerdict::Inconclusive
+    } else {
+        CheckVerdict::Pass
+    }
+}
+
+fn count_check(name: String, limit: String, observed: u64, met: bool) -> Check {
+    Check {
+        name,
+        verdict: if met { CheckVerdict::Pass } else { CheckVerdict::Fail },
+        why: format!("observed {observed}, asked for {limit}"),
+        limit,
+        observed: observed.to_string(),
+    }
+}
+
+fn window_check(result: &RunResult, max_s: f64) -> Check {
+    let windows = || result.terminations.iter().flat_map(|t| t.windows.iter().map(move |w| (&t.pod, w)));
+    let beyond = windows().find(|(_, w)| w.lower_s > max_s);
+    let open = windows().filter(|(_, w)| w.upper_s.is_none_or(|u| u > max_s)).count();
+    let largest = windows().filter_map(|(_, w)| w.upper_s).max_by(f64::total_cmp);
+    let (verdict, why) = if let Some((pod, w)) = beyond {
+        (
+            CheckVerdict::Fail,
+            format!("pod {pod} still got new connections {:.3} s after its deletion", w.lower_s),
+        )
+    } else if windows().next().is_none() {
+        (CheckVerdict::Inconclusive, "no window was measured".to_owned())
+    } else if open > 0 {
+        let why =
+            format!("{open} of {} windows have an upper bound beyond the limit, or none", windows().count());
+        (CheckVerdict::Inconclusive, why)
+    } else {
+        (CheckVerdict::Pass, "every upper bound is within the limit".to_owned())
+    };
+    Check {
+        name: "windows.max".into(),
+        verdict,
+        limit: format!("{max_s} s"),
+        observed: largest.map_or_else(|| "no upper bound".to_owned(), |u| format!("at most {u:.3} s")),
+        why,
+    }
+}

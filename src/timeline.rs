@@ -1,1 +1,216 @@
-//! Records to pod lives and joined requests. Pure.
+//! From records to pod lives and joined requests, all on the coordinator's clock.
+//!
+//! Pure: data in, data out. It decides what happened when; why a request was
+//! lost, and what follows from it, is the job of [`crate::analysis`].
+
+pub mod clocks;
+pub mod endpoints;
+pub mod pods;
+
+use std::collections::HashMap;
+
+use clocks::{API_SERVER, Clocks};
+use endpoints::Endpoints;
+pub use pods::{Instant0, PodEnd, PodLife, Stages};
+
+use crate::record::event::MachineSample;
+use crate::record::{EventKind, Phase, Records, RequestRow, RunInfo, ServedRow, Stamp};
+
+/// A request as both ends saw it, on the coordinator's clock.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// What the client recorded.
+    pub row: RequestRow,
+    /// What the proxy beside the pod recorded of it.
+    pub served: Option<ServedRow>,
+    /// The client's stamps are within ± this many nanoseconds of the coordinator's clock.
+    pub uncertainty_ns: i64,
+}
+
+impl Request {
+    /// When the attempt began: connecting, or sending on a connection that stood.
+    pub fn begun(&self) -> Stamp {
+        self.row.connect_start.or(self.row.sent).unwrap_or(self.row.scheduled)
+    }
+
+    /// Whether it opened a connection.
+    pub fn is_new_connection(&self) -> bool {
+        !self.row.conn_reused && self.row.connect_start.is_some()
+    }
+
+    /// The pod that it reached, as either end says.
+    pub fn pod(&self) -> Option<&str> {
+        self.served.as_ref().map(|s| &*s.pod).or(self.row.pod.as_deref())
+    }
+}
+
+/// A stretch in which a watch saw nothing.
+#[derive(Clone, Debug)]
+pub struct Gap {
+    /// The resource.
+    pub resource: String,
+    /// From.
+    pub from: Stamp,
+    /// To.
+    pub to: Stamp,
+}
+
+/// How the hand-over of a proxy's rows ended.
+#[derive(Clone, Debug)]
+pub struct HandOver {
+    /// The pod.
+    pub pod: String,
+    /// Rows that it said it recorded.
+    pub recorded: Option<u64>,
+    /// Rows that arrived.
+    pub received: u64,
+}
+
+/// One run on one clock.
+#[derive(Clone, Debug)]
+pub struct Timeline {
+    /// run.json.
+    pub info: RunInfo,
+    /// The schedule's zero.
+    pub origin: Stamp,
+    /// When the load ended, or the last request where no event says so.
+    pub load_ended: Stamp,
+    /// Rows that the load sources said there are.
+    pub announced: Option<u64>,
+    /// All requests, by intended send time.
+    pub requests: Vec<Request>,
+    /// All pods behind the targets, by creation.
+    pub pods: Vec<PodLife>,
+    /// The pods that ended under load, by t0.
+    pub ends: Vec<PodEnd>,
+    /// The history of the endpoints.
+    pub endpoints: Endpoints,
+    /// Gaps of the watches.
+    pub gaps: Vec<Gap>,
+    /// How the machine fared.
+    pub machine: Vec<(Stamp, MachineSample)>,
+    /// How the proxies' rows ended.
+    pub hand_overs: Vec<HandOver>,
+    /// Warnings that were recorded.
+    pub warnings: Vec<String>,
+    /// What could not be read.
+    pub torn: Vec<String>,
+    /// Clocks that matter here and were never compared with the coordinator's.
+    pub unsampled_clocks: Vec<String>,
+}
+
+impl Timeline {
+    /// Puts the records of a run together.
+    pub fn build(records: Records) -> Self {
+        let Records { info, events, requests, served, torn } = records;
+        let clocks = Clocks::new(&info, &events);
+        let mut served: HashMap<(String, u64), ServedRow> = served
+            .into_iter()
+            .filter_map(|row| {
+                let id = row.request.clone()?;
+                Some(((id.source, id.seq), place_served(row, &clocks)))
+            })
+            .collect();
+        let mut requests: Vec<Request> = requests
+            .into_iter()
+            .map(|row| Request {
+                served: served.remove(&(row.source.to_string(), row.seq)),
+                uncertainty_ns: clocks.offset(&row.source).uncertainty_ns,
+                row: place_request(row, &clocks),
+            })
+            .collect();
+        requests.sort_by(|a, b| {
+            (a.row.scheduled, &a.row.source, a.row.seq).cmp(&(b.row.scheduled, &b.row.source, b.row.seq))
+        });
+
+        let mut endpoints = Endpoints::default();
+        let (mut started, mut ended, mut announced) = (None::<Stamp>, None::<Stamp>, None);
+        let (mut gaps, mut machine, mut hand_overs, mut warnings) = (vec![], vec![], vec![], vec![]);
+        for event in &events {
+            let at = clocks.place(&event.source, event.at);
+            match &event.kind {
+                EventKind::LoadStarted { .. } => started = Some(started.map_or(at, |t| t.min(at))),
+                EventKind::LoadEnded { scheduled } => {
+                    ended = Some(ended.map_or(at, |t| t.max(at)));
+                    announced = Some(announced.unwrap_or(0) + scheduled);
+                }
+                EventKind::EndpointSlice(slice) => endpoints.observe(at, slice),
+                EventKind::WatchGap { resource, from } => {
+                    gaps.push(Gap { resource: resource.clone(), from: *from, to: at });
+                }
+                EventKind::Machine(sample) => machine.push((at, *sample)),
+                EventKind::ProxyEnded { pod, recorded, received } => {
+                    hand_overs.push(HandOver { pod: pod.clone(), recorded: *recorded, received: *received })
+                }
+                EventKind::Warning { message } => warnings.push(message.clone()),
+                _ => {}
+            }
+        }
+        let first_row = requests.first().map(|r| r.row.scheduled);
+        let origin = started.or(first_row).unwrap_or(info.started);
+        let last_row = requests.iter().map(|r| r.row.end).max();
+        let load_ended = ended.or(last_row).unwrap_or(origin);
+        let (pods, ends) = pods::build(&events, &clocks, &endpoints, origin, load_ended);
+        let mut unsampled_clocks: Vec<String> = clocks.unsampled().map(str::to_owned).collect();
+        if ends.iter().any(|e| !e.own && e.stages.deletion_seen.is_some()) && !clocks.knows(API_SERVER) {
+            unsampled_clocks.push(API_SERVER.to_owned());
+        }
+        Self {
+            info,
+            origin,
+            load_ended,
+            announced,
+            requests,
+            pods,
+            ends,
+            endpoints,
+            gaps,
+            machine,
+            hand_overs,
+            warnings,
+            torn,
+            unsampled_clocks,
+        }
+    }
+
+    /// Seconds since the schedule's zero.
+    pub fn seconds(&self, at: Stamp) -> f64 {
+        at.seconds_since(self.origin)
+    }
+
+    /// The end of the pod that bore this name at `at`, if it ended under load.
+    pub fn end_of(&self, pod: &str, at: Stamp) -> Option<usize> {
+        // Names come back with StatefulSets: the life counts that had begun.
+        let mut uid = None;
+        for life in self.pods.iter().filter(|l| l.name == pod) {
+            if uid.is_none() || life.created <= at {
+                uid = Some(&life.uid);
+            }
+        }
+        self.ends.iter().position(|e| Some(&e.uid) == uid)
+    }
+
+    /// The requests that count.
+    pub fn counted(&self) -> impl Iterator<Item = &Request> {
+        self.requests.iter().filter(|r| r.row.phase == Phase::Main)
+    }
+}
+
+fn place_request(mut row: RequestRow, clocks: &Clocks) -> RequestRow {
+    let ns = -clocks.offset(&row.source).ns;
+    let stages = [&mut row.connect_start, &mut row.connected, &mut row.tls, &mut row.sent, &mut row.head];
+    for stamp in stages.into_iter().flatten() {
+        *stamp = stamp.shifted_ns(ns);
+    }
+    row.scheduled = row.scheduled.shifted_ns(ns);
+    row.end = row.end.shifted_ns(ns);
+    row
+}
+
+fn place_served(mut row: ServedRow, clocks: &Clocks) -> ServedRow {
+    let ns = -clocks.offset(&row.source).ns;
+    row.accepted = row.accepted.shifted_ns(ns);
+    row.head = row.head.map(|at| at.shifted_ns(ns));
+    row.end = row.end.shifted_ns(ns);
+    row
+}

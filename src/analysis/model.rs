@@ -135,6 +135,9 @@ pub struct RequestCounts {
     pub outside_window: u64,
     /// Dropped without a cause that could be told.
     pub unattributed: u64,
+    /// Dropped for a cause that is known, by one of several terminations that cannot be told apart: charged to none of them.
+    #[serde(default)]
+    pub ambiguous: u64,
     /// Dropped requests that a retrying client would have hidden.
     pub retry_hidden: RetryHidden,
 }

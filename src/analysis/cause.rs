@@ -1,0 +1,116 @@
+//! Why one request was dropped: small decisions over facts, after the table
+//! "What a client sees" of the termination notes.
+
+use super::model::Cause;
+use crate::record::{Outcome, ServedEnd, Stamp};
+use crate::timeline::PodEnd;
+
+/// What a cause is decided on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts {
+    pub outcome: Outcome,
+    /// On a connection that had carried a request before.
+    pub reused: bool,
+    /// Bytes of the answer that arrived.
+    pub bytes_received: u64,
+    pub begun: Stamp,
+    pub end: Stamp,
+    /// How the proxy beside the pod saw it end, and the app's status.
+    pub served: Option<(ServedEnd, Option<u16>)>,
+    /// No endpoint was usable when it began.
+    pub no_endpoint: bool,
+    /// Its source port repeats that of an earlier connect that timed out.
+    pub stale_port: bool,
+    /// Its pod, or the only pod that fits, had not served yet.
+    pub starting: bool,
+}
+
+/// The cause, given the termination that the request belongs to, if any.
+pub(super) fn cause(f: &Facts, end: Option<&PodEnd>) -> Cause {
+    if let Some((ended, status)) = f.served {
+        return cause_of_served(f, ended, status, end);
+    }
+    match f.outcome {
+        Outcome::HttpError | Outcome::Ok => Cause::GatewayError,
+        Outcome::ConnectRefused
+        | Outcome::ConnectTimeout
+        | Outcome::ConnectUnreachable
+        | Outcome::ConnectError
+        | Outcome::DnsError => cause_of_no_connection(f, end),
+        Outcome::ResetBeforeResponse | Outcome::EofBeforeResponse | Outcome::TlsError => {
+            cause_of_no_answer(f, end)
+        }
+        Outcome::H2RefusedStream | Outcome::H2Goaway if f.reused => Cause::IdleCloseRace,
+        Outcome::ResetMidResponse | Outcome::TruncatedBody if end.is_some() => Cause::KilledInFlight,
+        Outcome::ResponseTimeout | Outcome::BodyTimeout => cause_of_timeout(f, end),
+        _ => Cause::Unattributed,
+    }
+}
+
+/// The request reached the proxy beside the pod.
+fn cause_of_served(f: &Facts, ended: ServedEnd, status: Option<u16>, end: Option<&PodEnd>) -> Cause {
+    match ended {
+        _ if matches!(f.outcome, Outcome::HttpError | Outcome::Ok) => Cause::GatewayError,
+        ServedEnd::UpstreamRefused if end.is_some() => Cause::RoutedToDeadPod,
+        ServedEnd::UpstreamRefused if f.starting => Cause::NotReadyYet,
+        // A kernel resets what the app has not read, and closes what it has.
+        ServedEnd::UpstreamReset if end.is_some() && status.is_none() && !f.reused => Cause::AcceptQueueReset,
+        ServedEnd::UpstreamReset | ServedEnd::UpstreamEof | ServedEnd::Cancelled if end.is_some() => {
+            Cause::KilledInFlight
+        }
+        _ if is_timeout(f.outcome) => cause_of_timeout(f, end),
+        ServedEnd::Complete | ServedEnd::ClientGone if end.is_some() => Cause::KilledInFlight,
+        _ => Cause::Unattributed,
+    }
+}
+
+/// No connection came about.
+fn cause_of_no_connection(f: &Facts, end: Option<&PodEnd>) -> Cause {
+    if f.no_endpoint {
+        Cause::NoReadyEndpoint
+    } else if f.outcome == Outcome::DnsError {
+        Cause::Unattributed
+    } else if end.is_some() {
+        Cause::RoutedToDeadPod
+    } else if f.outcome == Outcome::ConnectTimeout {
+        if f.stale_port { Cause::StaleFlow } else { Cause::Overload }
+    } else if f.starting {
+        Cause::NotReadyYet
+    } else {
+        Cause::Unattributed
+    }
+}
+
+/// A connection came about, and ended before a byte of the answer.
+fn cause_of_no_answer(f: &Facts, end: Option<&PodEnd>) -> Cause {
+    if f.reused {
+        return if f.bytes_received == 0 { Cause::IdleCloseRace } else { Cause::Unattributed };
+    }
+    let Some(end) = end else {
+        return match (f.no_endpoint, f.starting) {
+            (true, _) => Cause::NoReadyEndpoint,
+            (_, true) => Cause::NotReadyYet,
+            _ => Cause::Unattributed,
+        };
+    };
+    let closed = end.stages.listener_closed.or(end.stages.app_exited).unwrap_or(end.may_stop_from());
+    match f.outcome {
+        _ if f.begun >= closed => Cause::RoutedToDeadPod,
+        Outcome::EofBeforeResponse => Cause::KilledInFlight,
+        _ => Cause::AcceptQueueReset,
+    }
+}
+
+/// The answer did not come in time: for the pod's end only if that fell into the wait.
+fn cause_of_timeout(f: &Facts, end: Option<&PodEnd>) -> Cause {
+    let Some(end) = end else { return Cause::Overload };
+    let exit = end.stages.app_exited.or(end.stages.containers_terminated);
+    match exit {
+        Some(exit) if f.begun <= exit && exit <= f.end => Cause::KilledInFlight,
+        _ => Cause::Unattributed,
+    }
+}
+
+fn is_timeout(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::ResponseTimeout | Outcome::BodyTimeout)
+}

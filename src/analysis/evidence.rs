@@ -1,0 +1,207 @@
+//! Which pod each request went to, and until when each ended pod was routed to.
+//!
+//! What either end says about the pod counts first: the proxy's row, the
+//! response header, and for a reused connection the pod it had led to. Failed
+//! requests that no one saw arrive are linked by time: they belong to a
+//! termination when they begin before the pod's arrivals have been silent for
+//! so long that another one is implausible. Each such request carries the
+//! evidence on. One that several terminations could explain is charged to
+//! none, yet moves the upper bound of each.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::policy::{Class, Policy};
+use crate::record::run_info::Balances;
+use crate::record::{Outcome, Stamp};
+use crate::timeline::{Request, Timeline};
+
+/// A pod's silence is taken as its end when arrivals at its rate would be silent
+/// for so long with this probability only. Stricter than the bounds themselves:
+/// a wrongly cut chain would strand real losses.
+const LINK_ALPHA: f64 = 1e-6;
+/// Without any rate: how long after the endpoint's removal a consumer may lag.
+/// The Service proxy's minSyncPeriod of 1 s, and some.
+const LAG_NS: i64 = 1_500_000_000;
+
+/// Where a request went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// To this pod, as one of the ends says; with the index of its termination if it was under way.
+    Pod { name: Arc<str>, ending: Option<usize> },
+    /// By time, to one of the pods of these terminations.
+    OneOf(Vec<usize>),
+    /// Not known.
+    Unknown,
+}
+
+/// The arrivals of one pod from one target.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tail {
+    /// New arrivals a second before t0; 0 when fewer than two were seen.
+    pub rate: f64,
+    /// The last arrival that surely was this pod's.
+    pub last_certain: Option<Stamp>,
+    /// The last that may have been.
+    pub last_possible: Option<Stamp>,
+    /// Certain arrivals after t0 latest.
+    pub late: u64,
+    /// Uncertainty of the client's clock, in nanoseconds.
+    pub uncertainty_ns: i64,
+    /// The last moment at which this target was tried at all.
+    pub observed_until: Option<Stamp>,
+}
+
+/// All that was found out.
+#[derive(Debug)]
+pub(super) struct Evidence {
+    /// One per request of the timeline.
+    pub places: Vec<Place>,
+    /// By termination, then by target.
+    pub tails: Vec<Vec<Tail>>,
+}
+
+/// The seconds after which an arrival at `rate` would have come but for a chance of `alpha`.
+pub(super) fn silence_s(rate: f64, alpha: f64) -> f64 {
+    (1.0 / alpha).ln() / rate
+}
+
+/// Locates every request.
+pub(super) fn gather(timeline: &Timeline, policy: &Policy) -> Evidence {
+    let targets: HashMap<&str, usize> =
+        timeline.info.targets.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
+    let target_of = |r: &Request| targets.get(&*r.row.target).copied();
+    let balances =
+        |r: &Request| target_of(r).map_or(Balances::Connections, |t| timeline.info.targets[t].balances);
+    // An arrival is what the consumer routes: a connection, or behind an L7 consumer a request.
+    let arrives = |r: &Request| match balances(r) {
+        Balances::Connections => r.is_new_connection(),
+        Balances::Requests => r.row.sent.is_some() || r.row.connect_start.is_some(),
+    };
+
+    let mut by_connection: HashMap<(&str, u64), &str> = HashMap::new();
+    for r in timeline.requests.iter().filter(|r| balances(r) == Balances::Connections) {
+        if let (Some(conn), Some(pod)) = (r.row.conn, r.pod()) {
+            by_connection.insert((&r.row.source, conn), pod);
+        }
+    }
+    let mut places: Vec<Place> = timeline
+        .requests
+        .iter()
+        .map(|r| {
+            let known = || r.row.conn.and_then(|c| by_connection.get(&(&*r.row.source, c)).copied());
+            match r.pod().or_else(|| if r.row.conn_reused { known() } else { None }) {
+                Some(pod) => {
+                    let end = timeline.end_of(pod, r.begun());
+                    let ending = end
+                        .filter(|&e| r.row.end.shifted_ns(r.uncertainty_ns) >= timeline.ends[e].t0.earliest);
+                    Place::Pod { name: pod.into(), ending }
+                }
+                None => Place::Unknown,
+            }
+        })
+        .collect();
+
+    let mut tails = vec![vec![Tail::default(); timeline.info.targets.len()]; timeline.ends.len()];
+    let mut before: HashMap<(usize, usize), (u64, Stamp)> = HashMap::new();
+    for (r, place) in timeline.requests.iter().zip(&places) {
+        let Some(target) = target_of(r) else { continue };
+        if r.row.outcome != Outcome::NotSent && arrives(r) {
+            for tail in tails.iter_mut().map(|t| &mut t[target]) {
+                tail.observed_until = tail.observed_until.max(Some(r.begun()));
+                tail.uncertainty_ns = tail.uncertainty_ns.max(r.uncertainty_ns);
+            }
+            let Place::Pod { name, .. } = place else { continue };
+            let Some(end) = timeline.end_of(name, r.begun()) else { continue };
+            let t0 = timeline.ends[end].t0;
+            if r.begun() < t0.earliest {
+                let (n, first) = before.entry((end, target)).or_insert((0, r.begun()));
+                *n += 1;
+                *first = (*first).min(r.begun());
+            }
+            tails[end][target].arrival(r.begun(), t0.latest);
+        }
+    }
+    for ((end, target), (n, first)) in before {
+        let span_s = timeline.ends[end].t0.earliest.seconds_since(first);
+        if n > 1 && span_s > 0.0 {
+            // The first arrival opens the interval, so it is not counted in it.
+            tails[end][target].rate = (n - 1) as f64 / span_s;
+        }
+    }
+
+    let mut unseen: Vec<usize> = (0..places.len())
+        .filter(|&i| places[i] == Place::Unknown && policy.class(&timeline.requests[i].row) == Class::Dropped)
+        .collect();
+    unseen.sort_by_key(|&i| timeline.requests[i].begun());
+    for i in unseen {
+        let r = &timeline.requests[i];
+        let Some(target) = target_of(r) else { continue };
+        if timeline.endpoints.none_usable(r.begun()) {
+            continue;
+        }
+        let fits = |e: &usize| {
+            let end = &timeline.ends[*e];
+            let reach = if r.row.conn_reused && balances(r) == Balances::Connections {
+                end.gone().map(|at| at.shifted_ns(LAG_NS))
+            } else {
+                Some(reach(timeline, *e, &tails[*e][target]))
+            };
+            r.row.end.shifted_ns(r.uncertainty_ns) >= end.may_stop_from()
+                && reach.is_none_or(|until| r.begun().shifted_ns(-r.uncertainty_ns) <= until)
+        };
+        let candidates: Vec<usize> = (0..timeline.ends.len()).filter(fits).collect();
+        if arrives(r) && tells_of_a_dead_pod(r, balances(r)) {
+            for &e in &candidates {
+                let t0 = timeline.ends[e].t0;
+                if r.begun() < t0.earliest {
+                    continue;
+                }
+                let tail = &mut tails[e][target];
+                if candidates.len() == 1 {
+                    tail.arrival(r.begun(), t0.latest);
+                } else {
+                    tail.last_possible = tail.last_possible.max(Some(r.begun()));
+                }
+            }
+        }
+        if !candidates.is_empty() {
+            places[i] = Place::OneOf(candidates);
+        }
+    }
+    Evidence { places, tails }
+}
+
+impl Tail {
+    fn arrival(&mut self, at: Stamp, t0_latest: Stamp) {
+        self.last_certain = self.last_certain.max(Some(at));
+        self.last_possible = self.last_possible.max(Some(at));
+        self.late += u64::from(at > t0_latest);
+    }
+}
+
+/// Until when a request that nobody saw arrive may have been this pod's.
+fn reach(timeline: &Timeline, end: usize, tail: &Tail) -> Stamp {
+    let end = &timeline.ends[end];
+    let last = tail.last_possible.map_or(end.t0.latest, |at| at.max(end.t0.latest));
+    if tail.rate > 0.0 {
+        return last + std::time::Duration::from_secs_f64(silence_s(tail.rate, LINK_ALPHA).min(1e6));
+    }
+    let removed = end.stages.endpoint_removed.or(end.gone()).unwrap_or(end.t0.latest);
+    last.max(removed).shifted_ns(LAG_NS)
+}
+
+/// Whether a failure is what a connection to a pod that is gone looks like, so
+/// that it shows where the consumer still routed to.
+fn tells_of_a_dead_pod(r: &Request, balances: Balances) -> bool {
+    match r.row.outcome {
+        Outcome::ConnectRefused
+        | Outcome::ConnectTimeout
+        | Outcome::ConnectUnreachable
+        | Outcome::ConnectError
+        | Outcome::ResetBeforeResponse
+        | Outcome::EofBeforeResponse => true,
+        Outcome::HttpError => balances == Balances::Requests,
+        _ => false,
+    }
+}

@@ -1,0 +1,157 @@
+//! The findings: what a reader should know, in sentences with figures.
+
+use super::model::{Cause, Finding, RequestCounts, Severity, Termination, Verdict};
+use crate::timeline::Timeline;
+
+/// Everything worth saying, most severe first.
+pub(super) fn findings(
+    timeline: &Timeline,
+    verdict: &Verdict,
+    partial: &[String],
+    requests: &RequestCounts,
+    terminations: &[Termination],
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let Verdict::Invalid { why } = verdict {
+        for what in why {
+            findings.push(finding(
+                Severity::Error,
+                what.clone(),
+                "the figures of this run would describe the measurement, not the cluster",
+                "repeat it with a lower rate or on a less busy machine",
+            ));
+        }
+    }
+    let covering = terminations
+        .iter()
+        .flat_map(|t| &t.windows)
+        .filter_map(|w| w.upper_s)
+        .fold(None, |max: Option<f64>, u| Some(max.map_or(u, |m| m.max(u))))
+        .map_or(1, |u| super::stats::ceil_seconds(u).max(1));
+    for (&cause, &n) in &requests.by_cause {
+        let (why, remedy) = explain(cause, covering);
+        let of = requests.total - requests.not_sent - requests.cancelled;
+        let what = format!("{n} of {of} requests were dropped: {}", cause.as_str().replace('_', " "));
+        findings.push(finding(Severity::Error, what, why, &remedy));
+    }
+    if requests.ambiguous > 0 {
+        findings.push(finding(
+            Severity::Warning,
+            format!(
+                "{} dropped requests fit several terminations and are charged to none",
+                requests.ambiguous
+            ),
+            "the pods ended so close together that the time of a refused connection does not tell them apart",
+            "delete pods further apart to learn the share of each; the total is not affected",
+        ));
+    }
+    for what in partial {
+        findings.push(finding(
+            Severity::Warning,
+            what.clone(),
+            "what was not recorded is in no figure",
+            "read the counts as lower bounds, or repeat the run",
+        ));
+    }
+    for t in terminations {
+        for w in &t.windows {
+            if let Some(why) = &w.censored {
+                let what = format!("the window of pod {} towards {} has no upper bound", t.pod, w.consumer);
+                let remedy =
+                    "raise the rate of new connections, or keep the load on for longer after the termination";
+                findings.push(finding(Severity::Warning, what, why, remedy));
+            }
+        }
+        if t.exit_code == Some(137) {
+            findings.push(finding(
+                Severity::Warning,
+                format!("pod {} was ended by SIGKILL (exit code 137)", t.pod),
+                "it had not finished when its grace period was over",
+                "terminationGracePeriodSeconds: longer than preStop plus the longest request",
+            ));
+        }
+    }
+    for clock in &timeline.unsampled_clocks {
+        findings.push(finding(
+            Severity::Warning,
+            format!("the clock of {clock} was never compared with the coordinator's"),
+            "its stamps are taken as they are, so bounds that rest on them have no uncertainty in them",
+            "check that the clocks are synchronised",
+        ));
+    }
+    for message in &timeline.warnings {
+        findings.push(finding(Severity::Warning, message.clone(), "recorded during the run", ""));
+    }
+    if requests.dropped == 0 && !terminations.is_empty() {
+        let n = terminations.len() as u64;
+        let bound = super::stats::share_upper(0, n, 0.95) * 100.0;
+        findings.push(finding(
+            Severity::Info,
+            format!("no request was dropped in {n} terminations"),
+            &format!("at 95 % confidence at most {bound:.0} % of such terminations drop any"),
+            "measure more terminations to say more",
+        ));
+    }
+    if terminations.is_empty() {
+        findings.push(finding(
+            Severity::Info,
+            "no pod ended under load".to_owned(),
+            "the run shows the steady state only",
+            "add a disruption to the scenario to measure a termination",
+        ));
+    }
+    findings.sort_by_key(|f| f.severity);
+    findings
+}
+
+fn finding(severity: Severity, what: String, why: &str, remedy: &str) -> Finding {
+    Finding { severity, what, why: why.to_owned(), remedy: remedy.to_owned() }
+}
+
+/// Why such drops happen, and what helps.
+fn explain(cause: Cause, covering_s: u64) -> (&'static str, String) {
+    let sleep = format!("lifecycle: {{preStop: {{sleep: {{seconds: {covering_s}}}}}}}");
+    match cause {
+        Cause::RoutedToDeadPod => (
+            "new connections still went to a pod whose listener was closed, because endpoints are withdrawn later than the app stops",
+            sleep,
+        ),
+        Cause::AcceptQueueReset => (
+            "the app ended before it read these requests: their connections waited in its accept queue",
+            sleep,
+        ),
+        Cause::KilledInFlight => (
+            "the pod ended while it worked on these requests",
+            "finish requests in flight on SIGTERM; with exit code 137 a longer terminationGracePeriodSeconds"
+                .into(),
+        ),
+        Cause::IdleCloseRace => (
+            "the server closed kept-alive connections as the client used them",
+            "answer with Connection: close while draining; a client idle timeout below the server's".into(),
+        ),
+        Cause::StaleFlow => (
+            "a connection-tracking entry led these connections to a pod that was long gone",
+            format!("{sleep}; fewer short connections"),
+        ),
+        Cause::NoReadyEndpoint => (
+            "the Service had no endpoint that could take a request",
+            "more replicas, maxUnavailable: 0, and a PodDisruptionBudget".into(),
+        ),
+        Cause::NotReadyYet => (
+            "a starting pod got traffic before it listened",
+            "readinessProbe: that fails until the app listens".into(),
+        ),
+        Cause::GatewayError => (
+            "a gateway status came back: a proxy in between, or the app itself, gave up on the request",
+            "apply the same remedies at the proxy's upstream; let it retry".into(),
+        ),
+        Cause::Overload => (
+            "answers did not come in time, and no termination was near",
+            "lower the rate or add capacity; then measure again".into(),
+        ),
+        Cause::Unattributed => (
+            "no termination in reach explains them, or those in reach would explain them differently",
+            "see the rows in requests/*.parquet that are not ok".into(),
+        ),
+    }
+}

@@ -1,0 +1,63 @@
+//! Latencies and send lag, by HDR histogram with three digits.
+
+use hdrhistogram::Histogram;
+
+use super::model::{LatencyBucket, Percentiles, SendLag};
+
+/// Values in nanoseconds.
+#[derive(Debug)]
+pub(super) struct Values {
+    histogram: Option<Histogram<u64>>,
+}
+
+impl Values {
+    pub(super) fn new() -> Self {
+        Self { histogram: Histogram::new(3).ok() }
+    }
+
+    /// Adds a value; what lies before 0 counts as 0.
+    pub(super) fn add(&mut self, ns: i64) {
+        if let Some(h) = &mut self.histogram {
+            h.saturating_record(u64::try_from(ns).unwrap_or(0));
+        }
+    }
+
+    pub(super) fn n(&self) -> u64 {
+        self.histogram.as_ref().map_or(0, Histogram::len)
+    }
+
+    fn at(&self, quantile: f64, unit_ns: f64) -> f64 {
+        match &self.histogram {
+            Some(h) if !h.is_empty() => h.value_at_quantile(quantile) as f64 / unit_ns,
+            _ => 0.0,
+        }
+    }
+
+    pub(super) fn percentiles(&self) -> Percentiles {
+        let at = |q| self.at(q, 1e6);
+        Percentiles { n: self.n(), p50: at(0.5), p90: at(0.9), p99: at(0.99), p99_9: at(0.999), max: at(1.0) }
+    }
+
+    pub(super) fn send_lag(&self) -> SendLag {
+        SendLag { p50: self.at(0.5, 1e3), p99: self.at(0.99, 1e3), max: self.at(1.0, 1e3) }
+    }
+
+    /// Buckets of equal width on a logarithmic axis, ten a decade, the empty ones left out.
+    pub(super) fn buckets(&self) -> Vec<LatencyBucket> {
+        const PER_DECADE: f64 = 10.0;
+        let mut buckets: Vec<LatencyBucket> = Vec::new();
+        let Some(h) = &self.histogram else { return buckets };
+        for value in h.iter_recorded() {
+            let ms = (value.value_iterated_to() as f64 / 1e6).max(1e-3);
+            let step = (ms.log10() * PER_DECADE).floor();
+            let from_ms = 10f64.powf(step / PER_DECADE);
+            let to_ms = 10f64.powf((step + 1.0) / PER_DECADE);
+            let count = value.count_at_value();
+            match buckets.last_mut() {
+                Some(last) if last.from_ms == from_ms => last.count += count,
+                _ => buckets.push(LatencyBucket { from_ms, to_ms, count }),
+            }
+        }
+        buckets
+    }
+}

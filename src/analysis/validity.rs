@@ -1,0 +1,111 @@
+//! Whether the measurement can be believed, and whether it is whole.
+
+use super::model::{LoadResult, Termination};
+use crate::timeline::Timeline;
+
+/// Beyond these the run is invalid, not wrong.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Share of scheduled requests that were not sent.
+    pub not_sent_share: f64,
+    /// 99th percentile of the send lag, in milliseconds.
+    pub send_lag_p99_ms: f64,
+    /// Share of CPU time taken by the hypervisor, averaged over the load.
+    pub steal: f64,
+    /// Threads that stood waiting for a CPU, averaged over the load.
+    pub run_queue_delay: f64,
+}
+
+/// The stated limits.
+pub const LIMITS: Limits =
+    Limits { not_sent_share: 0.001, send_lag_p99_ms: 100.0, steal: 0.20, run_queue_delay: 1.0 };
+
+/// Each reason why the run is invalid.
+pub(super) fn invalid(timeline: &Timeline, load: &LoadResult, terminations: &[Termination]) -> Vec<String> {
+    let mut why = Vec::new();
+    if load.scheduled == 0 {
+        why.push("no request was recorded".to_owned());
+    }
+    let not_sent = load.not_sent as f64 / load.scheduled.max(1) as f64;
+    if not_sent > LIMITS.not_sent_share {
+        why.push(format!(
+            "{} of {} requests were not sent ({:.2} %, limit {:.2} %)",
+            load.not_sent,
+            load.scheduled,
+            not_sent * 100.0,
+            LIMITS.not_sent_share * 100.0
+        ));
+    }
+    let lag_ms = load.send_lag_us.p99 / 1000.0;
+    if lag_ms > LIMITS.send_lag_p99_ms {
+        why.push(format!(
+            "one request in a hundred was sent {lag_ms:.0} ms late or later (limit {:.0} ms): the load generator fell behind",
+            LIMITS.send_lag_p99_ms
+        ));
+    }
+    let average = |value: fn(&crate::record::event::MachineSample) -> f64| {
+        let during =
+            || timeline.machine.iter().filter(|(at, _)| *at >= timeline.origin && *at <= timeline.load_ended);
+        let length: f64 = during().map(|(_, s)| s.interval_s).sum();
+        let sum: f64 = during().map(|(_, s)| value(s) * s.interval_s).sum();
+        if length > 0.0 { sum / length } else { 0.0 }
+    };
+    let steal = average(|s| s.steal);
+    if steal > LIMITS.steal {
+        why.push(format!(
+            "the hypervisor took {:.0} % of the CPU time (limit {:.0} %)",
+            steal * 100.0,
+            LIMITS.steal * 100.0
+        ));
+    }
+    let delay = average(|s| s.run_queue_delay);
+    if delay > LIMITS.run_queue_delay {
+        why.push(format!(
+            "{delay:.2} threads stood waiting for a CPU on average (limit {:.1}): the machine was starved",
+            LIMITS.run_queue_delay
+        ));
+    }
+    for gap in &timeline.gaps {
+        for (end, t) in timeline.ends.iter().zip(terminations) {
+            let until = end.gone().unwrap_or(timeline.load_ended);
+            if gap.from <= until && gap.to >= end.t0.earliest {
+                why.push(format!(
+                    "the watch of {} saw nothing for {:.2} s while pod {} ended",
+                    gap.resource,
+                    gap.to.seconds_since(gap.from),
+                    t.pod
+                ));
+            }
+        }
+    }
+    why
+}
+
+/// Each reason why the record is not whole.
+pub(super) fn partial(timeline: &Timeline) -> Vec<String> {
+    let mut why = Vec::new();
+    if timeline.info.interrupted {
+        why.push("the run was interrupted".to_owned());
+    } else if !timeline.info.complete {
+        why.push("the run did not come to its end".to_owned());
+    }
+    why.extend(timeline.torn.iter().cloned());
+    let rows = timeline.requests.len() as u64;
+    if let Some(announced) = timeline.announced.filter(|a| *a != rows) {
+        why.push(format!("{announced} requests were scheduled, {rows} were recorded"));
+    }
+    for proxy in &timeline.hand_overs {
+        match proxy.recorded {
+            None => why.push(format!(
+                "the proxy of pod {} ended without handing over all its rows ({} arrived)",
+                proxy.pod, proxy.received
+            )),
+            Some(recorded) if recorded != proxy.received => why.push(format!(
+                "the proxy of pod {} recorded {recorded} rows, {} arrived",
+                proxy.pod, proxy.received
+            )),
+            Some(_) => {}
+        }
+    }
+    why
+}

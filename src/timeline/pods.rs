@@ -1,0 +1,308 @@
+//! The lives of pods, and how they ended, from what the watches showed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::clocks::{API_SERVER, Clocks};
+use super::endpoints::{EndpointChange, Endpoints};
+use crate::record::event::{Action, Change, ContainerState, PodEvent, ProxyPhase};
+use crate::record::{Event, EventKind, Stamp};
+
+/// The resolution of a deletionTimestamp.
+const SECOND_NS: i64 = 1_000_000_000;
+
+/// The beginning of one pod.
+#[derive(Clone, Debug)]
+pub struct PodLife {
+    /// Name.
+    pub name: String,
+    /// UID.
+    pub uid: String,
+    /// When a watch first showed it.
+    pub created: Stamp,
+    /// Whether it was already there when the watch began.
+    pub listed: bool,
+    /// When its address was first seen.
+    pub ip_reported: Option<Stamp>,
+    /// When it was first seen ready.
+    pub ready: Option<Stamp>,
+    /// When its endpoint was first seen ready.
+    pub endpoint_ready: Option<Stamp>,
+}
+
+/// When a deletion took effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instant0 {
+    /// Not before this.
+    pub earliest: Stamp,
+    /// Not after this.
+    pub latest: Stamp,
+}
+
+/// The stages of a pod's end that were seen.
+#[derive(Clone, Debug, Default)]
+pub struct Stages {
+    /// The coordinator's own delete call was sent.
+    pub delete_sent: Option<Stamp>,
+    /// A watch showed the deletionTimestamp.
+    pub deletion_seen: Option<Stamp>,
+    /// A watch showed the endpoint as terminating.
+    pub endpoint_terminating: Option<Stamp>,
+    /// The proxy's preStop hook was called.
+    pub kill_began: Option<Stamp>,
+    /// `kill_began` plus the app's preStop sleep, within the grace period.
+    pub app_sigterm: Option<Stamp>,
+    /// The proxy found the app's listener closed.
+    pub listener_closed: Option<Stamp>,
+    /// The proxy received SIGTERM.
+    pub app_exited: Option<Stamp>,
+    /// The proxy exited.
+    pub proxy_exited: Option<Stamp>,
+    /// A watch showed all main containers terminated.
+    pub containers_terminated: Option<Stamp>,
+    /// A watch showed the endpoint gone.
+    pub endpoint_removed: Option<Stamp>,
+    /// A watch showed the pod deleted.
+    pub pod_deleted: Option<Stamp>,
+}
+
+/// The end of one pod.
+#[derive(Clone, Debug)]
+pub struct PodEnd {
+    /// The pod's name.
+    pub pod: String,
+    /// Its UID.
+    pub uid: String,
+    /// Its node.
+    pub node: Option<String>,
+    /// How it came, in the words of the action behind it; `other` where none is known.
+    pub mode: String,
+    /// The disruption behind it.
+    pub disruption: Option<u32>,
+    /// Whether the coordinator deleted it itself.
+    pub own: bool,
+    /// When the deletion took effect.
+    pub t0: Instant0,
+    /// The grace period of the deletion, in seconds.
+    pub grace_s: i64,
+    /// The app's preStop sleep in seconds; `None` where a hook of another kind hides it.
+    pub pre_stop_sleep_s: Option<i64>,
+    /// The stages seen.
+    pub stages: Stages,
+    /// The exit code of the main containers: the first that is not 0.
+    pub exit_code: Option<i32>,
+}
+
+impl PodEnd {
+    /// Before this the app cannot have been told to stop: it still slept in its preStop hook.
+    pub fn may_stop_from(&self) -> Stamp {
+        self.t0
+            .earliest
+            .shifted_ns(self.pre_stop_sleep_s.unwrap_or(0).clamp(0, self.grace_s.max(0)) * SECOND_NS)
+    }
+
+    /// When nothing of the pod was left, as far as it was seen.
+    pub fn gone(&self) -> Option<Stamp> {
+        self.stages.pod_deleted.or(self.stages.containers_terminated)
+    }
+}
+
+/// What the watch showed of one UID.
+#[derive(Clone, Debug)]
+struct Seen {
+    life: PodLife,
+    last: PodEvent,
+    last_at: Stamp,
+    deletion: Option<(Stamp, Stamp, i64)>,
+    terminal: Option<Stamp>,
+    containers_terminated: Option<Stamp>,
+    deleted: Option<Stamp>,
+    exit_code: Option<i32>,
+}
+
+impl Seen {
+    fn new(at: Stamp, event: &PodEvent) -> Self {
+        let life = PodLife {
+            name: event.name.clone(),
+            uid: event.uid.clone(),
+            created: at,
+            listed: event.change == Change::Listed,
+            ip_reported: None,
+            ready: None,
+            endpoint_ready: None,
+        };
+        Self {
+            life,
+            last: event.clone(),
+            last_at: at,
+            deletion: None,
+            terminal: None,
+            containers_terminated: None,
+            deleted: None,
+            exit_code: None,
+        }
+    }
+
+    fn observe(&mut self, at: Stamp, event: &PodEvent) {
+        self.last = event.clone();
+        self.last_at = at;
+        if event.ip.is_some() {
+            self.life.ip_reported.get_or_insert(at);
+        }
+        if event.ready {
+            self.life.ready.get_or_insert(at);
+        }
+        if let (None, Some(stamp)) = (self.deletion, event.deletion_timestamp) {
+            self.deletion = Some((at, stamp, event.deletion_grace_s.unwrap_or(event.grace_s)));
+        }
+        if matches!(event.phase.as_str(), "Failed" | "Succeeded") {
+            self.terminal.get_or_insert(at);
+        }
+        let main: Vec<&ContainerState> = event.containers.iter().filter(|c| !c.sidecar).collect();
+        if !main.is_empty() && main.iter().all(|c| c.state.as_deref() == Some("terminated")) {
+            self.containers_terminated.get_or_insert(at);
+            let codes = || main.iter().filter_map(|c| c.exit_code);
+            self.exit_code = codes().find(|c| *c != 0).or_else(|| codes().next());
+        }
+        if event.change == Change::Deleted {
+            self.deleted.get_or_insert(at);
+        }
+    }
+
+    fn pre_stop_sleep_s(&self) -> Option<i64> {
+        let mut main = self.last.containers.iter().filter(|c| !c.sidecar).peekable();
+        if main.peek().is_none() || main.clone().any(|c| c.pre_stop_other) {
+            return None;
+        }
+        // Every container counts: the first to be told to stop can refuse.
+        main.map(|c| c.pre_stop_sleep_s.unwrap_or(0)).min()
+    }
+}
+
+/// Builds the lives and the ends of all pods. Ends after `load_ended` are the
+/// run's own clearing up and those before `origin` its setting up: neither is measured.
+pub(super) fn build(
+    events: &[Event],
+    clocks: &Clocks,
+    endpoints: &Endpoints,
+    origin: Stamp,
+    load_ended: Stamp,
+) -> (Vec<PodLife>, Vec<PodEnd>) {
+    let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
+    let mut actions: Vec<(Stamp, &Action)> = Vec::new();
+    let mut gaps: Vec<(Stamp, Stamp)> = Vec::new();
+    let mut phases: Vec<(Stamp, &str, ProxyPhase)> = Vec::new();
+    for event in events {
+        let at = clocks.place(&event.source, event.at);
+        match &event.kind {
+            EventKind::Pod(pod) => {
+                seen.entry(pod.uid.clone()).or_insert_with(|| Seen::new(at, pod)).observe(at, pod);
+            }
+            EventKind::Action(action) => actions.push((at, action)),
+            EventKind::WatchGap { resource, from } if resource == "pods" => gaps.push((*from, at)),
+            EventKind::ProxyPhase { pod, phase } => phases.push((at, pod, *phase)),
+            _ => {}
+        }
+    }
+    let acted: BTreeSet<&str> = actions.iter().filter_map(|(_, a)| a.pod.as_deref()).collect();
+    let (mut lives, mut ends) = (Vec::new(), Vec::new());
+    for mut pod in seen.into_values() {
+        let name = pod.life.name.clone();
+        // A pod that no Service ever named took no requests: its end loses none.
+        if !endpoints.is_empty() && !endpoints.ever_named(&name) && !acted.contains(name.as_str()) {
+            continue;
+        }
+        pod.life.endpoint_ready = endpoints.first(&name, EndpointChange::Ready, pod.life.created);
+        if let Some(end) = end_of(&pod, clocks, endpoints, &actions, &gaps, &phases)
+            && end.t0.earliest >= origin
+            && end.t0.earliest <= load_ended
+        {
+            ends.push(end);
+        }
+        lives.push(pod.life);
+    }
+    lives.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
+    ends.sort_by(|a, b| (a.t0.earliest, &a.pod).cmp(&(b.t0.earliest, &b.pod)));
+    (lives, ends)
+}
+
+fn end_of(
+    pod: &Seen,
+    clocks: &Clocks,
+    endpoints: &Endpoints,
+    actions: &[(Stamp, &Action)],
+    gaps: &[(Stamp, Stamp)],
+    phases: &[(Stamp, &str, ProxyPhase)],
+) -> Option<PodEnd> {
+    let name = pod.life.name.as_str();
+    let own = actions.iter().find(|(_, a)| {
+        let accepted = a.status.map_or(pod.deletion.is_some(), |s| (200..300).contains(&s));
+        let this = match &a.uid {
+            Some(uid) => *uid == pod.life.uid,
+            None => a.pod.as_deref() == Some(name),
+        };
+        this && accepted
+    });
+    let phase = |which: ProxyPhase| {
+        phases
+            .iter()
+            .find(|(at, p, k)| *p == name && *k == which && *at >= pod.life.created)
+            .map(|(at, ..)| *at)
+    };
+    let deletion_seen = pod.deletion.map(|(at, ..)| at);
+    let t0 = if let Some((sent, action)) = own {
+        // Without an answer the deletion is only known to have come before the watch showed it.
+        let latest =
+            if action.status.is_some() { action.answered } else { deletion_seen.unwrap_or(action.answered) };
+        Instant0 { earliest: *sent, latest: latest.max(*sent) }
+    } else if let Some((at, stamp, grace_s)) = pod.deletion {
+        let offset = clocks.offset(API_SERVER);
+        let second = clocks.place(API_SERVER, stamp).shifted_ns(-grace_s * SECOND_NS);
+        let latest = second.shifted_ns(SECOND_NS + offset.uncertainty_ns).min(at);
+        Instant0 { earliest: second.shifted_ns(-offset.uncertainty_ns).min(latest), latest }
+    } else if let Some(first) = pod.terminal.or(pod.deleted) {
+        let signs = [ProxyPhase::PreStop, ProxyPhase::ListenerClosed, ProxyPhase::Sigterm];
+        let first =
+            signs.into_iter().filter_map(phase).chain(pod.containers_terminated).fold(first, Stamp::min);
+        Instant0 { earliest: first, latest: first }
+    } else {
+        // Gone between two lists: the later one does not show it any more.
+        let (from, to) = gaps.iter().find(|(_, to)| *to > pod.last_at)?;
+        Instant0 { earliest: *from, latest: *to }
+    };
+    let grace_s = pod.deletion.map_or(pod.last.grace_s, |(.., grace_s)| grace_s);
+    let sleep_s = pod.pre_stop_sleep_s();
+    let after = |at: Stamp| (at >= t0.earliest).then_some(at);
+    let kill_began = phase(ProxyPhase::PreStop);
+    let stages = Stages {
+        delete_sent: own.map(|(sent, _)| *sent),
+        deletion_seen,
+        endpoint_terminating: endpoints.first(name, EndpointChange::Terminating, t0.earliest),
+        kill_began,
+        app_sigterm: kill_began
+            .zip(sleep_s)
+            .map(|(at, sleep)| at.shifted_ns(sleep.clamp(0, grace_s.max(0)) * SECOND_NS)),
+        listener_closed: phase(ProxyPhase::ListenerClosed),
+        app_exited: phase(ProxyPhase::Sigterm),
+        proxy_exited: phase(ProxyPhase::Exit),
+        containers_terminated: pod.containers_terminated.and_then(after),
+        endpoint_removed: endpoints.first(name, EndpointChange::Removed, t0.earliest),
+        pod_deleted: pod.deleted,
+    };
+    let cause = own.or_else(|| {
+        pod.deletion?;
+        actions.iter().rev().find(|(at, a)| a.pod.is_none() && a.error.is_none() && *at <= t0.latest)
+    });
+    Some(PodEnd {
+        pod: name.to_owned(),
+        uid: pod.life.uid.clone(),
+        node: pod.last.node.clone(),
+        mode: cause.map_or_else(|| "other".to_owned(), |(_, a)| a.mode.clone()),
+        disruption: cause.map(|(_, a)| a.disruption),
+        own: own.is_some(),
+        t0,
+        grace_s,
+        pre_stop_sleep_s: sleep_s,
+        stages,
+        exit_code: pod.exit_code,
+    })
+}
