@@ -1,8 +1,8 @@
 //! Windows, attribution, causes, statistics and the recommendation.
 //!
 //! Pure: data in, data out. No clock, no I/O, no async. How the numbers are
-//! made is documented where they are made: [`evidence`](self) locates requests,
-//! `window` bounds, `cause` explains, [`stats`] holds the formulas.
+//! made is documented where they are made: `evidence` locates requests, `window`
+//! bounds, `cause` explains, [`stats`] holds the formulas.
 
 mod cause;
 mod charts;

@@ -114,3 +114,43 @@ fn cause_of_timeout(f: &Facts, end: Option<&PodEnd>) -> Cause {
 fn is_timeout(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::ResponseTimeout | Outcome::BodyTimeout)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_termination_near() {
+        let plain = Facts {
+            outcome: Outcome::ConnectTimeout,
+            reused: false,
+            bytes_received: 0,
+            begun: Stamp::from_unix_ns(0),
+            end: Stamp::from_unix_ns(1),
+            served: None,
+            no_endpoint: false,
+            stale_port: false,
+            starting: false,
+        };
+        let refused = Facts { outcome: Outcome::ConnectRefused, ..plain };
+        let eof = Facts { outcome: Outcome::EofBeforeResponse, ..plain };
+        for (facts, expected) in [
+            (plain, Cause::Overload),
+            (Facts { stale_port: true, ..plain }, Cause::StaleFlow),
+            (Facts { outcome: Outcome::ResponseTimeout, ..plain }, Cause::Overload),
+            (refused, Cause::Unattributed),
+            (Facts { no_endpoint: true, ..refused }, Cause::NoReadyEndpoint),
+            (Facts { starting: true, ..refused }, Cause::NotReadyYet),
+            (eof, Cause::Unattributed),
+            (Facts { reused: true, ..eof }, Cause::IdleCloseRace),
+            (Facts { outcome: Outcome::HttpError, ..plain }, Cause::GatewayError),
+            (
+                Facts { served: Some((ServedEnd::UpstreamRefused, None)), starting: true, ..eof },
+                Cause::NotReadyYet,
+            ),
+            (Facts { served: Some((ServedEnd::UpstreamEof, None)), ..eof }, Cause::Unattributed),
+        ] {
+            assert_eq!(cause(&facts, None), expected, "{facts:?}");
+        }
+    }
+}

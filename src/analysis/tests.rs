@@ -73,16 +73,10 @@ fn pod_event(ms: i64, pod: &str, change: Change) -> Event {
         deletion_grace_s: None,
         grace_s: 30,
         disruption_target: None,
-        containers: vec![ContainerState {
-            name: "app".into(),
-            sidecar: false,
-            pre_stop_sleep_s: None,
-            pre_stop_other: false,
-            state: Some("running".into()),
-            reason: None,
-            exit_code: None,
-            restarts: 0,
-        }],
+        containers: serde_json::from_value::<Vec<ContainerState>>(serde_json::json!([
+            {"name": "app", "sidecar": false, "pre_stop_other": false, "state": "running", "restarts": 0}
+        ]))
+        .unwrap(),
     };
     Event::new(at(ms), "coordinator", EventKind::Pod(event))
 }

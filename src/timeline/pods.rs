@@ -203,6 +203,9 @@ pub(super) fn build(
             _ => {}
         }
     }
+    // A gap tells who is gone only once the list after it was seen.
+    let listed = seen.values().map(|s| s.last_at).max();
+    gaps.retain(|(_, to)| listed.is_some_and(|at| at >= *to));
     let acted: BTreeSet<&str> = actions.iter().filter_map(|(_, a)| a.pod.as_deref()).collect();
     let (mut lives, mut ends) = (Vec::new(), Vec::new());
     for mut pod in seen.into_values() {
