@@ -9,9 +9,11 @@ pub mod address;
 pub mod config;
 mod duration;
 pub mod latency;
+pub mod node;
 pub mod registry;
 pub mod resource;
 pub mod selector;
+pub mod service_proxy;
 pub mod status;
 pub mod store;
 
