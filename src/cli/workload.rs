@@ -13,7 +13,9 @@ use crate::workload::{Config, Habit, LogTarget, Server};
 
 /// Arguments of `rolldrop workload`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  rolldrop workload --listen 127.0.0.1:8080 --on-sigterm drain --drain-for 3s")]
+#[command(
+    after_help = "Example:\n  rolldrop workload --listen 127.0.0.1:8080 --on-sigterm drain --drain-for 3s"
+)]
 pub(super) struct WorkloadArgs {
     /// Address and port to listen on
     #[arg(long, value_name = "ADDR:PORT")]

@@ -124,8 +124,7 @@ impl Body for PacedBody {
         }
         let length = self.piece_bytes.min(self.content.len());
         let piece = self.content.split_to(length);
-        self.next_piece =
-            (!self.pause.is_zero()).then(|| Box::pin(sleep_until(Instant::now() + self.pause)));
+        self.next_piece = (!self.pause.is_zero()).then(|| Box::pin(sleep_until(Instant::now() + self.pause)));
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 

@@ -204,8 +204,9 @@ async fn serve_connection(stream: TcpStream, shared: Rc<Shared>, finish: Cancell
         respond(request, shared.clone(), unflushed.clone())
     });
     let transport = TokioIo::new(Transport::new(stream, unflushed.clone()));
-    let connection =
-        hyper::server::conn::http1::Builder::new().timer(TokioTimer::new()).serve_connection(transport, service);
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .serve_connection(transport, service);
     tokio::pin!(connection);
     // A connection that fails has told its story in the log, request by request.
     tokio::select! {

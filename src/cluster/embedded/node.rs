@@ -53,8 +53,12 @@ pub fn pod_log_dir(log_dir: &Path, namespace: &str, name: &str, uid: &str) -> Pa
 
 /// Runs the pods of one node until the cluster stops; no process of theirs is left then.
 pub async fn run(shared: Shared, node: NodeInfo) {
-    let mut agent =
-        Agent { selection: Selection::field("spec.nodeName", &node.name), node: Arc::new(node), shared, pods: HashMap::new() };
+    let mut agent = Agent {
+        selection: Selection::field("spec.nodeName", &node.name),
+        node: Arc::new(node),
+        shared,
+        pods: HashMap::new(),
+    };
     let stop = agent.shared.stop.clone();
     let mut workers = JoinSet::new();
     tokio::select! {
@@ -144,3 +148,6 @@ impl Agent {
 fn is_over(pod: &Value) -> bool {
     matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -93,7 +93,8 @@ impl Action {
         let word = words.next().ok_or("exec names no command")?;
         let launch = &target.launch;
         let path = launch.env.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path);
-        let program = find_program(&word, launch.working_dir.as_deref(), path).map_err(|error| error.to_string())?;
+        let program =
+            find_program(&word, launch.working_dir.as_deref(), path).map_err(|error| error.to_string())?;
         Ok(Self::Exec(Launch { program, args: words.collect(), ..launch.clone() }))
     }
 
@@ -103,7 +104,11 @@ impl Action {
         match self {
             Self::HttpGet { address, path, headers } => {
                 let status = http_status(address, path, headers).await.map_err(ActionError::Transport)?;
-                if status.is_success() || status.is_redirection() { Ok(()) } else { Err(ActionError::Status(status)) }
+                if status.is_success() || status.is_redirection() {
+                    Ok(())
+                } else {
+                    Err(ActionError::Status(status))
+                }
             }
             Self::TcpConnect { address } => TcpStream::connect(address).await.map(drop).map_err(transport),
             Self::Exec(launch) => match launch.run().await.map_err(transport)?.code {
@@ -124,7 +129,9 @@ fn address(host: Option<&str>, port: &IntOrString, target: &Target) -> Result<St
         IntOrString::Int(number) => *number,
         IntOrString::String(name) => match name.parse() {
             Ok(number) => number,
-            Err(_) => named(name).map(|port| port.container_port).ok_or(format!("no port is named {name:?}"))?,
+            Err(_) => {
+                named(name).map(|port| port.container_port).ok_or(format!("no port is named {name:?}"))?
+            }
         },
     };
     let number = u16::try_from(number).map_err(|_| format!("{number} is not a port"))?;
@@ -136,7 +143,8 @@ fn address(host: Option<&str>, port: &IntOrString, target: &Target) -> Result<St
 }
 
 async fn http_status(address: &str, path: &str, headers: &[(String, String)]) -> Result<StatusCode, String> {
-    let stream = TcpStream::connect(address).await.map_err(|e| format!("Get \"http://{address}{path}\": {e}"))?;
+    let stream =
+        TcpStream::connect(address).await.map_err(|e| format!("Get \"http://{address}{path}\": {e}"))?;
     let error = |e: &dyn std::fmt::Display| format!("Get \"http://{address}{path}\": {e}");
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| error(&e))?;

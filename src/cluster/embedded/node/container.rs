@@ -229,7 +229,8 @@ impl Supervisor {
     async fn attend(&mut self, process: Process, keeper: Keeper, target: Target) -> Exit {
         let started_at = self.context.shared.registry.now();
         self.context.note("Started", &format!("Started container {}", self.spec.name));
-        let running = Running { process: process.clone(), target: target.clone(), started_at: started_at.clone() };
+        let running =
+            Running { process: process.clone(), target: target.clone(), started_at: started_at.clone() };
         self.view.send_modify(|view| view.running = Some(running));
 
         let process_started = Instant::now();

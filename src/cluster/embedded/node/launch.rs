@@ -74,10 +74,8 @@ pub(super) fn launch(container: &Container, around: &Surroundings<'_>) -> Result
         return Err(LaunchError::NoWorkingDir { dir: dir.display().to_string() });
     }
 
-    let mut env: BTreeMap<String, String> = INHERITED
-        .into_iter()
-        .filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)))
-        .collect();
+    let mut env: BTreeMap<String, String> =
+        INHERITED.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?))).collect();
     env.insert("HOSTNAME".to_owned(), around.pod.metadata.name.clone().unwrap_or_default());
     env.extend(own_env.clone());
 
@@ -104,12 +102,18 @@ fn is_own_image(image: &str) -> bool {
     last.split(':').next() == Some("rolldrop")
 }
 
-pub(super) fn find_program(word: &str, working_dir: Option<&Path>, path: Option<&String>) -> Result<PathBuf, LaunchError> {
+pub(super) fn find_program(
+    word: &str,
+    working_dir: Option<&Path>,
+    path: Option<&String>,
+) -> Result<PathBuf, LaunchError> {
     let found = if word.contains('/') {
         let program = working_dir.map_or_else(|| PathBuf::from(word), |dir| dir.join(word));
         program.is_file().then_some(program)
     } else {
-        path.and_then(|path| std::env::split_paths(path).map(|dir| dir.join(word)).find(|file| file.is_file()))
+        path.and_then(|path| {
+            std::env::split_paths(path).map(|dir| dir.join(word)).find(|file| file.is_file())
+        })
     };
     found.ok_or_else(|| LaunchError::NoProgram { program: word.to_owned() })
 }
@@ -140,7 +144,9 @@ fn value_of(
     };
     if let Some(field) = &source.field_ref {
         let value = field_value(&field.field_path, around);
-        return value.map(Some).ok_or_else(|| error(format!("fieldPath {:?} is not supported", field.field_path)));
+        return value
+            .map(Some)
+            .ok_or_else(|| error(format!("fieldPath {:?} is not supported", field.field_path)));
     }
     let (kind, name, key, optional) = if let Some(source) = &source.config_map_key_ref {
         (KeySource::ConfigMap, &source.name, &source.key, source.optional)
@@ -212,7 +218,8 @@ mod tests {
 
     #[test]
     fn the_own_image_is_the_running_binary() {
-        for image in ["rolldrop", "rolldrop:dev", "ghcr.io/a/rolldrop@sha256:00", "localhost:5000/rolldrop:1"] {
+        for image in ["rolldrop", "rolldrop:dev", "ghcr.io/a/rolldrop@sha256:00", "localhost:5000/rolldrop:1"]
+        {
             let launch = try_launch(json!({"name": "c", "image": image, "args": ["workload"]})).unwrap();
             assert_eq!((launch.program.to_str(), launch.args.len()), (Some("/opt/rolldrop"), 1), "{image}");
         }

@@ -216,7 +216,9 @@ impl PodWorker {
         self.delay(|latencies| latencies.terminated_to_final_delete).await;
         let PodContext { shared, namespace, name, uid, .. } = &*self.context;
         // An object that is gone already was deleted by force.
-        if let Err(status) = shared.registry.delete(Resource::Pods, namespace, name, &DeleteOptions::new(0, uid)) {
+        if let Err(status) =
+            shared.registry.delete(Resource::Pods, namespace, name, &DeleteOptions::new(0, uid))
+        {
             tracing::debug!(%status, pod = %name, "final delete");
         }
     }

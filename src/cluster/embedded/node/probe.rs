@@ -77,12 +77,16 @@ impl Prober {
     /// Probes until dropped, and sends every change of what counts.
     pub(super) async fn run(self) {
         let seconds = |given: Option<i32>, default| {
-            Duration::from_secs(given.and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0).unwrap_or(default))
+            Duration::from_secs(
+                given.and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0).unwrap_or(default),
+            )
         };
-        let initial_delay =
-            Duration::from_secs(self.probe.initial_delay_seconds.and_then(|n| u64::try_from(n).ok()).unwrap_or(0));
+        let initial_delay = Duration::from_secs(
+            self.probe.initial_delay_seconds.and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
+        );
         let longest = seconds(self.probe.timeout_seconds, 1);
-        let mut ticks = interval_at(Instant::now() + self.first_after, seconds(self.probe.period_seconds, 10));
+        let mut ticks =
+            interval_at(Instant::now() + self.first_after, seconds(self.probe.period_seconds, 10));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
 
         let mut threshold = Threshold::of(&self.probe);
@@ -99,7 +103,9 @@ impl Prober {
                     Finding::Failure
                 }
             };
-            let Some(counted) = threshold.count(finding).filter(|counted| Some(*counted) != known) else { continue };
+            let Some(counted) = threshold.count(finding).filter(|counted| Some(*counted) != known) else {
+                continue;
+            };
             known = Some(counted);
             if self.kind == ProbeKind::Readiness {
                 let latency = &self.context.shared.config.latencies.probe_to_ready;
@@ -138,7 +144,10 @@ mod tests {
             counted(1, 3, &[Success, Failure, Failure, Success, Failure, Failure, Failure, Failure]),
             [Some(Success), None, None, Some(Success), None, None, Some(Failure), Some(Failure)]
         );
-        assert_eq!(counted(2, 1, &[Success, Success, Failure, Success]), [None, Some(Success), Some(Failure), None]);
+        assert_eq!(
+            counted(2, 1, &[Success, Success, Failure, Success]),
+            [None, Some(Success), Some(Failure), None]
+        );
     }
 
     #[test]

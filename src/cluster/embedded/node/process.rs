@@ -106,7 +106,6 @@ impl Process {
             Err(_) => Exit { code: 137 },
         }
     }
-
 }
 
 impl Keeper {
@@ -203,7 +202,8 @@ mod tests {
     async fn a_keeper_that_is_dropped_kills() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
-        let (process, keeper) = shell("trap '' TERM; echo pid $$; while :; do sleep 1; done").start(&log).unwrap();
+        let (process, keeper) =
+            shell("trap '' TERM; echo pid $$; while :; do sleep 1; done").start(&log).unwrap();
         wait_for_text(&log, "pid").await;
         let text = std::fs::read_to_string(&log).unwrap();
         let pid: i32 = text.trim().rsplit(' ').next().unwrap().parse().unwrap();

@@ -83,9 +83,12 @@ impl Snapshot<'_> {
         status["hostIP"] = json!(self.host_ip);
         status["hostIPs"] = json!([{"ip": self.host_ip}]);
         status["startTime"] = json!(self.started_at);
-        status["qosClass"] = status["qosClass"].as_str().map_or_else(|| json!("BestEffort"), |class| json!(class));
+        status["qosClass"] =
+            status["qosClass"].as_str().map_or_else(|| json!("BestEffort"), |class| json!(class));
         // The address shows with the first container, as on a real node.
-        if phase != Phase::Pending || self.containers.iter().any(|c| matches!(c.view.state, State::Running { .. })) {
+        if phase != Phase::Pending
+            || self.containers.iter().any(|c| matches!(c.view.state, State::Running { .. }))
+        {
             status["podIP"] = json!(self.pod_ip);
             status["podIPs"] = json!([{"ip": self.pod_ip}]);
         }
@@ -107,7 +110,8 @@ impl Snapshot<'_> {
     /// Source: kubernetes/kubernetes, `pkg/kubelet/kubelet_pods.go` (`getPhase`).
     fn phase(&self) -> Phase {
         let codes: Option<Vec<i32>> = self.of(Kind::Main).map(|c| c.final_code(self.restarts)).collect();
-        let init_failed = self.of(Kind::Init).any(|c| c.final_code(self.restarts).is_some_and(|code| code != 0));
+        let init_failed =
+            self.of(Kind::Init).any(|c| c.final_code(self.restarts).is_some_and(|code| code != 0));
         match codes {
             _ if init_failed => Phase::Failed,
             Some(codes) if codes.iter().all(|code| *code == 0) => Phase::Succeeded,
@@ -119,21 +123,28 @@ impl Snapshot<'_> {
     }
 
     fn initialized(&self) -> bool {
-        let completed = self
-            .of(Kind::Init)
-            .all(|c| matches!(&c.view.state, State::Terminated(ended) if ended.code == 0));
+        let completed =
+            self.of(Kind::Init).all(|c| matches!(&c.view.state, State::Terminated(ended) if ended.code == 0));
         let main_ran = self.of(Kind::Main).any(|c| !c.never_ran());
         completed && (main_ran || self.of(Kind::Sidecar).all(|c| c.view.started))
     }
 
     fn conditions(&self, phase: Phase, gates_open: bool) -> [(&'static str, bool, &'static str, String); 5] {
-        let unready: Vec<_> =
-            self.containers.iter().filter(|c| c.kind != Kind::Init && !c.view.ready).map(|c| c.name).collect();
+        let unready: Vec<_> = self
+            .containers
+            .iter()
+            .filter(|c| c.kind != Kind::Init && !c.view.ready)
+            .map(|c| c.name)
+            .collect();
         let (ready, reason, message) = match phase {
             Phase::Succeeded => (false, "PodCompleted", String::new()),
             Phase::Failed => (false, "PodFailed", String::new()),
             _ if unready.is_empty() => (true, "", String::new()),
-            _ => (false, "ContainersNotReady", format!("containers with unready status: [{}]", unready.join(" "))),
+            _ => (
+                false,
+                "ContainersNotReady",
+                format!("containers with unready status: [{}]", unready.join(" ")),
+            ),
         };
         let initialized = self.initialized() || phase == Phase::Succeeded;
         let (ready_reason, ready_message) = if ready && !gates_open {
@@ -172,7 +183,8 @@ impl ContainerSnapshot<'_> {
         let View { state, last, restarts, started, ready, .. } = &self.view;
         let over = sandbox == Sandbox::Gone;
         // An init container that has completed counts as ready.
-        let completed = self.kind == Kind::Init && matches!(state, State::Terminated(ended) if ended.code == 0);
+        let completed =
+            self.kind == Kind::Init && matches!(state, State::Terminated(ended) if ended.code == 0);
         json!({
             "name": self.name,
             "image": self.image,

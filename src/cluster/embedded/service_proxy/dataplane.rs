@@ -112,8 +112,13 @@ impl PortProxy {
                 pass_on(client, server).await;
             }
             Err(error) => {
-                let refused = error.kind() == io::ErrorKind::ConnectionRefused;
-                log(Some(&pod), if refused { Routed::Refused } else { Routed::Unreachable });
+                let result = match error.kind() {
+                    // Made, and reset before this task came to see it.
+                    io::ErrorKind::ConnectionReset => Routed::Connected,
+                    io::ErrorKind::ConnectionRefused => Routed::Refused,
+                    _ => Routed::Unreachable,
+                };
+                log(Some(&pod), result);
                 reset(client);
             }
         }
@@ -186,7 +191,12 @@ mod tests {
             self.writer.await.unwrap().unwrap();
             let text = std::fs::read_to_string(&self.log).unwrap();
             text.lines()
-                .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["result"].as_str().unwrap().into())
+                .map(|line| {
+                    serde_json::from_str::<serde_json::Value>(line).unwrap()["result"]
+                        .as_str()
+                        .unwrap()
+                        .into()
+                })
                 .collect()
         }
     }

@@ -48,8 +48,10 @@ pub(super) fn compute(services: &[Service], slices: &[EndpointSlice]) -> Table {
                 continue;
             }
             let Ok(number) = u16::try_from(port.port) else { continue };
-            let key =
-                ServicePort { address: SocketAddr::new(cluster_ip, number), service: Arc::clone(&service_name) };
+            let key = ServicePort {
+                address: SocketAddr::new(cluster_ip, number),
+                service: Arc::clone(&service_name),
+            };
             table.insert(key, backends(&own, port.name.as_deref().unwrap_or_default()));
         }
     }
@@ -82,7 +84,8 @@ fn backends(slices: &[&EndpointSlice], port_name: &str) -> Arc<[Backend]> {
                 Usable::No => continue,
             };
             // Only the first address counts: consumers treat the others as the same endpoint.
-            let Some(ip) = endpoint.addresses.first().and_then(|address| address.parse::<IpAddr>().ok()) else {
+            let Some(ip) = endpoint.addresses.first().and_then(|address| address.parse::<IpAddr>().ok())
+            else {
                 continue;
             };
             let pod = endpoint.target_ref.as_ref().and_then(|target| target.name.clone());
@@ -195,7 +198,10 @@ mod tests {
 
     #[test]
     fn headless_services_and_strangers_slices_are_left_out() {
-        let table = compute(&[service("web", "None"), service("other", "127.64.240.2")], &[slice(&[("a", true, true, false)])]);
+        let table = compute(
+            &[service("web", "None"), service("other", "127.64.240.2")],
+            &[slice(&[("a", true, true, false)])],
+        );
         let (port, backends) = table.first_key_value().unwrap();
         assert_eq!((port.address.to_string().as_str(), &*port.service), ("127.64.240.2:80", "shop/other"));
         assert!(backends.is_empty());
