@@ -196,6 +196,9 @@ latencies! {
     /// Kubelet: end of the preStop hook until the stop signal (row "Running preStop hook → SIGTERM
     /// received" less the 3 s that the hook took).
     pre_stop_to_stop_signal = "preStopToStopSignal" [8_500, 18_000, 33_300, 43_700];
+    /// Kubelet: deletionTimestamp seen until the pod's status shows its new generation as observed
+    /// (from the recorded events of the cases A, A0, B and C).
+    deletion_to_observed_generation = "deletionToObservedGeneration" [30_300, 81_200, 159_700, 281_200];
     /// Kubelet: all processes gone until the terminal status is seen.
     process_gone_to_status = "processGoneToStatus" [159_000, 221_500, 288_600, 396_600];
     /// Kubelet: the terminal status until its DELETE with grace 0 (its relist of 1 s).
