@@ -1,1 +1,87 @@
 //! The sample server with named good and bad shutdown habits.
+//!
+//! An HTTP/1.1 server for scenarios and tests. What it does with each request is
+//! logged by request id, so that a measurement can be checked against the truth.
+//! It runs on one thread: an answer is handed to the kernel and logged in one
+//! step that no signal can come between.
+//!
+//! It knows nothing of the rest of the program; the caller supplies the clock.
+
+mod answer;
+mod connection;
+mod log;
+mod server;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use log::{LogTarget, NowNs};
+pub use server::Server;
+
+/// What the server does when it is told to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Habit {
+    /// Exits at once with code 0; requests in flight are lost.
+    Exit,
+    /// Fails its readiness, serves on for a while with `Connection: close`, then
+    /// stops accepting, serves what waits in the accept queue, and exits 0.
+    Drain,
+    /// Does nothing, until it is killed.
+    Ignore,
+    /// Stops accepting at once, finishes the requests in flight, and exits 0.
+    Finish,
+}
+
+/// How the server behaves.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// What to do on a stop signal.
+    pub on_stop: Habit,
+    /// How long [`Habit::Drain`] serves on.
+    pub drain_for: Duration,
+    /// Delay before every answer.
+    pub response_time: Duration,
+    /// Size of the body of `/`; `None` answers a short text.
+    pub body_bytes: Option<usize>,
+    /// How long after the start the server becomes ready.
+    pub ready_after: Duration,
+    /// Where the log goes; `None` keeps none.
+    pub log: Option<LogTarget>,
+    /// Name of the pod, answered in `rolldrop-pod`.
+    pub pod_name: Option<String>,
+}
+
+/// Why the server could not run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkloadError {
+    /// Another socket holds the address.
+    #[error(
+        "{0} is in use by another process: choose another port, or listen on the pod's own address \
+         ($(POD_IP) from fieldRef status.podIP)"
+    )]
+    AddressInUse(SocketAddr),
+    /// The address could not be listened on for another reason.
+    #[error("listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The log could not be opened.
+    #[error("open log {}", path.display())]
+    OpenLog {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The signal handlers could not be installed.
+    #[error("handle signals")]
+    Signals(#[source] io::Error),
+}

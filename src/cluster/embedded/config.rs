@@ -1,0 +1,122 @@
+//! The parameters of an embedded cluster: `spec.cluster.embedded` of a scenario file.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::duration;
+use super::latency::Latencies;
+
+/// The most nodes that an embedded cluster may have.
+pub const MAX_NODES: u32 = 200;
+
+/// The parameters of an embedded cluster, all with defaults.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Config {
+    /// Number of nodes, at least 1. Each has its own agent and its own Service proxy.
+    pub nodes: u32,
+    /// How connections reach pods.
+    pub dataplane: DataplaneChoice,
+    /// The Service proxy's own settings.
+    pub service_proxy: ServiceProxy,
+    /// Delays of the model.
+    pub latencies: Latencies,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            nodes: 1,
+            dataplane: DataplaneChoice::Auto,
+            service_proxy: ServiceProxy::default(),
+            latencies: Latencies::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Checks what the types cannot.
+    ///
+    /// # Errors
+    ///
+    /// The first parameter that this machine or this version cannot honour.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        if self.nodes == 0 || self.nodes > MAX_NODES {
+            return Err(ConfigError::Nodes(self.nodes));
+        }
+        if self.dataplane == DataplaneChoice::Kernel {
+            return Err(ConfigError::KernelDataplane);
+        }
+        Ok(())
+    }
+}
+
+/// A parameter that cannot be honoured.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// Too few or too many nodes.
+    #[error("nodes: {0} is outside 1..={MAX_NODES}")]
+    Nodes(u32),
+    /// The kernel dataplane was asked for.
+    #[error("dataplane: kernel is not available in this version; use auto or userspace")]
+    KernelDataplane,
+}
+
+/// Which dataplane to use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DataplaneChoice {
+    /// The best that is available here: `userspace` in this version.
+    #[default]
+    Auto,
+    /// Network namespaces and nftables rules.
+    Kernel,
+    /// Loopback addresses and TCP proxies.
+    Userspace,
+}
+
+/// Settings of the Service proxy, named as kube-proxy's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct ServiceProxy {
+    /// Least time from the end of one sync to the start of the next.
+    #[serde(with = "duration")]
+    pub min_sync_period: Duration,
+}
+
+impl Default for ServiceProxy {
+    fn default() -> Self {
+        Self { min_sync_period: Duration::from_secs(1) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_object_is_the_default() {
+        let config: Config = serde_json::from_str("{}").unwrap();
+        assert_eq!(config, Config::default());
+        assert_eq!(config.service_proxy.min_sync_period, Duration::from_secs(1));
+        assert_eq!(config.validate(), Ok(()));
+    }
+
+    #[test]
+    fn unknown_keys_and_impossible_values_are_refused() {
+        assert!(serde_json::from_str::<Config>(r#"{"node": 1}"#).is_err());
+        assert!(serde_json::from_str::<Config>(r#"{"latencies": {"podDeleet": "1s"}}"#).is_err());
+        let kernel: Config = serde_json::from_str(r#"{"dataplane": "kernel"}"#).unwrap();
+        assert_eq!(kernel.validate(), Err(ConfigError::KernelDataplane));
+        assert_eq!(Config { nodes: 0, ..Config::default() }.validate(), Err(ConfigError::Nodes(0)));
+    }
+
+    #[test]
+    fn a_config_survives_json() {
+        let config: Config =
+            serde_json::from_str(r#"{"nodes": 3, "latencies": {"sliceToRule": "5ms"}}"#).unwrap();
+        let again: Config = serde_json::from_str(&serde_json::to_string(&config).unwrap()).unwrap();
+        assert_eq!(config, again);
+    }
+}

@@ -1,0 +1,285 @@
+//! The delays of the model: every hop that costs a real cluster time, by name.
+//!
+//! A [`Latency`] is a distribution given by four points, [`Latencies`] names one
+//! per hop, and a [`Sampler`] draws from them. The defaults were measured on a
+//! real Kubernetes v1.36.2; each field says between which two observations. They
+//! are never tuned to make a scenario come out one way or the other.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde::{Deserialize, Serialize};
+
+use super::duration;
+
+/// A delay whose inverse cumulative distribution is piecewise linear through
+/// (0, min), (0.5, median), (0.95, p95) and (1, max).
+///
+/// In YAML and JSON it is one duration (a constant), such as `20ms`, or the
+/// four of them: `{min: 5ms, median: 20ms, p95: 40ms, max: 60ms}`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Written", into = "Written")]
+pub struct Latency {
+    min: Duration,
+    median: Duration,
+    p95: Duration,
+    max: Duration,
+}
+
+impl Latency {
+    /// No delay at all.
+    pub const ZERO: Self = Self::constant(Duration::ZERO);
+
+    /// Always the same delay.
+    pub const fn constant(delay: Duration) -> Self {
+        Self { min: delay, median: delay, p95: delay, max: delay }
+    }
+
+    /// The distribution through four points, in microseconds.
+    const fn from_micros([min, median, p95, max]: [u64; 4]) -> Self {
+        Self {
+            min: Duration::from_micros(min),
+            median: Duration::from_micros(median),
+            p95: Duration::from_micros(p95),
+            max: Duration::from_micros(max),
+        }
+    }
+
+    /// The shortest delay.
+    pub const fn min(&self) -> Duration {
+        self.min
+    }
+
+    /// The longest delay.
+    pub const fn max(&self) -> Duration {
+        self.max
+    }
+
+    /// The delay that a share `quantile` (0 to 1) of all draws does not exceed.
+    pub fn quantile(&self, quantile: f64) -> Duration {
+        let (from, to, share) = if quantile < 0.5 {
+            (self.min, self.median, quantile / 0.5)
+        } else if quantile < 0.95 {
+            (self.median, self.p95, (quantile - 0.5) / 0.45)
+        } else {
+            (self.p95, self.max, (quantile - 0.95) / 0.05)
+        };
+        from + (to - from).mul_f64(share.clamp(0.0, 1.0))
+    }
+}
+
+impl fmt::Display for Latency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [min, median, p95, max] = [self.min, self.median, self.p95, self.max].map(duration::to_text);
+        if self.min == self.max { f.write_str(&min) } else { write!(f, "{min} / {median} / {p95} / {max}") }
+    }
+}
+
+/// The written form of a [`Latency`].
+#[derive(Serialize, Deserialize)]
+#[serde(untagged, expecting = "a duration such as 20ms, or {min, median, p95, max}")]
+enum Written {
+    Constant(#[serde(with = "duration")] Duration),
+    Points(Points),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Points {
+    #[serde(with = "duration")]
+    min: Duration,
+    #[serde(with = "duration")]
+    median: Duration,
+    #[serde(with = "duration")]
+    p95: Duration,
+    #[serde(with = "duration")]
+    max: Duration,
+}
+
+impl TryFrom<Written> for Latency {
+    type Error = &'static str;
+
+    fn try_from(written: Written) -> Result<Self, Self::Error> {
+        match written {
+            Written::Constant(delay) => Ok(Self::constant(delay)),
+            Written::Points(Points { min, median, p95, max }) => {
+                if min <= median && median <= p95 && p95 <= max {
+                    Ok(Self { min, median, p95, max })
+                } else {
+                    Err("a latency needs min <= median <= p95 <= max")
+                }
+            }
+        }
+    }
+}
+
+impl From<Latency> for Written {
+    fn from(latency: Latency) -> Self {
+        let Latency { min, median, p95, max } = latency;
+        if min == max { Self::Constant(min) } else { Self::Points(Points { min, median, p95, max }) }
+    }
+}
+
+macro_rules! latencies {
+    ($($(#[doc = $doc:literal])+ $field:ident = $text:literal [$($micros:literal),+ $(,)?];)+) => {
+        /// One delay per hop of the model.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+        pub struct Latencies {
+            $($(#[doc = $doc])+ pub $field: Latency,)+
+        }
+
+        impl Default for Latencies {
+            fn default() -> Self {
+                Self { $($field: Latency::from_micros([$($micros),+]),)+ }
+            }
+        }
+
+        impl Latencies {
+            /// No delay anywhere, for tests of logic.
+            pub const ZERO: Self = Self { $($field: Latency::ZERO,)+ };
+
+            /// Every delay by its name in a scenario file.
+            pub fn named(&self) -> Vec<(&'static str, Latency)> {
+                vec![$(($text, self.$field),)+]
+            }
+        }
+    };
+}
+
+latencies! {
+    /// API server: a pod's DELETE, from arrival until watchers see the deletionTimestamp
+    /// (row "DELETE sent → pod MODIFIED with deletionTimestamp seen").
+    pod_delete = "podDelete" [6_000, 10_300, 24_400, 43_700];
+    /// API server: the kubelet's DELETE with grace 0, from arrival until watchers see DELETED
+    /// (row "DELETE grace 0 by kubelet received → pod DELETED seen").
+    final_pod_delete = "finalPodDelete" [7_000, 15_800, 26_900, 43_100];
+    /// API server: a pod's POST, from arrival until it is answered (row "POST sent → POST answered").
+    pod_create = "podCreate" [5_500, 10_800, 14_700, 18_500];
+    /// Scheduler: pod ADDED until its nodeName is seen.
+    created_to_scheduled = "createdToScheduled" [2_800, 7_600, 12_600, 31_600];
+    /// Kubelet and runtime: nodeName until PodReadyToStartContainers (sandbox, network, volumes).
+    scheduled_to_sandbox = "scheduledToSandbox" [480_300, 515_700, 561_900, 832_100];
+    /// Kubelet and runtime: PodReadyToStartContainers until the process starts.
+    sandbox_to_process_start = "sandboxToProcessStart" [36_000, 89_500, 105_900, 111_500];
+    /// Kubelet: process start until "container Running" is seen. The measured minimum is −31.4 ms
+    /// (the process's own line came late), taken as 0.
+    process_start_to_running = "processStartToRunning" [0, 32_900, 47_400, 54_900];
+    /// Kubelet: process start until the first readiness probe.
+    process_start_to_first_probe = "processStartToFirstProbe" [5_700, 15_300, 1_016_500, 1_016_600];
+    /// Kubelet: a successful probe until Ready is seen (row "first probe → Ready seen").
+    probe_to_ready = "probeToReady" [18_200, 45_700, 77_200, 109_500];
+    /// EndpointSlice controller: "container Running" until the pod's first entry in the slice.
+    running_to_endpoint = "runningToEndpoint" [6_200, 14_300, 27_700, 28_200];
+    /// EndpointSlice controller: a change of the pod's Ready condition until the slice shows it
+    /// (row "Ready seen → slice ready seen").
+    ready_to_slice = "readyToSlice" [2_300, 13_000, 19_700, 22_300];
+    /// EndpointSlice controller: deletionTimestamp until the slice says terminating.
+    deletion_to_slice = "deletionToSlice" [5_700, 35_800, 83_600, 122_500];
+    /// EndpointSlice controller: the pod terminal, gone or no longer selected until its endpoint
+    /// is out of the slice (row "container terminated in pod status seen → endpoint removed").
+    terminated_to_slice = "terminatedToSlice" [5_400, 12_300, 29_900, 34_700];
+    /// Service proxy: a slice change until the rule is programmed, on an idle proxy. Its throttle
+    /// comes on top. The measured minimum is −14.2 ms (the recorder's line came late), taken as 0.
+    slice_to_rule = "sliceToRule" [0, 39_800, 89_700, 113_700];
+    /// Kubelet: deletionTimestamp seen until its sync loop takes it up. The measured minimum and
+    /// median are −13.8 and −0.2 ms (the kubelet is a watcher too), taken as 0.
+    watch_to_kubelet = "watchToKubelet" [0, 0, 4_400, 6_700];
+    /// Kubelet: its sync loop's DELETE until the stop signal, without a preStop hook.
+    kubelet_delete_to_stop_signal = "kubeletDeleteToStopSignal" [8_300, 15_600, 34_500, 38_400];
+    /// Kubelet: its sync loop's DELETE until it begins to kill, that is until the preStop hook
+    /// starts (row "SyncLoop DELETE → Killing container with a grace period").
+    kubelet_delete_to_pre_stop = "kubeletDeleteToPreStop" [400, 700, 5_100, 6_400];
+    /// Kubelet: end of the preStop hook until the stop signal (row "Running preStop hook → SIGTERM
+    /// received" less the 3 s that the hook took).
+    pre_stop_to_stop_signal = "preStopToStopSignal" [8_500, 18_000, 33_300, 43_700];
+    /// Kubelet: deletionTimestamp seen until the pod's status shows its new generation as observed
+    /// (from the recorded events of the cases A, A0, B and C).
+    deletion_to_observed_generation = "deletionToObservedGeneration" [30_300, 81_200, 159_700, 281_200];
+    /// Kubelet: all processes gone until the terminal status is seen.
+    process_gone_to_status = "processGoneToStatus" [159_000, 221_500, 288_600, 396_600];
+    /// Kubelet: the terminal status until its DELETE with grace 0 (its relist of 1 s).
+    terminated_to_final_delete = "terminatedToFinalDelete" [69_800, 577_300, 964_800, 994_600];
+}
+
+/// Draws delays. Clones share one random number generator.
+#[derive(Clone, Debug)]
+pub struct Sampler {
+    rng: Arc<Mutex<StdRng>>,
+}
+
+impl Sampler {
+    /// A sampler that differs from run to run.
+    pub fn random() -> Self {
+        Self::seeded(rand::random())
+    }
+
+    /// A sampler that always draws the same sequence.
+    pub fn seeded(seed: u64) -> Self {
+        Self { rng: Arc::new(Mutex::new(StdRng::seed_from_u64(seed))) }
+    }
+
+    /// Draws one delay.
+    pub fn sample(&self, latency: &Latency) -> Duration {
+        latency.quantile(self.rng.lock().unwrap_or_else(PoisonError::into_inner).random())
+    }
+
+    /// Draws one of `n` choices (0 when there is none).
+    pub fn index(&self, n: usize) -> usize {
+        if n == 0 { 0 } else { self.rng.lock().unwrap_or_else(PoisonError::into_inner).random_range(0..n) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn quantiles_pass_through_the_four_points() {
+        let latency = Latency::from_micros([5_700, 35_800, 83_600, 122_500]);
+        assert_eq!(latency.quantile(0.0), Duration::from_micros(5_700));
+        assert_eq!(latency.quantile(0.5), Duration::from_micros(35_800));
+        assert_eq!(latency.quantile(0.95), Duration::from_micros(83_600));
+        assert_eq!(latency.quantile(1.0), Duration::from_micros(122_500));
+        assert_eq!(latency.quantile(0.25), Duration::from_micros(20_750));
+    }
+
+    #[test]
+    fn a_latency_is_one_duration_or_four() {
+        let constant: Latency = serde_json::from_str("\"20ms\"").unwrap();
+        assert_eq!(constant, Latency::constant(Duration::from_millis(20)));
+        let text = r#"{"min":"1ms","median":"2ms","p95":"3ms","max":"1s"}"#;
+        let four: Latency = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&four).unwrap(), text);
+        let backwards = r#"{"min":"3ms","median":"2ms","p95":"3ms","max":"1s"}"#;
+        let error = serde_json::from_str::<Latency>(backwards).unwrap_err();
+        assert!(error.to_string().contains("min <= median"), "{error}");
+    }
+
+    #[test]
+    fn every_name_is_the_one_that_serde_reads() {
+        let json = serde_json::to_value(Latencies::default()).unwrap();
+        let named = Latencies::default().named();
+        assert_eq!(json.as_object().unwrap().len(), named.len());
+        for (name, latency) in named {
+            assert_eq!(json[name], serde_json::to_value(latency).unwrap(), "{name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn samples_stay_within_min_and_max(mut points in proptest::array::uniform4(0_u64..10_000_000), seed: u64) {
+            points.sort_unstable();
+            let latency = Latency::from_micros(points);
+            let sampler = Sampler::seeded(seed);
+            for _ in 0..100 {
+                let delay = sampler.sample(&latency);
+                prop_assert!(delay >= latency.min() && delay <= latency.max());
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The kubelet's arithmetic of the grace period. Pure.
+//!
+//! Source: kubernetes/kubernetes, `pkg/kubelet/kuberuntime/kuberuntime_container.go`
+//! (`killContainer`) and `kuberuntime_termination_order.go`. The grace period is a
+//! number of whole seconds from which each wait is deducted, cut to whole seconds; so
+//! the end can come up to a second late for every wait.
+
+use std::time::Duration;
+
+/// What a container always gets between the stop signal and SIGKILL.
+const MIN_STOP_SECONDS: u64 = 2;
+
+/// What is left of a container's grace period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Grace {
+    seconds: u64,
+}
+
+impl Grace {
+    /// The grace period that a deletion asks for. A forced one (0) gets 1 second.
+    pub(super) fn new(seconds: i64) -> Self {
+        Self { seconds: u64::try_from(seconds).unwrap_or(0).max(1) }
+    }
+
+    /// The longest that a preStop hook, or the wait for other containers, may take.
+    /// `None` when nothing is left: there is no wait at all then.
+    pub(super) fn longest_wait(self) -> Option<Duration> {
+        (self.seconds > 0).then(|| Duration::from_secs(self.seconds))
+    }
+
+    /// What is left after a wait.
+    #[must_use]
+    pub(super) fn after(self, waited: Duration) -> Self {
+        Self { seconds: self.seconds.saturating_sub(waited.as_secs()) }
+    }
+
+    /// From the stop signal to SIGKILL.
+    pub(super) fn stop_to_kill(self) -> Duration {
+        Duration::from_secs(self.seconds.max(MIN_STOP_SECONDS))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When the stop signal and SIGKILL come, in ms from the start of the kill, for a
+    /// grace period, a hook that takes `hook_ms`, and a wait for others of `turn_ms`.
+    fn times(grace: i64, hook_ms: u64, turn_ms: u64) -> (u128, u128) {
+        let mut grace = Grace::new(grace);
+        let mut at = Duration::ZERO;
+        for wait_ms in [hook_ms, turn_ms] {
+            if let Some(longest) = grace.longest_wait() {
+                let waited = longest.min(Duration::from_millis(wait_ms));
+                at += waited;
+                grace = grace.after(waited);
+            }
+        }
+        (at.as_millis(), (at + grace.stop_to_kill()).as_millis())
+    }
+
+    #[test]
+    fn without_a_hook_the_whole_period_lies_between_signal_and_kill() {
+        assert_eq!(times(5, 0, 0), (0, 5_000));
+        assert_eq!(times(30, 0, 0), (0, 30_000));
+        assert_eq!(times(40, 0, 0), (0, 40_000));
+    }
+
+    #[test]
+    fn two_seconds_are_the_least() {
+        assert_eq!(times(1, 0, 0), (0, 2_000));
+    }
+
+    #[test]
+    fn a_hook_longer_than_the_period_is_cut_at_its_end() {
+        assert_eq!(times(10, 15_000, 0), (10_000, 12_000));
+    }
+
+    #[test]
+    fn a_hook_is_deducted_in_whole_seconds() {
+        assert_eq!(times(10, 3_000, 0), (3_000, 10_000));
+        assert_eq!(times(10, 3_900, 0), (3_900, 10_900));
+    }
+
+    #[test]
+    fn a_forced_deletion_cuts_the_hook_at_one_second() {
+        assert_eq!(times(0, 0, 0), (0, 2_000));
+        assert_eq!(times(0, 3_000, 0), (1_000, 3_000));
+        assert_eq!(Grace::new(-5), Grace::new(1));
+    }
+
+    #[test]
+    fn a_sidecar_waits_for_its_turn_within_the_period() {
+        // The main container uses it all up: signal at its end, kill 2 s later.
+        assert_eq!(times(6, 0, 6_000), (6_000, 8_000));
+        // The main container ends after 2 s.
+        assert_eq!(times(10, 0, 2_150), (2_150, 10_150));
+        // A hook, then the turn.
+        assert_eq!(times(10, 2_000, 1_000), (3_000, 10_000));
+    }
+}

@@ -1,0 +1,158 @@
+//! Probes: when they run, and when their result counts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Probe;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
+
+use super::action::Action;
+use super::pod::PodContext;
+
+/// What a probe is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProbeKind {
+    Startup,
+    Readiness,
+    Liveness,
+}
+
+/// What a probe has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Finding {
+    Success,
+    Failure,
+}
+
+/// Counts results until enough of a kind came in a row.
+#[derive(Clone, Debug)]
+struct Threshold {
+    success: u32,
+    failure: u32,
+    last: Option<Finding>,
+    streak: u32,
+}
+
+impl Threshold {
+    fn of(probe: &Probe) -> Self {
+        let count = |given: Option<i32>, default| {
+            given.and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0).unwrap_or(default)
+        };
+        Self {
+            success: count(probe.success_threshold, 1),
+            failure: count(probe.failure_threshold, 3),
+            last: None,
+            streak: 0,
+        }
+    }
+
+    /// Takes a result; answers it back when it counts.
+    fn count(&mut self, finding: Finding) -> Option<Finding> {
+        self.streak = if self.last == Some(finding) { self.streak.saturating_add(1) } else { 1 };
+        self.last = Some(finding);
+        let needed = match finding {
+            Finding::Success => self.success,
+            Finding::Failure => self.failure,
+        };
+        (self.streak >= needed).then_some(finding)
+    }
+}
+
+/// One probe of one container.
+pub(super) struct Prober {
+    pub(super) context: Arc<PodContext>,
+    pub(super) container: String,
+    pub(super) kind: ProbeKind,
+    pub(super) probe: Probe,
+    /// The error says why the probe can never succeed.
+    pub(super) action: Result<Action, String>,
+    pub(super) process_started: Instant,
+    /// From now to the first time.
+    pub(super) first_after: Duration,
+    pub(super) findings: mpsc::UnboundedSender<(ProbeKind, Finding)>,
+}
+
+impl Prober {
+    /// Probes until dropped, and sends every change of what counts.
+    pub(super) async fn run(self) {
+        let seconds = |given: Option<i32>, default| {
+            Duration::from_secs(
+                given.and_then(|n| u64::try_from(n).ok()).filter(|n| *n > 0).unwrap_or(default),
+            )
+        };
+        let initial_delay = Duration::from_secs(
+            self.probe.initial_delay_seconds.and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
+        );
+        let longest = seconds(self.probe.timeout_seconds, 1);
+        let mut ticks =
+            interval_at(Instant::now() + self.first_after, seconds(self.probe.period_seconds, 10));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+
+        let mut threshold = Threshold::of(&self.probe);
+        let mut known = None;
+        loop {
+            ticks.tick().await;
+            if self.process_started.elapsed() < initial_delay {
+                continue;
+            }
+            let finding = match self.once(longest).await {
+                Ok(()) => Finding::Success,
+                Err(why) => {
+                    self.context.warn("Unhealthy", &format!("{:?} probe failed: {why}", self.kind));
+                    Finding::Failure
+                }
+            };
+            let Some(counted) = threshold.count(finding).filter(|counted| Some(*counted) != known) else {
+                continue;
+            };
+            known = Some(counted);
+            if self.kind == ProbeKind::Readiness {
+                let latency = &self.context.shared.config.latencies.probe_to_ready;
+                sleep(self.context.shared.sampler.sample(latency)).await;
+            }
+            if self.findings.send((self.kind, counted)).is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn once(&self, longest: Duration) -> Result<(), String> {
+        let action = self.action.as_ref().map_err(Clone::clone)?;
+        match timeout(longest, action.run()).await {
+            Ok(result) => result.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("no answer within {longest:?} ({})", self.container)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Finding::{Failure, Success};
+    use super::*;
+
+    fn counted(success: i32, failure: i32, findings: &[Finding]) -> Vec<Option<Finding>> {
+        let probe =
+            Probe { success_threshold: Some(success), failure_threshold: Some(failure), ..Probe::default() };
+        let mut threshold = Threshold::of(&probe);
+        findings.iter().map(|finding| threshold.count(*finding)).collect()
+    }
+
+    #[test]
+    fn a_result_counts_when_enough_came_in_a_row() {
+        assert_eq!(
+            counted(1, 3, &[Success, Failure, Failure, Success, Failure, Failure, Failure, Failure]),
+            [Some(Success), None, None, Some(Success), None, None, Some(Failure), Some(Failure)]
+        );
+        assert_eq!(
+            counted(2, 1, &[Success, Success, Failure, Success]),
+            [None, Some(Success), Some(Failure), None]
+        );
+    }
+
+    #[test]
+    fn thresholds_default_as_in_kubernetes() {
+        let threshold = Threshold::of(&Probe::default());
+        assert_eq!((threshold.success, threshold.failure), (1, 3));
+    }
+}

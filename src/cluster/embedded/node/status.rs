@@ -1,0 +1,260 @@
+//! The status of a pod, as a kubelet writes it. Pure.
+
+use serde_json::{Value, json};
+
+use super::container::{Ended, Kind, State, View};
+
+/// Everything that a pod's status says.
+pub(super) struct Snapshot<'a> {
+    pub(super) containers: Vec<ContainerSnapshot<'a>>,
+    pub(super) sandbox: Sandbox,
+    pub(super) pod_ip: &'a str,
+    pub(super) host_ip: &'a str,
+    pub(super) started_at: &'a str,
+    /// Whether containers that have ended may be started again.
+    pub(super) restarts: RestartsOf,
+    /// The generation of the pod that the agent has acted upon.
+    pub(super) observed_generation: i64,
+    pub(super) now: &'a str,
+}
+
+/// One container.
+pub(super) struct ContainerSnapshot<'a> {
+    pub(super) name: &'a str,
+    pub(super) image: &'a str,
+    pub(super) kind: Kind,
+    pub(super) view: View,
+}
+
+/// The pod's sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sandbox {
+    Preparing,
+    Ready,
+    /// Taken down: the pod is over.
+    Gone,
+}
+
+/// Whether a pod whose containers have all ended is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RestartsOf {
+    /// It is: their exit codes say how.
+    Nothing,
+    /// It is not, unless they are marked as done.
+    Containers,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Pending,
+    Running,
+    Succeeded,
+    Failed,
+}
+
+impl Phase {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Running => "Running",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+        }
+    }
+}
+
+impl Snapshot<'_> {
+    /// Writes the status into the pod. What others keep in it (conditions of the scheduler, of
+    /// an eviction, of readiness gates) stays.
+    pub(super) fn write_into(&self, pod: &mut Value) {
+        let phase = self.phase();
+        let gates_open = readiness_gates_open(pod);
+        let status = &mut pod["status"];
+        let mut conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+        for (kind, holds, reason, message) in self.conditions(phase, gates_open) {
+            set_condition(&mut conditions, kind, holds, reason, &message, self.observed_generation, self.now);
+        }
+        if let Some(scheduled) = conditions.iter_mut().find(|condition| condition["type"] == "PodScheduled") {
+            scheduled["observedGeneration"] = json!(self.observed_generation);
+        }
+        status["observedGeneration"] = json!(self.observed_generation);
+        status["phase"] = json!(phase.name());
+        status["conditions"] = json!(conditions);
+        status["hostIP"] = json!(self.host_ip);
+        status["hostIPs"] = json!([{"ip": self.host_ip}]);
+        status["startTime"] = json!(self.started_at);
+        status["qosClass"] =
+            status["qosClass"].as_str().map_or_else(|| json!("BestEffort"), |class| json!(class));
+        // The address shows with the first container, as on a real node.
+        if phase != Phase::Pending
+            || self.containers.iter().any(|c| matches!(c.view.state, State::Running { .. }))
+        {
+            status["podIP"] = json!(self.pod_ip);
+            status["podIPs"] = json!([{"ip": self.pod_ip}]);
+        }
+        let statuses = |init: bool| -> Vec<Value> {
+            let of_kind = self.containers.iter().filter(|c| (c.kind != Kind::Main) == init);
+            of_kind.map(|c| c.to_json(self.sandbox)).collect()
+        };
+        let init = statuses(true);
+        if !init.is_empty() {
+            status["initContainerStatuses"] = json!(init);
+        }
+        status["containerStatuses"] = json!(statuses(false));
+    }
+
+    fn of(&self, kind: Kind) -> impl Iterator<Item = &ContainerSnapshot<'_>> {
+        self.containers.iter().filter(move |container| container.kind == kind)
+    }
+
+    /// Source: kubernetes/kubernetes, `pkg/kubelet/kubelet_pods.go` (`getPhase`).
+    fn phase(&self) -> Phase {
+        let codes: Option<Vec<i32>> = self.of(Kind::Main).map(|c| c.final_code(self.restarts)).collect();
+        let init_failed =
+            self.of(Kind::Init).any(|c| c.final_code(self.restarts).is_some_and(|code| code != 0));
+        match codes {
+            _ if init_failed => Phase::Failed,
+            Some(codes) if codes.iter().all(|code| *code == 0) => Phase::Succeeded,
+            Some(_) => Phase::Failed,
+            None if !self.initialized() => Phase::Pending,
+            None if self.of(Kind::Main).any(ContainerSnapshot::never_ran) => Phase::Pending,
+            None => Phase::Running,
+        }
+    }
+
+    fn initialized(&self) -> bool {
+        let completed =
+            self.of(Kind::Init).all(|c| matches!(&c.view.state, State::Terminated(ended) if ended.code == 0));
+        let main_ran = self.of(Kind::Main).any(|c| !c.never_ran());
+        completed && (main_ran || self.of(Kind::Sidecar).all(|c| c.view.started))
+    }
+
+    fn conditions(&self, phase: Phase, gates_open: bool) -> [(&'static str, bool, &'static str, String); 5] {
+        let unready: Vec<_> = self
+            .containers
+            .iter()
+            .filter(|c| c.kind != Kind::Init && !c.view.ready)
+            .map(|c| c.name)
+            .collect();
+        let (ready, reason, message) = match phase {
+            Phase::Succeeded => (false, "PodCompleted", String::new()),
+            Phase::Failed => (false, "PodFailed", String::new()),
+            _ if unready.is_empty() => (true, "", String::new()),
+            _ => (
+                false,
+                "ContainersNotReady",
+                format!("containers with unready status: [{}]", unready.join(" ")),
+            ),
+        };
+        let initialized = self.initialized() || phase == Phase::Succeeded;
+        let (ready_reason, ready_message) = if ready && !gates_open {
+            ("ReadinessGatesNotReady", "a readiness gate's condition is not True".to_owned())
+        } else {
+            (reason, message.clone())
+        };
+        let init_reason = match (initialized, phase) {
+            (true, Phase::Succeeded) => "PodCompleted",
+            (true, _) => "",
+            (false, _) => "ContainersNotInitialized",
+        };
+        [
+            ("PodReadyToStartContainers", self.sandbox == Sandbox::Ready, "", String::new()),
+            ("Initialized", initialized, init_reason, String::new()),
+            ("Ready", ready && gates_open, ready_reason, ready_message),
+            ("ContainersReady", ready, reason, message),
+            ("PodScheduled", true, "", String::new()),
+        ]
+    }
+}
+
+impl ContainerSnapshot<'_> {
+    fn final_code(&self, restarts: RestartsOf) -> Option<i32> {
+        match &self.view.state {
+            State::Terminated(ended) if self.view.done || restarts == RestartsOf::Nothing => Some(ended.code),
+            _ => None,
+        }
+    }
+
+    fn never_ran(&self) -> bool {
+        matches!(self.view.state, State::Waiting { .. }) && self.view.last.is_none()
+    }
+
+    fn to_json(&self, sandbox: Sandbox) -> Value {
+        let View { state, last, restarts, started, ready, .. } = &self.view;
+        let over = sandbox == Sandbox::Gone;
+        // An init container that has completed counts as ready.
+        let completed =
+            self.kind == Kind::Init && matches!(state, State::Terminated(ended) if ended.code == 0);
+        json!({
+            "name": self.name,
+            "image": self.image,
+            "imageID": "",
+            "ready": (*ready && !over) || completed,
+            "started": *started && !over,
+            "restartCount": restarts,
+            "state": state_json(state),
+            "lastState": last.as_ref().map_or_else(|| json!({}), |ended| json!({"terminated": ended_json(ended)})),
+        })
+    }
+}
+
+fn state_json(state: &State) -> Value {
+    match state {
+        State::Waiting { reason, message } if message.is_empty() => json!({"waiting": {"reason": reason}}),
+        State::Waiting { reason, message } => json!({"waiting": {"reason": reason, "message": message}}),
+        State::Running { started_at } => json!({"running": {"startedAt": started_at}}),
+        State::Terminated(ended) => json!({"terminated": ended_json(ended)}),
+    }
+}
+
+fn ended_json(ended: &Ended) -> Value {
+    json!({
+        "exitCode": ended.code,
+        "reason": if ended.code == 0 { "Completed" } else { "Error" },
+        "startedAt": ended.started_at,
+        "finishedAt": ended.finished_at,
+    })
+}
+
+fn readiness_gates_open(pod: &Value) -> bool {
+    let gates = pod["spec"]["readinessGates"].as_array().into_iter().flatten();
+    let conditions = pod["status"]["conditions"].as_array();
+    gates.into_iter().all(|gate| {
+        let mut conditions = conditions.into_iter().flatten();
+        conditions.any(|c| c["type"] == gate["conditionType"] && c["status"] == "True")
+    })
+}
+
+fn set_condition(
+    conditions: &mut Vec<Value>,
+    kind: &str,
+    holds: bool,
+    reason: &str,
+    message: &str,
+    observed_generation: i64,
+    now: &str,
+) {
+    let status = if holds { "True" } else { "False" };
+    let before = conditions.iter().position(|condition| condition["type"] == kind);
+    let since = match before.map(|at| &conditions[at]) {
+        Some(condition) if condition["status"] == status => condition["lastTransitionTime"].clone(),
+        _ => json!(now),
+    };
+    let mut condition = json!({
+        "type": kind,
+        "status": status,
+        "observedGeneration": observed_generation,
+        "lastProbeTime": null,
+        "lastTransitionTime": since,
+    });
+    if !reason.is_empty() {
+        condition["reason"] = json!(reason);
+    }
+    if !message.is_empty() {
+        condition["message"] = json!(message);
+    }
+    match before {
+        Some(at) => conditions[at] = condition,
+        None => conditions.push(condition),
+    }
+}

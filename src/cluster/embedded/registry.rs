@@ -1,0 +1,588 @@
+//! Kubernetes' semantics on top of the [`Store`]: what the HTTP handlers, the controllers
+//! and the node agents all work with.
+//!
+//! It knows names, defaults, generations, optimistic concurrency, selectors, graceful
+//! deletion and addresses of Services. It knows nothing of HTTP and takes no time: delays
+//! are the business of whoever calls.
+
+mod admission;
+mod deletion;
+mod event;
+mod patch;
+
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::address::AddressBlock;
+use super::resource::Resource;
+use super::selector::Selection;
+use super::status::{FieldError, Status};
+use super::store::{self, Change, Step, Store};
+use crate::record::Clock;
+
+pub use admission::unknown_fields;
+pub use deletion::{DeleteOptions, Deleted, Preconditions, Propagation};
+pub use event::EventType;
+pub use patch::{Patch, PatchKind};
+
+/// The objects of one cluster under Kubernetes' rules. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Registry {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    store: Store,
+    clock: Clock,
+    addresses: AddressBlock,
+    /// Held from choosing a Service's address until the Service is stored.
+    service_addresses: Mutex<()>,
+}
+
+/// Which part of an object a write may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Everything but the status.
+    Main,
+    /// The status alone.
+    Status,
+}
+
+/// The answer to a list.
+#[derive(Clone, Debug)]
+pub struct List {
+    /// The objects, in order of namespace and name.
+    pub items: Vec<Arc<Value>>,
+    /// The version at which the list is true; a watch goes on from it.
+    pub version: u64,
+}
+
+/// Where a watch begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchFrom {
+    /// With one `Added` for every object that exists now.
+    Existing,
+    /// After this version.
+    Version(u64),
+}
+
+/// What happened to an object, from the point of view of a watch's selection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WatchEventType {
+    /// It came to exist, or to be selected.
+    Added,
+    /// It changed.
+    Modified,
+    /// It ceased to exist, or to be selected.
+    Deleted,
+}
+
+/// One event of a watch.
+#[derive(Clone, Debug)]
+pub struct WatchEvent {
+    /// What happened.
+    pub event_type: WatchEventType,
+    /// The object after it, or its last state.
+    pub object: Arc<Value>,
+}
+
+impl Registry {
+    /// An empty cluster.
+    pub fn new(clock: Clock, addresses: AddressBlock) -> Self {
+        let inner = Inner { store: Store::default(), clock, addresses, service_addresses: Mutex::new(()) };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Now, as objects write it: RFC 3339 in whole seconds.
+    pub fn now(&self) -> String {
+        rfc3339(self.now_seconds())
+    }
+
+    /// Now with microseconds, as `MicroTime` fields are written.
+    pub fn now_micros(&self) -> String {
+        let ns = i128::from(self.inner.clock.now().unix_ns());
+        Timestamp::from_nanosecond(ns).map(|now| format!("{now:.6}")).unwrap_or_default()
+    }
+
+    fn now_seconds(&self) -> i64 {
+        self.inner.clock.now().unix_ns().div_euclid(1_000_000_000)
+    }
+
+    /// The address of node `index` (from 0).
+    pub fn node_address(&self, index: u8) -> Ipv4Addr {
+        self.inner.addresses.node(index)
+    }
+
+    /// An address for a new pod (see [`AddressBlock::next_pod`]).
+    pub fn next_pod_address(&self) -> Ipv4Addr {
+        self.inner.addresses.next_pod()
+    }
+
+    /// One object. The namespace of cluster-wide resources is empty.
+    ///
+    /// # Errors
+    ///
+    /// 404 when there is none.
+    pub fn get(&self, resource: Resource, namespace: &str, name: &str) -> Result<Arc<Value>, Status> {
+        self.inner.store.get(resource, namespace, name).ok_or_else(|| Status::not_found(resource, name))
+    }
+
+    /// The objects of a resource in one namespace or in all, as far as they are selected.
+    pub fn list(&self, resource: Resource, namespace: Option<&str>, selection: &Selection) -> List {
+        let (mut items, version) = self.inner.store.list(resource, namespace);
+        items.retain(|object| selection.matches(object));
+        List { items, version }
+    }
+
+    /// Follows a resource in one namespace or in all, as far as it is selected.
+    ///
+    /// # Errors
+    ///
+    /// 410 when the history does not reach back to the given version.
+    pub fn watch(
+        &self,
+        resource: Resource,
+        namespace: Option<&str>,
+        selection: Selection,
+        from: WatchFrom,
+    ) -> Result<Watch, Status> {
+        let (existing, version) = match from {
+            WatchFrom::Existing => {
+                let list = self.list(resource, namespace, &selection);
+                (list.items.into(), list.version)
+            }
+            WatchFrom::Version(version) => (VecDeque::new(), version),
+        };
+        let changes = self.inner.store.watch(resource, version).map_err(expired)?;
+        Ok(Watch { existing, changes, namespace: namespace.map(str::to_owned), selection })
+    }
+
+    /// Stores a new object, named by itself or after its `generateName`, with defaults filled in.
+    ///
+    /// # Errors
+    ///
+    /// 400 and 422 for an object that is wrong, 403 and 404 for its namespace, 409 when the name
+    /// is taken.
+    pub fn create(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        mut object: Value,
+    ) -> Result<Arc<Value>, Status> {
+        admission::check_shape(resource, &object)?;
+        self.check_namespace(resource, namespace, &object)?;
+        let metadata = &mut object["metadata"];
+        if metadata.get("resourceVersion").and_then(Value::as_str).is_some_and(|version| !version.is_empty())
+        {
+            return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
+        }
+        let generated =
+            metadata["generateName"].as_str().filter(|prefix| !prefix.is_empty()).map(str::to_owned);
+        let given = metadata["name"].as_str().filter(|name| !name.is_empty()).map(str::to_owned);
+        let name = given.or_else(|| generated.map(|prefix| prefix + &random_suffix()));
+        let name = name.ok_or_else(|| {
+            let causes = [FieldError::required("metadata.name")];
+            Status::invalid(resource, "", &causes)
+        })?;
+        metadata["name"] = json!(name);
+        metadata["uid"] = json!(random_uid());
+        metadata["creationTimestamp"] = json!(self.now());
+        if resource.namespaced() {
+            metadata["namespace"] = json!(namespace);
+        }
+        if resource.has_generation() {
+            metadata["generation"] = json!(1);
+        }
+        for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"] {
+            remove(metadata, field);
+        }
+        if resource.has_status() && resource != Resource::Nodes {
+            remove(&mut object, "status");
+        }
+        admission::fill_defaults(resource, &mut object);
+        admission::validate(resource, &name, None, &object)?;
+
+        let _choosing = (resource == Resource::Services)
+            .then(|| self.inner.service_addresses.lock().unwrap_or_else(PoisonError::into_inner));
+        if resource == Resource::Services {
+            self.give_service_address(&name, &mut object)?;
+        }
+        let created = self.inner.store.create(resource, namespace, &name, object);
+        created.ok_or_else(|| Status::already_exists(resource, &name))
+    }
+
+    fn check_namespace(&self, resource: Resource, namespace: &str, object: &Value) -> Result<(), Status> {
+        if !resource.namespaced() {
+            return Ok(());
+        }
+        let own = object["metadata"]["namespace"].as_str().unwrap_or_default();
+        if !own.is_empty() && own != namespace {
+            let message = format!(
+                "the namespace of the provided object does not match the namespace sent on the request ({own:?}, {namespace:?})"
+            );
+            return Err(Status::bad_request(message));
+        }
+        let home = self.get(Resource::Namespaces, "", namespace)?;
+        if home["metadata"]["deletionTimestamp"].is_string() {
+            let why = format!(
+                "unable to create new content in namespace {namespace} because it is being terminated"
+            );
+            return Err(Status::forbidden(
+                resource,
+                object["metadata"]["name"].as_str().unwrap_or_default(),
+                &why,
+            ));
+        }
+        Ok(())
+    }
+
+    fn give_service_address(&self, name: &str, service: &mut Value) -> Result<(), Status> {
+        let spec = &mut service["spec"];
+        if spec["type"] == "ExternalName" {
+            return Ok(());
+        }
+        let (services, _) = self.inner.store.list(Resource::Services, None);
+        let taken = |ip: &str| services.iter().any(|service| service["spec"]["clusterIP"] == ip);
+        let wanted = spec["clusterIP"].as_str().unwrap_or_default().to_owned();
+        let ip = if wanted == "None" {
+            wanted
+        } else if wanted.is_empty() {
+            let mut free = self.inner.addresses.services().map(|ip| ip.to_string());
+            free.find(|ip| !taken(ip)).ok_or_else(|| Status::internal("no Service address is left"))?
+        } else {
+            let why = if taken(&wanted) {
+                "provided IP is already allocated"
+            } else if self.inner.addresses.services().any(|ip| ip.to_string() == wanted) {
+                ""
+            } else {
+                "provided IP is not in the valid range"
+            };
+            if !why.is_empty() {
+                let causes = [FieldError::invalid("spec.clusterIPs[0]", &json!(wanted), why)];
+                return Err(Status::invalid(Resource::Services, name, &causes));
+            }
+            wanted
+        };
+        spec["clusterIPs"] = json!([ip]);
+        spec["clusterIP"] = json!(ip);
+        Ok(())
+    }
+
+    /// Puts `object` in the place of the one of that name, but for its status.
+    ///
+    /// # Errors
+    ///
+    /// 404 when there is none; 409 when `object` carries a resourceVersion or uid that is not the
+    /// current one; 400 and 422 when it is wrong.
+    pub fn update(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        object: Value,
+    ) -> Result<Arc<Value>, Status> {
+        self.write(resource, namespace, name, Part::Main, |_| Ok(object))
+    }
+
+    /// Puts the status of `object` in the place of the current one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::update`].
+    pub fn update_status(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        object: Value,
+    ) -> Result<Arc<Value>, Status> {
+        self.write(resource, namespace, name, Part::Status, |_| Ok(object))
+    }
+
+    /// Changes one part of an object in place, with nothing in between. `change` runs under the
+    /// store's lock: it must not call the registry.
+    ///
+    /// # Errors
+    ///
+    /// 404 when there is no such object, 422 when the result is wrong.
+    pub fn modify(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        part: Part,
+        change: impl FnOnce(&mut Value),
+    ) -> Result<Arc<Value>, Status> {
+        self.write(resource, namespace, name, part, |current| {
+            let mut object = current.clone();
+            change(&mut object);
+            Ok(object)
+        })
+    }
+
+    /// Applies a patch to one part of an object. A server-side apply creates what does not exist.
+    ///
+    /// # Errors
+    ///
+    /// 404, 409, 422 as [`Registry::update`]; 400 for a patch that is wrong in itself.
+    pub fn patch(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        part: Part,
+        patch: &Patch,
+    ) -> Result<Arc<Value>, Status> {
+        let result = self.write(resource, namespace, name, part, |current| patch.apply(resource, current));
+        match result {
+            Err(status) if status.code() == 404 && part == Part::Main => match patch.as_new_object(name) {
+                Some(object) => self.create(resource, namespace, object),
+                None => Err(status),
+            },
+            result => result,
+        }
+    }
+
+    /// Binds a pod to a node, as the scheduler does. A pod that is bound or being deleted stays
+    /// as it is.
+    ///
+    /// # Errors
+    ///
+    /// 404 when the pod is gone.
+    pub fn bind(&self, namespace: &str, name: &str, node: &str) -> Result<Arc<Value>, Status> {
+        let now = self.now();
+        let bound = self.inner.store.modify(Resource::Pods, namespace, name, |current| {
+            if current["spec"]["nodeName"].is_string() || current["metadata"]["deletionTimestamp"].is_string()
+            {
+                return Ok(Step::Keep);
+            }
+            let mut pod = current.clone();
+            pod["spec"]["nodeName"] = json!(node);
+            let generation = pod["metadata"]["generation"].clone();
+            let condition = json!({
+                "type": "PodScheduled",
+                "observedGeneration": generation,
+                "status": "True",
+                "lastProbeTime": null,
+                "lastTransitionTime": now,
+            });
+            pod["status"]["conditions"] = json!([condition]);
+            Ok(Step::Replace(pod))
+        })?;
+        bound.ok_or_else(|| Status::not_found(Resource::Pods, name))
+    }
+
+    /// The one way to change an object: builds the new state from the current one, keeps what the
+    /// caller may not change, fills in defaults, checks, and counts the generation.
+    fn write(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        part: Part,
+        make: impl FnOnce(&Value) -> Result<Value, Status>,
+    ) -> Result<Arc<Value>, Status> {
+        let written = self.inner.store.modify(resource, namespace, name, |current| {
+            let made = make(current)?;
+            admission::check_shape(resource, &made)?;
+            check_identity(resource, name, current, &made)?;
+            let new = match part {
+                Part::Status => {
+                    let mut new = current.clone();
+                    new["status"] = made.get("status").cloned().unwrap_or_else(|| json!({}));
+                    new
+                }
+                Part::Main => {
+                    let mut new = made;
+                    keep_system_fields(resource, current, &mut new);
+                    admission::fill_defaults(resource, &mut new);
+                    admission::validate(resource, name, Some(current), &new)?;
+                    if resource.has_generation() && differs_in_substance(current, &new) {
+                        let generation = current["metadata"]["generation"].as_i64().unwrap_or(0);
+                        new["metadata"]["generation"] = json!(generation + 1);
+                    }
+                    new
+                }
+            };
+            Ok(if new == *current { Step::Keep } else { Step::Replace(new) })
+        })?;
+        written.ok_or_else(|| Status::not_found(resource, name))
+    }
+}
+
+/// Refuses a write that was meant for another object or for an older state.
+fn check_identity(resource: Resource, name: &str, current: &Value, made: &Value) -> Result<(), Status> {
+    let metadata = &made["metadata"];
+    let own_name = metadata["name"].as_str().unwrap_or(name);
+    if own_name != name {
+        let message =
+            format!("the name of the object ({own_name}) does not match the name on the URL ({name})");
+        return Err(Status::bad_request(message));
+    }
+    let meant = |field: &str| metadata[field].as_str().filter(|text| !text.is_empty());
+    if let Some(uid) = meant("uid")
+        && current["metadata"]["uid"] != uid
+    {
+        let why = format!(
+            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+            current["metadata"]["uid"].as_str().unwrap_or_default()
+        );
+        return Err(Status::conflict(resource, name, &why));
+    }
+    if let Some(version) = meant("resourceVersion")
+        && current["metadata"]["resourceVersion"] != version
+    {
+        let why =
+            "the object has been modified; please apply your changes to the latest version and try again";
+        return Err(Status::conflict(resource, name, why));
+    }
+    Ok(())
+}
+
+/// Carries over what no client may write.
+fn keep_system_fields(resource: Resource, current: &Value, new: &mut Value) {
+    const KEPT: [&str; 9] = [
+        "name",
+        "generateName",
+        "namespace",
+        "uid",
+        "resourceVersion",
+        "generation",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+    ];
+    for field in KEPT {
+        copy_or_remove(&current["metadata"], &mut new["metadata"], field);
+    }
+    remove(&mut new["metadata"], "managedFields");
+    if resource.has_status() {
+        copy_or_remove(current, new, "status");
+    }
+    if resource == Resource::Services {
+        for field in ["clusterIP", "clusterIPs"] {
+            if new["spec"].get(field).is_none_or(|value| value.is_null() || value == "") {
+                copy_or_remove(&current["spec"], &mut new["spec"], field);
+            }
+        }
+    }
+}
+
+fn copy_or_remove(from: &Value, to: &mut Value, field: &str) {
+    match from.get(field) {
+        Some(value) => to[field] = value.clone(),
+        None => remove(to, field),
+    }
+}
+
+/// Takes a field out of an object; no harm if it is not there.
+fn remove(object: &mut Value, field: &str) {
+    if let Some(map) = object.as_object_mut() {
+        map.remove(field);
+    }
+}
+
+/// Whether anything but metadata and status differs.
+fn differs_in_substance(a: &Value, b: &Value) -> bool {
+    let substance = |value: &Value, other: &Value| {
+        let fields = value.as_object().into_iter().flatten();
+        fields
+            .filter(|(key, _)| *key != "metadata" && *key != "status")
+            .any(|(key, value)| other.get(key) != Some(value))
+    };
+    substance(a, b) || substance(b, a)
+}
+
+fn rfc3339(unix_seconds: i64) -> String {
+    Timestamp::from_second(unix_seconds).map(|time| time.to_string()).unwrap_or_default()
+}
+
+/// The letters and digits of generated names: none that could spell a word.
+const SUFFIX_CHARACTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// Five random characters, as in names that Kubernetes generates.
+fn random_suffix() -> String {
+    let mut random: u32 = rand::random();
+    let mut suffix = String::new();
+    for _ in 0..5 {
+        suffix.push(char::from(SUFFIX_CHARACTERS[(random % 27) as usize]));
+        random /= 27;
+    }
+    suffix
+}
+
+fn random_uid() -> String {
+    let random: u128 = rand::random();
+    // The version (4) and variant bits of a random UUID.
+    let bits = random & !(0xF << 76) & !(0x3 << 62) | (0x4 << 76) | (0x2 << 62);
+    let hex = format!("{bits:032x}");
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+fn expired(gone: store::Gone) -> Status {
+    Status::expired(gone.version, gone.oldest)
+}
+
+/// Follows a selection of objects. Safe to cancel at any await.
+#[derive(Debug)]
+pub struct Watch {
+    existing: VecDeque<Arc<Value>>,
+    changes: store::Watch,
+    namespace: Option<String>,
+    selection: Selection,
+}
+
+impl Watch {
+    /// The next event, waiting for it if need be.
+    ///
+    /// # Errors
+    ///
+    /// 410 when the watch has fallen behind the history; list again.
+    pub async fn next(&mut self) -> Result<WatchEvent, Status> {
+        if let Some(object) = self.existing.pop_front() {
+            return Ok(WatchEvent { event_type: WatchEventType::Added, object });
+        }
+        loop {
+            let change = self.changes.next().await.map_err(expired)?;
+            if let Some(event) = self.select(change) {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// The version up to which this watch has seen everything: a later watch may begin there.
+    /// `None` while there is something to read.
+    pub fn caught_up(&mut self) -> Option<u64> {
+        if self.existing.is_empty() { self.changes.caught_up() } else { None }
+    }
+
+    fn select(&self, change: Change) -> Option<WatchEvent> {
+        let Change { before, object, removed, version } = change;
+        if self.namespace.as_ref().is_some_and(|namespace| object["metadata"]["namespace"] != **namespace) {
+            return None;
+        }
+        let was_selected = before.as_ref().is_some_and(|before| self.selection.matches(before));
+        let is_selected = !removed && self.selection.matches(&object);
+        let (event_type, object) = match (was_selected, is_selected) {
+            (false, false) => return None,
+            (false, true) => (WatchEventType::Added, object),
+            (true, true) => (WatchEventType::Modified, object),
+            (true, false) if removed => (WatchEventType::Deleted, object),
+            // No longer selected: the last state that was, at the version of the change.
+            (true, false) => {
+                let mut last = before.as_deref().cloned().unwrap_or_default();
+                last["metadata"]["resourceVersion"] = json!(version.to_string());
+                (WatchEventType::Deleted, Arc::new(last))
+            }
+        };
+        Some(WatchEvent { event_type, object })
+    }
+}
+
+#[cfg(test)]
+mod tests;

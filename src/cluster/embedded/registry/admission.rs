@@ -1,0 +1,476 @@
+//! What an object must look like, and what is filled in where it says nothing.
+//!
+//! Defaults and checks are those of Kubernetes (pkg/apis/*/v1/defaults.go and
+//! pkg/apis/*/validation) for the fields that this cluster honours. Fields that it does not
+//! honour are kept as they are.
+
+use k8s_openapi::api::{apps, core, discovery};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::{FieldError, Resource, Status, remove};
+use crate::cluster::embedded::selector::LabelSelector;
+
+/// Refuses what is not an object of this resource: another kind, or fields of a wrong type.
+pub(super) fn check_shape(resource: Resource, object: &Value) -> Result<(), Status> {
+    if !object.is_object() {
+        return Err(Status::bad_request(format!("the object provided must be of type {}", resource.kind())));
+    }
+    let expected = [("kind", resource.kind()), ("apiVersion", resource.api_version())];
+    for (field, expected) in expected {
+        if let Some(found) = object[field].as_str().filter(|found| *found != expected) {
+            let message =
+                format!("the {field} of the object ({found}) does not match the request ({expected})");
+            return Err(Status::bad_request(message));
+        }
+    }
+    round_trip(resource, object).map(|_| ()).map_err(|error| {
+        let kind = resource.kind();
+        Status::bad_request(format!("{kind} in version \"v1\" cannot be handled as a {kind}: {error}"))
+    })
+}
+
+/// The paths of fields that Kubernetes does not know in an object of this resource.
+pub fn unknown_fields(resource: Resource, object: &Value) -> Vec<String> {
+    let mut unknown = Vec::new();
+    if let Ok(known) = round_trip(resource, object) {
+        collect_unknown(object, &known, "", &mut unknown);
+    }
+    unknown
+}
+
+fn collect_unknown(given: &Value, known: &Value, path: &str, unknown: &mut Vec<String>) {
+    match (given, known) {
+        (Value::Object(given), known) => {
+            for (key, value) in given {
+                let here = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                match known.get(key) {
+                    Some(known) => collect_unknown(value, known, &here, unknown),
+                    // The kind is implied, and what is null or empty may be left out.
+                    None if is_blank(value)
+                        || (path.is_empty() && (key == "kind" || key == "apiVersion")) => {}
+                    None => unknown.push(here),
+                }
+            }
+        }
+        (Value::Array(given), Value::Array(known)) => {
+            for (n, (given, known)) in given.iter().zip(known).enumerate() {
+                collect_unknown(given, known, &format!("{path}[{n}]"), unknown);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn is_blank(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(map) => map.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        _ => false,
+    }
+}
+
+/// Reads an object as Kubernetes' own type and writes it again.
+fn round_trip(resource: Resource, object: &Value) -> Result<Value, serde_json::Error> {
+    fn through<T: DeserializeOwned + Serialize>(object: &Value) -> Result<Value, serde_json::Error> {
+        serde_json::to_value(T::deserialize(object)?)
+    }
+    match resource {
+        Resource::Namespaces => through::<core::v1::Namespace>(object),
+        Resource::Nodes => through::<core::v1::Node>(object),
+        Resource::Pods => through::<core::v1::Pod>(object),
+        Resource::Services => through::<core::v1::Service>(object),
+        Resource::Endpoints => through::<core::v1::Endpoints>(object),
+        Resource::Events => through::<core::v1::Event>(object),
+        Resource::ConfigMaps => through::<core::v1::ConfigMap>(object),
+        Resource::Secrets => through::<core::v1::Secret>(object),
+        Resource::ServiceAccounts => through::<core::v1::ServiceAccount>(object),
+        Resource::Deployments => through::<apps::v1::Deployment>(object),
+        Resource::ReplicaSets => through::<apps::v1::ReplicaSet>(object),
+        Resource::EndpointSlices => through::<discovery::v1::EndpointSlice>(object),
+    }
+}
+
+/// Sets `object[field]` where there is nothing (or null).
+fn default_to(object: &mut Value, field: &str, value: impl Into<Value>) {
+    if object.get(field).is_none_or(Value::is_null) {
+        object[field] = value.into();
+    }
+}
+
+fn elements<'a>(object: &'a mut Value, list: &str) -> impl Iterator<Item = &'a mut Value> {
+    object.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten()
+}
+
+/// Fills in what Kubernetes fills in.
+pub(super) fn fill_defaults(resource: Resource, object: &mut Value) {
+    object["apiVersion"] = json!(resource.api_version());
+    object["kind"] = json!(resource.kind());
+    match resource {
+        Resource::Namespaces => {
+            default_to(object, "status", json!({"phase": "Active"}));
+            default_to(object, "spec", json!({"finalizers": ["kubernetes"]}));
+        }
+        Resource::Pods => {
+            default_pod_spec(&mut object["spec"]);
+            default_to(&mut object["spec"], "serviceAccountName", "default");
+            default_to(&mut object["spec"], "priority", 0);
+            default_to(object, "status", json!({"phase": "Pending", "qosClass": "BestEffort"}));
+        }
+        Resource::Services => default_service(object),
+        Resource::Deployments => {
+            let spec = &mut object["spec"];
+            default_to(spec, "replicas", 1);
+            default_to(spec, "revisionHistoryLimit", 10);
+            default_to(spec, "progressDeadlineSeconds", 600);
+            default_to(spec, "strategy", json!({}));
+            default_to(&mut spec["strategy"], "type", "RollingUpdate");
+            if spec["strategy"]["type"] == "RollingUpdate" {
+                default_to(&mut spec["strategy"], "rollingUpdate", json!({}));
+                default_to(&mut spec["strategy"]["rollingUpdate"], "maxSurge", "25%");
+                default_to(&mut spec["strategy"]["rollingUpdate"], "maxUnavailable", "25%");
+            }
+            default_pod_spec(&mut spec["template"]["spec"]);
+            default_to(object, "status", json!({}));
+        }
+        Resource::ReplicaSets => {
+            default_to(&mut object["spec"], "replicas", 1);
+            default_pod_spec(&mut object["spec"]["template"]["spec"]);
+            default_to(object, "status", json!({"replicas": 0}));
+        }
+        Resource::Nodes
+        | Resource::Endpoints
+        | Resource::Events
+        | Resource::ConfigMaps
+        | Resource::ServiceAccounts
+        | Resource::EndpointSlices => {}
+        Resource::Secrets => default_secret(object),
+    }
+}
+
+/// Moves `stringData` into `data`, as the API server does.
+fn default_secret(secret: &mut Value) {
+    use base64::Engine as _;
+
+    default_to(secret, "type", "Opaque");
+    let plain = secret["stringData"].as_object().cloned().unwrap_or_default();
+    for (key, value) in plain {
+        let text = value.as_str().unwrap_or_default();
+        secret["data"][&key] = json!(base64::engine::general_purpose::STANDARD.encode(text));
+    }
+    remove(secret, "stringData");
+}
+
+fn default_pod_spec(spec: &mut Value) {
+    default_to(spec, "restartPolicy", "Always");
+    default_to(spec, "terminationGracePeriodSeconds", 30);
+    default_to(spec, "dnsPolicy", "ClusterFirst");
+    default_to(spec, "schedulerName", "default-scheduler");
+    default_to(spec, "securityContext", json!({}));
+    default_to(spec, "enableServiceLinks", true);
+    for list in ["initContainers", "containers"] {
+        for container in elements(spec, list) {
+            default_container(container);
+        }
+    }
+}
+
+fn default_container(container: &mut Value) {
+    let image = container["image"].as_str().unwrap_or_default();
+    let tag =
+        image.rsplit('/').next().unwrap_or_default().split_once([':', '@']).map_or("latest", |(_, tag)| tag);
+    let pull_policy = if tag == "latest" { "Always" } else { "IfNotPresent" };
+    default_to(container, "imagePullPolicy", pull_policy);
+    default_to(container, "terminationMessagePath", "/dev/termination-log");
+    default_to(container, "terminationMessagePolicy", "File");
+    default_to(container, "resources", json!({}));
+    for port in elements(container, "ports") {
+        default_to(port, "protocol", "TCP");
+    }
+    for variable in elements(container, "env") {
+        if let Some(field) = variable.pointer_mut("/valueFrom/fieldRef") {
+            default_to(field, "apiVersion", "v1");
+        }
+    }
+    for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+        let Some(probe) = container.get_mut(probe).filter(|probe| probe.is_object()) else { continue };
+        default_to(probe, "timeoutSeconds", 1);
+        default_to(probe, "periodSeconds", 10);
+        default_to(probe, "successThreshold", 1);
+        default_to(probe, "failureThreshold", 3);
+        default_http_get(probe);
+    }
+    for hook in ["postStart", "preStop"] {
+        if let Some(hook) = container.pointer_mut(&format!("/lifecycle/{hook}")) {
+            default_http_get(hook);
+        }
+    }
+}
+
+fn default_http_get(handler: &mut Value) {
+    if let Some(get) = handler.get_mut("httpGet").filter(|get| get.is_object()) {
+        default_to(get, "path", "/");
+        default_to(get, "scheme", "HTTP");
+    }
+}
+
+fn default_service(service: &mut Value) {
+    let spec = &mut service["spec"];
+    default_to(spec, "type", "ClusterIP");
+    default_to(spec, "sessionAffinity", "None");
+    default_to(spec, "internalTrafficPolicy", "Cluster");
+    default_to(spec, "ipFamilies", json!(["IPv4"]));
+    default_to(spec, "ipFamilyPolicy", "SingleStack");
+    for port in elements(spec, "ports") {
+        default_to(port, "protocol", "TCP");
+        let number = port["port"].clone();
+        default_to(port, "targetPort", number);
+    }
+    default_to(service, "status", json!({"loadBalancer": {}}));
+}
+
+/// Refuses an object that Kubernetes would refuse, or that asks for what this cluster cannot do.
+pub(super) fn validate(
+    resource: Resource,
+    name: &str,
+    current: Option<&Value>,
+    object: &Value,
+) -> Result<(), Status> {
+    let mut errors = Vec::new();
+    if current.is_none() && !is_dns_subdomain(name) {
+        let why = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', \
+                   and must start and end with an alphanumeric character";
+        errors.push(FieldError::invalid("metadata.name", &json!(name), why));
+    }
+    if object["metadata"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty()) {
+        errors.push(FieldError::forbidden(
+            "metadata.finalizers",
+            "finalizers are not supported by this cluster",
+        ));
+    }
+    match resource {
+        Resource::Pods => match current {
+            None => validate_pod_spec(&object["spec"], "spec", &mut errors),
+            Some(current) => validate_pod_update(&current["spec"], &object["spec"], &mut errors),
+        },
+        Resource::Services => validate_service(&object["spec"], &mut errors),
+        Resource::Deployments | Resource::ReplicaSets => {
+            let old_selector = current.map(|current| &current["spec"]["selector"]);
+            validate_workload(&object["spec"], old_selector, &mut errors);
+            if resource == Resource::Deployments {
+                validate_strategy(&object["spec"]["strategy"], &mut errors);
+            }
+        }
+        _ => {}
+    }
+    if errors.is_empty() { Ok(()) } else { Err(Status::invalid(resource, name, &errors)) }
+}
+
+fn is_dns_subdomain(name: &str) -> bool {
+    let label = |label: &str| {
+        let bytes = label.as_bytes();
+        let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+        edge(bytes.first()) && edge(bytes.last())
+    };
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+    name.len() <= 253 && name.chars().all(allowed) && name.split('.').all(label)
+}
+
+fn validate_workload(spec: &Value, old_selector: Option<&Value>, errors: &mut Vec<FieldError>) {
+    if spec["replicas"].as_i64().is_none_or(|replicas| replicas < 0) {
+        errors.push(FieldError::invalid(
+            "spec.replicas",
+            &spec["replicas"],
+            "must be greater than or equal to 0",
+        ));
+    }
+    let selector = LabelSelector::from_object(&spec["selector"]);
+    if selector.is_empty() {
+        errors.push(FieldError::required("spec.selector"));
+    } else if !selector.matches(&spec["template"]["metadata"]["labels"]) {
+        let labels = &spec["template"]["metadata"]["labels"];
+        errors.push(FieldError::invalid(
+            "spec.template.metadata.labels",
+            labels,
+            "`selector` does not match template `labels`",
+        ));
+    }
+    if old_selector.is_some_and(|old| *old != spec["selector"]) {
+        errors.push(FieldError::invalid("spec.selector", &spec["selector"], "field is immutable"));
+    }
+    let pod = &spec["template"]["spec"];
+    if pod["restartPolicy"] != "Always" {
+        let field = "spec.template.spec.restartPolicy";
+        errors.push(FieldError::invalid(field, &pod["restartPolicy"], "supported values: \"Always\""));
+    }
+    validate_pod_spec(pod, "spec.template.spec", errors);
+}
+
+fn validate_strategy(strategy: &Value, errors: &mut Vec<FieldError>) {
+    match strategy["type"].as_str() {
+        Some("Recreate") => {
+            if strategy["rollingUpdate"].is_object() {
+                let why = "may not be specified when strategy `type` is 'Recreate'";
+                errors.push(FieldError::forbidden("spec.strategy.rollingUpdate", why));
+            }
+        }
+        Some("RollingUpdate") => {
+            for field in ["maxSurge", "maxUnavailable"] {
+                let value = &strategy["rollingUpdate"][field];
+                if !is_amount(value) {
+                    let path = format!("spec.strategy.rollingUpdate.{field}");
+                    errors.push(FieldError::invalid(
+                        path,
+                        value,
+                        "must be a number or a percentage, and not negative",
+                    ));
+                }
+            }
+            let zero = |field: &str| {
+                let value = &strategy["rollingUpdate"][field];
+                *value == json!(0) || value == "0%"
+            };
+            if zero("maxSurge") && zero("maxUnavailable") {
+                let field = "spec.strategy.rollingUpdate.maxUnavailable";
+                errors.push(FieldError::invalid(field, &json!(0), "may not be 0 when `maxSurge` is 0"));
+            }
+        }
+        _ => {
+            let why = "supported values: \"Recreate\", \"RollingUpdate\"";
+            errors.push(FieldError::invalid("spec.strategy.type", &strategy["type"], why));
+        }
+    }
+}
+
+/// A non-negative number, or a percentage such as `25%`.
+fn is_amount(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => number.as_u64().is_some(),
+        Value::String(text) => text.strip_suffix('%').is_some_and(|number| number.parse::<u32>().is_ok()),
+        _ => false,
+    }
+}
+
+fn validate_pod_spec(spec: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    let containers = spec["containers"].as_array().map_or(&[][..], Vec::as_slice);
+    if containers.is_empty() {
+        errors.push(FieldError::required(format!("{path}.containers")));
+    }
+    let grace = spec["terminationGracePeriodSeconds"].as_i64().unwrap_or(30);
+    if grace < 0 {
+        let field = format!("{path}.terminationGracePeriodSeconds");
+        errors.push(FieldError::invalid(field, &json!(grace), "must be greater than or equal to 0"));
+    }
+    if !matches!(spec["restartPolicy"].as_str(), Some("Always" | "OnFailure" | "Never")) {
+        let why = "supported values: \"Always\", \"OnFailure\", \"Never\"";
+        errors.push(FieldError::invalid(format!("{path}.restartPolicy"), &spec["restartPolicy"], why));
+    }
+    let mut names = Vec::new();
+    for list in ["initContainers", "containers"] {
+        for (n, container) in spec[list].as_array().into_iter().flatten().enumerate() {
+            let path = format!("{path}.{list}[{n}]");
+            validate_container(container, &path, grace, errors);
+            let name = container["name"].as_str().unwrap_or_default();
+            if names.contains(&name) {
+                errors.push(FieldError::invalid(
+                    format!("{path}.name"),
+                    &json!(name),
+                    "duplicate container name",
+                ));
+            }
+            names.push(name);
+            let restart = &container["restartPolicy"];
+            if !restart.is_null() && (list == "containers" || restart != "Always") {
+                let why = "only init containers may set it, and only to \"Always\"";
+                errors.push(FieldError::invalid(format!("{path}.restartPolicy"), restart, why));
+            }
+        }
+    }
+}
+
+fn validate_container(container: &Value, path: &str, grace: i64, errors: &mut Vec<FieldError>) {
+    for field in ["name", "image"] {
+        if container[field].as_str().is_none_or(str::is_empty) {
+            errors.push(FieldError::required(format!("{path}.{field}")));
+        }
+    }
+    for (n, port) in container["ports"].as_array().into_iter().flatten().enumerate() {
+        validate_port_number(&port["containerPort"], &format!("{path}.ports[{n}].containerPort"), errors);
+    }
+    for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+        if container[probe].is_object() {
+            validate_handler(
+                &container[probe],
+                &format!("{path}.{probe}"),
+                &["exec", "httpGet", "tcpSocket", "grpc"],
+                errors,
+            );
+        }
+    }
+    for hook in ["postStart", "preStop"] {
+        let handler = &container["lifecycle"][hook];
+        if handler.is_object() {
+            let path = format!("{path}.lifecycle.{hook}");
+            validate_handler(handler, &path, &["exec", "httpGet", "sleep", "tcpSocket"], errors);
+            let seconds = &handler["sleep"]["seconds"];
+            if seconds.as_i64().is_some_and(|seconds| seconds < 0 || seconds > grace) {
+                let why = format!(
+                    "must be greater than or equal to 0 and less than or equal to terminationGracePeriodSeconds ({grace})"
+                );
+                errors.push(FieldError::invalid(format!("{path}.sleep.seconds"), seconds, &why));
+            }
+        }
+    }
+}
+
+fn validate_handler(handler: &Value, path: &str, kinds: &[&str], errors: &mut Vec<FieldError>) {
+    let given = kinds.iter().filter(|kind| handler[**kind].is_object()).count();
+    match given {
+        0 => errors.push(FieldError::required(format!("{path}.{{{}}}", kinds.join(",")))),
+        1 => {}
+        _ => errors.push(FieldError::forbidden(path, "may not specify more than one handler type")),
+    }
+}
+
+fn validate_port_number(port: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    if !port.as_i64().is_some_and(|port| (1..=65_535).contains(&port)) {
+        errors.push(FieldError::invalid(path, port, "must be between 1 and 65535, inclusive"));
+    }
+}
+
+fn validate_service(spec: &Value, errors: &mut Vec<FieldError>) {
+    if spec["type"] == "ExternalName" {
+        return;
+    }
+    let ports = spec["ports"].as_array().map_or(&[][..], Vec::as_slice);
+    if ports.is_empty() && spec["clusterIP"] != "None" {
+        errors.push(FieldError::required("spec.ports"));
+    }
+    for (n, port) in ports.iter().enumerate() {
+        validate_port_number(&port["port"], &format!("spec.ports[{n}].port"), errors);
+        if ports.len() > 1 && port["name"].as_str().is_none_or(str::is_empty) {
+            errors.push(FieldError::required(format!("spec.ports[{n}].name")));
+        }
+    }
+}
+
+/// A running pod's specification is fixed, except for the images and a few marks.
+fn validate_pod_update(current: &Value, new: &Value, errors: &mut Vec<FieldError>) {
+    let fixed = |spec: &Value| {
+        let mut spec = spec.clone();
+        for field in ["activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds"] {
+            remove(&mut spec, field);
+        }
+        for list in ["initContainers", "containers"] {
+            elements(&mut spec, list).for_each(|container| remove(container, "image"));
+        }
+        spec
+    };
+    if fixed(current) != fixed(new) {
+        let why = "pod updates may not change fields other than `spec.containers[*].image`, `spec.initContainers[*].image`, \
+                   `spec.activeDeadlineSeconds`, `spec.tolerations` and `spec.terminationGracePeriodSeconds`";
+        errors.push(FieldError::forbidden("spec", why));
+    }
+}

@@ -1,0 +1,226 @@
+//! Deleting objects, and the grace that pods get.
+//!
+//! The arithmetic of grace periods is that of the API server (`BeforeDelete` in
+//! staging/src/k8s.io/apiserver/pkg/registry/rest/delete.go, `CheckGracefulDelete` in
+//! pkg/registry/core/pod/strategy.go).
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Registry, Resource, Status, Step, rfc3339};
+
+/// Namespaces that are always there.
+const IMMORTAL_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+
+/// How to delete.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct DeleteOptions {
+    /// Overrides the pod's own grace period.
+    pub grace_period_seconds: Option<i64>,
+    /// What must hold for the deletion to happen.
+    pub preconditions: Option<Preconditions>,
+    /// What becomes of dependents; in the background by default.
+    pub propagation_policy: Option<Propagation>,
+}
+
+impl DeleteOptions {
+    /// With this grace period, and only if the object still is the one with this uid.
+    pub fn new(grace_period_seconds: i64, uid: &str) -> Self {
+        Self { grace_period_seconds: Some(grace_period_seconds), ..Self::of(uid) }
+    }
+
+    /// Only if the object still is the one with this uid.
+    pub fn of(uid: &str) -> Self {
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+        Self { preconditions: Some(preconditions), ..Self::default() }
+    }
+}
+
+/// What must hold for a deletion to happen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Preconditions {
+    /// The object's uid.
+    pub uid: Option<String>,
+    /// The object's version.
+    pub resource_version: Option<String>,
+}
+
+/// What becomes of the dependents of a deleted object. `Foreground` differs from `Background`
+/// only in what one sees on the way, and is treated alike here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub enum Propagation {
+    /// They stay, without their owner.
+    Orphan,
+    /// They are deleted after it.
+    Background,
+    /// They are deleted after it, too.
+    Foreground,
+}
+
+/// What a deletion has led to so far.
+#[derive(Clone, Debug)]
+pub enum Deleted {
+    /// The object is on its way out.
+    Terminating(Arc<Value>),
+    /// The object is gone; this was its last state.
+    Removed(Arc<Value>),
+}
+
+impl Deleted {
+    /// The object's newest state.
+    pub fn object(&self) -> &Arc<Value> {
+        match self {
+            Self::Terminating(object) | Self::Removed(object) => object,
+        }
+    }
+}
+
+impl Registry {
+    /// Deletes an object: at once, or for a pod and a namespace by marking it as terminating.
+    ///
+    /// # Errors
+    ///
+    /// 404 when there is none, 409 when a precondition does not hold, 403 for namespaces that
+    /// cannot be deleted.
+    pub fn delete(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<Deleted, Status> {
+        if resource == Resource::Namespaces && IMMORTAL_NAMESPACES.contains(&name) {
+            return Err(Status::forbidden(resource, name, "this namespace may not be deleted"));
+        }
+        let now = self.now_seconds();
+        let mut removed = true;
+        let deleted = self.inner.store.modify(resource, namespace, name, |current| {
+            check_preconditions(resource, name, current, options)?;
+            let step = match resource {
+                Resource::Pods => delete_pod(current, options.grace_period_seconds, now),
+                Resource::Namespaces => delete_namespace(current, now),
+                _ => Step::Remove,
+            };
+            removed = matches!(step, Step::Remove | Step::ReplaceThenRemove(_));
+            Ok(step)
+        })?;
+        let object = deleted.ok_or_else(|| Status::not_found(resource, name))?;
+        if !removed {
+            return Ok(Deleted::Terminating(object));
+        }
+        if options.propagation_policy == Some(Propagation::Orphan) {
+            self.orphan_dependents(&object["metadata"]["uid"]);
+        }
+        Ok(Deleted::Removed(object))
+    }
+
+    /// Removes a terminating namespace, once it is empty.
+    ///
+    /// # Errors
+    ///
+    /// 404 when it is gone, 409 when it is not being deleted.
+    pub fn remove_namespace(&self, name: &str) -> Result<(), Status> {
+        let removed = self.inner.store.modify(Resource::Namespaces, "", name, |current| {
+            if current["metadata"]["deletionTimestamp"].is_string() {
+                Ok(Step::Remove)
+            } else {
+                Err(Status::conflict(Resource::Namespaces, name, "it is not being deleted"))
+            }
+        })?;
+        removed.map(|_| ()).ok_or_else(|| Status::not_found(Resource::Namespaces, name))
+    }
+
+    fn orphan_dependents(&self, owner: &Value) {
+        for resource in Resource::ALL {
+            for object in self.inner.store.list(resource, None).0 {
+                if !owners(&object).any(|reference| reference["uid"] == *owner) {
+                    continue;
+                }
+                let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+                let name = object["metadata"]["name"].as_str().unwrap_or_default();
+                let orphaned = self.inner.store.modify(resource, namespace, name, |current| {
+                    let mut object = current.clone();
+                    if let Some(references) = object["metadata"]["ownerReferences"].as_array_mut() {
+                        references.retain(|reference| reference["uid"] != *owner);
+                    }
+                    Ok::<_, std::convert::Infallible>(Step::Replace(object))
+                });
+                let Ok(_) = orphaned;
+            }
+        }
+    }
+}
+
+fn owners(object: &Value) -> impl Iterator<Item = &Value> {
+    object["metadata"]["ownerReferences"].as_array().into_iter().flatten()
+}
+
+fn check_preconditions(
+    resource: Resource,
+    name: &str,
+    current: &Value,
+    options: &DeleteOptions,
+) -> Result<(), Status> {
+    let Some(wanted) = &options.preconditions else { return Ok(()) };
+    let fields =
+        [("UID", "uid", &wanted.uid), ("ResourceVersion", "resourceVersion", &wanted.resource_version)];
+    for (label, field, wanted) in fields {
+        let found = current["metadata"][field].as_str().unwrap_or_default();
+        if let Some(wanted) = wanted
+            && wanted != found
+        {
+            let why = format!(
+                "Precondition failed: {label} in precondition: {wanted}, {label} in object meta: {found}"
+            );
+            return Err(Status::conflict(resource, name, &why));
+        }
+    }
+    Ok(())
+}
+
+/// What a DELETE makes of a pod at `now` (Unix seconds).
+fn delete_pod(pod: &Value, requested_grace: Option<i64>, now: i64) -> Step {
+    // A negative grace period means the shortest one.
+    let at_least_one = |grace: i64| if grace < 0 { 1 } else { grace };
+    let requested = requested_grace.map(at_least_one);
+    let metadata = &pod["metadata"];
+    let pending = metadata["deletionTimestamp"].as_str().zip(metadata["deletionGracePeriodSeconds"].as_i64());
+
+    let (grace, ends_at) = if let Some((deletion_timestamp, grace)) = pending {
+        let Some(shorter) = requested.filter(|requested| *requested < grace) else { return Step::Keep };
+        let ended_at = deletion_timestamp.parse().map_or(now, |time: Timestamp| time.as_second());
+        (shorter, (ended_at - grace + shorter).max(now))
+    } else {
+        let unscheduled = pod["spec"]["nodeName"].as_str().unwrap_or_default().is_empty();
+        let finished = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+        let own = pod["spec"]["terminationGracePeriodSeconds"].as_i64().map(at_least_one);
+        let grace = if unscheduled || finished { 0 } else { requested.or(own).unwrap_or(0) };
+        (grace, now.saturating_add(grace))
+    };
+
+    let mut pod = pod.clone();
+    let metadata = &mut pod["metadata"];
+    metadata["deletionTimestamp"] = json!(rfc3339(ends_at));
+    metadata["deletionGracePeriodSeconds"] = json!(grace);
+    if pending.is_none() {
+        let generation = metadata["generation"].as_i64().unwrap_or(0);
+        metadata["generation"] = json!(generation + 1);
+    }
+    if grace == 0 { Step::ReplaceThenRemove(pod) } else { Step::Replace(pod) }
+}
+
+/// What a DELETE makes of a namespace: its contents go first.
+fn delete_namespace(namespace: &Value, now: i64) -> Step {
+    if namespace["metadata"]["deletionTimestamp"].is_string() {
+        return Step::Keep;
+    }
+    let mut namespace = namespace.clone();
+    namespace["metadata"]["deletionTimestamp"] = json!(rfc3339(now));
+    namespace["status"]["phase"] = json!("Terminating");
+    Step::Replace(namespace)
+}

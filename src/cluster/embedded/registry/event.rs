@@ -1,0 +1,74 @@
+//! Event objects: what users see under "Events" in `kubectl describe`.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use serde_json::{Value, json};
+
+use super::{Part, Registry, Resource};
+
+/// How an event is to be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventType {
+    /// Information.
+    Normal,
+    /// Something is amiss.
+    Warning,
+}
+
+impl Registry {
+    /// Records an event about an object. The same event again only raises its count. Events are
+    /// a help to users: one that cannot be recorded is let go.
+    pub fn record_event(
+        &self,
+        about: &Value,
+        event_type: EventType,
+        reason: &str,
+        message: &str,
+        component: &str,
+    ) {
+        let metadata = &about["metadata"];
+        let object_name = metadata["name"].as_str().unwrap_or_default();
+        // Events about cluster-wide objects live in the default namespace.
+        let namespace = metadata["namespace"].as_str().unwrap_or("default");
+        let mut hasher = DefaultHasher::new();
+        (metadata["uid"].as_str(), reason, message, component).hash(&mut hasher);
+        let name = format!("{object_name}.{:016x}", hasher.finish());
+
+        let now = self.now();
+        let counted = self.modify(Resource::Events, namespace, &name, Part::Main, |event| {
+            event["count"] = json!(event["count"].as_i64().unwrap_or(1) + 1);
+            event["lastTimestamp"] = json!(now);
+        });
+        if counted.is_ok() {
+            return;
+        }
+        let event = json!({
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name},
+            "involvedObject": {
+                "apiVersion": about["apiVersion"],
+                "kind": about["kind"],
+                "namespace": metadata["namespace"],
+                "name": object_name,
+                "uid": metadata["uid"],
+                "resourceVersion": metadata["resourceVersion"],
+            },
+            "type": match event_type {
+                EventType::Normal => "Normal",
+                EventType::Warning => "Warning",
+            },
+            "reason": reason,
+            "message": message,
+            "source": {"component": component},
+            "reportingComponent": component,
+            "reportingInstance": "",
+            "count": 1,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+        });
+        if let Err(status) = self.create(Resource::Events, namespace, event) {
+            tracing::debug!(%status, reason, object_name, "event not recorded");
+        }
+    }
+}

@@ -1,0 +1,335 @@
+use super::*;
+
+fn registry() -> Registry {
+    let registry = Registry::new(Clock::start(), AddressBlock::claim(rand::random_range(0..128)).unwrap());
+    registry.create(Resource::Namespaces, "", json!({"metadata": {"name": "default"}})).unwrap();
+    registry
+}
+
+fn pod(name: &str) -> Value {
+    json!({
+        "metadata": {"name": name, "labels": {"app": "web"}},
+        "spec": {"containers": [{"name": "app", "image": "rolldrop"}]},
+    })
+}
+
+/// A registry with the pod `a`, bound to a node and thus worth a grace period.
+fn registry_with_pod() -> Registry {
+    let registry = registry();
+    registry.create(Resource::Pods, "default", pod("a")).unwrap();
+    registry.bind("default", "a", "node-1").unwrap();
+    registry
+}
+
+fn seconds(time: &Value) -> i64 {
+    time.as_str().unwrap().parse::<Timestamp>().unwrap().as_second()
+}
+
+fn delete(registry: &Registry, grace: Option<i64>) -> Result<Deleted, Status> {
+    let options = DeleteOptions { grace_period_seconds: grace, ..DeleteOptions::default() };
+    registry.delete(Resource::Pods, "default", "a", &options)
+}
+
+#[test]
+fn a_created_pod_has_everything_that_kubernetes_fills_in() {
+    let registry = registry();
+    let pod = registry.create(Resource::Pods, "default", pod("a")).unwrap();
+    assert_eq!(pod["metadata"]["generation"], 1);
+    assert_eq!(pod["metadata"]["uid"].as_str().unwrap().len(), 36);
+    assert_eq!(pod["spec"]["terminationGracePeriodSeconds"], 30);
+    assert_eq!(pod["spec"]["restartPolicy"], "Always");
+    assert_eq!(pod["status"]["phase"], "Pending");
+    assert_eq!(pod["kind"], "Pod");
+}
+
+#[test]
+fn names_are_generated_taken_and_checked() {
+    let registry = registry();
+    let mut unnamed = pod("");
+    unnamed["metadata"]["generateName"] = json!("web-");
+    let name = registry.create(Resource::Pods, "default", unnamed).unwrap()["metadata"]["name"].clone();
+    assert!(name.as_str().unwrap().strip_prefix("web-").is_some_and(|suffix| suffix.len() == 5), "{name}");
+    registry.create(Resource::Pods, "default", pod("a")).unwrap();
+    let taken = registry.create(Resource::Pods, "default", pod("a")).unwrap_err();
+    assert_eq!((taken.code(), taken.reason()), (409, "AlreadyExists"));
+    assert_eq!(taken.to_string(), "pods \"a\" already exists");
+    assert_eq!(registry.create(Resource::Pods, "default", pod("A_b")).unwrap_err().code(), 422);
+    assert_eq!(registry.create(Resource::Pods, "nowhere", pod("a")).unwrap_err().code(), 404);
+    assert_eq!(
+        registry.create(Resource::Pods, "default", json!({"spec": {"containers": 1}})).unwrap_err().code(),
+        400
+    );
+}
+
+#[test]
+fn deletion_gives_the_grace_period_in_whole_seconds() {
+    let registry = registry_with_pod();
+    let before = registry.now_seconds();
+    let deleted = delete(&registry, None).unwrap();
+    let after = registry.now_seconds();
+    let pod = deleted.object();
+    assert!(matches!(deleted, Deleted::Terminating(_)));
+    assert_eq!(pod["metadata"]["deletionGracePeriodSeconds"], 30);
+    assert_eq!(pod["metadata"]["generation"], 2);
+    let ends_at = seconds(&pod["metadata"]["deletionTimestamp"]);
+    assert!((before + 30..=after + 30).contains(&ends_at));
+}
+
+#[test]
+fn a_first_delete_may_lengthen_and_later_ones_only_shorten() {
+    let registry = registry_with_pod();
+    let first = delete(&registry, Some(100)).unwrap();
+    let first_end = seconds(&first.object()["metadata"]["deletionTimestamp"]);
+    assert_eq!(first.object()["metadata"]["deletionGracePeriodSeconds"], 100);
+
+    let longer = delete(&registry, Some(200)).unwrap();
+    assert_eq!(longer.object(), first.object());
+    let default = delete(&registry, None).unwrap();
+    assert_eq!(default.object(), first.object());
+
+    let shorter = delete(&registry, Some(40)).unwrap();
+    assert_eq!(shorter.object()["metadata"]["deletionGracePeriodSeconds"], 40);
+    assert_eq!(seconds(&shorter.object()["metadata"]["deletionTimestamp"]), first_end - 60);
+    assert_eq!(shorter.object()["metadata"]["generation"], 2, "only the first delete counts");
+}
+
+#[test]
+fn shortening_never_ends_before_now() {
+    let pod = json!({"metadata": {"deletionTimestamp": rfc3339(1_030), "deletionGracePeriodSeconds": 30}});
+    let registry = registry();
+    let shortened = |grace| {
+        let mut object = self::pod("b");
+        object["spec"]["nodeName"] = json!("node-1");
+        registry.create(Resource::Pods, "default", object).unwrap();
+        let options = DeleteOptions { grace_period_seconds: Some(grace), ..DeleteOptions::default() };
+        registry.delete(Resource::Pods, "default", "b", &DeleteOptions::default()).unwrap();
+        let deleted = registry.delete(Resource::Pods, "default", "b", &options).unwrap();
+        seconds(&deleted.object()["metadata"]["deletionTimestamp"])
+    };
+    let end = shortened(0);
+    assert!((registry.now_seconds() - end).abs() <= 1, "grace 0 ends now");
+    assert_eq!(seconds(&pod["metadata"]["deletionTimestamp"]), 1_030);
+}
+
+#[tokio::test]
+async fn grace_zero_shows_both_the_mark_and_the_removal() {
+    let registry = registry_with_pod();
+    let version = registry.list(Resource::Pods, None, &Selection::all()).version;
+    let mut watch =
+        registry.watch(Resource::Pods, None, Selection::all(), WatchFrom::Version(version)).unwrap();
+    assert!(matches!(delete(&registry, Some(0)).unwrap(), Deleted::Removed(_)));
+    let marked = watch.next().await.unwrap();
+    assert_eq!(marked.event_type, WatchEventType::Modified);
+    assert_eq!(marked.object["metadata"]["deletionGracePeriodSeconds"], 0);
+    assert_eq!(watch.next().await.unwrap().event_type, WatchEventType::Deleted);
+    assert_eq!(delete(&registry, None).unwrap_err().code(), 404);
+}
+
+#[test]
+fn unscheduled_and_finished_pods_go_at_once() {
+    let registry = registry();
+    registry.create(Resource::Pods, "default", pod("a")).unwrap();
+    assert!(matches!(delete(&registry, None).unwrap(), Deleted::Removed(_)));
+
+    let registry = registry_with_pod();
+    registry
+        .modify(Resource::Pods, "default", "a", Part::Status, |pod| {
+            pod["status"]["phase"] = json!("Succeeded")
+        })
+        .unwrap();
+    assert!(matches!(delete(&registry, None).unwrap(), Deleted::Removed(_)));
+}
+
+#[test]
+fn negative_grace_is_one_second() {
+    let registry = registry_with_pod();
+    let deleted = delete(&registry, Some(-5)).unwrap();
+    assert_eq!(deleted.object()["metadata"]["deletionGracePeriodSeconds"], 1);
+}
+
+#[test]
+fn preconditions_protect_a_successor_of_the_same_name() {
+    let registry = registry_with_pod();
+    let refused =
+        registry.delete(Resource::Pods, "default", "a", &DeleteOptions::new(0, "another")).unwrap_err();
+    assert_eq!((refused.code(), refused.reason()), (409, "Conflict"));
+    let uid =
+        registry.get(Resource::Pods, "default", "a").unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
+    registry.delete(Resource::Pods, "default", "a", &DeleteOptions::new(0, &uid)).unwrap();
+}
+
+fn deployment() -> Value {
+    json!({
+        "metadata": {"name": "web"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": [{"name": "app", "image": "rolldrop"}]},
+            },
+        },
+    })
+}
+
+#[test]
+fn a_stale_write_conflicts() {
+    let registry = registry();
+    let first = registry.create(Resource::Deployments, "default", deployment()).unwrap();
+    let mut changed = (*first).clone();
+    changed["spec"]["replicas"] = json!(3);
+    registry.update(Resource::Deployments, "default", "web", changed.clone()).unwrap();
+    let stale = registry.update(Resource::Deployments, "default", "web", changed).unwrap_err();
+    assert_eq!((stale.code(), stale.reason()), (409, "Conflict"));
+    let mut another = (*first).clone();
+    another["metadata"]["uid"] = json!("another");
+    assert_eq!(registry.update(Resource::Deployments, "default", "web", another).unwrap_err().code(), 409);
+}
+
+#[test]
+fn generations_count_specifications_alone() {
+    let registry = registry();
+    registry.create(Resource::Deployments, "default", deployment()).unwrap();
+    let generation = |object: Arc<Value>| object["metadata"]["generation"].as_i64().unwrap();
+    let modify = |part, change: fn(&mut Value)| {
+        generation(registry.modify(Resource::Deployments, "default", "web", part, change).unwrap())
+    };
+    assert_eq!(modify(Part::Main, |object| object["metadata"]["labels"] = json!({"a": "b"})), 1);
+    assert_eq!(modify(Part::Status, |object| object["status"] = json!({"replicas": 1})), 1);
+    assert_eq!(modify(Part::Main, |object| object["spec"]["replicas"] = json!(2)), 2);
+    let same = registry.get(Resource::Deployments, "default", "web").unwrap();
+    let unchanged = registry.update(Resource::Deployments, "default", "web", (*same).clone()).unwrap();
+    assert_eq!(same, unchanged, "a write that changes nothing makes no version");
+}
+
+#[test]
+fn each_part_leaves_the_other_alone() {
+    let registry = registry();
+    registry.create(Resource::Deployments, "default", deployment()).unwrap();
+    let change = |object: &mut Value| {
+        object["spec"]["replicas"] = json!(7);
+        object["status"]["replicas"] = json!(7);
+    };
+    let after = registry.modify(Resource::Deployments, "default", "web", Part::Status, change).unwrap();
+    assert_eq!((&after["spec"]["replicas"], &after["status"]["replicas"]), (&json!(1), &json!(7)));
+    let after = registry
+        .modify(Resource::Deployments, "default", "web", Part::Main, |object| {
+            object["spec"]["replicas"] = json!(2);
+            object["status"]["replicas"] = json!(0);
+        })
+        .unwrap();
+    assert_eq!((&after["spec"]["replicas"], &after["status"]["replicas"]), (&json!(2), &json!(7)));
+}
+
+#[test]
+fn what_is_wrong_is_named_by_field() {
+    let registry = registry();
+    let mut bad = deployment();
+    bad["spec"]["replicas"] = json!(-1);
+    bad["spec"]["template"]["metadata"]["labels"] = json!({"app": "api"});
+    let status = registry.create(Resource::Deployments, "default", bad).unwrap_err();
+    assert_eq!(status.code(), 422);
+    let causes = status.to_json()["details"]["causes"].as_array().unwrap().clone();
+    let fields: Vec<_> = causes.iter().map(|cause| cause["field"].as_str().unwrap()).collect();
+    assert_eq!(fields, ["spec.replicas", "spec.template.metadata.labels"]);
+
+    let mut long_sleep = pod("a");
+    long_sleep["spec"]["containers"][0]["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 31}}});
+    let status = registry.create(Resource::Pods, "default", long_sleep).unwrap_err();
+    assert!(status.to_string().contains("lifecycle.preStop.sleep.seconds"), "{status}");
+}
+
+#[test]
+fn a_running_pod_keeps_its_specification() {
+    let registry = registry_with_pod();
+    let refused = registry.modify(Resource::Pods, "default", "a", Part::Main, |pod| {
+        pod["spec"]["nodeName"] = json!("node-2");
+    });
+    assert_eq!(refused.unwrap_err().code(), 422);
+}
+
+#[test]
+fn apply_creates_and_then_merges() {
+    let registry = registry();
+    let patch = Patch { kind: PatchKind::Apply, body: deployment() };
+    let apply = || registry.patch(Resource::Deployments, "default", "web", Part::Main, &patch).unwrap();
+    let created = apply();
+    assert_eq!(created["metadata"]["generation"], 1);
+    assert_eq!(apply(), created);
+    let merge = Patch { kind: PatchKind::Merge, body: json!({"spec": {"replicas": 3}}) };
+    assert!(registry.patch(Resource::Deployments, "default", "api", Part::Main, &merge).is_err());
+    let patched = registry.patch(Resource::Deployments, "default", "web", Part::Main, &merge).unwrap();
+    assert_eq!(patched["metadata"]["generation"], 2);
+}
+
+#[test]
+fn services_get_addresses_of_their_own() {
+    let registry = registry();
+    let service = |name: &str, ip: &str| json!({"metadata": {"name": name}, "spec": {"clusterIP": ip, "ports": [{"port": 80}], "selector": {"app": "web"}}});
+    let a = registry.create(Resource::Services, "default", service("a", "")).unwrap();
+    let b = registry.create(Resource::Services, "default", service("b", "")).unwrap();
+    assert_ne!(a["spec"]["clusterIP"], b["spec"]["clusterIP"]);
+    assert_eq!(a["spec"]["ports"][0]["targetPort"], 80);
+    let taken = a["spec"]["clusterIP"].as_str().unwrap();
+    assert_eq!(registry.create(Resource::Services, "default", service("c", taken)).unwrap_err().code(), 422);
+    assert_eq!(
+        registry.create(Resource::Services, "default", service("c", "10.0.0.1")).unwrap_err().code(),
+        422
+    );
+    let headless = registry.create(Resource::Services, "default", service("c", "None")).unwrap();
+    assert_eq!(headless["spec"]["clusterIP"], "None");
+}
+
+#[tokio::test]
+async fn a_watch_translates_changes_into_its_selection() {
+    let registry = registry();
+    let selection = Selection::parse("app=web", "").unwrap();
+    registry.create(Resource::Pods, "default", pod("a")).unwrap();
+    let mut watch = registry.watch(Resource::Pods, Some("default"), selection, WatchFrom::Existing).unwrap();
+    let relabel = |label: &'static str| {
+        registry
+            .modify(Resource::Pods, "default", "a", Part::Main, |pod| {
+                pod["metadata"]["labels"]["app"] = json!(label)
+            })
+            .unwrap();
+    };
+    relabel("api");
+    relabel("db");
+    relabel("web");
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let event = watch.next().await.unwrap();
+        seen.push((event.event_type, event.object["metadata"]["labels"]["app"].as_str().unwrap().to_owned()));
+    }
+    let web = || "web".to_owned();
+    assert_eq!(
+        seen,
+        [(WatchEventType::Added, web()), (WatchEventType::Deleted, web()), (WatchEventType::Added, web())]
+    );
+    assert_eq!(watch.caught_up(), Some(registry.list(Resource::Pods, None, &Selection::all()).version));
+}
+
+#[test]
+fn unknown_fields_are_found_at_any_depth() {
+    let mut object = deployment();
+    object["spec"]["replicaz"] = json!(1);
+    object["spec"]["template"]["spec"]["containers"][0]["imago"] = json!("x");
+    object["spec"]["paused"] = Value::Null;
+    assert_eq!(
+        unknown_fields(Resource::Deployments, &object),
+        ["spec.replicaz", "spec.template.spec.containers[0].imago"]
+    );
+    assert_eq!(unknown_fields(Resource::Deployments, &deployment()), Vec::<String>::new());
+}
+
+#[test]
+fn a_repeated_event_is_counted() {
+    let registry = registry_with_pod();
+    let pod = registry.get(Resource::Pods, "default", "a").unwrap();
+    for _ in 0..3 {
+        registry.record_event(&pod, EventType::Warning, "Unhealthy", "probe failed", "kubelet");
+    }
+    let events = registry.list(Resource::Events, Some("default"), &Selection::all()).items;
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0]["count"], 3);
+    assert_eq!(events[0]["involvedObject"]["name"], "a");
+}

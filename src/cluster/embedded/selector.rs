@@ -1,0 +1,254 @@
+//! Label and field selectors.
+
+use serde_json::Value;
+
+use super::status::Status;
+
+/// What a list or watch asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    labels: LabelSelector,
+    fields: Vec<FieldRequirement>,
+}
+
+impl Selection {
+    /// Everything.
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// Objects whose labels match.
+    pub fn labels(labels: LabelSelector) -> Self {
+        Self { labels, fields: Vec::new() }
+    }
+
+    /// Objects with this value at a dotted path, such as `spec.nodeName`.
+    pub fn field(path: &str, value: &str) -> Self {
+        let requirement = FieldRequirement { path: path.to_owned(), value: value.to_owned(), equal: true };
+        Self { labels: LabelSelector::default(), fields: vec![requirement] }
+    }
+
+    /// Reads the query parameters `labelSelector` and `fieldSelector`.
+    ///
+    /// # Errors
+    ///
+    /// 400 for what is not a selector.
+    pub fn parse(labels: &str, fields: &str) -> Result<Self, Status> {
+        let fields = fields.split(',').filter(|term| !term.trim().is_empty()).map(FieldRequirement::parse);
+        Ok(Self { labels: LabelSelector::parse(labels)?, fields: fields.collect::<Result<_, _>>()? })
+    }
+
+    /// Whether `object` is selected.
+    pub fn matches(&self, object: &Value) -> bool {
+        self.labels.matches(&object["metadata"]["labels"])
+            && self.fields.iter().all(|field| field.matches(object))
+    }
+}
+
+/// A conjunction of requirements on labels; the empty one matches everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LabelSelector {
+    requirements: Vec<LabelRequirement>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct LabelRequirement {
+    key: String,
+    operator: Operator,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Operator {
+    In(Vec<String>),
+    NotIn(Vec<String>),
+    Exists,
+    DoesNotExist,
+}
+
+impl LabelSelector {
+    /// Reads the textual form: `a=b,c!=d,e in (f,g),h,!i`.
+    ///
+    /// # Errors
+    ///
+    /// 400 for what is not a selector.
+    pub fn parse(text: &str) -> Result<Self, Status> {
+        let terms = split_outside_parentheses(text);
+        let requirements = terms.into_iter().filter(|term| !term.is_empty()).map(LabelRequirement::parse);
+        Ok(Self { requirements: requirements.collect::<Result<_, _>>()? })
+    }
+
+    /// Reads a Service's `spec.selector`: a map of labels. `None` when there is none, which
+    /// selects nothing.
+    pub fn from_map(map: &Value) -> Option<Self> {
+        let map = map.as_object().filter(|map| !map.is_empty())?;
+        let requirements = map.iter().map(|(key, value)| LabelRequirement {
+            key: key.clone(),
+            operator: Operator::In(vec![value.as_str().unwrap_or_default().to_owned()]),
+        });
+        Some(Self { requirements: requirements.collect() })
+    }
+
+    /// Reads the `matchLabels` and `matchExpressions` of a workload's `spec.selector`.
+    pub fn from_object(selector: &Value) -> Self {
+        let mut all = Self::from_map(&selector["matchLabels"]).unwrap_or_default();
+        for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
+            let values = expression["values"].as_array().into_iter().flatten();
+            let values = values.filter_map(Value::as_str).map(str::to_owned).collect();
+            let operator = match expression["operator"].as_str().unwrap_or_default() {
+                "In" => Operator::In(values),
+                "NotIn" => Operator::NotIn(values),
+                "Exists" => Operator::Exists,
+                _ => Operator::DoesNotExist,
+            };
+            let key = expression["key"].as_str().unwrap_or_default().to_owned();
+            all.requirements.push(LabelRequirement { key, operator });
+        }
+        all
+    }
+
+    /// Whether this is the empty selector, which matches everything.
+    pub fn is_empty(&self) -> bool {
+        self.requirements.is_empty()
+    }
+
+    /// Whether `labels` (an object, or null) match.
+    pub fn matches(&self, labels: &Value) -> bool {
+        self.requirements.iter().all(|requirement| {
+            let value = labels.get(&requirement.key).and_then(Value::as_str);
+            let among = |values: &[String]| value.is_some_and(|value| values.iter().any(|v| v == value));
+            match &requirement.operator {
+                Operator::In(values) => among(values),
+                Operator::NotIn(values) => !among(values),
+                Operator::Exists => value.is_some(),
+                Operator::DoesNotExist => value.is_none(),
+            }
+        })
+    }
+}
+
+impl LabelRequirement {
+    fn parse(term: &str) -> Result<Self, Status> {
+        let bad = || Status::bad_request(format!("unable to parse requirement: {term:?}"));
+        let (key, operator) = if let Some((key, value)) = term.split_once("!=") {
+            (key, Operator::NotIn(vec![value.trim().to_owned()]))
+        } else if let Some((key, value)) = term.split_once("==").or_else(|| term.split_once('=')) {
+            (key, Operator::In(vec![value.trim().to_owned()]))
+        } else if let Some(key) = term.strip_prefix('!') {
+            (key, Operator::DoesNotExist)
+        } else if let Some((left, values)) = term.strip_suffix(')').and_then(|term| term.split_once('(')) {
+            let values = values.split(',').map(|value| value.trim().to_owned()).collect();
+            match left.split_whitespace().collect::<Vec<_>>()[..] {
+                [key, "in"] => (key, Operator::In(values)),
+                [key, "notin"] => (key, Operator::NotIn(values)),
+                _ => return Err(bad()),
+            }
+        } else {
+            (term, Operator::Exists)
+        };
+        let key = key.trim();
+        let valid = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+        if key.is_empty() || !key.chars().all(valid) {
+            return Err(bad());
+        }
+        Ok(Self { key: key.to_owned(), operator })
+    }
+}
+
+fn split_outside_parentheses(text: &str) -> Vec<&str> {
+    let mut depth = 0_usize;
+    let parts = text.split(|c: char| {
+        match c {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0
+    });
+    parts.map(str::trim).collect()
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FieldRequirement {
+    path: String,
+    value: String,
+    equal: bool,
+}
+
+impl FieldRequirement {
+    fn parse(term: &str) -> Result<Self, Status> {
+        let (path, value, equal) = if let Some((path, value)) = term.split_once("!=") {
+            (path, value, false)
+        } else if let Some((path, value)) = term.split_once("==").or_else(|| term.split_once('=')) {
+            (path, value, true)
+        } else {
+            return Err(Status::bad_request(format!("invalid field selector: {term:?}")));
+        };
+        Ok(Self { path: path.trim().to_owned(), value: value.trim().to_owned(), equal })
+    }
+
+    fn matches(&self, object: &Value) -> bool {
+        let found = self.path.split('.').fold(object, |value, key| &value[key]);
+        let text = match found {
+            Value::String(text) => text.clone(),
+            Value::Null => String::new(),
+            other => other.to_string(),
+        };
+        (text == self.value) == self.equal
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn labels_match(selector: &str, labels: Value) -> bool {
+        LabelSelector::parse(selector).unwrap().matches(&labels)
+    }
+
+    #[test]
+    fn label_selectors_follow_kubernetes() {
+        let web = json!({"app": "web", "tier": "front"});
+        for selector in [
+            "",
+            "app=web",
+            "app==web, tier=front",
+            "app in (api, web)",
+            "app",
+            "!gone",
+            "app!=api",
+            "gone!=x",
+        ] {
+            assert!(labels_match(selector, web.clone()), "{selector}");
+        }
+        for selector in ["app=api", "app=web,tier=back", "app notin (web)", "!app", "gone"] {
+            assert!(!labels_match(selector, web.clone()), "{selector}");
+        }
+        for bad in ["=x", "a b", "app of (x)"] {
+            assert!(LabelSelector::parse(bad).is_err(), "{bad}");
+        }
+        assert!(labels_match("!app", Value::Null));
+    }
+
+    #[test]
+    fn selector_objects_combine_labels_and_expressions() {
+        let selector = LabelSelector::from_object(&json!({
+            "matchLabels": {"app": "web"},
+            "matchExpressions": [{"key": "canary", "operator": "DoesNotExist"}],
+        }));
+        assert!(selector.matches(&json!({"app": "web"})));
+        assert!(!selector.matches(&json!({"app": "web", "canary": "yes"})));
+        assert_eq!(LabelSelector::from_map(&json!({})), None);
+    }
+
+    #[test]
+    fn field_selectors_reach_into_objects() {
+        let pod = json!({"metadata": {"name": "a"}, "spec": {"nodeName": "node-1"}, "status": {}});
+        let matches = |fields| Selection::parse("", fields).unwrap().matches(&pod);
+        assert!(matches("metadata.name=a,spec.nodeName!=node-2"));
+        assert!(matches("status.phase="));
+        assert!(!matches("spec.nodeName="));
+        assert!(Selection::parse("", "nonsense").is_err());
+    }
+}

@@ -1,0 +1,91 @@
+//! When a sync may run: kube-proxy's `BoundedFrequencyRunner`
+//! (kubernetes/kubernetes, `pkg/proxy/runner`).
+//!
+//! A change on an idle proxy syncs at once. After that no sync starts before the
+//! least period has passed since the last one completed, whether or not that one
+//! changed anything; the changes of the meantime are taken together.
+
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+
+/// Says when the next sync may start.
+#[derive(Debug)]
+pub(super) struct Throttle {
+    min_period: Duration,
+    not_before: Option<Instant>,
+}
+
+impl Throttle {
+    /// No sync starts sooner than `min_period` after the last one completed.
+    pub(super) fn new(min_period: Duration) -> Self {
+        Self { min_period, not_before: None }
+    }
+
+    /// Waits until a sync is due: a change was announced, and the period has passed.
+    pub(super) async fn due(&mut self, changes: &Notify) {
+        if let Some(not_before) = self.not_before {
+            sleep_until(not_before).await;
+        }
+        // The permit that `Notify` keeps is the pending run: changes that came during
+        // the last sync or the pause after it make one run together.
+        changes.notified().await;
+    }
+
+    /// A sync has completed, whether or not it changed anything.
+    pub(super) fn completed(&mut self) {
+        self.not_before = Some(Instant::now() + self.min_period);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+
+    /// Milliseconds at which syncs of `sync_ms` started, for changes at `changes_ms`.
+    async fn starts(changes_ms: &[u64], sync_ms: u64) -> Vec<u128> {
+        let begin = Instant::now();
+        let changes = Notify::new();
+        let starts = RefCell::new(Vec::new());
+        let runner = async {
+            let mut throttle = Throttle::new(Duration::from_secs(1));
+            loop {
+                throttle.due(&changes).await;
+                starts.borrow_mut().push(begin.elapsed().as_millis());
+                sleep(Duration::from_millis(sync_ms)).await;
+                throttle.completed();
+            }
+        };
+        let feed = async {
+            for at in changes_ms {
+                sleep_until(begin + Duration::from_millis(*at)).await;
+                changes.notify_one();
+            }
+            std::future::pending::<()>().await;
+        };
+        let _ = timeout(Duration::from_secs(60), async { tokio::join!(runner, feed) }).await;
+        starts.into_inner()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_proxy_syncs_at_once() {
+        assert_eq!(starts(&[5, 3000, 9000], 40).await, [5, 3000, 9000]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_period_counts_from_the_end_of_the_last_sync() {
+        assert_eq!(starts(&[0, 10], 40).await, [0, 1040]);
+        assert_eq!(starts(&[0, 1039], 40).await, [0, 1040]);
+        assert_eq!(starts(&[0, 1041], 40).await, [0, 1041]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn changes_of_the_meantime_are_taken_together() {
+        assert_eq!(starts(&[0, 10, 20, 500, 1000, 1041], 40).await, [0, 1040, 2080]);
+    }
+}

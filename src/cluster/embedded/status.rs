@@ -1,0 +1,200 @@
+//! Kubernetes `Status` objects: what the API answers when it cannot do what was asked.
+
+use serde_json::{Value, json};
+
+use super::resource::Resource;
+
+/// A failure in the API's own terms.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Status {
+    code: u16,
+    reason: &'static str,
+    message: String,
+    details: Value,
+}
+
+impl Status {
+    fn new(code: u16, reason: &'static str, message: String) -> Self {
+        Self { code, reason, message, details: json!({}) }
+    }
+
+    fn about(mut self, resource: Resource, name: &str) -> Self {
+        self.details = json!({"name": name, "kind": resource.plural()});
+        if !resource.group().is_empty() {
+            self.details["group"] = json!(resource.group());
+        }
+        self
+    }
+
+    /// 400: the request makes no sense.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(400, "BadRequest", message.into())
+    }
+
+    /// 401: no token, or a wrong one.
+    pub fn unauthorized() -> Self {
+        Self::new(401, "Unauthorized", "Unauthorized".to_owned())
+    }
+
+    /// 403: it is not allowed.
+    pub fn forbidden(resource: Resource, name: &str, why: &str) -> Self {
+        let message = format!("{} {name:?} is forbidden: {why}", resource.qualified());
+        Self::new(403, "Forbidden", message).about(resource, name)
+    }
+
+    /// 404: no such object.
+    pub fn not_found(resource: Resource, name: &str) -> Self {
+        let message = format!("{} {name:?} not found", resource.qualified());
+        Self::new(404, "NotFound", message).about(resource, name)
+    }
+
+    /// 404: no such path.
+    pub fn unknown_path() -> Self {
+        Self::new(404, "NotFound", "the server could not find the requested resource".to_owned())
+    }
+
+    /// 405: not with this verb.
+    pub fn method_not_allowed() -> Self {
+        Self::new(
+            405,
+            "MethodNotAllowed",
+            "the server does not allow this method on the requested resource".to_owned(),
+        )
+    }
+
+    /// 406: only JSON is spoken here.
+    pub fn not_acceptable() -> Self {
+        let message = "only the following media types are accepted: application/json";
+        Self::new(406, "NotAcceptable", message.to_owned())
+    }
+
+    /// 409: the name is taken.
+    pub fn already_exists(resource: Resource, name: &str) -> Self {
+        let message = format!("{} {name:?} already exists", resource.qualified());
+        Self::new(409, "AlreadyExists", message).about(resource, name)
+    }
+
+    /// 409: the object is not as the caller believed.
+    pub fn conflict(resource: Resource, name: &str, why: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", resource.qualified());
+        Self::new(409, "Conflict", message).about(resource, name)
+    }
+
+    /// 410: the watch's starting point is no longer remembered.
+    pub fn expired(version: u64, oldest: u64) -> Self {
+        Self::new(410, "Expired", format!("too old resource version: {version} ({oldest})"))
+    }
+
+    /// 413: the body is larger than accepted.
+    pub fn too_large(limit_bytes: usize) -> Self {
+        let message = format!("Request entity too large: limit is {limit_bytes}");
+        Self::new(413, "RequestEntityTooLarge", message)
+    }
+
+    /// 415: a body that is not JSON, or an unknown kind of patch.
+    pub fn unsupported_media_type(accepted: &str) -> Self {
+        let message = format!(
+            "the body of the request was in an unknown format - accepted media types include: {accepted}"
+        );
+        Self::new(415, "UnsupportedMediaType", message)
+    }
+
+    /// 422: fields of an object are wrong.
+    pub fn invalid(resource: Resource, name: &str, causes: &[FieldError]) -> Self {
+        let list = causes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let list = if causes.len() > 1 { format!("[{list}]") } else { list };
+        let kind = match resource.group() {
+            "" => resource.kind().to_owned(),
+            group => format!("{}.{group}", resource.kind()),
+        };
+        let mut status =
+            Self::new(422, "Invalid", format!("{kind} {name:?} is invalid: {list}")).about(resource, name);
+        status.details["kind"] = json!(resource.kind());
+        status.details["causes"] = causes.iter().map(FieldError::to_json).collect();
+        status
+    }
+
+    /// 422: a patch that is well formed, but does not fit the object.
+    pub fn unprocessable(resource: Resource, message: String) -> Self {
+        let mut status = Self::new(422, "Invalid", message);
+        status.details = json!({"kind": resource.kind()});
+        status
+    }
+
+    /// 500: this program's own fault.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(500, "InternalError", message.into())
+    }
+
+    /// 502 or 503: a pod behind the API server did not answer.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(503, "ServiceUnavailable", message.into())
+    }
+
+    /// The HTTP status code.
+    pub fn code(&self) -> u16 {
+        self.code
+    }
+
+    /// The machine-readable reason, such as `NotFound`.
+    pub fn reason(&self) -> &'static str {
+        self.reason
+    }
+
+    /// The object that goes over the wire.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "details": self.details,
+            "code": self.code,
+        })
+    }
+}
+
+/// One wrong field of an object.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {}: {message}", self.problem())]
+pub struct FieldError {
+    reason: &'static str,
+    field: String,
+    message: String,
+}
+
+impl FieldError {
+    /// The field is missing.
+    pub fn required(field: impl Into<String>) -> Self {
+        Self { reason: "FieldValueRequired", field: field.into(), message: "must be set".to_owned() }
+    }
+
+    /// The field has a value that it may not have.
+    pub fn invalid(field: impl Into<String>, value: &Value, why: &str) -> Self {
+        Self { reason: "FieldValueInvalid", field: field.into(), message: format!("{value}: {why}") }
+    }
+
+    /// The field may not be set, or not be changed.
+    pub fn forbidden(field: impl Into<String>, why: &str) -> Self {
+        Self { reason: "FieldValueForbidden", field: field.into(), message: why.to_owned() }
+    }
+
+    fn problem(&self) -> &'static str {
+        match self.reason {
+            "FieldValueRequired" => "Required value",
+            "FieldValueForbidden" => "Forbidden",
+            _ => "Invalid value",
+        }
+    }
+
+    fn to_json(&self) -> Value {
+        json!({
+            "reason": self.reason,
+            "message": format!("{}: {}", self.problem(), self.message),
+            "field": self.field,
+        })
+    }
+}

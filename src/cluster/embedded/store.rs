@@ -1,0 +1,363 @@
+//! Objects, their one rising version, and the history that watchers read.
+//!
+//! The store knows nothing of Kubernetes' rules ([`super::registry`] does). A watcher
+//! is a cursor into the history that all watchers of a resource share, so one that
+//! never reads costs nothing; one that falls out of the history is told so.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::resource::Resource;
+
+/// Changes remembered per resource.
+const HISTORY: usize = 8192;
+
+/// All objects of a cluster. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Store {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Tells watchers that the version has risen.
+    version: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    version: u64,
+    tables: BTreeMap<Resource, Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// By namespace (empty for cluster-wide resources) and name.
+    objects: BTreeMap<(String, String), Arc<Value>>,
+    history: VecDeque<Change>,
+    /// The version of the newest change that the history has lost.
+    forgotten: u64,
+}
+
+/// One change of one object.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// The version that the change made.
+    pub version: u64,
+    /// The object as it was before; `None` when it was created.
+    pub before: Option<Arc<Value>>,
+    /// The object after the change; when it was removed, its last state with the removal's version.
+    pub object: Arc<Value>,
+    /// Whether the change removed the object.
+    pub removed: bool,
+}
+
+/// What a call of [`Store::modify`] makes of an object.
+#[derive(Debug)]
+pub enum Step {
+    /// Leave it as it is.
+    Keep,
+    /// Put this in its place.
+    Replace(Value),
+    /// Remove it.
+    Remove,
+    /// Put this in its place, and then remove it: watchers see both.
+    ReplaceThenRemove(Value),
+}
+
+/// A watch begins before what the history still holds, or has fallen behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("too old resource version: {version} ({oldest})")]
+pub struct Gone {
+    /// Where the watch stood.
+    pub version: u64,
+    /// The oldest version from which a watch can go on.
+    pub oldest: u64,
+}
+
+impl Store {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The version of the newest change.
+    pub fn version(&self) -> u64 {
+        self.lock().version
+    }
+
+    /// One object.
+    pub fn get(&self, resource: Resource, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        self.lock().tables.get(&resource)?.objects.get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// All objects of a resource, or those of one namespace, in order of namespace and name,
+    /// with the version at which the list is true.
+    pub fn list(&self, resource: Resource, namespace: Option<&str>) -> (Vec<Arc<Value>>, u64) {
+        let state = self.lock();
+        let objects = state.tables.get(&resource).map_or_else(Vec::new, |table| match namespace {
+            None => table.objects.values().cloned().collect(),
+            Some(namespace) => {
+                let start = (namespace.to_owned(), String::new());
+                let from_start = table.objects.range((Bound::Included(start), Bound::Unbounded));
+                from_start
+                    .take_while(|(key, _)| key.0 == namespace)
+                    .map(|(_, object)| Arc::clone(object))
+                    .collect()
+            }
+        });
+        (objects, state.version)
+    }
+
+    /// Stores a new object, or answers `None` when the name is taken.
+    pub fn create(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        object: Value,
+    ) -> Option<Arc<Value>> {
+        let mut state = self.lock();
+        let key = (namespace.to_owned(), name.to_owned());
+        if state.tables.entry(resource).or_default().objects.contains_key(&key) {
+            return None;
+        }
+        let object = state.put(resource, key, object);
+        self.announce(state);
+        Some(object)
+    }
+
+    /// Changes one object as `change` decides, with nothing in between. `None` when there is no
+    /// such object; otherwise the object as it is now (or as it was last, when removed).
+    ///
+    /// `change` runs under the store's lock: it must not call the store.
+    ///
+    /// # Errors
+    ///
+    /// What `change` answers; nothing has changed then.
+    pub fn modify<E>(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        change: impl FnOnce(&Value) -> Result<Step, E>,
+    ) -> Result<Option<Arc<Value>>, E> {
+        let mut state = self.lock();
+        let key = (namespace.to_owned(), name.to_owned());
+        let Some(before) = state.tables.get(&resource).and_then(|table| table.objects.get(&key)).cloned()
+        else {
+            return Ok(None);
+        };
+        let after = match change(&before)? {
+            Step::Keep => return Ok(Some(before)),
+            Step::Replace(object) => state.put(resource, key, object),
+            Step::Remove => state.remove(resource, &key),
+            Step::ReplaceThenRemove(object) => {
+                state.put(resource, key.clone(), object);
+                state.remove(resource, &key)
+            }
+        };
+        self.announce(state);
+        Ok(Some(after))
+    }
+
+    /// Follows the changes of a resource after `version`.
+    ///
+    /// # Errors
+    ///
+    /// [`Gone`] when the history no longer reaches back that far.
+    pub fn watch(&self, resource: Resource, version: u64) -> Result<Watch, Gone> {
+        let watch =
+            Watch { store: self.clone(), resource, version, announced: self.shared.version.subscribe() };
+        watch.next_change().map(|_| watch)
+    }
+
+    fn announce(&self, state: MutexGuard<'_, State>) {
+        let version = state.version;
+        drop(state);
+        // Two writers may get here in either order; the version never falls.
+        self.shared.version.send_if_modified(|announced| {
+            let rises = version > *announced;
+            *announced = version.max(*announced);
+            rises
+        });
+    }
+}
+
+impl State {
+    fn put(&mut self, resource: Resource, key: (String, String), mut object: Value) -> Arc<Value> {
+        self.version += 1;
+        set_version(&mut object, self.version);
+        let object = Arc::new(object);
+        let table = self.tables.entry(resource).or_default();
+        let before = table.objects.insert(key, Arc::clone(&object));
+        table.remember(Change { version: self.version, before, object: Arc::clone(&object), removed: false });
+        object
+    }
+
+    /// Removes an object that exists.
+    fn remove(&mut self, resource: Resource, key: &(String, String)) -> Arc<Value> {
+        self.version += 1;
+        let table = self.tables.entry(resource).or_default();
+        let before = table.objects.remove(key);
+        let mut last = before.as_deref().cloned().unwrap_or_default();
+        set_version(&mut last, self.version);
+        let object = Arc::new(last);
+        table.remember(Change { version: self.version, before, object: Arc::clone(&object), removed: true });
+        object
+    }
+}
+
+impl Table {
+    fn remember(&mut self, change: Change) {
+        if self.history.len() == HISTORY
+            && let Some(oldest) = self.history.pop_front()
+        {
+            self.forgotten = oldest.version;
+        }
+        self.history.push_back(change);
+    }
+}
+
+fn set_version(object: &mut Value, version: u64) {
+    object["metadata"]["resourceVersion"] = json!(version.to_string());
+}
+
+/// A place in the history of one resource.
+#[derive(Debug)]
+pub struct Watch {
+    store: Store,
+    resource: Resource,
+    /// The newest version that has been handed out.
+    version: u64,
+    announced: watch::Receiver<u64>,
+}
+
+impl Watch {
+    /// The next change, waiting for it if need be. Safe to cancel.
+    ///
+    /// # Errors
+    ///
+    /// [`Gone`] when the history has moved on past this watch.
+    pub async fn next(&mut self) -> Result<Change, Gone> {
+        loop {
+            self.announced.mark_unchanged();
+            if let Some(change) = self.next_change()? {
+                self.version = change.version;
+                return Ok(change);
+            }
+            // Fails only when the store is gone, which `self.store` prevents.
+            let _ = self.announced.changed().await;
+        }
+    }
+
+    /// The version up to which this watch has handed out everything, or `None` while there is more.
+    /// Moves the watch there, so that it does not fall behind a history of others' changes.
+    pub fn caught_up(&mut self) -> Option<u64> {
+        let version = self.store.version();
+        match self.next_change() {
+            Ok(None) => {
+                self.version = version;
+                Some(version)
+            }
+            Ok(Some(_)) | Err(_) => None,
+        }
+    }
+
+    fn next_change(&self) -> Result<Option<Change>, Gone> {
+        let state = self.store.lock();
+        let Some(table) = state.tables.get(&self.resource) else { return Ok(None) };
+        if self.version < table.forgotten {
+            return Err(Gone { version: self.version, oldest: table.forgotten });
+        }
+        let next = table.history.partition_point(|change| change.version <= self.version);
+        Ok(table.history.get(next).cloned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    fn object(n: u64) -> Value {
+        json!({"metadata": {"name": "a"}, "n": n})
+    }
+
+    fn replace(store: &Store, n: u64) {
+        store
+            .modify(Resource::Pods, "default", "a", |_| Ok::<_, Infallible>(Step::Replace(object(n))))
+            .unwrap()
+            .unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_watch_sees_every_change_once_and_in_order() {
+        let store = Store::default();
+        let mut watch = store.watch(Resource::Pods, 0).unwrap();
+        store.create(Resource::Pods, "default", "a", object(0)).unwrap();
+        assert!(store.create(Resource::Pods, "default", "a", object(9)).is_none());
+        store.create(Resource::Services, "default", "a", object(0)).unwrap();
+        replace(&store, 1);
+        store
+            .modify(Resource::Pods, "default", "a", |_| {
+                Ok::<_, Infallible>(Step::ReplaceThenRemove(object(2)))
+            })
+            .unwrap();
+        let mut seen = Vec::new();
+        for _ in 0..4 {
+            let change = watch.next().await.unwrap();
+            assert_eq!(change.object["metadata"]["resourceVersion"], change.version.to_string());
+            seen.push((change.version, change.object["n"].as_u64(), change.before.is_some(), change.removed));
+        }
+        let expected = [
+            (1, Some(0), false, false),
+            (3, Some(1), true, false),
+            (4, Some(2), true, false),
+            (5, Some(2), true, true),
+        ];
+        assert_eq!(seen, expected);
+        assert!(store.get(Resource::Pods, "default", "a").is_none());
+    }
+
+    #[tokio::test]
+    async fn a_waiting_watch_wakes_up() {
+        let store = Store::default();
+        let mut watch = store.watch(Resource::Pods, 0).unwrap();
+        let waiting = tokio::spawn(async move { watch.next().await.unwrap().version });
+        tokio::task::yield_now().await;
+        store.create(Resource::Pods, "default", "a", object(0)).unwrap();
+        assert_eq!(waiting.await.unwrap(), 1);
+    }
+
+    #[tokio::test]
+    async fn history_is_bounded_and_says_when_it_was_outrun() {
+        let store = Store::default();
+        store.create(Resource::Pods, "default", "a", object(0)).unwrap();
+        let mut slow = store.watch(Resource::Pods, 0).unwrap();
+        for n in 0..HISTORY as u64 + 10 {
+            replace(&store, n);
+        }
+        let gone = slow.next().await.unwrap_err();
+        assert_eq!(gone, Gone { version: 0, oldest: 11 });
+        assert!(store.watch(Resource::Pods, 10).is_err());
+        assert_eq!(store.watch(Resource::Pods, 11).unwrap().next().await.unwrap().version, 12);
+        assert_eq!(store.lock().tables[&Resource::Pods].history.len(), HISTORY);
+    }
+
+    #[test]
+    fn a_namespace_lists_its_own() {
+        let store = Store::default();
+        for (namespace, name) in [("a", "x"), ("ab", "y"), ("a", "z")] {
+            store.create(Resource::Pods, namespace, name, object(0)).unwrap();
+        }
+        assert_eq!(store.list(Resource::Pods, Some("a")).0.len(), 2);
+        assert_eq!(store.list(Resource::Pods, None), (store.list(Resource::Pods, None).0, 3));
+        assert_eq!(store.list(Resource::Nodes, None).0.len(), 0);
+    }
+}

@@ -1,0 +1,157 @@
+//! What each path answers.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::StatusCode;
+use url::form_urlencoded;
+
+/// Upper limit of the body sizes that a request may ask for.
+const MAX_BODY_BYTES: usize = 64 << 20;
+/// In how many pieces `/stream` sends its body.
+const STREAM_PIECES: u32 = 20;
+
+/// An answer, before it is sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) status: StatusCode,
+    pub(super) body: Bytes,
+    /// Wait before the answer begins.
+    pub(super) delay: Duration,
+    pub(super) pace: Pace,
+}
+
+/// How the body leaves.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// In one piece.
+    AtOnce,
+    /// In pieces, with a pause between them.
+    Pieces { piece_bytes: usize, pause: Duration },
+}
+
+/// Whether the server wants traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Readiness {
+    Ready,
+    NotReady,
+}
+
+impl Answer {
+    fn text(status: StatusCode, text: impl Into<Bytes>) -> Self {
+        Self { status, body: text.into(), delay: Duration::ZERO, pace: Pace::AtOnce }
+    }
+
+    fn bad_request(why: &'static str) -> Self {
+        Self::text(StatusCode::BAD_REQUEST, why)
+    }
+}
+
+/// The answer to a path and query. `index` is the body of `/`.
+pub(super) fn answer(path: &str, query: Option<&str>, readiness: Readiness, index: &Bytes) -> Answer {
+    match path {
+        "/" => Answer::text(StatusCode::OK, index.clone()),
+        "/healthz" => Answer::text(StatusCode::OK, "ok\n"),
+        "/readyz" => match readiness {
+            Readiness::Ready => Answer::text(StatusCode::OK, "ready\n"),
+            Readiness::NotReady => Answer::text(StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
+        },
+        "/slow" => match number(query, "ms") {
+            Some(ms) => Answer { delay: Duration::from_millis(ms), ..Answer::text(StatusCode::OK, "ok\n") },
+            None => Answer::bad_request("give ms=MILLISECONDS\n"),
+        },
+        "/stream" => stream(query),
+        _ => match path.strip_prefix("/status/") {
+            Some(code) => match code.parse().ok().and_then(|code: u16| final_status(code)) {
+                Some(status) => Answer::text(status, if bodiless(status) { "" } else { "as asked\n" }),
+                None => Answer::bad_request("give a status from 200 to 599\n"),
+            },
+            None => Answer::text(StatusCode::NOT_FOUND, "no such path\n"),
+        },
+    }
+}
+
+fn stream(query: Option<&str>) -> Answer {
+    let (Some(bytes), Some(ms)) = (number(query, "bytes"), number(query, "ms")) else {
+        return Answer::bad_request("give bytes=SIZE&ms=MILLISECONDS\n");
+    };
+    let Some(bytes) = usize::try_from(bytes).ok().filter(|bytes| *bytes <= MAX_BODY_BYTES) else {
+        return Answer::bad_request("at most 67108864 bytes\n");
+    };
+    let piece_bytes = bytes.div_ceil(STREAM_PIECES as usize).max(1);
+    // The pauses lie between the pieces, so there is one less of them.
+    let pauses = u32::try_from(bytes.div_ceil(piece_bytes)).unwrap_or(STREAM_PIECES).saturating_sub(1).max(1);
+    Answer {
+        pace: Pace::Pieces { piece_bytes, pause: Duration::from_millis(ms) / pauses },
+        ..Answer::text(StatusCode::OK, filler(bytes))
+    }
+}
+
+/// The body of `/`.
+pub(super) fn index_body(body_bytes: Option<usize>, pod_name: Option<&str>) -> Bytes {
+    match (body_bytes, pod_name) {
+        (Some(bytes), _) => filler(bytes),
+        (None, Some(pod)) => format!("ok {pod}\n").into(),
+        (None, None) => "ok\n".into(),
+    }
+}
+
+fn filler(bytes: usize) -> Bytes {
+    vec![b'x'; bytes].into()
+}
+
+fn number(query: Option<&str>, name: &str) -> Option<u64> {
+    form_urlencoded::parse(query?.as_bytes()).find(|(key, _)| key == name)?.1.parse().ok()
+}
+
+fn final_status(code: u16) -> Option<StatusCode> {
+    StatusCode::from_u16(code).ok().filter(|_| (200..600).contains(&code))
+}
+
+fn bodiless(status: StatusCode) -> bool {
+    matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn get(path: &str, query: &str) -> Answer {
+        answer(path, Some(query), Readiness::Ready, &index_body(None, Some("web-1")))
+    }
+
+    #[test]
+    fn paths_answer_what_they_say() {
+        assert_eq!(get("/", "").body, "ok web-1\n");
+        assert_eq!(get("/slow", "ms=30").delay, Duration::from_millis(30));
+        assert_eq!(get("/slow", "").status, StatusCode::BAD_REQUEST);
+        assert_eq!(get("/status/418", "").status, StatusCode::IM_A_TEAPOT);
+        assert_eq!(get("/status/204", "").body, "");
+        assert_eq!(get("/status/100", "").status, StatusCode::BAD_REQUEST);
+        assert_eq!(get("/nowhere", "").status, StatusCode::NOT_FOUND);
+    }
+
+    #[test]
+    fn readiness_is_one_path_and_health_another() {
+        let asked = |path| answer(path, None, Readiness::NotReady, &Bytes::new()).status;
+        assert_eq!(asked("/readyz"), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(asked("/healthz"), StatusCode::OK);
+        assert_eq!(asked("/"), StatusCode::OK);
+    }
+
+    #[test]
+    fn a_stream_takes_the_time_it_was_asked_for() {
+        let answer = get("/stream", "bytes=1000&ms=1900");
+        assert_eq!(answer.pace, Pace::Pieces { piece_bytes: 50, pause: Duration::from_millis(100) });
+        assert_eq!(answer.body.len(), 1000);
+        assert_eq!(get("/stream", "bytes=1&ms=5").body.len(), 1);
+        assert_eq!(get("/stream", "bytes=0&ms=5").body.len(), 0);
+        assert_eq!(get("/stream", "bytes=999999999&ms=5").status, StatusCode::BAD_REQUEST);
+    }
+
+    #[test]
+    fn a_body_size_replaces_the_text() {
+        assert_eq!(index_body(Some(3), Some("web-1")), "xxx");
+        assert_eq!(index_body(None, None), "ok\n");
+    }
+}

@@ -1,0 +1,145 @@
+//! The server's own account of what it did, one JSON line an event.
+//!
+//! Every line is one unbuffered append, so that an instant exit loses none.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use serde::Serialize;
+
+use super::WorkloadError;
+
+/// Reads the time: nanoseconds since the Unix epoch, on one clock that never jumps.
+pub type NowNs = Box<dyn Fn() -> i64>;
+
+/// Where the log goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogTarget {
+    /// The standard output.
+    Stdout,
+    /// Appended to a file.
+    File(PathBuf),
+}
+
+/// What happened to a request, or to the server itself.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub(super) enum Entry<'a> {
+    /// A request's head was read.
+    Received { id: &'a str },
+    /// The whole answer was handed to the kernel.
+    Answered { id: &'a str, status: u16 },
+    /// The request ended before its answer was handed over.
+    Aborted { id: &'a str },
+    /// The server accepts connections.
+    Listening { address: &'a str },
+    /// A signal arrived.
+    Signal { name: &'a str },
+    /// The listener was closed.
+    StoppedAccepting,
+    /// The process is about to end.
+    Exiting,
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    t_ns: i64,
+    #[serde(flatten)]
+    entry: Entry<'a>,
+}
+
+enum Sink {
+    Nowhere,
+    Stdout,
+    File(File),
+}
+
+/// The log; copies write to the same place.
+#[derive(Clone)]
+pub(super) struct Log(Rc<Inner>);
+
+struct Inner {
+    now: NowNs,
+    sink: Sink,
+}
+
+impl Log {
+    pub(super) fn open(target: Option<&LogTarget>, now: NowNs) -> Result<Self, WorkloadError> {
+        let sink = match target {
+            None => Sink::Nowhere,
+            Some(LogTarget::Stdout) => Sink::Stdout,
+            Some(LogTarget::File(path)) => Sink::File(
+                OpenOptions::new()
+                    .create(true)
+                    .append(true)
+                    .open(path)
+                    .map_err(|source| WorkloadError::OpenLog { path: path.clone(), source })?,
+            ),
+        };
+        Ok(Self(Rc::new(Inner { now, sink })))
+    }
+
+    /// Writes one line. A log that cannot be written must not change how the
+    /// server behaves, so failures go to stderr only.
+    pub(super) fn write(&self, entry: Entry<'_>) {
+        if matches!(self.0.sink, Sink::Nowhere) {
+            return;
+        }
+        let line = Line { t_ns: (self.0.now)(), entry };
+        let written = serde_json::to_vec(&line).map_err(io::Error::from).and_then(|mut bytes| {
+            bytes.push(b'\n');
+            match &self.0.sink {
+                Sink::Nowhere => Ok(()),
+                Sink::Stdout => io::stdout().lock().write_all(&bytes),
+                Sink::File(file) => {
+                    let mut file: &File = file;
+                    file.write_all(&bytes)
+                }
+            }
+        });
+        if let Err(error) = written {
+            eprintln!("rolldrop workload: write log: {error}");
+        }
+    }
+}
+
+/// One request from its arrival to its end. Dropped before [`Exchange::answered`],
+/// it is logged as aborted.
+pub(super) struct Exchange {
+    log: Log,
+    /// The client's request id; a request without one leaves no line.
+    id: Option<String>,
+    status: u16,
+}
+
+impl Exchange {
+    pub(super) fn received(log: &Log, id: Option<String>) -> Self {
+        if let Some(id) = &id {
+            log.write(Entry::Received { id });
+        }
+        Self { log: log.clone(), id, status: 0 }
+    }
+
+    /// Keeps the status that the answer will carry.
+    pub(super) fn with_status(mut self, status: u16) -> Self {
+        self.status = status;
+        self
+    }
+
+    /// The whole answer is in the kernel's hands.
+    pub(super) fn answered(mut self) {
+        if let Some(id) = self.id.take() {
+            self.log.write(Entry::Answered { id: &id, status: self.status });
+        }
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        if let Some(id) = &self.id {
+            self.log.write(Entry::Aborted { id });
+        }
+    }
+}
