@@ -1,13 +1,23 @@
 //! Command line: clap types, dispatch, exit status.
 
 mod cluster;
+mod exit;
+mod gate;
 mod load;
+mod progress;
 mod proxy;
+mod report;
+mod run;
+mod scenarios;
+mod signals;
 mod workload;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+
+use exit::Exit;
 
 /// Measures which requests are lost when Kubernetes pods go away, why, and what setting would have saved them.
 #[derive(Debug, Parser)]
@@ -19,29 +29,73 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Measure a scenario: deploy, load, disrupt, and report what was lost and why.
+    Run(run::RunArgs),
     /// Run the load generator alone.
     Load(load::LoadArgs),
-    /// Run the recording proxy beside a pod.
-    Proxy(proxy::ProxyArgs),
+    /// Make report and charts anew from run directories.
+    Report(report::ReportArgs),
+    /// Check a run against limits.
+    Gate(gate::GateArgs),
+    /// List the built-in scenarios.
+    Scenarios(scenarios::ScenariosArgs),
     /// Run the embedded cluster alone, until Ctrl-C.
     Cluster(cluster::ClusterArgs),
+    /// Run the recording proxy beside a pod.
+    Proxy(proxy::ProxyArgs),
     /// Run the sample server.
     Workload(workload::WorkloadArgs),
+    /// Print the completion script of a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
 }
 
 /// Parses the command line, runs the command, and answers the exit status.
 pub fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let cli = Cli::parse();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_env("ROLLDROP_LOG").unwrap_or_else(|_| "error".into()),
+        )
+        .init();
+    let result = match cli.command {
+        Command::Run(args) => args.run(),
         Command::Load(args) => args.run(),
-        Command::Proxy(args) => args.run(),
+        Command::Report(args) => args.run(),
+        Command::Gate(args) => args.run(),
+        Command::Scenarios(args) => args.run(),
         Command::Cluster(args) => args.run(),
+        Command::Proxy(args) => args.run(),
         Command::Workload(args) => args.run(),
-    };
-    match result {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("rolldrop: {error:#}");
-            ExitCode::from(2)
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "rolldrop", &mut std::io::stdout());
+            Ok(ExitCode::SUCCESS)
         }
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("rolldrop: {error:#}");
+        let interrupted = error.is::<run::Interrupted>();
+        if interrupted { Exit::Interrupted } else { Exit::Error }.into()
+    })
+}
+
+/// Parses a duration with its unit, such as `250ms`, `30s` or `1m30s`.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    text.parse::<jiff::SignedDuration>()
+        .ok()
+        .and_then(|span| Duration::try_from(span).ok())
+        .ok_or_else(|| "needs a number and its unit, such as 250ms, 30s or 1m30s".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
     }
 }

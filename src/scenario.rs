@@ -88,8 +88,8 @@ pub struct Load {
     pub warmup: Duration,
     /// How connections are used.
     pub connections: Connections,
-    /// Limit of connections open at once.
-    pub max_connections: usize,
+    /// Limit of connections open at once; `None` leaves it to the load generator.
+    pub max_connections: Option<usize>,
     /// Limit for connecting.
     pub connect_timeout: Duration,
     /// Limit for the whole response, from sending the request.
@@ -152,7 +152,7 @@ impl Action {
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
     /// The file cannot be read.
-    #[error("{path}: {source}")]
+    #[error("failed to read {path}")]
     Io {
         /// The file.
         path: PathBuf,

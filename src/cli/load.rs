@@ -2,17 +2,15 @@
 
 mod output;
 
-use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
-use clap::ValueEnum;
-use indicatif::{ProgressBar, ProgressStyle};
-use tokio::time::Instant;
-
-use crate::load::{self, Connections, Plan, Progress, Running, Settings, Summary};
+use super::exit::Exit;
+use super::progress::Progress;
+use super::report::{Format, print};
+use super::signals::Interrupts;
+use crate::load::{self, Connections, Plan, Settings, Summary};
 use crate::record::run_dir::EventLog;
 use crate::record::run_info::{Balances, ClusterInfo, FORMAT_VERSION, LoadPlan, Target, Tool};
 use crate::record::{Clock, Event, EventKind, Expect, RunDir, RunInfo, Stamp};
@@ -21,9 +19,6 @@ const EXAMPLES: &str = "\
 Examples:
   rolldrop load http://127.0.0.1:8080/ -r 500 -d 10s
   rolldrop load http://web.shop.svc/ --connections mixed:0.2 --out run1 --format json";
-
-/// The exit status of a run that was interrupted.
-const INTERRUPTED: u8 = 130;
 
 /// Arguments of `rolldrop load`.
 #[derive(Debug, clap::Args)]
@@ -35,10 +30,10 @@ pub(super) struct LoadArgs {
     #[arg(short, long, default_value_t = 200.0)]
     rate: f64,
     /// Length of the counted part, such as 30s or 1m30s
-    #[arg(short, long, default_value = "30s", value_parser = parse_duration)]
+    #[arg(short, long, default_value = "30s", value_parser = super::parse_duration)]
     duration: Duration,
     /// Length of a warm-up before it, which is recorded but not counted
-    #[arg(long, default_value = "0s", value_parser = parse_duration)]
+    #[arg(long, default_value = "0s", value_parser = super::parse_duration)]
     warmup: Duration,
     /// The most connections open at a time [default: what the rate can hold open until its timeouts]
     #[arg(short = 'c', long, value_name = "N")]
@@ -47,10 +42,10 @@ pub(super) struct LoadArgs {
     #[arg(long, default_value_t = Connections::Fresh, value_name = "MODE")]
     connections: Connections,
     /// How long connecting may take
-    #[arg(long, default_value = "1s", value_parser = parse_duration, value_name = "D")]
+    #[arg(long, default_value = "1s", value_parser = super::parse_duration, value_name = "D")]
     connect_timeout: Duration,
     /// How long the whole answer may take, from the moment of sending
-    #[arg(long, default_value = "5s", value_parser = parse_duration, value_name = "D")]
+    #[arg(long, default_value = "5s", value_parser = super::parse_duration, value_name = "D")]
     response_timeout: Duration,
     /// A request header; may be given several times
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = parse_header)]
@@ -73,15 +68,6 @@ pub(super) struct LoadArgs {
     /// No progress on stderr
     #[arg(short, long)]
     quiet: bool,
-}
-
-/// The form of the result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// A table for people
-    Text,
-    /// One JSON object
-    Json,
 }
 
 impl LoadArgs {
@@ -116,13 +102,15 @@ impl LoadArgs {
             None => None,
         };
         let load_plan = plan.load_plan();
-        let view = View::new(self.quiet, plan.requests());
+        let (interrupts, progress) = (Interrupts::listen()?, Progress::new(self.quiet));
+        let planned = plan.requests();
         let mut running = load::start(plan, clock, run.as_ref().map(|run| &run.dir)).await?;
         if let Some(run) = &mut run {
             run.started(running.started())?;
         }
-        let (summary, interrupted) = watch(&mut running, &view).await?;
-        view.clear();
+        let summary = progress.follow(&mut running, planned, &interrupts).await?;
+        let interrupted = interrupts.stop.is_cancelled();
+        progress.done();
         if let Some(run) = run {
             run.end(&summary, interrupted)?;
         }
@@ -131,31 +119,8 @@ impl LoadArgs {
             Format::Text => output::text(&self.url, &load_plan, &report, &summary),
             Format::Json => serde_json::to_string_pretty(&report)? + "\n",
         };
-        std::io::stdout().write_all(text.as_bytes()).context("failed to write the result")?;
-        Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
-    }
-}
-
-/// Waits for the load's end, which Ctrl-C brings nearer: once ends the schedule,
-/// twice cuts off what is in flight. Answers whether it was interrupted.
-async fn watch(running: &mut Running, view: &View) -> anyhow::Result<(Summary, bool)> {
-    let mut ticks = tokio::time::interval_at(Instant::now() + view.period(), view.period());
-    let mut interrupted = false;
-    loop {
-        tokio::select! {
-            summary = running.join() => return Ok((summary?, interrupted)),
-            _ = ticks.tick() => view.show(&running.progress()),
-            pressed = tokio::signal::ctrl_c() => {
-                pressed.context("failed to listen for Ctrl-C")?;
-                if interrupted {
-                    running.abort();
-                } else {
-                    interrupted = true;
-                    running.stop();
-                    view.say("stopping: waiting for requests in flight; Ctrl-C again cuts them off");
-                }
-            }
-        }
+        print(&text)?;
+        Ok(if interrupted { Exit::Interrupted } else { Exit::Ok }.into())
     }
 }
 
@@ -215,81 +180,6 @@ impl Recording {
     }
 }
 
-/// Progress on stderr.
-enum View {
-    /// A bar, on a terminal.
-    Bar(ProgressBar),
-    /// A line a second.
-    Lines,
-    /// Nothing.
-    Quiet,
-}
-
-impl View {
-    fn new(quiet: bool, requests: u64) -> Self {
-        if quiet {
-            return View::Quiet;
-        }
-        if !std::io::stderr().is_terminal() {
-            return View::Lines;
-        }
-        let style = ProgressStyle::with_template("{bar:30} {percent:>3} %  {eta}  {wide_msg}");
-        let bar = ProgressBar::new(requests);
-        View::Bar(match style {
-            Ok(style) => bar.with_style(style),
-            Err(_) => bar,
-        })
-    }
-
-    fn period(&self) -> Duration {
-        match self {
-            View::Bar(_) => Duration::from_millis(200),
-            View::Lines | View::Quiet => Duration::from_secs(1),
-        }
-    }
-
-    fn show(&self, progress: &Progress) {
-        match self {
-            View::Bar(bar) => {
-                bar.set_position(progress.scheduled);
-                bar.set_message(describe(progress));
-            }
-            View::Lines => eprintln!("{} scheduled, {}", progress.scheduled, describe(progress)),
-            View::Quiet => {}
-        }
-    }
-
-    fn say(&self, message: &str) {
-        match self {
-            View::Bar(bar) => bar.println(message),
-            View::Lines => eprintln!("{message}"),
-            View::Quiet => {}
-        }
-    }
-
-    fn clear(&self) {
-        if let View::Bar(bar) = self {
-            bar.finish_and_clear();
-        }
-    }
-}
-
-fn describe(progress: &Progress) -> String {
-    let mut parts = vec![format!("{} in flight", progress.in_flight)];
-    parts.extend(progress.outcomes.iter().map(|(outcome, count)| format!("{count} {outcome}")));
-    if let Some(recent) = progress.recent {
-        let ms = |d: Duration| d.as_secs_f64() * 1e3;
-        parts.push(format!("p50 {:.1} ms, p99 {:.1} ms", ms(recent.p50), ms(recent.p99)));
-    }
-    parts.join(", ")
-}
-
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no duration: write it as 500ms, 30s or 1m30s");
-    let duration = text.parse::<jiff::SignedDuration>().map_err(|_| wrong())?;
-    Duration::try_from(duration).map_err(|_| wrong())
-}
-
 fn parse_header(text: &str) -> Result<(String, String), String> {
     let (name, value) =
         text.split_once(':').ok_or_else(|| "a header is written as 'Name: value'".to_owned())?;
@@ -301,12 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_and_headers_are_read_or_explained() {
-        assert_eq!(parse_duration("1m30s"), Ok(Duration::from_secs(90)));
-        assert_eq!(parse_duration("500ms"), Ok(Duration::from_millis(500)));
-        for wrong in ["30", "-1s", "soon", ""] {
-            assert!(parse_duration(wrong).unwrap_err().contains("write it as"), "{wrong}");
-        }
+    fn a_header_is_split_at_its_first_colon() {
         assert_eq!(parse_header("A: b: c "), Ok(("A".into(), "b: c".into())));
         assert!(parse_header("A").is_err());
     }

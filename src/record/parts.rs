@@ -32,7 +32,7 @@ const GROUP_ROWS: usize = 65_536;
 #[derive(Debug, thiserror::Error)]
 pub enum PartError {
     /// The file could not be created, written, read or renamed.
-    #[error("{path}: {source}")]
+    #[error("failed to use {path}")]
     Io {
         /// The file.
         path: PathBuf,
@@ -40,7 +40,7 @@ pub enum PartError {
         source: std::io::Error,
     },
     /// The file is no Parquet file of this table.
-    #[error("{path}: {source}")]
+    #[error("{path} is no part of this table")]
     Parquet {
         /// The file.
         path: PathBuf,
@@ -571,14 +571,18 @@ mod tests {
             phase: Phase::Main,
             scheduled: at(0),
             connect_start: Some(at(1)),
-            connected: (seq % 2 == 0).then(|| at(2)),
+            connected: (seq.is_multiple_of(2)).then(|| at(2)),
             tls: None,
-            sent: (seq % 2 == 0).then(|| at(3)),
+            sent: (seq.is_multiple_of(2)).then(|| at(3)),
             head: None,
             end: at(9),
-            outcome: if seq % 2 == 0 { Outcome::ResetBeforeResponse } else { Outcome::ConnectRefused },
+            outcome: if seq.is_multiple_of(2) {
+                Outcome::ResetBeforeResponse
+            } else {
+                Outcome::ConnectRefused
+            },
             errno: Some(104),
-            status: (seq % 3 == 0).then_some(503),
+            status: (seq.is_multiple_of(3)).then_some(503),
             grpc_status: None,
             not_sent_reason: None,
             conn: Some(seq),
@@ -587,7 +591,7 @@ mod tests {
             remote_addr: Some("127.0.0.1:80".into()),
             bytes_sent: 70,
             bytes_received: 0,
-            pod: (seq % 2 == 0).then(|| "web-1".into()),
+            pod: (seq.is_multiple_of(2)).then(|| "web-1".into()),
             attempts: 1,
             final_outcome: Outcome::ConnectRefused,
         }

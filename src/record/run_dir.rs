@@ -49,7 +49,7 @@ pub enum RunDirError {
         found: u64,
     },
     /// A file could not be read or written.
-    #[error("{path}: {source}")]
+    #[error("failed to use {path}")]
     Io {
         /// The file.
         path: PathBuf,

@@ -12,7 +12,6 @@ use crate::record::{Bounds, Expect, WindowBounds};
 
 const API_VERSION: &str = "rolldrop.dev/v1";
 const MAX_RATE: f64 = 1e6;
-const DEFAULT_MAX_CONNECTIONS: usize = 1024;
 /// The load goes on for at least this long after the last disruption began.
 const SHORTEST_AFTERMATH: Duration = Duration::from_secs(1);
 
@@ -161,8 +160,7 @@ fn load(raw: raw::Load, document: &Document) -> Result<Load, ScenarioError> {
             return Err(document.error("spec.load.connections.share", why));
         }
     };
-    let max_connections = max.unwrap_or(DEFAULT_MAX_CONNECTIONS);
-    if max_connections == 0 {
+    if max == Some(0) {
         return Err(document.error("spec.load.connections.max", "must be at least 1"));
     }
     let (connect, response) = raw.timeout.map_or((None, None), |t| (t.connect, t.response));
@@ -175,7 +173,7 @@ fn load(raw: raw::Load, document: &Document) -> Result<Load, ScenarioError> {
         duration: positive(raw.duration, Duration::from_secs(30), "duration")?,
         warmup: raw.warmup.map_or(Duration::ZERO, |s| s.0),
         connections,
-        max_connections,
+        max_connections: max,
         connect_timeout: positive(connect, Duration::from_secs(1), "timeout.connect")?,
         response_timeout: positive(response, Duration::from_secs(5), "timeout.response")?,
         method: raw.method.unwrap_or_else(|| "GET".into()),

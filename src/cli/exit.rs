@@ -1,0 +1,52 @@
+//! Exit statuses: part of the tool's interface.
+
+use std::process::ExitCode;
+
+use crate::analysis::model::{CheckVerdict, RunResult, Verdict};
+
+/// How a command ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Exit {
+    /// Completed; the gate passed, or none was asked for.
+    Ok,
+    /// The gate failed.
+    GateFailed,
+    /// Usage, scenario or environment error: nothing was measured.
+    Error,
+    /// Measured, but the measurement is invalid or incomplete.
+    Invalid,
+    /// Measured, but the gate cannot tell.
+    Inconclusive,
+    /// Interrupted; what was recorded is kept.
+    Interrupted,
+}
+
+impl Exit {
+    /// The status of a finished run: 130 > 2 > 3 (invalid) > 1 > 3 (inconclusive) > 0.
+    pub(super) fn of(result: &RunResult, interrupted: bool) -> Self {
+        let any = |verdict| result.checks.iter().any(|check| check.verdict == verdict);
+        if interrupted {
+            Exit::Interrupted
+        } else if result.verdict != Verdict::Valid {
+            Exit::Invalid
+        } else if any(CheckVerdict::Fail) {
+            Exit::GateFailed
+        } else if any(CheckVerdict::Inconclusive) {
+            Exit::Inconclusive
+        } else {
+            Exit::Ok
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        ExitCode::from(match exit {
+            Exit::Ok => 0,
+            Exit::GateFailed => 1,
+            Exit::Error => 2,
+            Exit::Invalid | Exit::Inconclusive => 3,
+            Exit::Interrupted => 130,
+        })
+    }
+}

@@ -1,0 +1,317 @@
+//! `rolldrop run`: the main job.
+//!
+//! Starts or connects to a cluster, deploys the scenario's manifests, sends the
+//! load, disrupts, collects, and then makes the report from the run directory,
+//! exactly as `rolldrop report` does.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use super::exit::Exit;
+use super::progress::Progress;
+use super::report::{self, Format};
+use super::signals::Interrupts;
+use crate::cluster::embedded;
+use crate::cluster::{Choice, Cluster};
+use crate::coordinator::{CoordinatorError, Limits, Ready, Session, Settings};
+use crate::load;
+use crate::record::run_info::{FORMAT_VERSION, RunInfo, Tool};
+use crate::record::{Clock, EventKind, RunDir, Stamp};
+use crate::scenario::{self, ClusterChoice, Connections, Loaded, Scenario};
+
+/// Arguments of `rolldrop run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  rolldrop run                                  the built-in naive-exit on the embedded cluster
+  rolldrop run prestop-sleep -r 500             another built-in scenario, with another rate
+  rolldrop run web.yaml --set load.duration=60s a scenario file, with one value replaced
+
+Exit status: 0 completed, gate passed or none asked; 1 gate failed; 2 nothing measured;
+3 invalid or inconclusive; 130 interrupted, what was recorded is kept.")]
+pub(super) struct RunArgs {
+    /// A scenario file, or the name of a built-in scenario (see `rolldrop scenarios`).
+    #[arg(default_value = scenario::DEFAULT, hide_default_value = false)]
+    scenario: String,
+    /// Namespace of everything that the scenario deploys and measures.
+    #[arg(short, long, value_name = "NS")]
+    namespace: Option<String>,
+    /// Use this context of the kubeconfig instead of the embedded cluster.
+    #[arg(long, value_name = "CTX", conflicts_with = "embedded")]
+    context: Option<String>,
+    /// Use this kubeconfig instead of the embedded cluster.
+    #[arg(long, value_name = "FILE", conflicts_with = "embedded")]
+    kubeconfig: Option<PathBuf>,
+    /// Use the embedded cluster, whatever the scenario names.
+    #[arg(long)]
+    embedded: bool,
+    /// The image to use where the manifests say `rolldrop`, on a cluster that has to pull it.
+    #[arg(long, value_name = "IMAGE")]
+    image: Option<String>,
+    /// Requests per second, over all workers.
+    #[arg(short, long, value_name = "N")]
+    rate: Option<f64>,
+    /// Length of the counted part of the load, such as 30s or 2m.
+    #[arg(short, long)]
+    duration: Option<String>,
+    /// Replace a value of the scenario, such as load.rate=50; may be repeated.
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    set: Vec<String>,
+    /// The run directory to make [default: rolldrop-runs/SCENARIO-TIME].
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// What goes to stdout.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// No progress on stderr.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+impl RunArgs {
+    /// Runs the command.
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let mut overrides = self.set.clone();
+        overrides.extend(self.rate.map(|rate| format!("load.rate={rate}")));
+        overrides.extend(self.duration.as_ref().map(|duration| format!("load.duration={duration}")));
+        let Loaded { mut scenario, cluster } =
+            scenario::load::<embedded::Config>(&self.scenario, &overrides)?;
+        if let Some(image) = &self.image {
+            scenario.manifests.iter_mut().for_each(|manifest| replace_image(manifest, image));
+        }
+        let clock = Clock::start();
+        let out = self.out.clone().unwrap_or_else(|| default_out(&scenario.name, clock.now()));
+        let run_dir = RunDir::create(&out).context("failed to make the run directory")?;
+        let choice = self.choice(cluster, &out);
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let interrupted = runtime.block_on(async {
+            let interrupts = Interrupts::listen()?;
+            let progress = Progress::new(self.quiet);
+            let run = Run { clock, run_dir: &run_dir, interrupts: &interrupts, progress: &progress };
+            run.carry_out(&scenario, choice, self.namespace).await
+        })?;
+        let result = report::make(&run_dir, self.format)?;
+        Ok(Exit::of(&result, interrupted).into())
+    }
+
+    fn choice(&self, asked: Option<ClusterChoice<embedded::Config>>, out: &Path) -> Choice {
+        if self.context.is_some() || self.kubeconfig.is_some() {
+            return Choice::Kubeconfig { path: self.kubeconfig.clone(), context: self.context.clone() };
+        }
+        let config = match asked {
+            Some(ClusterChoice::Context(context)) if !self.embedded => {
+                return Choice::Kubeconfig { path: None, context: Some(context) };
+            }
+            Some(ClusterChoice::Embedded(config)) => config,
+            _ => embedded::Config::default(),
+        };
+        Choice::Embedded { config: Box::new(config), log_dir: out.join("cluster") }
+    }
+}
+
+/// What carrying a run out takes.
+struct Run<'a> {
+    clock: Clock,
+    run_dir: &'a RunDir,
+    interrupts: &'a Interrupts,
+    progress: &'a Progress,
+}
+
+impl Run<'_> {
+    /// Measures, and answers whether it was interrupted. When nothing could be measured, that is an error.
+    async fn carry_out(
+        &self,
+        scenario: &Scenario,
+        choice: Choice,
+        namespace: Option<String>,
+    ) -> anyhow::Result<bool> {
+        self.progress.step("starting the cluster");
+        let stop = self.interrupts.stop.clone();
+        let cluster = tokio::select! {
+            cluster = Cluster::connect(choice) => cluster?,
+            () = stop.cancelled() => bail!(Interrupted),
+        };
+        let namespace = namespace.unwrap_or_else(|| cluster.default_namespace().to_owned());
+        let measured = self.measure(scenario, &cluster, namespace).await;
+        self.progress.step("shutting down");
+        cluster.shut_down().await;
+        self.progress.done();
+        measured
+    }
+
+    async fn measure(
+        &self,
+        scenario: &Scenario,
+        cluster: &Cluster,
+        namespace: String,
+    ) -> anyhow::Result<bool> {
+        let mut session = Session::begin(Settings {
+            client: cluster.client(),
+            namespace,
+            run_dir: self.run_dir,
+            clock: self.clock,
+            limits: Limits::default(),
+            stop: self.interrupts.stop.clone(),
+        })
+        .await
+        .map_err(interruption)?;
+        let loaded = self.load_and_disrupt(scenario, &mut session).await;
+        // Also after an error: what the session created is removed.
+        let sources = session.finish().await?;
+        let mut info = loaded?;
+        info.sources.extend(sources);
+        info.ended = Some(self.clock.now());
+        info.interrupted = self.interrupts.stop.is_cancelled();
+        info.complete = !info.interrupted;
+        self.run_dir.write_info(&info)?;
+        Ok(info.interrupted)
+    }
+
+    async fn load_and_disrupt(&self, scenario: &Scenario, session: &mut Session) -> anyhow::Result<RunInfo> {
+        self.progress.step("deploying");
+        session.deploy(&scenario.name, &scenario.manifests).await.map_err(interruption)?;
+        self.progress.step("waiting for the pods to be ready");
+        let ready = session
+            .await_ready(&scenario.target, &scenario.manifests, &scenario.disruptions)
+            .await
+            .map_err(interruption)?;
+        let target = load::Target { name: ready.target.name.clone(), url: ready.target.url.clone() };
+        let plan = load::Plan::new(load_settings(scenario, target))?;
+        let info = self.info(scenario, ready, &plan);
+        // From here on a killed run can be told from its directory.
+        self.run_dir.write_info(&info)?;
+
+        let load = &scenario.load;
+        let planned = plan.requests();
+        let mut running = load::start(plan, self.clock, Some(self.run_dir)).await?;
+        let zero = running.started() + load.warmup;
+        session.record_at(
+            running.started(),
+            EventKind::LoadStarted {
+                rate: load.rate,
+                duration_s: load.duration.as_secs_f64(),
+                warmup_s: load.warmup.as_secs_f64(),
+            },
+        );
+        let disrupting = session.disrupt(&scenario.disruptions, zero, zero + load.duration);
+        let loading = self.progress.follow(&mut running, planned, self.interrupts);
+        let (disrupted, summary) = tokio::join!(disrupting, loading);
+        tracing::debug!(?disrupted, "disruptions carried out");
+        let summary = summary?;
+        session.record_at(summary.ended, EventKind::LoadEnded { scheduled: summary.scheduled });
+        if !self.interrupts.stop.is_cancelled() {
+            self.progress.step("waiting for the last pods to end");
+            session.settle().await;
+        }
+        Ok(info)
+    }
+
+    fn info(&self, scenario: &Scenario, ready: Ready, plan: &load::Plan) -> RunInfo {
+        RunInfo {
+            format: FORMAT_VERSION,
+            tool: Tool::this(),
+            name: scenario.name.clone(),
+            scenario: redacted(scenario),
+            expect: scenario.expect.clone(),
+            cluster: ready.cluster,
+            targets: vec![ready.target],
+            load: plan.load_plan(),
+            sources: plan.recorders(),
+            started: self.clock.now(),
+            ended: None,
+            complete: false,
+            interrupted: false,
+        }
+    }
+}
+
+/// The resolved scenario without the values of headers, which may hold secrets.
+fn redacted(scenario: &Scenario) -> Value {
+    let mut resolved = scenario.resolved.clone();
+    if let Some(Value::Object(headers)) = resolved.pointer_mut("/spec/load/headers") {
+        headers.values_mut().for_each(|value| *value = "(redacted)".into());
+    }
+    resolved
+}
+
+/// The run was interrupted before anything was measured.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted before anything was measured")]
+pub(super) struct Interrupted;
+
+fn interruption(error: CoordinatorError) -> anyhow::Error {
+    match error {
+        CoordinatorError::Interrupted => Interrupted.into(),
+        other => other.into(),
+    }
+}
+
+fn load_settings(scenario: &Scenario, target: load::Target) -> load::Settings {
+    let load = &scenario.load;
+    load::Settings {
+        rate: load.rate,
+        duration: load.duration,
+        warmup: load.warmup,
+        connections: match load.connections {
+            Connections::Fresh => load::Connections::Fresh,
+            Connections::Keepalive => load::Connections::Keepalive,
+            Connections::Mixed(share) => load::Connections::Mixed(share),
+        },
+        max_connections: load.max_connections,
+        connect_timeout: load.connect_timeout,
+        response_timeout: load.response_timeout,
+        method: load.method.clone(),
+        headers: load.headers.clone(),
+        success: load.success.clone(),
+        targets: vec![target],
+        ..load::Settings::new("")
+    }
+}
+
+/// Puts `image` where a container's image is `rolldrop`, in any object with a pod template.
+fn replace_image(object: &mut Value, image: &str) {
+    match object {
+        Value::Object(map) => {
+            for (key, value) in map {
+                if key == "image" && value == "rolldrop" {
+                    *value = image.into();
+                } else {
+                    replace_image(value, image);
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| replace_image(item, image)),
+        _ => {}
+    }
+}
+
+/// `rolldrop-runs/NAME-TIME`, with a number behind it if that is taken.
+fn default_out(name: &str, now: Stamp) -> PathBuf {
+    let seconds = now.unix_ns() / Duration::from_secs(1).as_nanos() as i64;
+    let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();
+    let base = PathBuf::from("rolldrop-runs").join(format!("{name}-{}", time.strftime("%Y%m%dT%H%M%SZ")));
+    if !base.exists() {
+        return base;
+    }
+    (2..).map(|n| base.with_added_extension(n.to_string())).find(|path| !path.exists()).unwrap_or(base)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_the_tools_own_image_is_replaced() {
+        let mut pod =
+            json!({"spec": {"containers": [{"image": "rolldrop"}, {"image": "nginx"}], "image": 1}});
+        replace_image(&mut pod, "example.org/rolldrop:1");
+        let expected = json!({"spec": {
+            "containers": [{"image": "example.org/rolldrop:1"}, {"image": "nginx"}], "image": 1
+        }});
+        assert_eq!(pod, expected);
+    }
+}

@@ -1,0 +1,60 @@
+//! Bad input: a clear error, exit status 2, nothing started.
+
+use crate::harness::{Rolldrop, marked_processes};
+use crate::runs::turn;
+
+/// The scenario whose app's binary does not exist.
+fn missing_binary() -> String {
+    let text = std::fs::read_to_string("scenarios/naive-exit.yaml").expect("the scenario");
+    let app = "image: rolldrop\n                  args: [workload";
+    assert!(text.contains(app));
+    text.replace(
+        app,
+        "image: busybox\n                  command: [/no/such/server]\n                  args: [workload",
+    )
+}
+
+#[test]
+fn a_broken_scenario_names_file_line_key_and_remedy_and_starts_nothing() {
+    let mark = format!("broken-{}", std::process::id());
+    let text = std::fs::read_to_string("scenarios/naive-exit.yaml").expect("the scenario");
+    let broken = text.replace("every: 6s", "evry: 6s");
+    let line = 1 + broken.lines().position(|line| line.contains("evry")).expect("the line");
+    let finished = Rolldrop::new(["run", "broken.yaml", "--out", "run"])
+        .file("broken.yaml", &broken)
+        .env("ROLLDROP_TEST_MARK", &mark)
+        .finish()
+        .expect_code(2);
+    let expected =
+        format!("broken.yaml:{line}: spec.disruptions[0].evry: unknown field `evry`, expected one of");
+    assert!(finished.stderr().contains(&expected), "{finished}");
+    assert!(!finished.dir().join("run").exists(), "{finished}");
+    assert_eq!(marked_processes(&format!("ROLLDROP_TEST_MARK={mark}")), [""; 0]);
+}
+
+#[test]
+fn an_unknown_scenario_an_unreadable_run_and_a_bad_option_say_so() {
+    let unknown = Rolldrop::new(["run", "naive-exti"]).finish().expect_code(2);
+    assert!(unknown.stderr().contains("naive-exit, prestop-sleep, drain-in-app"), "{unknown}");
+    let no_run = Rolldrop::new(["report", "nowhere"]).finish().expect_code(2);
+    assert!(no_run.stderr().contains("nowhere is not a run directory"), "{no_run}");
+    let torn =
+        Rolldrop::new(["report", "."]).file("run.json", "{\"format\": 1,\n oops").finish().expect_code(2);
+    assert!(torn.stderr().contains("run.json:2: "), "{torn}");
+    let option = Rolldrop::new(["run", "--rate", "fast"]).finish().expect_code(2);
+    assert!(option.stderr().contains("--rate"), "{option}");
+    let full = Rolldrop::new(["run", "--out", "."]).file("x", "").finish().expect_code(2);
+    assert!(full.stderr().contains("not empty"), "{full}");
+}
+
+#[test]
+fn a_missing_binary_shows_as_a_pod_that_never_starts_with_the_reason() {
+    let _turn = turn();
+    let finished = Rolldrop::new(["run", "missing.yaml", "--out", "run"])
+        .file("missing.yaml", &missing_binary())
+        .finish()
+        .expect_code(2);
+    let stderr = finished.stderr();
+    assert!(stderr.contains("a pod never starts"), "{finished}");
+    assert!(stderr.contains("/no/such/server"), "{finished}");
+}

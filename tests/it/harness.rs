@@ -1,0 +1,118 @@
+//! Runs the binary; when something fails, shows what was run and what it said.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// The binary under test, in a directory of its own.
+pub(crate) struct Rolldrop {
+    command: Command,
+    dir: TempDir,
+}
+
+/// A finished run of the binary.
+pub(crate) struct Finished {
+    line: String,
+    output: Output,
+    dir: TempDir,
+}
+
+impl Rolldrop {
+    /// `rolldrop ARGS...`, in an empty directory.
+    pub(crate) fn new<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rolldrop"));
+        command.args(args).current_dir(dir.path()).env("NO_COLOR", "1").stdin(Stdio::null());
+        Self { command, dir }
+    }
+
+    /// Writes a file into the directory.
+    pub(crate) fn file(self, name: &str, text: &str) -> Self {
+        std::fs::write(self.dir.path().join(name), text).expect("a file");
+        self
+    }
+
+    /// Sets an environment variable.
+    pub(crate) fn env(mut self, key: &str, value: &str) -> Self {
+        self.command.env(key, value);
+        self
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn finish(mut self) -> Finished {
+        let line = format!("{:?}", self.command);
+        let output = self.command.output().expect("the binary starts");
+        Finished { line, output, dir: self.dir }
+    }
+
+    /// Starts it, and leaves it running.
+    pub(crate) fn start(mut self) -> (Child, TempDir) {
+        let log = std::fs::File::create(self.dir.path().join("stderr.log")).expect("a file");
+        let child = self.command.stdout(Stdio::null()).stderr(log).spawn().expect("the binary starts");
+        (child, self.dir)
+    }
+}
+
+impl Finished {
+    /// Fails, with all that is known, unless it exited so.
+    #[track_caller]
+    pub(crate) fn expect_code(self, code: i32) -> Self {
+        assert_eq!(self.output.status.code(), Some(code), "exit status\n{self}");
+        self
+    }
+
+    /// What it wrote to stdout.
+    pub(crate) fn stdout(&self) -> String {
+        String::from_utf8_lossy(&self.output.stdout).into_owned()
+    }
+
+    /// What it wrote to stderr.
+    pub(crate) fn stderr(&self) -> String {
+        String::from_utf8_lossy(&self.output.stderr).into_owned()
+    }
+
+    /// The directory it ran in.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+impl fmt::Display for Finished {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "command:   {}", self.line)?;
+        writeln!(f, "directory: {}", self.dir.path().display())?;
+        writeln!(f, "status:    {}", self.output.status)?;
+        writeln!(f, "--- stdout\n{}", self.stdout())?;
+        writeln!(f, "--- stderr\n{}", self.stderr())
+    }
+}
+
+/// Waits for a condition, up to a limit.
+#[track_caller]
+pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "{what}: not within {limit:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The processes whose environment holds `mark`, with their command lines.
+pub(crate) fn marked_processes(mark: &str) -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").expect("/proc");
+    let marked = |path: &PathBuf| {
+        let environ = std::fs::read(path.join("environ")).ok()?;
+        let found = environ.split(|b| *b == 0).any(|entry| entry == mark.as_bytes());
+        let line = std::fs::read(path.join("cmdline")).ok()?;
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        (found && !line.is_empty()).then(|| format!("{} {line}", path.display()))
+    };
+    processes.flatten().map(|entry| entry.path()).filter_map(|path| marked(&path)).collect()
+}

@@ -1,0 +1,12 @@
+//! The integration tests: the real binary, real processes, real sockets.
+//!
+//! A measured run takes half a minute, so each built-in scenario is run once
+//! (`runs`), and the tests look at that run's directory from all sides.
+
+mod bad_input;
+mod harness;
+mod interruption;
+mod main_job;
+mod runs;
+mod tidy;
+mod truth;

@@ -1,0 +1,150 @@
+//! The built-in scenarios show what they are meant to show.
+
+use std::process::Command;
+
+use rolldrop::analysis::model::{Cause, Verdict};
+use rolldrop::record::{EventKind, Outcome, Phase};
+
+use crate::runs::{self, MeasuredRun};
+
+#[test]
+fn naive_exit_drops_requests_and_attributes_them() {
+    let run = runs::naive_exit();
+    let requests = &run.result.requests;
+    assert!(requests.dropped > 0, "{}", run.finished);
+    assert_eq!(run.result.terminations.len(), 3);
+    let attributed: u64 = run.result.terminations.iter().map(|t| t.requests.dropped).sum();
+    assert_eq!(attributed + requests.unattributed, requests.dropped, "{}", run.finished);
+    let killed_in_flight = requests.by_cause.get(&Cause::KilledInFlight).copied().unwrap_or(0);
+    assert!(requests.outside_window <= killed_in_flight, "{}", run.finished);
+}
+
+#[test]
+fn waiting_before_sigterm_or_draining_in_the_app_drops_none_and_the_window_is_still_measured() {
+    for run in [runs::prestop_sleep(), runs::drain_in_app()] {
+        assert_eq!(run.result.requests.dropped, 0, "{}", run.finished);
+        for termination in &run.result.terminations {
+            let window = termination.windows.first().expect("a window");
+            assert!(window.upper_s.is_some(), "{}", run.finished);
+            assert!(window.late_arrivals > 0, "{}: no late arrival\n{}", termination.pod, run.finished);
+        }
+    }
+}
+
+#[test]
+fn accounting_closes() {
+    for run in runs::all() {
+        let r = &run.result.requests;
+        let scheduled: u64 = run
+            .records
+            .events
+            .iter()
+            .find_map(|e| match e.kind {
+                EventKind::LoadEnded { scheduled } => Some(scheduled),
+                _ => None,
+            })
+            .expect("the load's end");
+        assert_eq!(run.records.requests.len() as u64, scheduled);
+        assert_eq!(r.warmup + r.total, scheduled);
+        assert_eq!(r.total, r.ok + r.dropped + r.app_errors + r.not_sent + r.cancelled);
+        assert_eq!(r.total, r.by_outcome.values().sum::<u64>());
+        assert_eq!(r.dropped, r.in_window + r.outside_window);
+        assert_eq!(r.dropped, r.by_cause.values().sum::<u64>());
+        let planned = run.records.info.load.rate * run.records.info.load.duration_s;
+        assert_eq!(r.total as f64, planned.round());
+    }
+}
+
+#[test]
+fn every_request_has_one_row_and_every_served_request_its_twin() {
+    for run in runs::all() {
+        let mut seen = std::collections::HashSet::new();
+        assert!(run.records.requests.iter().all(|row| seen.insert((row.source.clone(), row.seq))));
+        // What was answered was served, by the pod that the answer names.
+        let served: std::collections::HashMap<_, _> =
+            run.records.served.iter().filter_map(|row| Some((row.request.clone()?, row))).collect();
+        for row in run.records.requests.iter().filter(|row| row.outcome == Outcome::Ok) {
+            let id = rolldrop::record::RequestId { source: row.source.to_string(), seq: row.seq };
+            let twin = served.get(&id).unwrap_or_else(|| panic!("{id} was not served\n{}", run.finished));
+            assert_eq!(row.pod.as_deref(), Some(&*twin.pod));
+        }
+    }
+}
+
+#[test]
+fn the_proxies_hand_over_every_row() {
+    for run in runs::all() {
+        let ends = run.records.events.iter().filter_map(|e| match &e.kind {
+            EventKind::ProxyEnded { pod, recorded, received } => Some((pod, *recorded, *received)),
+            _ => None,
+        });
+        let ends: Vec<_> = ends.collect();
+        assert_eq!(ends.len(), 6, "three pods ended, three lived: {ends:?}\n{}", run.finished);
+        for (pod, recorded, received) in ends {
+            assert_eq!(recorded, Some(received), "{pod}");
+        }
+    }
+}
+
+#[test]
+fn the_summary_reads_like_an_answer() {
+    let run = runs::naive_exit();
+    let text = run.finished.stdout();
+    for part in ["dropped", "preStop", "window", "report.html", "charts"] {
+        assert!(text.contains(part), "{part:?} is missing\n{}", run.finished);
+    }
+    assert_eq!(run.result.verdict, Verdict::Valid, "{}", run.finished);
+    for file in [
+        "report.html",
+        "summary.md",
+        "latency.hlog",
+        "charts/drops.png",
+        "charts/latency.png",
+        "charts/timeline.png",
+    ] {
+        assert!(run.path.join(file).is_file(), "{file}");
+    }
+}
+
+#[test]
+fn the_report_made_again_from_disk_is_the_same() {
+    let run = runs::naive_exit();
+    let result = run.path.join("result.json");
+    let before = std::fs::read(&result).expect("result.json");
+    let again =
+        crate::harness::Rolldrop::new(["report".as_ref(), run.path.as_os_str()]).finish().expect_code(0);
+    assert_eq!(std::fs::read(&result).expect("result.json"), before, "{again}");
+}
+
+#[test]
+fn duckdb_reads_the_tables() {
+    let run = runs::naive_exit();
+    let python = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin/python");
+    let query = "
+import duckdb, sys
+run = sys.argv[1]
+print(duckdb.sql(f\"select phase, outcome, count(*) from '{run}/requests/*.parquet' group by all order by all\").fetchall())
+print(duckdb.sql(f\"select count(*) from '{run}/served/*.parquet' where request_seq is not null\").fetchone()[0])
+";
+    let output = Command::new(python)
+        .args(["-c", query])
+        .arg(&run.path)
+        .output()
+        .unwrap_or_else(|e| panic!("{python}: {e}; scripts/test installs it"));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], expected_groups(run));
+    assert_eq!(lines[1], run.records.served.iter().filter(|r| r.request.is_some()).count().to_string());
+}
+
+/// The groups as Python prints them: main before warmup, outcomes by name.
+fn expected_groups(run: &MeasuredRun) -> String {
+    let mut groups = std::collections::BTreeMap::new();
+    for row in &run.records.requests {
+        let phase = if row.phase == Phase::Main { "main" } else { "warmup" };
+        *groups.entry((phase, row.outcome.as_str())).or_insert(0u64) += 1;
+    }
+    let groups: Vec<_> = groups.iter().map(|((p, o), n)| format!("('{p}', '{o}', {n})")).collect();
+    format!("[{}]", groups.join(", "))
+}

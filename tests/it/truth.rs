@@ -1,0 +1,136 @@
+//! What the tool says against what happened, by logs that are apart from everything that measures.
+//!
+//! The embedded Service proxy writes down when it stopped routing to a pod, and
+//! the sample server what it did to each request.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs;
+
+use rolldrop::record::{Outcome, RequestId};
+use serde_json::Value;
+
+use crate::runs::{self, MeasuredRun, json_lines};
+
+/// A bound that must always hold is tested at this chance of failing by accident.
+const ALPHA: f64 = 1e-6;
+/// Two processes of one machine anchor their clocks this well to each other.
+const CLOCK_TOLERANCE_S: f64 = 0.001;
+
+/// When the Service proxy stopped routing to each pod, in Unix seconds: just before and just after the swap.
+fn stopped_routing(run: &MeasuredRun) -> BTreeMap<String, (f64, f64)> {
+    let mut routed = HashSet::new();
+    let mut stopped = BTreeMap::new();
+    for line in json_lines(&run.path.join("cluster/service-proxy.jsonl")) {
+        if line["kind"] != "sync" {
+            continue;
+        }
+        let now: HashSet<String> =
+            line["endpoints"].as_array().into_iter().flatten().map(|e| text(&e["pod"])).collect();
+        for pod in routed.difference(&now) {
+            stopped.insert(pod.clone(), (seconds(&line["swap_begin_ns"]), seconds(&line["t_ns"])));
+        }
+        routed = now;
+    }
+    stopped
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn seconds(value: &Value) -> f64 {
+    value.as_i64().expect("nanoseconds") as f64 / 1e9
+}
+
+#[test]
+fn the_measured_bounds_contain_when_the_service_proxy_stopped_routing() {
+    for run in runs::all() {
+        let stopped = stopped_routing(run);
+        let zero = run
+            .records
+            .events
+            .iter()
+            .find_map(|e| match e.kind {
+                rolldrop::record::EventKind::LoadStarted { warmup_s, .. } => {
+                    Some(e.at.unix_ns() as f64 / 1e9 + warmup_s)
+                }
+                _ => None,
+            })
+            .expect("the load's beginning");
+        for termination in &run.result.terminations {
+            let (before, after) = stopped[&termination.pod];
+            let window = termination.windows.first().expect("a window");
+            let t0_latest = zero + termination.t0_s;
+            let t0_earliest = t0_latest - termination.t0_uncertainty_s;
+            let lower = t0_latest + window.lower_s;
+            let upper = lower + (1.0 / ALPHA).ln() / window.rate_before;
+            let said =
+                format!("{}: {window:?}, truth {:.6}\n{}", termination.pod, after - t0_latest, run.finished);
+            assert!(lower <= after + CLOCK_TOLERANCE_S, "below the lower bound: {said}");
+            assert!(before <= upper + CLOCK_TOLERANCE_S, "above the upper bound at {ALPHA}: {said}");
+            let reported = window.upper_s.unwrap_or_else(|| panic!("no upper bound: {said}"));
+            assert!(t0_earliest + reported <= upper + CLOCK_TOLERANCE_S, "wider than its statistics: {said}");
+        }
+    }
+}
+
+/// What the sample servers of all pods did to each request id: `received`, then `answered` or `aborted`.
+fn server_log(run: &MeasuredRun) -> HashMap<String, Vec<String>> {
+    let mut did: HashMap<String, Vec<String>> = HashMap::new();
+    for pod in fs::read_dir(run.path.join("cluster/pods")).expect("pod logs").flatten() {
+        let log = pod.path().join("app.log");
+        for line in json_lines(&log).iter().filter(|line| line["id"].is_string()) {
+            did.entry(text(&line["id"])).or_default().push(text(&line["event"]));
+        }
+    }
+    did
+}
+
+#[test]
+fn every_outcome_is_what_the_server_did() {
+    for run in runs::all() {
+        let did = server_log(run);
+        for row in &run.records.requests {
+            let id = RequestId { source: row.source.to_string(), seq: row.seq }.to_string();
+            let events = did.get(&id).map_or(&[][..], Vec::as_slice);
+            let fits = match row.outcome {
+                Outcome::Ok => events == ["received", "answered"],
+                // Lost before, in, or on the way back from the server; never counted as answered.
+                _ => events != ["received", "answered"],
+            };
+            assert!(fits, "{id}: {} but the server says {events:?}\n{}", row.outcome, run.finished);
+        }
+    }
+}
+
+#[test]
+fn drops_are_attributed_to_the_pods_to_which_their_connections_were_routed() {
+    let run = runs::naive_exit();
+    let routes: HashMap<u16, Vec<(f64, String)>> = {
+        let mut routes: HashMap<u16, Vec<(f64, String)>> = HashMap::new();
+        for line in json_lines(&run.path.join("cluster/service-proxy.jsonl")) {
+            if line["kind"] == "connection" {
+                let port =
+                    text(&line["client"]).rsplit(':').next().and_then(|p| p.parse().ok()).expect("a port");
+                routes.entry(port).or_default().push((seconds(&line["t_ns"]), text(&line["pod"])));
+            }
+        }
+        routes
+    };
+    // The pods that truly lost a request, by the route of its connection.
+    let mut lost: BTreeMap<String, u64> = BTreeMap::new();
+    for row in run.records.requests.iter().filter(|row| row.outcome != Outcome::Ok) {
+        let begun = row.connect_start.expect("a fresh connection").unix_ns() as f64 / 1e9;
+        let routed = &routes[&row.local_port.expect("a port")];
+        let (_, pod) = routed.iter().find(|(at, _)| *at >= begun - CLOCK_TOLERANCE_S).expect("a route");
+        *lost.entry(pod.clone()).or_default() += 1;
+    }
+    let said: BTreeMap<String, u64> = run
+        .result
+        .terminations
+        .iter()
+        .map(|t| (t.pod.clone(), t.requests.dropped))
+        .filter(|(_, dropped)| *dropped > 0)
+        .collect();
+    assert_eq!(said, lost, "{}", run.finished);
+}
