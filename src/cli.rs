@@ -58,7 +58,7 @@ pub fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("ROLLDROP_LOG").unwrap_or_else(|_| "error".into()),
+            tracing_subscriber::EnvFilter::try_from_env("ROLLDROP_LOG").unwrap_or_else(|_| "warn".into()),
         )
         .init();
     let result = match cli.command {

@@ -18,7 +18,8 @@ impl Values {
     /// Adds a value; what lies before 0 counts as 0.
     pub(super) fn add(&mut self, ns: i64) {
         if let Some(h) = &mut self.histogram {
-            h.saturating_record(u64::try_from(ns).unwrap_or(0));
+            // It grows as needed: an error would take a value beyond the range of u64.
+            let _ = h.record(u64::try_from(ns).unwrap_or(0));
         }
     }
 
@@ -59,5 +60,24 @@ impl Values {
             }
         }
         buckets
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_all_sizes_keep_three_digits() {
+        let mut values = Values::new();
+        for ms in 1..=1000 {
+            values.add(ms * 1_000_000);
+        }
+        let p = values.percentiles();
+        assert_eq!(p.n, 1000);
+        for (found, expected) in [(p.p50, 500.0), (p.p90, 900.0), (p.p99, 990.0), (p.max, 1000.0)] {
+            assert!((found / expected - 1.0f64).abs() < 2e-3, "{found} for {expected}");
+        }
+        assert_eq!(values.buckets().iter().map(|b| b.count).sum::<u64>(), 1000);
     }
 }

@@ -12,7 +12,6 @@ use anyhow::{Context, bail};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
 
 use crate::cluster::Ready;
 use crate::cluster::embedded::descendants::KillDescendants;
@@ -63,8 +62,6 @@ impl ClusterArgs {
         }
         // Dropped last, after the runtime and all its tasks.
         let _no_process_is_left = KillDescendants::on_drop().context("adopt orphaned processes")?;
-        let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-        tracing_subscriber::fmt().with_writer(io::stderr).with_env_filter(filter).init();
         let runtime = tokio::runtime::Runtime::new().context("start the async runtime")?;
         runtime.block_on(self.serve())
     }

@@ -131,7 +131,7 @@ impl Run<'_> {
         self.progress.step("starting the cluster");
         let stop = self.interrupts.stop.clone();
         let cluster = tokio::select! {
-            cluster = Cluster::connect(choice) => cluster?,
+            cluster = Cluster::connect(choice) => cluster.context("failed to get a cluster")?,
             () = stop.cancelled() => bail!(Interrupted),
         };
         let namespace = namespace.unwrap_or_else(|| cluster.default_namespace().to_owned());
