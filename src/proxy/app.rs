@@ -18,7 +18,7 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(5);
 /// How long the app may take to show that it is ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(1);
 
-const UNKNOWN: u8 = 0;
+/// Not seen listening yet is 0, the default.
 const OPEN: u8 = 1;
 const CLOSED: u8 = 2;
 

@@ -120,8 +120,9 @@ impl Journal {
 
     /// Makes the caller the one reader, or answers `None` if there is one already.
     pub(super) fn reader(&self) -> Option<Reader<'_>> {
-        let mut entries = self.entries();
-        (!std::mem::replace(&mut entries.has_reader, true)).then_some(Reader { journal: self })
+        let had_reader = std::mem::replace(&mut self.entries().has_reader, true);
+        // Lazily: a reader that is made and dropped would give the place away.
+        (!had_reader).then(|| Reader { journal: self })
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {

@@ -105,7 +105,7 @@ impl Refusal {
             Refusal::AmbiguousLength => b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 35\r\n\r\nrolldrop: ambiguous request length\n",
             Refusal::HeadTooLarge => b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 33\r\n\r\nrolldrop: request head too large\n",
             Refusal::Connect => b"HTTP/1.1 501 Not Implemented\r\nconnection: close\r\ncontent-length: 35\r\n\r\nrolldrop: CONNECT is not supported\n",
-            Refusal::Version => b"HTTP/1.1 505 HTTP Version Not Supported\r\nconnection: close\r\ncontent-length: 34\r\n\r\nrolldrop: only HTTP/1 is supported\n",
+            Refusal::Version => b"HTTP/1.1 505 HTTP Version Not Supported\r\nconnection: close\r\ncontent-length: 35\r\n\r\nrolldrop: only HTTP/1 is supported\n",
         }
     }
 }
