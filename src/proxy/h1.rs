@@ -254,10 +254,10 @@ async fn next_request(from: &mut ReadHalf<'_>, buf: &mut BytesMut) -> Result<Opt
     let mut looked_at = 0;
     loop {
         // Only a line end can complete a head: a head that drips in is not parsed anew for each byte.
-        if buf.len() > head::MAX_HEAD_BYTES || buf[looked_at..].contains(&b'\n') {
-            if let Some(head) = head::parse_request(buf).map_err(Finish::Refuse)? {
-                return Ok(Some(head));
-            }
+        if (buf.len() > head::MAX_HEAD_BYTES || buf[looked_at..].contains(&b'\n'))
+            && let Some(head) = head::parse_request(buf).map_err(Finish::Refuse)?
+        {
+            return Ok(Some(head));
         }
         looked_at = buf.len();
         match fill(from, buf).await {
