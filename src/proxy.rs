@@ -1,1 +1,350 @@
-//! The recording reverse proxy.
+//! The recording reverse proxy: beside a pod as a native sidecar, it records
+//! how every request ends against the pod's termination.
+//!
+//! It changes nothing that a client can see, with one exception: where the app's
+//! closed listener would have refused a connection, the proxy has accepted it
+//! already, so the client is reset before the first byte. Each client connection
+//! has one connection to the app, made when the first request head is complete;
+//! a client that connects and sends nothing has no row, only a connection number.
+//! HTTP/1.0 and HTTP/1.1, upgrades included. CONNECT, other versions, heads over
+//! 256 KiB or 256 lines, and requests whose end is ambiguous are answered by the
+//! proxy itself with a 4xx or 5xx, counted as rejected.
+//!
+//! [`h1`] relays a connection, [`journal`] keeps what was recorded, [`admin`]
+//! hands it over, [`app`] looks at the app. This module writes no file and knows
+//! no cluster: how a pod is ended, and which signal says so, is its caller's.
+
+mod admin;
+mod app;
+mod h1;
+mod journal;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::FutureExt;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use self::app::AppListener;
+use self::h1::Accepted;
+pub use self::journal::Counts;
+use self::journal::Journal;
+use crate::record::event::ProxyPhase;
+use crate::record::row::POD_HEADER;
+use crate::record::{Clock, Stamp};
+
+/// Rows that are kept for a reader, unless the caller says otherwise: some 50 MB.
+pub const DEFAULT_MAX_KEPT_ROWS: usize = 250_000;
+
+/// The accept queue that is asked for; the kernel caps it.
+const BACKLOG: u32 = 4096;
+/// The longest drain. A sidecar is only sure of 2 s between SIGTERM and SIGKILL,
+/// and the hand-over comes after it.
+const DRAIN_LIMIT: Duration = Duration::from_millis(1500);
+/// The longest hand-over of rows after the drain.
+const HAND_OVER_LIMIT: Duration = Duration::from_millis(400);
+/// How often the drain looks whether it is done.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(5);
+/// How long the last accepted connections have to show the request that they carry.
+const LAST_WORDS: Duration = Duration::from_millis(20);
+
+/// What a proxy does, and for whom.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where clients connect to.
+    pub listen: SocketAddr,
+    /// Where the app listens.
+    pub upstream: SocketAddr,
+    /// Where the admin port listens.
+    pub admin: SocketAddr,
+    /// The pod's name, which is also the name of this source.
+    pub pod: String,
+    /// Whether responses name the pod.
+    pub pod_header: PodHeader,
+    /// The path that says whether the app is ready; without it, a connection is enough.
+    pub app_ready_path: Option<String>,
+    /// How long connections are accepted after the app is gone, so that late ones are recorded.
+    pub linger: Duration,
+    /// The most rows kept for a reader; then the oldest are dropped, and counted.
+    pub max_kept_rows: usize,
+}
+
+/// Whether responses carry the `rolldrop-pod` header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodHeader {
+    /// Every final response names the pod.
+    Added,
+    /// Responses pass byte for byte.
+    Omitted,
+}
+
+/// Why a proxy could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum ProxyError {
+    /// A port could not be listened on.
+    #[error("failed to listen on {address} ({role} port)")]
+    Listen {
+        /// What the port is for.
+        role: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// The reason.
+        source: io::Error,
+    },
+    /// A pod name that cannot stand in a header.
+    #[error("pod name {0:?} is not a DNS name")]
+    PodName(String),
+}
+
+/// A proxy whose ports are bound, so that clients can connect before it runs.
+#[derive(Debug)]
+pub struct Proxy {
+    data: TcpListener,
+    data_addr: SocketAddr,
+    admin: TcpListener,
+    admin_addr: SocketAddr,
+    app_ready_path: Option<Arc<str>>,
+    linger: Duration,
+    shared: Arc<Shared>,
+}
+
+/// What a proxy did in its life.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Client connections accepted.
+    pub connections: u64,
+    /// Requests, by what became of them and of their rows.
+    pub counts: Counts,
+}
+
+/// What all tasks of a proxy use.
+#[derive(Debug)]
+struct Shared {
+    upstream: SocketAddr,
+    pod: Arc<str>,
+    /// The header line that is added to responses.
+    pod_line: Option<Box<[u8]>>,
+    clock: Clock,
+    journal: Journal,
+    app: AppListener,
+    in_flight: InFlight,
+    pre_stop_called: AtomicBool,
+    /// The first sign that the pod ends.
+    ending: CancellationToken,
+}
+
+/// The number of requests between head and end.
+#[derive(Debug, Default)]
+struct InFlight(AtomicUsize);
+
+impl InFlight {
+    fn begin(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Shared {
+    /// The preStop hook was called.
+    fn pre_stop(&self) {
+        if !self.pre_stop_called.swap(true, Ordering::Relaxed) {
+            self.journal.phase(ProxyPhase::PreStop, self.clock.now());
+            self.ending.cancel();
+        }
+    }
+}
+
+impl Proxy {
+    /// Binds both ports. Port 0 takes a free one.
+    ///
+    /// # Errors
+    ///
+    /// When a port cannot be listened on, or the pod's name cannot stand in a header.
+    pub fn bind(config: Config, clock: Clock) -> Result<Self, ProxyError> {
+        let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
+        if config.pod.is_empty() || !config.pod.bytes().all(good) {
+            return Err(ProxyError::PodName(config.pod));
+        }
+        let (data, data_addr) = listen("data", config.listen)?;
+        let (admin, admin_addr) = listen("admin", config.admin)?;
+        let pod_line = match config.pod_header {
+            PodHeader::Added => Some(format!("{POD_HEADER}: {}\r\n", config.pod).into_bytes().into()),
+            PodHeader::Omitted => None,
+        };
+        let shared = Shared {
+            upstream: config.upstream,
+            pod: config.pod.into(),
+            pod_line,
+            clock,
+            journal: Journal::new(config.max_kept_rows),
+            app: AppListener::default(),
+            in_flight: InFlight::default(),
+            pre_stop_called: AtomicBool::new(false),
+            ending: CancellationToken::new(),
+        };
+        Ok(Self {
+            data,
+            data_addr,
+            admin,
+            admin_addr,
+            app_ready_path: config.app_ready_path.map(Arc::from),
+            linger: config.linger,
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// The address of the data port.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.data_addr
+    }
+
+    /// The address of the admin port.
+    pub fn admin_addr(&self) -> SocketAddr {
+        self.admin_addr
+    }
+
+    /// Serves until `stop`, then drains, hands over the rows and returns, within 2 s.
+    /// `hurry`, awaited after `stop`, ends the drain at once.
+    pub async fn run(self, stop: impl Future<Output = ()>, hurry: impl Future<Output = ()>) -> Report {
+        let Proxy { data, admin, app_ready_path, linger, shared, .. } = self;
+        let mut clients = Clients::new(data, shared.clone());
+        let mut admin_task = JoinSet::new();
+        admin_task.spawn(admin::serve(admin, shared.clone(), app_ready_path));
+        let mut watch = JoinSet::new();
+        watch.spawn({
+            let shared = shared.clone();
+            async move {
+                shared.ending.cancelled().await;
+                shared.watch_listener_close().await;
+            }
+        });
+
+        clients.accept_until(stop).await;
+        shared.journal.phase(ProxyPhase::Sigterm, shared.clock.now());
+        shared.ending.cancel();
+        let deadline = Instant::now() + DRAIN_LIMIT;
+        let limit = async {
+            let _ = tokio::time::timeout_at(deadline, hurry).await;
+        };
+        clients.drain(limit, linger).await;
+        watch.shutdown().await;
+
+        shared.journal.phase_at(ProxyPhase::LastConnection, clients.last_accepted);
+        shared.journal.phase_at(ProxyPhase::LastRequest, shared.journal.last_request());
+        shared.journal.phase(ProxyPhase::Exit, shared.clock.now());
+        shared.journal.close();
+        if timeout(HAND_OVER_LIMIT, admin_task.join_next()).await.is_err() {
+            tracing::warn!("the reader of the rows did not take them all in time");
+        }
+        admin_task.shutdown().await;
+        Report { connections: clients.accepted, counts: shared.journal.counts() }
+    }
+}
+
+/// The data port and the connections on it.
+struct Clients {
+    listener: TcpListener,
+    shared: Arc<Shared>,
+    connections: JoinSet<()>,
+    accepted: u64,
+    last_accepted: Option<Stamp>,
+}
+
+impl Clients {
+    fn new(listener: TcpListener, shared: Arc<Shared>) -> Self {
+        Self { listener, shared, connections: JoinSet::new(), accepted: 0, last_accepted: None }
+    }
+
+    /// Accepts and relays until `until` is ready.
+    async fn accept_until(&mut self, until: impl Future<Output = ()>) {
+        let mut until = pin!(until);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut until => return,
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, peer)) => self.relay(stream, peer),
+                    Err(error) => {
+                        tracing::warn!(%error, "accepting a connection failed");
+                        tokio::time::sleep(admin::ACCEPT_PAUSE).await;
+                    }
+                },
+                Some(ended) = self.connections.join_next() => reap(ended),
+            }
+        }
+    }
+
+    fn relay(&mut self, stream: TcpStream, peer: SocketAddr) {
+        let at = self.shared.clock.now();
+        let conn = self.accepted;
+        self.accepted += 1;
+        self.last_accepted = Some(at);
+        self.connections.spawn(h1::serve(Accepted { stream, peer, at, conn }, self.shared.clone()));
+    }
+
+    /// Goes on until the app is gone and the requests in flight are done, then a
+    /// little longer, so that late connections are seen; `limit` ends it at once.
+    async fn drain(&mut self, limit: impl Future<Output = ()>, linger: Duration) {
+        let shared = self.shared.clone();
+        let mut drained = None;
+        let steps = async {
+            while !(shared.app.is_closed() && shared.in_flight.count() == 0) {
+                tokio::time::sleep(DRAIN_INTERVAL).await;
+            }
+            drained = Some(shared.clock.now());
+            tokio::time::sleep(linger).await;
+        };
+        self.accept_until(async {
+            tokio::select! {
+                () = steps => {}
+                () = limit => {}
+            }
+        })
+        .await;
+        // What the kernel has queued was accepted in the client's eyes: it gets its row and its reset.
+        while let Some(Ok((stream, peer))) = self.listener.accept().now_or_never() {
+            self.relay(stream, peer);
+        }
+        tokio::time::sleep(LAST_WORDS).await;
+        // Whatever is still there is reset, its requests recorded as cancelled.
+        self.connections.shutdown().await;
+        self.shared.journal.phase(ProxyPhase::Drained, drained.unwrap_or_else(|| self.shared.clock.now()));
+    }
+}
+
+/// Looks at a task that ended: relays do not fail, so anything but an abort is a defect.
+fn reap(ended: Result<(), JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        tracing::error!(%error, "a connection's task panicked");
+    }
+}
+
+fn listen(role: &'static str, address: SocketAddr) -> Result<(TcpListener, SocketAddr), ProxyError> {
+    let bind = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        let listener = socket.listen(BACKLOG)?;
+        let bound = listener.local_addr()?;
+        Ok((listener, bound))
+    };
+    bind().map_err(|source| ProxyError::Listen { role, address, source })
+}

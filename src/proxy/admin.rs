@@ -1,0 +1,275 @@
+//! The admin port: health, readiness, clock, preStop hook, metrics, row stream.
+//!
+//! A small HTTP/1.1 server of its own, because the row stream must know which
+//! rows the socket took and which it must keep for the next reader. It never
+//! answers the data port's clients.
+
+use std::fmt::Write as _;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use httparse::Status;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use super::{Shared, app, reap};
+use crate::record::ServedEnd;
+use crate::record::wire::{CLOCK_PATH, ClockAnswer, PRE_STOP_PATH, ProxyLine, ROWS_PATH};
+
+/// How long a recorded row may wait before it is sent to the reader.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
+/// The largest request head, in bytes.
+const MAX_HEAD_BYTES: usize = 16 * 1024;
+/// How long to wait after an accept that failed, so that a lack of descriptors is no busy loop.
+pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+/// Serves the admin port until the journal is closed and its reader has the end.
+pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, ready_path: Option<Arc<str>>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    let connection = Connection { stream, shared: shared.clone(), ready_path: ready_path.clone() };
+                    connections.spawn(async move {
+                        if let Err(error) = connection.serve().await {
+                            tracing::debug!(%error, "an admin connection ended");
+                        }
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "accepting on the admin port failed");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            },
+            Some(ended) = connections.join_next() => reap(ended),
+            () = shared.journal.closed() => break,
+        }
+    }
+    while let Some(ended) = connections.join_next().await {
+        reap(ended);
+    }
+}
+
+struct Connection {
+    stream: TcpStream,
+    shared: Arc<Shared>,
+    ready_path: Option<Arc<str>>,
+}
+
+/// What a request asks for.
+struct Request {
+    method: Method,
+    path: String,
+    keep_alive: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Method {
+    Get,
+    Head,
+    Other,
+}
+
+/// An answer that is known as a whole.
+struct Answer {
+    status: &'static str,
+    content_type: &'static str,
+    body: String,
+}
+
+impl Answer {
+    fn text(status: &'static str, body: impl Into<String>) -> Self {
+        Self { status, content_type: "text/plain", body: body.into() }
+    }
+}
+
+impl Connection {
+    async fn serve(mut self) -> io::Result<()> {
+        self.stream.set_nodelay(true)?;
+        let mut buf = BytesMut::new();
+        loop {
+            let request = tokio::select! {
+                request = next_request(&mut self.stream, &mut buf) => request?,
+                () = self.shared.journal.closed() => return Ok(()),
+            };
+            let Some(request) = request else { return Ok(()) };
+            if request.path == ROWS_PATH && request.method == Method::Get {
+                let shared = self.shared.clone();
+                if let Some(reader) = shared.journal.reader() {
+                    return send_rows(&mut self.stream, &shared, &reader).await;
+                }
+            }
+            let answer = self.answer(&request).await?;
+            let connection = if request.keep_alive { "keep-alive" } else { "close" };
+            let mut text = format!(
+                "HTTP/1.1 {}\r\ncontent-type: {}\r\ncontent-length: {}\r\nconnection: {connection}\r\n\r\n",
+                answer.status,
+                answer.content_type,
+                answer.body.len(),
+            );
+            if request.method != Method::Head {
+                text.push_str(&answer.body);
+            }
+            self.stream.write_all(text.as_bytes()).await?;
+            if !request.keep_alive {
+                return self.stream.shutdown().await;
+            }
+        }
+    }
+
+    async fn answer(&self, request: &Request) -> io::Result<Answer> {
+        if request.method == Method::Other {
+            return Ok(Answer::text("405 Method Not Allowed", "only GET and HEAD\n"));
+        }
+        Ok(match request.path.as_str() {
+            "/healthz" => Answer::text("200 OK", "ok\n"),
+            "/readyz" => match app::is_ready(self.shared.upstream, self.ready_path.as_deref()).await {
+                true => Answer::text("200 OK", "ok\n"),
+                false => Answer::text("503 Service Unavailable", "the app is not ready\n"),
+            },
+            CLOCK_PATH => Answer {
+                status: "200 OK",
+                content_type: "application/json",
+                body: serde_json::to_string(&ClockAnswer { now_ns: self.shared.clock.now() })?,
+            },
+            PRE_STOP_PATH => {
+                self.shared.pre_stop();
+                Answer::text("200 OK", "ok\n")
+            }
+            ROWS_PATH => Answer::text("409 Conflict", "the rows have a reader already\n"),
+            "/metrics" => Answer {
+                status: "200 OK",
+                content_type: "text/plain; version=0.0.4",
+                body: metrics(&self.shared),
+            },
+            _ => Answer::text("404 Not Found", "no such path\n"),
+        })
+    }
+}
+
+/// Reads the next request; `None` if the client closed between requests.
+async fn next_request(stream: &mut TcpStream, buf: &mut BytesMut) -> io::Result<Option<Request>> {
+    let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
+    loop {
+        let mut headers = [httparse::EMPTY_HEADER; 64];
+        let mut request = httparse::Request::new(&mut headers);
+        match request.parse(buf) {
+            Ok(Status::Complete(len)) => {
+                let has = |name: &str, value: &str| {
+                    request.headers.iter().any(|header| {
+                        header.name.eq_ignore_ascii_case(name)
+                            && header.value.eq_ignore_ascii_case(value.as_bytes())
+                    })
+                };
+                let method = match request.method {
+                    Some("GET") => Method::Get,
+                    Some("HEAD") => Method::Head,
+                    _ => Method::Other,
+                };
+                // A request with a body would be read as the next one: close after it.
+                let keep_alive =
+                    request.version == Some(1) && method != Method::Other && !has("connection", "close");
+                let target = request.path.unwrap_or_default();
+                let path = target.split_once('?').map_or(target, |(path, _)| path).to_owned();
+                let _ = buf.split_to(len);
+                return Ok(Some(Request { method, path, keep_alive }));
+            }
+            Ok(Status::Partial) if buf.len() < MAX_HEAD_BYTES => {}
+            Ok(Status::Partial) => return Err(invalid("request head too large")),
+            Err(error) => return Err(invalid(&error.to_string())),
+        }
+        if stream.read_buf(buf).await? == 0 {
+            return Ok(None);
+        }
+    }
+}
+
+/// Sends rows as they come, until the journal is closed or the reader goes away.
+async fn send_rows(
+    stream: &mut TcpStream,
+    shared: &Shared,
+    reader: &super::journal::Reader<'_>,
+) -> io::Result<()> {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\n\
+                transfer-encoding: chunked\r\nconnection: close\r\n\r\n";
+    stream.write_all(head.as_bytes()).await?;
+    let hello = ProxyLine::Hello { source: shared.pod.to_string(), pod: shared.pod.to_string() };
+    stream.write_all(&chunk([hello])?).await?;
+    loop {
+        let batch = reader.take();
+        if !batch.is_empty() {
+            let written = match chunk(batch.lines()) {
+                Ok(chunk) => stream.write_all(&chunk).await,
+                Err(error) => Err(error.into()),
+            };
+            if let Err(error) = written {
+                reader.give_back(batch);
+                return Err(error);
+            }
+            reader.sent(&batch);
+            if batch.end.is_some() {
+                break;
+            }
+            if batch.is_full() {
+                continue;
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(FLUSH_INTERVAL) => {}
+            () = shared.journal.closed() => {}
+            gone = gone(stream) => return gone,
+        }
+    }
+    stream.write_all(b"0\r\n\r\n").await?;
+    stream.shutdown().await?;
+    // The process exits next: wait until the reader has it all, which it says by closing.
+    gone(stream).await
+}
+
+/// Waits until the other side closes.
+async fn gone(stream: &mut TcpStream) -> io::Result<()> {
+    let mut ignored = [0; 64];
+    while stream.read(&mut ignored).await? > 0 {}
+    Ok(())
+}
+
+/// Lines of the row stream as one HTTP chunk.
+fn chunk(lines: impl IntoIterator<Item = ProxyLine>) -> serde_json::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    for line in lines {
+        serde_json::to_writer(&mut text, &line)?;
+        text.push(b'\n');
+    }
+    let mut chunk = format!("{:x}\r\n", text.len()).into_bytes();
+    chunk.append(&mut text);
+    chunk.extend_from_slice(b"\r\n");
+    Ok(chunk)
+}
+
+/// The counts in Prometheus' text format.
+fn metrics(shared: &Shared) -> String {
+    let counts = shared.journal.counts();
+    let mut text = String::from("# TYPE rolldrop_proxy_requests_total counter\n");
+    for (end, count) in ServedEnd::ALL.iter().zip(counts.by_end) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "rolldrop_proxy_requests_total{{end=\"{}\"}} {count}", end.as_str());
+    }
+    let phase = counts.phase.map_or("serving", |phase| phase.as_str());
+    let _ = write!(
+        text,
+        "# TYPE rolldrop_proxy_rejected_total counter\nrolldrop_proxy_rejected_total {}\n\
+         # TYPE rolldrop_proxy_rows_handed_over_total counter\nrolldrop_proxy_rows_handed_over_total {}\n\
+         # TYPE rolldrop_proxy_rows_dropped_total counter\nrolldrop_proxy_rows_dropped_total {}\n\
+         # TYPE rolldrop_proxy_in_flight gauge\nrolldrop_proxy_in_flight {}\n\
+         # TYPE rolldrop_proxy_phase gauge\nrolldrop_proxy_phase{{phase=\"{phase}\"}} 1\n",
+        counts.rejected,
+        counts.handed_over,
+        counts.dropped,
+        shared.in_flight.count(),
+    );
+    text
+}

@@ -1,0 +1,104 @@
+//! The app beside the proxy: does its listener stand, is it ready?
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::Shared;
+use crate::record::ServedEnd;
+use crate::record::event::ProxyPhase;
+
+/// How often the app's listener is looked at while the pod ends.
+const PROBE_INTERVAL: Duration = Duration::from_millis(5);
+/// How long the app may take to show that it is ready.
+const READY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Not seen listening yet is 0, the default.
+const OPEN: u8 = 1;
+const CLOSED: u8 = 2;
+
+/// What is known of the app's listener.
+#[derive(Debug, Default)]
+pub(super) struct AppListener(AtomicU8);
+
+impl AppListener {
+    /// A connection was accepted.
+    pub(super) fn accepts(&self) {
+        // Only read on the hot path, so that the cache line stays shared.
+        if self.0.load(Ordering::Relaxed) != OPEN {
+            self.0.store(OPEN, Ordering::Relaxed);
+        }
+    }
+
+    /// A connection was refused; answers whether that is news. An app that has
+    /// never been seen listening may still be starting.
+    fn refuses(&self) -> bool {
+        self.0.compare_exchange(OPEN, CLOSED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// The pod ends and a connection was refused; answers whether that is news.
+    fn refuses_at_end(&self) -> bool {
+        self.0.swap(CLOSED, Ordering::Relaxed) != CLOSED
+    }
+
+    /// Whether the listener is known to be closed.
+    pub(super) fn is_closed(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == CLOSED
+    }
+}
+
+impl Shared {
+    /// How a request ends for which the app could not be connected to.
+    pub(super) fn connect_failed(&self, error: &io::Error) -> ServedEnd {
+        match error.kind() {
+            ErrorKind::ConnectionRefused => {
+                if self.app.refuses() {
+                    self.journal.phase(ProxyPhase::ListenerClosed, self.clock.now());
+                }
+                ServedEnd::UpstreamRefused
+            }
+            ErrorKind::ConnectionReset => ServedEnd::UpstreamReset,
+            _ => {
+                tracing::warn!(%error, upstream = %self.upstream, "connecting to the app failed");
+                ServedEnd::Cancelled
+            }
+        }
+    }
+
+    /// Looks at the app's listener until it refuses, and records when. Sends no byte.
+    pub(super) async fn watch_listener_close(&self) {
+        while !self.app.is_closed() {
+            // A connect that hangs is dropped by its own timeout; the listener still stands.
+            let probed = timeout(READY_TIMEOUT, TcpStream::connect(self.upstream)).await;
+            if let Ok(Err(error)) = probed
+                && error.kind() == ErrorKind::ConnectionRefused
+            {
+                if self.app.refuses_at_end() {
+                    self.journal.phase(ProxyPhase::ListenerClosed, self.clock.now());
+                }
+                return;
+            }
+            tokio::time::sleep(PROBE_INTERVAL).await;
+        }
+    }
+}
+
+/// Whether the app is ready: its listener accepts and, if a path is given,
+/// answers a GET of it with a status of 200 to 399, as a readiness probe asks for.
+pub(super) async fn is_ready(app: SocketAddr, path: Option<&str>) -> bool {
+    let probe = async {
+        let mut stream = TcpStream::connect(app).await?;
+        let Some(path) = path else { return Ok(true) };
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {app}\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut status_line = [0; "HTTP/1.1 200".len()];
+        stream.read_exact(&mut status_line).await?;
+        Ok::<_, io::Error>(status_line.starts_with(b"HTTP/1.") && matches!(status_line[9], b'2' | b'3'))
+    };
+    matches!(timeout(READY_TIMEOUT, probe).await, Ok(Ok(true)))
+}

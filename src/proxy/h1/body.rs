@@ -1,0 +1,189 @@
+//! Where a message body ends, found without changing or copying a byte.
+//!
+//! A [`Body`] looks at the bytes as they pass and says how many of them still
+//! belong to the message; the caller passes them on as they are, chunk sizes,
+//! extensions and trailers included.
+
+/// The framing of a message body (RFC 9112, section 6.3), and how far it has come.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Body {
+    /// So many bytes are left.
+    Length(u64),
+    /// Chunked transfer coding.
+    Chunked(Chunked),
+    /// Everything until the sender closes: an unframed response, or a tunnel.
+    UntilClose,
+}
+
+/// A chunked body that breaks the grammar, so that its end cannot be known.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct BadChunk;
+
+impl Body {
+    /// No body at all.
+    pub(super) const NONE: Body = Body::Length(0);
+
+    /// A chunked body at its first byte.
+    pub(super) const CHUNKED: Body = Body::Chunked(Chunked::Size { value: 0, digits: 0 });
+
+    /// Whether every byte of the body has passed.
+    pub(super) fn is_done(&self) -> bool {
+        matches!(self, Body::Length(0) | Body::Chunked(Chunked::Done))
+    }
+
+    /// Passes over the beginning of `bytes` and answers how many of them belong to the body.
+    pub(super) fn take(&mut self, bytes: &[u8]) -> Result<usize, BadChunk> {
+        match self {
+            Body::Length(left) => {
+                let taken = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
+                *left -= taken as u64;
+                Ok(taken)
+            }
+            Body::Chunked(chunked) => chunked.take(bytes),
+            Body::UntilClose => Ok(bytes.len()),
+        }
+    }
+}
+
+/// A place in the grammar of RFC 9112, section 7.1. Lines must end in CRLF: a
+/// receiver that takes a bare LF for a line end can disagree with the next one
+/// about where the body ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Chunked {
+    /// Among the digits of a chunk size.
+    Size { value: u64, digits: u8 },
+    /// In a chunk extension.
+    Extension { size: u64 },
+    /// Before the LF that ends a size line.
+    SizeLf { size: u64 },
+    /// Within chunk data.
+    Data { left: u64 },
+    /// Before the CR after chunk data.
+    DataCr,
+    /// Before the LF after chunk data.
+    DataLf,
+    /// At the first byte of a trailer line or of the empty last line.
+    LineStart,
+    /// Within a trailer line.
+    Trailer,
+    /// Before the LF that ends a trailer line.
+    TrailerLf,
+    /// Before the LF that ends the message.
+    LastLf,
+    /// Behind the message.
+    Done,
+}
+
+impl Chunked {
+    fn take(&mut self, bytes: &[u8]) -> Result<usize, BadChunk> {
+        let mut at = 0;
+        while at < bytes.len() && *self != Chunked::Done {
+            if let Chunked::Data { left } = self {
+                let rest = bytes.len() - at;
+                let taken = usize::try_from(*left).map_or(rest, |left| left.min(rest));
+                *left -= taken as u64;
+                at += taken;
+                if *left == 0 {
+                    *self = Chunked::DataCr;
+                }
+            } else {
+                *self = self.after(bytes[at])?;
+                at += 1;
+            }
+        }
+        Ok(at)
+    }
+
+    /// The place after one byte that is not chunk data.
+    fn after(self, byte: u8) -> Result<Chunked, BadChunk> {
+        Ok(match (self, byte) {
+            (Chunked::Size { value, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') if digits < 16 => {
+                let digit = char::from(byte).to_digit(16).ok_or(BadChunk)?;
+                Chunked::Size { value: value << 4 | u64::from(digit), digits: digits + 1 }
+            }
+            (Chunked::Size { value, digits: 1.. }, b'\r') => Chunked::SizeLf { size: value },
+            (Chunked::Size { value, digits: 1.. }, b';' | b' ' | b'\t') => Chunked::Extension { size: value },
+            (Chunked::Extension { size }, b'\r') => Chunked::SizeLf { size },
+            (Chunked::Extension { .. }, b'\n') => return Err(BadChunk),
+            (Chunked::Extension { size }, _) => Chunked::Extension { size },
+            (Chunked::SizeLf { size: 0 }, b'\n') => Chunked::LineStart,
+            (Chunked::SizeLf { size }, b'\n') => Chunked::Data { left: size },
+            (Chunked::DataCr, b'\r') => Chunked::DataLf,
+            (Chunked::DataLf, b'\n') => Chunked::Size { value: 0, digits: 0 },
+            (Chunked::LineStart, b'\r') => Chunked::LastLf,
+            (Chunked::Trailer, b'\r') => Chunked::TrailerLf,
+            (Chunked::LineStart | Chunked::Trailer, b'\n') => return Err(BadChunk),
+            (Chunked::LineStart | Chunked::Trailer, _) => Chunked::Trailer,
+            (Chunked::TrailerLf, b'\n') => Chunked::LineStart,
+            (Chunked::LastLf, b'\n') => Chunked::Done,
+            _ => return Err(BadChunk),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MESSAGE: &[u8] =
+        b"5\r\nhello\r\n00A;name=\"v\"\r\n0123456789\r\n0\r\nx-sum: 1\r\n\r\nGET / HTTP/1.1\r\n";
+    const LENGTH: usize = MESSAGE.len() - b"GET / HTTP/1.1\r\n".len();
+
+    proptest! {
+        #[test]
+        fn a_chunked_body_ends_at_the_same_byte_however_it_arrives(cuts in prop::collection::vec(0..MESSAGE.len(), 0..8)) {
+            let mut cuts = cuts;
+            cuts.sort_unstable();
+            cuts.push(MESSAGE.len());
+            let mut body = Body::CHUNKED;
+            let (mut taken, mut from) = (0, 0);
+            for cut in cuts {
+                taken += body.take(&MESSAGE[from..cut]).unwrap();
+                from = cut;
+            }
+            prop_assert_eq!(taken, LENGTH);
+            prop_assert!(body.is_done());
+        }
+
+        #[test]
+        fn any_bytes_are_taken_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+            let mut body = Body::CHUNKED;
+            if let Ok(taken) = body.take(&bytes) {
+                prop_assert!(taken <= bytes.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_chunked_body_that_breaks_the_grammar_is_refused() {
+        for bad in [
+            "\r\n",
+            "g\r\n",
+            "5\nhello",
+            "5\r\nhello0",
+            "5\r\nhello\n0",
+            "0x5\r\n",
+            "-1\r\n",
+            "+1\r\n",
+            "5;a\nhello",
+            "11111111111111111\r\n",
+            "0\r\n\n",
+            "0\r\nx: 1\n\r\n",
+            "5\rx",
+        ] {
+            let mut body = Body::CHUNKED;
+            assert_eq!(body.take(bad.as_bytes()), Err(BadChunk), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_length_ends_at_its_last_byte() {
+        let mut body = Body::Length(5);
+        assert_eq!(body.take(b"hel"), Ok(3));
+        assert!(!body.is_done());
+        assert_eq!(body.take(b"loGET"), Ok(2));
+        assert!(body.is_done());
+    }
+}

@@ -1,0 +1,339 @@
+//! What a relay must know of a message head: how long it is, how its body is
+//! framed, and the request's id.
+//!
+//! Heads are read, never rewritten. A request whose end two readers could see
+//! at different places is refused, so that nothing can be smuggled past the record.
+
+use std::mem::MaybeUninit;
+use std::str;
+
+use bytes::BytesMut;
+use httparse::{Header, ParserConfig, Status};
+
+use super::body::Body;
+use crate::record::RequestId;
+use crate::record::row::ID_HEADER;
+
+/// The largest head that is passed on, in bytes.
+pub(super) const MAX_HEAD_BYTES: usize = 256 * 1024;
+/// The most header lines that are passed on in one head.
+const MAX_HEADERS: usize = 256;
+
+/// A request head at the beginning of a buffer.
+#[derive(Debug)]
+pub(super) struct RequestHead {
+    /// Its length in bytes.
+    pub(super) len: usize,
+    /// What follows it.
+    pub(super) body: Body,
+    /// The request's id, where the client sent a good one.
+    pub(super) id: Option<RequestId>,
+    /// Whether the method is HEAD, whose response has no body.
+    pub(super) is_head: bool,
+    /// Whether the client asks for another protocol on this connection.
+    pub(super) asks_upgrade: bool,
+}
+
+/// A response head at the beginning of a buffer.
+#[derive(Debug)]
+pub(super) struct ResponseHead {
+    /// Its length in bytes.
+    pub(super) len: usize,
+    /// What follows it.
+    pub(super) body: Body,
+    /// The status; `None` if what came is no HTTP/1 and goes on unread.
+    pub(super) status: Option<u16>,
+}
+
+impl RequestHead {
+    /// What a client sends after the connection has left HTTP.
+    pub(super) const TUNNEL: RequestHead =
+        RequestHead { len: 0, body: Body::UntilClose, id: None, is_head: false, asks_upgrade: false };
+}
+
+impl ResponseHead {
+    /// What an app sends that does not speak HTTP/1.
+    pub(super) const UNREADABLE: ResponseHead = ResponseHead { len: 0, body: Body::UntilClose, status: None };
+
+    /// Whether another head follows for the same request (1xx, except 101).
+    pub(super) fn is_interim(&self) -> bool {
+        self.status.is_some_and(|status| (100..200).contains(&status)) && !self.is_switch()
+    }
+
+    /// Whether the connection leaves HTTP with this head (101).
+    pub(super) fn is_switch(&self) -> bool {
+        self.status == Some(101)
+    }
+
+    /// Whether closing is the proper end of this response.
+    pub(super) fn ends_by_close(&self) -> bool {
+        self.status.is_some() && self.body == Body::UntilClose
+    }
+
+    /// Puts a header line behind the others, in the buffer that begins with this head.
+    pub(super) fn insert(&mut self, buf: &mut BytesMut, line: &[u8]) {
+        if self.status.is_none() {
+            return;
+        }
+        let blank_line = if buf[..self.len].ends_with(b"\r\n") { 2 } else { 1 };
+        buf.extend_from_slice(line);
+        buf[self.len - blank_line..].rotate_right(line.len());
+        self.len += line.len();
+    }
+}
+
+/// Why a request is answered by the proxy itself, and not passed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The head or the chunked body is no HTTP/1.
+    Malformed,
+    /// The end of the request cannot be told beyond doubt.
+    AmbiguousLength,
+    /// The head is larger than [`MAX_HEAD_BYTES`] or has more than [`MAX_HEADERS`] lines.
+    HeadTooLarge,
+    /// CONNECT: this is no forward proxy.
+    Connect,
+    /// A version other than HTTP/1.0 and HTTP/1.1.
+    Version,
+}
+
+impl Refusal {
+    /// The whole answer.
+    pub(super) const fn answer(self) -> &'static [u8] {
+        match self {
+            Refusal::Malformed => b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 28\r\n\r\nrolldrop: malformed request\n",
+            Refusal::AmbiguousLength => b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 35\r\n\r\nrolldrop: ambiguous request length\n",
+            Refusal::HeadTooLarge => b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 33\r\n\r\nrolldrop: request head too large\n",
+            Refusal::Connect => b"HTTP/1.1 501 Not Implemented\r\nconnection: close\r\ncontent-length: 35\r\n\r\nrolldrop: CONNECT is not supported\n",
+            Refusal::Version => b"HTTP/1.1 505 HTTP Version Not Supported\r\nconnection: close\r\ncontent-length: 35\r\n\r\nrolldrop: only HTTP/1 is supported\n",
+        }
+    }
+}
+
+/// A response that is no HTTP/1; its bytes are passed on unread.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Unreadable;
+
+/// Reads a request head; `None` if it is not complete yet.
+pub(super) fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead>, Refusal> {
+    let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+    let mut request = httparse::Request::new(&mut []);
+    let len = match request.parse_with_uninit_headers(bytes, &mut headers) {
+        Ok(Status::Complete(len)) => len,
+        Ok(Status::Partial) if bytes.len() < MAX_HEAD_BYTES => return Ok(None),
+        Ok(Status::Partial) | Err(httparse::Error::TooManyHeaders) => return Err(Refusal::HeadTooLarge),
+        Err(httparse::Error::Version) => return Err(Refusal::Version),
+        Err(_) => return Err(Refusal::Malformed),
+    };
+    let method = request.method.unwrap_or_default();
+    if method == "CONNECT" {
+        return Err(Refusal::Connect);
+    }
+    let framing = Framing::of(request.headers);
+    let body = match framing {
+        Framing { bad: true, .. } => return Err(Refusal::AmbiguousLength),
+        Framing { coding: Coding::None, length, .. } => Body::Length(length.unwrap_or(0)),
+        Framing { coding: Coding::Chunked, length: None, .. } if request.version == Some(1) => Body::CHUNKED,
+        Framing { .. } => return Err(Refusal::AmbiguousLength),
+    };
+    Ok(Some(RequestHead {
+        len,
+        body,
+        id: framing.id.and_then(|id| str::from_utf8(id).ok()?.parse().ok()),
+        is_head: method == "HEAD",
+        asks_upgrade: framing.upgrade,
+    }))
+}
+
+/// Reads a response head; `None` if it is not complete yet. `to_head` says that
+/// it answers a HEAD request.
+pub(super) fn parse_response(bytes: &[u8], to_head: bool) -> Result<Option<ResponseHead>, Unreadable> {
+    let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+    let mut response = httparse::Response::new(&mut []);
+    // Apps may be sloppy: what a client can make of it is not the proxy's to decide.
+    let mut config = ParserConfig::default();
+    config
+        .allow_spaces_after_header_name_in_responses(true)
+        .allow_obsolete_multiline_headers_in_responses(true)
+        .allow_multiple_spaces_in_response_status_delimiters(true);
+    let len = match config.parse_response_with_uninit_headers(&mut response, bytes, &mut headers) {
+        Ok(Status::Complete(len)) => len,
+        Ok(Status::Partial) if bytes.len() < MAX_HEAD_BYTES => return Ok(None),
+        Ok(Status::Partial) | Err(_) => return Err(Unreadable),
+    };
+    let status = response.code.ok_or(Unreadable)?;
+    let framing = Framing::of(response.headers);
+    let body = match (status, framing) {
+        (101, _) => Body::UntilClose,
+        (100..200 | 204 | 304, _) => Body::NONE,
+        _ if to_head => Body::NONE,
+        (_, Framing { coding: Coding::Chunked, .. }) => Body::CHUNKED,
+        (_, Framing { coding: Coding::None, bad: false, length: Some(length), .. }) => Body::Length(length),
+        _ => Body::UntilClose,
+    };
+    Ok(Some(ResponseHead { len, body, status: Some(status) }))
+}
+
+/// What the headers say of the body, and what else is looked for in the same pass.
+#[derive(Default)]
+struct Framing<'a> {
+    coding: Coding,
+    length: Option<u64>,
+    /// A length that is no number, or several that differ.
+    bad: bool,
+    id: Option<&'a [u8]>,
+    upgrade: bool,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Coding {
+    #[default]
+    None,
+    /// `chunked` comes last, and only once.
+    Chunked,
+    Other,
+}
+
+impl<'a> Framing<'a> {
+    fn of(headers: &[Header<'a>]) -> Self {
+        let mut framing = Framing::default();
+        for header in headers {
+            let name = header.name;
+            if name.eq_ignore_ascii_case("content-length") {
+                let length = parse_length(header.value);
+                framing.bad |= length.is_none() || framing.length.is_some_and(|other| Some(other) != length);
+                framing.length = length;
+            } else if name.eq_ignore_ascii_case("transfer-encoding") {
+                framing.coding = framing.coding.then(header.value);
+            } else if name.eq_ignore_ascii_case(ID_HEADER) {
+                framing.id = Some(header.value);
+            } else if name.eq_ignore_ascii_case("upgrade") {
+                framing.upgrade = true;
+            }
+        }
+        framing
+    }
+}
+
+impl Coding {
+    /// The coding after one more `transfer-encoding` value.
+    fn then(self, value: &[u8]) -> Coding {
+        value.split(|&b| b == b',').fold(self, |coding, token| {
+            if coding != Coding::Chunked && token.trim_ascii().eq_ignore_ascii_case(b"chunked") {
+                Coding::Chunked
+            } else {
+                Coding::Other
+            }
+        })
+    }
+}
+
+/// A `content-length` value: digits only, since `u64` would also take a sign.
+fn parse_length(value: &[u8]) -> Option<u64> {
+    let value = value.trim_ascii();
+    if !value.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    str::from_utf8(value).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(head: &str) -> Result<Option<RequestHead>, Refusal> {
+        parse_request(head.as_bytes())
+    }
+
+    fn response_body(head: &str, to_head: bool) -> Body {
+        parse_response(head.as_bytes(), to_head).unwrap().unwrap().body
+    }
+
+    #[test]
+    fn a_request_head_gives_its_length_framing_and_id() {
+        let text = "POST /a HTTP/1.1\r\nHost: a\r\nRollDrop-ID: load-1-7\r\nContent-Length: 3\r\n\r\nabc";
+        let head = request(text).unwrap().unwrap();
+        assert_eq!(head.len, text.len() - 3);
+        assert_eq!(head.body, Body::Length(3));
+        assert_eq!(head.id.unwrap().to_string(), "load-1-7");
+        assert!(request(&text[..40]).unwrap().is_none());
+        assert!(request("GET / HTTP/1.1\r\nrolldrop-id: x\r\n\r\n").unwrap().unwrap().id.is_none());
+    }
+
+    #[test]
+    fn an_ambiguous_request_is_refused() {
+        for headers in [
+            "content-length: 5\r\ntransfer-encoding: chunked",
+            "content-length: 5\r\ncontent-length: 6",
+            "content-length: 5, 5",
+            "content-length: +5",
+            "content-length: -1",
+            "content-length: 0x5",
+            "content-length:",
+            "content-length: 99999999999999999999",
+            "transfer-encoding: gzip",
+            "transfer-encoding: chunked, gzip",
+            "transfer-encoding: chunked, chunked",
+            "transfer-encoding: chunked\r\ntransfer-encoding: identity",
+            "transfer-encoding: xchunked",
+            "transfer-encoding: \x0bchunked",
+        ] {
+            let refused = request(&format!("POST / HTTP/1.1\r\n{headers}\r\n\r\n"));
+            assert!(matches!(refused, Err(Refusal::AmbiguousLength | Refusal::Malformed)), "{headers:?}");
+        }
+        let old = request("POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n");
+        assert_eq!(old.unwrap_err(), Refusal::AmbiguousLength);
+        for head in [
+            "GET / HTTP/1.1\r\ncontent-length : 5\r\n\r\n",
+            "GET / HTTP/1.1\r\na: b\r\n c\r\n\r\n",
+            "GET / HTTP/1.1\r\na: b\rc\r\n\r\n",
+        ] {
+            assert_eq!(request(head).unwrap_err(), Refusal::Malformed, "{head:?}");
+        }
+        assert_eq!(request("CONNECT a:1 HTTP/1.1\r\n\r\n").unwrap_err(), Refusal::Connect);
+        assert_eq!(request("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap_err(), Refusal::Version);
+        let large = format!("GET / HTTP/1.1\r\na: {}", "b".repeat(MAX_HEAD_BYTES));
+        assert_eq!(request(&large).unwrap_err(), Refusal::HeadTooLarge);
+    }
+
+    #[test]
+    fn equal_lengths_and_stacked_codings_are_no_ambiguity() {
+        let twice = request("POST / HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 5\r\n\r\n");
+        assert_eq!(twice.unwrap().unwrap().body, Body::Length(5));
+        let stacked =
+            request("POST / HTTP/1.1\r\ntransfer-encoding: gzip\r\ntransfer-encoding: Chunked\r\n\r\n");
+        assert_eq!(stacked.unwrap().unwrap().body, Body::CHUNKED);
+    }
+
+    #[test]
+    fn a_response_is_framed_by_status_and_request() {
+        let five = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n";
+        assert_eq!(response_body(five, false), Body::Length(5));
+        assert_eq!(response_body(five, true), Body::NONE);
+        assert_eq!(
+            response_body("HTTP/1.1 304 Not Modified\r\ncontent-length: 5\r\n\r\n", false),
+            Body::NONE
+        );
+        assert_eq!(response_body("HTTP/1.1 100 Continue\r\n\r\n", false), Body::NONE);
+        assert_eq!(response_body("HTTP/1.1 101 Switching Protocols\r\n\r\n", false), Body::UntilClose);
+        assert_eq!(response_body("HTTP/1.0 200 OK\r\n\r\n", false), Body::UntilClose);
+        let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n";
+        assert_eq!(response_body(chunked, false), Body::CHUNKED);
+        assert_eq!(parse_response(b"SSH-2.0\r\n", false).unwrap_err(), Unreadable);
+    }
+
+    #[test]
+    fn every_refusal_announces_its_own_length() {
+        for refusal in [
+            Refusal::Malformed,
+            Refusal::AmbiguousLength,
+            Refusal::HeadTooLarge,
+            Refusal::Connect,
+            Refusal::Version,
+        ] {
+            let answer = refusal.answer();
+            let head = parse_response(answer, false).unwrap().unwrap();
+            assert_eq!(head.body, Body::Length((answer.len() - head.len) as u64), "{refusal:?}");
+        }
+    }
+}
