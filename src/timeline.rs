@@ -8,6 +8,7 @@ pub mod endpoints;
 pub mod pods;
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use clocks::{API_SERVER, Clocks};
 use endpoints::Endpoints;
@@ -71,7 +72,7 @@ pub struct HandOver {
 pub struct Timeline {
     /// run.json.
     pub info: RunInfo,
-    /// The schedule's zero.
+    /// When the counted part of the load began.
     pub origin: Stamp,
     /// When the load ended, or the last request where no event says so.
     pub load_ended: Stamp,
@@ -124,12 +125,17 @@ impl Timeline {
         });
 
         let mut endpoints = Endpoints::default();
-        let (mut started, mut ended, mut announced) = (None::<Stamp>, None::<Stamp>, None);
+        let (mut started, mut counted) = (None, None);
+        let (mut ended, mut announced) = (None::<Stamp>, None);
         let (mut gaps, mut machine, mut hand_overs, mut warnings) = (vec![], vec![], vec![], vec![]);
         for event in &events {
             let at = clocks.place(&event.source, event.at);
             match &event.kind {
-                EventKind::LoadStarted { .. } => started = Some(started.map_or(at, |t| t.min(at))),
+                EventKind::LoadStarted { warmup_s, .. } => {
+                    let warmup_s = Duration::from_secs_f64(warmup_s.max(0.0));
+                    started = Some(started.map_or(at, |t: Stamp| t.min(at)));
+                    counted = Some(counted.map_or(at + warmup_s, |t: Stamp| t.min(at + warmup_s)));
+                }
                 EventKind::LoadEnded { scheduled } => {
                     ended = Some(ended.map_or(at, |t| t.max(at)));
                     announced = Some(announced.unwrap_or(0) + scheduled);
@@ -146,11 +152,11 @@ impl Timeline {
                 _ => {}
             }
         }
-        let first_row = requests.first().map(|r| r.row.scheduled);
-        let origin = started.or(first_row).unwrap_or(info.started);
+        let load_started = started.or(requests.first().map(|r| r.row.scheduled)).unwrap_or(info.started);
+        let origin = counted.unwrap_or(load_started);
         let last_row = requests.iter().map(|r| r.row.end).max();
-        let load_ended = ended.or(last_row).unwrap_or(origin);
-        let (pods, ends) = pods::build(&events, &clocks, &endpoints, origin, load_ended);
+        let load_ended = ended.or(last_row).unwrap_or(load_started);
+        let (pods, ends) = pods::build(&events, &clocks, &endpoints, load_started, load_ended);
         let mut unsampled_clocks: Vec<String> = clocks.unsampled().map(str::to_owned).collect();
         if ends.iter().any(|e| !e.own && e.stages.deletion_seen.is_some()) && !clocks.knows(API_SERVER) {
             unsampled_clocks.push(API_SERVER.to_owned());
@@ -173,7 +179,7 @@ impl Timeline {
         }
     }
 
-    /// Seconds since the schedule's zero.
+    /// Seconds since the counted part of the load began.
     pub fn seconds(&self, at: Stamp) -> f64 {
         at.seconds_since(self.origin)
     }

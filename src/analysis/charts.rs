@@ -1,4 +1,4 @@
-//! The series behind the charts, in seconds since the schedule's zero.
+//! The series behind the charts, in seconds since the counted part of the load began.
 
 use super::Judged;
 use super::latency::Values;

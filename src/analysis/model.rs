@@ -334,7 +334,7 @@ pub struct Termination {
     pub disruption: Option<u32>,
     /// t0 latest minus t0 earliest, in seconds.
     pub t0_uncertainty_s: f64,
-    /// When t0 (latest) was, in seconds since the schedule's zero.
+    /// When t0 (latest) was, in seconds since the counted part of the load began.
     pub t0_s: f64,
     /// Stages, in seconds since t0 latest.
     pub timeline: BTreeMap<Stage, f64>,
@@ -517,18 +517,18 @@ pub struct ChartData {
     pub latency: LatencyHistograms,
     /// Requests by second of the run.
     pub seconds: Vec<Second>,
-    /// Length of the counted part as measured, in seconds since the schedule's zero.
+    /// Length of the counted part as measured, in seconds since the counted part of the load began.
     pub end_s: f64,
 }
 
 /// One dropped request, as the charts draw it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Drop {
-    /// Intended send time, in seconds since the schedule's zero.
+    /// Intended send time, in seconds since the counted part of the load began.
     pub scheduled_s: f64,
-    /// When it connected (or was sent, on a reused connection), in seconds since the schedule's zero.
+    /// When it connected (or was sent, on a reused connection), in seconds since the counted part of the load began.
     pub begun_s: f64,
-    /// When it ended, in seconds since the schedule's zero.
+    /// When it ended, in seconds since the counted part of the load began.
     pub ended_s: f64,
     /// Its outcome.
     pub outcome: Outcome,
@@ -545,7 +545,7 @@ pub struct Drop {
 pub struct LateArrival {
     /// Index into [`RunResult::terminations`].
     pub termination: usize,
-    /// When its connection was begun, in seconds since the schedule's zero.
+    /// When its connection was begun, in seconds since the counted part of the load began.
     pub begun_s: f64,
     /// Whether it opened a new connection.
     pub new_connection: bool,
@@ -574,7 +574,7 @@ pub struct LatencyBucket {
 /// What was scheduled in one second of the run, and what became of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Second {
-    /// The second's beginning, since the schedule's zero.
+    /// The second's beginning, since the counted part of the load began.
     pub at_s: f64,
     /// Requests answered with success.
     pub ok: u64,

@@ -134,7 +134,10 @@ impl Connection {
             CLOCK_PATH => Answer {
                 status: "200 OK",
                 content_type: "application/json",
-                body: serde_json::to_string(&ClockAnswer { now_ns: self.shared.clock.now() })?,
+                body: serde_json::to_string(&ClockAnswer {
+                    now_ns: self.shared.clock.now(),
+                    recorded: self.shared.journal.counts().recorded,
+                })?,
             },
             PRE_STOP_PATH => {
                 self.shared.pre_stop();

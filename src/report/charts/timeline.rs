@@ -158,7 +158,7 @@ fn draw_plots(canvas: &mut Canvas, series: &Series, full: Rect) -> Result<(), Ch
     for plot in [answered, dropped] {
         frame::x_axis(canvas, plot, &ticks, &x, None);
     }
-    frame::x_axis(canvas, latency, &ticks, &x, Some("seconds since the load began"));
+    frame::x_axis(canvas, latency, &ticks, &x, Some("seconds since the counted part of the load began"));
     Ok(())
 }
 
