@@ -58,7 +58,10 @@ pub fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("ROLLDROP_LOG").unwrap_or_else(|_| "warn".into()),
+            tracing_subscriber::EnvFilter::try_from_env("ROLLDROP_LOG").unwrap_or_else(|_| {
+                // A client's own log of refused calls: whoever made the call reports it.
+                "warn,kube_client=off,kube_runtime=error".into()
+            }),
         )
         .init();
     let result = match cli.command {

@@ -18,6 +18,7 @@ mod admin;
 mod app;
 mod h1;
 mod journal;
+mod listening;
 #[cfg(test)]
 mod tests;
 

@@ -30,8 +30,7 @@ pub(super) fn findings(
         .map_or(1, |u| super::stats::ceil_seconds(u).max(1));
     for (&cause, &n) in &requests.by_cause {
         let (why, remedy) = explain(cause, covering);
-        let of = requests.total - requests.not_sent - requests.cancelled;
-        let what = format!("{n} of {of} requests were dropped: {}", cause.as_str().replace('_', " "));
+        let what = format!("{n} {} dropped: {}", if n == 1 { "request was" } else { "requests were" }, cause.as_str());
         findings.push(finding(Severity::Error, what, why, &remedy));
     }
     if requests.ambiguous > 0 {
@@ -67,7 +66,7 @@ pub(super) fn findings(
                 Severity::Warning,
                 format!("pod {} was ended by SIGKILL (exit code 137)", t.pod),
                 "it had not finished when its grace period was over",
-                "terminationGracePeriodSeconds: longer than preStop plus the longest request",
+                "terminationGracePeriodSeconds above preStop plus the longest request",
             ));
         }
     }
@@ -110,7 +109,7 @@ fn finding(severity: Severity, what: String, why: &str, remedy: &str) -> Finding
 
 /// Why such drops happen, and what helps.
 fn explain(cause: Cause, covering_s: u64) -> (&'static str, String) {
-    let sleep = format!("lifecycle: {{preStop: {{sleep: {{seconds: {covering_s}}}}}}}");
+    let sleep = format!("give the app's container lifecycle: {{preStop: {{sleep: {{seconds: {covering_s}}}}}}}");
     match cause {
         Cause::RoutedToDeadPod => (
             "new connections still went to a pod whose listener was closed, because endpoints are withdrawn later than the app stops",
@@ -131,7 +130,7 @@ fn explain(cause: Cause, covering_s: u64) -> (&'static str, String) {
         ),
         Cause::StaleFlow => (
             "a connection-tracking entry led these connections to a pod that was long gone",
-            format!("{sleep}; fewer short connections"),
+            format!("fewer short connections; {sleep}"),
         ),
         Cause::NoReadyEndpoint => (
             "the Service had no endpoint that could take a request",
@@ -139,7 +138,7 @@ fn explain(cause: Cause, covering_s: u64) -> (&'static str, String) {
         ),
         Cause::NotReadyYet => (
             "a starting pod got traffic before it listened",
-            "readinessProbe: that fails until the app listens".into(),
+            "a readinessProbe that fails until the app listens".into(),
         ),
         Cause::GatewayError => (
             "a gateway status came back: a proxy in between, or the app itself, gave up on the request",

@@ -70,9 +70,10 @@ fn recommendation(
     }
     if n < needed {
         refused_because.push(format!(
-            "{n} of the {needed} terminations that cover {} of future ones at {} confidence were measured: {} more are needed",
-            percent(policy.coverage),
+            "{n} terminations speak for {} of future ones at {} confidence; {} takes {} more",
+            percent(stats::wilks_coverage(n, policy.confidence)),
             percent(policy.confidence),
+            percent(policy.coverage),
             needed - n
         ));
     }

@@ -34,7 +34,7 @@ pub(super) struct ProxyArgs {
     #[arg(long, value_name = "PATH")]
     app_ready_path: Option<String>,
     /// How long to go on accepting after the app is gone, so that late connections are recorded
-    #[arg(long, value_name = "D", default_value = "500ms", value_parser = parse_duration)]
+    #[arg(long, value_name = "D", default_value = "500ms", value_parser = super::parse_duration)]
     linger: Duration,
     /// Do not add the rolldrop-pod header to responses
     #[arg(long)]
@@ -103,10 +103,4 @@ fn say(report: Report) -> anyhow::Result<ExitCode> {
         report.connections,
     );
     Ok(ExitCode::SUCCESS)
-}
-
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no duration: write it as 500ms or 1s");
-    let duration: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
-    Duration::try_from(duration).map_err(|_| wrong())
 }

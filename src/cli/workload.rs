@@ -24,16 +24,16 @@ pub(super) struct WorkloadArgs {
     #[arg(long, value_name = "HABIT", value_enum, default_value_t = HabitArg::Exit)]
     on_sigterm: HabitArg,
     /// How long `drain` serves on after the signal
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = super::parse_duration)]
     drain_for: Duration,
     /// Delay before every answer
-    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::parse_duration)]
     response_time: Duration,
     /// Size of the body of `/` [default: a short text]
     #[arg(long, value_name = "N")]
     body_bytes: Option<usize>,
     /// How long after the start `/readyz` begins to succeed
-    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::parse_duration)]
     ready_after: Duration,
     /// Log what was done with each request, as JSON lines; `-` is stdout
     #[arg(long, value_name = "FILE")]
@@ -86,10 +86,4 @@ impl WorkloadArgs {
             Ok(ExitCode::SUCCESS)
         })
     }
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let span: jiff::SignedDuration =
-        text.parse().map_err(|_| "give a number with a unit, such as 500ms or 5s".to_owned())?;
-    span.try_into().map_err(|_| "must not be negative".to_owned())
 }

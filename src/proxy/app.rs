@@ -10,11 +10,12 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::Shared;
+use super::listening::listens;
 use crate::record::ServedEnd;
 use crate::record::event::ProxyPhase;
 
 /// How often the app's listener is looked at while the pod ends.
-const PROBE_INTERVAL: Duration = Duration::from_millis(5);
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 /// How long the app may take to show that it is ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -41,7 +42,7 @@ impl AppListener {
         self.0.compare_exchange(OPEN, CLOSED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// The pod ends and a connection was refused; answers whether that is news.
+    /// The pod ends and the listener is gone; answers whether that is news.
     fn refuses_at_end(&self) -> bool {
         self.0.swap(CLOSED, Ordering::Relaxed) != CLOSED
     }
@@ -70,20 +71,21 @@ impl Shared {
         }
     }
 
-    /// Looks at the app's listener until it refuses, and records when. Sends no byte.
+    /// Looks for the app's listener until it is gone, and records when. Where the
+    /// kernel's table cannot be read, only refused requests tell.
     pub(super) async fn watch_listener_close(&self) {
         while !self.app.is_closed() {
-            // A connect that hangs is dropped by its own timeout; the listener still stands.
-            let probed = timeout(READY_TIMEOUT, TcpStream::connect(self.upstream)).await;
-            if let Ok(Err(error)) = probed
-                && error.kind() == ErrorKind::ConnectionRefused
-            {
-                if self.app.refuses_at_end() {
-                    self.journal.phase(ProxyPhase::ListenerClosed, self.clock.now());
+            match listens(self.upstream) {
+                Some(true) => {}
+                Some(false) => {
+                    if self.app.refuses_at_end() {
+                        self.journal.phase(ProxyPhase::ListenerClosed, self.clock.now());
+                    }
+                    return;
                 }
-                return;
+                None => std::future::pending().await,
             }
-            tokio::time::sleep(PROBE_INTERVAL).await;
+            tokio::time::sleep(LOOK_INTERVAL).await;
         }
     }
 }

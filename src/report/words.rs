@@ -227,10 +227,10 @@ pub(super) const fn manner(mode: Mode) -> &'static str {
 
 /// What a recommendation says, in sentences.
 pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
-    let seen = counted(len(rec.terminations), "termination");
     let mut out = Vec::new();
     match rec.pre_stop_seconds {
         Some(sleep) => {
+            let seen = counted(len(rec.terminations), "termination");
             let grace = match rec.termination_grace_period_seconds {
                 Some(grace) => format!(" and terminationGracePeriodSeconds {grace}"),
                 None => String::new(),
@@ -245,21 +245,9 @@ pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
         None => {
             out.push("No recommendation from this run.".to_owned());
             out.extend(rec.refused_because.iter().map(|why| sentence(why)));
-            let needed = match rec.terminations_needed {
-                0 => String::new(),
-                n => format!("; {} takes {} more", percent(rec.coverage_asked), count(len(n))),
-            };
-            if rec.terminations > 0 {
-                out.push(format!(
-                    "At {} confidence, {seen} {} for {} of future ones{needed}.",
-                    percent(rec.confidence),
-                    either(len(rec.terminations), "speaks", "speak"),
-                    percent(rec.coverage)
-                ));
-            }
             if let Some(sleep) = rec.covers_all_seen_seconds {
                 out.push(format!(
-                    "A preStop sleep of {sleep} s would have covered every window seen (a fact, no recommendation)."
+                    "A preStop sleep of {sleep} s would have outlasted every window seen here: a fact, no recommendation."
                 ));
             }
         }

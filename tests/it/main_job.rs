@@ -26,8 +26,10 @@ fn waiting_before_sigterm_or_draining_in_the_app_drops_none_and_the_window_is_st
         for termination in &run.result.terminations {
             let window = termination.windows.first().expect("a window");
             assert!(window.upper_s.is_some(), "{}", run.finished);
-            assert!(window.late_arrivals > 0, "{}: no late arrival\n{}", termination.pod, run.finished);
         }
+        // A single window can be shorter than the distance of two arrivals; three are not.
+        let late: u64 = run.result.terminations.iter().map(|t| t.windows[0].late_arrivals).sum();
+        assert!(late > 0, "no late arrival\n{}", run.finished);
     }
 }
 
