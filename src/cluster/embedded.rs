@@ -2,11 +2,15 @@
 //!
 //! Everything runs in one process: [`store`] keeps the objects, [`registry`] gives them
 //! Kubernetes' semantics, [`api`] serves them over HTTP, [`controllers`] drive them, and
-//! per node an agent runs pods and a Service proxy routes to them. It shares no code with
-//! what measures it, the clock aside.
+//! per node an agent ([`node`]) runs pods and a Service proxy ([`service_proxy`]) routes to
+//! them. It shares no code with what measures it, the clock aside.
 
 pub mod address;
+pub mod api;
+mod bootstrap;
 pub mod config;
+pub mod controllers;
+pub mod descendants;
 mod duration;
 pub mod latency;
 pub mod node;
@@ -17,14 +21,20 @@ pub mod service_proxy;
 pub mod status;
 pub mod store;
 
+use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::record::Clock;
 pub use config::Config;
 use latency::Sampler;
+use node::NodeInfo;
 use registry::Registry;
 
 /// What every task of an embedded cluster works with. Clones share it all.
@@ -42,4 +52,164 @@ pub struct Shared {
     pub log_dir: Arc<PathBuf>,
     /// Cancelled when the cluster is to end.
     pub stop: CancellationToken,
+}
+
+/// An embedded cluster could not start, or not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum EmbeddedError {
+    /// A parameter cannot be honoured.
+    #[error(transparent)]
+    Config(#[from] config::ConfigError),
+    /// No addresses are left for one more cluster.
+    #[error("take a block of loopback addresses")]
+    Addresses(#[source] io::Error),
+    /// The log directory cannot be made.
+    #[error("create the log directory {}", path.display())]
+    LogDir {
+        /// The directory.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The API server's port cannot be opened.
+    #[error("listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The first objects cannot be created.
+    #[error("create the cluster's own objects")]
+    Bootstrap(#[source] status::Status),
+    /// The Service proxies failed.
+    #[error(transparent)]
+    ServiceProxy(#[from] service_proxy::ServiceProxyError),
+    /// A part of the cluster panicked; its message is in the log.
+    #[error("a part of the cluster ended unexpectedly")]
+    Ended,
+}
+
+/// Where an embedded cluster lives.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where logs of pods and of Service proxies go; made if need be.
+    pub log_dir: PathBuf,
+    /// Where the API server listens; port 0 for any.
+    pub listen: SocketAddr,
+    /// The program that runs for the image `rolldrop`.
+    pub own_binary: PathBuf,
+}
+
+/// A running embedded cluster. It ends when dropped, but only [`Embedded::stop`] waits for that.
+#[derive(Debug)]
+pub struct Embedded {
+    server: SocketAddr,
+    token: String,
+    stop: CancellationToken,
+    tasks: JoinSet<Result<(), EmbeddedError>>,
+}
+
+impl Embedded {
+    /// Starts a cluster in this process. When this returns, its API answers.
+    ///
+    /// # Errors
+    ///
+    /// A parameter that cannot be honoured, or what the machine refuses.
+    pub async fn start(config: Config, options: Options) -> Result<Self, EmbeddedError> {
+        config.validate()?;
+        std::fs::create_dir_all(&options.log_dir)
+            .map_err(|source| EmbeddedError::LogDir { path: options.log_dir.clone(), source })?;
+        let sampler = Sampler::random();
+        let addresses =
+            address::AddressBlock::claim(sampler.index(usize::from(u8::MAX))).map_err(EmbeddedError::Addresses)?;
+        let clock = Clock::start();
+        let registry = Registry::new(clock, addresses);
+        let nodes = bootstrap::create_objects(&registry, &config).map_err(EmbeddedError::Bootstrap)?;
+
+        let listening = |source| EmbeddedError::Listen { address: options.listen, source };
+        let listener = TcpListener::bind(options.listen).await.map_err(listening)?;
+        let server = listener.local_addr().map_err(listening)?;
+        let token = format!("{:032x}", rand::random::<u128>());
+
+        let stop = CancellationToken::new();
+        let shared = Shared {
+            registry,
+            config: Arc::new(config),
+            sampler,
+            clock,
+            log_dir: Arc::new(options.log_dir),
+            stop: stop.clone(),
+        };
+        let mut tasks = JoinSet::new();
+        {
+            let (shared, token) = (shared.clone(), token.clone());
+            tasks.spawn(async move {
+                api::serve(listener, shared, token).await;
+                Ok(())
+            });
+        }
+        for (index, name) in (0..).zip(&nodes) {
+            let node = NodeInfo {
+                name: name.clone(),
+                address: shared.registry.node_address(index),
+                own_binary: options.own_binary.clone(),
+            };
+            let shared = shared.clone();
+            tasks.spawn(async move {
+                node::run(shared, node).await;
+                Ok(())
+            });
+        }
+        {
+            let shared = shared.clone();
+            tasks.spawn(async move { Ok(service_proxy::run(shared, nodes).await?) });
+        }
+        tasks.spawn(async move {
+            controllers::run(shared).await;
+            Ok(())
+        });
+        Ok(Self { server, token, stop, tasks })
+    }
+
+    /// The API server's URL.
+    pub fn server(&self) -> String {
+        format!("http://{}", self.server)
+    }
+
+    /// A kubeconfig for this cluster. JSON is YAML, too.
+    pub fn kubeconfig(&self) -> String {
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "rolldrop", "cluster": {"server": self.server()}}],
+            "users": [{"name": "rolldrop", "user": {"token": self.token}}],
+            "contexts": [{
+                "name": "rolldrop",
+                "context": {"cluster": "rolldrop", "user": "rolldrop", "namespace": "default"},
+            }],
+            "current-context": "rolldrop",
+        });
+        format!("{config:#}\n")
+    }
+
+    /// Waits until a part of the cluster ends by itself, which none should.
+    pub async fn failure(&mut self) -> EmbeddedError {
+        match self.tasks.join_next().await {
+            Some(Ok(Err(error))) => error,
+            _ => EmbeddedError::Ended,
+        }
+    }
+
+    /// Ends the cluster: kills its pods and waits for its tasks.
+    pub async fn stop(mut self) {
+        self.stop.cancel();
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
 }

@@ -30,12 +30,13 @@ pub struct DeleteOptions {
 impl DeleteOptions {
     /// With this grace period, and only if the object still is the one with this uid.
     pub fn new(grace_period_seconds: i64, uid: &str) -> Self {
+        Self { grace_period_seconds: Some(grace_period_seconds), ..Self::of(uid) }
+    }
+
+    /// Only if the object still is the one with this uid.
+    pub fn of(uid: &str) -> Self {
         let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
-        Self {
-            grace_period_seconds: Some(grace_period_seconds),
-            preconditions: Some(preconditions),
-            propagation_policy: None,
-        }
+        Self { preconditions: Some(preconditions), ..Self::default() }
     }
 }
 

@@ -42,7 +42,11 @@ pub struct Patch {
 
 impl Patch {
     /// The object that this patch makes of `current`.
-    pub(super) fn apply(&self, resource: Resource, current: &Value) -> Result<Value, Status> {
+    ///
+    /// # Errors
+    ///
+    /// 400 for a patch that is wrong in itself, 422 for one that does not fit `current`.
+    pub fn apply(&self, resource: Resource, current: &Value) -> Result<Value, Status> {
         let mut object = current.clone();
         match self.kind {
             PatchKind::Json => {

@@ -1,0 +1,328 @@
+//! The verbs on objects and collections.
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, StatusCode, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+
+use super::super::Shared;
+use super::super::registry::{DeleteOptions, Deleted, Part, Patch, PatchKind, unknown_fields};
+use super::super::resource::Resource;
+use super::super::selector::Selection;
+use super::super::status::Status;
+use super::respond::{self, Answer};
+use super::route::{Query, Subresource};
+use super::watch;
+
+/// The largest request body, as in Kubernetes.
+const MAX_BODY_BYTES: usize = 3 * 1024 * 1024;
+
+/// Serves a request for all objects of a resource.
+pub(super) async fn collection(
+    request: Request<Incoming>,
+    shared: &Shared,
+    query: &Query,
+    resource: Resource,
+    namespace: Option<String>,
+) -> Result<Answer, Status> {
+    check_accept(&request)?;
+    let registry = &shared.registry;
+    let selection = Selection::parse(query.get("labelSelector"), query.get("fieldSelector"))?;
+    match *request.method() {
+        Method::GET if query.is_set("watch") => watch::answer(shared, query, resource, namespace.as_deref(), selection),
+        Method::GET => {
+            let list = registry.list(resource, namespace.as_deref(), &selection);
+            let answer = json!({
+                "kind": format!("{}List", resource.kind()),
+                "apiVersion": resource.api_version(),
+                "metadata": {"resourceVersion": list.version.to_string()},
+                "items": list.items,
+            });
+            Ok(respond::json(StatusCode::OK, &answer))
+        }
+        Method::POST => {
+            refuse_dry_run(query)?;
+            let namespace = match (namespace, resource.namespaced()) {
+                (Some(namespace), _) => namespace,
+                (None, false) => String::new(),
+                (None, true) => return Err(Status::method_not_allowed()),
+            };
+            let object = read_object(request).await?;
+            let warning = check_fields(query, resource, &object)?;
+            if resource == Resource::Pods {
+                tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_create)).await;
+            }
+            let created = registry.create(resource, &namespace, object)?;
+            Ok(with_warning(respond::json(StatusCode::CREATED, &*created), warning))
+        }
+        Method::DELETE => {
+            refuse_dry_run(query)?;
+            let options = read_delete_options(request, query).await?;
+            let mut items = Vec::new();
+            for object in registry.list(resource, namespace.as_deref(), &selection).items {
+                let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+                let name = object["metadata"]["name"].as_str().unwrap_or_default();
+                match delete(shared, resource, namespace, name, &options).await {
+                    Ok(deleted) => items.push(deleted.object().clone()),
+                    // Somebody else was quicker.
+                    Err(status) if status.code() == 404 => {}
+                    Err(status) => return Err(status),
+                }
+            }
+            let answer = json!({
+                "kind": format!("{}List", resource.kind()),
+                "apiVersion": resource.api_version(),
+                "metadata": {},
+                "items": items,
+            });
+            Ok(respond::json(StatusCode::OK, &answer))
+        }
+        _ => Err(Status::method_not_allowed()),
+    }
+}
+
+/// Serves a request for one object or a part of it.
+pub(super) async fn object(
+    request: Request<Incoming>,
+    shared: &Shared,
+    query: &Query,
+    resource: Resource,
+    namespace: &str,
+    name: &str,
+    subresource: &Subresource,
+) -> Result<Answer, Status> {
+    check_accept(&request)?;
+    let registry = &shared.registry;
+    let part = match subresource {
+        Subresource::Status => Part::Status,
+        Subresource::Scale => return scale(request, shared, query, resource, namespace, name).await,
+        _ => Part::Main,
+    };
+    let written = match *request.method() {
+        Method::GET if query.is_set("watch") => {
+            let only_this = Selection::field("metadata.name", name);
+            let namespace = resource.namespaced().then_some(namespace);
+            return watch::answer(shared, query, resource, namespace, only_this);
+        }
+        Method::GET => return Ok(respond::json(StatusCode::OK, &*registry.get(resource, namespace, name)?)),
+        Method::PUT => {
+            refuse_dry_run(query)?;
+            let object = read_object(request).await?;
+            let warning = check_fields(query, resource, &object)?;
+            let updated = match part {
+                Part::Main => registry.update(resource, namespace, name, object)?,
+                Part::Status => registry.update_status(resource, namespace, name, object)?,
+            };
+            with_warning(respond::json(StatusCode::OK, &*updated), warning)
+        }
+        Method::PATCH => {
+            refuse_dry_run(query)?;
+            let patch = read_patch(request).await?;
+            let warning = match patch.kind {
+                PatchKind::Apply => check_fields(query, resource, &patch.body)?,
+                _ => None,
+            };
+            let patched = registry.patch(resource, namespace, name, part, &patch)?;
+            with_warning(respond::json(StatusCode::OK, &*patched), warning)
+        }
+        Method::DELETE if part == Part::Main => {
+            refuse_dry_run(query)?;
+            let options = read_delete_options(request, query).await?;
+            respond_deleted(resource, &delete(shared, resource, namespace, name, &options).await?)
+        }
+        _ => return Err(Status::method_not_allowed()),
+    };
+    Ok(written)
+}
+
+async fn delete(
+    shared: &Shared,
+    resource: Resource,
+    namespace: &str,
+    name: &str,
+    options: &DeleteOptions,
+) -> Result<Deleted, Status> {
+    if resource == Resource::Pods {
+        tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_delete)).await;
+    }
+    shared.registry.delete(resource, namespace, name, options)
+}
+
+/// Pods, Services and what is still there answer with the object, all else with a success.
+fn respond_deleted(resource: Resource, deleted: &Deleted) -> Answer {
+    let object = deleted.object();
+    if matches!(deleted, Deleted::Terminating(_)) || matches!(resource, Resource::Pods | Resource::Services) {
+        return respond::json(StatusCode::OK, &**object);
+    }
+    let mut details = json!({
+        "name": object["metadata"]["name"],
+        "kind": resource.plural(),
+        "uid": object["metadata"]["uid"],
+    });
+    if !resource.group().is_empty() {
+        details["group"] = json!(resource.group());
+    }
+    let success = json!({
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Success",
+        "details": details,
+    });
+    respond::json(StatusCode::OK, &success)
+}
+
+/// The `scale` subresource: the replicas of a workload under one name for all kinds.
+async fn scale(
+    request: Request<Incoming>,
+    shared: &Shared,
+    query: &Query,
+    resource: Resource,
+    namespace: &str,
+    name: &str,
+) -> Result<Answer, Status> {
+    let current = shared.registry.get(resource, namespace, name)?;
+    let wanted = match *request.method() {
+        Method::GET => return Ok(respond::json(StatusCode::OK, &scale_of(&current))),
+        Method::PUT => {
+            refuse_dry_run(query)?;
+            read_object(request).await?
+        }
+        Method::PATCH => {
+            refuse_dry_run(query)?;
+            read_patch(request).await?.apply(resource, &scale_of(&current))?
+        }
+        _ => return Err(Status::method_not_allowed()),
+    };
+    let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(0);
+    let scaled = shared.registry.modify(resource, namespace, name, Part::Main, |object| {
+        object["spec"]["replicas"] = json!(replicas);
+    })?;
+    Ok(respond::json(StatusCode::OK, &scale_of(&scaled)))
+}
+
+fn scale_of(object: &Value) -> Value {
+    let labels = object["spec"]["selector"]["matchLabels"].as_object().into_iter().flatten();
+    let selector: Vec<_> =
+        labels.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
+    let metadata = &object["metadata"];
+    json!({
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"],
+            "creationTimestamp": metadata["creationTimestamp"],
+        },
+        "spec": {"replicas": object["spec"]["replicas"]},
+        "status": {
+            "replicas": object["status"]["replicas"].as_i64().unwrap_or(0),
+            "selector": selector.join(","),
+        },
+    })
+}
+
+/// Only JSON is spoken here; whoever takes nothing else is told so.
+fn check_accept(request: &Request<Incoming>) -> Result<(), Status> {
+    let Some(accept) = request.headers().get(header::ACCEPT) else { return Ok(()) };
+    let accept = accept.to_str().unwrap_or_default();
+    let json = |range: &str| {
+        matches!(range.split(';').next().unwrap_or_default().trim(), "application/json" | "application/*" | "*/*")
+    };
+    if accept.split(',').any(json) { Ok(()) } else { Err(Status::not_acceptable()) }
+}
+
+fn refuse_dry_run(query: &Query) -> Result<(), Status> {
+    if query.get("dryRun").is_empty() {
+        Ok(())
+    } else {
+        Err(Status::bad_request("dryRun is not supported by this cluster"))
+    }
+}
+
+/// What `fieldValidation` asks for: an error for unknown fields, a warning (the default), or nothing.
+fn check_fields(query: &Query, resource: Resource, object: &Value) -> Result<Option<HeaderValue>, Status> {
+    let validation = query.get("fieldValidation");
+    if validation == "Ignore" {
+        return Ok(None);
+    }
+    let unknown = unknown_fields(resource, object);
+    if unknown.is_empty() {
+        return Ok(None);
+    }
+    let list = unknown.iter().map(|field| format!("unknown field \"{field}\"")).collect::<Vec<_>>().join(", ");
+    if validation == "Strict" {
+        let kind = resource.kind();
+        let message =
+            format!("{kind} in version \"v1\" cannot be handled as a {kind}: strict decoding error: {list}");
+        return Err(Status::bad_request(message));
+    }
+    Ok(HeaderValue::from_str(&format!("299 - \"{}\"", list.replace('"', "\\\""))).ok())
+}
+
+fn with_warning(mut answer: Answer, warning: Option<HeaderValue>) -> Answer {
+    if let Some(warning) = warning {
+        answer.headers_mut().insert(header::WARNING, warning);
+    }
+    answer
+}
+
+fn content_type(request: &Request<Incoming>) -> String {
+    let value = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    value.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+async fn read_body(request: Request<Incoming>) -> Result<Bytes, Status> {
+    let body = Limited::new(request.into_body(), MAX_BODY_BYTES).collect().await;
+    body.map(http_body_util::Collected::to_bytes).map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            Status::too_large(MAX_BODY_BYTES)
+        } else {
+            Status::bad_request(format!("the body of the request did not arrive: {error}"))
+        }
+    })
+}
+
+async fn read_object(request: Request<Incoming>) -> Result<Value, Status> {
+    if !matches!(content_type(&request).as_str(), "" | "application/json") {
+        return Err(Status::unsupported_media_type("application/json"));
+    }
+    let body = read_body(request).await?;
+    serde_json::from_slice(&body)
+        .map_err(|error| Status::bad_request(format!("the object provided is unrecognized: {error}")))
+}
+
+async fn read_patch(request: Request<Incoming>) -> Result<Patch, Status> {
+    let accepted = "application/json-patch+json, application/merge-patch+json, \
+                    application/strategic-merge-patch+json, application/apply-patch+yaml";
+    let kind = PatchKind::from_content_type(&content_type(&request));
+    let kind = kind.ok_or_else(|| Status::unsupported_media_type(accepted))?;
+    let body = read_body(request).await?;
+    let bad = |error: &dyn std::fmt::Display| Status::bad_request(format!("the patch is unrecognized: {error}"));
+    let body = match kind {
+        PatchKind::Apply => serde_saphyr::from_slice(&body).map_err(|error| bad(&error))?,
+        _ => serde_json::from_slice(&body).map_err(|error| bad(&error))?,
+    };
+    Ok(Patch { kind, body })
+}
+
+/// Options come in the body or, for simple clients, as query parameters.
+async fn read_delete_options(request: Request<Incoming>, query: &Query) -> Result<DeleteOptions, Status> {
+    let body = read_body(request).await?;
+    let bad = |error: serde_json::Error| Status::bad_request(format!("invalid DeleteOptions: {error}"));
+    let mut options: DeleteOptions =
+        if body.is_empty() { DeleteOptions::default() } else { serde_json::from_slice(&body).map_err(bad)? };
+    let grace = query.get("gracePeriodSeconds");
+    if !grace.is_empty() {
+        let number = grace.parse().map_err(|_| Status::bad_request(format!("invalid gracePeriodSeconds: {grace:?}")))?;
+        options.grace_period_seconds = Some(number);
+    }
+    let policy = query.get("propagationPolicy");
+    if !policy.is_empty() {
+        options.propagation_policy = Some(serde_json::from_value(json!(policy)).map_err(bad)?);
+    }
+    Ok(options)
+}

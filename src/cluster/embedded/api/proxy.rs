@@ -1,0 +1,95 @@
+//! The pods' `proxy` subresource: an HTTP request to a port of a pod, through the API server.
+//!
+//! Both bodies stream, so either may last as long as the pod does.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use http::{HeaderName, Request, header};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::super::Shared;
+use super::super::resource::Resource;
+use super::super::status::Status;
+use super::respond::{Answer, BodyError};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Headers that belong to one connection, or to the API server alone.
+const NOT_FORWARDED: [HeaderName; 6] = [
+    header::AUTHORIZATION,
+    header::CONNECTION,
+    header::HOST,
+    header::TRANSFER_ENCODING,
+    header::TE,
+    header::UPGRADE,
+];
+
+/// Passes a request on to `path` at a pod, and its answer back.
+pub(super) async fn forward(
+    request: Request<Incoming>,
+    shared: &Shared,
+    namespace: &str,
+    name: &str,
+    port: Option<&str>,
+    path: &str,
+) -> Result<Answer, Status> {
+    let pod = shared.registry.get(Resource::Pods, namespace, name)?;
+    let ip: Ipv4Addr = pod["status"]["podIP"]
+        .as_str()
+        .and_then(|ip| ip.parse().ok())
+        .ok_or_else(|| Status::unavailable(format!("pod {name:?} has no address")))?;
+    let port = resolve_port(&pod, port)?;
+    let unreachable = |error: &dyn std::fmt::Display| {
+        Status::unavailable(format!("error trying to reach service: {ip}:{port}: {error}"))
+    };
+    let stream = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect((ip, port)))
+        .await
+        .map_err(|elapsed| unreachable(&elapsed))?
+        .map_err(|error| unreachable(&error))?;
+    stream.set_nodelay(true).map_err(|error| unreachable(&error))?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| unreachable(&error))?;
+    let connection = AbortOnDropHandle::new(tokio::spawn(connection));
+
+    let (mut parts, body) = request.into_parts();
+    let query = parts.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
+    parts.uri = format!("{path}{query}").parse().map_err(|_| Status::bad_request("the path is no URI"))?;
+    for header in &NOT_FORWARDED {
+        parts.headers.remove(header);
+    }
+    let host = format!("{ip}:{port}").parse().map_err(|_| Status::internal("an address is no header value"))?;
+    parts.headers.insert(header::HOST, host);
+
+    let answer = sender.send_request(Request::from_parts(parts, body)).await.map_err(|error| unreachable(&error))?;
+    let (mut parts, body) = answer.into_parts();
+    for header in &NOT_FORWARDED {
+        parts.headers.remove(header);
+    }
+    // The connection lives as long as the body that comes out of it.
+    let body = body.map_err(BodyError::from).map_frame(move |frame| {
+        let _ = &connection;
+        frame
+    });
+    Ok(Answer::from_parts(parts, body.boxed_unsync()))
+}
+
+/// A port by number or name; without either the pod's first one, or 80.
+fn resolve_port(pod: &Value, port: Option<&str>) -> Result<u16, Status> {
+    let mut ports = ["containers", "initContainers"]
+        .into_iter()
+        .flat_map(|list| pod["spec"][list].as_array().into_iter().flatten())
+        .flat_map(|container| container["ports"].as_array().into_iter().flatten());
+    let number = |port: &Value| port["containerPort"].as_u64().and_then(|port| u16::try_from(port).ok());
+    let found = match port.map(|port| (port, port.parse::<u16>())) {
+        None => Some(ports.next().and_then(number).unwrap_or(80)),
+        Some((_, Ok(port))) => Some(port),
+        Some((name, Err(_))) => ports.find(|port| port["name"] == name).and_then(number),
+    };
+    found.ok_or_else(|| Status::bad_request(format!("the pod has no port {:?}", port.unwrap_or_default())))
+}

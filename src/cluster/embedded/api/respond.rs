@@ -1,0 +1,47 @@
+//! Building answers.
+
+use bytes::Bytes;
+use http::{Response, StatusCode, header};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use serde::Serialize;
+
+use super::super::status::Status;
+
+/// An answer whose body may go on for as long as it likes.
+pub(super) type Answer = Response<UnsyncBoxBody<Bytes, BodyError>>;
+
+/// Why a body ended early: the reader learns only that it did.
+pub(super) type BodyError = Box<dyn std::error::Error + Send + Sync>;
+
+/// An answer in JSON.
+pub(super) fn json(code: StatusCode, value: &impl Serialize) -> Answer {
+    // Values and structures of strings and numbers always serialize.
+    let bytes = serde_json::to_vec(value).unwrap_or_default();
+    bytes_of(code, "application/json", bytes)
+}
+
+/// An answer that says what went wrong.
+pub(super) fn status(status: &Status) -> Answer {
+    let code = StatusCode::from_u16(status.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    json(code, &status.to_json())
+}
+
+/// A plain answer.
+pub(super) fn text(text: impl Into<Bytes>) -> Answer {
+    bytes_of(StatusCode::OK, "text/plain; charset=utf-8", text)
+}
+
+/// A whole body of some type.
+fn bytes_of(code: StatusCode, content_type: &'static str, bytes: impl Into<Bytes>) -> Answer {
+    let body = Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync();
+    streaming(code, content_type, body)
+}
+
+/// An answer with any body.
+pub(super) fn streaming(code: StatusCode, content_type: &'static str, body: UnsyncBoxBody<Bytes, BodyError>) -> Answer {
+    let mut answer = Response::new(body);
+    *answer.status_mut() = code;
+    answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(content_type));
+    answer
+}

@@ -1,0 +1,190 @@
+//! Paths and query parameters of the API.
+
+use http::Uri;
+
+use super::super::resource::Resource;
+
+/// What a path names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    /// Something that never changes.
+    Document(Document),
+    /// All objects of a resource, in one namespace or in all.
+    Collection { resource: Resource, namespace: Option<String> },
+    /// One object, or a part of it.
+    Object { resource: Resource, namespace: String, name: String, subresource: Subresource },
+}
+
+/// Paths about the API itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Document {
+    /// `/version`
+    Version,
+    /// `/healthz` and its successors
+    Health,
+    /// `/api`
+    CoreVersions,
+    /// `/apis`
+    Groups,
+    /// `/apis/GROUP`
+    Group(&'static str),
+    /// `/api/v1` and `/apis/GROUP/v1`
+    Resources(&'static str),
+}
+
+/// A part of an object with its own path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Subresource {
+    /// The object itself.
+    None,
+    Status,
+    Scale,
+    /// A pod's output.
+    Log,
+    /// A port of a pod: where to, and the path there with its leading slash.
+    Proxy { port: Option<String>, path: String },
+}
+
+impl Route {
+    /// Reads a path; `None` when it names nothing.
+    pub(super) fn of(path: &str) -> Option<Self> {
+        let whole = path.strip_prefix('/')?;
+        let document = match whole.trim_end_matches('/') {
+            "version" => Some(Document::Version),
+            "healthz" | "livez" | "readyz" => Some(Document::Health),
+            "api" => Some(Document::CoreVersions),
+            "apis" => Some(Document::Groups),
+            _ => None,
+        };
+        if let Some(document) = document {
+            return Some(Self::Document(document));
+        }
+        let (group, rest) = match whole.split_once('/')? {
+            ("api", rest) => ("", rest),
+            ("apis", rest) => rest.split_once('/').unwrap_or((rest, "")),
+            _ => return None,
+        };
+        let group = Resource::ALL.into_iter().map(Resource::group).find(|known| *known == group)?;
+        let rest = match rest.split_once('/').unwrap_or((rest, "")) {
+            ("", "") if !group.is_empty() => return Some(Self::Document(Document::Group(group))),
+            ("v1", "") => return Some(Self::Document(Document::Resources(group))),
+            ("v1", rest) => rest,
+            _ => return None,
+        };
+        // At most: namespaces/NS/RESOURCE/NAME/SUBRESOURCE/anything
+        let (namespace, rest) = match rest.strip_prefix("namespaces/").and_then(|rest| rest.split_once('/')) {
+            Some((namespace, inner)) if !matches!(inner, "" | "status") => (Some(namespace), inner),
+            _ => (None, rest),
+        };
+        let mut segments = rest.splitn(4, '/');
+        let resource = Resource::find(group, segments.next()?)?;
+        if namespace.is_some() && !resource.namespaced() {
+            return None;
+        }
+        let Some(name) = segments.next().filter(|name| !name.is_empty()) else {
+            return Some(Self::Collection { resource, namespace: namespace.map(str::to_owned) });
+        };
+        if namespace.is_none() && resource.namespaced() {
+            return None;
+        }
+        let name = name.replace("%3A", ":").replace("%3a", ":");
+        let (name, port) = match name.split_once(':') {
+            Some((name, port)) => (name.to_owned(), Some(port.to_owned())),
+            None => (name, None),
+        };
+        let subresource = match (segments.next(), segments.next()) {
+            (None | Some(""), None) => Subresource::None,
+            (Some("status"), None) if resource.has_status() => Subresource::Status,
+            (Some("scale"), None) if resource.has_scale() => Subresource::Scale,
+            (Some("log"), None) if resource == Resource::Pods => Subresource::Log,
+            (Some("proxy"), rest) if resource == Resource::Pods => {
+                Subresource::Proxy { port: port.clone(), path: format!("/{}", rest.unwrap_or_default()) }
+            }
+            _ => return None,
+        };
+        if port.is_some() && !matches!(subresource, Subresource::Proxy { .. }) {
+            return None;
+        }
+        let namespace = namespace.unwrap_or_default().to_owned();
+        Some(Self::Object { resource, namespace, name, subresource })
+    }
+}
+
+/// The query parameters of a request.
+#[derive(Clone, Debug)]
+pub(super) struct Query(Vec<(String, String)>);
+
+impl Query {
+    pub(super) fn of(uri: &Uri) -> Self {
+        Self(url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()).into_owned().collect())
+    }
+
+    /// The value of a parameter; empty when it is not given.
+    pub(super) fn get(&self, name: &str) -> &str {
+        self.0.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
+    }
+
+    /// Whether a parameter is given and says yes.
+    pub(super) fn is_set(&self, name: &str) -> bool {
+        self.0.iter().any(|(key, value)| key == name && matches!(value.as_str(), "" | "1" | "true"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(resource: Resource, namespace: &str, name: &str, subresource: Subresource) -> Option<Route> {
+        Some(Route::Object { resource, namespace: namespace.to_owned(), name: name.to_owned(), subresource })
+    }
+
+    #[test]
+    fn paths_name_collections_objects_and_parts() {
+        let collection = |resource, namespace: Option<&str>| {
+            Some(Route::Collection { resource, namespace: namespace.map(str::to_owned) })
+        };
+        assert_eq!(Route::of("/api/v1/pods"), collection(Resource::Pods, None));
+        assert_eq!(Route::of("/api/v1/namespaces/a/pods"), collection(Resource::Pods, Some("a")));
+        assert_eq!(Route::of("/api/v1/namespaces"), collection(Resource::Namespaces, None));
+        assert_eq!(Route::of("/api/v1/namespaces/a"), object(Resource::Namespaces, "", "a", Subresource::None));
+        assert_eq!(
+            Route::of("/api/v1/namespaces/a/status"),
+            object(Resource::Namespaces, "", "a", Subresource::Status)
+        );
+        assert_eq!(
+            Route::of("/apis/apps/v1/namespaces/a/deployments/web/scale"),
+            object(Resource::Deployments, "a", "web", Subresource::Scale)
+        );
+        assert_eq!(Route::of("/apis/apps/v1"), Some(Route::Document(Document::Resources("apps"))));
+        assert_eq!(Route::of("/apis/apps"), Some(Route::Document(Document::Group("apps"))));
+        assert_eq!(Route::of("/api/v1/"), Some(Route::Document(Document::Resources(""))));
+    }
+
+    #[test]
+    fn a_pods_port_and_path_survive() {
+        let proxy = |port: Option<&str>, path: &str| {
+            let subresource = Subresource::Proxy { port: port.map(str::to_owned), path: path.to_owned() };
+            object(Resource::Pods, "a", "web-1", subresource)
+        };
+        assert_eq!(Route::of("/api/v1/namespaces/a/pods/web-1:8080/proxy/rows/x"), proxy(Some("8080"), "/rows/x"));
+        assert_eq!(Route::of("/api/v1/namespaces/a/pods/web-1%3A81/proxy"), proxy(Some("81"), "/"));
+        assert_eq!(Route::of("/api/v1/namespaces/a/pods/web-1/proxy/"), proxy(None, "/"));
+    }
+
+    #[test]
+    fn unknown_paths_name_nothing() {
+        for path in [
+            "/",
+            "/nope",
+            "/api/v2/pods",
+            "/apis/nosuch/v1/things",
+            "/api/v1/things",
+            "/api/v1/pods/web",
+            "/api/v1/namespaces/a/pods/web/exec",
+            "/api/v1/namespaces/a/pods/web:80",
+            "/api/v1/namespaces/a/configmaps/c/status",
+        ] {
+            assert_eq!(Route::of(path), None, "{path}");
+        }
+    }
+}
