@@ -121,8 +121,8 @@ impl Embedded {
         std::fs::create_dir_all(&options.log_dir)
             .map_err(|source| EmbeddedError::LogDir { path: options.log_dir.clone(), source })?;
         let sampler = Sampler::random();
-        let addresses =
-            address::AddressBlock::claim(sampler.index(usize::from(u8::MAX))).map_err(EmbeddedError::Addresses)?;
+        let addresses = address::AddressBlock::claim(sampler.index(usize::from(u8::MAX)))
+            .map_err(EmbeddedError::Addresses)?;
         let clock = Clock::start();
         let registry = Registry::new(clock, addresses);
         let nodes = bootstrap::create_objects(&registry, &config).map_err(EmbeddedError::Bootstrap)?;

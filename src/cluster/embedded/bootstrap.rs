@@ -14,7 +14,11 @@ const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-no
 pub(super) fn create_objects(registry: &Registry, config: &Config) -> Result<Vec<String>, Status> {
     for namespace in NAMESPACES {
         let labels = json!({"kubernetes.io/metadata.name": namespace});
-        registry.create(Resource::Namespaces, "", json!({"metadata": {"name": namespace, "labels": labels}}))?;
+        registry.create(
+            Resource::Namespaces,
+            "",
+            json!({"metadata": {"name": namespace, "labels": labels}}),
+        )?;
         registry.create(Resource::ServiceAccounts, namespace, json!({"metadata": {"name": "default"}}))?;
     }
     // Where clients look up how Services are proxied; kubeadm puts kube-proxy's settings there.

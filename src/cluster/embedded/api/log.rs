@@ -66,18 +66,22 @@ pub(super) async fn answer(
 
 fn choose_container(pod: &Value, wanted: &str) -> Result<String, Status> {
     let list = |list: &str| pod["spec"][list].as_array().into_iter().flatten();
-    let names: Vec<_> =
-        list("containers").chain(list("initContainers")).filter_map(|container| container["name"].as_str()).collect();
+    let names: Vec<_> = list("containers")
+        .chain(list("initContainers"))
+        .filter_map(|container| container["name"].as_str())
+        .collect();
     let name = if wanted.is_empty() { names.first() } else { names.iter().find(|name| **name == wanted) };
-    name.map(|name| (*name).to_owned())
-        .ok_or_else(|| Status::bad_request(format!("container {wanted:?} is not valid for the pod; it has {names:?}")))
+    name.map(|name| (*name).to_owned()).ok_or_else(|| {
+        Status::bad_request(format!("container {wanted:?} is not valid for the pod; it has {names:?}"))
+    })
 }
 
 /// Where the last `lines` lines begin.
 async fn tail_start(path: &PathBuf, lines: usize) -> u64 {
     let text = tokio::fs::read(path).await.unwrap_or_default();
     let complete = text.strip_suffix(b"\n").unwrap_or(&text);
-    let mut ends = complete.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
+    let mut ends =
+        complete.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
     let start = match lines {
         0 => text.len(),
         lines => ends.nth(lines - 1).unwrap_or(0),
@@ -129,7 +133,8 @@ impl Reader {
         let (namespace, name, uid) = &self.pod;
         let pod = self.shared.registry.get(Resource::Pods, namespace, name);
         !pod.is_ok_and(|pod| {
-            pod["metadata"]["uid"] == **uid && !matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+            pod["metadata"]["uid"] == **uid
+                && !matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
         })
     }
 }

@@ -30,7 +30,9 @@ pub(super) async fn collection(
     let registry = &shared.registry;
     let selection = Selection::parse(query.get("labelSelector"), query.get("fieldSelector"))?;
     match *request.method() {
-        Method::GET if query.is_set("watch") => watch::answer(shared, query, resource, namespace.as_deref(), selection),
+        Method::GET if query.is_set("watch") => {
+            watch::answer(shared, query, resource, namespace.as_deref(), selection)
+        }
         Method::GET => {
             let list = registry.list(resource, namespace.as_deref(), &selection);
             let answer = json!({
@@ -230,7 +232,10 @@ fn check_accept(request: &Request<Incoming>) -> Result<(), Status> {
     let Some(accept) = request.headers().get(header::ACCEPT) else { return Ok(()) };
     let accept = accept.to_str().unwrap_or_default();
     let json = |range: &str| {
-        matches!(range.split(';').next().unwrap_or_default().trim(), "application/json" | "application/*" | "*/*")
+        matches!(
+            range.split(';').next().unwrap_or_default().trim(),
+            "application/json" | "application/*" | "*/*"
+        )
     };
     if accept.split(',').any(json) { Ok(()) } else { Err(Status::not_acceptable()) }
 }
@@ -253,7 +258,8 @@ fn check_fields(query: &Query, resource: Resource, object: &Value) -> Result<Opt
     if unknown.is_empty() {
         return Ok(None);
     }
-    let list = unknown.iter().map(|field| format!("unknown field \"{field}\"")).collect::<Vec<_>>().join(", ");
+    let list =
+        unknown.iter().map(|field| format!("unknown field \"{field}\"")).collect::<Vec<_>>().join(", ");
     if validation == "Strict" {
         let kind = resource.kind();
         let message =
@@ -301,7 +307,8 @@ async fn read_patch(request: Request<Incoming>) -> Result<Patch, Status> {
     let kind = PatchKind::from_content_type(&content_type(&request));
     let kind = kind.ok_or_else(|| Status::unsupported_media_type(accepted))?;
     let body = read_body(request).await?;
-    let bad = |error: &dyn std::fmt::Display| Status::bad_request(format!("the patch is unrecognized: {error}"));
+    let bad =
+        |error: &dyn std::fmt::Display| Status::bad_request(format!("the patch is unrecognized: {error}"));
     let body = match kind {
         PatchKind::Apply => serde_saphyr::from_slice(&body).map_err(|error| bad(&error))?,
         _ => serde_json::from_slice(&body).map_err(|error| bad(&error))?,
@@ -313,11 +320,16 @@ async fn read_patch(request: Request<Incoming>) -> Result<Patch, Status> {
 async fn read_delete_options(request: Request<Incoming>, query: &Query) -> Result<DeleteOptions, Status> {
     let body = read_body(request).await?;
     let bad = |error: serde_json::Error| Status::bad_request(format!("invalid DeleteOptions: {error}"));
-    let mut options: DeleteOptions =
-        if body.is_empty() { DeleteOptions::default() } else { serde_json::from_slice(&body).map_err(bad)? };
+    let mut options: DeleteOptions = if body.is_empty() {
+        DeleteOptions::default()
+    } else {
+        serde_json::from_slice(&body).map_err(bad)?
+    };
     let grace = query.get("gracePeriodSeconds");
     if !grace.is_empty() {
-        let number = grace.parse().map_err(|_| Status::bad_request(format!("invalid gracePeriodSeconds: {grace:?}")))?;
+        let number = grace
+            .parse()
+            .map_err(|_| Status::bad_request(format!("invalid gracePeriodSeconds: {grace:?}")))?;
         options.grace_period_seconds = Some(number);
     }
     let policy = query.get("propagationPolicy");

@@ -53,8 +53,9 @@ pub(super) async fn forward(
         .map_err(|elapsed| unreachable(&elapsed))?
         .map_err(|error| unreachable(&error))?;
     stream.set_nodelay(true).map_err(|error| unreachable(&error))?;
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| unreachable(&error))?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| unreachable(&error))?;
     let connection = AbortOnDropHandle::new(tokio::spawn(connection));
 
     let (mut parts, body) = request.into_parts();
@@ -63,10 +64,12 @@ pub(super) async fn forward(
     for header in &NOT_FORWARDED {
         parts.headers.remove(header);
     }
-    let host = format!("{ip}:{port}").parse().map_err(|_| Status::internal("an address is no header value"))?;
+    let host =
+        format!("{ip}:{port}").parse().map_err(|_| Status::internal("an address is no header value"))?;
     parts.headers.insert(header::HOST, host);
 
-    let answer = sender.send_request(Request::from_parts(parts, body)).await.map_err(|error| unreachable(&error))?;
+    let answer =
+        sender.send_request(Request::from_parts(parts, body)).await.map_err(|error| unreachable(&error))?;
     let (mut parts, body) = answer.into_parts();
     for header in &NOT_FORWARDED {
         parts.headers.remove(header);

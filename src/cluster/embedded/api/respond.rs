@@ -39,7 +39,11 @@ fn bytes_of(code: StatusCode, content_type: &'static str, bytes: impl Into<Bytes
 }
 
 /// An answer with any body.
-pub(super) fn streaming(code: StatusCode, content_type: &'static str, body: UnsyncBoxBody<Bytes, BodyError>) -> Answer {
+pub(super) fn streaming(
+    code: StatusCode,
+    content_type: &'static str,
+    body: UnsyncBoxBody<Bytes, BodyError>,
+) -> Answer {
     let mut answer = Response::new(body);
     *answer.status_mut() = code;
     answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(content_type));

@@ -42,7 +42,10 @@ pub(super) enum Subresource {
     /// A pod's output.
     Log,
     /// A port of a pod: where to, and the path there with its leading slash.
-    Proxy { port: Option<String>, path: String },
+    Proxy {
+        port: Option<String>,
+        path: String,
+    },
 }
 
 impl Route {
@@ -146,7 +149,10 @@ mod tests {
         assert_eq!(Route::of("/api/v1/pods"), collection(Resource::Pods, None));
         assert_eq!(Route::of("/api/v1/namespaces/a/pods"), collection(Resource::Pods, Some("a")));
         assert_eq!(Route::of("/api/v1/namespaces"), collection(Resource::Namespaces, None));
-        assert_eq!(Route::of("/api/v1/namespaces/a"), object(Resource::Namespaces, "", "a", Subresource::None));
+        assert_eq!(
+            Route::of("/api/v1/namespaces/a"),
+            object(Resource::Namespaces, "", "a", Subresource::None)
+        );
         assert_eq!(
             Route::of("/api/v1/namespaces/a/status"),
             object(Resource::Namespaces, "", "a", Subresource::Status)
@@ -166,7 +172,10 @@ mod tests {
             let subresource = Subresource::Proxy { port: port.map(str::to_owned), path: path.to_owned() };
             object(Resource::Pods, "a", "web-1", subresource)
         };
-        assert_eq!(Route::of("/api/v1/namespaces/a/pods/web-1:8080/proxy/rows/x"), proxy(Some("8080"), "/rows/x"));
+        assert_eq!(
+            Route::of("/api/v1/namespaces/a/pods/web-1:8080/proxy/rows/x"),
+            proxy(Some("8080"), "/rows/x")
+        );
         assert_eq!(Route::of("/api/v1/namespaces/a/pods/web-1%3A81/proxy"), proxy(Some("81"), "/"));
         assert_eq!(Route::of("/api/v1/namespaces/a/pods/web-1/proxy/"), proxy(None, "/"));
     }

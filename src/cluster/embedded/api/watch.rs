@@ -36,13 +36,17 @@ pub(super) fn answer(
         "" | "0" => WatchFrom::Existing,
         _ if initial_events => WatchFrom::Existing,
         version => WatchFrom::Version(
-            version.parse().map_err(|_| Status::bad_request(format!("invalid resource version: {version:?}")))?,
+            version
+                .parse()
+                .map_err(|_| Status::bad_request(format!("invalid resource version: {version:?}")))?,
         ),
     };
     let timeout = match query.get("timeoutSeconds") {
         "" | "0" => DEFAULT_TIMEOUT,
         seconds => Duration::from_secs(
-            seconds.parse().map_err(|_| Status::bad_request(format!("invalid timeoutSeconds: {seconds:?}")))?,
+            seconds
+                .parse()
+                .map_err(|_| Status::bad_request(format!("invalid timeoutSeconds: {seconds:?}")))?,
         ),
     };
     let feed = Feed {
@@ -78,7 +82,10 @@ impl Feed {
                 && let Some(version) = self.watch.caught_up()
             {
                 self.initial_events_pending = false;
-                return Some((self.bookmark(version, json!({"k8s.io/initial-events-end": "true"})), Some(self)));
+                return Some((
+                    self.bookmark(version, json!({"k8s.io/initial-events-end": "true"})),
+                    Some(self),
+                ));
             }
             let wakes_at = self.next_bookmark.map_or(self.ends_at, |bookmark| bookmark.min(self.ends_at));
             tokio::select! {

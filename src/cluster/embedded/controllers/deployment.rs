@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 
 use super::queue::Queue;
 use super::{
-    Key, condition, controller_key, controller_reference, follow, is_being_deleted, is_controlled_by, is_terminal, key,
+    Key, condition, controller_key, controller_reference, follow, is_being_deleted, is_controlled_by,
+    is_terminal, key,
 };
 use crate::cluster::embedded::Shared;
 use crate::cluster::embedded::registry::{DeleteOptions, EventType, Part, WatchEventType};
@@ -31,7 +32,8 @@ const HASH_LABEL: &str = "pod-template-hash";
 const RETRY: Duration = Duration::from_secs(1);
 
 pub(super) async fn run(shared: Shared) {
-    let mut events = follow(&shared.registry, &[Resource::Deployments, Resource::ReplicaSets, Resource::Pods]);
+    let mut events =
+        follow(&shared.registry, &[Resource::Deployments, Resource::ReplicaSets, Resource::Pods]);
     let mut queue = Queue::new();
     loop {
         tokio::select! {
@@ -103,7 +105,8 @@ impl<'a> Rollout<'a> {
         let mut old = shared.registry.list(Resource::ReplicaSets, Some(&namespace), &Selection::all()).items;
         old.retain(|replica_set| is_controlled_by(replica_set, &deployment));
         old.sort_by_key(|replica_set| revision(replica_set));
-        let current = old.iter().position(|replica_set| replica_set["metadata"]["labels"][HASH_LABEL] == hash);
+        let current =
+            old.iter().position(|replica_set| replica_set["metadata"]["labels"][HASH_LABEL] == hash);
         let new = current.map(|at| old.remove(at));
         Self { shared, deployment, new, old }
     }
@@ -126,9 +129,15 @@ impl<'a> Rollout<'a> {
             Some(new) if revision(new) > newest => revision(new),
             Some(new) => {
                 let number = newest + 1;
-                let updated = registry.modify(Resource::ReplicaSets, &namespace, &key(new).1, Part::Main, |object| {
-                    object["metadata"]["annotations"][REVISION] = json!(number.to_string());
-                })?;
+                let updated = registry.modify(
+                    Resource::ReplicaSets,
+                    &namespace,
+                    &key(new).1,
+                    Part::Main,
+                    |object| {
+                        object["metadata"]["annotations"][REVISION] = json!(number.to_string());
+                    },
+                )?;
                 self.new = Some(updated);
                 number
             }
@@ -140,9 +149,10 @@ impl<'a> Rollout<'a> {
             }
         };
         if revision(&self.deployment) != number {
-            self.deployment = registry.modify(Resource::Deployments, &namespace, &name, Part::Main, |object| {
-                object["metadata"]["annotations"][REVISION] = json!(number.to_string());
-            })?;
+            self.deployment =
+                registry.modify(Resource::Deployments, &namespace, &name, Part::Main, |object| {
+                    object["metadata"]["annotations"][REVISION] = json!(number.to_string());
+                })?;
         }
         Ok(())
     }
@@ -237,7 +247,8 @@ impl<'a> Rollout<'a> {
         let old_status = &self.deployment["status"];
         let complete = updated == wanted && existing == wanted && available == wanted;
         let counts = [("replicas", existing), ("updatedReplicas", updated), ("readyReplicas", ready)];
-        let progressed = counts.iter().any(|(field, count)| old_status[*field].as_i64().unwrap_or(0) != *count);
+        let progressed =
+            counts.iter().any(|(field, count)| old_status[*field].as_i64().unwrap_or(0) != *count);
 
         let now = self.shared.registry.now();
         let progressing_before = condition(&self.deployment, "Progressing");
@@ -275,16 +286,25 @@ impl<'a> Rollout<'a> {
     }
 
     /// The Progressing condition, and when it would turn false if nothing happened until then.
-    fn progress(&self, complete: bool, progressed: bool, before: &Value, now: &str) -> (Condition, Option<Duration>) {
+    fn progress(
+        &self,
+        complete: bool,
+        progressed: bool,
+        before: &Value,
+        now: &str,
+    ) -> (Condition, Option<Duration>) {
         let new_name = self.new.as_ref().map_or_else(String::new, |new| key(new).1);
-        let condition = |status, reason, message| Condition { condition_type: "Progressing", status, reason, message };
+        let condition =
+            |status, reason, message| Condition { condition_type: "Progressing", status, reason, message };
         if complete {
             let message = format!("ReplicaSet \"{new_name}\" has successfully progressed.");
             return (condition(true, "NewReplicaSetAvailable", message), None);
         }
         let seconds = |text: &str| text.parse::<Timestamp>().ok().map(Timestamp::as_second);
         let deadline = self.deployment["spec"]["progressDeadlineSeconds"].as_i64().unwrap_or(600);
-        let last_update = before["lastUpdateTime"].as_str().filter(|_| !progressed && before["reason"] != "NewReplicaSetAvailable");
+        let last_update = before["lastUpdateTime"]
+            .as_str()
+            .filter(|_| !progressed && before["reason"] != "NewReplicaSetAvailable");
         let waited = last_update.and_then(seconds).zip(seconds(now)).map_or(0, |(last, now)| now - last);
         if waited >= deadline {
             let message = format!("ReplicaSet \"{new_name}\" has timed out progressing.");
@@ -308,9 +328,8 @@ impl Condition {
     /// As it is written: its times change only when it does, or when it is refreshed.
     fn to_json(&self, before: &Value, refreshed: bool, now: &str) -> Value {
         let status = if self.status { "True" } else { "False" };
-        let kept = |field: &str, keep: bool| {
-            before[field].as_str().filter(|_| keep).unwrap_or(now).to_owned()
-        };
+        let kept =
+            |field: &str, keep: bool| before[field].as_str().filter(|_| keep).unwrap_or(now).to_owned();
         let same_status = before["status"] == status;
         let same = same_status && before["reason"] == self.reason && !refreshed;
         json!({
@@ -335,7 +354,11 @@ struct Size {
 impl Size {
     fn of(replica_set: &Value) -> Self {
         let status = |field: &str| replica_set["status"][field].as_i64().unwrap_or(0);
-        Self { replicas: replicas(replica_set), existing: status("replicas"), available: status("availableReplicas") }
+        Self {
+            replicas: replicas(replica_set),
+            existing: status("replicas"),
+            available: status("availableReplicas"),
+        }
     }
 }
 
@@ -488,7 +511,10 @@ mod tests {
     fn equal_templates_have_equal_hashes() {
         let template = json!({"spec": {"containers": [{"name": "a"}]}});
         assert_eq!(template_hash(&template), template_hash(&template.clone()));
-        assert_ne!(template_hash(&template), template_hash(&json!({"spec": {"containers": [{"name": "b"}]}})));
+        assert_ne!(
+            template_hash(&template),
+            template_hash(&json!({"spec": {"containers": [{"name": "b"}]}}))
+        );
     }
 
     proptest! {

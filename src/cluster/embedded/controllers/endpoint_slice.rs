@@ -17,7 +17,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::queue::Queue;
-use super::{Key, controller_reference, follow, is_being_deleted, is_controlled_by, is_ready, is_terminal, key};
+use super::{
+    Key, controller_reference, follow, is_being_deleted, is_controlled_by, is_ready, is_terminal, key,
+};
 use crate::cluster::embedded::Shared;
 use crate::cluster::embedded::latency::{Latencies, Latency};
 use crate::cluster::embedded::registry::{DeleteOptions, Part, WatchEventType};
@@ -155,7 +157,8 @@ fn sync(shared: &Shared, view: &View, (namespace, name): &Key) {
     let Some(selector) = LabelSelector::from_map(&service["spec"]["selector"]) else { return };
     let in_namespace = view.pods.range((namespace.clone(), String::new())..);
     let pods = in_namespace.take_while(|((home, _), _)| home == namespace).map(|(_, pod)| pod.as_ref());
-    let mut wanted = endpoints_by_ports(&service, pods.filter(|pod| selector.matches(&pod["metadata"]["labels"])));
+    let mut wanted =
+        endpoints_by_ports(&service, pods.filter(|pod| selector.matches(&pod["metadata"]["labels"])));
 
     let of_service = Selection::labels(LabelSelector::from_map(&labels(name)).unwrap_or_default());
     let mut slices = registry.list(Resource::EndpointSlices, Some(namespace), &of_service).items;
@@ -177,7 +180,9 @@ fn sync(shared: &Shared, view: &View, (namespace, name): &Key) {
     }
     for slice in spare {
         let (namespace, name) = key(&slice);
-        if let Err(status) = registry.delete(Resource::EndpointSlices, &namespace, &name, &DeleteOptions::default()) {
+        if let Err(status) =
+            registry.delete(Resource::EndpointSlices, &namespace, &name, &DeleteOptions::default())
+        {
             tracing::debug!(%status, "EndpointSlice not deleted");
         }
     }
@@ -247,8 +252,9 @@ fn ports(service: &Value, pod: &Value) -> Value {
 fn container_port(pod: &Value, name: &str, protocol: &Value) -> Option<Value> {
     let list = |name: &str| pod["spec"][name].as_array().into_iter().flatten();
     let sidecars = list("initContainers").filter(|container| container["restartPolicy"] == "Always");
-    let mut ports =
-        list("containers").chain(sidecars).flat_map(|container| container["ports"].as_array().into_iter().flatten());
+    let mut ports = list("containers")
+        .chain(sidecars)
+        .flat_map(|container| container["ports"].as_array().into_iter().flatten());
     let port = ports.find(|port| port["name"] == name && port["protocol"] == *protocol)?;
     Some(port["containerPort"].clone())
 }
@@ -342,12 +348,14 @@ mod tests {
 
     #[test]
     fn pods_that_name_another_port_get_another_slice() {
-        let service = json!({"spec": {"ports": [{"name": "p", "port": 80, "protocol": "TCP", "targetPort": "http"}]}});
+        let service =
+            json!({"spec": {"ports": [{"name": "p", "port": 80, "protocol": "TCP", "targetPort": "http"}]}});
         let mut moved = pod();
         moved["spec"]["containers"][0]["ports"][0]["containerPort"] = json!(8081);
         let (old, same) = (pod(), pod());
         let groups = endpoints_by_ports(&service, [&old, &moved, &same].into_iter());
-        let sizes: Vec<_> = groups.values().map(|(ports, endpoints)| (ports[0]["port"].clone(), endpoints.len())).collect();
+        let sizes: Vec<_> =
+            groups.values().map(|(ports, endpoints)| (ports[0]["port"].clone(), endpoints.len())).collect();
         assert_eq!(sizes, [(json!(8080), 2), (json!(8081), 1)]);
         assert_eq!(endpoints_by_ports(&service, std::iter::empty()).len(), 1);
     }

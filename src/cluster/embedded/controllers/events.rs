@@ -25,7 +25,8 @@ fn forget_old(registry: &Registry) {
     let Ok(now) = seconds(&registry.now()) else { return };
     for event in registry.list(Resource::Events, None, &Selection::all()).items {
         let metadata = &event["metadata"];
-        let last = event["lastTimestamp"].as_str().or(metadata["creationTimestamp"].as_str()).unwrap_or_default();
+        let last =
+            event["lastTimestamp"].as_str().or(metadata["creationTimestamp"].as_str()).unwrap_or_default();
         if seconds(last).is_ok_and(|last| last + LIFETIME_SECONDS > now) {
             continue;
         }

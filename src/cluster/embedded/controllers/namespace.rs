@@ -50,7 +50,9 @@ fn empty(shared: &Shared, namespace: &str) {
     }
     for resource in ORDER {
         for object in registry.list(resource, Some(namespace), &Selection::all()).items {
-            if let Err(status) = registry.delete(resource, namespace, &key(&object).1, &DeleteOptions::default()) {
+            if let Err(status) =
+                registry.delete(resource, namespace, &key(&object).1, &DeleteOptions::default())
+            {
                 tracing::debug!(%status, "not deleted with its namespace");
             }
         }

@@ -67,7 +67,11 @@ async fn reconcile(shared: &Shared, (namespace, name): &Key) -> Option<Duration>
         // The calls of one round go out together, so one delay stands for all of them.
         tokio::time::sleep(shared.sampler.sample(latency)).await;
         let missing = missing(shared, &replica_set);
-        let refused = if missing > 0 { create(shared, &replica_set, missing) } else { delete(shared, &replica_set, -missing) };
+        let refused = if missing > 0 {
+            create(shared, &replica_set, missing)
+        } else {
+            delete(shared, &replica_set, -missing)
+        };
         again = refused.map(|()| RETRY);
     }
     let available_in = update_status(shared, &replica_set);
@@ -105,7 +109,13 @@ fn create(shared: &Shared, replica_set: &Value, count: i64) -> Option<()> {
         match registry.create(Resource::Pods, &namespace, pod) {
             Ok(pod) => {
                 let message = format!("Created pod: {}", key(&pod).1);
-                registry.record_event(replica_set, EventType::Normal, "SuccessfulCreate", &message, COMPONENT);
+                registry.record_event(
+                    replica_set,
+                    EventType::Normal,
+                    "SuccessfulCreate",
+                    &message,
+                    COMPONENT,
+                );
             }
             // A generated name that is taken: the next one will not be.
             Err(status) if status.code() == 409 => return Some(()),
@@ -130,7 +140,13 @@ fn delete(shared: &Shared, replica_set: &Value, count: i64) -> Option<()> {
         match registry.delete(Resource::Pods, &namespace, &name, &DeleteOptions::default()) {
             Ok(_) => {
                 let message = format!("Deleted pod: {name}");
-                registry.record_event(replica_set, EventType::Normal, "SuccessfulDelete", &message, COMPONENT);
+                registry.record_event(
+                    replica_set,
+                    EventType::Normal,
+                    "SuccessfulDelete",
+                    &message,
+                    COMPONENT,
+                );
             }
             Err(status) if status.code() == 404 => {}
             Err(_) => return Some(()),
