@@ -1,3 +1,128 @@
 //! Connects to a real cluster or starts the embedded one.
+//!
+//! The only seam between the two is the Kubernetes API: a [`Cluster`] hands out a
+//! [`kube::Client`], and nothing outside this module can ask which kind of cluster is
+//! behind it. The embedded cluster runs in a child process (`rolldrop cluster --lifeline`)
+//! that ends, and takes all its pods with it, as soon as the pipe to its parent closes.
 
+mod child;
 pub mod embedded;
+
+use std::path::PathBuf;
+
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+
+use child::ClusterProcess;
+pub use child::{ChildError, Ready};
+
+/// Which cluster to connect to.
+#[derive(Clone, Debug)]
+pub enum Choice {
+    /// Start the embedded one.
+    Embedded {
+        /// Its parameters.
+        config: Box<embedded::Config>,
+        /// Where its logs and its kubeconfig go.
+        log_dir: PathBuf,
+    },
+    /// Use a kubeconfig: the given file, or the one that `KUBECONFIG` or the home directory names,
+    /// or inside a pod the pod's service account.
+    Kubeconfig {
+        /// The file.
+        path: Option<PathBuf>,
+        /// The context in it; the current one by default.
+        context: Option<String>,
+    },
+}
+
+/// There is no cluster to talk to.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// The kubeconfig cannot be read or used.
+    #[error("read the kubeconfig{}", path.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
+    Kubeconfig {
+        /// The file, if one was named.
+        path: Option<PathBuf>,
+        /// The cause.
+        source: Box<kube::config::KubeconfigError>,
+    },
+    /// There is no kubeconfig, and this is no pod either.
+    #[error("find a cluster: no kubeconfig, and not inside a pod")]
+    NoCluster(#[source] Box<kube::config::InferConfigError>),
+    /// The client cannot be made, with TLS settings that do not work for example.
+    #[error("make a client for the cluster")]
+    Client(#[source] Box<kube::Error>),
+    /// The embedded cluster did not start.
+    #[error("start the embedded cluster")]
+    Embedded(#[from] ChildError),
+}
+
+/// A cluster to work with.
+pub struct Cluster {
+    client: Client,
+    default_namespace: String,
+    process: Option<ClusterProcess>,
+}
+
+impl Cluster {
+    /// Connects to a cluster, starting it first if it is the embedded one. A real cluster is not
+    /// contacted yet.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the kubeconfig, or why the embedded cluster did not start.
+    pub async fn connect(choice: Choice) -> Result<Self, ClusterError> {
+        match choice {
+            Choice::Embedded { config, log_dir } => {
+                let process = ClusterProcess::start(&config, &log_dir).await?;
+                let path = Some(process.kubeconfig().to_owned());
+                Self::from_kubeconfig(path, None, Some(process)).await
+            }
+            Choice::Kubeconfig { path: None, context: None } => {
+                let config = kube::Config::infer().await;
+                Self::from_config(config.map_err(|error| ClusterError::NoCluster(Box::new(error)))?, None)
+            }
+            Choice::Kubeconfig { path, context } => Self::from_kubeconfig(path, context, None).await,
+        }
+    }
+
+    async fn from_kubeconfig(
+        path: Option<PathBuf>,
+        context: Option<String>,
+        process: Option<ClusterProcess>,
+    ) -> Result<Self, ClusterError> {
+        let unusable = |error| ClusterError::Kubeconfig { path: path.clone(), source: Box::new(error) };
+        let file = match &path {
+            Some(path) => Kubeconfig::read_from(path),
+            None => Kubeconfig::read(),
+        };
+        let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
+        let config = kube::Config::from_custom_kubeconfig(file.map_err(unusable)?, &options).await;
+        Self::from_config(config.map_err(unusable)?, process)
+    }
+
+    fn from_config(config: kube::Config, process: Option<ClusterProcess>) -> Result<Self, ClusterError> {
+        let default_namespace = config.default_namespace.clone();
+        let client = Client::try_from(config).map_err(|error| ClusterError::Client(Box::new(error)))?;
+        Ok(Self { client, default_namespace, process })
+    }
+
+    /// A client for the cluster's API.
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// The namespace for objects that name none.
+    pub fn default_namespace(&self) -> &str {
+        &self.default_namespace
+    }
+
+    /// Lets go of the cluster. The embedded one ends, and nothing of it is left when this returns.
+    pub async fn shut_down(self) {
+        drop(self.client);
+        if let Some(process) = self.process {
+            process.stop().await;
+        }
+    }
+}

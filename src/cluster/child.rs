@@ -1,0 +1,152 @@
+//! The process that the embedded cluster runs in, seen from its parent.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, Command};
+
+use super::embedded::Config;
+use super::embedded::descendants;
+
+/// How long the cluster may take to be ready.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the cluster may take to clean up after itself before it is killed.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How much of the cluster's log an error shows.
+const TAIL_BYTES: usize = 2000;
+
+/// What the cluster process says on its standard output, in one line, once it is ready.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Ready {
+    /// Always true: there is no line before.
+    pub ready: bool,
+    /// The API server's URL.
+    pub server: String,
+    /// The kubeconfig that leads there.
+    pub kubeconfig: PathBuf,
+}
+
+/// The cluster process did not come up.
+#[derive(Debug, thiserror::Error)]
+pub enum ChildError {
+    /// It could not be started at all.
+    #[error("run {} as the cluster", program.display())]
+    Spawn {
+        /// The program.
+        program: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// It ended before it was ready.
+    #[error("the cluster ended before it was ready ({status}):\n{log}")]
+    Ended {
+        /// How it ended.
+        status: ExitStatus,
+        /// The end of its log.
+        log: String,
+    },
+    /// It was not ready in time.
+    #[error("the cluster was not ready after {} s:\n{log}", START_TIMEOUT.as_secs())]
+    Slow {
+        /// The end of its log.
+        log: String,
+    },
+}
+
+/// A running cluster process. When this is dropped, the pipe to the process closes and it ends.
+#[derive(Debug)]
+pub(super) struct ClusterProcess {
+    /// Its standard input is the lifeline.
+    child: Child,
+    session: i32,
+    kubeconfig: PathBuf,
+}
+
+impl ClusterProcess {
+    /// Starts this program's own `cluster` command and waits until it is ready.
+    pub(super) async fn start(config: &Config, log_dir: &Path) -> Result<Self, ChildError> {
+        let program = std::env::current_exe();
+        let program = program.map_err(|source| ChildError::Spawn { program: "rolldrop".into(), source })?;
+        let spawn_error = |source| ChildError::Spawn { program: program.clone(), source };
+        // Should the cluster process be killed, its pods become children of this one.
+        descendants::adopt_orphans().map_err(spawn_error)?;
+        std::fs::create_dir_all(log_dir).map_err(spawn_error)?;
+        let log_path = log_dir.join("cluster.log");
+        let log = std::fs::File::create(&log_path).map_err(spawn_error)?;
+        let config = serde_json::to_string(config).map_err(|error| spawn_error(error.into()))?;
+        let kubeconfig = log_dir.join("kubeconfig");
+        let mut child = Command::new(&program)
+            .args(["cluster", "--lifeline", "--config", &config, "--kubeconfig"])
+            .arg(&kubeconfig)
+            .arg("--log-dir")
+            .arg(log_dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .map_err(spawn_error)?;
+        // The process begins with a session of its own, whose id is its pid.
+        let session = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or(-1);
+        let stdout = child.stdout.take();
+        let mut process = Self { child, session, kubeconfig };
+
+        let first_line = async {
+            match stdout {
+                Some(stdout) => BufReader::new(stdout).lines().next_line().await,
+                None => Ok(None),
+            }
+        };
+        let tail = || tail_of(&log_path);
+        match tokio::time::timeout(START_TIMEOUT, first_line).await {
+            Ok(Ok(Some(line))) if serde_json::from_str::<Ready>(&line).is_ok() => Ok(process),
+            Ok(_) => {
+                process.end().await;
+                let status = process.child.wait().await.map_err(spawn_error)?;
+                Err(ChildError::Ended { status, log: tail() })
+            }
+            Err(_) => {
+                process.end().await;
+                Err(ChildError::Slow { log: tail() })
+            }
+        }
+    }
+
+    /// Where the cluster's kubeconfig is.
+    pub(super) fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// Ends the cluster and whatever is left of it.
+    pub(super) async fn stop(mut self) {
+        self.end().await;
+    }
+
+    async fn end(&mut self) {
+        drop(self.child.stdin.take());
+        if tokio::time::timeout(STOP_TIMEOUT, self.child.wait()).await.is_err()
+            && let Err(error) = self.child.kill().await
+        {
+            tracing::warn!(%error, "the cluster process could not be killed");
+        }
+    }
+}
+
+impl Drop for ClusterProcess {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        // While the process lives it cleans up itself; if it was killed, its pods are ours.
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            descendants::kill_session(self.session);
+        }
+    }
+}
+
+fn tail_of(path: &Path) -> String {
+    let log = std::fs::read(path).unwrap_or_default();
+    String::from_utf8_lossy(&log[log.len().saturating_sub(TAIL_BYTES)..]).trim_end().to_owned()
+}
