@@ -13,6 +13,7 @@ use kube::api::{
 };
 use kube::{Client, Config as ClientConfig, ResourceExt};
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use latency::Latencies;
@@ -192,6 +193,40 @@ async fn a_pod_runs_writes_its_log_and_ends_with_grace() {
         kube::runtime::wait::conditions::is_deleted(&uid),
     );
     within("the pod is gone", gone).await.unwrap();
+    fixture.cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_pods_port_streams_through_the_api_server() {
+    let fixture = start().await;
+    let pods = Api::<Pod>::default_namespaced(fixture.client.clone());
+    pods.create(&PostParams::default(), &idle_pod("idle")).await.unwrap();
+    let pod = wait_for(&pods, "idle", "the pod runs", is_running).await;
+    let ip: Ipv4Addr = pod.status.unwrap().pod_ip.unwrap().parse().unwrap();
+    // The test speaks for the pod: its address is on loopback.
+    let listener = TcpListener::bind((ip, 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let path = format!("/api/v1/namespaces/default/pods/idle:{port}/proxy/rows/a?from=1");
+    let request = http::Request::get(path).body(Vec::new()).unwrap();
+    let asking = tokio::spawn({
+        let client = fixture.client.clone();
+        async move { client.request_stream(request).await.unwrap().lines() }
+    });
+    let (mut pod_side, _) = within("the request", listener.accept()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        assert_ne!(within("the request's head", pod_side.read_buf(&mut head)).await.unwrap(), 0);
+    }
+    let head = String::from_utf8(head).unwrap();
+    assert!(head.starts_with("GET /rows/a?from=1 HTTP/1.1\r\n"), "{head}");
+    assert!(!head.to_lowercase().contains("authorization"), "{head}");
+    pod_side.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await.unwrap();
+    let mut lines = within("the answer's head", asking).await.unwrap();
+    // Each line arrives before the next is sent.
+    for word in ["one", "two", "six"] {
+        pod_side.write_all(format!("4\r\n{word}\n\r\n").as_bytes()).await.unwrap();
+        assert_eq!(within("a line", lines.try_next()).await.unwrap().as_deref(), Some(word));
+    }
     fixture.cluster.stop().await;
 }
 

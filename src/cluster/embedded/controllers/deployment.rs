@@ -421,7 +421,8 @@ fn surge_and_unavailable(deployment: &Value) -> (i64, i64) {
     if surge == 0 && unavailable == 0 { (0, 1) } else { (surge, unavailable.min(wanted)) }
 }
 
-/// A short name for a pod template: equal templates have equal ones.
+/// A short name for a pod template: equal templates have equal ones, whatever order their fields
+/// were written in (`serde_json` sorts them).
 fn template_hash(template: &Value) -> String {
     let mut hasher = DefaultHasher::new();
     template.to_string().hash(&mut hasher);
