@@ -30,16 +30,16 @@ pub(super) struct ClusterArgs {
     log_dir: Option<PathBuf>,
     /// Parameters of the cluster, as `spec.cluster.embedded` of a scenario, in JSON.
     #[arg(long, value_name = "JSON", value_parser = parse_config)]
-    config: Option<Config>,
+    config: Option<Box<Config>>,
     /// End when standard input, a pipe, is closed; say in JSON when the cluster is ready.
     #[arg(long, hide = true)]
     lifeline: bool,
 }
 
-fn parse_config(json: &str) -> Result<Config, String> {
+fn parse_config(json: &str) -> Result<Box<Config>, String> {
     let config: Config = serde_json::from_str(json).map_err(|error| error.to_string())?;
     config.validate().map_err(|error| error.to_string())?;
-    Ok(config)
+    Ok(Box::new(config))
 }
 
 fn after_help() -> String {
@@ -81,7 +81,7 @@ impl ClusterArgs {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             own_binary: std::env::current_exe().context("find this program's own file")?,
         };
-        let mut cluster = Embedded::start(self.config.unwrap_or_default(), options).await?;
+        let mut cluster = Embedded::start(*self.config.unwrap_or_default(), options).await?;
         write_private(&kubeconfig, &cluster.kubeconfig())
             .with_context(|| format!("write the kubeconfig {}", kubeconfig.display()))?;
         let ready = Ready { ready: true, server: cluster.server(), kubeconfig: kubeconfig.clone() };

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use super::embedded::Config;
-use super::embedded::descendants;
+use super::embedded::config::ConfigError;
+use super::embedded::{Config, descendants};
 
 /// How long the cluster may take to be ready.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -34,6 +34,9 @@ pub struct Ready {
 /// The cluster process did not come up.
 #[derive(Debug, thiserror::Error)]
 pub enum ChildError {
+    /// A parameter cannot be honoured; nothing was started.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// It could not be started at all.
     #[error("run {} as the cluster", program.display())]
     Spawn {
@@ -70,6 +73,7 @@ pub(super) struct ClusterProcess {
 impl ClusterProcess {
     /// Starts this program's own `cluster` command and waits until it is ready.
     pub(super) async fn start(config: &Config, log_dir: &Path) -> Result<Self, ChildError> {
+        config.validate()?;
         let program = std::env::current_exe();
         let program = program.map_err(|source| ChildError::Spawn { program: "rolldrop".into(), source })?;
         let spawn_error = |source| ChildError::Spawn { program: program.clone(), source };
@@ -142,6 +146,12 @@ impl Drop for ClusterProcess {
         // While the process lives it cleans up itself; if it was killed, its pods are ours.
         if !matches!(self.child.try_wait(), Ok(None)) {
             descendants::kill_session(self.session);
+            // It removes its kubeconfig itself, unless it was killed.
+            if let Err(error) = std::fs::remove_file(&self.kubeconfig)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                tracing::warn!(%error, path = %self.kubeconfig.display(), "not removed");
+            }
         }
     }
 }

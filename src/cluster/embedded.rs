@@ -213,3 +213,6 @@ impl Drop for Embedded {
         self.stop.cancel();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -61,100 +61,104 @@ impl Server {
     ///
     /// The address is in use or cannot be listened on, or the log cannot be opened.
     pub fn bind(config: &Config, now: NowNs) -> Result<Self, WorkloadError> {
-        let log = Log::open(config.log.as_ref(), now)?;
+        // First, so that no signal finds the default action once somebody can connect.
         let signals = Signals::install().map_err(WorkloadError::Signals)?;
-        let listener = listen(config.listen).map_err(|source| match source.kind() {
-            io::ErrorKind::AddrInUse => WorkloadError::AddressInUse(config.listen),
-            _ => WorkloadError::Listen { address: config.listen, source },
-        })?;
-        let server = Self {
-            listener,
-            signals,
-            on_stop: config.on_stop,
-            drain_for: config.drain_for,
-            shared: Rc::new(Shared {
-                log,
-                started: Instant::now(),
-                ready_after: config.ready_after,
-                draining: Cell::new(false),
-                response_time: config.response_time,
-                index: index_body(config.body_bytes, config.pod_name.as_deref()),
-                pod: config.pod_name.as_deref().and_then(|name| HeaderValue::from_str(name).ok()),
-            }),
-        };
-        let address = server.address().map_or_else(|_| config.listen.to_string(), |a| a.to_string());
-        server.shared.log.write(Entry::Listening { address: &address });
-        Ok(server)
-    }
-
-    /// The address that the server listens on.
-    ///
-    /// # Errors
-    ///
-    /// The operating system does not say.
-    pub fn address(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        let (listener, shared) = open(config, now)?;
+        Ok(Self { listener, signals, shared, on_stop: config.on_stop, drain_for: config.drain_for })
     }
 
     /// Serves until a stop signal and the habit end it.
     pub async fn run(self) {
         let Self { listener, mut signals, shared, on_stop, drain_for } = self;
-        let mut connections = JoinSet::new();
-        let finish = CancellationToken::new();
-        let serve = |stream, connections: &mut JoinSet<()>| {
-            connections.spawn_local(serve_connection(stream, shared.clone(), finish.clone()));
-        };
+        serve(listener, async || signals.next().await, shared, on_stop, drain_for).await;
+    }
+}
 
-        let mut drained_at: Option<Instant> = None;
-        loop {
-            tokio::select! {
-                // A stop signal goes before a connection that came at the same moment.
-                biased;
-                name = signals.next() => {
-                    shared.log.write(Entry::Signal { name });
-                    match on_stop {
-                        _ if name == "SIGHUP" || drained_at.is_some() => {}
-                        Habit::Ignore => {}
-                        Habit::Exit => {
-                            drop(listener);
-                            connections.shutdown().await;
-                            shared.log.write(Entry::Exiting);
-                            return;
-                        }
-                        Habit::Finish => break,
-                        Habit::Drain => {
-                            shared.draining.set(true);
-                            drained_at = Some(Instant::now() + drain_for);
-                        }
+/// Opens the log and listens.
+fn open(config: &Config, now: NowNs) -> Result<(TcpListener, Rc<Shared>), WorkloadError> {
+    let log = Log::open(config.log.as_ref(), now)?;
+    let listener = listen(config.listen).map_err(|source| match source.kind() {
+        io::ErrorKind::AddrInUse => WorkloadError::AddressInUse(config.listen),
+        _ => WorkloadError::Listen { address: config.listen, source },
+    })?;
+    // With port 0 the log is the only place that says which one it became.
+    let address = listener.local_addr().unwrap_or(config.listen).to_string();
+    log.write(Entry::Listening { address: &address });
+    let shared = Shared {
+        log,
+        started: Instant::now(),
+        ready_after: config.ready_after,
+        draining: Cell::new(false),
+        response_time: config.response_time,
+        index: index_body(config.body_bytes, config.pod_name.as_deref()),
+        pod: config.pod_name.as_deref().and_then(|name| HeaderValue::from_str(name).ok()),
+    };
+    Ok((listener, Rc::new(shared)))
+}
+
+/// Serves on `listener` until the habit ends it; `next_signal` answers the names of signals.
+async fn serve(
+    listener: TcpListener,
+    mut next_signal: impl AsyncFnMut() -> &'static str,
+    shared: Rc<Shared>,
+    on_stop: Habit,
+    drain_for: Duration,
+) {
+    let mut connections = JoinSet::new();
+    let finish = CancellationToken::new();
+    let carry = |stream, connections: &mut JoinSet<()>| {
+        connections.spawn_local(serve_connection(stream, shared.clone(), finish.clone()));
+    };
+
+    let mut drained_at: Option<Instant> = None;
+    loop {
+        tokio::select! {
+            // A stop signal goes before a connection that came at the same moment.
+            biased;
+            name = next_signal() => {
+                shared.log.write(Entry::Signal { name });
+                match on_stop {
+                    _ if name == "SIGHUP" || drained_at.is_some() => {}
+                    Habit::Ignore => {}
+                    Habit::Exit => {
+                        drop(listener);
+                        connections.shutdown().await;
+                        shared.log.write(Entry::Exiting);
+                        return;
+                    }
+                    Habit::Finish => break,
+                    Habit::Drain => {
+                        shared.draining.set(true);
+                        drained_at = Some(Instant::now() + drain_for);
                     }
                 }
-                () = at(drained_at) => break,
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => serve(stream, &mut connections),
-                    Err(error) => back_off_from(&error).await,
-                },
-                Some(_) = connections.join_next() => {}
             }
+            () = at(drained_at) => break,
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => carry(stream, &mut connections),
+                Err(error) => back_off_from(&error).await,
+            },
         }
-
-        if on_stop == Habit::Drain {
-            // What the kernel has already accepted would be reset with the listener.
-            while let Some(Ok((stream, _))) = accept_waiting(&listener).await {
-                serve(stream, &mut connections);
-            }
-        }
-        shared.draining.set(true);
-        drop(listener);
-        shared.log.write(Entry::StoppedAccepting);
-        finish.cancel();
-        loop {
-            tokio::select! {
-                name = signals.next() => shared.log.write(Entry::Signal { name }),
-                ended = connections.join_next() => if ended.is_none() { break },
-            }
-        }
-        shared.log.write(Entry::Exiting);
     }
+
+    shared.draining.set(true);
+    if on_stop == Habit::Drain {
+        for stream in close_after_accepting_all(listener) {
+            carry(stream, &mut connections);
+        }
+    } else {
+        drop(listener);
+    }
+    shared.log.write(Entry::StoppedAccepting);
+    finish.cancel();
+    loop {
+        tokio::select! {
+            name = next_signal() => shared.log.write(Entry::Signal { name }),
+            ended = connections.join_next() => if ended.is_none() { break },
+        }
+    }
+    shared.log.write(Entry::Exiting);
 }
 
 /// Waits for an instant; for none, forever.
@@ -165,13 +169,21 @@ async fn at(instant: Option<Instant>) {
     }
 }
 
-/// The next connection that waits already, or `None`.
-async fn accept_waiting(listener: &TcpListener) -> Option<io::Result<(TcpStream, SocketAddr)>> {
-    std::future::poll_fn(|cx| match listener.poll_accept(cx) {
-        std::task::Poll::Ready(accepted) => std::task::Poll::Ready(Some(accepted)),
-        std::task::Poll::Pending => std::task::Poll::Ready(None),
-    })
-    .await
+/// Closes the listener, but takes what waits in its accept queue first: that would be reset.
+///
+/// The kernel is asked itself. The runtime knows of a connection only some time after it came.
+fn close_after_accepting_all(listener: TcpListener) -> Vec<TcpStream> {
+    let mut waiting = Vec::new();
+    if let Ok(listener) = listener.into_std() {
+        while let Ok((stream, _)) = listener.accept() {
+            waiting.push(stream);
+        }
+    }
+    let adopt = |stream: std::net::TcpStream| {
+        stream.set_nonblocking(true)?;
+        TcpStream::from_std(stream)
+    };
+    waiting.into_iter().filter_map(|stream| adopt(stream).ok()).collect()
 }
 
 /// An accept error of one connection is nothing; one of the process (no
@@ -282,3 +294,6 @@ impl Signals {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,8 @@
 //! The Kubernetes API over HTTP/1.1 on loopback, for those who hold the token.
 //!
-//! JSON only. Here a request becomes a call of the [`Registry`] and its result an answer;
-//! the semantics are the registry's. Paths are read in [`route`], verbs on objects served in
-//! [`objects`], watches in [`watch`], pods' own ports in [`proxy`], their logs in [`log`].
+//! JSON only. Here a request becomes a call of the [registry](super::registry) and its result
+//! an answer; the semantics are the registry's. Paths are read in `route`, verbs on objects
+//! served in `objects`, watches in `watch`, pods' own ports in `proxy`, their logs in `log`.
 
 mod discovery;
 mod log;

@@ -57,11 +57,13 @@ fn follow(registry: &Registry, resources: &[Resource]) -> BoxStream<'static, Obs
         let start = (registry.clone(), None::<Watch>);
         stream::unfold(start, move |(registry, mut watch)| async move {
             loop {
-                let mut following = match watch.take() {
-                    Some(watch) => watch,
-                    None => registry.watch(resource, None, Selection::all(), WatchFrom::Existing).ok()?,
+                let following = match watch.take() {
+                    Some(watch) => Ok(watch),
+                    None => registry.watch(resource, None, Selection::all(), WatchFrom::Existing),
                 };
-                if let Ok(event) = following.next().await {
+                if let Ok(mut following) = following
+                    && let Ok(event) = following.next().await
+                {
                     return Some(((resource, event), (registry, Some(following))));
                 }
             }

@@ -237,3 +237,6 @@ fn objects<T: DeserializeOwned>(shared: &Shared, resource: Resource) -> Vec<T> {
     let list = shared.registry.list(resource, None, &Selection::all());
     list.items.iter().filter_map(|object| T::deserialize(&**object).ok()).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -72,8 +72,11 @@ enum Work {
 struct View {
     pods: BTreeMap<Key, Arc<Value>>,
     /// Changes that are not yet visible, in order, each with the time when it will be.
-    coming: BTreeMap<Key, VecDeque<(Instant, Option<Arc<Value>>)>>,
+    coming: BTreeMap<Key, VecDeque<Coming>>,
 }
+
+/// When a pod's state becomes visible, and the state (`None`: gone).
+type Coming = (Instant, Option<Arc<Value>>);
 
 impl View {
     /// Takes note of a pod's new state (`None`: gone) and answers when its next change is visible.

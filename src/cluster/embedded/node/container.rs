@@ -238,7 +238,6 @@ impl Supervisor {
         let prober = |kind, probe: &Option<Probe>, first_after| {
             probe.clone().map(|probe| Prober {
                 context: Arc::clone(&self.context),
-                container: self.spec.name.clone(),
                 kind,
                 action: Action::of_probe(&probe, &target),
                 probe,

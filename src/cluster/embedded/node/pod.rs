@@ -262,32 +262,28 @@ impl PodWorker {
             let _ = container.view.wait_for(|view| view.accepted_stop).await;
         }
 
-        // What the status said of a container when its end began stays until all have ended,
-        // but for its readiness.
+        // What the status said of a container when its end began stays until all have ended
+        // and the kubelet has looked, but for its readiness.
         let exits = {
-            let this = &mut *self;
-            let observed = async {
-                this.delay(|latencies| latencies.deletion_to_observed_generation).await;
-                generation
+            let this = &*self;
+            let observed = this.delay(|latencies| latencies.deletion_to_observed_generation);
+            let ending = async {
+                let exits = end_containers(&this.context, &this.containers, grace).await;
+                this.delay(|latencies| latencies.process_gone_to_status).await;
+                exits
             };
-            let ending = end_containers(&this.context, &this.containers, grace);
             tokio::pin!(observed, ending);
-            let mut observing = generation != this.observed_generation;
-            let mut newly_observed = this.observed_generation;
-            let exits = loop {
+            let mut shown_generation = this.observed_generation;
+            loop {
                 tokio::select! {
                     exits = &mut ending => break exits,
-                    generation = &mut observed, if observing => {
-                        observing = false;
-                        newly_observed = generation;
+                    () = &mut observed, if shown_generation != generation => {
+                        shown_generation = generation;
                         this.write_status_as(generation, &[]);
                     }
-                    () = this.context.changed.notified() => this.write_status_as(newly_observed, &[]),
+                    () = this.context.changed.notified() => this.write_status_as(shown_generation, &[]),
                 }
-            };
-            // A process that has ended leaves its status unchanged until the kubelet looks.
-            this.delay(|latencies| latencies.process_gone_to_status).await;
-            exits
+            }
         };
         self.observed_generation = generation;
         self.sandbox = Sandbox::Gone;

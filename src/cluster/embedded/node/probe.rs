@@ -62,7 +62,6 @@ impl Threshold {
 /// One probe of one container.
 pub(super) struct Prober {
     pub(super) context: Arc<PodContext>,
-    pub(super) container: String,
     pub(super) kind: ProbeKind,
     pub(super) probe: Probe,
     /// The error says why the probe can never succeed.
@@ -121,7 +120,7 @@ impl Prober {
         let action = self.action.as_ref().map_err(Clone::clone)?;
         match timeout(longest, action.run()).await {
             Ok(result) => result.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("no answer within {longest:?} ({})", self.container)),
+            Err(_) => Err(format!("no answer within {longest:?}")),
         }
     }
 }

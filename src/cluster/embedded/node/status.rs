@@ -258,3 +258,92 @@ fn set_condition(
         None => conditions.push(condition),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn container(
+        name: &'static str,
+        kind: Kind,
+        change: impl FnOnce(&mut View),
+    ) -> ContainerSnapshot<'static> {
+        let mut view = View::new("ContainerCreating");
+        change(&mut view);
+        ContainerSnapshot { name, image: "rolldrop", kind, view }
+    }
+
+    fn running(view: &mut View) {
+        view.state = State::Running { started_at: "T0".to_owned() };
+        (view.started, view.ready) = (true, true);
+    }
+
+    fn ended(code: i32) -> impl FnOnce(&mut View) {
+        move |view| {
+            let (started_at, finished_at) = ("T0".to_owned(), "T1".to_owned());
+            view.state = State::Terminated(Ended { code, started_at, finished_at });
+            view.done = true;
+        }
+    }
+
+    fn snapshot(containers: Vec<ContainerSnapshot<'_>>) -> Snapshot<'_> {
+        Snapshot {
+            containers,
+            sandbox: Sandbox::Ready,
+            pod_ip: "127.64.1.1",
+            host_ip: "127.64.0.1",
+            started_at: "T0",
+            restarts: RestartsOf::Containers,
+            observed_generation: 1,
+            now: "T2",
+        }
+    }
+
+    fn condition<'a>(pod: &'a Value, kind: &str) -> &'a Value {
+        pod["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == kind).unwrap()
+    }
+
+    #[test]
+    fn the_phase_follows_the_main_containers() {
+        use Kind::{Init, Main, Sidecar};
+        let waiting = |_: &mut View| {};
+        let cases = [
+            (vec![container("a", Main, waiting)], Phase::Pending),
+            (vec![container("a", Main, running)], Phase::Running),
+            (vec![container("a", Main, running), container("b", Main, waiting)], Phase::Pending),
+            (vec![container("a", Main, ended(0)), container("b", Main, running)], Phase::Running),
+            (vec![container("a", Main, ended(0)), container("b", Main, ended(0))], Phase::Succeeded),
+            (vec![container("a", Main, ended(0)), container("b", Main, ended(143))], Phase::Failed),
+            // A sidecar's end says nothing of the pod's.
+            (vec![container("s", Sidecar, ended(137)), container("a", Main, ended(0))], Phase::Succeeded),
+            (vec![container("i", Init, running), container("a", Main, waiting)], Phase::Pending),
+            (vec![container("i", Init, ended(1)), container("a", Main, waiting)], Phase::Failed),
+        ];
+        for (n, (containers, phase)) in cases.into_iter().enumerate() {
+            assert_eq!(snapshot(containers).phase(), phase, "case {n}");
+        }
+    }
+
+    #[test]
+    fn conditions_of_others_stay_and_transitions_are_dated_once() {
+        let mut pod = json!({"status": {"conditions": [
+            {"type": "DisruptionTarget", "status": "True"},
+            {"type": "Initialized", "status": "True", "lastTransitionTime": "T1"},
+            {"type": "Ready", "status": "False", "lastTransitionTime": "T1"},
+        ]}});
+        snapshot(vec![container("a", Kind::Main, running)]).write_into(&mut pod);
+        assert_eq!(condition(&pod, "DisruptionTarget")["status"], "True");
+        assert_eq!(condition(&pod, "Initialized")["lastTransitionTime"], "T1");
+        let ready = condition(&pod, "Ready");
+        assert_eq!((&ready["status"], &ready["lastTransitionTime"]), (&json!("True"), &json!("T2")));
+        assert_eq!(pod["status"]["podIP"], "127.64.1.1");
+    }
+
+    #[test]
+    fn a_readiness_gate_holds_back_the_pod_but_not_its_containers() {
+        let mut pod = json!({"spec": {"readinessGates": [{"conditionType": "lb"}]}, "status": {}});
+        snapshot(vec![container("a", Kind::Main, running)]).write_into(&mut pod);
+        assert_eq!(condition(&pod, "ContainersReady")["status"], "True");
+        assert_eq!(condition(&pod, "Ready")["status"], "False");
+    }
+}

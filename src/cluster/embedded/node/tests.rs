@@ -285,6 +285,21 @@ async fn a_later_shorter_grace_changes_only_the_object() {
 }
 
 #[tokio::test]
+async fn a_forced_deletion_removes_the_object_and_still_stops_the_container() {
+    let node = Node::start();
+    let mut app = shell("app", &format!("trap 'echo got-term; exit 0' TERM; {SLEEP}"));
+    app["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 900}}});
+    let mut pods = node.pod(json!({"terminationGracePeriodSeconds": 1000, "containers": [app]}));
+    pods.until_ready().await;
+    node.log_with(&pods, "app", "up").await;
+    node.delete(0);
+    assert_eq!(pods.states_until_gone().await.last().unwrap(), "deleted");
+    // The hook is cut off after a second: waiting for its own end would miss the deadline.
+    node.log_with(&pods, "app", "got-term").await;
+    node.stop().await;
+}
+
+#[tokio::test]
 async fn init_containers_run_in_order_before_the_main_ones() {
     let node = Node::start();
     let order = node.dir.path().join("order");
