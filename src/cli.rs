@@ -57,12 +57,10 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_env("ROLLDROP_LOG").unwrap_or_else(|_| {
-                // A client's own log of refused calls: whoever made the call reports it.
-                "warn,kube_client=off,kube_runtime=error".into()
-            }),
-        )
+        .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("ROLLDROP_LOG").unwrap_or_else(|_| {
+            // A client's own log of refused calls: whoever made the call reports it.
+            "warn,kube_client=off,kube_runtime=error".into()
+        }))
         .init();
     let result = match cli.command {
         Command::Run(args) => args.run(),

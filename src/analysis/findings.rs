@@ -30,7 +30,11 @@ pub(super) fn findings(
         .map_or(1, |u| super::stats::ceil_seconds(u).max(1));
     for (&cause, &n) in &requests.by_cause {
         let (why, remedy) = explain(cause, covering);
-        let what = format!("{n} {} dropped: {}", if n == 1 { "request was" } else { "requests were" }, cause.as_str());
+        let what = format!(
+            "{n} {} dropped: {}",
+            if n == 1 { "request was" } else { "requests were" },
+            cause.as_str()
+        );
         findings.push(finding(Severity::Error, what, why, &remedy));
     }
     if requests.ambiguous > 0 {
@@ -109,7 +113,8 @@ fn finding(severity: Severity, what: String, why: &str, remedy: &str) -> Finding
 
 /// Why such drops happen, and what helps.
 fn explain(cause: Cause, covering_s: u64) -> (&'static str, String) {
-    let sleep = format!("give the app's container lifecycle: {{preStop: {{sleep: {{seconds: {covering_s}}}}}}}");
+    let sleep =
+        format!("give the app's container lifecycle: {{preStop: {{sleep: {{seconds: {covering_s}}}}}}}");
     match cause {
         Cause::RoutedToDeadPod => (
             "new connections still went to a pod whose listener was closed, because endpoints are withdrawn later than the app stops",

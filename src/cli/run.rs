@@ -6,7 +6,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -290,8 +289,7 @@ fn replace_image(object: &mut Value, image: &str) {
 
 /// `rolldrop-runs/NAME-TIME`, with a number behind it if that is taken.
 fn default_out(name: &str, now: Stamp) -> PathBuf {
-    let seconds = now.unix_ns() / Duration::from_secs(1).as_nanos() as i64;
-    let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();
+    let time = jiff::Timestamp::from_nanosecond(now.unix_ns().into()).unwrap_or_default();
     let base = PathBuf::from("rolldrop-runs").join(format!("{name}-{}", time.strftime("%Y%m%dT%H%M%SZ")));
     if !base.exists() {
         return base;

@@ -210,6 +210,8 @@ fn connect_outcome(error: &io::Error) -> Outcome {
         io::ErrorKind::ConnectionRefused => Outcome::ConnectRefused,
         io::ErrorKind::TimedOut => Outcome::ConnectTimeout,
         io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Outcome::ConnectUnreachable,
+        // A SYN that is refused says so; a reset met a connection that stood, before its socket was looked at.
+        io::ErrorKind::ConnectionReset => Outcome::ResetBeforeResponse,
         _ => Outcome::ConnectError,
     }
 }
@@ -344,7 +346,7 @@ mod tests {
             (Errno::ETIMEDOUT, Outcome::ConnectTimeout),
             (Errno::EHOSTUNREACH, Outcome::ConnectUnreachable),
             (Errno::ENETUNREACH, Outcome::ConnectUnreachable),
-            (Errno::ECONNRESET, Outcome::ConnectError),
+            (Errno::ECONNRESET, Outcome::ResetBeforeResponse),
             (Errno::EACCES, Outcome::ConnectError),
         ] {
             assert_eq!(connect_outcome(&os(errno)), outcome, "{errno}");

@@ -356,7 +356,7 @@ impl Sample {
                 consumers: vec![CONSUMER.into()],
                 basis: String::new(),
                 refused_because: vec![format!(
-                    "{n} terminations are too few for 90 % coverage at 95 % confidence"
+                    "{n} terminations speak for 37 % of future ones at 95 % confidence; 90 % takes {needed} more"
                 )],
                 terminations_needed: needed,
                 covers_all_seen_seconds: Some(sleep),
