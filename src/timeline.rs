@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use clocks::{API_SERVER, Clocks};
 use endpoints::Endpoints;
-pub use pods::{Instant0, PodEnd, PodLife, Stages};
+pub use pods::{PodEnd, PodLife, Stages, T0};
 
 use crate::record::event::MachineSample;
 use crate::record::{EventKind, Phase, Records, RequestRow, RunInfo, ServedRow, Stamp};

@@ -31,7 +31,7 @@ pub struct PodLife {
 
 /// When a deletion took effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Instant0 {
+pub struct T0 {
     /// Not before this.
     pub earliest: Stamp,
     /// Not after this.
@@ -81,7 +81,7 @@ pub struct PodEnd {
     /// Whether the coordinator deleted it itself.
     pub own: bool,
     /// When the deletion took effect.
-    pub t0: Instant0,
+    pub t0: T0,
     /// The grace period of the deletion, in seconds.
     pub grace_s: i64,
     /// The app's preStop sleep in seconds; `None` where a hook of another kind hides it.
@@ -256,21 +256,21 @@ fn end_of(
         // Without an answer the deletion is only known to have come before the watch showed it.
         let latest =
             if action.status.is_some() { action.answered } else { deletion_seen.unwrap_or(action.answered) };
-        Instant0 { earliest: *sent, latest: latest.max(*sent) }
+        T0 { earliest: *sent, latest: latest.max(*sent) }
     } else if let Some((at, stamp, grace_s)) = pod.deletion {
         let offset = clocks.offset(API_SERVER);
         let second = clocks.place(API_SERVER, stamp).shifted_ns(-grace_s * SECOND_NS);
         let latest = second.shifted_ns(SECOND_NS + offset.uncertainty_ns).min(at);
-        Instant0 { earliest: second.shifted_ns(-offset.uncertainty_ns).min(latest), latest }
+        T0 { earliest: second.shifted_ns(-offset.uncertainty_ns).min(latest), latest }
     } else if let Some(first) = pod.terminal.or(pod.deleted) {
         let signs = [ProxyPhase::PreStop, ProxyPhase::ListenerClosed, ProxyPhase::Sigterm];
         let first =
             signs.into_iter().filter_map(phase).chain(pod.containers_terminated).fold(first, Stamp::min);
-        Instant0 { earliest: first, latest: first }
+        T0 { earliest: first, latest: first }
     } else {
         // Gone between two lists: the later one does not show it any more.
         let (from, to) = gaps.iter().find(|(_, to)| *to > pod.last_at)?;
-        Instant0 { earliest: *from, latest: *to }
+        T0 { earliest: *from, latest: *to }
     };
     let grace_s = pod.deletion.map_or(pod.last.grace_s, |(.., grace_s)| grace_s);
     let sleep_s = pod.pre_stop_sleep_s();

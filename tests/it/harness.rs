@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -33,12 +33,6 @@ impl Rolldrop {
     /// Writes a file into the directory.
     pub(crate) fn file(self, name: &str, text: &str) -> Self {
         std::fs::write(self.dir.path().join(name), text).expect("a file");
-        self
-    }
-
-    /// Sets an environment variable.
-    pub(crate) fn env(mut self, key: &str, value: &str) -> Self {
-        self.command.env(key, value);
         self
     }
 
@@ -104,15 +98,41 @@ pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut condition: impl FnMut
     }
 }
 
-/// The processes whose environment holds `mark`, with their command lines.
-pub(crate) fn marked_processes(mark: &str) -> Vec<String> {
-    let processes = std::fs::read_dir("/proc").expect("/proc");
-    let marked = |path: &PathBuf| {
-        let environ = std::fs::read(path.join("environ")).ok()?;
-        let found = environ.split(|b| *b == 0).any(|entry| entry == mark.as_bytes());
-        let line = std::fs::read(path.join("cmdline")).ok()?;
-        let line = String::from_utf8_lossy(&line).replace('\0', " ");
-        (found && !line.is_empty()).then(|| format!("{} {line}", path.display()))
-    };
-    processes.flatten().map(|entry| entry.path()).filter_map(|path| marked(&path)).collect()
+/// A process, told from a later one with the same number by when it started.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Process {
+    pid: u32,
+    parent: u32,
+    started: u64,
+}
+
+impl Process {
+    fn read(pid: u32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name, in brackets, may hold anything; what follows it is numbers.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let is_zombie = fields.first() == Some(&"Z");
+        let process =
+            Self { pid, parent: fields.get(1)?.parse().ok()?, started: fields.get(19)?.parse().ok()? };
+        (!is_zombie).then_some(process)
+    }
+
+    /// Whether it still runs.
+    pub(crate) fn is_alive(&self) -> bool {
+        Self::read(self.pid).is_some_and(|now| now.started == self.started)
+    }
+}
+
+/// Every process below `pid`, itself included.
+pub(crate) fn process_tree(pid: u32) -> Vec<Process> {
+    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let all: Vec<Process> = pids.filter_map(Process::read).collect();
+    let mut tree: Vec<Process> = all.iter().filter(|p| p.pid == pid).cloned().collect();
+    let mut next = 0;
+    while let Some(parent) = tree.get(next).map(|p| p.pid) {
+        tree.extend(all.iter().filter(|p| p.parent == parent).cloned());
+        next += 1;
+    }
+    tree
 }

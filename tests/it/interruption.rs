@@ -7,22 +7,27 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::harness::{Rolldrop, marked_processes, wait_for};
+use crate::harness::{Process, Rolldrop, process_tree, wait_for};
 use crate::runs::turn;
 
 const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// Starts a run and waits until its first rows are on disk, in mid-load.
-fn run_under_load(mark: &str) -> (Child, tempfile::TempDir) {
-    let (key, value) = mark.split_once('=').expect("KEY=VALUE");
-    let (child, dir) = Rolldrop::new(["run", "--out", "run"]).env(key, value).start();
+/// Starts a run and waits until its first rows are on disk, in mid-load. Answers all its processes.
+fn run_under_load() -> (Child, tempfile::TempDir, Vec<Process>) {
+    let (child, dir) = Rolldrop::new(["run", "--out", "run"]).start();
     let requests = dir.path().join("run/requests");
     let has_rows = |dir: &Path| {
         let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
         entries.map(|e| e.path()).any(|path| path.extension().is_some_and(|e| e == "parquet")).then_some(())
     };
     wait_for("rows on disk", START_LIMIT, || has_rows(&requests));
-    (child, dir)
+    let processes = process_tree(child.id());
+    assert!(processes.len() >= 8, "run, cluster, and three pods of two containers: {processes:?}");
+    (child, dir, processes)
+}
+
+fn none_alive(processes: &[Process]) -> Option<()> {
+    (!processes.iter().any(Process::is_alive)).then_some(())
 }
 
 fn signal(child: &Child, signal: Signal) {
@@ -33,14 +38,10 @@ fn signal(child: &Child, signal: Signal) {
 #[test]
 fn killed_in_mid_run_no_process_is_left_and_the_report_says_that_it_is_partial() {
     let _turn = turn();
-    let mark = format!("ROLLDROP_TEST_MARK=kill-{}", std::process::id());
-    let (mut child, dir) = run_under_load(&mark);
-    assert!(marked_processes(&mark).len() > 6, "run, cluster, and three pods of two containers");
+    let (mut child, dir, processes) = run_under_load();
     signal(&child, Signal::SIGKILL);
     child.wait().expect("an end");
-    wait_for("every process gone", Duration::from_secs(2), || {
-        marked_processes(&mark).is_empty().then_some(())
-    });
+    wait_for("every process gone", Duration::from_secs(2), || none_alive(&processes));
 
     let run = dir.path().join("run");
     let report = Rolldrop::new(["report".as_ref(), run.as_os_str()]).finish().expect_code(3);
@@ -51,12 +52,11 @@ fn killed_in_mid_run_no_process_is_left_and_the_report_says_that_it_is_partial()
 #[test]
 fn interrupted_it_keeps_what_was_recorded_and_calls_it_partial() {
     let _turn = turn();
-    let mark = format!("ROLLDROP_TEST_MARK=interrupt-{}", std::process::id());
-    let (mut child, dir) = run_under_load(&mark);
+    let (mut child, dir, processes) = run_under_load();
     signal(&child, Signal::SIGINT);
     let status = child.wait().expect("an end");
     assert_eq!(status.code(), Some(130));
-    assert_eq!(marked_processes(&mark), [""; 0]);
+    assert_eq!(none_alive(&processes), Some(()));
     let summary = std::fs::read_to_string(dir.path().join("run/summary.md")).expect("summary.md");
     assert!(summary.to_lowercase().contains("partial"), "{summary}");
 }

@@ -126,7 +126,7 @@ fn duckdb_reads_the_tables() {
 import duckdb, sys
 run = sys.argv[1]
 print(duckdb.sql(f\"select phase, outcome, count(*) from '{run}/requests/*.parquet' group by all order by all\").fetchall())
-print(duckdb.sql(f\"select count(*) from '{run}/served/*.parquet' where request_seq is not null\").fetchone()[0])
+print(duckdb.sql(f\"select count(*) from '{run}/served/*.parquet' where request_seq is not null\").fetchall()[0][0])
 ";
     let output = Command::new(python)
         .args(["-c", query])

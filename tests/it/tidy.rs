@@ -39,6 +39,9 @@ const IMPURE: &[&str] = &[
 
 const MAX_LINES: usize = 800;
 
+/// Files that are compiled into unit tests only.
+const TEST_FILES: &[&str] = &["tests.rs", "samples.rs", "known_answers.rs"];
+
 struct Source {
     module: String,
     path: PathBuf,
@@ -54,7 +57,9 @@ fn sources() -> Vec<Source> {
             let path = entry.path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|e| e == "rs") {
+            } else if path.extension().is_some_and(|e| e == "rs")
+                && !TEST_FILES.iter().any(|t| path.ends_with(t))
+            {
                 let below = path.strip_prefix(&root).expect("below src").with_extension("");
                 let module = below.components().next().expect("a module").as_os_str();
                 let module = module.to_string_lossy().into_owned();
