@@ -1,9 +1,9 @@
 //! The node agent: a kubelet's job with processes of this machine.
 //!
 //! One agent per node follows the pods that are bound to it and runs a worker for each
-//! ([`pod`]): containers are child processes in process groups of their own, started,
-//! probed and restarted by [`container`], ended by [`stop`] in the order and with the
-//! arithmetic of Kubernetes ([`grace`]). It speaks to the rest of the cluster only through
+//! (`pod`): containers are child processes in process groups of their own, started,
+//! probed and restarted by `container`, ended by `stop` in the order and with the
+//! arithmetic of Kubernetes (`grace`). It speaks to the rest of the cluster only through
 //! the registry, as a kubelet speaks to the API server. Images, volumes and resource
 //! limits do not exist here.
 

@@ -1,10 +1,10 @@
 //! The Service proxy of every node, in its userspace dataplane.
 //!
 //! Each node has its own table of Service ports and endpoints, synced with
-//! kube-proxy's own timing ([`runner`]) and the measured delay of a sync. Connections
+//! kube-proxy's own timing (`runner`) and the measured delay of a sync. Connections
 //! to the address of a Service are carried by the proxy of the first node; the others
 //! keep their tables and log when a change takes effect there. What took effect when,
-//! and where each connection went, is in `service-proxy.jsonl` ([`truth`]).
+//! and where each connection went, is in `service-proxy.jsonl` (`truth`).
 //!
 //! It routes to endpoints as EndpointSlices show them and knows nothing of pods.
 
