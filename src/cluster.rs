@@ -99,7 +99,12 @@ impl Cluster {
         };
         let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
         let config = kube::Config::from_custom_kubeconfig(file.map_err(unusable)?, &options).await;
-        Self::from_config(config.map_err(unusable)?, process)
+        let mut config = config.map_err(unusable)?;
+        if process.is_some() {
+            // It is on loopback: a proxy that the environment names does not lead there.
+            config.proxy_url = None;
+        }
+        Self::from_config(config, process)
     }
 
     fn from_config(config: kube::Config, process: Option<ClusterProcess>) -> Result<Self, ClusterError> {

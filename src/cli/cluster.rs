@@ -48,7 +48,7 @@ fn after_help() -> String {
                     {min, median, p95, max}, with defaults measured on a real v1.36.2:\n"
         .to_owned();
     for (name, latency) in Latencies::default().named() {
-        help.push_str(&format!("  {name:<27} {latency}\n"));
+        help.push_str(&format!("  {name:<28} {latency}\n"));
     }
     help
 }

@@ -7,6 +7,7 @@
 
 mod deployment;
 mod endpoint_slice;
+mod endpoints;
 mod events;
 mod garbage;
 mod namespace;

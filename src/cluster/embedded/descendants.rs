@@ -154,4 +154,35 @@ mod tests {
         assert_eq!(descendants(&processes, 2), [3, 4]);
         assert_eq!(descendants(&processes, 9), Vec::<i32>::new());
     }
+
+    #[test]
+    fn a_session_is_killed_with_all_that_runs_in_it() {
+        use std::process::Command;
+
+        let members = |session: i32| {
+            let members = processes().into_iter().filter(|(_, process)| process.session == session);
+            members.map(|(pid, _)| pid).collect::<Vec<_>>()
+        };
+        let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut child =
+            Command::new("setsid").args(["sh", "-c", "trap '' TERM; sleep 1000 & wait"]).spawn().unwrap();
+        let session = i32::try_from(child.id()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while members(session).len() < 2 {
+            assert!(Instant::now() < deadline, "the session never had two members");
+            std::thread::sleep(PERIOD);
+        }
+        kill_session(session);
+        let running = |pid: &i32| {
+            std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+        };
+        while members(session).iter().any(running) {
+            assert!(Instant::now() < deadline, "still there: {:?}", members(session));
+            std::thread::sleep(PERIOD);
+        }
+        let _reaped_before = child.wait();
+        assert!(other.try_wait().unwrap().is_none(), "not in the session");
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
 }

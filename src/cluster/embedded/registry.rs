@@ -184,7 +184,7 @@ impl Registry {
         let generated =
             metadata["generateName"].as_str().filter(|prefix| !prefix.is_empty()).map(str::to_owned);
         let given = metadata["name"].as_str().filter(|name| !name.is_empty()).map(str::to_owned);
-        let name = given.or_else(|| generated.map(|prefix| prefix + &random_suffix()));
+        let name = given.or_else(|| generated.map(|prefix| prefix + &in_name_characters(rand::random(), 5)));
         let name = name.ok_or_else(|| {
             let causes = [FieldError::required("metadata.name")];
             Status::invalid(resource, "", &causes)
@@ -502,18 +502,18 @@ fn rfc3339(unix_seconds: i64) -> String {
     Timestamp::from_second(unix_seconds).map(|time| time.to_string()).unwrap_or_default()
 }
 
-/// The letters and digits of generated names: none that could spell a word.
-const SUFFIX_CHARACTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
-
-/// Five random characters, as in names that Kubernetes generates.
-fn random_suffix() -> String {
-    let mut random: u32 = rand::random();
-    let mut suffix = String::new();
-    for _ in 0..5 {
-        suffix.push(char::from(SUFFIX_CHARACTERS[(random % 27) as usize]));
-        random /= 27;
+/// A number in the letters and digits of generated names: none that could spell a word.
+pub(super) fn in_name_characters(mut number: u64, length: usize) -> String {
+    const CHARACTERS: [char; 27] = [
+        'b', 'c', 'd', 'f', 'g', 'h', 'j', 'k', 'l', 'm', 'n', 'p', 'q', 'r', 's', 't', 'v', 'w', 'x', 'z',
+        '2', '4', '5', '6', '7', '8', '9',
+    ];
+    let mut text = String::new();
+    for _ in 0..length {
+        text.push(CHARACTERS[usize::try_from(number % 27).unwrap_or(0)]);
+        number /= 27;
     }
-    suffix
+    text
 }
 
 fn random_uid() -> String {

@@ -127,7 +127,7 @@ impl Status {
         Self::new(500, "InternalError", message.into())
     }
 
-    /// 502 or 503: a pod behind the API server did not answer.
+    /// 503: a pod behind the API server did not answer.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(503, "ServiceUnavailable", message.into())
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::{AsyncBufReadExt, StreamExt, TryStreamExt};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Endpoints, Namespace, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{
     Api, DeleteParams, ListParams, LogParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
@@ -275,6 +275,11 @@ async fn a_deployment_behind_a_service_rolls_scales_and_leaves_nothing() {
     .await;
     let slice = wait_for(&slices, &name, "two ready endpoints", ready(2)).await;
     assert_eq!(slice.ports.unwrap()[0].port, Some(8080));
+    let legacy = Api::<Endpoints>::default_namespaced(fixture.client.clone());
+    let addresses = |endpoints: &Endpoints| {
+        endpoints.subsets.iter().flatten().flat_map(|subset| subset.addresses.iter().flatten()).count()
+    };
+    wait_for(&legacy, "web", "two legacy addresses", |endpoints| addresses(endpoints) == 2).await;
 
     let first: Vec<_> =
         pods.list(&ListParams::default()).await.unwrap().into_iter().map(|pod| pod.name_any()).collect();
@@ -294,6 +299,7 @@ async fn a_deployment_behind_a_service_rolls_scales_and_leaves_nothing() {
         let list = ListParams::default();
         while !pods.list(&list).await.unwrap().items.is_empty()
             || !slices.list(&list).await.unwrap().items.is_empty()
+            || !legacy.list(&list).await.unwrap().items.is_empty()
         {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }

@@ -19,7 +19,9 @@ use super::{
     is_terminal, key,
 };
 use crate::cluster::embedded::Shared;
-use crate::cluster::embedded::registry::{DeleteOptions, EventType, Part, WatchEventType};
+use crate::cluster::embedded::registry::{
+    DeleteOptions, EventType, Part, WatchEventType, in_name_characters,
+};
 use crate::cluster::embedded::resource::Resource;
 use crate::cluster::embedded::selector::Selection;
 use crate::cluster::embedded::status::Status;
@@ -426,14 +428,7 @@ fn surge_and_unavailable(deployment: &Value) -> (i64, i64) {
 fn template_hash(template: &Value) -> String {
     let mut hasher = DefaultHasher::new();
     template.to_string().hash(&mut hasher);
-    let mut rest = hasher.finish();
-    let alphabet = b"bcdfghjklmnpqrstvwxz2456789";
-    let mut hash = String::new();
-    for _ in 0..10 {
-        hash.push(char::from(alphabet[usize::try_from(rest % 27).unwrap_or(0)]));
-        rest /= 27;
-    }
-    hash
+    in_name_characters(hasher.finish(), 10)
 }
 
 fn new_replica_set(deployment: &Value, number: i64) -> Value {

@@ -1,4 +1,5 @@
-//! Shows in EndpointSlices which pods back a Service.
+//! Shows in EndpointSlices (and in the legacy [Endpoints](super::endpoints)) which pods back a
+//! Service.
 //!
 //! A change of a pod becomes visible to this controller only after the measured latency of its
 //! kind; from then on every slice that is written shows it. So one pod's slow change does not
@@ -18,7 +19,8 @@ use tokio::time::Instant;
 
 use super::queue::Queue;
 use super::{
-    Key, controller_reference, follow, is_being_deleted, is_controlled_by, is_ready, is_terminal, key,
+    Key, controller_reference, endpoints, follow, is_being_deleted, is_controlled_by, is_ready, is_terminal,
+    key,
 };
 use crate::cluster::embedded::Shared;
 use crate::cluster::embedded::latency::{Latencies, Latency};
@@ -40,7 +42,9 @@ pub(super) async fn run(shared: Shared) {
                     let state = (!removed).then_some(event.object.clone());
                     let wait = view.observe(key(&event.object), state, &shared);
                     queue.add(Work::Pod(key(&event.object)), wait);
-                } else if !removed {
+                } else if removed {
+                    endpoints::remove(&shared, &event.object);
+                } else {
                     queue.add(Work::Service(key(&event.object)), Duration::ZERO);
                 }
             }
@@ -162,6 +166,8 @@ fn sync(shared: &Shared, view: &View, (namespace, name): &Key) {
     let pods = in_namespace.take_while(|((home, _), _)| home == namespace).map(|(_, pod)| pod.as_ref());
     let mut wanted =
         endpoints_by_ports(&service, pods.filter(|pod| selector.matches(&pod["metadata"]["labels"])));
+
+    endpoints::write(shared, &service, wanted.values());
 
     let of_service = Selection::labels(LabelSelector::from_map(&labels(name)).unwrap_or_default());
     let mut slices = registry.list(Resource::EndpointSlices, Some(namespace), &of_service).items;

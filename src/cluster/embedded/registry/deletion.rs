@@ -224,3 +224,68 @@ fn delete_namespace(namespace: &Value, now: i64) -> Step {
     namespace["status"]["phase"] = json!("Terminating");
     Step::Replace(namespace)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn running_pod() -> Value {
+        json!({
+            "metadata": {"generation": 1},
+            "spec": {"nodeName": "node-1", "terminationGracePeriodSeconds": 30},
+            "status": {"phase": "Running"},
+        })
+    }
+
+    /// Grace period and end of the grace period, in Unix seconds.
+    fn marks(pod: &Value) -> (i64, i64) {
+        let end: Timestamp = pod["metadata"]["deletionTimestamp"].as_str().unwrap().parse().unwrap();
+        (pod["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap(), end.as_second())
+    }
+
+    #[test]
+    fn shortening_counts_from_the_first_delete_but_never_ends_before_now() {
+        let Step::Replace(pod) = delete_pod(&running_pod(), None, 1_000) else { panic!("not marked") };
+        assert_eq!(marks(&pod), (30, 1_030));
+        let Step::Replace(in_time) = delete_pod(&pod, Some(10), 1_003) else { panic!("not shortened") };
+        assert_eq!(marks(&in_time), (10, 1_010));
+        let Step::Replace(too_late) = delete_pod(&pod, Some(10), 1_020) else { panic!("not shortened") };
+        assert_eq!(marks(&too_late), (10, 1_020));
+        let Step::ReplaceThenRemove(at_once) = delete_pod(&pod, Some(0), 1_005) else {
+            panic!("not removed")
+        };
+        assert_eq!(marks(&at_once), (0, 1_005));
+    }
+
+    proptest! {
+        #[test]
+        fn later_deletes_never_lengthen(
+            first in 1_i64..200,
+            later in prop::collection::vec((0_i64..60, prop::option::of(-5_i64..300)), 0..6),
+        ) {
+            let mut now = 1_000;
+            let Step::Replace(mut pod) = delete_pod(&running_pod(), Some(first), now) else { panic!("not marked") };
+            let (mut grace, mut end) = marks(&pod);
+            prop_assert_eq!((grace, end), (first, now + first));
+            for (pause, requested) in later {
+                now += pause;
+                match delete_pod(&pod, requested, now) {
+                    Step::Keep => prop_assert!(requested.is_none_or(|requested| requested.abs() >= grace || requested < 0)),
+                    Step::Replace(shorter) | Step::ReplaceThenRemove(shorter) => {
+                        let (new_grace, new_end) = marks(&shorter);
+                        prop_assert!(new_grace < grace);
+                        prop_assert!(new_end <= end.max(now) && new_end >= now.min(1_000 + new_grace));
+                        prop_assert_eq!(&shorter["metadata"]["generation"], 2);
+                        (grace, end, pod) = (new_grace, new_end, shorter);
+                        if grace == 0 {
+                            break;
+                        }
+                    }
+                    Step::Remove => prop_assert!(false, "a pod is marked before it goes"),
+                }
+            }
+        }
+    }
+}

@@ -93,24 +93,6 @@ fn a_first_delete_may_lengthen_and_later_ones_only_shorten() {
     assert_eq!(shorter.object()["metadata"]["generation"], 2, "only the first delete counts");
 }
 
-#[test]
-fn shortening_never_ends_before_now() {
-    let pod = json!({"metadata": {"deletionTimestamp": rfc3339(1_030), "deletionGracePeriodSeconds": 30}});
-    let registry = registry();
-    let shortened = |grace| {
-        let mut object = self::pod("b");
-        object["spec"]["nodeName"] = json!("node-1");
-        registry.create(Resource::Pods, "default", object).unwrap();
-        let options = DeleteOptions { grace_period_seconds: Some(grace), ..DeleteOptions::default() };
-        registry.delete(Resource::Pods, "default", "b", &DeleteOptions::default()).unwrap();
-        let deleted = registry.delete(Resource::Pods, "default", "b", &options).unwrap();
-        seconds(&deleted.object()["metadata"]["deletionTimestamp"])
-    };
-    let end = shortened(0);
-    assert!((registry.now_seconds() - end).abs() <= 1, "grace 0 ends now");
-    assert_eq!(seconds(&pod["metadata"]["deletionTimestamp"]), 1_030);
-}
-
 #[tokio::test]
 async fn grace_zero_shows_both_the_mark_and_the_removal() {
     let registry = registry_with_pod();
