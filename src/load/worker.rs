@@ -32,12 +32,13 @@ pub const LATE_LIMIT: Duration = Duration::from_secs(1);
 const BATCH_ROWS: usize = 1024;
 /// or when this long has passed.
 const BATCH_AGE: Duration = Duration::from_millis(200);
-/// Requests that are released before the worker turns to what else has happened:
-/// one that is behind must still see its requests end, and a stop.
-const RELEASES_PER_TURN: usize = 64;
 /// Tasks that run before the runtime looks for events again: few, so that a due
 /// time is not missed for long.
 const TASKS_PER_TURN: u32 = 16;
+/// Requests that are released before the tasks get their turn. A request takes some
+/// turns of its task, so a worker that is behind must not release as many as run:
+/// it would only ever begin.
+const RELEASES_PER_TURN: u32 = TASKS_PER_TURN / 4;
 
 /// Rows on their way to the recorder, with the worker's state.
 pub(super) struct Batch {
