@@ -339,3 +339,6 @@ impl Session {
 fn run_target(name: String, url: String, consumer: String) -> run_info::Target {
     run_info::Target { name, url, consumer, balances: run_info::Balances::Connections }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde_json::Value;
@@ -33,7 +34,7 @@ Exit status: 0 completed, gate passed or none asked; 1 gate failed; 2 nothing me
 3 invalid or inconclusive; 130 interrupted, what was recorded is kept.")]
 pub(super) struct RunArgs {
     /// A scenario file, or the name of a built-in scenario (see `rolldrop scenarios`).
-    #[arg(default_value = scenario::DEFAULT, hide_default_value = false)]
+    #[arg(default_value = scenario::DEFAULT)]
     scenario: String,
     /// Namespace of everything that the scenario deploys and measures.
     #[arg(short, long, value_name = "NS")]
@@ -54,8 +55,8 @@ pub(super) struct RunArgs {
     #[arg(short, long, value_name = "N")]
     rate: Option<f64>,
     /// Length of the counted part of the load, such as 30s or 2m.
-    #[arg(short, long)]
-    duration: Option<String>,
+    #[arg(short, long, value_name = "D", value_parser = super::parse_duration)]
+    duration: Option<Duration>,
     /// Replace a value of the scenario, such as load.rate=50; may be repeated.
     #[arg(long = "set", value_name = "PATH=VALUE")]
     set: Vec<String>,
@@ -75,7 +76,7 @@ impl RunArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let mut overrides = self.set.clone();
         overrides.extend(self.rate.map(|rate| format!("load.rate={rate}")));
-        overrides.extend(self.duration.as_ref().map(|duration| format!("load.duration={duration}")));
+        overrides.extend(self.duration.map(|d| format!("load.duration={}ms", d.as_millis())));
         let Loaded { mut scenario, cluster } =
             scenario::load::<embedded::Config>(&self.scenario, &overrides)?;
         if let Some(image) = &self.image {

@@ -97,7 +97,7 @@ impl Collector {
         self.lock().iter().map(source).collect()
     }
 
-    fn received(&self, pod: &str) -> u64 {
+    pub(super) fn received(&self, pod: &str) -> u64 {
         self.lock().get(pod).map_or(0, |p| p.received)
     }
 

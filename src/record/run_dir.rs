@@ -29,7 +29,7 @@ pub enum RunDirError {
     )]
     NotARun(PathBuf),
     /// A file's contents are not what they should be.
-    #[error("{path}:{line}: {why}")]
+    #[error("{path}:{line}: {why}; restore the file, or measure again")]
     Malformed {
         /// The file.
         path: PathBuf,

@@ -217,7 +217,7 @@ pub(super) fn build(
         pod.life.endpoint_ready = endpoints.first(&name, EndpointChange::Ready, pod.life.created);
         if let Some(end) = end_of(&pod, clocks, endpoints, &actions, &gaps, &phases)
             && end.t0.earliest >= origin
-            && end.t0.earliest <= load_ended
+            && end.t0.latest <= load_ended
         {
             ends.push(end);
         }

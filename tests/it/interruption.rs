@@ -22,7 +22,8 @@ fn run_under_load() -> (Child, tempfile::TempDir, Vec<Process>) {
     };
     wait_for("rows on disk", START_LIMIT, || has_rows(&requests));
     let processes = process_tree(child.id());
-    assert!(processes.len() >= 8, "run, cluster, and three pods of two containers: {processes:?}");
+    // Two more when no pod is being replaced at this moment.
+    assert!(processes.len() >= 6, "run, cluster, and pods of two containers: {processes:?}");
     (child, dir, processes)
 }
 

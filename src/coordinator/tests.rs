@@ -1,0 +1,293 @@
+//! The coordinator against an API server that answers as told.
+
+use std::sync::{Arc, Mutex};
+
+use http::{Method, Request, Response};
+use http_body_util::BodyExt;
+use kube::client::Body;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::*;
+use crate::record::event::{Change, ContainerState, EndpointSliceEvent, EndpointState, PodEvent};
+use crate::record::wire::ProxyLine;
+use crate::record::{ServedEnd, ServedRow};
+use crate::scenario::Action;
+
+/// The calls that an API server got: method, path, body.
+type Calls = Arc<Mutex<Vec<(Method, String, Value)>>>;
+
+/// A client whose API server answers with `answer(method, path)`: a status and the body's text.
+fn api(answer: impl Fn(&Method, &str) -> (u16, String) + Clone + Send + Sync + 'static) -> (Client, Calls) {
+    let calls = Calls::default();
+    let seen = Arc::clone(&calls);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (seen, answer) = (Arc::clone(&seen), answer.clone());
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect().await?.to_bytes();
+            let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+            let path = parts.uri.path().to_owned();
+            let (status, text) = answer(&parts.method, &path);
+            seen.lock().unwrap().push((parts.method, path, body));
+            let response = Response::builder().status(status).body(Body::from(text.into_bytes()));
+            Ok::<_, kube::Error>(response.map_err(kube::Error::HttpError)?)
+        }
+    });
+    (Client::new(service, "default"), calls)
+}
+
+fn status(code: u16, reason: &str, message: &str) -> (u16, String) {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+        "code": code, "reason": reason, "message": message});
+    (code, status.to_string())
+}
+
+/// An API server that knows Services, and answers everything else with `other`.
+fn with_discovery(method: &Method, path: &str, other: (u16, String)) -> (u16, String) {
+    let resource = json!({"name": "services", "singularName": "service", "namespaced": true,
+        "kind": "Service", "verbs": ["create", "delete"]});
+    match (method, path) {
+        (&Method::GET, "/api/v1") => {
+            let list = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1",
+                "resources": [resource]});
+            (200, list.to_string())
+        }
+        (&Method::GET, _) => status(404, "NotFound", "no such group"),
+        _ => other,
+    }
+}
+
+fn service() -> Value {
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "uid": "u1"}})
+}
+
+/// A session without watches: the test says what they show.
+fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = RunDir::create(&dir.path().join("run")).unwrap();
+    let clock = Clock::start();
+    let session = Session {
+        client,
+        namespace: "shop".into(),
+        clock,
+        limits,
+        stop: CancellationToken::new(),
+        recorder: Recorder::start(&run_dir, clock).unwrap(),
+        views: Views::new(),
+        collector: collect::Collector::default(),
+        tasks: JoinSet::new(),
+        tasks_stop: CancellationToken::new(),
+        created: Vec::new(),
+    };
+    (session, run_dir, dir)
+}
+
+fn pod(name: &str, container: ContainerState) -> view::SeenPod {
+    let event = PodEvent {
+        change: Change::Applied,
+        namespace: "shop".into(),
+        name: name.into(),
+        uid: format!("uid-{name}"),
+        resource_version: "1".into(),
+        node: None,
+        ip: None,
+        phase: "Pending".into(),
+        ready: false,
+        deletion_timestamp: None,
+        deletion_grace_s: None,
+        grace_s: 30,
+        disruption_target: None,
+        containers: vec![container],
+    };
+    view::SeenPod { event, admin_port: None }
+}
+
+fn container(state: &str, reason: &str, message: &str) -> ContainerState {
+    ContainerState {
+        name: "app".into(),
+        sidecar: false,
+        pre_stop_sleep_s: None,
+        pre_stop_other: false,
+        state: Some(state.into()),
+        reason: Some(reason.into()),
+        message: Some(message.into()),
+        exit_code: None,
+        restarts: 0,
+    }
+}
+
+fn served(seq: u64) -> ServedRow {
+    let at = Stamp::from_unix_ns(1);
+    ServedRow {
+        source: "web-1".into(),
+        request: Some(crate::record::RequestId { source: "load-0".into(), seq }),
+        pod: "web-1".into(),
+        peer_addr: "127.0.0.1:1".into(),
+        accepted: at,
+        head: Some(at),
+        end: at,
+        status: Some(200),
+        ended: ServedEnd::Complete,
+        conn: seq,
+        conn_first_request: true,
+    }
+}
+
+#[tokio::test]
+async fn what_is_created_is_labelled_with_the_run_and_removed_at_the_end() {
+    let (client, calls) = api(|method, path| with_discovery(method, path, (200, service().to_string())));
+    let (mut session, _, _dir) = session(client, Limits::default());
+    session.deploy("my-run", &[service()]).await.unwrap();
+    session.finish().await.unwrap();
+    let calls = calls.lock().unwrap();
+    let of = |wanted: Method| calls.iter().find(|(method, ..)| *method == wanted).unwrap().clone();
+    let (_, path, created) = of(Method::POST);
+    assert_eq!(path, "/api/v1/namespaces/shop/services");
+    assert_eq!(created["metadata"]["labels"]["rolldrop.dev/run"], "my-run");
+    let (_, path, options) = of(Method::DELETE);
+    assert_eq!(path, "/api/v1/namespaces/shop/services/web");
+    assert_eq!(options["preconditions"]["uid"], "u1", "only what this run created is removed");
+}
+
+#[tokio::test]
+async fn an_object_that_exists_is_never_taken_over_and_an_unknown_kind_is_named() {
+    let (client, _) = api(|method, path| {
+        with_discovery(method, path, status(409, "AlreadyExists", "services \"web\" already exists"))
+    });
+    let (mut session, _, _dir) = session(client, Limits::default());
+    let error = session.deploy("my-run", &[service()]).await.unwrap_err().to_string();
+    assert!(error.starts_with("Service web exists already"), "{error}");
+    let other = json!({"apiVersion": "x.example/v1", "kind": "Widget", "metadata": {"name": "w"}});
+    let error = session.deploy("my-run", &[other]).await.unwrap_err().to_string();
+    assert_eq!(error, "the cluster knows no Widget of x.example/v1");
+}
+
+#[tokio::test]
+async fn a_pod_that_says_why_it_cannot_start_ends_the_wait() {
+    let (client, _) = api(|_, _| status(404, "NotFound", ""));
+    let limits = Limits { stuck: Duration::ZERO, ..Limits::default() };
+    let (session, _, _dir) = session(client, limits);
+    let stuck = pod("web-1", container("waiting", "RunContainerError", "exec: \"nope\": not found"));
+    session.views.update(|view| {
+        view.pods.insert(stuck.event.uid.clone(), stuck);
+    });
+    let error = session.await_endpoints("web", 1).await.unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "a pod never starts: pod web-1, container app: RunContainerError: exec: \"nope\": not found"
+    );
+}
+
+#[tokio::test]
+async fn the_wait_for_endpoints_counts_ready_ones_and_has_a_limit() {
+    let (client, _) = api(|_, _| status(404, "NotFound", ""));
+    let limits = Limits { ready: Duration::ZERO, ..Limits::default() };
+    let (session, _, _dir) = session(client, limits);
+    let endpoint = |pod: &str, ready| EndpointState {
+        pod: Some(pod.into()),
+        address: "10.0.0.1".into(),
+        ready,
+        serving: ready,
+        terminating: false,
+    };
+    let slice = EndpointSliceEvent {
+        change: Change::Applied,
+        namespace: "shop".into(),
+        name: "web-abc".into(),
+        service: Some("web".into()),
+        endpoints: vec![endpoint("a", true), endpoint("b", false)],
+    };
+    session.views.update(|view| {
+        view.slices.insert(slice.name.clone(), slice);
+    });
+    assert_eq!(session.await_endpoints("web", 1).await.unwrap(), 1);
+    let error = session.await_endpoints("web", 2).await.unwrap_err().to_string();
+    assert!(error.starts_with("service web has 1 of 2 endpoints ready after"), "{error}");
+}
+
+#[tokio::test]
+async fn an_own_deletion_is_stamped_before_and_after_and_a_refusal_is_recorded() {
+    let pod = json!({"metadata": {"name": "web-1", "uid": "u"},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [pod]}).to_string();
+    let (client, _) = api(move |method, _| match *method {
+        Method::GET => (200, list.clone()),
+        _ => status(403, "Forbidden", "pods \"web-1\" is forbidden"),
+    });
+    let (session, run_dir, _dir) = session(client, Limits::default());
+    let disruption = Disruption {
+        at: Duration::ZERO,
+        every: Duration::ZERO,
+        repeat: 1,
+        action: Action::DeletePod { selector: "app=web".into(), count: 1 },
+    };
+    let zero = session.clock.now();
+    let disrupted = session.disrupt(&[disruption], zero, zero + Duration::from_secs(60)).await;
+    assert_eq!(disrupted, Disrupted { accepted: 0, failed: 1, skipped: 0 });
+    session.finish().await.unwrap();
+    let events = events_of(&run_dir);
+    let action = events.iter().find_map(|e| match &e.kind {
+        EventKind::Action(action) => Some((e.at, action)),
+        _ => None,
+    });
+    let (sent, action) = action.unwrap();
+    assert!(zero <= sent && sent <= action.answered);
+    assert_eq!((action.pod.as_deref(), action.status), (Some("web-1"), Some(403)));
+    assert_eq!(action.error.as_deref(), Some("pods \"web-1\" is forbidden"));
+}
+
+#[tokio::test]
+async fn a_proxys_rows_are_recorded_once_and_its_end_is_counted() {
+    let lines = [
+        ProxyLine::Hello { source: "web-1".into(), pod: "web-1".into() },
+        ProxyLine::Row(served(0)),
+        ProxyLine::Row(served(1)),
+        ProxyLine::End { recorded: 2 },
+    ];
+    let rows: String = lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect();
+    let (client, _) = api(move |_, path| match path.rsplit('/').next() {
+        Some("rows") => (200, rows.clone()),
+        _ => (200, json!({"now_ns": 5, "recorded": 2}).to_string()),
+    });
+    let (session, run_dir, _dir) = session(client, Limits::default());
+    let mut running = pod("web-1", container("running", "", ""));
+    running.admin_port = Some(8082);
+    session.views.update(|view| {
+        view.pods.insert(running.event.uid.clone(), running);
+    });
+    let context = collect::Context {
+        client: session.client.clone(),
+        namespace: "shop".into(),
+        clock: session.clock,
+        recorder: session.recorder.handle(),
+    };
+    let (stop, collector) = (CancellationToken::new(), session.collector.clone());
+    let running =
+        tokio::spawn(collect::run(collector.clone(), context, session.views.subscribe(), stop.clone()));
+    let received = async {
+        while collector.received("web-1") < 2 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), received).await.unwrap();
+    collector.catch_up(Duration::from_secs(5)).await;
+    stop.cancel();
+    running.await.unwrap();
+    session.finish().await.unwrap();
+    let ends: Vec<_> = events_of(&run_dir)
+        .into_iter()
+        .filter_map(|e| match e.kind {
+            EventKind::ProxyEnded { pod, recorded, received } => Some((pod, recorded, received)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(ends, [("web-1".to_owned(), Some(2), 2)]);
+    let rows = crate::record::parts::read_table::<ServedRow>(run_dir.path()).unwrap();
+    assert_eq!(rows, [served(0), served(1)]);
+}
+
+fn events_of(run_dir: &RunDir) -> Vec<crate::record::Event> {
+    let text = std::fs::read_to_string(run_dir.path().join("events.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
