@@ -31,7 +31,7 @@ fn api(answer: impl Fn(&Method, &str) -> (u16, String) + Clone + Send + Sync + '
             let (status, text) = answer(&parts.method, &path);
             seen.lock().unwrap().push((parts.method, path, body));
             let response = Response::builder().status(status).body(Body::from(text.into_bytes()));
-            Ok::<_, kube::Error>(response.map_err(kube::Error::HttpError)?)
+            response.map_err(kube::Error::HttpError)
         }
     });
     (Client::new(service, "default"), calls)
