@@ -10,6 +10,7 @@ pub mod cli;
 pub mod cluster;
 pub mod coordinator;
 pub mod gate;
+mod http1;
 pub mod load;
 pub mod proxy;
 pub mod record;

@@ -278,7 +278,7 @@ impl Run {
                     spawned
                 })
                 .collect();
-            let recorded = recorder.run(&self.received, end_all);
+            let recorded = recorder.run(self.received, end_all);
             let done: Vec<Result<Done, LoadError>> = threads
                 .into_iter()
                 .map(|thread| match thread.map_err(LoadError::Worker)?.join() {

@@ -30,10 +30,10 @@ pub(super) struct LoadArgs {
     #[arg(short, long, default_value_t = 200.0)]
     rate: f64,
     /// Length of the counted part, such as 30s or 1m30s
-    #[arg(short, long, default_value = "30s", value_parser = super::parse_duration)]
+    #[arg(short, long, default_value = "30s", value_parser = super::parse_duration, value_name = "D")]
     duration: Duration,
     /// Length of a warm-up before it, which is recorded but not counted
-    #[arg(long, default_value = "0s", value_parser = super::parse_duration)]
+    #[arg(long, default_value = "0s", value_parser = super::parse_duration, value_name = "D")]
     warmup: Duration,
     /// The most connections open at a time [default: what the rate can hold open until its timeouts]
     #[arg(short = 'c', long, value_name = "N")]
@@ -75,7 +75,10 @@ impl LoadArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let plan = Plan::new(self.settings())?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(self.measure(plan))
+        let exit = runtime.block_on(self.measure(plan));
+        // After an interruption, a name that is still being looked up is not waited for.
+        runtime.shutdown_background();
+        exit
     }
 
     fn settings(&self) -> Settings {
@@ -104,13 +107,17 @@ impl LoadArgs {
         let load_plan = plan.load_plan();
         let (interrupts, progress) = (Interrupts::listen()?, Progress::new(self.quiet));
         let planned = plan.requests();
-        let mut running = load::start(plan, clock, run.as_ref().map(|run| &run.dir)).await?;
+        let start = load::start(plan, clock, run.as_ref().map(|run| &run.dir));
+        let Some(running) = interrupts.stop.run_until_cancelled(start).await else {
+            return Ok(Exit::Interrupted.into());
+        };
+        let mut running = running?;
         if let Some(run) = &mut run {
             run.started(running.started())?;
         }
         let summary = progress.follow(&mut running, planned, &interrupts).await?;
         let interrupted = interrupts.stop.is_cancelled();
-        progress.done();
+        drop(progress);
         if let Some(run) = run {
             run.end(&summary, interrupted)?;
         }

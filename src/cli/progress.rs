@@ -11,7 +11,7 @@ use super::signals::Interrupts;
 use crate::load;
 use crate::record::Outcome;
 
-/// Shows how a command gets on.
+/// Shows how a command gets on. The bar goes away with it, also when the command fails.
 #[derive(Debug)]
 pub(super) enum Progress {
     /// A line that is redrawn.
@@ -113,7 +113,7 @@ impl Progress {
                 if bar.length() != Some(planned) {
                     bar.set_length(planned);
                     let style =
-                        ProgressStyle::with_template("{bar:30} {pos}/{len} requests, {eta} left; {msg}");
+                        ProgressStyle::with_template("{bar:20} {pos}/{len} requests, {eta} left; {wide_msg}");
                     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
                 }
                 bar.set_position(progress.scheduled.min(planned));

@@ -5,10 +5,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
-use tokio::task::JoinSet;
+use tokio_util::task::AbortOnDropHandle;
 
+use super::signals::Interrupts;
 use crate::proxy::{Config, Counts, DEFAULT_MAX_KEPT_ROWS, PodHeader, Proxy, Report};
 use crate::record::Clock;
 
@@ -46,32 +45,14 @@ impl ProxyArgs {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let runtime = tokio::runtime::Runtime::new().context("failed to start the runtime")?;
         runtime.block_on(async {
-            let mut sigterm = signal(SignalKind::terminate()).context("failed to listen for SIGTERM")?;
-            let mut sigint = signal(SignalKind::interrupt()).context("failed to listen for SIGINT")?;
-            let mut signalled = async move || {
-                tokio::select! {
-                    _ = sigterm.recv() => {}
-                    _ = sigint.recv() => {}
-                }
-            };
+            let interrupts = Interrupts::listen().context("failed to listen for signals")?;
+            let Interrupts { stop, abort, .. } = &interrupts;
             let proxy = Proxy::bind(self.config(), Clock::start())?;
             eprintln!("rolldrop: proxy on {}, admin on {}", proxy.local_addr(), proxy.admin_addr());
-            let (stop, stopped) = oneshot::channel();
-            let (hurry, hurried) = oneshot::channel();
             // On a worker thread, not on this one: connections are handed to tasks without a detour.
-            let mut running = JoinSet::new();
-            running.spawn(proxy.run(heard(stopped), heard(hurried)));
-            for sign in [stop, hurry] {
-                tokio::select! {
-                    () = signalled() => {
-                        // Not heard any more only if the proxy has ended: seen right below.
-                        let _ = sign.send(());
-                    }
-                    Some(report) = running.join_next() => return say(report?),
-                }
-            }
-            let report = running.join_next().await.context("the proxy has no result")??;
-            say(report)
+            let run = proxy.run(stop.clone().cancelled_owned(), abort.clone().cancelled_owned());
+            say(&AbortOnDropHandle::new(tokio::spawn(run)).await?);
+            Ok(ExitCode::SUCCESS)
         })
     }
 
@@ -89,18 +70,10 @@ impl ProxyArgs {
     }
 }
 
-/// Becomes ready when the other end says so, and never if it is dropped unsaid.
-async fn heard(sign: oneshot::Receiver<()>) {
-    if sign.await.is_err() {
-        std::future::pending().await
-    }
-}
-
-fn say(report: Report) -> anyhow::Result<ExitCode> {
+fn say(report: &Report) {
     let Counts { recorded, handed_over, dropped, .. } = report.counts;
     eprintln!(
         "rolldrop: {recorded} requests on {} connections; {handed_over} rows handed over, {dropped} dropped",
         report.connections,
     );
-    Ok(ExitCode::SUCCESS)
 }

@@ -180,11 +180,14 @@ async fn follow_rows(
     endpoint: &Endpoint,
     views: &watch::Receiver<View>,
 ) -> Option<u64> {
+    // The number of the next row, so that a stream that broke off is taken up where it ended.
+    let mut next = 0;
     loop {
-        if let Ok(reader) = endpoint.context.client.request_stream(endpoint.get(ROWS_PATH)?).await {
+        let request = endpoint.get(&format!("{ROWS_PATH}?from={next}"))?;
+        if let Ok(reader) = endpoint.context.client.request_stream(request).await {
             let mut batches = reader.lines().ready_chunks(BATCH);
             while let Some(batch) = batches.next().await {
-                if let Some(recorded) = take(collector, endpoint, batch) {
+                if let Some(recorded) = take(collector, endpoint, batch, &mut next) {
                     return Some(recorded);
                 }
             }
@@ -197,18 +200,27 @@ async fn follow_rows(
 }
 
 /// Records a batch of lines; answers the count of the end line if it was among them.
-fn take(collector: &Collector, endpoint: &Endpoint, batch: Vec<std::io::Result<String>>) -> Option<u64> {
+fn take(
+    collector: &Collector,
+    endpoint: &Endpoint,
+    batch: Vec<std::io::Result<String>>,
+    next: &mut u64,
+) -> Option<u64> {
     let Endpoint { context, pod, .. } = endpoint;
     let mut rows: Vec<ServedRow> = Vec::new();
     let mut end = None;
     for line in batch.into_iter().flatten() {
         match serde_json::from_str(&line) {
-            Ok(ProxyLine::Row(row)) => rows.push(row),
+            Ok(ProxyLine::Row(row)) => {
+                rows.push(row);
+                *next += 1;
+            }
             Ok(ProxyLine::Phase { phase, t_ns }) => {
                 context.recorder.event_of(pod, t_ns, EventKind::ProxyPhase { pod: pod.clone(), phase });
             }
             Ok(ProxyLine::End { recorded }) => end = Some(recorded),
-            Ok(ProxyLine::Hello { .. }) => {}
+            // What is missing before it shows in the counts when the proxy ends.
+            Ok(ProxyLine::Hello { next: first, .. }) => *next = first,
             Err(error) => tracing::warn!(%pod, %error, "a proxy's line could not be read"),
         }
     }

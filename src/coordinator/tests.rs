@@ -240,7 +240,7 @@ async fn an_own_deletion_is_stamped_before_and_after_and_a_refusal_is_recorded()
 #[tokio::test]
 async fn a_proxys_rows_are_recorded_once_and_its_end_is_counted() {
     let lines = [
-        ProxyLine::Hello { source: "web-1".into(), pod: "web-1".into() },
+        ProxyLine::Hello { source: "web-1".into(), pod: "web-1".into(), next: 0 },
         ProxyLine::Row(served(0)),
         ProxyLine::Row(served(1)),
         ProxyLine::End { recorded: 2 },

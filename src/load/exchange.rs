@@ -15,7 +15,8 @@ use tokio_util::sync::CancellationToken;
 use super::connection::{self, CannotDial, Connection};
 use super::plan::Plan;
 use super::request::{Persistence, Template};
-use super::response::{self, Head, Malformed};
+use super::response::{self, Head};
+use crate::http1::Body;
 use crate::record::{Clock, Outcome, RequestRow};
 
 /// What all exchanges of one worker have in common.
@@ -253,7 +254,7 @@ async fn read_head(
         while let Some(head) = parse(connection, context)? {
             connection.buffer.drain(..head.len);
             match head.status {
-                101 => return Err(Failure::new(Outcome::ProtocolError, None)),
+                101 => return Err(PROTOCOL_ERROR),
                 100..=199 => {}
                 _ => return Ok(head),
             }
@@ -271,7 +272,7 @@ fn parse(connection: &Connection, context: &Context) -> Result<Option<Head>, Fai
     if connection.buffer.is_empty() {
         return Ok(None);
     }
-    response::parse_head(&connection.buffer, &context.plan.method).map_err(protocol_error)
+    response::parse_head(&connection.buffer, &context.plan.method).map_err(|_| PROTOCOL_ERROR)
 }
 
 async fn read_body(
@@ -281,13 +282,13 @@ async fn read_body(
     write_error: Option<&io::Error>,
 ) -> Result<(), Failure> {
     loop {
-        let taken = head.body.take(&connection.buffer).map_err(protocol_error)?;
+        let taken = head.body.take(&connection.buffer).map_err(|_| PROTOCOL_ERROR)?;
         connection.buffer.drain(..taken);
-        if head.body.is_complete() {
+        if head.body.is_done() {
             return Ok(());
         }
         match connection.read().await {
-            Ok(0) if head.body == response::Body::UntilEof && write_error.is_none() => return Ok(()),
+            Ok(0) if head.body == Body::UntilClose && write_error.is_none() => return Ok(()),
             Ok(0) => return Err(ended_early(Reached::Body, write_error)),
             Ok(count) => row.bytes_received += count as u64,
             Err(e) => return Err(lost(Reached::Body, &e)),
@@ -303,9 +304,7 @@ enum Reached {
     Body,
 }
 
-fn protocol_error(_: Malformed) -> Failure {
-    Failure::new(Outcome::ProtocolError, None)
-}
+const PROTOCOL_ERROR: Failure = Failure::new(Outcome::ProtocolError, None);
 
 /// The stream ended before the response did. A reset that met the write shows as
 /// an end when reading afterwards.

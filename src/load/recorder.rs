@@ -74,11 +74,12 @@ impl<'a> Recorder<'a> {
     }
 
     /// Records until every worker has dropped its sender. `failed` is called
-    /// once, when recording fails: from then on rows are only counted.
+    /// once, when recording fails: from then on rows are only counted. The
+    /// receiver goes with the recorder, so that no worker waits for one that is gone.
     ///
     /// # Errors
     /// When something could not be written; the rows in it are lost.
-    pub(super) fn run(mut self, batches: &Receiver<Batch>, failed: impl Fn()) -> Result<(), LoadError> {
+    pub(super) fn run(mut self, batches: Receiver<Batch>, failed: impl Fn()) -> Result<(), LoadError> {
         let mut result = Ok(());
         loop {
             let received = batches.recv_timeout(TURN);

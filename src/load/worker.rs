@@ -35,6 +35,10 @@ const BATCH_AGE: Duration = Duration::from_millis(200);
 /// Tasks that run before the runtime looks for events again: few, so that a due
 /// time is not missed for long.
 const TASKS_PER_TURN: u32 = 16;
+/// Requests that are released before the tasks get their turn. A request takes some
+/// turns of its task, so a worker that is behind must not release as many as run:
+/// it would only ever begin.
+const RELEASES_PER_TURN: u32 = TASKS_PER_TURN / 4;
 
 /// Rows on their way to the recorder, with the worker's state.
 pub(super) struct Batch {
@@ -124,18 +128,16 @@ impl Worker {
         flush.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             // Whatever woke the loop: what is due comes first.
-            self.release_due();
+            let is_behind = self.release_due();
             let due = self.next.map(|next| next.at);
             if due.is_none() && self.in_flight.is_empty() {
                 break;
             }
             tokio::select! {
                 biased;
-                () = &mut stopped, if due.is_some() => {
-                    self.release_due();
-                    self.next = None;
-                }
-                reached = pacer.wait_until(due.unwrap_or_default()), if due.is_some() => reached?,
+                () = &mut stopped, if due.is_some() => self.end_schedule(),
+                () = tokio::task::yield_now(), if is_behind => {}
+                reached = pacer.wait_until(due.unwrap_or_default()), if due.is_some() && !is_behind => reached?,
                 Some(ended) = self.in_flight.join_next() => match ended {
                     Ok(ended) => self.end(ended),
                     Err(e) => std::panic::resume_unwind(e.into_panic()),
@@ -147,17 +149,31 @@ impl Worker {
         Ok(Done { scheduled: self.scheduled, tally: self.tally })
     }
 
-    /// Dispatches every request whose time has come.
-    fn release_due(&mut self) {
-        while let Some(due) = self.next {
+    /// Dispatches the requests whose time has come, in one turn; answers whether some are left.
+    fn release_due(&mut self) -> bool {
+        for _ in 0..RELEASES_PER_TURN {
             let now = self.task.context.clock.now();
-            if now < due.at {
-                break;
+            match self.next.filter(|due| due.at <= now) {
+                Some(due) => self.release(due, now),
+                None => return false,
             }
-            self.next = self.task.share.request(due.seq + 1, self.task.zero);
-            self.scheduled += 1;
-            self.dispatch(due, now);
         }
+        true
+    }
+
+    /// Dispatches what is due by now, however much that is, and nothing after it.
+    fn end_schedule(&mut self) {
+        let end = self.task.context.clock.now();
+        while let Some(due) = self.next.filter(|due| due.at <= end) {
+            self.release(due, self.task.context.clock.now());
+        }
+        self.next = None;
+    }
+
+    fn release(&mut self, due: Due, now: Stamp) {
+        self.next = self.task.share.request(due.seq + 1, self.task.zero);
+        self.scheduled += 1;
+        self.dispatch(due, now);
     }
 
     fn dispatch(&mut self, due: Due, now: Stamp) {

@@ -1,8 +1,7 @@
 //! The admin port: health, readiness, clock, preStop hook, metrics, row stream.
 //!
-//! A small HTTP/1.1 server of its own, because the row stream must know which
-//! rows the socket took and which it must keep for the next reader. It never
-//! answers the data port's clients.
+//! A small HTTP/1.1 server of its own: it has to end with the row stream, in a
+//! bounded time, and never answers the data port's clients.
 
 use std::fmt::Write as _;
 use std::io;
@@ -15,6 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use super::journal::Cursor;
 use super::{Shared, app, reap};
 use crate::record::ServedEnd;
 use crate::record::wire::{CLOCK_PATH, ClockAnswer, PRE_STOP_PATH, ProxyLine, ROWS_PATH};
@@ -26,7 +26,8 @@ const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// How long to wait after an accept that failed, so that a lack of descriptors is no busy loop.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// Serves the admin port until the journal is closed and its reader has the end.
+/// Serves the admin port until the journal is closed and handed over. A reader
+/// that broke off just before can come back for the end.
 pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, ready_path: Option<Arc<str>>) {
     let mut connections = JoinSet::new();
     loop {
@@ -46,7 +47,7 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, ready_path
                 }
             },
             Some(ended) = connections.join_next() => reap(ended),
-            () = shared.journal.closed() => break,
+            () = shared.journal.handed_over() => break,
         }
     }
     while let Some(ended) = connections.join_next().await {
@@ -64,6 +65,7 @@ struct Connection {
 struct Request {
     method: Method,
     path: String,
+    query: String,
     keep_alive: bool,
 }
 
@@ -94,14 +96,14 @@ impl Connection {
         loop {
             let request = tokio::select! {
                 request = next_request(&mut self.stream, &mut buf) => request?,
-                () = self.shared.journal.closed() => return Ok(()),
+                () = self.shared.journal.handed_over() => return Ok(()),
             };
             let Some(request) = request else { return Ok(()) };
-            if request.path == ROWS_PATH && request.method == Method::Get {
-                let shared = self.shared.clone();
-                if let Some(reader) = shared.journal.reader() {
-                    return send_rows(&mut self.stream, &shared, &reader).await;
-                }
+            if request.path == ROWS_PATH
+                && request.method == Method::Get
+                && let Some(from) = first_wanted(&request.query)
+            {
+                return send_rows(&mut self.stream, &self.shared, from).await;
             }
             let answer = self.answer(&request).await?;
             let connection = if request.keep_alive { "keep-alive" } else { "close" };
@@ -143,7 +145,7 @@ impl Connection {
                 self.shared.pre_stop();
                 Answer::text("200 OK", "ok\n")
             }
-            ROWS_PATH => Answer::text("409 Conflict", "the rows have a reader already\n"),
+            ROWS_PATH => Answer::text("400 Bad Request", "ask with GET /rows?from=N\n"),
             "/metrics" => Answer {
                 status: "200 OK",
                 content_type: "text/plain; version=0.0.4",
@@ -177,9 +179,10 @@ async fn next_request(stream: &mut TcpStream, buf: &mut BytesMut) -> io::Result<
                 let keep_alive =
                     request.version == Some(1) && method != Method::Other && !has("connection", "close");
                 let target = request.path.unwrap_or_default();
-                let path = target.split_once('?').map_or(target, |(path, _)| path).to_owned();
+                let (path, query) = target.split_once('?').unwrap_or((target, ""));
+                let (path, query) = (path.to_owned(), query.to_owned());
                 let _ = buf.split_to(len);
-                return Ok(Some(Request { method, path, keep_alive }));
+                return Ok(Some(Request { method, path, query, keep_alive }));
             }
             Ok(Status::Partial) if buf.len() < MAX_HEAD_BYTES => {}
             Ok(Status::Partial) => return Err(invalid("request head too large")),
@@ -191,35 +194,37 @@ async fn next_request(stream: &mut TcpStream, buf: &mut BytesMut) -> io::Result<
     }
 }
 
+/// The row that a reader wants first; `None` if the query does not say so properly.
+fn first_wanted(query: &str) -> Option<u64> {
+    if query.is_empty() { Some(0) } else { query.strip_prefix("from=")?.parse().ok() }
+}
+
 /// Sends rows as they come, until the journal is closed or the reader goes away.
-async fn send_rows(
-    stream: &mut TcpStream,
-    shared: &Shared,
-    reader: &super::journal::Reader<'_>,
-) -> io::Result<()> {
+async fn send_rows(stream: &mut TcpStream, shared: &Shared, from: u64) -> io::Result<()> {
+    shared.journal.reader_came();
     let head = "HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\n\
                 transfer-encoding: chunked\r\nconnection: close\r\n\r\n";
     stream.write_all(head.as_bytes()).await?;
-    let hello = ProxyLine::Hello { source: shared.pod.to_string(), pod: shared.pod.to_string() };
-    stream.write_all(&chunk([hello])?).await?;
+    let mut cursor = Cursor::at(from);
+    let mut told = None;
     loop {
-        let batch = reader.take();
-        if !batch.is_empty() {
-            let written = match chunk(batch.lines()) {
-                Ok(chunk) => stream.write_all(&chunk).await,
-                Err(error) => Err(error.into()),
-            };
-            if let Err(error) = written {
-                reader.give_back(batch);
-                return Err(error);
-            }
-            reader.sent(&batch);
-            if batch.end.is_some() {
-                break;
-            }
-            if batch.is_full() {
-                continue;
-            }
+        let batch = shared.journal.read(cursor);
+        let hello = (told != Some(batch.first)).then(|| ProxyLine::Hello {
+            source: shared.pod.to_string(),
+            pod: shared.pod.to_string(),
+            next: batch.first,
+        });
+        if hello.is_some() || !batch.is_empty() {
+            stream.write_all(&chunk(hello.into_iter().chain(batch.lines()))?).await?;
+            shared.journal.sent(&batch);
+        }
+        cursor = batch.next;
+        told = Some(cursor.row);
+        if batch.end.is_some() {
+            break;
+        }
+        if batch.is_full() {
+            continue;
         }
         tokio::select! {
             () = tokio::time::sleep(FLUSH_INTERVAL) => {}
@@ -230,7 +235,9 @@ async fn send_rows(
     stream.write_all(b"0\r\n\r\n").await?;
     stream.shutdown().await?;
     // The process exits next: wait until the reader has it all, which it says by closing.
-    gone(stream).await
+    gone(stream).await?;
+    shared.journal.reader_has_all();
+    Ok(())
 }
 
 /// Waits until the other side closes.

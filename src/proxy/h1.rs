@@ -10,7 +10,6 @@
 //! app's listener refuse, the client is reset: it must not see an answer that
 //! the app did not give.
 
-mod body;
 mod exchange;
 mod head;
 
@@ -25,10 +24,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 
-use self::body::Body;
 use self::exchange::Exchange;
 use self::head::{Refusal, RequestHead, ResponseHead};
 use super::Shared;
+use crate::http1::Body;
 use crate::record::{ServedEnd, Stamp};
 
 /// Room for one read, in bytes. A connection that waits holds no buffer.

@@ -1,8 +1,9 @@
-//! What the proxy recorded and has not handed over yet.
+//! What the proxy recorded, for whoever reads the row stream.
 //!
-//! One lock, taken once per request, held for a push. Rows wait here for the
-//! reader of the row stream; a reader that breaks off gives back what it could
-//! not send, so the next one goes on from there.
+//! One lock, taken once per request, held for a push. Rows are numbered as they
+//! come. Where a reader has got to is the reader's own affair ([`Cursor`]): one
+//! that breaks off comes back with its number, so the rows of the last while are
+//! kept also after they have been sent.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,23 +14,32 @@ use crate::record::event::ProxyPhase;
 use crate::record::wire::ProxyLine;
 use crate::record::{ServedEnd, ServedRow, Stamp};
 
-/// The most rows in one batch: bounds what a batch costs in memory while it is sent.
-const BATCH_ROWS: usize = 10_000;
+/// The most rows in one batch: bounds what a batch costs in memory, and for how
+/// long the lock is held.
+const BATCH_ROWS: usize = 1000;
+/// Rows kept after they were sent: more than fit into the buffers between the
+/// proxy and its reader, which are lost when the reader breaks off.
+const SENT_ROWS: u64 = 20_000;
 
-/// Rows and phases on their way out, and the counts of all that passed.
+/// Rows and phases, and the counts of all that passed.
 #[derive(Debug)]
 pub(super) struct Journal {
     entries: Mutex<Entries>,
     max_rows: usize,
     closed: CancellationToken,
+    handed_over: CancellationToken,
 }
 
 #[derive(Debug, Default)]
 struct Entries {
-    phases: VecDeque<(ProxyPhase, Stamp)>,
+    phases: Vec<(ProxyPhase, Stamp)>,
     rows: VecDeque<ServedRow>,
+    /// The number of the first row in `rows`.
+    first: u64,
+    /// Every row below this number was sent or dropped.
+    sent_to: u64,
     last_request: Option<Stamp>,
-    has_reader: bool,
+    had_reader: bool,
     counts: Counts,
 }
 
@@ -38,7 +48,7 @@ struct Entries {
 pub struct Counts {
     /// Requests recorded.
     pub recorded: u64,
-    /// Rows sent to a reader.
+    /// Rows sent to a reader, each counted once.
     pub handed_over: u64,
     /// Rows that were dropped, oldest first, because no reader took them in time.
     pub dropped: u64,
@@ -50,19 +60,43 @@ pub struct Counts {
     pub phase: Option<ProxyPhase>,
 }
 
-/// A part of the journal that was taken out to be sent.
+/// How far a reader has got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cursor {
+    /// The number of the next row.
+    pub(super) row: u64,
+    phase: usize,
+}
+
+impl Cursor {
+    /// At the row of the given number, and before every phase.
+    pub(super) fn at(row: u64) -> Self {
+        Self { row, phase: 0 }
+    }
+}
+
+/// A copy of a part of the journal, to be sent.
 #[derive(Debug)]
 pub(super) struct Batch {
-    phases: VecDeque<(ProxyPhase, Stamp)>,
-    rows: VecDeque<ServedRow>,
+    phases: Vec<(ProxyPhase, Stamp)>,
+    /// The number of the first row.
+    pub(super) first: u64,
+    rows: Vec<ServedRow>,
     /// Set on the last batch of a closed journal: the number of rows ever recorded.
     pub(super) end: Option<u64>,
+    /// Where the next batch begins.
+    pub(super) next: Cursor,
 }
 
 impl Journal {
-    /// A journal that keeps at most `max_rows` rows for a reader.
+    /// A journal that keeps at most `max_rows` rows.
     pub(super) fn new(max_rows: usize) -> Self {
-        Self { entries: Mutex::default(), max_rows, closed: CancellationToken::new() }
+        Self {
+            entries: Mutex::default(),
+            max_rows,
+            closed: CancellationToken::new(),
+            handed_over: CancellationToken::new(),
+        }
     }
 
     /// Records a request that ended.
@@ -71,17 +105,16 @@ impl Journal {
         entries.counts.recorded += 1;
         entries.counts.by_end[row.ended as usize] += 1;
         entries.last_request = entries.last_request.max(row.head);
-        if entries.rows.len() >= self.max_rows {
-            entries.rows.pop_front();
-            entries.counts.dropped += 1;
-        }
         entries.rows.push_back(row);
+        if entries.rows.len() > self.max_rows {
+            entries.drop_first();
+        }
     }
 
     /// Records a phase.
     pub(super) fn phase(&self, phase: ProxyPhase, at: Stamp) {
         let mut entries = self.entries();
-        entries.phases.push_back((phase, at));
+        entries.phases.push((phase, at));
         entries.counts.phase = Some(phase);
         tracing::debug!(phase = phase.as_str(), "termination phase");
     }
@@ -108,9 +141,12 @@ impl Journal {
         self.entries().counts.clone()
     }
 
-    /// Says that nothing more will be recorded: the reader may send the end.
+    /// Says that nothing more will be recorded: readers may be sent the end.
     pub(super) fn close(&self) {
         self.closed.cancel();
+        if !self.entries().had_reader {
+            self.handed_over.cancel();
+        }
     }
 
     /// Becomes ready when the journal is closed.
@@ -118,11 +154,48 @@ impl Journal {
         self.closed.cancelled().await;
     }
 
-    /// Makes the caller the one reader, or answers `None` if there is one already.
-    pub(super) fn reader(&self) -> Option<Reader<'_>> {
-        let had_reader = std::mem::replace(&mut self.entries().has_reader, true);
-        // Lazily: a reader that is made and dropped would give the place away.
-        (!had_reader).then(|| Reader { journal: self })
+    /// Becomes ready when the journal is closed and nobody has to be waited for:
+    /// a reader has the end, or none ever came.
+    pub(super) async fn handed_over(&self) {
+        self.handed_over.cancelled().await;
+    }
+
+    /// A reader has come: it will be waited for, also if it breaks off.
+    pub(super) fn reader_came(&self) {
+        self.entries().had_reader = true;
+    }
+
+    /// A reader has everything, the end included.
+    pub(super) fn reader_has_all(&self) {
+        self.handed_over.cancel();
+    }
+
+    /// Copies the oldest lines that are kept from the cursor on.
+    pub(super) fn read(&self, cursor: Cursor) -> Batch {
+        // Looked at before the rows: then none can follow them.
+        let closed = self.closed.is_cancelled();
+        let entries = self.entries();
+        // A number that no row has yet is another proxy's.
+        let wanted = if cursor.row > entries.counts.recorded { 0 } else { cursor.row };
+        let first = wanted.max(entries.first);
+        let skipped = usize::try_from(first - entries.first).unwrap_or(usize::MAX);
+        let rows: Vec<_> = entries.rows.iter().skip(skipped).take(BATCH_ROWS).cloned().collect();
+        let phases = entries.phases[cursor.phase..].to_vec();
+        let next = Cursor { row: first + rows.len() as u64, phase: entries.phases.len() };
+        let end = (closed && next.row == entries.counts.recorded).then_some(entries.counts.recorded);
+        Batch { phases, first, rows, end, next }
+    }
+
+    /// Says that a batch has been sent.
+    pub(super) fn sent(&self, batch: &Batch) {
+        let mut entries = self.entries();
+        // What was dropped while it was on its way stays counted as dropped.
+        let news = batch.next.row.saturating_sub(entries.sent_to);
+        entries.counts.handed_over += news;
+        entries.sent_to += news;
+        while entries.first + SENT_ROWS < entries.sent_to {
+            entries.drop_first();
+        }
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {
@@ -131,44 +204,16 @@ impl Journal {
     }
 }
 
-/// The one reader of a journal.
-pub(super) struct Reader<'a> {
-    journal: &'a Journal,
-}
-
-impl Reader<'_> {
-    /// Takes the oldest lines out. After this, they are [`sent`](Self::sent) or [given back](Self::give_back).
-    pub(super) fn take(&self) -> Batch {
-        let closed = self.journal.closed.is_cancelled();
-        let mut entries = self.journal.entries();
-        let taken = entries.rows.len().min(BATCH_ROWS);
-        let rest = entries.rows.split_off(taken);
-        let end = (closed && rest.is_empty()).then_some(entries.counts.recorded);
-        let rows = std::mem::replace(&mut entries.rows, rest);
-        Batch { phases: std::mem::take(&mut entries.phases), rows, end }
-    }
-
-    /// Says that a batch has been sent.
-    pub(super) fn sent(&self, batch: &Batch) {
-        self.journal.entries().counts.handed_over += batch.rows.len() as u64;
-    }
-
-    /// Puts a batch back that could not be sent.
-    pub(super) fn give_back(&self, mut batch: Batch) {
-        let mut entries = self.journal.entries();
-        batch.phases.append(&mut entries.phases);
-        entries.phases = batch.phases;
-        batch.rows.append(&mut entries.rows);
-        let excess = batch.rows.len().saturating_sub(self.journal.max_rows);
-        batch.rows.drain(..excess);
-        entries.counts.dropped += excess as u64;
-        entries.rows = batch.rows;
-    }
-}
-
-impl Drop for Reader<'_> {
-    fn drop(&mut self) {
-        self.journal.entries().has_reader = false;
+impl Entries {
+    /// Lets go of the oldest row.
+    fn drop_first(&mut self) {
+        if self.rows.pop_front().is_some() {
+            self.first += 1;
+        }
+        if self.sent_to < self.first {
+            self.sent_to = self.first;
+            self.counts.dropped += 1;
+        }
     }
 }
 
@@ -216,32 +261,66 @@ mod tests {
     }
 
     #[test]
-    fn what_one_reader_could_not_send_the_next_one_gets_first() {
+    fn every_reader_goes_on_from_its_own_number() {
         let journal = Journal::new(100);
-        journal.row(row(1));
-        let reader = journal.reader().unwrap();
-        assert!(journal.reader().is_none());
-        let batch = reader.take();
-        journal.row(row(2));
-        reader.give_back(batch);
-        drop(reader);
-        journal.row(row(3));
-        journal.close();
-        let reader = journal.reader().unwrap();
-        let batch = reader.take();
-        assert_eq!(conns(&batch), [1, 2, 3]);
-        assert_eq!(batch.end, Some(3));
+        for conn in 0..3 {
+            journal.row(row(conn));
+        }
+        let batch = journal.read(Cursor::at(0));
+        assert_eq!((conns(&batch), batch.next.row), (vec![0, 1, 2], 3));
+        journal.sent(&batch);
+        // It got no further than the first row, and comes back for the others.
+        let again = journal.read(Cursor::at(1));
+        assert_eq!((again.first, conns(&again)), (1, vec![1, 2]));
+        journal.sent(&again);
+        assert!(journal.read(again.next).is_empty());
+        let counts = journal.counts();
+        assert_eq!((counts.recorded, counts.handed_over, counts.dropped), (3, 3, 0));
+        // A number from before a restart begins anew.
+        assert_eq!(conns(&journal.read(Cursor::at(9))), [0, 1, 2]);
+    }
+
+    #[test]
+    fn every_reader_is_told_every_phase_once() {
+        let journal = Journal::new(100);
+        journal.phase(ProxyPhase::PreStop, Stamp::from_unix_ns(1));
+        let batch = journal.read(Cursor::at(0));
+        assert_eq!(batch.phases.len(), 1);
+        journal.phase(ProxyPhase::Sigterm, Stamp::from_unix_ns(2));
+        assert_eq!(journal.read(batch.next).phases, [(ProxyPhase::Sigterm, Stamp::from_unix_ns(2))]);
+        assert_eq!(journal.read(Cursor::at(0)).phases.len(), 2);
     }
 
     #[test]
     fn without_a_reader_the_oldest_rows_are_dropped_and_counted() {
         let journal = Journal::new(2);
-        for conn in 1..=5 {
+        for conn in 0..5 {
             journal.row(row(conn));
         }
+        let batch = journal.read(Cursor::at(1));
+        assert_eq!((batch.first, conns(&batch)), (3, vec![3, 4]));
+        journal.row(row(5));
+        journal.sent(&batch);
         let counts = journal.counts();
-        assert_eq!((counts.recorded, counts.dropped), (5, 3));
-        assert_eq!(conns(&journal.reader().unwrap().take()), [4, 5]);
+        assert_eq!((counts.recorded, counts.handed_over, counts.dropped), (6, 1, 4));
+    }
+
+    #[test]
+    fn rows_that_were_sent_are_kept_for_a_while() {
+        let journal = Journal::new(usize::MAX);
+        let recorded = SENT_ROWS + 2 * BATCH_ROWS as u64;
+        for conn in 0..recorded {
+            journal.row(row(conn));
+        }
+        let mut cursor = Cursor::at(0);
+        while cursor.row < recorded {
+            let batch = journal.read(cursor);
+            assert!(batch.is_full());
+            journal.sent(&batch);
+            cursor = batch.next;
+        }
+        assert_eq!(journal.read(Cursor::at(0)).first, recorded - SENT_ROWS);
+        assert_eq!(journal.counts().dropped, 0);
     }
 
     #[test]
@@ -251,9 +330,9 @@ mod tests {
             journal.row(row(conn));
         }
         journal.close();
-        let reader = journal.reader().unwrap();
-        assert_eq!(reader.take().end, None);
-        let last = reader.take();
+        let batch = journal.read(Cursor::at(0));
+        assert_eq!(batch.end, None);
+        let last = journal.read(batch.next);
         assert_eq!((last.rows.len(), last.end), (1, Some(BATCH_ROWS as u64 + 1)));
     }
 }

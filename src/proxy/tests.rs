@@ -80,8 +80,13 @@ impl Running {
     }
 
     async fn rows(&self) -> RowStream {
+        self.rows_from(0).await
+    }
+
+    async fn rows_from(&self, first: usize) -> RowStream {
         let mut stream = BufReader::new(TcpStream::connect(self.admin).await.unwrap());
-        stream.write_all(b"GET /rows HTTP/1.1\r\n\r\n").await.unwrap();
+        let request = format!("GET /rows?from={first} HTTP/1.1\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
         let rows = RowStream { stream, lines: Vec::new() };
         within(rows.opened()).await
     }
@@ -527,37 +532,36 @@ async fn a_drain_in_a_hurry_cancels_what_is_in_flight() {
 }
 
 #[tokio::test]
-async fn the_rows_have_one_reader_and_outlive_it() {
+async fn a_reader_that_breaks_off_and_comes_back_gets_every_row_once() {
+    const ROWS: u64 = 300;
     let (app, address) = app().await;
     drop(app);
     let proxy = Running::start(address);
-    let first = proxy.rows().await;
-    assert_eq!(first.lines, [ProxyLine::Hello { source: "web-1".into(), pod: "web-1".into() }]);
-    assert!(proxy.get("/rows").await.starts_with("HTTP/1.1 409 "));
-    drop(first);
-    within(async {
-        // The proxy may not have seen yet that the first one left.
-        while probe_rows(proxy.admin).await != "HTTP/1.1 200 OK\r\n" {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+    for seq in 0..ROWS {
+        let mut client = proxy.client().await;
+        client.write_all(get(seq).as_bytes()).await.unwrap();
+        expect_reset(&mut client).await;
+    }
+    proxy.recorded(ROWS).await;
+    let mut taken = Vec::new();
+    // All have been sent to the first reader; it goes away with the others unread.
+    for wanted in [1, 120] {
+        let mut reader = proxy.rows_from(taken.len()).await;
+        while served(&reader.lines).len() < wanted {
+            assert!(within(reader.next_line()).await);
         }
-        while probe_rows(proxy.admin).await != "HTTP/1.1 200 OK\r\n" {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
-    let mut client = proxy.client().await;
-    client.write_all(get(7).as_bytes()).await.unwrap();
-    expect_reset(&mut client).await;
-    proxy.recorded(1).await;
-}
-
-/// Asks for the rows, and leaves after the status line.
-async fn probe_rows(admin: SocketAddr) -> String {
-    let mut stream = BufReader::new(TcpStream::connect(admin).await.unwrap());
-    stream.write_all(b"GET /rows HTTP/1.1\r\n\r\n").await.unwrap();
-    let mut line = String::new();
-    stream.read_line(&mut line).await.unwrap();
-    line
+        taken.extend(served(&reader.lines));
+    }
+    let mut last = proxy.rows_from(taken.len()).await;
+    let hello = ProxyLine::Hello { source: "web-1".into(), pod: "web-1".into(), next: 121 };
+    assert_eq!(last.lines, [hello]);
+    proxy.stop.send(()).unwrap();
+    within(last.read_to_end()).await;
+    taken.extend(served(&last.lines));
+    let conns: Vec<_> = taken.iter().map(|row| row.conn).collect();
+    assert_eq!(conns, (0..ROWS).collect::<Vec<_>>());
+    let counts = within(proxy.report).await.unwrap().counts;
+    assert_eq!((counts.handed_over, counts.dropped), (ROWS, 0));
 }
 
 #[tokio::test]
@@ -569,6 +573,7 @@ async fn the_admin_port_tells_clock_and_readiness() {
     drop(app);
     assert!(proxy.get("/readyz").await.starts_with("HTTP/1.1 503 "));
     assert!(proxy.get("/nothing").await.starts_with("HTTP/1.1 404 "));
+    assert!(proxy.get("/rows?from=x").await.starts_with("HTTP/1.1 400 "));
     let clock = proxy.get("/clock").await;
     let body = clock.split_once("\r\n\r\n").unwrap().1;
     assert!(serde_json::from_str::<ClockAnswer>(body).unwrap().now_ns > Stamp::from_unix_ns(0));

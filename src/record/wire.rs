@@ -1,8 +1,10 @@
 //! How a proxy hands over what it recorded: the lines of its row stream.
 //!
-//! The admin port answers `GET /rows` with newline-delimited JSON that goes on
-//! until the proxy exits. Rows recorded before the reader came are kept and
-//! sent first, so one reader that stays to the end gets every row once.
+//! The admin port answers `GET /rows?from=N` with newline-delimited JSON that goes
+//! on until the proxy exits. Rows are numbered from 0 as they are recorded, and
+//! N (0 if left out) is the number of the first one wanted. The proxy keeps the
+//! rows that were never sent and the last ones that were, so a reader that counts
+//! what it has and comes back with that number gets every row once.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,16 +22,19 @@ pub const PRE_STOP_PATH: &str = "/prestop";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProxyLine {
-    /// The first line: who speaks.
+    /// The first line: who speaks, and from where on. Said again where rows are missing.
     Hello {
         /// The proxy's source name.
         source: String,
         /// The pod beside which it runs.
         pod: String,
+        /// The number of the next row. It is above the one asked for if the rows
+        /// in between are no longer kept.
+        next: u64,
     },
     /// A request ended.
     Row(ServedRow),
-    /// A phase of the pod's termination was passed.
+    /// A phase of the pod's termination was passed. Every stream tells all of them.
     Phase {
         /// The phase.
         phase: ProxyPhase,

@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 const MAY_USE: &[(&str, &[&str])] = &[
     ("record", &[]),
     ("scenario", &["record"]),
-    ("load", &["record"]),
-    ("proxy", &["record"]),
+    ("http1", &[]),
+    ("load", &["record", "http1"]),
+    ("proxy", &["record", "http1"]),
     ("cluster", &["record::Clock", "record::Stamp", "record::clock"]),
     ("coordinator", &["record", "scenario", "cluster"]),
     ("timeline", &["record"]),

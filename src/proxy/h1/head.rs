@@ -10,7 +10,7 @@ use std::str;
 use bytes::BytesMut;
 use httparse::{Header, ParserConfig, Status};
 
-use super::body::Body;
+use crate::http1::Body;
 use crate::record::RequestId;
 use crate::record::row::ID_HEADER;
 

@@ -1,12 +1,14 @@
-//! Where a message body ends, found without changing or copying a byte.
+//! Where an HTTP/1.1 message body ends, found without changing or copying a byte.
 //!
 //! A [`Body`] looks at the bytes as they pass and says how many of them still
-//! belong to the message; the caller passes them on as they are, chunk sizes,
-//! extensions and trailers included.
+//! belong to the message, chunk sizes, extensions and trailers included. What
+//! becomes of the bytes is the caller's: the proxy passes them on, the load
+//! generator passes over them. Heads are read where they are judged, since a
+//! client, a relay and a server must make different things of the same head.
 
 /// The framing of a message body (RFC 9112, section 6.3), and how far it has come.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Body {
+pub(crate) enum Body {
     /// So many bytes are left.
     Length(u64),
     /// Chunked transfer coding.
@@ -17,22 +19,22 @@ pub(super) enum Body {
 
 /// A chunked body that breaks the grammar, so that its end cannot be known.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct BadChunk;
+pub(crate) struct BadChunk;
 
 impl Body {
     /// No body at all.
-    pub(super) const NONE: Body = Body::Length(0);
+    pub(crate) const NONE: Body = Body::Length(0);
 
     /// A chunked body at its first byte.
-    pub(super) const CHUNKED: Body = Body::Chunked(Chunked::Size { value: 0, digits: 0 });
+    pub(crate) const CHUNKED: Body = Body::Chunked(Chunked::Size { value: 0, digits: 0 });
 
     /// Whether every byte of the body has passed.
-    pub(super) fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         matches!(self, Body::Length(0) | Body::Chunked(Chunked::Done))
     }
 
     /// Passes over the beginning of `bytes` and answers how many of them belong to the body.
-    pub(super) fn take(&mut self, bytes: &[u8]) -> Result<usize, BadChunk> {
+    pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<usize, BadChunk> {
         match self {
             Body::Length(left) => {
                 let taken = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
@@ -49,7 +51,7 @@ impl Body {
 /// receiver that takes a bare LF for a line end can disagree with the next one
 /// about where the body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Chunked {
+pub(crate) enum Chunked {
     /// Among the digits of a chunk size.
     Size { value: u64, digits: u8 },
     /// In a chunk extension.
@@ -172,6 +174,8 @@ mod tests {
             "0\r\n\n",
             "0\r\nx: 1\n\r\n",
             "5\rx",
+            "5\r\nhello!\r\n",
+            "0\r\n\rx",
         ] {
             let mut body = Body::CHUNKED;
             assert_eq!(body.take(bad.as_bytes()), Err(BadChunk), "{bad:?}");
