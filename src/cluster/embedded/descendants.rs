@@ -57,7 +57,7 @@ pub fn mark() -> (&'static str, String) {
 
 /// Kills those descendants of this process that were started by the cluster whose process was
 /// `cluster` (the leader of its session), and everything below them. They are told by their
-/// session or by the [mark]; one that has left the session, cleared its environment and lost
+/// session or by the [`mark`]; one that has left the session, cleared its environment and lost
 /// its parent is not found.
 pub fn kill_cluster(cluster: i32) {
     let marked = format!("{MARK}={cluster}");
