@@ -40,7 +40,7 @@ pub enum Choice {
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// The kubeconfig cannot be read or used.
-    #[error("read the kubeconfig{}", path.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
+    #[error("cannot read the kubeconfig{}", path.as_ref().map(|path| format!(" {}", path.display())).unwrap_or_default())]
     Kubeconfig {
         /// The file, if one was named.
         path: Option<PathBuf>,
@@ -48,13 +48,13 @@ pub enum ClusterError {
         source: Box<kube::config::KubeconfigError>,
     },
     /// There is no kubeconfig, and this is no pod either.
-    #[error("find a cluster: no kubeconfig, and not inside a pod")]
+    #[error("none is named: there is no kubeconfig, and this is not a pod")]
     NoCluster(#[source] Box<kube::config::InferConfigError>),
     /// The client cannot be made, with TLS settings that do not work for example.
-    #[error("make a client for the cluster")]
+    #[error("cannot make a client for it")]
     Client(#[source] Box<kube::Error>),
     /// The embedded cluster did not start.
-    #[error("start the embedded cluster")]
+    #[error("the embedded cluster did not start")]
     Embedded(#[from] ChildError),
 }
 

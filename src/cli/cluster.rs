@@ -67,14 +67,22 @@ impl ClusterArgs {
     }
 
     async fn serve(self) -> anyhow::Result<ExitCode> {
+        match self.log_dir.clone() {
+            Some(log_dir) => self.serve_in(log_dir).await,
+            None => {
+                let log_dir = std::env::temp_dir().join(format!("rolldrop-cluster-{}", std::process::id()));
+                let served = self.serve_in(log_dir.clone()).await;
+                note_left_over(&log_dir, fs::remove_dir_all(&log_dir));
+                served
+            }
+        }
+    }
+
+    async fn serve_in(self, log_dir: PathBuf) -> anyhow::Result<ExitCode> {
         let mut interrupt = signal(SignalKind::interrupt()).context("catch SIGINT")?;
         let mut terminate = signal(SignalKind::terminate()).context("catch SIGTERM")?;
         let lifeline = if self.lifeline { Some(open_lifeline()?) } else { None };
 
-        let temporary = self.log_dir.is_none();
-        let log_dir = self
-            .log_dir
-            .unwrap_or_else(|| std::env::temp_dir().join(format!("rolldrop-cluster-{}", std::process::id())));
         let kubeconfig = self.kubeconfig.unwrap_or_else(|| log_dir.join("kubeconfig"));
         let options = Options {
             log_dir: log_dir.clone(),
@@ -95,9 +103,6 @@ impl ClusterArgs {
         };
         cluster.stop().await;
         note_left_over(&kubeconfig, fs::remove_file(&kubeconfig));
-        if temporary {
-            note_left_over(&log_dir, fs::remove_dir_all(&log_dir));
-        }
         match failure {
             Some(failure) => Err(failure.into()),
             None => Ok(ExitCode::SUCCESS),

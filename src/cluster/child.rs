@@ -37,8 +37,16 @@ pub enum ChildError {
     /// A parameter cannot be honoured; nothing was started.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// Its log cannot be written.
+    #[error("cannot write its log {}", path.display())]
+    Log {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
     /// It could not be started at all.
-    #[error("run {} as the cluster", program.display())]
+    #[error("cannot run {}", program.display())]
     Spawn {
         /// The program.
         program: PathBuf,
@@ -46,7 +54,7 @@ pub enum ChildError {
         source: io::Error,
     },
     /// It ended before it was ready.
-    #[error("the cluster ended before it was ready ({status}):\n{log}")]
+    #[error("it ended before it was ready ({status}):\n{log}")]
     Ended {
         /// How it ended.
         status: ExitStatus,
@@ -54,7 +62,7 @@ pub enum ChildError {
         log: String,
     },
     /// It was not ready in time.
-    #[error("the cluster was not ready after {} s:\n{log}", START_TIMEOUT.as_secs())]
+    #[error("it was not ready after {} s:\n{log}", START_TIMEOUT.as_secs())]
     Slow {
         /// The end of its log.
         log: String,
@@ -66,7 +74,8 @@ pub enum ChildError {
 pub(super) struct ClusterProcess {
     /// Its standard input is the lifeline.
     child: Child,
-    session: i32,
+    /// Its process, which leads a session of its own.
+    pid: i32,
     kubeconfig: PathBuf,
 }
 
@@ -79,9 +88,9 @@ impl ClusterProcess {
         let spawn_error = |source| ChildError::Spawn { program: program.clone(), source };
         // Should the cluster process be killed, its pods become children of this one.
         descendants::adopt_orphans().map_err(spawn_error)?;
-        std::fs::create_dir_all(log_dir).map_err(spawn_error)?;
         let log_path = log_dir.join("cluster.log");
-        let log = std::fs::File::create(&log_path).map_err(spawn_error)?;
+        let log = std::fs::create_dir_all(log_dir).and_then(|()| std::fs::File::create(&log_path));
+        let log = log.map_err(|source| ChildError::Log { path: log_path.clone(), source })?;
         let config = serde_json::to_string(config).map_err(|error| spawn_error(error.into()))?;
         let kubeconfig = log_dir.join("kubeconfig");
         let mut child = Command::new(&program)
@@ -94,10 +103,9 @@ impl ClusterProcess {
             .stderr(log)
             .spawn()
             .map_err(spawn_error)?;
-        // The process begins with a session of its own, whose id is its pid.
-        let session = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or(-1);
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or(-1);
         let stdout = child.stdout.take();
-        let mut process = Self { child, session, kubeconfig };
+        let mut process = Self { child, pid, kubeconfig };
 
         let first_line = async {
             match stdout {
@@ -145,7 +153,7 @@ impl Drop for ClusterProcess {
         drop(self.child.stdin.take());
         // While the process lives it cleans up itself; if it was killed, its pods are ours.
         if !matches!(self.child.try_wait(), Ok(None)) {
-            descendants::kill_session(self.session);
+            descendants::kill_cluster(self.pid);
             // It removes its kubeconfig itself, unless it was killed.
             if let Err(error) = std::fs::remove_file(&self.kubeconfig)
                 && error.kind() != io::ErrorKind::NotFound

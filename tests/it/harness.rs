@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use tempfile::TempDir;
 
 /// The binary under test, in a directory of its own.
@@ -120,6 +122,17 @@ impl Process {
     /// Whether it still runs.
     pub(crate) fn is_alive(&self) -> bool {
         Self::read(self.pid).is_some_and(|now| now.started == self.started)
+    }
+
+    /// Whether `pid` was its parent when it was found.
+    pub(crate) fn is_child_of(&self, pid: u32) -> bool {
+        self.parent == pid
+    }
+
+    /// Kills it with SIGKILL.
+    pub(crate) fn kill(&self) {
+        let pid = Pid::from_raw(i32::try_from(self.pid).expect("a pid"));
+        kill(pid, Signal::SIGKILL).expect("it is there");
     }
 }
 

@@ -61,3 +61,15 @@ fn interrupted_it_keeps_what_was_recorded_and_calls_it_partial() {
     let summary = std::fs::read_to_string(dir.path().join("run/summary.md")).expect("summary.md");
     assert!(summary.to_lowercase().contains("partial"), "{summary}");
 }
+
+#[test]
+fn a_cluster_that_is_killed_leaves_no_pods_behind_when_the_run_ends() {
+    let _turn = turn();
+    let (mut child, _dir, processes) = run_under_load();
+    let cluster = processes.iter().find(|process| process.is_child_of(child.id())).expect("the cluster");
+    cluster.kill();
+    wait_for("the cluster gone", START_LIMIT, || (!cluster.is_alive()).then_some(()));
+    signal(&child, Signal::SIGINT);
+    child.wait().expect("an end");
+    assert_eq!(none_alive(&processes), Some(()));
+}

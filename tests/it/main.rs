@@ -4,6 +4,7 @@
 //! (`runs`), and the tests look at that run's directory from all sides.
 
 mod bad_input;
+mod cluster;
 mod harness;
 mod interruption;
 mod main_job;

@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 /// How long killing may take: a process in an uninterruptible wait is not worth more.
 const PATIENCE: Duration = Duration::from_secs(2);
 const PERIOD: Duration = Duration::from_millis(2);
+const MARK: &str = "ROLLDROP_CLUSTER_PID";
 
 /// Kills all descendants of this process when dropped, also in a panic.
 #[derive(Debug)]
@@ -47,18 +48,35 @@ pub fn adopt_orphans() -> io::Result<()> {
     set_child_subreaper(true).map_err(io::Error::from)
 }
 
-/// Kills the descendants of this process that belong to a session, and everything below them.
-pub fn kill_session(session: i32) {
+/// The variable in the environment of every pod's processes, and its value: the pid of the
+/// cluster's process. It tells them from others should that process be killed, also when they
+/// have left its session.
+pub fn mark() -> (&'static str, String) {
+    (MARK, std::process::id().to_string())
+}
+
+/// Kills those descendants of this process that were started by the cluster whose process was
+/// `cluster` (the leader of its session), and everything below them. They are told by their
+/// session or by the [`mark`]; one that has left the session, cleared its environment and lost
+/// its parent is not found.
+pub fn kill_cluster(cluster: i32) {
+    let marked = format!("{MARK}={cluster}");
     kill_all(|processes, pid| {
         let mut at = pid;
         while let Some(process) = processes.get(&at) {
-            if process.session == session {
+            if process.session == cluster || has_in_environment(at, &marked) {
                 return true;
             }
             at = process.parent;
         }
         false
     });
+}
+
+/// Whether a process was started with this `NAME=value`. One that is gone was not.
+fn has_in_environment(pid: i32, variable: &str) -> bool {
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    environment.split(|byte| *byte == 0).any(|entry| entry == variable.as_bytes())
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -156,32 +174,41 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_killed_with_all_that_runs_in_it() {
+    fn a_cluster_is_killed_with_all_that_it_started() {
         use std::process::Command;
 
-        let members = |session: i32| {
-            let members = processes().into_iter().filter(|(_, process)| process.session == session);
-            members.map(|(pid, _)| pid).collect::<Vec<_>>()
-        };
         let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
-        let mut child =
-            Command::new("setsid").args(["sh", "-c", "trap '' TERM; sleep 1000 & wait"]).spawn().unwrap();
-        let session = i32::try_from(child.id()).unwrap();
+        // The cluster: a session with a member that ignores SIGTERM, and a marked one that has
+        // begun a session of its own, whose parent ends.
+        let script = "trap '' TERM; sleep 1000 & \
+                      ROLLDROP_CLUSTER_PID=$$ sh -c 'setsid sleep 1000 & exec sleep 0' & wait";
+        adopt_orphans().unwrap();
+        let mut child = Command::new("setsid").args(["sh", "-c", script]).spawn().unwrap();
+        let cluster = i32::try_from(child.id()).unwrap();
+        let marked = format!("{MARK}={cluster}");
+        let of_cluster = || {
+            let members = processes().into_iter().filter_map(|(pid, process)| {
+                let ours = process.session == cluster || has_in_environment(pid, &marked);
+                let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+                (ours && !stat.contains(") Z ")).then_some((pid, process))
+            });
+            members.collect::<Vec<_>>()
+        };
         let deadline = Instant::now() + Duration::from_secs(30);
-        while members(session).len() < 2 {
-            assert!(Instant::now() < deadline, "the session never had two members");
+        // Until the marked one has left the session and its parent, and the other is there.
+        let own = Pid::this().as_raw();
+        let escaped = |(_, process): &(i32, Process)| process.session != cluster && process.parent == own;
+        while !of_cluster().iter().any(escaped) || of_cluster().len() < 3 {
+            assert!(Instant::now() < deadline, "never complete: {:?}", of_cluster());
             std::thread::sleep(PERIOD);
         }
-        kill_session(session);
-        let running = |pid: &i32| {
-            std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
-        };
-        while members(session).iter().any(running) {
-            assert!(Instant::now() < deadline, "still there: {:?}", members(session));
+        kill_cluster(cluster);
+        while !of_cluster().is_empty() {
+            assert!(Instant::now() < deadline, "still there: {:?}", of_cluster());
             std::thread::sleep(PERIOD);
         }
         let _reaped_before = child.wait();
-        assert!(other.try_wait().unwrap().is_none(), "not in the session");
+        assert!(other.try_wait().unwrap().is_none(), "not of the cluster");
         other.kill().unwrap();
         other.wait().unwrap();
     }

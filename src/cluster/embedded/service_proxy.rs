@@ -198,8 +198,14 @@ impl NodeProxy {
 
     fn report_unreachable(&self, key: &ServicePort, error: &io::Error) {
         let remedy = match error.kind() {
-            io::ErrorKind::PermissionDenied => "; use a Service port from 1024 on",
-            io::ErrorKind::AddrInUse => "; another process listens there",
+            io::ErrorKind::PermissionDenied => {
+                "; connections to this Service fail: give it a port from 1024 on (the system keeps lower \
+                 ones for root), and the port that pods listen on as targetPort"
+            }
+            io::ErrorKind::AddrInUse => {
+                "; connections to this Service fail: stop the process that listens on this port (on all \
+                 addresses, most likely), or give the Service another port"
+            }
             _ => "",
         };
         let message = format!("cannot listen on {}: {error}{remedy}", key.address);

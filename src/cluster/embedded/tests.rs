@@ -35,7 +35,7 @@ async fn start() -> Fixture {
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         own_binary: "/nonexistent".into(),
     };
-    let config = Config { latencies: Latencies::ZERO, ..Config::default() };
+    let config = Config { latencies: Latencies::ZERO, first_probe_missed: 0.0, ..Config::default() };
     let cluster = Embedded::start(config, options).await.unwrap();
     let kubeconfig = serde_json::from_str(&cluster.kubeconfig()).unwrap();
     let config = ClientConfig::from_custom_kubeconfig(kubeconfig, &Default::default()).await.unwrap();

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use super::action::{Action, ActionError, Target};
 use super::grace::Grace;
 use super::pod::PodContext;
-use super::probe::{Finding, ProbeKind, Prober};
+use super::probe::{Finding, FirstProbe, ProbeKind, Prober};
 use super::process::{Exit, Keeper, Process};
 use super::stop::stop;
 
@@ -235,38 +235,46 @@ impl Supervisor {
 
         let process_started = Instant::now();
         let (findings, mut found) = mpsc::unbounded_channel();
-        let prober = |kind, probe: &Option<Probe>, first_after| {
+        let prober = |kind, probe: &Option<Probe>, first| {
             probe.clone().map(|probe| Prober {
                 context: Arc::clone(&self.context),
                 kind,
                 action: Action::of_probe(&probe, &target),
                 probe,
                 process_started,
-                first_after,
+                first,
                 findings: findings.clone(),
             })
         };
         let latencies = &self.context.shared.config.latencies;
         let sampler = &self.context.shared.sampler;
-        let first_after = sampler.sample(&latencies.process_start_to_first_probe);
+        let first_tick = || {
+            let wait = sampler.sample(&latencies.process_start_to_first_probe);
+            if sampler.happens(self.context.shared.config.first_probe_missed) {
+                FirstProbe::Missed(wait)
+            } else {
+                FirstProbe::After(wait)
+            }
+        };
         // Those that stop with the pod's termination, and the one that goes on.
         let mut health_probes = JoinSet::new();
         let mut readiness_probe = JoinSet::new();
-        let start_after_startup = |health: &mut JoinSet<()>, readiness: &mut JoinSet<()>, first_after| {
-            if let Some(prober) = prober(ProbeKind::Liveness, &self.spec.liveness_probe, first_after) {
-                health.spawn(prober.run());
-            }
-            if let Some(prober) = prober(ProbeKind::Readiness, &self.spec.readiness_probe, first_after) {
-                readiness.spawn(prober.run());
-            }
-        };
-        let mut started = match prober(ProbeKind::Startup, &self.spec.startup_probe, first_after) {
+        let start_after_startup =
+            |health: &mut JoinSet<()>, readiness: &mut JoinSet<()>, first: &dyn Fn() -> FirstProbe| {
+                if let Some(prober) = prober(ProbeKind::Liveness, &self.spec.liveness_probe, first()) {
+                    health.spawn(prober.run());
+                }
+                if let Some(prober) = prober(ProbeKind::Readiness, &self.spec.readiness_probe, first()) {
+                    readiness.spawn(prober.run());
+                }
+            };
+        let mut started = match prober(ProbeKind::Startup, &self.spec.startup_probe, first_tick()) {
             Some(prober) => {
                 health_probes.spawn(prober.run());
                 false
             }
             None => {
-                start_after_startup(&mut health_probes, &mut readiness_probe, first_after);
+                start_after_startup(&mut health_probes, &mut readiness_probe, &first_tick);
                 true
             }
         };
@@ -312,7 +320,8 @@ impl Supervisor {
                         (ProbeKind::Readiness, finding) => ready = finding == Finding::Success,
                         (ProbeKind::Startup, Finding::Success) => {
                             started = true;
-                            start_after_startup(&mut health_probes, &mut readiness_probe, Duration::ZERO);
+                            let at_once = || FirstProbe::After(Duration::ZERO);
+                            start_after_startup(&mut health_probes, &mut readiness_probe, &at_once);
                         }
                         (ProbeKind::Liveness, Finding::Success) => {}
                         (ProbeKind::Startup | ProbeKind::Liveness, Finding::Failure) if !stopping => break,

@@ -25,6 +25,15 @@ pub(super) enum Finding {
     Failure,
 }
 
+/// When a probe runs for the first time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FirstProbe {
+    /// After this time.
+    After(Duration),
+    /// The tick after this time finds no container yet: a period later.
+    Missed(Duration),
+}
+
 /// Counts results until enough of a kind came in a row.
 #[derive(Clone, Debug)]
 struct Threshold {
@@ -67,8 +76,7 @@ pub(super) struct Prober {
     /// The error says why the probe can never succeed.
     pub(super) action: Result<Action, String>,
     pub(super) process_started: Instant,
-    /// From now to the first time.
-    pub(super) first_after: Duration,
+    pub(super) first: FirstProbe,
     pub(super) findings: mpsc::UnboundedSender<(ProbeKind, Finding)>,
 }
 
@@ -84,8 +92,12 @@ impl Prober {
             self.probe.initial_delay_seconds.and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
         );
         let longest = seconds(self.probe.timeout_seconds, 1);
-        let mut ticks =
-            interval_at(Instant::now() + self.first_after, seconds(self.probe.period_seconds, 10));
+        let period = seconds(self.probe.period_seconds, 10);
+        let first_after = match self.first {
+            FirstProbe::After(wait) => wait,
+            FirstProbe::Missed(wait) => wait + period,
+        };
+        let mut ticks = interval_at(Instant::now() + first_after, period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
 
         let mut threshold = Threshold::of(&self.probe);

@@ -11,12 +11,14 @@ use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 
+use crate::cluster::embedded::descendants;
+
 /// What to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Launch {
     pub(super) program: PathBuf,
     pub(super) args: Vec<String>,
-    /// The whole environment: nothing is inherited.
+    /// The whole environment but for the cluster's mark: nothing is inherited.
     pub(super) env: Vec<(String, String)>,
     /// `None` is the agent's own directory.
     pub(super) working_dir: Option<PathBuf>,
@@ -83,6 +85,8 @@ impl Launch {
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.args).env_clear().envs(self.env.iter().map(|(name, value)| (name, value)));
+        let (mark, cluster) = descendants::mark();
+        command.env(mark, cluster);
         command.stdin(Stdio::null()).process_group(0).kill_on_drop(true);
         if let Some(dir) = &self.working_dir {
             command.current_dir(dir);

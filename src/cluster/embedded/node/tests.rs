@@ -30,7 +30,11 @@ impl Node {
         let dir = tempfile::tempdir().unwrap();
         let shared = Shared {
             registry,
-            config: Arc::new(Config { latencies: Latencies::ZERO, ..Config::default() }),
+            config: Arc::new(Config {
+                latencies: Latencies::ZERO,
+                first_probe_missed: 0.0,
+                ..Config::default()
+            }),
             sampler: Sampler::seeded(1),
             clock,
             log_dir: Arc::new(dir.path().to_owned()),
