@@ -245,9 +245,8 @@ fn findings(page: &mut Page, result: &RunResult) {
             paint,
             &words::sentence(&finding.what),
         );
-        for text in [&finding.why, &finding.remedy] {
-            page.paragraph("", 11, None, &words::sentence(text));
-        }
+        let text = [&finding.why, &finding.remedy].map(|text| words::sentence(text)).join(" ");
+        page.paragraph("", 11, None, &text);
     }
 }
 
