@@ -43,11 +43,9 @@ fn the_text_of_a_run_that_drops() {
       most 0.183 s (3 pods, isolated; median of the upper bounds 0.161 s)
 
     PRESTOP SLEEP   for pods that end one at a time
-      This run is too little for a recommendation.
-      The longest window of 3 covers, with 95 % confidence, 37 % of future ones only; to say so of 90 %
-      takes 26 more terminations.
-      What it suggests, without proof: a preStop sleep of 1 s in the app's container, which outlasts
-      every window seen.
+      This run is too little for a recommendation. The longest window of 3 covers, with 95 % confidence,
+      37 % of future ones only; to say so of 90 % takes 26 more terminations. What it suggests, without
+      proof: a preStop sleep of 1 s in the app's container, which outlasts every window seen.
           lifecycle: {preStop: {sleep: {seconds: 1}}}   # suggested, not proven
 
     LATENCY   response time of answered requests, from the intended send time
@@ -91,11 +89,9 @@ fn the_text_of_a_run_without_a_drop() {
       median of the upper bounds 0.168 s)
 
     PRESTOP SLEEP   for pods that end one at a time
-      This run is too little for a recommendation.
-      The longest window of 3 covers, with 95 % confidence, 37 % of future ones only; to say so of 90 %
-      takes 26 more terminations.
-      Every window seen was over within 1 s, and no request was lost for want of a sleep: nothing here
-      asks for another setting.
+      This run is too little for a recommendation. The longest window of 3 covers, with 95 % confidence,
+      37 % of future ones only; to say so of 90 % takes 26 more terminations. Every window seen was over
+      within 1 s, and no request was lost for want of a sleep: nothing here asks for another setting.
 
     LATENCY   response time of answered requests, from the intended send time
                                    requests          p50          p99          max
@@ -137,8 +133,7 @@ fn the_text_of_a_partial_run() {
       1 window could not be bounded fully: the pod exited while new connections still came
 
     PRESTOP SLEEP   for pods that end in another way
-      This run is too little for a recommendation.
-      The only window is censored.
+      This run is too little for a recommendation. The only window is censored.
 
     LATENCY   response time of answered requests, from the intended send time
                                    requests          p50          p99          max
