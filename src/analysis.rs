@@ -7,6 +7,7 @@
 mod cause;
 mod charts;
 mod evidence;
+pub(crate) mod figures;
 mod findings;
 mod latency;
 pub mod model;
@@ -16,7 +17,7 @@ pub mod stats;
 pub mod validity;
 mod window;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use cause::Facts;
 use evidence::{Evidence, Place};
@@ -73,7 +74,7 @@ pub fn analyse(timeline: &Timeline, policy: &Policy) -> Analysis {
         (true, true) => Verdict::Valid,
     };
     let is_invalid = matches!(verdict, Verdict::Invalid { .. });
-    let recommendation = recommend::recommendations(timeline, &terminations, policy, is_invalid);
+    let recommendation = recommend::recommendations(timeline, &terminations, &judged, policy, is_invalid);
     let covering = recommendation.iter().filter_map(|r| r.covers_all_seen_seconds).max();
     let (latency_ms, histograms) = latencies(&judged, &disrupted);
     let charts = charts::charts(timeline, &judged, &terminations, histograms);
@@ -134,15 +135,9 @@ fn judge<'a>(
     windows: &[Vec<Window>],
 ) -> Vec<Judged<'a>> {
     let first_served = first_served(timeline);
-    let mut timed_out: HashSet<(&str, u16, &str)> = HashSet::new();
     let mut judged = Vec::new();
-    for (request, place) in timeline.requests.iter().zip(&evidence.places) {
+    for ((request, place), &stale) in timeline.requests.iter().zip(&evidence.places).zip(&evidence.stale) {
         let row = &request.row;
-        let flow = row.local_port.zip(row.remote_addr.as_deref()).map(|(port, to)| (&*row.source, port, to));
-        let stale_port = flow.is_some_and(|f| timed_out.contains(&f));
-        if let (Outcome::ConnectTimeout, Some(flow)) = (row.outcome, flow) {
-            timed_out.insert(flow);
-        }
         if row.phase == Phase::Warmup {
             continue;
         }
@@ -176,7 +171,7 @@ fn judge<'a>(
             end: row.end,
             served: request.served.as_ref().map(|s| (s.ended, s.status)),
             no_endpoint: timeline.endpoints.none_usable(begun),
-            stale_port,
+            stale,
             starting,
         };
         let candidates: Vec<usize> = match place {

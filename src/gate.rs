@@ -4,6 +4,7 @@
 //! their bounds. A run that is invalid passes nothing.
 
 use crate::analysis::RunResult;
+use crate::analysis::figures::count;
 use crate::analysis::model::{Cause, Check, CheckVerdict, Verdict};
 use crate::record::{Bounds, Expect};
 
@@ -13,11 +14,11 @@ pub fn check(result: &RunResult, expect: &Expect) -> Vec<Check> {
     let mut counts = |name: &str, bounds: &Bounds, observed: u64| {
         checks.extend(bounds.min.map(|min| {
             let met = observed >= min;
-            count_check(format!("{name}.min"), format!("at least {min}"), observed, met)
+            count_check(format!("{name}.min"), format!("at least {}", count(min)), observed, met)
         }));
         checks.extend(bounds.max.map(|max| {
             let met = observed <= max;
-            count_check(format!("{name}.max"), format!("at most {max}"), observed, met)
+            count_check(format!("{name}.max"), format!("at most {}", count(max)), observed, met)
         }));
     };
     if let Some(bounds) = &expect.dropped {
@@ -57,9 +58,9 @@ fn count_check(name: String, limit: String, observed: u64, met: bool) -> Check {
     Check {
         name,
         verdict: if met { CheckVerdict::Pass } else { CheckVerdict::Fail },
-        why: format!("observed {observed}, asked for {limit}"),
+        why: format!("observed {}, asked for {limit}", count(observed)),
         limit,
-        observed: observed.to_string(),
+        observed: count(observed),
     }
 }
 

@@ -19,8 +19,8 @@ pub(super) struct Facts {
     pub served: Option<(ServedEnd, Option<u16>)>,
     /// No endpoint was usable when it began.
     pub no_endpoint: bool,
-    /// Its source port repeats that of an earlier connect that timed out.
-    pub stale_port: bool,
+    /// Its source port repeats that of an earlier connect that timed out: the old entry led it.
+    pub stale: bool,
     /// Its pod, or the only pod that fits, had not served yet.
     pub starting: bool,
 }
@@ -66,14 +66,16 @@ fn cause_of_served(f: &Facts, ended: ServedEnd, status: Option<u16>, end: Option
 
 /// No connection came about.
 fn cause_of_no_connection(f: &Facts, end: Option<&PodEnd>) -> Cause {
-    if f.no_endpoint {
+    if f.stale {
+        Cause::StaleFlow
+    } else if f.no_endpoint {
         Cause::NoReadyEndpoint
     } else if f.outcome == Outcome::DnsError {
         Cause::Unattributed
     } else if end.is_some() {
         Cause::RoutedToDeadPod
     } else if f.outcome == Outcome::ConnectTimeout {
-        if f.stale_port { Cause::StaleFlow } else { Cause::Overload }
+        Cause::Overload
     } else if f.starting {
         Cause::NotReadyYet
     } else {
@@ -129,14 +131,14 @@ mod tests {
             end: Stamp::from_unix_ns(1),
             served: None,
             no_endpoint: false,
-            stale_port: false,
+            stale: false,
             starting: false,
         };
         let refused = Facts { outcome: Outcome::ConnectRefused, ..plain };
         let eof = Facts { outcome: Outcome::EofBeforeResponse, ..plain };
         for (facts, expected) in [
             (plain, Cause::Overload),
-            (Facts { stale_port: true, ..plain }, Cause::StaleFlow),
+            (Facts { stale: true, ..plain }, Cause::StaleFlow),
             (Facts { outcome: Outcome::ResponseTimeout, ..plain }, Cause::Overload),
             (refused, Cause::Unattributed),
             (Facts { no_endpoint: true, ..refused }, Cause::NoReadyEndpoint),

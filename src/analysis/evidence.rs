@@ -20,6 +20,10 @@ use crate::timeline::{Request, Timeline};
 /// for so long with this probability only. Stricter than the bounds themselves:
 /// a wrongly cut chain would strand real losses.
 const LINK_ALPHA: f64 = 1e-6;
+/// How many of a pod's last arrivals before t0 show its share at t0.
+const RECENT: usize = 50;
+/// How long a connection-tracking entry outlives a SYN that nobody answered.
+const STALE_FOR_NS: i64 = 120_000_000_000;
 /// Without any rate: how long after the endpoint's removal a consumer may lag.
 /// The Service proxy's minSyncPeriod of 1 s, and some.
 const LAG_NS: i64 = 1_500_000_000;
@@ -38,7 +42,7 @@ pub(super) enum Place {
 /// The arrivals of one pod from one target.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tail {
-    /// New arrivals a second before t0; 0 when fewer than two were seen.
+    /// New arrivals a second before t0, see [`rate_at`]; 0 when fewer than two were seen.
     pub rate: f64,
     /// The last arrival that surely was this pod's.
     pub last_certain: Option<Stamp>,
@@ -59,11 +63,49 @@ pub(super) struct Evidence {
     pub places: Vec<Place>,
     /// By termination, then by target.
     pub tails: Vec<Vec<Tail>>,
+    /// One per request: whether a connection-tracking entry led it, and not the consumer.
+    pub stale: Vec<bool>,
 }
 
 /// The seconds after which an arrival at `rate` would have come but for a chance of `alpha`.
 pub(super) fn silence_s(rate: f64, alpha: f64) -> f64 {
     (1.0 / alpha).ln() / rate
+}
+
+/// The rate of arrivals at `t0`, from those before it, in order; 0 for fewer than two.
+///
+/// A pod's share grows while another is replaced, and shrinks again: the rate
+/// of its whole life can be too high just before t0, which would make the bound
+/// too short. So the smaller counts of that rate and of the rate of the last
+/// [`RECENT`] arrivals.
+fn rate_at(t0: Stamp, before: &[Stamp]) -> f64 {
+    // The first arrival opens the interval, so it is not counted in it.
+    let rate = |arrivals: &[Stamp]| match arrivals {
+        [first, rest @ ..] if !rest.is_empty() && t0 > *first => rest.len() as f64 / t0.seconds_since(*first),
+        _ => 0.0,
+    };
+    rate(before).min(rate(&before[before.len().saturating_sub(RECENT)..]))
+}
+
+/// Which connects a connection-tracking entry led astray: those that repeat the source port
+/// of an earlier one to the same address that timed out, while its entry still stands.
+fn stale_flows(requests: &[Request]) -> Vec<bool> {
+    let mut timed_out: HashMap<(&str, u16, &str), Stamp> = HashMap::new();
+    let mut stale = vec![false; requests.len()];
+    let mut order: Vec<usize> = (0..requests.len()).collect();
+    order.sort_by_key(|&i| requests[i].begun());
+    for i in order {
+        let row = &requests[i].row;
+        let (Outcome::ConnectTimeout, Some(port), Some(to)) =
+            (row.outcome, row.local_port, row.remote_addr.as_deref())
+        else {
+            continue;
+        };
+        if let Some(before) = timed_out.insert((&row.source, port, to), row.end) {
+            stale[i] = requests[i].begun().ns_since(before) <= STALE_FOR_NS;
+        }
+    }
+    stale
 }
 
 /// Locates every request.
@@ -103,7 +145,7 @@ pub(super) fn gather(timeline: &Timeline, policy: &Policy) -> Evidence {
         .collect();
 
     let mut tails = vec![vec![Tail::default(); timeline.info.targets.len()]; timeline.ends.len()];
-    let mut before: HashMap<(usize, usize), (u64, Stamp)> = HashMap::new();
+    let mut before: HashMap<(usize, usize), Vec<Stamp>> = HashMap::new();
     for (r, place) in timeline.requests.iter().zip(&places) {
         let Some(target) = target_of(r) else { continue };
         if r.row.outcome != Outcome::NotSent && arrives(r) {
@@ -115,23 +157,23 @@ pub(super) fn gather(timeline: &Timeline, policy: &Policy) -> Evidence {
             let Some(end) = timeline.end_of(name, r.begun()) else { continue };
             let t0 = timeline.ends[end].t0;
             if r.begun() < t0.earliest {
-                let (n, first) = before.entry((end, target)).or_insert((0, r.begun()));
-                *n += 1;
-                *first = (*first).min(r.begun());
+                before.entry((end, target)).or_default().push(r.begun());
             }
             tails[end][target].arrival(r.begun(), t0.latest);
         }
     }
-    for ((end, target), (n, first)) in before {
-        let span_s = timeline.ends[end].t0.earliest.seconds_since(first);
-        if n > 1 && span_s > 0.0 {
-            // The first arrival opens the interval, so it is not counted in it.
-            tails[end][target].rate = (n - 1) as f64 / span_s;
-        }
+    for ((end, target), mut before) in before {
+        before.sort_unstable();
+        tails[end][target].rate = rate_at(timeline.ends[end].t0.earliest, &before);
     }
 
+    let stale = stale_flows(&timeline.requests);
     let mut unseen: Vec<usize> = (0..places.len())
-        .filter(|&i| places[i] == Place::Unknown && policy.class(&timeline.requests[i].row) == Class::Dropped)
+        .filter(|&i| {
+            !stale[i]
+                && places[i] == Place::Unknown
+                && policy.class(&timeline.requests[i].row) == Class::Dropped
+        })
         .collect();
     unseen.sort_by_key(|&i| timeline.requests[i].begun());
     for i in unseen {
@@ -169,7 +211,7 @@ pub(super) fn gather(timeline: &Timeline, policy: &Policy) -> Evidence {
             places[i] = Place::OneOf(candidates);
         }
     }
-    Evidence { places, tails }
+    Evidence { places, tails, stale }
 }
 
 impl Tail {

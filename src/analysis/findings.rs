@@ -1,5 +1,6 @@
 //! The findings: what a reader should know, in sentences with figures.
 
+use super::figures::count;
 use super::model::{Cause, Finding, RequestCounts, Severity, Termination, Verdict};
 use crate::timeline::Timeline;
 
@@ -30,11 +31,8 @@ pub(super) fn findings(
         .map_or(1, |u| super::stats::ceil_seconds(u).max(1));
     for (&cause, &n) in &requests.by_cause {
         let (why, remedy) = explain(cause, covering);
-        let what = format!(
-            "{n} {} dropped: {}",
-            if n == 1 { "request was" } else { "requests were" },
-            cause.as_str()
-        );
+        let what =
+            format!("{}: {} {}", cause.as_str(), count(n), if n == 1 { "request" } else { "requests" });
         findings.push(finding(Severity::Error, what, why, &remedy));
     }
     if requests.ambiguous > 0 {
@@ -42,7 +40,7 @@ pub(super) fn findings(
             Severity::Warning,
             format!(
                 "{} dropped requests fit several terminations and are charged to none",
-                requests.ambiguous
+                count(requests.ambiguous)
             ),
             "the pods ended so close together that the time of a refused connection does not tell them apart",
             "delete pods further apart to learn the share of each; the total is not affected",
@@ -114,35 +112,35 @@ fn finding(severity: Severity, what: String, why: &str, remedy: &str) -> Finding
 /// Why such drops happen, and what helps.
 fn explain(cause: Cause, covering_s: u64) -> (&'static str, String) {
     let sleep =
-        format!("give the app's container lifecycle: {{preStop: {{sleep: {{seconds: {covering_s}}}}}}}");
+        format!("a preStop sleep of {covering_s} s, or an app that serves on for so long after SIGTERM");
     match cause {
         Cause::RoutedToDeadPod => (
-            "new connections still went to a pod whose listener was closed, because endpoints are withdrawn later than the app stops",
+            "the app stops as soon as it is told to, and nothing waits for the Service to learn of it",
             sleep,
         ),
         Cause::AcceptQueueReset => (
-            "the app ended before it read these requests: their connections waited in its accept queue",
+            "the app closed its listener while connections that it had not accepted stood in the queue",
             sleep,
         ),
         Cause::KilledInFlight => (
-            "the pod ended while it worked on these requests",
+            "the app ended before it had answered what it had read",
             "finish requests in flight on SIGTERM; with exit code 137 a longer terminationGracePeriodSeconds"
                 .into(),
         ),
         Cause::IdleCloseRace => (
-            "the server closed kept-alive connections as the client used them",
+            "an idle connection may be closed at any time, and a request can cross that on its way",
             "answer with Connection: close while draining; a client idle timeout below the server's".into(),
         ),
         Cause::StaleFlow => (
-            "a connection-tracking entry led these connections to a pod that was long gone",
+            "a connection that reuses the source port of one that timed out follows its entry for up to 120 s",
             format!("fewer short connections; {sleep}"),
         ),
         Cause::NoReadyEndpoint => (
-            "the Service had no endpoint that could take a request",
+            "all pods of the Service were away or not ready at once",
             "more replicas, maxUnavailable: 0, and a PodDisruptionBudget".into(),
         ),
         Cause::NotReadyYet => (
-            "a starting pod got traffic before it listened",
+            "its endpoint was ready before its listener was",
             "a readinessProbe that fails until the app listens".into(),
         ),
         Cause::GatewayError => (
@@ -150,7 +148,7 @@ fn explain(cause: Cause, covering_s: u64) -> (&'static str, String) {
             "apply the same remedies at the proxy's upstream; let it retry".into(),
         ),
         Cause::Overload => (
-            "answers did not come in time, and no termination was near",
+            "the app or the machine could not keep up, or packets were lost",
             "lower the rate or add capacity; then measure again".into(),
         ),
         Cause::Unattributed => (

@@ -43,9 +43,9 @@ impl Values {
         SendLag { p50: self.at(0.5, 1e3), p99: self.at(0.99, 1e3), max: self.at(1.0, 1e3) }
     }
 
-    /// Buckets of equal width on a logarithmic axis, ten a decade, the empty ones left out.
+    /// Buckets of equal width on a logarithmic axis, twenty a decade, the empty ones left out.
     pub(super) fn buckets(&self) -> Vec<LatencyBucket> {
-        const PER_DECADE: f64 = 10.0;
+        const PER_DECADE: f64 = 20.0;
         let mut buckets: Vec<LatencyBucket> = Vec::new();
         let Some(h) = &self.histogram else { return buckets };
         for value in h.iter_recorded() {

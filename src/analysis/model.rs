@@ -284,7 +284,7 @@ pub enum Stage {
     EndpointTerminating,
     /// The kubelet called the sidecar's preStop hook: it began to end the pod.
     KillBegan,
-    /// SIGTERM went to the app: the start of the kill plus the app's preStop sleep (computed, not observed).
+    /// The app got SIGTERM no earlier: the start of the kill plus min(preStop sleep, grace period). Computed, not observed.
     AppSigterm,
     /// The app's listener began to refuse connections.
     ListenerClosed,
@@ -437,6 +437,9 @@ pub struct Recommendation {
     pub terminations_needed: usize,
     /// The smallest whole-second sleep that would have covered every window seen: a fact, no recommendation.
     pub covers_all_seen_seconds: Option<u64>,
+    /// The same, where requests were lost that such a sleep would have saved: what the run suggests and does not prove.
+    #[serde(default)]
+    pub suggested_seconds: Option<u64>,
 }
 
 /// What another preStop sleep would have done to the terminations seen.

@@ -45,11 +45,22 @@ pub(super) fn summaries(terminations: &[Termination]) -> Vec<WindowSummary> {
 pub(super) fn recommendations(
     timeline: &Timeline,
     terminations: &[Termination],
+    judged: &[Judged<'_>],
     policy: &Policy,
     invalid: bool,
 ) -> Vec<Recommendation> {
     let modes: BTreeSet<Mode> = terminations.iter().map(|t| t.mode).collect();
-    modes.into_iter().map(|mode| recommendation(mode, timeline, terminations, policy, invalid)).collect()
+    let of = |mode| {
+        let lost = |j: &&Judged<'_>| {
+            is_helped_by_sleep(j) && j.candidates.iter().any(|&e| terminations[e].mode == mode)
+        };
+        let mut recommendation = recommendation(mode, timeline, terminations, policy, invalid);
+        if judged.iter().any(|j| lost(&j)) {
+            recommendation.suggested_seconds = recommendation.covers_all_seen_seconds.filter(|_| !invalid);
+        }
+        recommendation
+    };
+    modes.into_iter().map(of).collect()
 }
 
 fn recommendation(
@@ -70,9 +81,9 @@ fn recommendation(
     }
     if n < needed {
         refused_because.push(format!(
-            "{n} terminations speak for {} of future ones at {} confidence; {} takes {} more",
-            percent(stats::wilks_coverage(n, policy.confidence)),
+            "the longest window of {n} covers, with {} confidence, {} of future ones only; to say so of {} takes {} more terminations",
             percent(policy.confidence),
+            percent(stats::wilks_coverage(n, policy.confidence)),
             percent(policy.coverage),
             needed - n
         ));
@@ -109,14 +120,19 @@ fn recommendation(
         terminations: n,
         consumers: consumers.into_iter().map(str::to_owned).collect(),
         basis: format!(
-            "the largest upper bound of {n} {} windows is {largest:.3} s, rounded up, plus {} s margin; {stopping_text}",
-            mode.as_str(),
+            "the longest of the windows lasted {largest:.3} s at most; that is rounded up, with {} s of margin; {stopping_text}",
             policy.margin_s
         ),
         terminations_needed: needed.saturating_sub(n),
         refused_because,
         covers_all_seen_seconds: covers_all,
+        suggested_seconds: None,
     }
+}
+
+/// Whether the request was lost because the app stopped before the consumers knew.
+fn is_helped_by_sleep(j: &Judged<'_>) -> bool {
+    matches!(j.cause, Some(Cause::RoutedToDeadPod | Cause::AcceptQueueReset))
 }
 
 /// From SIGTERM to the end of app and proxy; `None` if not seen or cut short by SIGKILL.
@@ -153,7 +169,7 @@ pub(super) fn what_if(
                     && t.windows.iter().all(|w| w.upper_s.is_some_and(|u| u <= pre_stop_seconds as f64))
             };
             let avoided = |j: &&Judged<'_>| {
-                matches!(j.cause, Some(Cause::RoutedToDeadPod | Cause::AcceptQueueReset))
+                is_helped_by_sleep(j)
                     && pre_stop_seconds > had
                     && !j.candidates.is_empty()
                     && j.candidates.iter().all(|&e| j.request.begun() < timeline.ends[e].t0.earliest + sleep)

@@ -1,5 +1,6 @@
 //! Whether the measurement can be believed, and whether it is whole.
 
+use super::figures::count;
 use super::model::{LoadResult, Termination};
 use crate::timeline::Timeline;
 
@@ -30,8 +31,8 @@ pub(super) fn invalid(timeline: &Timeline, load: &LoadResult, terminations: &[Te
     if not_sent > LIMITS.not_sent_share {
         why.push(format!(
             "{} of {} requests were not sent ({:.2} %, limit {:.2} %)",
-            load.not_sent,
-            load.scheduled,
+            count(load.not_sent),
+            count(load.scheduled),
             not_sent * 100.0,
             LIMITS.not_sent_share * 100.0
         ));
@@ -92,7 +93,7 @@ pub(super) fn partial(timeline: &Timeline) -> Vec<String> {
     why.extend(timeline.torn.iter().cloned());
     let rows = timeline.requests.len() as u64;
     if let Some(announced) = timeline.announced.filter(|a| *a != rows) {
-        why.push(format!("{announced} requests were scheduled, {rows} were recorded"));
+        why.push(format!("{} requests were scheduled, {} were recorded", count(announced), count(rows)));
     }
     for proxy in &timeline.hand_overs {
         match proxy.recorded {

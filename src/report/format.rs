@@ -2,21 +2,10 @@
 
 use std::fmt::Write as _;
 
+pub(super) use crate::analysis::figures::count;
+
 /// What stands where a value is missing or not finite.
 pub(super) const NONE: &str = "–";
-
-/// `9000` as `9,000`.
-pub(super) fn count(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
 
 /// A count with its noun: `1 pod`, `3 pods`. Adds an `s`; a noun of another kind goes through [`either`].
 pub(super) fn counted(n: u64, noun: &str) -> String {

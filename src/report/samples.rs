@@ -112,6 +112,7 @@ pub(super) fn partial() -> Analysis {
     result.windows_s[0].p50 = None;
     result.windows_s[0].censored = 1;
     result.recommendation[0].covers_all_seen_seconds = None;
+    result.recommendation[0].suggested_seconds = None;
     result.recommendation[0].refused_because = vec!["the only window is censored".into()];
     analysis
 }
@@ -356,10 +357,11 @@ impl Sample {
                 consumers: vec![CONSUMER.into()],
                 basis: String::new(),
                 refused_because: vec![format!(
-                    "{n} terminations speak for 37 % of future ones at 95 % confidence; 90 % takes {needed} more"
+                    "the longest window of {n} covers, with 95 % confidence, 37 % of future ones only; to say so of 90 % takes {needed} more terminations"
                 )],
                 terminations_needed: needed,
                 covers_all_seen_seconds: Some(sleep),
+                suggested_seconds: (avoided > 0).then_some(sleep),
             }];
             result.what_if = vec![WhatIf {
                 pre_stop_seconds: sleep,

@@ -2,7 +2,9 @@
 
 use super::format::{NONE, count, counted, len, list, millis, percent, seconds, seconds_unit, shorten, wrap};
 use super::words;
-use crate::analysis::model::{CheckVerdict, Recommendation, RunResult, Severity, Termination, Verdict};
+use crate::analysis::model::{
+    Check, CheckVerdict, Recommendation, RunResult, Severity, Termination, Verdict,
+};
 
 /// Terminations listed one by one; the rest is summed up in a line.
 const LISTED: usize = 12;
@@ -200,9 +202,7 @@ fn windows(page: &mut Page, result: &RunResult) {
 
 fn recommendation(page: &mut Page, rec: &Recommendation) {
     page.heading("PRESTOP SLEEP", &format!("for pods that end {}", words::manner(rec.mode)));
-    for (i, sentence) in words::recommendation(rec).iter().enumerate() {
-        page.paragraph("", 2, (i == 0).then_some(Paint::Bold), sentence);
-    }
+    page.paragraph("", 2, None, &words::recommendation(rec).join(" "));
     for line in words::yaml(rec) {
         page.line(&format!("      {line}"));
     }
@@ -245,9 +245,8 @@ fn findings(page: &mut Page, result: &RunResult) {
             paint,
             &words::sentence(&finding.what),
         );
-        for text in [&finding.why, &finding.remedy] {
-            page.paragraph("", 11, None, &words::sentence(text));
-        }
+        let text = [&finding.why, &finding.remedy].map(|text| words::sentence(text)).join(" ");
+        page.paragraph("", 11, None, &text);
     }
 }
 
@@ -256,15 +255,25 @@ fn checks(page: &mut Page, result: &RunResult) {
         return;
     }
     page.heading("CHECKS", "");
-    for check in &result.checks {
+    // What passed needs no explanation: one paragraph for all.
+    let passed = |c: &&Check| c.verdict == CheckVerdict::Pass;
+    let met: Vec<String> = result
+        .checks
+        .iter()
+        .filter(passed)
+        .map(|c| format!("{}: observed {}, limit {}", c.name, c.observed, c.limit))
+        .collect();
+    if !met.is_empty() {
+        page.paragraph("  pass", 16, Some(Paint::Good), &met.join("; "));
+    }
+    for check in result.checks.iter().filter(|c| !passed(c)) {
         let paint = match check.verdict {
-            CheckVerdict::Pass => Paint::Good,
             CheckVerdict::Fail => Paint::Bad,
-            CheckVerdict::Inconclusive => Paint::Caution,
+            _ => Paint::Caution,
         };
         let word = page.paint(paint, &format!("{:<12}", words::check(check.verdict)));
         let mut text = format!("{}: observed {}, limit {}", check.name, check.observed, check.limit);
-        if check.verdict != CheckVerdict::Pass && !check.why.is_empty() {
+        if !check.why.is_empty() {
             text = format!("{text}; {}", check.why);
         }
         for (i, line) in wrap(&text, page.width - 16).iter().enumerate() {

@@ -241,30 +241,35 @@ pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
                 percent(rec.confidence),
                 percent(rec.coverage)
             ));
+            out.push(sentence(&rec.basis));
         }
         None => {
-            out.push("No recommendation from this run.".to_owned());
+            out.push("This run is too little for a recommendation.".to_owned());
             out.extend(rec.refused_because.iter().map(|why| sentence(why)));
-            if let Some(sleep) = rec.covers_all_seen_seconds {
+            if let Some(sleep) = rec.suggested_seconds {
                 out.push(format!(
-                    "A preStop sleep of {sleep} s would have outlasted every window seen here: a fact, no recommendation."
+                    "What it suggests, without proof: a preStop sleep of {sleep} s in the app's container, which outlasts every \
+                     window seen."
+                ));
+            } else if let Some(covers) = rec.covers_all_seen_seconds {
+                out.push(format!(
+                    "Every window seen was over within {covers} s, and no request was lost for want of a sleep: \
+                     nothing here asks for another setting."
                 ));
             }
         }
     }
-    if !rec.basis.is_empty() {
-        out.push(sentence(&rec.basis));
-    }
     out
 }
 
-/// The lines of YAML that go with a recommendation, or with the fact that stands in for it.
+/// The lines of YAML that go with a recommendation, or with what the run merely suggests.
 pub(super) fn yaml(rec: &Recommendation) -> Vec<String> {
-    let Some(sleep) = rec.pre_stop_seconds.or(rec.covers_all_seen_seconds).filter(|&s| s > 0) else {
-        return Vec::new();
+    let (sleep, label) = match (rec.pre_stop_seconds, rec.suggested_seconds) {
+        (Some(sleep), _) => (sleep, "per container"),
+        (None, Some(sleep)) => (sleep, "suggested, not proven"),
+        (None, None) => return Vec::new(),
     };
-    let mut lines =
-        vec![format!("lifecycle: {{preStop: {{sleep: {{seconds: {sleep}}}}}}}   # per container")];
+    let mut lines = vec![format!("lifecycle: {{preStop: {{sleep: {{seconds: {sleep}}}}}}}   # {label}")];
     if let Some(grace) = rec.termination_grace_period_seconds {
         lines.push(format!("terminationGracePeriodSeconds: {grace}   # per pod"));
     }

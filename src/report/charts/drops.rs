@@ -139,8 +139,8 @@ fn right_end(end: f64, marks: &[f64]) -> (f64, Option<Break>) {
         return (if all > 0.0 { all } else { 1.0 }, None);
     }
     // The part after the break is drawn no finer than the part before it.
-    let width = (near_s * 0.45).max((far_to - far_from) / 0.35);
-    let from = far_from - 0.2 * width;
+    let width = (near_s * 0.5).max((far_to - far_from) / 0.3);
+    let from = far_from - 0.1 * width;
     if from <= near_s {
         return (near_end(&mut marks.iter().copied()), None);
     }
