@@ -10,8 +10,8 @@
 //! 256 KiB or 256 lines, and requests whose end is ambiguous are answered by the
 //! proxy itself with a 4xx or 5xx, counted as rejected.
 //!
-//! [`h1`] relays a connection, [`journal`] keeps what was recorded, [`admin`]
-//! hands it over, [`app`] looks at the app. This module writes no file and knows
+//! `h1` relays a connection, `journal` keeps what was recorded, `admin`
+//! hands it over, `app` looks at the app. This module writes no file and knows
 //! no cluster: how a pod is ended, and which signal says so, is its caller's.
 
 mod admin;
@@ -237,6 +237,8 @@ impl Proxy {
         });
 
         clients.accept_until(stop).await;
+        // An app that has exited closed its listener before this signal came.
+        shared.look_for_listener();
         shared.journal.phase(ProxyPhase::Sigterm, shared.clock.now());
         shared.ending.cancel();
         let deadline = Instant::now() + DRAIN_LIMIT;

@@ -75,17 +75,15 @@ impl Shared {
     /// kernel's table cannot be read, only refused requests tell.
     pub(super) async fn watch_listener_close(&self) {
         while !self.app.is_closed() {
-            match listens(self.upstream) {
-                Some(true) => {}
-                Some(false) => {
-                    if self.app.refuses_at_end() {
-                        self.journal.phase(ProxyPhase::ListenerClosed, self.clock.now());
-                    }
-                    return;
-                }
-                None => std::future::pending().await,
-            }
+            self.look_for_listener();
             tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+    }
+
+    /// Looks once for the app's listener, and records if it is gone.
+    pub(super) fn look_for_listener(&self) {
+        if listens(self.upstream) == Some(false) && self.app.refuses_at_end() {
+            self.journal.phase(ProxyPhase::ListenerClosed, self.clock.now());
         }
     }
 }
