@@ -91,7 +91,7 @@ fn the_text_of_a_run_without_a_drop() {
     PRESTOP SLEEP   for pods that end one at a time
       This run is too little for a recommendation. The longest window of 3 covers, with 95 % confidence,
       37 % of future ones only; to say so of 90 % takes 26 more terminations. Every window seen was over
-      within 1 s, and no request was lost for want of a sleep: nothing here asks for another setting.
+      within 1 s, and no request was lost for want of a sleep: nothing here asks for another sleep.
 
     LATENCY   response time of answered requests, from the intended send time
                                    requests          p50          p99          max

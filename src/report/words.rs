@@ -254,7 +254,7 @@ pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
             } else if let Some(covers) = rec.covers_all_seen_seconds {
                 out.push(format!(
                     "Every window seen was over within {covers} s, and no request was lost for want of a sleep: \
-                     nothing here asks for another setting."
+                     nothing here asks for another sleep."
                 ));
             }
         }
