@@ -179,7 +179,7 @@ impl Session {
     /// When a pod cannot start (with the reason that it gives), when the limits
     /// pass, or when the target cannot be reached from here.
     pub async fn await_ready(
-        &mut self,
+        &self,
         target: &Target,
         manifests: &[Value],
         disruptions: &[Disruption],
@@ -210,9 +210,7 @@ impl Session {
     }
 
     /// Carries the disruptions out; `zero` is when the counted part of the load begins.
-    ///
-    /// # Errors
-    /// Never for a refused action: that is recorded and counted in the answer.
+    /// A refused action is recorded and counted in the answer.
     pub async fn disrupt(&self, disruptions: &[Disruption], zero: Stamp, load_end: Stamp) -> Disrupted {
         disrupt::run(self, disruptions, zero, load_end).await
     }

@@ -103,32 +103,16 @@ fn delete(records: &mut Records, ms: i64, pod: &str) {
 fn request(records: &mut Records, ns: i64, outcome: Outcome, pod: Option<&str>) {
     let begun = at(0).shifted_ns(ns);
     let seq = records.requests.len() as u64;
+    let end = begun.shifted_ns(MS);
     records.requests.push(RequestRow {
-        source: Arc::from("load-0"),
-        seq,
-        target: Arc::from("web"),
-        phase: Phase::Main,
-        scheduled: begun,
         connect_start: Some(begun),
         connected: Some(begun),
-        tls: None,
         sent: Some(begun),
-        head: None,
-        end: begun.shifted_ns(MS),
         outcome,
-        errno: None,
-        status: None,
-        grpc_status: None,
-        not_sent_reason: None,
         conn: Some(seq),
-        conn_reused: false,
-        local_port: None,
-        remote_addr: None,
-        bytes_sent: 0,
-        bytes_received: 0,
         pod: pod.map(Arc::from),
-        attempts: 1,
         final_outcome: outcome,
+        ..RequestRow::not_sent("load-0".into(), seq, "web".into(), Phase::Main, begun, end)
     });
 }
 

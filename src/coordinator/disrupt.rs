@@ -77,17 +77,19 @@ async fn repeat(
         }
         // One at a time, with recovery in between, is what makes a termination isolated.
         let mode = if *count == 1 { "isolated" } else { "other" };
-        let pods = match list(session, selector).await {
-            Ok(pods) => oldest_ready(pods, *count),
-            Err(error) => {
-                refused(session, index, disruption, mode, &error.to_string());
-                Vec::new()
+        let chosen = match list(session, selector).await.map(|pods| oldest_ready(pods, *count)) {
+            Ok(pods) if pods.is_empty() => Err("no pod that it selects is ready".to_owned()),
+            Ok(pods) => Ok(pods),
+            Err(error) => Err(error.to_string()),
+        };
+        let pods = match chosen {
+            Ok(pods) => pods,
+            Err(why) => {
+                refused(session, index, disruption, mode, &why);
+                done.failed += 1;
+                continue;
             }
         };
-        if pods.is_empty() {
-            refused(session, index, disruption, mode, "no pod that it selects is ready");
-            done.failed += 1;
-        }
         let deletions = pods.iter().map(|pod| delete(session, index, disruption, mode, pod));
         for accepted in join_all(deletions).await {
             if accepted {

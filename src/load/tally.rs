@@ -160,31 +160,13 @@ mod tests {
     fn row(outcome: Outcome, connect_start: Option<i64>, sent: Option<i64>, end: i64) -> RequestRow {
         let ms = |ms: i64| Stamp::from_unix_ns(ms * 1_000_000);
         RequestRow {
-            source: "load-0".into(),
-            seq: 0,
-            target: "web".into(),
-            phase: Phase::Main,
-            scheduled: ms(100),
             connect_start: connect_start.map(ms),
-            connected: None,
-            tls: None,
             sent: sent.map(ms),
-            head: None,
-            end: ms(end),
             outcome,
-            errno: None,
             status: (outcome == Outcome::HttpError).then_some(503),
-            grpc_status: None,
             not_sent_reason: (outcome == Outcome::NotSent).then(|| "late".into()),
-            conn: None,
-            conn_reused: false,
-            local_port: None,
-            remote_addr: None,
-            bytes_sent: 0,
-            bytes_received: 0,
-            pod: None,
-            attempts: 1,
             final_outcome: outcome,
+            ..RequestRow::not_sent("load-0".into(), 0, "web".into(), Phase::Main, ms(100), ms(end))
         }
     }
 

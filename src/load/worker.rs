@@ -22,7 +22,7 @@ use super::pacer::Pacer;
 use super::request::Persistence;
 use super::schedule::{Due, Share};
 use super::tally::Tally;
-use crate::record::{Outcome, RequestRow, Stamp};
+use crate::record::{RequestRow, Stamp};
 
 /// A request that the worker comes to later than this after its intended send
 /// time is not sent: it would no longer belong to the load that was asked for.
@@ -200,36 +200,10 @@ impl Worker {
         }
     }
 
-    /// The row of a request that is not sent, which one that is sent fills in.
     fn row(&self, due: Due, endpoint: usize, now: Stamp) -> RequestRow {
         let context = &self.task.context;
-        RequestRow {
-            source: context.source.clone(),
-            seq: due.seq,
-            target: context.endpoints[endpoint].name.clone(),
-            phase: due.phase,
-            scheduled: due.at,
-            connect_start: None,
-            connected: None,
-            tls: None,
-            sent: None,
-            head: None,
-            end: now,
-            outcome: Outcome::NotSent,
-            errno: None,
-            status: None,
-            grpc_status: None,
-            not_sent_reason: None,
-            conn: None,
-            conn_reused: false,
-            local_port: None,
-            remote_addr: None,
-            bytes_sent: 0,
-            bytes_received: 0,
-            pod: None,
-            attempts: 1,
-            final_outcome: Outcome::NotSent,
-        }
+        let target = context.endpoints[endpoint].name.clone();
+        RequestRow::not_sent(context.source.clone(), due.seq, target, due.phase, due.at, now)
     }
 
     fn end(&mut self, ended: Ended) {

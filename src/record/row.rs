@@ -140,6 +140,46 @@ pub struct RequestRow {
     pub final_outcome: Outcome,
 }
 
+impl RequestRow {
+    /// The row of a request that was not sent, which one that is sent fills in.
+    pub fn not_sent(
+        source: Arc<str>,
+        seq: u64,
+        target: Arc<str>,
+        phase: Phase,
+        scheduled: Stamp,
+        end: Stamp,
+    ) -> Self {
+        Self {
+            source,
+            seq,
+            target,
+            phase,
+            scheduled,
+            connect_start: None,
+            connected: None,
+            tls: None,
+            sent: None,
+            head: None,
+            end,
+            outcome: Outcome::NotSent,
+            errno: None,
+            status: None,
+            grpc_status: None,
+            not_sent_reason: None,
+            conn: None,
+            conn_reused: false,
+            local_port: None,
+            remote_addr: None,
+            bytes_sent: 0,
+            bytes_received: 0,
+            pod: None,
+            attempts: 1,
+            final_outcome: Outcome::NotSent,
+        }
+    }
+}
+
 /// How a proxied request ended, seen from the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -103,12 +103,6 @@ impl Registry {
         rfc3339(self.now_seconds())
     }
 
-    /// Now with microseconds, as `MicroTime` fields are written.
-    pub fn now_micros(&self) -> String {
-        let ns = i128::from(self.inner.clock.now().unix_ns());
-        Timestamp::from_nanosecond(ns).map(|now| format!("{now:.6}")).unwrap_or_default()
-    }
-
     fn now_seconds(&self) -> i64 {
         self.inner.clock.now().unix_ns().div_euclid(1_000_000_000)
     }
