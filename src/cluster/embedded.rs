@@ -48,6 +48,8 @@ pub struct Shared {
     pub sampler: Sampler,
     /// The process's clock.
     pub clock: Clock,
+    /// Reaches the node agents.
+    pub agents: node::Agents,
     /// Where logs of pods and of Service proxies go.
     pub log_dir: Arc<PathBuf>,
     /// Cancelled when the cluster is to end.
@@ -138,6 +140,7 @@ impl Embedded {
             config: Arc::new(config),
             sampler,
             clock,
+            agents: node::Agents::default(),
             log_dir: Arc::new(options.log_dir),
             stop: stop.clone(),
         };

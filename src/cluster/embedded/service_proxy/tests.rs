@@ -52,6 +52,7 @@ impl Fixture {
             config: Arc::new(config),
             sampler: Sampler::seeded(1),
             clock,
+            agents: crate::cluster::embedded::node::Agents::default(),
             log_dir: Arc::new(dir.path().to_owned()),
             stop: CancellationToken::new(),
         };
