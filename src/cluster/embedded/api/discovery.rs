@@ -19,7 +19,7 @@ pub(super) fn answer(document: Document) -> Answer {
             "serverAddressByClientCIDRs": [],
         }),
         Document::Groups => {
-            let groups = ["apps", "discovery.k8s.io"].map(group);
+            let groups = ["apps", "batch", "coordination.k8s.io", "discovery.k8s.io", "policy"].map(group);
             json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
         }
         Document::Group(name) => {
