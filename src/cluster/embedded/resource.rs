@@ -82,6 +82,14 @@ impl Resource {
         self.names().4
     }
 
+    /// The groups of resources that kubectl shows together: `kubectl get all`.
+    pub const fn categories(self) -> &'static [&'static str] {
+        match self {
+            Pods | Services | Deployments | ReplicaSets => &["all"],
+            _ => &[],
+        }
+    }
+
     /// The `apiVersion` of its objects.
     pub const fn api_version(self) -> &'static str {
         match self {
