@@ -93,6 +93,14 @@ impl Resource {
         self.names().4
     }
 
+    /// The groups of resources that kubectl shows together: `kubectl get all`.
+    pub const fn categories(self) -> &'static [&'static str] {
+        match self {
+            Pods | Services | Deployments | ReplicaSets | Jobs => &["all"],
+            _ => &[],
+        }
+    }
+
     /// The `apiVersion` of its objects.
     pub const fn api_version(self) -> &'static str {
         match self {
