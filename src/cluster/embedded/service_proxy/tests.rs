@@ -13,9 +13,11 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::cluster::embedded::Config;
 use crate::cluster::embedded::address::AddressBlock;
+use crate::cluster::embedded::api::Identity;
 use crate::cluster::embedded::config::ServiceProxy;
 use crate::cluster::embedded::latency::{Latencies, Sampler};
 use crate::cluster::embedded::registry::Registry;
+use crate::cluster::embedded::tokens::Tokens;
 use crate::record::Clock;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -53,6 +55,8 @@ impl Fixture {
             sampler: Sampler::seeded(1),
             clock,
             agents: crate::cluster::embedded::node::Agents::default(),
+            identity: Identity::new(&[]).unwrap(),
+            tokens: Tokens::default(),
             log_dir: Arc::new(dir.path().to_owned()),
             stop: CancellationToken::new(),
         };

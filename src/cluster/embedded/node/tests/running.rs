@@ -47,9 +47,7 @@ async fn a_startup_probe_holds_back_what_follows() {
     sidecar["startupProbe"] = json!({"exec": {"command": ["test", "-e", go]}, "periodSeconds": 1});
     let mut pods = node.pod(json!({"initContainers": [sidecar], "containers": [shell("app", SLEEP)]}));
     let held = pods
-        .until("the sidecar", |pod| {
-            pod["status"]["initContainerStatuses"][0]["state"]["running"].is_object()
-        })
+        .until("the sidecar", |pod| pod["status"]["initContainerStatuses"][0]["state"]["running"].is_object())
         .await;
     assert_eq!(held["status"]["initContainerStatuses"][0]["started"], false);
     assert_eq!(held["status"]["containerStatuses"][0]["state"]["waiting"]["reason"], "PodInitializing");
@@ -68,9 +66,8 @@ async fn a_sidecar_that_ends_is_started_again() {
     let mut pods = node.pod(
         json!({"restartPolicy": "Never", "initContainers": [sidecar], "containers": [shell("app", SLEEP)]}),
     );
-    let again = pods
-        .until("the restart", |pod| pod["status"]["initContainerStatuses"][0]["restartCount"] == 1)
-        .await;
+    let again =
+        pods.until("the restart", |pod| pod["status"]["initContainerStatuses"][0]["restartCount"] == 1).await;
     assert_eq!(again["status"]["initContainerStatuses"][0]["lastState"]["terminated"]["exitCode"], 0);
     assert_eq!(again["status"]["phase"], "Running");
     node.stop().await;
@@ -80,12 +77,13 @@ async fn a_sidecar_that_ends_is_started_again() {
 async fn a_crash_is_shown_and_the_first_restart_comes_at_once() {
     let node = Node::start();
     let crashed = node.dir.path().join("crashed");
-    let script = format!("echo up $$; if test -e {0}; then sleep 1000; fi; touch {0}; kill -KILL $$", crashed.display());
+    let script = format!(
+        "echo up; if test -e {0}; then sleep 1000; fi; touch {0}; kill -KILL $$$$",
+        crashed.display()
+    );
     let mut pods = node.pod(json!({"containers": [shell("app", &script)]}));
     let ended = pods
-        .until("the crash", |pod| {
-            pod["status"]["containerStatuses"][0]["state"]["terminated"].is_object()
-        })
+        .until("the crash", |pod| pod["status"]["containerStatuses"][0]["state"]["terminated"].is_object())
         .await;
     assert_eq!(terminated(&ended, 0), (137, "Error".to_owned()));
     assert_eq!(ended["status"]["phase"], "Running");
@@ -106,10 +104,9 @@ async fn a_failed_probe_says_why() {
     app["readinessProbe"] = json!({"exec": {"command": ["sh", "-c", "echo not yet; exit 1"]}});
     app["livenessProbe"] = json!({"exec": {"command": ["/no/such/check"]}, "failureThreshold": 1});
     let mut pods = node.pod(json!({"containers": [app]}));
-    let message = |event: &Value| event["message"].as_str().unwrap().to_owned();
-    let messages = node.events_until("Unhealthy", 2).await;
-    let messages: Vec<_> = messages.iter().map(message).collect();
-    assert!(messages.contains(&"Readiness probe failed: not yet".to_owned()), "{messages:?}");
+    let events = node.events_until("Unhealthy", 2).await;
+    let messages: Vec<_> = events.iter().map(|event| event["message"].as_str().unwrap()).collect();
+    assert!(messages.contains(&"Readiness probe failed: not yet"), "{messages:?}");
     // A check that cannot be made is no failure: the container is left alone.
     let errored = messages.iter().any(|message| message.starts_with("Liveness probe errored"));
     assert!(errored, "{messages:?}");
