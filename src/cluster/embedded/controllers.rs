@@ -5,6 +5,9 @@
 //! event only says where to look. What takes a real cluster time is taken here by named
 //! [latencies](super::latency::Latencies).
 
+mod claim;
+mod client_rate;
+mod conditions;
 mod deployment;
 mod endpoint_slice;
 mod endpoints;
@@ -14,6 +17,7 @@ mod namespace;
 mod queue;
 mod replica_set;
 mod scheduler;
+mod worker;
 
 use futures::stream::{self, BoxStream, StreamExt};
 use serde_json::Value;
@@ -120,6 +124,11 @@ fn is_terminal(pod: &Value) -> bool {
     matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
 }
 
+/// Whether a pod counts: it has not ended, and is not about to.
+fn is_active(pod: &Value) -> bool {
+    !is_being_deleted(pod) && !is_terminal(pod)
+}
+
 /// One of an object's `status.conditions`, or null.
 fn condition<'a>(object: &'a Value, condition_type: &str) -> &'a Value {
     let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
@@ -129,3 +138,6 @@ fn condition<'a>(object: &'a Value, condition_type: &str) -> &'a Value {
 fn is_ready(pod: &Value) -> bool {
     condition(pod, "Ready")["status"] == "True"
 }
+
+#[cfg(test)]
+mod bench;
