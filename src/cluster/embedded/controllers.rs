@@ -14,9 +14,13 @@ mod endpoints;
 mod events;
 mod garbage;
 mod namespace;
+mod node_lifecycle;
+mod pod_garbage;
 mod queue;
 mod replica_set;
 mod scheduler;
+mod taint_eviction;
+mod taints;
 mod worker;
 
 use futures::stream::{self, BoxStream, StreamExt};
@@ -35,6 +39,9 @@ pub async fn run(shared: Shared) {
     tasks.spawn(deployment::run(shared.clone()));
     tasks.spawn(replica_set::run(shared.clone()));
     tasks.spawn(scheduler::run(shared.clone()));
+    tasks.spawn(node_lifecycle::run(shared.clone()));
+    tasks.spawn(taint_eviction::run(shared.clone()));
+    tasks.spawn(pod_garbage::run(shared.clone()));
     tasks.spawn(endpoint_slice::run(shared.clone()));
     tasks.spawn(garbage::run(shared.clone()));
     tasks.spawn(namespace::run(shared.clone()));

@@ -11,10 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{is_being_deleted, is_terminal};
 use crate::cluster::embedded::address::AddressBlock;
+use crate::cluster::embedded::api::Identity;
 use crate::cluster::embedded::latency::{Latencies, Sampler};
 use crate::cluster::embedded::registry::{DeleteOptions, Part, Registry};
 use crate::cluster::embedded::resource::Resource;
 use crate::cluster::embedded::selector::Selection;
+use crate::cluster::embedded::tokens::Tokens;
 use crate::cluster::embedded::{Config, Shared};
 use crate::record::Clock;
 
@@ -52,6 +54,8 @@ impl Bench {
             config: Arc::new(config),
             sampler: Sampler::seeded(1),
             clock,
+            identity: Identity::new(&[]).unwrap(),
+            tokens: Tokens::default(),
             log_dir: Arc::new("/nonexistent".into()),
             stop: CancellationToken::new(),
         };

@@ -33,7 +33,8 @@ pub(super) struct BackOff {
 }
 
 impl BackOff {
-    fn after(self, failures: u32) -> Duration {
+    /// The delay after this many failures in a row.
+    pub(super) fn after(self, failures: u32) -> Duration {
         let factor = 2_u32.saturating_pow(failures.saturating_sub(1));
         self.first.saturating_mul(factor).min(self.longest)
     }
