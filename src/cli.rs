@@ -4,6 +4,7 @@ mod cluster;
 mod exit;
 mod gate;
 mod load;
+mod load_worker;
 mod progress;
 mod proxy;
 mod report;
@@ -33,6 +34,9 @@ enum Command {
     Run(run::RunArgs),
     /// Run the load generator alone.
     Load(load::LoadArgs),
+    /// Send a load as another process says.
+    #[command(hide = true)]
+    LoadWorker(load_worker::LoadWorkerArgs),
     /// Make report and charts anew from run directories.
     Report(report::ReportArgs),
     /// Check a run against limits.
@@ -65,6 +69,7 @@ pub fn main() -> ExitCode {
     let result = match cli.command {
         Command::Run(args) => args.run(),
         Command::Load(args) => args.run(),
+        Command::LoadWorker(args) => args.run(),
         Command::Report(args) => args.run(),
         Command::Gate(args) => args.run(),
         Command::Scenarios(args) => args.run(),

@@ -8,10 +8,11 @@
 mod child;
 pub mod embedded;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use tokio::process::Command;
 
 use child::ClusterProcess;
 pub use child::{ChildError, Ready};
@@ -121,6 +122,11 @@ impl Cluster {
     /// The namespace for objects that name none.
     pub fn default_namespace(&self) -> &str {
         &self.default_namespace
+    }
+
+    /// A command to run `program` where the cluster's Services can be reached.
+    pub fn command(&self, program: &Path) -> Command {
+        Command::new(program)
     }
 
     /// Lets go of the cluster. The embedded one ends, and nothing of it is left when this returns.

@@ -9,7 +9,6 @@ mod apply;
 mod collect;
 mod disrupt;
 mod error;
-mod machine;
 mod preflight;
 mod recorder;
 mod view;
@@ -25,6 +24,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use crate::machine;
 use crate::record::run_info::{ClusterInfo, Role, Source};
 use crate::record::{Clock, EventKind, RunDir, Stamp, run_info};
 use crate::scenario::{Disruption, Target};
@@ -46,8 +46,6 @@ pub struct Limits {
     pub ready: Duration,
     /// For a pod that says why it cannot start, before it is believed.
     pub stuck: Duration,
-    /// For the target's first answer, once its pods are ready.
-    pub first_answer: Duration,
     /// For the ends of pods after the load, beyond their grace period.
     pub settle: Duration,
     /// For a proxy's last rows.
@@ -60,7 +58,6 @@ impl Default for Limits {
             api_call: Duration::from_secs(30),
             ready: Duration::from_secs(60),
             stuck: Duration::from_secs(5),
-            first_answer: Duration::from_secs(15),
             settle: Duration::from_secs(10),
             hand_over: Duration::from_secs(3),
         }
@@ -119,7 +116,15 @@ impl Session {
         let tasks_stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         watch::spawn(&mut tasks, &client, &namespace, clock, &recorder, &views, &tasks_stop);
-        machine::spawn(&mut tasks, clock, &recorder, &tasks_stop);
+        {
+            let (recorder, stop) = (recorder.handle(), tasks_stop.clone());
+            tasks.spawn(async move {
+                let mut watch = machine::Watch::begin(clock);
+                while let Some((at, sample)) = stop.run_until_cancelled(watch.next()).await {
+                    recorder.event(at, EventKind::Machine(sample));
+                }
+            });
+        }
         let collector = collect::Collector::default();
         tasks.spawn(collect::run(
             collector.clone(),
@@ -159,6 +164,11 @@ impl Session {
         self.recorder.handle().event(at, kind);
     }
 
+    /// Records an event of another source, stamped on that source's clock.
+    pub fn record_of(&self, source: &str, at: Stamp, kind: EventKind) {
+        self.recorder.handle().event_of(source, at, kind);
+    }
+
     /// Creates the manifests' objects, labelled with the run's name.
     ///
     /// # Errors
@@ -173,11 +183,12 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until the target's pods are ready and it answers.
+    /// Waits until the target's pods are ready. Whether it answers is for the load to find out,
+    /// from where it is sent.
     ///
     /// # Errors
     /// When a pod cannot start (with the reason that it gives), when the limits
-    /// pass, or when the target cannot be reached from here.
+    /// pass, or when the Service cannot be used.
     pub async fn await_ready(
         &self,
         target: &Target,
@@ -201,7 +212,6 @@ impl Session {
                 (run_target(name.clone(), url, consumer), endpoints)
             }
         };
-        self.stoppable(preflight::first_answer(&target.url, self.limits.first_answer)).await??;
         for disruption in disruptions {
             self.limited("list pods", disrupt::check(self, disruption)).await??;
         }

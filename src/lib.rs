@@ -12,6 +12,7 @@ pub mod coordinator;
 pub mod gate;
 mod http1;
 pub mod load;
+mod machine;
 pub mod proxy;
 pub mod record;
 pub mod report;

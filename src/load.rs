@@ -8,12 +8,16 @@
 //! (`recorder`). What an outcome means is not judged here: that is the business
 //! of the analysis.
 //!
-//! HTTP/1.1 without TLS. Names are resolved once, before the first request.
+//! [`Prepared`] sends from this process; [`process`] has another process do it, as
+//! `rolldrop run` does. HTTP/1.1 without TLS. Names are resolved once, before the
+//! first request.
 
 mod connection;
 mod exchange;
+mod first_answer;
 mod pacer;
 mod plan;
+pub mod process;
 mod recorder;
 mod request;
 mod response;
@@ -32,6 +36,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -46,7 +51,7 @@ pub use tally::{Counts, Tally};
 pub use worker::LATE_LIMIT;
 use worker::{Batch, Done, Task};
 
-/// The schedule begins this long after the start, so that every worker is ready for its first request.
+/// From the start to the schedule's zero, so that every worker is ready for its first request.
 const LEAD: Duration = Duration::from_millis(50);
 /// Batches of rows that may wait for the recorder.
 const WAITING_BATCHES: usize = 64;
@@ -61,6 +66,16 @@ pub enum LoadError {
         host: String,
         /// Why.
         source: io::Error,
+    },
+    /// The target does not answer from here.
+    #[error("{url} gave no answer within {limit:?}: {why}")]
+    NoAnswer {
+        /// The target.
+        url: String,
+        /// The limit.
+        limit: Duration,
+        /// What the last attempt met.
+        why: String,
     },
     /// The operating system refused a thread, a runtime or a timer.
     #[error("failed to run a load worker")]
@@ -85,7 +100,7 @@ pub enum LoadError {
 }
 
 /// What a load has done so far, warm-up included. Counts lag by a fraction of a second.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// Requests that were due so far.
     pub scheduled: u64,
@@ -98,7 +113,7 @@ pub struct Progress {
 }
 
 /// Response times of about the last second.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recent {
     /// Median.
     pub p50: Duration,
@@ -123,77 +138,23 @@ pub struct Summary {
     pub tally: Tally,
 }
 
-/// A load that is under way. Dropping it aborts the load.
-#[derive(Debug)]
-pub struct Running {
-    started: Stamp,
+/// What may be known and asked of a load that is under way. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Control {
     progress: Arc<Mutex<Progress>>,
     stop: CancellationToken,
     abort: CancellationToken,
-    summary: oneshot::Receiver<Result<Summary, LoadError>>,
-    thread: Option<thread::JoinHandle<()>>,
 }
 
-/// Resolves the targets' names and starts the load. Its rows and its interval
-/// log go to `run_dir`, if one is given; events and run.json are the caller's.
-/// The process's limit of open files is raised where the connections need it.
-///
-/// # Errors
-/// When a name does not resolve, the files cannot be created, or no thread can be started.
-pub async fn start(plan: Plan, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running, LoadError> {
-    let mut addresses = Vec::with_capacity(plan.targets.len());
-    for target in &plan.targets {
-        addresses.push(resolve(target).await?);
-    }
-    let sources = plan.sources();
-    let mut tables = Vec::new();
-    let mut log = None;
-    if let Some(run_dir) = run_dir {
-        for source in &sources {
-            tables.push(run_dir.part_writer::<RequestRow>(source, clock)?);
-        }
-        log = Some(LogFile::create(run_dir)?);
-    }
-    connection::allow_open(plan.max_connections);
-    let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
-    let progress = Arc::new(Mutex::new(Progress::default()));
-    let started = clock.now() + LEAD;
-    let (batches, received) = sync_channel(WAITING_BATCHES);
-    let mut tasks = Vec::with_capacity(sources.len());
-    for (worker, source) in sources.iter().enumerate() {
-        tasks.push(Task {
-            worker,
-            context: Arc::new(context(&plan, clock, source, &addresses, &abort)),
-            share: plan.schedule.share(worker, sources.len()),
-            zero: started,
-            max_connections: share_of(plan.max_connections, worker, sources.len()),
-            stop: stop.clone(),
-            batches: batches.clone(),
-        });
-    }
-    drop(batches);
-    let run = Run { clock, started, planned: plan.requests(), sources, tasks, received, tables, log };
-    let (done, summary) = oneshot::channel();
-    let thread = thread::Builder::new().name("load-recorder".to_owned());
-    let (live, failed) = (progress.clone(), abort.clone());
-    let thread = thread
-        .spawn(move || {
-            // Nobody waits for the summary of a load that was dropped.
-            let _ = done.send(run.complete(&live, &failed));
-        })
-        .map_err(LoadError::Worker)?;
-    Ok(Running { started, progress, stop, abort, summary, thread: Some(thread) })
-}
-
-impl Running {
-    /// The schedule's zero: request i of the run, warm-up included, is due at zero + i/rate.
-    pub fn started(&self) -> Stamp {
-        self.started
-    }
-
+impl Control {
     /// What it has done so far.
     pub fn progress(&self) -> Progress {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Another process says what it has done so far.
+    fn report(&self, progress: Progress) {
+        *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }
 
     /// Ends the schedule: no further request becomes due, and those in flight end
@@ -206,6 +167,109 @@ impl Running {
     pub fn abort(&self) {
         self.stop.cancel();
         self.abort.cancel();
+    }
+}
+
+/// A load that is under way in this process. Dropping it aborts the load.
+#[derive(Debug)]
+pub struct Running {
+    started: Stamp,
+    control: Control,
+    summary: oneshot::Receiver<Result<Summary, LoadError>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+/// A load whose targets are known, ready to start.
+#[derive(Debug)]
+pub struct Prepared {
+    plan: Plan,
+    addresses: Vec<SocketAddr>,
+}
+
+impl Prepared {
+    /// Resolves the targets' names.
+    ///
+    /// # Errors
+    /// When a name does not resolve.
+    pub async fn new(plan: Plan) -> Result<Self, LoadError> {
+        let mut addresses = Vec::with_capacity(plan.targets.len());
+        for target in &plan.targets {
+            addresses.push(resolve(target).await?);
+        }
+        Ok(Self { plan, addresses })
+    }
+
+    /// The names of the load's sources: one per worker.
+    pub fn sources(&self) -> Vec<String> {
+        self.plan.sources()
+    }
+
+    /// Starts the load at once.
+    ///
+    /// # Errors
+    /// When the files cannot be created, or no thread can be started.
+    pub fn start(self, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running, LoadError> {
+        let zero = clock.now() + LEAD;
+        self.start_at(zero, clock, run_dir)
+    }
+
+    /// Starts the load so that its schedule begins at `zero`. Its rows and its interval
+    /// log go to `run_dir`, if one is given; events and run.json are the caller's.
+    /// The process's limit of open files is raised where the connections need it.
+    ///
+    /// # Errors
+    /// When the files cannot be created, or no thread can be started.
+    pub fn start_at(self, zero: Stamp, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running, LoadError> {
+        let Self { plan, addresses } = self;
+        let sources = plan.sources();
+        let mut tables = Vec::new();
+        let mut log = None;
+        if let Some(run_dir) = run_dir {
+            for source in &sources {
+                tables.push(run_dir.part_writer::<RequestRow>(source, clock)?);
+            }
+            log = Some(LogFile::create(run_dir)?);
+        }
+        connection::allow_open(plan.max_connections);
+        let control = Control::default();
+        let (batches, received) = sync_channel(WAITING_BATCHES);
+        let mut tasks = Vec::with_capacity(sources.len());
+        for (worker, source) in sources.iter().enumerate() {
+            tasks.push(Task {
+                worker,
+                context: Arc::new(context(&plan, clock, source, &addresses, &control.abort)),
+                share: plan.schedule.share(worker, sources.len()),
+                zero,
+                max_connections: share_of(plan.max_connections, worker, sources.len()),
+                stop: control.stop.clone(),
+                batches: batches.clone(),
+            });
+        }
+        drop(batches);
+        let run =
+            Run { clock, started: zero, planned: plan.requests(), sources, tasks, received, tables, log };
+        let (done, summary) = oneshot::channel();
+        let thread = thread::Builder::new().name("load-recorder".to_owned());
+        let shared = control.clone();
+        let thread = thread
+            .spawn(move || {
+                // Nobody waits for the summary of a load that was dropped.
+                let _ = done.send(run.complete(&shared.progress, &shared.abort));
+            })
+            .map_err(LoadError::Worker)?;
+        Ok(Running { started: zero, control, summary, thread: Some(thread) })
+    }
+}
+
+impl Running {
+    /// The schedule's zero: request i of the run, warm-up included, is due at zero + i/rate.
+    pub fn started(&self) -> Stamp {
+        self.started
+    }
+
+    /// What may be known and asked of it meanwhile.
+    pub fn control(&self) -> &Control {
+        &self.control
     }
 
     /// Waits until every scheduled request has its row, on disk where there is a
@@ -223,7 +287,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.abort();
+        self.control.abort();
         if let Some(thread) = self.thread.take() {
             // A panic has been told to whoever joined.
             let _ = thread.join();

@@ -15,7 +15,7 @@ pub mod run_dir;
 pub mod run_info;
 pub mod wire;
 
-pub use clock::{Clock, Stamp};
+pub use clock::{Clock, ClockOffset, Stamp};
 pub use event::{Event, EventKind};
 pub use expect::{Bounds, Expect, WindowBounds};
 pub use outcome::Outcome;

@@ -7,7 +7,7 @@ pub mod clocks;
 pub mod endpoints;
 pub mod pods;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use clocks::{API_SERVER, Clocks};
@@ -88,8 +88,8 @@ pub struct Timeline {
     pub endpoints: Endpoints,
     /// Gaps of the watches.
     pub gaps: Vec<Gap>,
-    /// How the machine fared.
-    pub machine: Vec<(Stamp, MachineSample)>,
+    /// How the measuring processes and their machines fared, by source.
+    pub machine: BTreeMap<String, Vec<(Stamp, MachineSample)>>,
     /// How the proxies' rows ended.
     pub hand_overs: Vec<HandOver>,
     /// Warnings that were recorded.
@@ -127,7 +127,8 @@ impl Timeline {
         let mut endpoints = Endpoints::default();
         let (mut started, mut counted) = (None, None);
         let (mut ended, mut announced) = (None::<Stamp>, None);
-        let (mut gaps, mut machine, mut hand_overs, mut warnings) = (vec![], vec![], vec![], vec![]);
+        let (mut gaps, mut hand_overs, mut warnings) = (vec![], vec![], vec![]);
+        let mut machine: BTreeMap<String, Vec<_>> = BTreeMap::new();
         for event in &events {
             let at = clocks.place(&event.source, event.at);
             match &event.kind {
@@ -144,7 +145,9 @@ impl Timeline {
                 EventKind::WatchGap { resource, from } => {
                     gaps.push(Gap { resource: resource.clone(), from: *from, to: at });
                 }
-                EventKind::Machine(sample) => machine.push((at, *sample)),
+                EventKind::Machine(sample) => {
+                    machine.entry(event.source.clone()).or_default().push((at, *sample));
+                }
                 EventKind::ProxyEnded { pod, recorded, received } => {
                     hand_overs.push(HandOver { pod: pod.clone(), recorded: *recorded, received: *received })
                 }

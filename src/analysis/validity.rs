@@ -2,6 +2,7 @@
 
 use super::figures::count;
 use super::model::{LoadResult, Termination};
+use crate::record::event::MachineSample;
 use crate::timeline::Timeline;
 
 /// Beyond these the run is invalid, not wrong.
@@ -13,7 +14,7 @@ pub struct Limits {
     pub send_lag_p99_ms: f64,
     /// Share of CPU time taken by the hypervisor, averaged over the load.
     pub steal: f64,
-    /// Threads that stood waiting for a CPU, averaged over the load.
+    /// Threads of one measuring process that stood waiting for a CPU, averaged over the load.
     pub run_queue_delay: f64,
 }
 
@@ -44,27 +45,29 @@ pub(super) fn invalid(timeline: &Timeline, load: &LoadResult, terminations: &[Te
             LIMITS.send_lag_p99_ms
         ));
     }
-    let average = |value: fn(&crate::record::event::MachineSample) -> f64| {
-        let during =
-            || timeline.machine.iter().filter(|(at, _)| *at >= timeline.origin && *at <= timeline.load_ended);
-        let length: f64 = during().map(|(_, s)| s.interval_s).sum();
-        let sum: f64 = during().map(|(_, s)| value(s) * s.interval_s).sum();
-        if length > 0.0 { sum / length } else { 0.0 }
-    };
-    let steal = average(|s| s.steal);
-    if steal > LIMITS.steal {
-        why.push(format!(
-            "the hypervisor took {:.0} % of the CPU time (limit {:.0} %)",
-            steal * 100.0,
-            LIMITS.steal * 100.0
-        ));
-    }
-    let delay = average(|s| s.run_queue_delay);
-    if delay > LIMITS.run_queue_delay {
-        why.push(format!(
-            "{delay:.2} threads stood waiting for a CPU on average (limit {:.1}): the machine was starved",
-            LIMITS.run_queue_delay
-        ));
+    for (source, samples) in &timeline.machine {
+        let average = |value: fn(&MachineSample) -> f64| {
+            let during =
+                || samples.iter().filter(|(at, _)| *at >= timeline.origin && *at <= timeline.load_ended);
+            let length: f64 = during().map(|(_, s)| s.interval_s).sum();
+            let sum: f64 = during().map(|(_, s)| value(s) * s.interval_s).sum();
+            if length > 0.0 { sum / length } else { 0.0 }
+        };
+        let steal = average(|s| s.steal);
+        if steal > LIMITS.steal {
+            why.push(format!(
+                "the hypervisor took {:.0} % of the CPU time where {source} ran (limit {:.0} %)",
+                steal * 100.0,
+                LIMITS.steal * 100.0
+            ));
+        }
+        let delay = average(|s| s.run_queue_delay);
+        if delay > LIMITS.run_queue_delay {
+            why.push(format!(
+                "{delay:.2} threads of {source} stood waiting for a CPU on average (limit {:.1}): the machine was starved",
+                LIMITS.run_queue_delay
+            ));
+        }
     }
     for gap in &timeline.gaps {
         for (end, t) in timeline.ends.iter().zip(terminations) {

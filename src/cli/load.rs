@@ -10,7 +10,7 @@ use super::exit::Exit;
 use super::progress::Progress;
 use super::report::{Format, print};
 use super::signals::Interrupts;
-use crate::load::{self, Connections, Plan, Settings, Summary};
+use crate::load::{Connections, Plan, Prepared, Settings, Summary};
 use crate::record::run_dir::EventLog;
 use crate::record::run_info::{Balances, ClusterInfo, FORMAT_VERSION, LoadPlan, Target, Tool};
 use crate::record::{Clock, Event, EventKind, Expect, RunDir, RunInfo, Stamp};
@@ -107,15 +107,15 @@ impl LoadArgs {
         let load_plan = plan.load_plan();
         let (interrupts, progress) = (Interrupts::listen()?, Progress::new(self.quiet));
         let planned = plan.requests();
-        let start = load::start(plan, clock, run.as_ref().map(|run| &run.dir));
-        let Some(running) = interrupts.stop.run_until_cancelled(start).await else {
+        let Some(prepared) = interrupts.stop.run_until_cancelled(Prepared::new(plan)).await else {
             return Ok(Exit::Interrupted.into());
         };
-        let mut running = running?;
+        let mut running = prepared?.start(clock, run.as_ref().map(|run| &run.dir))?;
         if let Some(run) = &mut run {
             run.started(running.started())?;
         }
-        let summary = progress.follow(&mut running, planned, &interrupts).await?;
+        let control = running.control().clone();
+        let summary = progress.follow(running.join(), &control, planned, &interrupts).await?;
         let interrupted = interrupts.stop.is_cancelled();
         drop(progress);
         if let Some(run) = run {

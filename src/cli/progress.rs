@@ -49,29 +49,31 @@ impl Progress {
         }
     }
 
-    /// Shows the load's progress until it ends, and passes interruptions on to it:
+    /// Shows the load's progress until `running` answers, and passes interruptions on to it:
     /// the first ends the schedule, the second cuts off what is in flight.
-    pub(super) async fn follow(
+    pub(super) async fn follow<T>(
         &self,
-        running: &mut load::Running,
+        running: impl Future<Output = T>,
+        control: &load::Control,
         planned: u64,
         interrupts: &Interrupts,
-    ) -> Result<load::Summary, load::LoadError> {
+    ) -> T {
         let period = Duration::from_millis(if matches!(self, Self::Bar(_)) { 200 } else { 1000 });
         let mut ticks = interval_at(Instant::now() + period, period);
         let never = CancellationToken::new();
         let (mut stop, mut abort) = (&interrupts.stop, &interrupts.abort);
+        let mut running = std::pin::pin!(running);
         loop {
             tokio::select! {
-                summary = running.join() => return summary,
-                _ = ticks.tick() => self.load(&running.progress(), planned),
+                ended = &mut running => return ended,
+                _ = ticks.tick() => self.load(&control.progress(), planned),
                 () = stop.cancelled() => {
-                    running.stop();
+                    control.stop();
                     stop = &never;
                     self.say("stopping: waiting for requests in flight; Ctrl-C again cuts them off");
                 }
                 () = abort.cancelled() => {
-                    running.abort();
+                    control.abort();
                     abort = &never;
                 }
             }

@@ -19,9 +19,14 @@ use crate::cluster::embedded;
 use crate::cluster::{Choice, Cluster};
 use crate::coordinator::{CoordinatorError, Limits, Ready, Session, Settings};
 use crate::load;
-use crate::record::run_info::{FORMAT_VERSION, RunInfo, Tool};
+use crate::load::process::protocol::Prepare;
+use crate::load::process::{Note, Process};
+use crate::record::run_info::{FORMAT_VERSION, RunInfo, Source, Tool};
 use crate::record::{Clock, EventKind, RunDir, Stamp};
 use crate::scenario::{self, ClusterChoice, Connections, Loaded, Scenario};
+
+/// How long the target may take to answer for the first time, once its pods are ready.
+const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(15);
 
 /// Arguments of `rolldrop run`.
 #[derive(Debug, clap::Args)]
@@ -158,7 +163,7 @@ impl Run<'_> {
         })
         .await
         .map_err(interruption)?;
-        let loaded = self.load_and_disrupt(scenario, &mut session).await;
+        let loaded = self.load_and_disrupt(scenario, cluster, &mut session).await;
         // Also after an error: what the session created is removed.
         let sources = session.finish().await?;
         let mut info = loaded?;
@@ -170,7 +175,12 @@ impl Run<'_> {
         Ok(info.interrupted)
     }
 
-    async fn load_and_disrupt(&self, scenario: &Scenario, session: &mut Session) -> anyhow::Result<RunInfo> {
+    async fn load_and_disrupt(
+        &self,
+        scenario: &Scenario,
+        cluster: &Cluster,
+        session: &mut Session,
+    ) -> anyhow::Result<RunInfo> {
         self.progress.step("deploying");
         session.deploy(&scenario.name, &scenario.manifests).await.map_err(interruption)?;
         self.progress.step("waiting for the pods to be ready");
@@ -179,17 +189,45 @@ impl Run<'_> {
             .await
             .map_err(interruption)?;
         let target = load::Target { name: ready.target.name.clone(), url: ready.target.url.clone() };
-        let plan = load::Plan::new(load_settings(scenario, target))?;
-        let info = self.info(scenario, ready, &plan);
+        let settings = load_settings(scenario, target);
+
+        // The load comes from where the cluster's Services can be reached, which need not be here.
+        let mut command = cluster.command(&std::env::current_exe().context("failed to find this program")?);
+        command.args(["load-worker", "--out"]).arg(self.run_dir.path());
+        let note = |source: Option<&str>, at, kind| match source {
+            Some(source) => session.record_of(source, at, kind),
+            None => session.record_at(at, kind),
+        };
+        let mut worker = Process::spawn(command, self.clock, note)?;
+        let measured = self.measure_under_load(scenario, session, ready, settings, &mut worker).await;
+        worker.end().await;
+        measured
+    }
+
+    async fn measure_under_load<N: Note>(
+        &self,
+        scenario: &Scenario,
+        session: &Session,
+        ready: Ready,
+        settings: load::Settings,
+        worker: &mut Process<N>,
+    ) -> anyhow::Result<RunInfo> {
+        let plan = load::Plan::new(settings.clone())?;
+        self.progress.step("waiting for the first answer");
+        let prepared = worker.prepare(Prepare { settings, first_answer_limit: FIRST_ANSWER_LIMIT });
+        match self.interrupts.stop.run_until_cancelled(prepared).await {
+            Some(prepared) => prepared?,
+            None => bail!(Interrupted),
+        }
+        let mut info = self.info(scenario, ready, &plan, worker.recorders());
         // From here on a killed run can be told from its directory.
         self.run_dir.write_info(&info)?;
 
         let load = &scenario.load;
-        let planned = plan.requests();
-        let mut running = load::start(plan, self.clock, Some(self.run_dir)).await?;
-        let zero = running.started() + load.warmup;
+        let started = worker.start().await?;
+        let zero = started + load.warmup;
         session.record_at(
-            running.started(),
+            started,
             EventKind::LoadStarted {
                 rate: load.rate,
                 duration_s: load.duration.as_secs_f64(),
@@ -197,11 +235,15 @@ impl Run<'_> {
             },
         );
         let disrupting = session.disrupt(&scenario.disruptions, zero, zero + load.duration);
-        let loading = self.progress.follow(&mut running, planned, self.interrupts);
-        let (disrupted, summary) = tokio::join!(disrupting, loading);
+        let control = worker.control().clone();
+        let loading = self.progress.follow(worker.join(), &control, plan.requests(), self.interrupts);
+        let (disrupted, ended) = tokio::join!(disrupting, loading);
         tracing::debug!(?disrupted, "disruptions carried out");
-        let summary = summary?;
-        session.record_at(summary.ended, EventKind::LoadEnded { scheduled: summary.scheduled });
+        let ended = ended?;
+        info.sources = worker.recorders();
+        if let Some(source) = info.sources.first() {
+            session.record_of(&source.name, ended.at, EventKind::LoadEnded { scheduled: ended.scheduled });
+        }
         if !self.interrupts.stop.is_cancelled() {
             self.progress.step("waiting for the last pods to end");
             session.settle().await;
@@ -209,7 +251,7 @@ impl Run<'_> {
         Ok(info)
     }
 
-    fn info(&self, scenario: &Scenario, ready: Ready, plan: &load::Plan) -> RunInfo {
+    fn info(&self, scenario: &Scenario, ready: Ready, plan: &load::Plan, sources: Vec<Source>) -> RunInfo {
         RunInfo {
             format: FORMAT_VERSION,
             tool: Tool::this(),
@@ -219,7 +261,7 @@ impl Run<'_> {
             cluster: ready.cluster,
             targets: vec![ready.target],
             load: plan.load_plan(),
-            sources: plan.recorders(),
+            sources,
             started: self.clock.now(),
             ended: None,
             complete: false,

@@ -19,7 +19,7 @@ use super::recorder::RecorderHandle;
 use super::view::View;
 use crate::record::run_info::{Role, Source};
 use crate::record::wire::{CLOCK_PATH, ClockAnswer, ProxyLine, ROWS_PATH};
-use crate::record::{Clock, EventKind, ServedRow};
+use crate::record::{Clock, ClockOffset, EventKind, ServedRow};
 
 /// From one attempt to reach a proxy to the next.
 const RETRY: Duration = Duration::from_millis(100);
@@ -50,8 +50,8 @@ struct Proxy {
     endpoint: Endpoint,
     received: u64,
     ended: bool,
-    /// Offset and uncertainty of the best clock sample, in nanoseconds.
-    clock: Option<(i64, i64)>,
+    /// The best clock sample.
+    clock: Option<ClockOffset>,
 }
 
 /// A proxy's admin port, behind the API server.
@@ -91,8 +91,8 @@ impl Collector {
         let source = |(pod, proxy): (&String, &Proxy)| Source {
             name: pod.clone(),
             role: Role::Proxy,
-            clock_offset_ns: proxy.clock.map_or(0, |(offset, _)| offset),
-            clock_uncertainty_ns: proxy.clock.map(|(_, uncertainty)| uncertainty),
+            clock_offset_ns: proxy.clock.map_or(0, |sample| sample.offset_ns),
+            clock_uncertainty_ns: proxy.clock.map(|sample| sample.uncertainty_ns),
         };
         self.lock().iter().map(source).collect()
     }
@@ -239,16 +239,9 @@ async fn follow_clock(collector: &Collector, endpoint: &Endpoint) {
         let clock = endpoint.context.clock;
         let sent = clock.now();
         if let Some(answer) = endpoint.clock().await {
-            let round_trip = clock.now().ns_since(sent);
-            let uncertainty_ns = round_trip / 2 + 1;
-            let offset_ns = answer.now_ns.ns_since(sent.shifted_ns(round_trip / 2));
-            let kind = EventKind::ClockSample { of: endpoint.pod.clone(), offset_ns, uncertainty_ns };
-            endpoint.context.recorder.event(sent, kind);
-            collector.change(&endpoint.pod, |proxy| {
-                if proxy.clock.is_none_or(|(_, best)| uncertainty_ns < best) {
-                    proxy.clock = Some((offset_ns, uncertainty_ns));
-                }
-            });
+            let sample = ClockOffset::of_exchange(sent, answer.now_ns, clock.now());
+            endpoint.context.recorder.event(sent, EventKind::clock_sample(&endpoint.pod, sample));
+            collector.change(&endpoint.pod, |proxy| proxy.clock = Some(sample.or_better(proxy.clock)));
             taken += 1;
         }
         sleep(if taken < FIRST_CLOCK_SAMPLES { RETRY } else { CLOCK_INTERVAL }).await;

@@ -59,16 +59,6 @@ pub enum CoordinatorError {
         /// Why.
         why: String,
     },
-    /// The target does not answer from here.
-    #[error("{url} gave no answer within {limit:?}: {why}")]
-    NoAnswer {
-        /// The target.
-        url: String,
-        /// The limit.
-        limit: Duration,
-        /// What the last attempt met.
-        why: String,
-    },
     /// A selector matches nothing.
     #[error("selector {selector:?} matches no pod in namespace {namespace}: correct it, or the pods' labels")]
     NoPods {

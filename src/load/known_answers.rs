@@ -21,7 +21,8 @@ async fn run(settings: Settings) -> (Summary, Vec<RequestRow>) {
     let run_dir = RunDir::create(dir.path()).unwrap();
     let plan = Plan::new(settings).unwrap();
     let planned = plan.requests();
-    let mut running = start(plan, Clock::start(), Some(&run_dir)).await.unwrap();
+    let prepared = Prepared::new(plan).await.unwrap();
+    let mut running = prepared.start(Clock::start(), Some(&run_dir)).unwrap();
     let summary = running.join().await.unwrap();
     let rows = read_table::<RequestRow>(dir.path()).unwrap();
     assert_eq!(summary.scheduled, planned);
@@ -167,10 +168,10 @@ async fn syns_that_go_unanswered_end_at_the_connect_timeout() {
 }
 
 /// Waits until the load's progress is as wanted.
-async fn until(running: &Running, wanted: impl Fn(&Progress) -> bool) {
+async fn until(control: &Control, wanted: impl Fn(&Progress) -> bool) {
     let deadline = std::time::Instant::now() + Duration::from_secs(30);
-    while !wanted(&running.progress()) {
-        assert!(std::time::Instant::now() < deadline, "{:?}", running.progress());
+    while !wanted(&control.progress()) {
+        assert!(std::time::Instant::now() < deadline, "{:?}", control.progress());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -187,13 +188,14 @@ fn endless(server: &Server) -> Settings {
 async fn run_until(
     settings: Settings,
     wanted: impl Fn(&Progress) -> bool,
-    end: impl FnOnce(&Running),
+    end: impl FnOnce(&Control),
 ) -> (Summary, Vec<RequestRow>) {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = RunDir::create(dir.path()).unwrap();
-    let mut running = start(Plan::new(settings).unwrap(), Clock::start(), Some(&run_dir)).await.unwrap();
-    until(&running, wanted).await;
-    end(&running);
+    let prepared = Prepared::new(Plan::new(settings).unwrap()).await.unwrap();
+    let mut running = prepared.start(Clock::start(), Some(&run_dir)).unwrap();
+    until(running.control(), wanted).await;
+    end(running.control());
     let summary = running.join().await.unwrap();
     let rows = read_table::<RequestRow>(dir.path()).unwrap();
     assert!(summary.stopped_early);
@@ -205,7 +207,7 @@ async fn run_until(
 async fn a_stop_lets_requests_in_flight_end() {
     let server = Server::start(&[Script::HangSilently]).await;
     let settings = Settings { response_timeout: Duration::from_secs(2), ..endless(&server) };
-    let (summary, rows) = run_until(settings, |progress| progress.in_flight >= 5, Running::stop).await;
+    let (summary, rows) = run_until(settings, |progress| progress.in_flight >= 5, Control::stop).await;
     assert!(summary.tally.outcomes.of(Outcome::ResponseTimeout) >= 5);
     assert!(rows.iter().all(|row| row.outcome != Outcome::Cancelled));
 }
@@ -214,7 +216,7 @@ async fn a_stop_lets_requests_in_flight_end() {
 async fn an_abort_cuts_off_what_is_in_flight() {
     let server = Server::start(&[Script::HangSilently]).await;
     let settings = Settings { response_timeout: Duration::from_secs(600), ..endless(&server) };
-    let (summary, _) = run_until(settings, |progress| progress.in_flight >= 5, Running::abort).await;
+    let (summary, _) = run_until(settings, |progress| progress.in_flight >= 5, Control::abort).await;
     assert!(summary.tally.outcomes.of(Outcome::Cancelled) >= 5);
 }
 
@@ -228,7 +230,7 @@ async fn what_the_connections_do_not_allow_is_not_sent() {
         ..endless(&server)
     };
     let full = |progress: &Progress| progress.outcomes.of(Outcome::NotSent) >= 20;
-    let (_, rows) = run_until(settings, full, Running::abort).await;
+    let (_, rows) = run_until(settings, full, Control::abort).await;
     assert_eq!(rows.iter().filter(|row| row.conn.is_some()).count(), 4);
     let reason = |reason| rows.iter().any(|row| row.not_sent_reason.as_deref() == Some(reason));
     assert!(reason("max_connections"));
@@ -272,7 +274,8 @@ async fn the_latency_log_holds_every_answer_under_its_outcome() {
         ..Settings::new(format!("http://{}/", server.address))
     })
     .unwrap();
-    let mut running = start(plan, Clock::start(), Some(&run_dir)).await.unwrap();
+    let prepared = Prepared::new(plan).await.unwrap();
+    let mut running = prepared.start(Clock::start(), Some(&run_dir)).unwrap();
     let summary = running.join().await.unwrap();
     let log = std::fs::read(dir.path().join("latency.hlog")).unwrap();
     let mut counts = BTreeMap::<String, u64>::new();
@@ -298,7 +301,7 @@ async fn the_latency_log_holds_every_answer_under_its_outcome() {
 #[tokio::test]
 async fn a_name_that_does_not_resolve_stops_it_before_the_start() {
     let plan = Plan::new(Settings::new("http://no-such-host.invalid/")).unwrap();
-    let error = start(plan, Clock::start(), None).await.unwrap_err().to_string();
+    let error = Prepared::new(plan).await.unwrap_err().to_string();
     assert!(error.starts_with("failed to resolve no-such-host.invalid"), "{error}");
 }
 
@@ -308,7 +311,8 @@ async fn rows_that_cannot_be_written_are_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = RunDir::create(dir.path()).unwrap();
     let settings = Settings { duration: Duration::from_millis(100), ..endless(&server) };
-    let mut running = start(Plan::new(settings).unwrap(), Clock::start(), Some(&run_dir)).await.unwrap();
+    let prepared = Prepared::new(Plan::new(settings).unwrap()).await.unwrap();
+    let mut running = prepared.start(Clock::start(), Some(&run_dir)).unwrap();
     std::fs::remove_dir(dir.path().join("requests")).unwrap();
     assert!(matches!(running.join().await, Err(LoadError::Part(_))));
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Method};
+use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::schedule::Schedule;
@@ -26,7 +27,7 @@ const MAX_WORKERS: usize = 256;
 const MIN_DEFAULT_CONNECTIONS: f64 = 256.0;
 
 /// Something to send requests to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
     /// The name in the rows' `target` column.
     pub name: String,
@@ -35,7 +36,8 @@ pub struct Target {
 }
 
 /// Which connections carry the requests.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Connections {
     /// A new connection for every request.
     Fresh,
@@ -96,7 +98,7 @@ impl FromStr for Connections {
 }
 
 /// Settings as a user gives them; [`Plan::new`] checks them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// Where requests go: to each in turn.
     pub targets: Vec<Target>,
@@ -316,7 +318,7 @@ impl Plan {
         }
     }
 
-    /// The load's sources as `run.json` lists them, where they share the coordinator's clock.
+    /// The load's sources as `run.json` lists them, where nobody else keeps the time.
     pub fn recorders(&self) -> Vec<Source> {
         let recorder =
             |name| Source { name, role: Role::Load, clock_offset_ns: 0, clock_uncertainty_ns: Some(0) };

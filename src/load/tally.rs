@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
 use crate::record::{Outcome, Phase, RequestRow, Stamp};
 
@@ -43,8 +44,23 @@ pub(super) fn is_answered(row: &RequestRow) -> bool {
 }
 
 /// Counts by outcome.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "BTreeMap<Outcome, u64>", into = "BTreeMap<Outcome, u64>")]
 pub struct Counts([u64; Outcome::ALL.len()]);
+
+impl From<BTreeMap<Outcome, u64>> for Counts {
+    fn from(counts: BTreeMap<Outcome, u64>) -> Self {
+        let mut all = Self::default();
+        counts.into_iter().for_each(|(outcome, count)| all.add(outcome, count));
+        all
+    }
+}
+
+impl From<Counts> for BTreeMap<Outcome, u64> {
+    fn from(counts: Counts) -> Self {
+        counts.iter().collect()
+    }
+}
 
 impl Counts {
     /// How many requests ended so.

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Stamp;
+use super::{ClockOffset, Stamp};
 
 /// The version of the event format.
 pub const EVENT_VERSION: u32 = 1;
@@ -97,13 +97,21 @@ pub enum EventKind {
         /// When the last good line of the watch arrived.
         from: Stamp,
     },
-    /// How the measuring machine fared over the interval that ends at the event's stamp.
+    /// How the source and its machine fared over the interval that ends at the event's stamp.
     Machine(MachineSample),
     /// Something that a reader of the report should know.
     Warning {
         /// What, and what it means for the result.
         message: String,
     },
+}
+
+impl EventKind {
+    /// A sample of the clock of the source `of`.
+    pub fn clock_sample(of: &str, sample: ClockOffset) -> Self {
+        let ClockOffset { offset_ns, uncertainty_ns } = sample;
+        EventKind::ClockSample { of: of.to_owned(), offset_ns, uncertainty_ns }
+    }
 }
 
 /// A request of the coordinator that ends pods, stamped before and after.
@@ -270,7 +278,7 @@ pub struct MachineSample {
     pub steal: f64,
     /// The share of CPU time in use, 0 to 1.
     pub busy: f64,
-    /// The share of the interval in which a thread of this process waited for a CPU, summed over threads.
+    /// The share of the interval in which a thread of the source waited for a CPU, summed over threads.
     pub run_queue_delay: f64,
 }
 

@@ -129,6 +129,12 @@ impl Process {
         self.parent == pid
     }
 
+    /// Whether it is this subcommand of a program.
+    pub(crate) fn runs(&self, subcommand: &str) -> bool {
+        let arguments = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
+        arguments.split(|byte| *byte == 0).nth(1) == Some(subcommand.as_bytes())
+    }
+
     /// Kills it with SIGKILL.
     pub(crate) fn kill(&self) {
         let pid = Pid::from_raw(i32::try_from(self.pid).expect("a pid"));

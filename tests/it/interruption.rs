@@ -23,7 +23,7 @@ fn run_under_load() -> (Child, tempfile::TempDir, Vec<Process>) {
     wait_for("rows on disk", START_LIMIT, || has_rows(&requests));
     let processes = process_tree(child.id());
     // Two more when no pod is being replaced at this moment.
-    assert!(processes.len() >= 6, "run, cluster, and pods of two containers: {processes:?}");
+    assert!(processes.len() >= 7, "run, cluster, load worker, and pods of two containers: {processes:?}");
     (child, dir, processes)
 }
 
@@ -66,7 +66,8 @@ fn interrupted_it_keeps_what_was_recorded_and_calls_it_partial() {
 fn a_cluster_that_is_killed_leaves_no_pods_behind_when_the_run_ends() {
     let _turn = turn();
     let (mut child, _dir, processes) = run_under_load();
-    let cluster = processes.iter().find(|process| process.is_child_of(child.id())).expect("the cluster");
+    let is_cluster = |process: &&Process| process.is_child_of(child.id()) && process.runs("cluster");
+    let cluster = processes.iter().find(is_cluster).expect("the cluster");
     cluster.kill();
     wait_for("the cluster gone", START_LIMIT, || (!cluster.is_alive()).then_some(()));
     signal(&child, Signal::SIGINT);

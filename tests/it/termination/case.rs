@@ -18,8 +18,6 @@ pub(crate) const POD: &str = "pod-1";
 pub(crate) enum Act {
     /// DELETE, with this grace period.
     Delete(Option<i64>),
-    /// POST of an Eviction.
-    Evict,
     /// A merge patch of an object in the case's namespace: `services/web`.
     Patch(&'static str, Value),
 }
@@ -67,9 +65,8 @@ pub(crate) struct Case {
     /// The pod's containers by name, mains first; each has a log of its own.
     containers: Vec<(&'static str, Value)>,
     sidecars: Vec<(&'static str, Value)>,
-    /// More of the pod's spec, and objects that are created first: `(path below the namespace, object)`.
+    /// More of the pod's spec.
     spec: Value,
-    objects: Vec<(&'static str, Value)>,
     /// From when on the acts are done, and whether the containers' processes are there by then.
     begins: fn(&[Seen]) -> bool,
     has_processes: bool,
@@ -105,7 +102,6 @@ impl Case {
             containers: Vec::new(),
             sidecars: Vec::new(),
             spec: json!({}),
-            objects: Vec::new(),
             begins: is_ready,
             has_processes: true,
             acts: Vec::new(),
@@ -193,12 +189,6 @@ impl Case {
         self.app(|app| app["lifecycle"]["preStop"] = action)
     }
 
-    /// An object that is created before the pod.
-    pub(crate) fn object(mut self, path: &'static str, object: Value) -> Self {
-        self.objects.push((path, object));
-        self
-    }
-
     /// A preStop command of a sidecar, as [`Self::exec_hook`].
     pub(crate) fn sidecar_hook(mut self, seconds: u32) -> Self {
         let (name, _) = self.sidecars[0];
@@ -214,12 +204,7 @@ impl Case {
 
     /// The path of something in the case's namespace.
     fn path(&self, below: &str) -> String {
-        let group = match below.split('/').next() {
-            Some("poddisruptionbudgets") => "apis/policy/v1",
-            Some("replicasets" | "deployments") => "apis/apps/v1",
-            _ => "api/v1",
-        };
-        format!("/{group}/namespaces/{}/{below}", self.namespace())
+        format!("/api/v1/namespaces/{}/{below}", self.namespace())
     }
 
     /// Creates the pod and what belongs to it.
@@ -231,9 +216,6 @@ impl Case {
             "spec": {"selector": {"app": "web"}, "ports": [{"port": 8080}]},
         });
         self.lab.create(&self.path("services"), &service).await;
-        for (path, object) in &self.objects {
-            self.lab.create(&self.path(path), object).await;
-        }
         let mut pod = json!({"metadata": {"name": POD, "labels": {"app": "web"}}, "spec": self.spec});
         let of = |list: &[(&str, Value)]| list.iter().map(|(_, container)| container.clone()).collect();
         let (containers, sidecars): (Vec<Value>, Vec<Value>) = (of(&self.containers), of(&self.sidecars));
@@ -251,13 +233,6 @@ impl Case {
                 let options =
                     json!({"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": grace});
                 self.lab.call("DELETE", &pod, grace.map(|_| &options)).await
-            }
-            Act::Evict => {
-                let eviction = json!({
-                    "apiVersion": "policy/v1", "kind": "Eviction",
-                    "metadata": {"name": POD, "namespace": self.namespace()},
-                });
-                self.lab.call("POST", &format!("{pod}/eviction"), Some(&eviction)).await
             }
             Act::Patch(what, patch) => self.lab.call("PATCH", &self.path(what), Some(patch)).await,
         }

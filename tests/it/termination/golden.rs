@@ -16,7 +16,7 @@ const ORDERS: &str = include_str!("../golden/orders.txt");
 
 /// An API event may come so much sooner or later than the recorded ones: the
 /// recorded cases ran many at once, as these do.
-const API_SLACK_S: (f64, f64) = (1.0, 2.0);
+const API_SLACK_S: (f64, f64) = (1.5, 2.0);
 /// The same for signals and ends of processes.
 const PROCESS_SLACK_S: (f64, f64) = (0.6, 1.5);
 

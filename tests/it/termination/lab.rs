@@ -65,7 +65,6 @@ pub(crate) struct Answer {
     /// When the whole of it was there.
     pub(crate) answered_ns: i64,
     pub(crate) status: u16,
-    pub(crate) headers: http::HeaderMap,
     pub(crate) body: Value,
 }
 
@@ -157,8 +156,7 @@ impl Lab {
         let (head, body) = answer.into_parts();
         let bytes = http_body_util::BodyExt::collect(body).await.expect("a whole answer").to_bytes();
         let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-        let (status, headers) = (head.status.as_u16(), head.headers);
-        Answer { sent_ns, answered_ns: now_ns(), status, headers, body }
+        Answer { sent_ns, answered_ns: now_ns(), status: head.status.as_u16(), body }
     }
 
     /// Creates an object; fails unless it is created.

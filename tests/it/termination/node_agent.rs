@@ -54,7 +54,7 @@ pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
             .begins_without_processes(|seen| newest_pod(seen)["status"]["phase"] == "Succeeded")
             .act(0.0, delete.clone()),
         server("unscheduled", EXIT)
-            .spec("schedulerName", json!("nobody"))
+            .spec("nodeSelector", json!({"no-node": "has-it"}))
             .begins_without_processes(|seen| newest_pod(seen).is_object())
             .act(0.0, delete.clone()),
         server("negative-grace", IGNORE).act(0.0, Act::Delete(Some(-1))),

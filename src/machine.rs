@@ -1,38 +1,54 @@
-//! How the measuring machine fares: one sample a second, where /proc tells.
+//! How a measuring process and its machine fare: one sample a second, where /proc tells.
+//!
+//! Each process that measures takes its own samples: what it waited for shows in its own
+//! threads only. Whether that was too much is judged by the analysis.
 
 use std::fs;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
-use tokio_util::sync::CancellationToken;
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
-use super::Recorder;
 use crate::record::event::MachineSample;
-use crate::record::{Clock, EventKind, Stamp};
+use crate::record::{Clock, Stamp};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-pub(super) fn spawn(tasks: &mut JoinSet<()>, clock: Clock, recorder: &Recorder, stop: &CancellationToken) {
-    let recorder = recorder.handle();
-    let stop = stop.clone();
-    tasks.spawn(async move {
+/// Samples this process and its machine.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    clock: Clock,
+    ticks: Interval,
+    last: Option<Reading>,
+}
+
+impl Watch {
+    /// Begins to sample.
+    pub(crate) fn begin(clock: Clock) -> Self {
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut last = Reading::take(&clock);
-        while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-            let now = Reading::take(&clock);
-            if let (Some(last), Some(now)) = (&last, &now)
-                && let Some(sample) = now.since(last)
-            {
-                recorder.event(now.at, EventKind::Machine(sample));
+        Self { clock, ticks, last: Reading::take(&clock) }
+    }
+
+    /// Waits for the next sample, and answers it with the end of its interval. Waits for ever
+    /// where there is no /proc. The future may be dropped and made again.
+    pub(crate) async fn next(&mut self) -> (Stamp, MachineSample) {
+        loop {
+            self.ticks.tick().await;
+            let now = Reading::take(&self.clock);
+            let sample = match (&self.last, &now) {
+                (Some(last), Some(now)) => now.since(last).map(|sample| (now.at, sample)),
+                _ => None,
+            };
+            self.last = now;
+            if let Some(sample) = sample {
+                return sample;
             }
-            last = now;
         }
-    });
+    }
 }
 
 /// Counters since boot, and since this process began.
+#[derive(Debug)]
 struct Reading {
     at: Stamp,
     total_ticks: u64,
