@@ -20,12 +20,15 @@ pub mod selector;
 pub mod service_proxy;
 pub mod status;
 pub mod store;
+pub mod tokens;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -36,6 +39,7 @@ pub use config::Config;
 use latency::Sampler;
 use node::NodeInfo;
 use registry::Registry;
+use tokens::Tokens;
 
 /// What every task of an embedded cluster works with. Clones share it all.
 #[derive(Clone, Debug)]
@@ -48,6 +52,10 @@ pub struct Shared {
     pub sampler: Sampler,
     /// The process's clock.
     pub clock: Clock,
+    /// The API server's certificate.
+    pub identity: api::Identity,
+    /// Who may use the API.
+    pub tokens: Tokens,
     /// Where logs of pods and of Service proxies go.
     pub log_dir: Arc<PathBuf>,
     /// Cancelled when the cluster is to end.
@@ -79,6 +87,9 @@ pub enum EmbeddedError {
         /// The cause.
         source: io::Error,
     },
+    /// The API server's certificate cannot be made.
+    #[error("make the API server's certificate")]
+    Identity(#[from] api::IdentityError),
     /// The first objects cannot be created.
     #[error("create the cluster's own objects")]
     Bootstrap(#[source] status::Status),
@@ -105,6 +116,7 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Embedded {
     server: SocketAddr,
+    identity: api::Identity,
     token: String,
     stop: CancellationToken,
     tasks: JoinSet<Result<(), EmbeddedError>>,
@@ -130,7 +142,9 @@ impl Embedded {
         let listening = |source| EmbeddedError::Listen { address: options.listen, source };
         let listener = TcpListener::bind(options.listen).await.map_err(listening)?;
         let server = listener.local_addr().map_err(listening)?;
-        let token = format!("{:032x}", rand::random::<u128>());
+        let identity = api::Identity::new(&server_addresses(&registry, nodes.len()))?;
+        let tokens = Tokens::default();
+        let token = tokens.issue_admin();
 
         let stop = CancellationToken::new();
         let shared = Shared {
@@ -138,14 +152,16 @@ impl Embedded {
             config: Arc::new(config),
             sampler,
             clock,
+            identity: identity.clone(),
+            tokens,
             log_dir: Arc::new(options.log_dir),
             stop: stop.clone(),
         };
         let mut tasks = JoinSet::new();
         {
-            let (shared, token) = (shared.clone(), token.clone());
+            let shared = shared.clone();
             tasks.spawn(async move {
-                api::serve(listener, shared, token).await;
+                api::serve(listener, shared).await;
                 Ok(())
             });
         }
@@ -169,20 +185,22 @@ impl Embedded {
             controllers::run(shared).await;
             Ok(())
         });
-        Ok(Self { server, token, stop, tasks })
+        Ok(Self { server, identity, token, stop, tasks })
     }
 
     /// The API server's URL.
     pub fn server(&self) -> String {
-        format!("http://{}", self.server)
+        format!("https://{}", self.server)
     }
 
     /// A kubeconfig for this cluster. JSON is YAML, too.
     pub fn kubeconfig(&self) -> String {
+        let authority = BASE64_STANDARD.encode(self.identity.authority_pem());
+        let cluster = json!({"server": self.server(), "certificate-authority-data": authority});
         let config = json!({
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "rolldrop", "cluster": {"server": self.server()}}],
+            "clusters": [{"name": "rolldrop", "cluster": cluster}],
             "users": [{"name": "rolldrop", "user": {"token": self.token}}],
             "contexts": [{
                 "name": "rolldrop",
@@ -206,6 +224,13 @@ impl Embedded {
         self.stop.cancel();
         while self.tasks.join_next().await.is_some() {}
     }
+}
+
+/// Where else than on loopback the API server is reached: by the nodes, and by pods at the
+/// address of the Service `kubernetes`.
+fn server_addresses(registry: &Registry, nodes: usize) -> Vec<IpAddr> {
+    let nodes = (0..=u8::MAX).take(nodes).map(|index| registry.node_address(index).into());
+    nodes.chain([Ipv4Addr::new(10, 96, 0, 1).into()]).collect()
 }
 
 impl Drop for Embedded {

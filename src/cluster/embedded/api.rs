@@ -1,42 +1,68 @@
-//! The Kubernetes API over HTTP/1.1 on loopback, for those who hold the token.
+//! The Kubernetes API over HTTPS on loopback, for those who hold a token.
 //!
-//! JSON only. Here a request becomes a call of the [registry](super::registry) and its result
-//! an answer; the semantics are the registry's. Paths are read in `route`, verbs on objects
-//! served in `objects`, watches in `watch`, pods' own ports in `proxy`, their logs in `log`.
+//! HTTP/1.1 and JSON only. Here a request becomes a call of the [registry](super::registry) and
+//! its result an answer; the semantics are the registry's. Paths are read in `route`, verbs on
+//! objects served in `objects`, watches in `watch`, pods' own ports in `proxy`, their logs in
+//! `log`.
+//!
+//! A client that is slow costs little and is cut off: it has [`HEAD_TIMEOUT`] for a TLS
+//! handshake and for the head of each request, and an answer that it does not read for
+//! [`STALL_TIMEOUT`] ends.
 
+mod auth;
+mod body;
 mod discovery;
 mod log;
+mod negotiate;
 mod objects;
 mod proxy;
 mod respond;
+mod review;
 mod route;
+mod tls;
 mod watch;
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
-use http::{Method, Request, header};
+use http::{Method, Request};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio_io_timeout::TimeoutStream;
 
 use super::Shared;
 use super::status::Status;
 use respond::Answer;
 use route::{Query, Route, Subresource};
 
+pub use tls::{Identity, IdentityError};
+
 /// The version that this API server says it has.
 pub const GIT_VERSION: &str = "v1.36.2+rolldrop";
 
+/// How long a client may take for the TLS handshake, and for the head of each request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a client may leave an answer unread before its connection ends.
+const STALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Connections at a time; more wait in the listener's backlog.
+const MAX_CONNECTIONS: usize = 512;
+
 /// Serves the API on `listener` until the cluster ends.
-pub async fn serve(listener: TcpListener, shared: Shared, token: String) {
-    let token: Arc<str> = format!("Bearer {token}").into();
+pub async fn serve(listener: TcpListener, shared: Shared) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        let accept = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (place, listener.accept().await)
+        };
+        let (place, accepted) = tokio::select! {
+            accepted = accept => accepted,
             Some(_) = connections.join_next() => continue,
             () = shared.stop.cancelled() => return,
         };
@@ -45,33 +71,42 @@ pub async fn serve(listener: TcpListener, shared: Shared, token: String) {
             Err(error) => {
                 // Out of file descriptors, most likely: let some connections end first.
                 tracing::warn!(%error, "API server cannot accept");
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             }
         };
-        // Watch events are small and must not wait for each other.
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "no TCP_NODELAY");
-        }
-        let (shared, token) = (shared.clone(), Arc::clone(&token));
+        let shared = shared.clone();
         connections.spawn(async move {
-            let service = service_fn(|request| {
-                let (shared, token) = (shared.clone(), Arc::clone(&token));
-                async move { Ok::<_, Infallible>(answer(request, &shared, &token).await) }
-            });
-            let connection = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .serve_connection(TokioIo::new(stream), service);
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "API connection ended");
+            if let Err(error) = serve_connection(stream, &shared).await {
+                tracing::debug!(error, "API connection ended");
             }
+            drop(place);
         });
     }
 }
 
-async fn answer(request: Request<Incoming>, shared: &Shared, token: &str) -> Answer {
+async fn serve_connection(
+    stream: TcpStream,
+    shared: &Shared,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    // Watch events are small and must not wait for each other.
+    stream.set_nodelay(true)?;
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(STALL_TIMEOUT));
+    let handshake = shared.identity.acceptor.accept(Box::pin(stream));
+    let stream = tokio::time::timeout(HEAD_TIMEOUT, handshake).await??;
+    let service = service_fn(|request| async { Ok::<_, Infallible>(answer(request, shared).await) });
+    hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .serve_connection(TokioIo::new(stream), service)
+        .await?;
+    Ok(())
+}
+
+async fn answer(request: Request<Incoming>, shared: &Shared) -> Answer {
     let line = format!("{} {}", request.method(), request.uri());
-    let answer = match dispatch(request, shared, token).await {
+    let answer = match dispatch(request, shared).await {
         Ok(answer) => answer,
         Err(status) => respond::status(&status),
     };
@@ -79,19 +114,17 @@ async fn answer(request: Request<Incoming>, shared: &Shared, token: &str) -> Ans
     answer
 }
 
-async fn dispatch(request: Request<Incoming>, shared: &Shared, token: &str) -> Result<Answer, Status> {
-    let authorization = request.headers().get(header::AUTHORIZATION);
-    if authorization.is_none_or(|given| given.as_bytes() != token.as_bytes()) {
-        return Err(Status::unauthorized());
-    }
+async fn dispatch(request: Request<Incoming>, shared: &Shared) -> Result<Answer, Status> {
+    let user = auth::authenticate(&request, shared).ok_or_else(Status::unauthorized)?;
     let query = Query::of(request.uri());
     match Route::of(request.uri().path()).ok_or_else(Status::unknown_path)? {
         Route::Document(document) => {
             if request.method() != Method::GET {
                 return Err(Status::method_not_allowed());
             }
-            Ok(discovery::answer(document))
+            Ok(discovery::answer(document, negotiate::accept(&request)))
         }
+        Route::Review(review) => review::answer(request, review, &user).await,
         Route::Collection { resource, namespace } => {
             objects::collection(request, shared, &query, resource, namespace).await
         }

@@ -127,6 +127,11 @@ impl Status {
         Self::new(500, "InternalError", message.into())
     }
 
+    /// 504: it took too long.
+    pub fn timeout(message: &str) -> Self {
+        Self::new(504, "Timeout", format!("Timeout: {message}"))
+    }
+
     /// 503: a pod behind the API server did not answer.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(503, "ServiceUnavailable", message.into())

@@ -37,9 +37,13 @@ async fn start() -> Fixture {
     };
     let config = Config { latencies: Latencies::ZERO, first_probe_missed: 0.0, ..Config::default() };
     let cluster = Embedded::start(config, options).await.unwrap();
+    let client = Client::try_from(client_config(&cluster).await).unwrap();
+    Fixture { cluster, client, _dir: dir }
+}
+
+async fn client_config(cluster: &Embedded) -> ClientConfig {
     let kubeconfig = serde_json::from_str(&cluster.kubeconfig()).unwrap();
-    let config = ClientConfig::from_custom_kubeconfig(kubeconfig, &Default::default()).await.unwrap();
-    Fixture { cluster, client: Client::try_from(config).unwrap(), _dir: dir }
+    ClientConfig::from_custom_kubeconfig(kubeconfig, &Default::default()).await.unwrap()
 }
 
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
@@ -102,7 +106,7 @@ fn is_running(pod: &Pod) -> bool {
 #[tokio::test]
 async fn only_the_token_opens_the_door() {
     let fixture = start().await;
-    let mut config = ClientConfig::new(fixture.cluster.server().parse().unwrap());
+    let mut config = client_config(&fixture.cluster).await;
     config.auth_info.token = Some("guess".to_owned().into());
     let stranger = Client::try_from(config).unwrap();
     match stranger.apiserver_version().await.unwrap_err() {

@@ -1,25 +1,33 @@
-//! What the API says about itself.
+//! What the API says about itself: versions, groups and resources, in both of discovery's
+//! formats, and as much of OpenAPI as clients ask before they write.
 
 use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::super::resource::Resource;
 use super::GIT_VERSION;
+use super::negotiate::wants_aggregated;
 use super::respond::{self, Answer};
+use super::review::Review;
 use super::route::Document;
 
-/// The answer to a GET of `document`.
-pub(super) fn answer(document: Document) -> Answer {
+const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+/// The answer to a GET of `document` from a client that accepts `accept`.
+pub(super) fn answer(document: Document, accept: &str) -> Answer {
     let value = match document {
         Document::Version => version(),
         Document::Health => return respond::text("ok"),
+        Document::CoreVersions if wants_aggregated(accept) => return aggregated(&[""]),
+        Document::Groups if wants_aggregated(accept) => return aggregated(&groups()),
         Document::CoreVersions => json!({
             "kind": "APIVersions",
             "versions": ["v1"],
             "serverAddressByClientCIDRs": [],
         }),
         Document::Groups => {
-            let groups = ["apps", "discovery.k8s.io"].map(group);
+            let groups: Vec<_> = groups().into_iter().map(group).collect();
             json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
         }
         Document::Group(name) => {
@@ -28,7 +36,9 @@ pub(super) fn answer(document: Document) -> Answer {
             group["apiVersion"] = json!("v1");
             group
         }
-        Document::Resources(group) => resources(group),
+        Document::Resources(group) => classic(group),
+        Document::OpenApi => openapi_index(),
+        Document::OpenApiOf(group) => openapi(group),
     };
     respond::json(StatusCode::OK, &value)
 }
@@ -47,42 +57,217 @@ fn version() -> Value {
     })
 }
 
+/// All API groups but the core group.
+pub(super) fn groups() -> Vec<&'static str> {
+    let all =
+        Resource::ALL.into_iter().map(Resource::group).chain(Review::ALL.into_iter().map(Review::group));
+    let mut groups = Vec::new();
+    for group in all.filter(|group| !group.is_empty()) {
+        if !groups.contains(&group) {
+            groups.push(group);
+        }
+    }
+    groups
+}
+
+fn group_version(group: &str) -> String {
+    if group.is_empty() { "v1".to_owned() } else { format!("{group}/v1") }
+}
+
 fn group(name: &str) -> Value {
-    let version = json!({"groupVersion": format!("{name}/v1"), "version": "v1"});
+    let version = json!({"groupVersion": group_version(name), "version": "v1"});
     json!({"name": name, "versions": [version], "preferredVersion": version})
 }
 
-fn resources(group: &str) -> Value {
-    let mut list = Vec::new();
+/// One entry of discovery: a resource, or one of its subresources.
+struct Entry {
+    resource: &'static str,
+    subresource: &'static str,
+    singular: &'static str,
+    namespaced: bool,
+    /// Group and version of the kind, where these are not the resource's own.
+    kind_of: Option<(&'static str, &'static str)>,
+    kind: &'static str,
+    verbs: &'static [&'static str],
+    short_names: &'static [&'static str],
+    categories: &'static [&'static str],
+}
+
+fn entries(group: &str) -> Vec<Entry> {
+    let mut entries = Vec::new();
     for resource in Resource::ALL.into_iter().filter(|resource| resource.group() == group) {
-        list.push(json!({
-            "name": resource.plural(),
-            "singularName": resource.singular(),
-            "namespaced": resource.namespaced(),
-            "kind": resource.kind(),
-            "verbs": ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
-            "shortNames": resource.short_names(),
-        }));
-        let mut subresource = |name: &str, kind: &str, verbs: &[&str]| {
-            list.push(json!({
-                "name": format!("{}/{name}", resource.plural()),
-                "singularName": "",
-                "namespaced": resource.namespaced(),
-                "kind": kind,
-                "verbs": verbs,
-            }));
+        entries.push(Entry {
+            resource: resource.plural(),
+            subresource: "",
+            singular: resource.singular(),
+            namespaced: resource.namespaced(),
+            kind_of: None,
+            kind: resource.kind(),
+            verbs: &VERBS,
+            short_names: resource.short_names(),
+            categories: resource.categories(),
+        });
+        let mut subresource = |subresource, kind, kind_of, verbs| {
+            entries.push(Entry {
+                resource: resource.plural(),
+                subresource,
+                singular: "",
+                namespaced: resource.namespaced(),
+                kind_of,
+                kind,
+                verbs,
+                short_names: &[],
+                categories: &[],
+            });
         };
-        if resource.has_status() {
-            subresource("status", resource.kind(), &["get", "patch", "update"]);
+        if resource == Resource::Pods {
+            subresource("log", "Pod", None, &["get"]);
+            subresource("proxy", "PodProxyOptions", None, &["create", "delete", "get", "patch", "update"]);
         }
         if resource.has_scale() {
-            subresource("scale", "Scale", &["get", "patch", "update"]);
+            subresource("scale", "Scale", Some(("autoscaling", "v1")), &["get", "patch", "update"]);
         }
-        if resource == Resource::Pods {
-            subresource("log", "Pod", &["get"]);
-            subresource("proxy", "PodProxyOptions", &["create", "delete", "get", "patch", "update"]);
+        if resource.has_status() {
+            subresource("status", resource.kind(), None, &["get", "patch", "update"]);
         }
     }
-    let group_version = if group.is_empty() { "v1".to_owned() } else { format!("{group}/v1") };
-    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list})
+    for review in Review::ALL.into_iter().filter(|review| review.group() == group) {
+        entries.push(Entry {
+            resource: review.plural(),
+            subresource: "",
+            singular: review.singular(),
+            namespaced: false,
+            kind_of: None,
+            kind: review.kind(),
+            verbs: &["create"],
+            short_names: &[],
+            categories: &[],
+        });
+    }
+    entries
+}
+
+fn classic(group: &str) -> Value {
+    let resources = entries(group).into_iter().map(|entry| {
+        let name = match entry.subresource {
+            "" => entry.resource.to_owned(),
+            subresource => format!("{}/{subresource}", entry.resource),
+        };
+        let mut shown = json!({
+            "name": name,
+            "singularName": entry.singular,
+            "namespaced": entry.namespaced,
+            "kind": entry.kind,
+            "verbs": entry.verbs,
+        });
+        if let Some((group, version)) = entry.kind_of {
+            shown["group"] = json!(group);
+            shown["version"] = json!(version);
+        }
+        if !entry.short_names.is_empty() {
+            shown["shortNames"] = json!(entry.short_names);
+        }
+        if !entry.categories.is_empty() {
+            shown["categories"] = json!(entry.categories);
+        }
+        shown
+    });
+    json!({
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": group_version(group),
+        "resources": resources.collect::<Vec<_>>(),
+    })
+}
+
+fn aggregated(groups: &[&str]) -> Answer {
+    let items = groups.iter().map(|group| {
+        let metadata = if group.is_empty() { json!({}) } else { json!({"name": group}) };
+        let resources = aggregated_resources(group);
+        let version = json!({"version": "v1", "resources": resources, "freshness": "Current"});
+        json!({"metadata": metadata, "versions": [version]})
+    });
+    let list = json!({
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": "apidiscovery.k8s.io/v2",
+        "metadata": {},
+        "items": items.collect::<Vec<_>>(),
+    });
+    let mut answer = respond::json(StatusCode::OK, &list);
+    respond::set_content_type(&mut answer, AGGREGATED);
+    answer
+}
+
+fn aggregated_resources(group: &str) -> Vec<Value> {
+    let mut resources: Vec<Value> = Vec::new();
+    for entry in entries(group) {
+        let (kind_group, kind_version) = entry.kind_of.unwrap_or(("", ""));
+        let kind = json!({"group": kind_group, "version": kind_version, "kind": entry.kind});
+        if let (Some(parent), false) = (resources.last_mut(), entry.subresource.is_empty()) {
+            let shown = json!({"subresource": entry.subresource, "responseKind": kind, "verbs": entry.verbs});
+            match parent["subresources"].as_array_mut() {
+                Some(list) => list.push(shown),
+                None => parent["subresources"] = json!([shown]),
+            }
+            continue;
+        }
+        let mut shown = json!({
+            "resource": entry.resource,
+            "responseKind": kind,
+            "scope": if entry.namespaced { "Namespaced" } else { "Cluster" },
+            "singularResource": entry.singular,
+            "verbs": entry.verbs,
+        });
+        if !entry.short_names.is_empty() {
+            shown["shortNames"] = json!(entry.short_names);
+        }
+        if !entry.categories.is_empty() {
+            shown["categories"] = json!(entry.categories);
+        }
+        resources.push(shown);
+    }
+    resources
+}
+
+fn api_path(group: &str) -> String {
+    if group.is_empty() { "api/v1".to_owned() } else { format!("apis/{group}/v1") }
+}
+
+fn openapi_index() -> Value {
+    let mut paths = json!({});
+    for group in [""].into_iter().chain(groups()) {
+        let path = api_path(group);
+        paths[&path] = json!({"serverRelativeURL": format!("/openapi/v3/{path}")});
+    }
+    json!({"paths": paths})
+}
+
+/// What kubectl looks for before it writes: which kinds can be patched, and that
+/// `fieldValidation` and `dryRun` are honoured. There are no schemas: kubectl then merges by
+/// its own built-in types.
+fn openapi(group: &str) -> Value {
+    let parameter = |name: &str| json!({"name": name, "in": "query", "schema": {"type": "string"}});
+    let parameters = ["dryRun", "fieldManager", "fieldValidation", "force"].map(parameter);
+    let mut paths = json!({});
+    for resource in Resource::ALL.into_iter().filter(|resource| resource.group() == group) {
+        let namespace = if resource.namespaced() { "namespaces/{namespace}/" } else { "" };
+        let path = format!("/{}/{namespace}{}/{{name}}", api_path(group), resource.plural());
+        paths[path] = json!({
+            "patch": {
+                "parameters": parameters,
+                "responses": {"200": {"description": "OK"}},
+                "x-kubernetes-action": "patch",
+                "x-kubernetes-group-version-kind": {
+                    "group": group,
+                    "version": "v1",
+                    "kind": resource.kind(),
+                },
+            },
+        });
+    }
+    json!({
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes", "version": GIT_VERSION},
+        "paths": paths,
+    })
 }

@@ -1,22 +1,19 @@
 //! The verbs on objects and collections.
 
-use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::super::Shared;
-use super::super::registry::{DeleteOptions, Deleted, Part, Patch, PatchKind, unknown_fields};
+use super::super::registry::{DeleteOptions, Deleted, Part, PatchKind, unknown_fields};
 use super::super::resource::Resource;
 use super::super::selector::Selection;
 use super::super::status::Status;
+use super::body::{read_delete_options, read_object, read_patch};
+use super::negotiate;
 use super::respond::{self, Answer};
 use super::route::{Query, Subresource};
 use super::watch;
-
-/// The largest request body, as in Kubernetes.
-const MAX_BODY_BYTES: usize = 3 * 1024 * 1024;
 
 /// Serves a request for all objects of a resource.
 pub(super) async fn collection(
@@ -26,7 +23,7 @@ pub(super) async fn collection(
     resource: Resource,
     namespace: Option<String>,
 ) -> Result<Answer, Status> {
-    check_accept(&request)?;
+    let _view = negotiate::view(&request)?;
     let registry = &shared.registry;
     let selection = Selection::parse(query.get("labelSelector"), query.get("fieldSelector"))?;
     match *request.method() {
@@ -50,7 +47,7 @@ pub(super) async fn collection(
                 (None, false) => String::new(),
                 (None, true) => return Err(Status::method_not_allowed()),
             };
-            let object = read_object(request).await?;
+            let object = read_object(request, resource).await?;
             let warning = check_fields(query, resource, &object)?;
             if resource == Resource::Pods {
                 tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_create)).await;
@@ -94,7 +91,7 @@ pub(super) async fn object(
     name: &str,
     subresource: &Subresource,
 ) -> Result<Answer, Status> {
-    check_accept(&request)?;
+    let _view = negotiate::view(&request)?;
     let registry = &shared.registry;
     let part = match subresource {
         Subresource::Status => Part::Status,
@@ -110,7 +107,7 @@ pub(super) async fn object(
         Method::GET => return Ok(respond::json(StatusCode::OK, &*registry.get(resource, namespace, name)?)),
         Method::PUT => {
             refuse_dry_run(query)?;
-            let object = read_object(request).await?;
+            let object = read_object(request, resource).await?;
             let warning = check_fields(query, resource, &object)?;
             let updated = match part {
                 Part::Main => registry.update(resource, namespace, name, object)?,
@@ -189,7 +186,7 @@ async fn scale(
         Method::GET => return Ok(respond::json(StatusCode::OK, &scale_of(&current))),
         Method::PUT => {
             refuse_dry_run(query)?;
-            read_object(request).await?
+            read_object(request, resource).await?
         }
         Method::PATCH => {
             refuse_dry_run(query)?;
@@ -227,19 +224,6 @@ fn scale_of(object: &Value) -> Value {
     })
 }
 
-/// Only JSON is spoken here; whoever takes nothing else is told so.
-fn check_accept(request: &Request<Incoming>) -> Result<(), Status> {
-    let Some(accept) = request.headers().get(header::ACCEPT) else { return Ok(()) };
-    let accept = accept.to_str().unwrap_or_default();
-    let json = |range: &str| {
-        matches!(
-            range.split(';').next().unwrap_or_default().trim(),
-            "application/json" | "application/*" | "*/*"
-        )
-    };
-    if accept.split(',').any(json) { Ok(()) } else { Err(Status::not_acceptable()) }
-}
-
 fn refuse_dry_run(query: &Query) -> Result<(), Status> {
     if query.get("dryRun").is_empty() {
         Ok(())
@@ -274,67 +258,4 @@ fn with_warning(mut answer: Answer, warning: Option<HeaderValue>) -> Answer {
         answer.headers_mut().insert(header::WARNING, warning);
     }
     answer
-}
-
-fn content_type(request: &Request<Incoming>) -> String {
-    let value = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    value.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
-}
-
-async fn read_body(request: Request<Incoming>) -> Result<Bytes, Status> {
-    let body = Limited::new(request.into_body(), MAX_BODY_BYTES).collect().await;
-    body.map(http_body_util::Collected::to_bytes).map_err(|error| {
-        if error.is::<LengthLimitError>() {
-            Status::too_large(MAX_BODY_BYTES)
-        } else {
-            Status::bad_request(format!("the body of the request did not arrive: {error}"))
-        }
-    })
-}
-
-async fn read_object(request: Request<Incoming>) -> Result<Value, Status> {
-    if !matches!(content_type(&request).as_str(), "" | "application/json") {
-        return Err(Status::unsupported_media_type("application/json"));
-    }
-    let body = read_body(request).await?;
-    serde_json::from_slice(&body)
-        .map_err(|error| Status::bad_request(format!("the object provided is unrecognized: {error}")))
-}
-
-async fn read_patch(request: Request<Incoming>) -> Result<Patch, Status> {
-    let accepted = "application/json-patch+json, application/merge-patch+json, \
-                    application/strategic-merge-patch+json, application/apply-patch+yaml";
-    let kind = PatchKind::from_content_type(&content_type(&request));
-    let kind = kind.ok_or_else(|| Status::unsupported_media_type(accepted))?;
-    let body = read_body(request).await?;
-    let bad =
-        |error: &dyn std::fmt::Display| Status::bad_request(format!("the patch is unrecognized: {error}"));
-    let body = match kind {
-        PatchKind::Apply => serde_saphyr::from_slice(&body).map_err(|error| bad(&error))?,
-        _ => serde_json::from_slice(&body).map_err(|error| bad(&error))?,
-    };
-    Ok(Patch { kind, body })
-}
-
-/// Options come in the body or, for simple clients, as query parameters.
-async fn read_delete_options(request: Request<Incoming>, query: &Query) -> Result<DeleteOptions, Status> {
-    let body = read_body(request).await?;
-    let bad = |error: serde_json::Error| Status::bad_request(format!("invalid DeleteOptions: {error}"));
-    let mut options: DeleteOptions = if body.is_empty() {
-        DeleteOptions::default()
-    } else {
-        serde_json::from_slice(&body).map_err(bad)?
-    };
-    let grace = query.get("gracePeriodSeconds");
-    if !grace.is_empty() {
-        let number = grace
-            .parse()
-            .map_err(|_| Status::bad_request(format!("invalid gracePeriodSeconds: {grace:?}")))?;
-        options.grace_period_seconds = Some(number);
-    }
-    let policy = query.get("propagationPolicy");
-    if !policy.is_empty() {
-        options.propagation_policy = Some(serde_json::from_value(json!(policy)).map_err(bad)?);
-    }
-    Ok(options)
 }

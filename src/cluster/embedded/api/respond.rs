@@ -1,7 +1,7 @@
 //! Building answers.
 
 use bytes::Bytes;
-use http::{Response, StatusCode, header};
+use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use serde::Serialize;
@@ -32,6 +32,11 @@ pub(super) fn text(text: impl Into<Bytes>) -> Answer {
     bytes_of(StatusCode::OK, "text/plain; charset=utf-8", text)
 }
 
+/// Says that an answer's body is of another type.
+pub(super) fn set_content_type(answer: &mut Answer, content_type: &'static str) {
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+}
+
 /// A whole body of some type.
 fn bytes_of(code: StatusCode, content_type: &'static str, bytes: impl Into<Bytes>) -> Answer {
     let body = Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync();
@@ -46,6 +51,6 @@ pub(super) fn streaming(
 ) -> Answer {
     let mut answer = Response::new(body);
     *answer.status_mut() = code;
-    answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(content_type));
+    set_content_type(&mut answer, content_type);
     answer
 }

@@ -3,12 +3,16 @@
 use http::Uri;
 
 use super::super::resource::Resource;
+use super::discovery;
+use super::review::Review;
 
 /// What a path names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Route {
     /// Something that never changes.
     Document(Document),
+    /// A question about oneself.
+    Review(Review),
     /// All objects of a resource, in one namespace or in all.
     Collection { resource: Resource, namespace: Option<String> },
     /// One object, or a part of it.
@@ -30,6 +34,10 @@ pub(super) enum Document {
     Group(&'static str),
     /// `/api/v1` and `/apis/GROUP/v1`
     Resources(&'static str),
+    /// `/openapi/v3`
+    OpenApi,
+    /// `/openapi/v3/api/v1` and `/openapi/v3/apis/GROUP/v1`
+    OpenApiOf(&'static str),
 }
 
 /// A part of an object with its own path.
@@ -57,7 +65,12 @@ impl Route {
             "healthz" | "livez" | "readyz" => Some(Document::Health),
             "api" => Some(Document::CoreVersions),
             "apis" => Some(Document::Groups),
-            _ => None,
+            "openapi/v3" => Some(Document::OpenApi),
+            "openapi/v3/api/v1" => Some(Document::OpenApiOf("")),
+            other => {
+                let group = other.strip_prefix("openapi/v3/apis/").and_then(|path| path.strip_suffix("/v1"));
+                group.and_then(known_group).map(Document::OpenApiOf)
+            }
         };
         if let Some(document) = document {
             return Some(Self::Document(document));
@@ -67,7 +80,7 @@ impl Route {
             ("apis", rest) => rest.split_once('/').unwrap_or((rest, "")),
             _ => return None,
         };
-        let group = Resource::ALL.into_iter().map(Resource::group).find(|known| *known == group)?;
+        let group = if group.is_empty() { "" } else { known_group(group)? };
         let rest = match rest.split_once('/').unwrap_or((rest, "")) {
             ("", "") if !group.is_empty() => return Some(Self::Document(Document::Group(group))),
             ("v1", "") => return Some(Self::Document(Document::Resources(group))),
@@ -75,6 +88,9 @@ impl Route {
             _ => return None,
         };
         // At most: namespaces/NS/RESOURCE/NAME/SUBRESOURCE/anything
+        if let Some(review) = Review::find(group, rest) {
+            return Some(Self::Review(review));
+        }
         let (namespace, rest) = match rest.strip_prefix("namespaces/").and_then(|rest| rest.split_once('/')) {
             Some((namespace, inner)) if !matches!(inner, "" | "status") => (Some(namespace), inner),
             _ => (None, rest),
@@ -111,6 +127,10 @@ impl Route {
         let namespace = namespace.unwrap_or_default().to_owned();
         Some(Self::Object { resource, namespace, name, subresource })
     }
+}
+
+fn known_group(group: &str) -> Option<&'static str> {
+    discovery::groups().into_iter().find(|known| *known == group)
 }
 
 /// The query parameters of a request.

@@ -9,8 +9,10 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::cluster::embedded::Config;
 use crate::cluster::embedded::address::AddressBlock;
+use crate::cluster::embedded::api::Identity;
 use crate::cluster::embedded::latency::{Latencies, Sampler};
 use crate::cluster::embedded::registry::{DeleteOptions, Registry, Watch};
+use crate::cluster::embedded::tokens::Tokens;
 use crate::record::Clock;
 
 /// How long a test waits for anything.
@@ -37,6 +39,8 @@ impl Node {
             }),
             sampler: Sampler::seeded(1),
             clock,
+            identity: Identity::new(&[]).unwrap(),
+            tokens: Tokens::default(),
             log_dir: Arc::new(dir.path().to_owned()),
             stop: CancellationToken::new(),
         };

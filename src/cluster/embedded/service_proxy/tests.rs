@@ -13,9 +13,11 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::cluster::embedded::Config;
 use crate::cluster::embedded::address::AddressBlock;
+use crate::cluster::embedded::api::Identity;
 use crate::cluster::embedded::config::ServiceProxy;
 use crate::cluster::embedded::latency::{Latencies, Sampler};
 use crate::cluster::embedded::registry::Registry;
+use crate::cluster::embedded::tokens::Tokens;
 use crate::record::Clock;
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -52,6 +54,8 @@ impl Fixture {
             config: Arc::new(config),
             sampler: Sampler::seeded(1),
             clock,
+            identity: Identity::new(&[]).unwrap(),
+            tokens: Tokens::default(),
             log_dir: Arc::new(dir.path().to_owned()),
             stop: CancellationToken::new(),
         };

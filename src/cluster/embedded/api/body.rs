@@ -1,0 +1,132 @@
+//! Reading the bodies of requests, up to a size and within a time.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::super::registry::{DeleteOptions, Patch, PatchKind};
+use super::super::resource::Resource;
+use super::super::status::Status;
+use super::route::Query;
+
+/// The largest request body, as in Kubernetes.
+const MAX_BODY_BYTES: usize = 3 * 1024 * 1024;
+/// How long a body may take to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The types of object that are read.
+const OBJECT_TYPES: &str = "application/json, application/yaml";
+
+/// Reads an object that is to be stored under `resource`.
+pub(super) async fn read_object(request: Request<Incoming>, resource: Resource) -> Result<Value, Status> {
+    let format = format_of(&request)?;
+    let body = read(request).await?;
+    format.parse(&body).map_err(|error| {
+        let kind = resource.kind();
+        Status::bad_request(format!(
+            "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; {error}"
+        ))
+    })
+}
+
+/// Reads an object of whatever kind.
+pub(super) async fn read_any(request: Request<Incoming>) -> Result<Value, Status> {
+    let format = format_of(&request)?;
+    let body = read(request).await?;
+    format
+        .parse(&body)
+        .map_err(|error| Status::bad_request(format!("the object provided is unrecognized: {error}")))
+}
+
+/// Reads a patch.
+pub(super) async fn read_patch(request: Request<Incoming>) -> Result<Patch, Status> {
+    let accepted = "application/json-patch+json, application/merge-patch+json, \
+                    application/strategic-merge-patch+json, application/apply-patch+yaml";
+    let kind = PatchKind::from_content_type(&content_type(&request));
+    let kind = kind.ok_or_else(|| Status::unsupported_media_type(accepted))?;
+    let body = read(request).await?;
+    let format = match kind {
+        PatchKind::Apply => Format::Yaml,
+        _ => Format::Json,
+    };
+    let body =
+        format.parse(&body).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
+    Ok(Patch { kind, body })
+}
+
+/// Reads how to delete. Options come in the body or, for simple clients, as query parameters.
+pub(super) async fn read_delete_options(
+    request: Request<Incoming>,
+    query: &Query,
+) -> Result<DeleteOptions, Status> {
+    let format = format_of(&request)?;
+    let body = read(request).await?;
+    let bad = |error: &dyn std::fmt::Display| Status::bad_request(format!("invalid DeleteOptions: {error}"));
+    let mut options: DeleteOptions = if body.is_empty() {
+        DeleteOptions::default()
+    } else {
+        format.parse(&body).map_err(|error| bad(&error))?
+    };
+    let grace = query.get("gracePeriodSeconds");
+    if !grace.is_empty() {
+        let number = grace
+            .parse()
+            .map_err(|_| Status::bad_request(format!("invalid gracePeriodSeconds: {grace:?}")))?;
+        options.grace_period_seconds = Some(number);
+    }
+    let policy = query.get("propagationPolicy");
+    if !policy.is_empty() {
+        options.propagation_policy =
+            Some(serde_json::from_value(json!(policy)).map_err(|error| bad(&error))?);
+    }
+    Ok(options)
+}
+
+#[derive(Clone, Copy)]
+enum Format {
+    Json,
+    Yaml,
+}
+
+impl Format {
+    fn parse<T: DeserializeOwned>(self, body: &[u8]) -> Result<T, String> {
+        match self {
+            Self::Json => serde_json::from_slice(body).map_err(|error| format!("json parse error: {error}")),
+            Self::Yaml => {
+                serde_saphyr::from_slice(body).map_err(|error| format!("yaml parse error: {error}"))
+            }
+        }
+    }
+}
+
+fn format_of(request: &Request<Incoming>) -> Result<Format, Status> {
+    match content_type(request).as_str() {
+        "" | "application/json" => Ok(Format::Json),
+        "application/yaml" => Ok(Format::Yaml),
+        _ => Err(Status::unsupported_media_type(OBJECT_TYPES)),
+    }
+}
+
+fn content_type(request: &Request<Incoming>) -> String {
+    let value = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    value.unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+async fn read(request: Request<Incoming>) -> Result<Bytes, Status> {
+    let body = Limited::new(request.into_body(), MAX_BODY_BYTES).collect();
+    let body = tokio::time::timeout(BODY_TIMEOUT, body)
+        .await
+        .map_err(|_| Status::timeout("the body of the request did not arrive in time"))?;
+    body.map(http_body_util::Collected::to_bytes).map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            Status::too_large(MAX_BODY_BYTES)
+        } else {
+            Status::bad_request(format!("the body of the request did not arrive: {error}"))
+        }
+    })
+}

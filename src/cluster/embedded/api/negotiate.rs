@@ -1,0 +1,120 @@
+//! What a client accepts: the representations that its `Accept` header asks for.
+
+use http::{Request, header};
+
+use super::super::status::Status;
+
+/// How a client wants to see objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum View {
+    /// As they are.
+    Whole,
+    /// Their metadata alone: `PartialObjectMetadata`.
+    Metadata,
+    /// As rows of a `Table`, as kubectl shows them.
+    Table,
+}
+
+/// The first representation in the request's `Accept` header that this API has. Those of types
+/// that it does not speak (protobuf, say) are passed over.
+///
+/// # Errors
+///
+/// 406 when there is none.
+pub(super) fn view<B>(request: &Request<B>) -> Result<View, Status> {
+    let accept = accept(request);
+    if accept.is_empty() {
+        return Ok(View::Whole);
+    }
+    let known = |range: Range<'_>| {
+        if !range.is_json() {
+            return None;
+        }
+        match (range.parameter("as"), range.parameter("g"), range.parameter("v")) {
+            ("", _, _) => Some(View::Whole),
+            ("Table", "meta.k8s.io", "v1") => Some(View::Table),
+            ("PartialObjectMetadata" | "PartialObjectMetadataList", "meta.k8s.io", "v1") => {
+                Some(View::Metadata)
+            }
+            _ => None,
+        }
+    };
+    ranges(accept).find_map(known).ok_or_else(Status::not_acceptable)
+}
+
+/// Whether the newer, aggregated form of discovery is accepted.
+pub(super) fn wants_aggregated(accept: &str) -> bool {
+    ranges(accept).any(|range| {
+        range.is_json()
+            && range.parameter("as") == "APIGroupDiscoveryList"
+            && range.parameter("g") == "apidiscovery.k8s.io"
+            && range.parameter("v") == "v2"
+    })
+}
+
+/// The `Accept` header; empty when there is none.
+pub(super) fn accept<B>(request: &Request<B>) -> &str {
+    request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
+struct Range<'a> {
+    media_type: &'a str,
+    parameters: &'a str,
+}
+
+fn ranges(accept: &str) -> impl Iterator<Item = Range<'_>> {
+    accept.split(',').map(|range| {
+        let (media_type, parameters) = range.split_once(';').unwrap_or((range, ""));
+        Range { media_type: media_type.trim(), parameters }
+    })
+}
+
+impl<'a> Range<'a> {
+    fn is_json(&self) -> bool {
+        matches!(self.media_type, "application/json" | "application/*" | "*/*")
+    }
+
+    /// A parameter's value; empty when it is not given.
+    fn parameter(&self, name: &str) -> &'a str {
+        let parameters = self.parameters.split(';').filter_map(|parameter| parameter.split_once('='));
+        parameters
+            .map(|(key, value)| (key.trim(), value.trim()))
+            .find(|(key, _)| *key == name)
+            .map_or("", |(_, value)| value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view_of(accept: &str) -> Result<View, u16> {
+        let request = Request::builder().header(header::ACCEPT, accept).body(()).unwrap();
+        view(&request).map_err(|status| status.code())
+    }
+
+    #[test]
+    fn the_first_representation_that_exists_is_chosen() {
+        assert_eq!(view(&Request::new(())), Ok(View::Whole));
+        for accept in ["*/*", "application/json, */*", "application/vnd.kubernetes.protobuf,application/json"]
+        {
+            assert_eq!(view_of(accept), Ok(View::Whole), "{accept}");
+        }
+        let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+        assert_eq!(view_of(kubectl), Ok(View::Table));
+        assert_eq!(
+            view_of("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"),
+            Ok(View::Metadata)
+        );
+        for accept in ["text/html", "application/vnd.kubernetes.protobuf", "application/json;as=Pie"] {
+            assert_eq!(view_of(accept), Err(406), "{accept}");
+        }
+    }
+
+    #[test]
+    fn discovery_has_two_forms() {
+        let aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+        assert!(wants_aggregated(&format!("{aggregated},application/json")));
+        assert!(!wants_aggregated("application/json"));
+    }
+}

@@ -1,0 +1,88 @@
+//! The API server's certificate, signed by an authority that lives as long as the cluster.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use tokio_rustls::rustls::{self, ServerConfig};
+
+/// The names under which pods reach the API server, and this machine does.
+const NAMES: [&str; 6] = [
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+    "localhost",
+    // Addresses are names, too, in a list of subject alternative names.
+    "127.0.0.1",
+];
+
+/// The API server's side of TLS, and what clients need to trust it. Clones share the certificate.
+#[derive(Clone)]
+pub struct Identity {
+    pub(super) acceptor: TlsAcceptor,
+    authority_pem: Arc<str>,
+}
+
+/// The certificate could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// By the certificate authority.
+    #[error("sign a certificate")]
+    Sign(#[from] rcgen::Error),
+    /// By the TLS library.
+    #[error("use the certificate")]
+    Use(#[from] rustls::Error),
+}
+
+impl Identity {
+    /// An authority and a certificate that is valid on loopback, for the API server's names in
+    /// the cluster, and for `addresses`.
+    ///
+    /// # Errors
+    ///
+    /// When the random source fails.
+    pub fn new(addresses: &[IpAddr]) -> Result<Self, IdentityError> {
+        let mut authority = CertificateParams::new([])?;
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        authority.distinguished_name.push(DnType::CommonName, "rolldrop embedded cluster");
+        authority.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign];
+        let authority_key = KeyPair::generate()?;
+        let authority_pem = authority.self_signed(&authority_key)?.pem();
+        let issuer = Issuer::new(authority, authority_key);
+
+        let names = NAMES.map(str::to_owned).into_iter().chain(addresses.iter().map(IpAddr::to_string));
+        let mut server = CertificateParams::new(names.collect::<Vec<_>>())?;
+        server.distinguished_name.push(DnType::CommonName, "kube-apiserver");
+        server.use_authority_key_identifier_extension = true;
+        server.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        let server_key = KeyPair::generate()?;
+        let certificate = server.signed_by(&server_key, &issuer)?;
+
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(server_key.serialize_der()));
+        let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Self { acceptor: Arc::new(config).into(), authority_pem: authority_pem.into() })
+    }
+
+    /// The authority's certificate: what clients and pods are given as `ca.crt`.
+    pub fn authority_pem(&self) -> &str {
+        &self.authority_pem
+    }
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,116 @@
+//! Who may use the API: bearer tokens and whom they stand for.
+//!
+//! Every valid token may do everything: this cluster has no authorization. A token is kept as
+//! its digest alone, so neither a look into memory nor the time that a comparison takes tells
+//! anything about it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ring::digest::{SHA256, digest};
+
+type Digest = [u8; 32];
+
+/// The tokens of one cluster. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Tokens {
+    users: Arc<Mutex<HashMap<Digest, User>>>,
+}
+
+/// Whom a token stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum User {
+    /// The user of the kubeconfig.
+    Admin,
+    /// A pod, by its service account.
+    ServiceAccount {
+        /// The namespace of both.
+        namespace: String,
+        /// The service account.
+        name: String,
+        /// The pod that the token was made for.
+        pod: String,
+    },
+}
+
+impl Tokens {
+    /// Makes a token for the user of the kubeconfig.
+    pub fn issue_admin(&self) -> String {
+        self.issue_for(User::Admin)
+    }
+
+    /// Makes a token for a pod. It is valid until [`Tokens::revoke`].
+    pub fn issue(&self, namespace: &str, service_account: &str, pod: &str) -> String {
+        self.issue_for(User::ServiceAccount {
+            namespace: namespace.to_owned(),
+            name: service_account.to_owned(),
+            pod: pod.to_owned(),
+        })
+    }
+
+    /// Ends a token's validity.
+    pub fn revoke(&self, token: &str) {
+        self.lock().remove(&digest_of(token));
+    }
+
+    /// Whom `token` stands for, if it is valid.
+    pub fn user(&self, token: &str) -> Option<User> {
+        self.lock().get(&digest_of(token)).cloned()
+    }
+
+    fn issue_for(&self, user: User) -> String {
+        let token = format!("{:032x}{:032x}", rand::random::<u128>(), rand::random::<u128>());
+        self.lock().insert(digest_of(&token), user);
+        token
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Digest, User>> {
+        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn digest_of(token: &str) -> Digest {
+    let mut bytes = Digest::default();
+    bytes.copy_from_slice(digest(&SHA256, token.as_bytes()).as_ref());
+    bytes
+}
+
+impl User {
+    /// The name, as `kubectl auth whoami` shows it.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Admin => "kubernetes-admin".to_owned(),
+            Self::ServiceAccount { namespace, name, .. } => {
+                format!("system:serviceaccount:{namespace}:{name}")
+            }
+        }
+    }
+
+    /// The groups.
+    pub fn groups(&self) -> Vec<String> {
+        let own = match self {
+            Self::Admin => vec!["system:masters".to_owned()],
+            Self::ServiceAccount { namespace, .. } => {
+                vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")]
+            }
+        };
+        own.into_iter().chain(["system:authenticated".to_owned()]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_valid_until_it_is_revoked() {
+        let tokens = Tokens::default();
+        let (admin, pod) = (tokens.issue_admin(), tokens.issue("shop", "default", "web-1"));
+        assert_eq!(tokens.user(&admin), Some(User::Admin));
+        assert_eq!(tokens.user(&pod).unwrap().name(), "system:serviceaccount:shop:default");
+        assert_eq!(tokens.user(""), None);
+        tokens.clone().revoke(&pod);
+        assert_eq!(tokens.user(&pod), None);
+        assert_eq!(tokens.user(&admin), Some(User::Admin));
+    }
+}
