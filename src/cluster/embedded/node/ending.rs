@@ -36,6 +36,9 @@ pub(super) async fn end_containers(
                 for other in &before_this {
                     other.cancelled().await;
                 }
+                if !before_this.is_empty() {
+                    context.delay(|latencies| latencies.container_gone_to_sidecar_stop_signal).await;
+                }
             };
             end_container(context, container, grace, turn).await
         }
