@@ -52,6 +52,7 @@ impl Bench {
         let shared = Shared {
             registry,
             config: Arc::new(config),
+            agents: crate::cluster::embedded::node::Agents::default(),
             sampler: Sampler::seeded(1),
             clock,
             identity: Identity::new(&[]).unwrap(),
