@@ -3,10 +3,12 @@
 //! A measured run takes half a minute, so each built-in scenario is run once
 //! (`runs`), and the tests look at that run's directory from all sides.
 
+mod api;
 mod bad_input;
 mod cluster;
 mod harness;
 mod interruption;
+mod kubectl;
 mod main_job;
 mod runs;
 mod termination;

@@ -14,8 +14,10 @@ mod body;
 mod discovery;
 mod log;
 mod negotiate;
+mod node_command;
 mod objects;
 mod present;
+mod protobuf;
 mod proxy;
 mod respond;
 mod review;
@@ -38,6 +40,7 @@ use tokio::task::JoinSet;
 use tokio_io_timeout::TimeoutStream;
 
 use super::Shared;
+use super::resource::Resource;
 use super::status::Status;
 use respond::Answer;
 use route::{Query, Route, Subresource};
@@ -131,8 +134,18 @@ async fn dispatch(request: Request<Incoming>, shared: &Shared) -> Result<Answer,
         Route::Collection { resource, namespace } => {
             objects::collection(request, shared, &query, resource, namespace).await
         }
-        Route::Object { namespace, name, subresource: Subresource::Proxy { port, path }, .. } => {
-            proxy::forward(request, shared, &namespace, &name, port.as_deref(), &path).await
+        Route::Object { resource, namespace, name, subresource: Subresource::Proxy { port, path } } => {
+            match resource {
+                Resource::Nodes => node_command::answer(&request, shared, &query, &name, &path),
+                Resource::Services => {
+                    let target = proxy::of_service(shared, &namespace, &name, port.as_deref())?;
+                    proxy::forward(request, target, &path).await
+                }
+                _ => {
+                    let target = proxy::of_pod(shared, &namespace, &name, port.as_deref())?;
+                    proxy::forward(request, target, &path).await
+                }
+            }
         }
         Route::Object { namespace, name, subresource: Subresource::Log, .. } => {
             log::answer(&request, shared, &query, &namespace, &name).await

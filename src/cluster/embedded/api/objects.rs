@@ -25,7 +25,7 @@ pub(super) async fn collection(
 ) -> Result<Answer, Status> {
     let presentation = Presentation::of(&request, query)?;
     let registry = &shared.registry;
-    let selection = Selection::parse(query.get("labelSelector"), query.get("fieldSelector"))?;
+    let selection = Selection::parse(resource, query.get("labelSelector"), query.get("fieldSelector"))?;
     match *request.method() {
         Method::GET if query.is_set("watch") => {
             watch::answer(shared, query, presentation, resource, namespace.as_deref(), selection)
