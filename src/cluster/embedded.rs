@@ -16,6 +16,7 @@ pub mod latency;
 pub mod node;
 pub mod registry;
 pub mod resource;
+pub mod schema;
 pub mod selector;
 pub mod service_proxy;
 pub mod status;
