@@ -57,6 +57,8 @@ pub struct Shared {
     pub identity: api::Identity,
     /// Who may use the API.
     pub tokens: Tokens,
+    /// What watchers of the API were sent last.
+    pub serialised: api::Serialised,
     /// Where logs of pods and of Service proxies go.
     pub log_dir: Arc<PathBuf>,
     /// Cancelled when the cluster is to end.
@@ -155,6 +157,7 @@ impl Embedded {
             clock,
             identity: identity.clone(),
             tokens,
+            serialised: api::Serialised::default(),
             log_dir: Arc::new(options.log_dir),
             stop: stop.clone(),
         };

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::cluster::embedded::Config;
 use crate::cluster::embedded::address::AddressBlock;
-use crate::cluster::embedded::api::Identity;
+use crate::cluster::embedded::api::{Identity, Serialised};
 use crate::cluster::embedded::latency::{Latencies, Sampler};
 use crate::cluster::embedded::registry::{DeleteOptions, Registry, Watch};
 use crate::cluster::embedded::tokens::Tokens;
@@ -41,6 +41,7 @@ impl Node {
             clock,
             identity: Identity::new(&[]).unwrap(),
             tokens: Tokens::default(),
+            serialised: Serialised::default(),
             log_dir: Arc::new(dir.path().to_owned()),
             stop: CancellationToken::new(),
         };

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::cluster::embedded::Config;
 use crate::cluster::embedded::address::AddressBlock;
-use crate::cluster::embedded::api::Identity;
+use crate::cluster::embedded::api::{Identity, Serialised};
 use crate::cluster::embedded::config::ServiceProxy;
 use crate::cluster::embedded::latency::{Latencies, Sampler};
 use crate::cluster::embedded::registry::Registry;
@@ -56,6 +56,7 @@ impl Fixture {
             clock,
             identity: Identity::new(&[]).unwrap(),
             tokens: Tokens::default(),
+            serialised: Serialised::default(),
             log_dir: Arc::new(dir.path().to_owned()),
             stop: CancellationToken::new(),
         };
