@@ -115,7 +115,13 @@ def main(checkout):
             queue.append((home, name))
         return name_of(home, name)
 
-    def fields_of(package, name):
+    def number_of(tag):
+        """The number of a field in protobuf, which api/protobuf.rs reads by; none for the type's own."""
+        found = re.search(r'protobuf:"\w+,(\d+)', tag)
+        return found[1] if found else ""
+
+    def fields_of(package, name, holder=""):
+        """The lines of a structure; `holder` is the number of the message that an inlined one is in."""
         comment, body = packages[package].structs[name]
         for markers, line in field_lines(body):
             found = re.match(r"(?:(\w+)\s+)?(\*?[\[\]\w.*]+)\s+`([^`]*)`", line)
@@ -124,10 +130,12 @@ def main(checkout):
             go_type, tag = found[2], found[3]
             json_name, *options = re.search(r'json:"([^"]*)"', tag)[1].split(",")
             if not json_name and (not found[1] or "inline" in options):
-                yield from fields_of(*qualify(package, go_type.lstrip("*")))
+                number = number_of(tag)
+                yield from fields_of(*qualify(package, go_type.lstrip("*")), f"{holder}{number}." if number else holder)
                 continue
             kind = type_of(package, go_type)
-            flags = []
+            number = number_of(tag)
+            flags = [f"#{holder}{number}"] if number else []
             is_value = not go_type.startswith("*")
             home, own = qualify(package, go_type)
             is_struct = is_value and home in packages and own in packages[home].structs

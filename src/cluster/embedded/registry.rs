@@ -59,6 +59,16 @@ pub enum Part {
     Status,
 }
 
+impl Part {
+    /// The path element under which clients write it; empty for the object itself.
+    pub fn subresource(self) -> &'static str {
+        match self {
+            Self::Main => "",
+            Self::Status => "status",
+        }
+    }
+}
+
 /// The answer to a list.
 #[derive(Clone, Debug)]
 pub struct List {

@@ -9,6 +9,7 @@
 //!
 //! | flag | meaning |
 //! |---|---|
+//! | `#N` | its number in protobuf; `#M.N` inside of message M where JSON has it in the same object |
 //! | `?` | left out when empty, zero or false |
 //! | `value` | a structure that is always there, if only empty |
 //! | `null` | a time that is written as null when it is not set |
@@ -88,6 +89,8 @@ pub struct Field {
     pub is_value: bool,
     /// Written as null when it is not set.
     pub shows_null: bool,
+    /// The path of its numbers in protobuf: one, or two where protobuf has a message in between.
+    pub protobuf: Vec<u32>,
 }
 
 /// A structure and its fields.
@@ -171,9 +174,19 @@ fn parse_kind(word: &str, roots: &BTreeMap<&'static str, usize>) -> Kind {
 
 fn parse_field(kind: Kind, flags: impl Iterator<Item = &'static str>) -> Field {
     let relation = if matches!(kind, Kind::List(_)) { Relation::Atomic } else { Relation::Granular };
-    let mut field =
-        Field { kind, relation, merge_key: None, omits_zero: false, is_value: false, shows_null: false };
+    let mut field = Field {
+        kind,
+        relation,
+        merge_key: None,
+        omits_zero: false,
+        is_value: false,
+        shows_null: false,
+        protobuf: Vec::new(),
+    };
     for flag in flags {
+        if let Some(numbers) = flag.strip_prefix('#') {
+            field.protobuf = numbers.split('.').filter_map(|number| number.parse().ok()).collect();
+        }
         match flag.split_once('=').unwrap_or((flag, "")) {
             ("?", _) => field.omits_zero = true,
             ("value", _) => field.is_value = true,
@@ -212,6 +225,11 @@ mod tests {
         let ports = &structure(container).fields["ports"];
         assert_eq!(ports.relation, Relation::Keyed(vec!["containerPort", "protocol"]));
         assert_eq!(ports.merge_key, Some("containerPort"));
+        assert_eq!(containers.protobuf, [2]);
+        let Kind::Structure(probe) = structure(container).fields["readinessProbe"].kind else {
+            panic!("no probe")
+        };
+        assert_eq!(structure(probe).fields["httpGet"].protobuf, [1, 2]);
         assert_eq!(structure(container).fields["args"].relation, Relation::Atomic);
         let Kind::Structure(spec) = of(Resource::Deployments).fields["spec"].kind else { panic!("no spec") };
         assert_eq!(structure(spec).fields["selector"].relation, Relation::Atomic);

@@ -45,9 +45,8 @@ impl Status {
 
     /// 403: the namespace is on its way out.
     pub fn namespace_terminating(resource: Resource, name: &str, namespace: &str) -> Self {
-        let why = format!(
-            "unable to create new content in namespace {namespace} because it is being terminated"
-        );
+        let why =
+            format!("unable to create new content in namespace {namespace} because it is being terminated");
         let mut status = Self::forbidden(resource, name, &why);
         status.details["causes"] = json!([{
             "reason": "NamespaceTerminating",
@@ -241,6 +240,11 @@ impl FieldError {
         Self { reason: "FieldValueInvalid", field: field.into(), message: format!("{value}: {why}") }
     }
 
+    /// The field has a value that is none of the known ones.
+    pub fn unsupported(field: impl Into<String>, value: &Value, why: &str) -> Self {
+        Self { reason: "FieldValueNotSupported", field: field.into(), message: format!("{value}: {why}") }
+    }
+
     /// The field may not be set, or not be changed.
     pub fn forbidden(field: impl Into<String>, why: &str) -> Self {
         Self { reason: "FieldValueForbidden", field: field.into(), message: why.to_owned() }
@@ -250,6 +254,7 @@ impl FieldError {
         match self.reason {
             "FieldValueRequired" => "Required value",
             "FieldValueForbidden" => "Forbidden",
+            "FieldValueNotSupported" => "Unsupported value",
             _ => "Invalid value",
         }
     }

@@ -171,7 +171,8 @@ fn prepare_pod(pod: &mut Value) {
     let spec = &mut pod["spec"];
     default_to(spec, "priority", 0);
     default_to(spec, "preemptionPolicy", "PreemptLowerPriority");
-    let account = spec["serviceAccount"].as_str().filter(|name| !name.is_empty()).unwrap_or("default").to_owned();
+    let account =
+        spec["serviceAccount"].as_str().filter(|name| !name.is_empty()).unwrap_or("default").to_owned();
     default_to(spec, "serviceAccountName", account);
     spec["serviceAccount"] = spec["serviceAccountName"].clone();
     for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {

@@ -9,7 +9,7 @@ mod typed;
 
 use serde_json::{Value, json};
 
-use super::{Resource, Status, remove};
+use super::{Resource, Status, copy_or_remove, remove};
 use crate::cluster::embedded::schema;
 use fields::Fields;
 
@@ -73,7 +73,8 @@ impl Entry {
     }
 
     fn is_same_manager(&self, other: &Entry) -> bool {
-        (&self.manager, self.operation, &self.subresource) == (&other.manager, other.operation, &other.subresource)
+        (&self.manager, self.operation, &self.subresource)
+            == (&other.manager, other.operation, &other.subresource)
     }
 
     fn from_json(entry: &Value) -> Result<Self, Status> {
@@ -178,7 +179,9 @@ fn without_record(object: &Value) -> Value {
 /// Records what a new object's creator has set.
 pub(super) fn record_creation(resource: Resource, object: &mut Value, writer: Writer<'_>) {
     let mut entry = Entry::of(resource, writer, Operation::Update);
-    let empty = json!({"metadata": {}});
+    // A new object's status is the cluster's own.
+    let mut empty = json!({"metadata": {}});
+    copy_or_remove(object, &mut empty, "status");
     let difference = typed::compare(schema::of(resource), &empty, &without_record(object));
     entry.fields = without_unowned(difference.changed);
     entry.time = Some(writer.now.to_owned());

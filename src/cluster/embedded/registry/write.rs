@@ -4,8 +4,12 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::deletion::{has_finalizers, is_due};
 use super::managed::{self, Writer};
-use super::{Part, Patch, PatchKind, Registry, admission, copy_or_remove, defaults, in_name_characters, random_uid, remove, service};
+use super::{
+    Part, Patch, PatchKind, Registry, admission, copy_or_remove, defaults, in_name_characters, random_uid,
+    remove, service,
+};
 use crate::cluster::embedded::resource::Resource;
 use crate::cluster::embedded::schema;
 use crate::cluster::embedded::status::{FieldError, Status};
@@ -130,9 +134,8 @@ impl Registry {
         }
         let own = object["metadata"]["namespace"].as_str().unwrap_or_default();
         if !own.is_empty() && own != namespace {
-            let message = format!(
-                "the namespace of the provided object does not match the namespace sent on the request"
-            );
+            let message =
+                "the namespace of the provided object does not match the namespace sent on the request";
             return Err(Status::bad_request(message));
         }
         let home = self.get(Resource::Namespaces, "", namespace)?;
@@ -246,7 +249,8 @@ impl Registry {
         match result {
             Err(status) if status.code() == 404 && part == Part::Main && patch.kind == PatchKind::Apply => {
                 if patch.body["metadata"]["uid"].is_string() {
-                    let why = "uid mismatch: the provided object specified a uid, and no existing object was found";
+                    let why =
+                        "uid mismatch: the provided object specified a uid, and no existing object was found";
                     return Err(Status::conflict(resource, name, why));
                 }
                 let mut object = patch.body.clone();
@@ -327,7 +331,7 @@ impl Registry {
                 would_be = Some(Arc::new(new));
                 return Ok(Step::Keep);
             }
-            Ok(step_to(current, new))
+            Ok(step_to(resource, current, new))
         })?;
         let written = written.ok_or_else(|| Status::not_found(resource, name))?;
         Ok(would_be.unwrap_or(written))
@@ -343,20 +347,14 @@ enum Made {
 }
 
 /// Nothing, when nothing changes; the last finalizer of an object on its way out takes it along.
-fn step_to(current: &Value, new: Value) -> Step {
+fn step_to(resource: Resource, current: &Value, new: Value) -> Step {
     if new == *current {
-        return Step::Keep;
+        Step::Keep
+    } else if has_finalizers(current) && is_due(resource, &new) {
+        Step::ReplaceThenRemove(new)
+    } else {
+        Step::Replace(new)
     }
-    let metadata = &new["metadata"];
-    let has_finalizers = |object: &Value| {
-        object["metadata"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty())
-    };
-    let is_due = metadata["deletionTimestamp"].is_string()
-        && metadata["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0;
-    if is_due && has_finalizers(current) && !has_finalizers(&new) {
-        return Step::ReplaceThenRemove(new);
-    }
-    Step::Replace(new)
 }
 
 fn check_patch_options(patch: &Patch, options: &WriteOptions) -> Result<(), Status> {

@@ -22,7 +22,7 @@ enum View<'a> {
     List(&'a Kind, &'a [&'static str]),
 }
 
-fn view(kind: &Kind, relation: &Relation) -> View<'_> {
+fn view<'a>(kind: &'a Kind, relation: &'a Relation) -> View<'a> {
     match (kind, relation) {
         (_, Relation::Atomic) => View::Leaf,
         (Kind::Structure(index), _) => View::Structure(schema::structure(*index)),
@@ -104,9 +104,11 @@ fn compare_view(view: View<'_>, before: Option<&Value>, after: Option<&Value>) -
         View::Structure(structure) => {
             let empty = json!({});
             for (name, field) in &structure.fields {
-                // A structure that is always there is there, if only empty, where its holder is.
+                // What is always written is there, if only empty, where its holder is.
+                let is_list = matches!(field.kind, Kind::List(_) | Kind::Map(_));
                 let [old, new] = [before, after].map(|holder| match holder?.get(name) {
                     None if field.is_value => Some(&empty),
+                    None if is_list && !field.omits_zero => Some(&Value::Null),
                     found => found,
                 });
                 if old.is_some() || new.is_some() {
@@ -193,7 +195,9 @@ fn merge_view(view: View<'_>, live: Option<&Value>, configuration: &Value) -> Va
             let mut merged = live.clone();
             for (name, value) in configuration {
                 let inner = match view {
-                    View::Structure(structure) => structure.fields.get(name.as_str()).map_or(View::Leaf, field_view),
+                    View::Structure(structure) => {
+                        structure.fields.get(name.as_str()).map_or(View::Leaf, field_view)
+                    }
                     View::Map(kind) => element_view(kind),
                     _ => View::Leaf,
                 };
@@ -203,7 +207,8 @@ fn merge_view(view: View<'_>, live: Option<&Value>, configuration: &Value) -> Va
         }
         (View::List(kind, keys), Some(live), Value::Array(_)) => {
             let (old, new) = (by_step(Some(live), keys), by_step(Some(configuration), keys));
-            let steps = |list: &[(String, &Value)]| list.iter().map(|(step, _)| step.clone()).collect::<Vec<_>>();
+            let steps =
+                |list: &[(String, &Value)]| list.iter().map(|(step, _)| step.clone()).collect::<Vec<_>>();
             let merged = interleave(&steps(&old), &steps(&new)).into_iter().filter_map(|step| {
                 match (find(&old, &step), find(&new, &step)) {
                     (old, Some(new)) => Some(merge_view(element_view(kind), old, new)),
@@ -233,7 +238,9 @@ fn drop_in(view: View<'_>, value: &mut Value, dropped: &Fields, kept: &Fields) {
                     return false;
                 }
                 let view = match view {
-                    View::Structure(structure) => structure.fields.get(name.as_str()).map_or(View::Leaf, field_view),
+                    View::Structure(structure) => {
+                        structure.fields.get(name.as_str()).map_or(View::Leaf, field_view)
+                    }
                     View::Map(kind) => element_view(kind),
                     _ => View::Leaf,
                 };
