@@ -32,7 +32,8 @@ async fn start() -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
         log_dir: dir.path().to_owned(),
-        listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        listener: std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(),
+        entered: None,
         own_binary: "/nonexistent".into(),
     };
     let config = Config { latencies: Latencies::ZERO, first_probe_missed: 0.0, ..Config::default() };

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
 
 use super::expand::expand;
 use super::process::Launch;
+use crate::cluster::embedded::network::Placement;
 
 /// Variables of the agent's own environment that every container gets: what programs of
 /// the host need to be found and to run.
@@ -30,6 +31,9 @@ pub(super) enum LaunchError {
     /// A variable's source cannot be read.
     #[error("env {name:?}: {why}")]
     Env { name: String, why: String },
+    /// Its mounts cannot be made.
+    #[error("{0}")]
+    Place(String),
     /// The operating system refused.
     #[error("exec: {program:?}: {why}")]
     Start { program: String, why: String },
@@ -39,7 +43,7 @@ impl LaunchError {
     /// The reason that the container's status shows.
     pub(super) fn reason(&self) -> &'static str {
         match self {
-            Self::NoCommand { .. } | Self::NoWorkingDir { .. } => "CreateContainerError",
+            Self::NoCommand { .. } | Self::NoWorkingDir { .. } | Self::Place(_) => "CreateContainerError",
             Self::Env { .. } => "CreateContainerConfigError",
             Self::NoProgram { .. } | Self::Start { .. } => "RunContainerError",
         }
@@ -91,7 +95,8 @@ pub(super) fn launch(container: &Container, around: &Surroundings<'_>) -> Result
     };
     let mut args: Vec<String> = words.collect();
     args.extend(container.args.iter().flatten().map(|arg| expand(arg, lookup)));
-    Ok(Launch { program, args, env: env.into_iter().collect(), working_dir })
+    let placement = Placement::default();
+    Ok(Launch { program, args, env: env.into_iter().collect(), working_dir, placement })
 }
 
 /// Whether an image is this program: its last path component, without tag or digest, is

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use serde_json::Value;
@@ -18,13 +19,15 @@ use super::launch::{self, KeySource, LaunchError, Surroundings};
 use super::process::{Keeper, Process};
 use super::status::{ContainerSnapshot, RestartsOf, Sandbox, Snapshot};
 use super::stop::stop;
-use crate::cluster::embedded::Shared;
 use crate::cluster::embedded::latency::{Latencies, Latency};
 use crate::cluster::embedded::registry::{DeleteOptions, EventType, Part};
 use crate::cluster::embedded::resource::Resource;
+use crate::cluster::embedded::{Shared, network};
 
 /// The exit code of a container that never ran, or whose end nobody saw.
 const UNKNOWN_EXIT_CODE: i32 = 137;
+/// How long a kubelet waits before it tries again to make a sandbox.
+const SANDBOX_RETRY: Duration = Duration::from_secs(1);
 
 /// What the parts of a pod share.
 pub(super) struct PodContext {
@@ -36,7 +39,8 @@ pub(super) struct PodContext {
     /// The pod as it was bound.
     pod: Pod,
     object: Arc<Value>,
-    pod_ip: String,
+    /// Where the pod lives.
+    pub(super) sandbox: network::Sandbox,
     host_ip: String,
     log_dir: PathBuf,
     /// A container's view has changed.
@@ -49,10 +53,20 @@ impl PodContext {
         let (namespace, name, uid) =
             (text(&pod.metadata.namespace), text(&pod.metadata.name), text(&pod.metadata.uid));
         let log_dir = super::pod_log_dir(&shared.log_dir, &namespace, &name, &uid);
-        let pod_ip = shared.registry.next_pod_address().to_string();
+        let sandbox = network::Sandbox::new(
+            shared.network.clone(),
+            shared.registry.clone(),
+            node.index,
+            format!("{namespace}/{name}"),
+        );
         let host_ip = node.address.to_string();
         let changed = Notify::new();
-        Self { shared, node, namespace, name, uid, pod, object, pod_ip, host_ip, log_dir, changed }
+        Self { shared, node, namespace, name, uid, pod, object, sandbox, host_ip, log_dir, changed }
+    }
+
+    /// The pod's address; empty while it has none.
+    pub(super) fn pod_ip(&self) -> String {
+        self.sandbox.address().map(|address| address.to_string()).unwrap_or_default()
     }
 
     fn containers(&self) -> Vec<(Container, Kind)> {
@@ -95,16 +109,18 @@ impl PodContext {
     /// Starts a container's process.
     pub(super) fn launch(&self, container: &Container) -> Result<(Process, Keeper, Target), LaunchError> {
         let keys = |kind, name: &str, key: &str| self.key(kind, name, key);
-        let launch = launch::launch(
+        let pod_ip = self.pod_ip();
+        let mut launch = launch::launch(
             container,
             &Surroundings {
                 pod: &self.pod,
-                pod_ip: &self.pod_ip,
+                pod_ip: &pod_ip,
                 host_ip: &self.host_ip,
                 own_binary: &self.node.own_binary,
                 keys: &keys,
             },
         )?;
+        launch.placement = self.sandbox.place(&[]).map_err(|error| LaunchError::Place(error.to_string()))?;
         let start = std::fs::create_dir_all(&self.log_dir)
             .and_then(|()| launch.start(&self.log_dir.join(format!("{}.log", container.name))));
         let (process, keeper) = start.map_err(|error| LaunchError::Start {
@@ -112,7 +128,7 @@ impl PodContext {
             why: error.to_string(),
         })?;
         let ports = container.ports.clone().unwrap_or_default();
-        Ok((process, keeper, Target { pod_ip: self.pod_ip.clone(), ports, launch }))
+        Ok((process, keeper, Target { pod_ip, ports, launch }))
     }
 
     fn key(&self, kind: KeySource, name: &str, key: &str) -> Option<String> {
@@ -231,7 +247,7 @@ impl PodWorker {
     /// From the binding until every main container has ended for good.
     async fn live(&mut self) {
         self.write_status();
-        self.delay(|latencies| latencies.scheduled_to_sandbox).await;
+        self.prepare_sandbox().await;
         self.sandbox = Sandbox::Ready;
         self.write_status();
         self.delay(|latencies| latencies.sandbox_to_process_start).await;
@@ -241,6 +257,20 @@ impl PodWorker {
             () = run_in_order(&this.containers) => {}
             () = this.keep_status() => {}
         }
+    }
+
+    /// Makes the pod's sandbox, as often as it takes; what that really takes counts towards the
+    /// measured time.
+    async fn prepare_sandbox(&self) {
+        let measured = self.delay(|latencies| latencies.scheduled_to_sandbox);
+        let prepared = async {
+            while let Err(error) = self.context.sandbox.prepare().await {
+                self.context
+                    .warn("FailedCreatePodSandBox", &format!("Failed to create pod sandbox: {error}"));
+                sleep(SANDBOX_RETRY).await;
+            }
+        };
+        tokio::join!(measured, prepared);
     }
 
     /// Writes the status after every change. Never returns.
@@ -269,7 +299,12 @@ impl PodWorker {
             let observed = this.delay(|latencies| latencies.deletion_to_observed_generation);
             let ending = async {
                 let exits = end_containers(&this.context, &this.containers, grace).await;
-                this.delay(|latencies| latencies.process_gone_to_status).await;
+                let status = this.delay(|latencies| latencies.process_gone_to_status);
+                let network = async {
+                    this.delay(|latencies| latencies.process_gone_to_address_gone).await;
+                    this.context.sandbox.remove().await;
+                };
+                tokio::join!(status, network);
                 exits
             };
             tokio::pin!(observed, ending);
@@ -300,6 +335,7 @@ impl PodWorker {
     fn write_status_as(&self, observed_generation: i64, ends: &[Option<Ended>]) {
         let registry = &self.context.shared.registry;
         let now = registry.now();
+        let pod_ip = self.context.pod_ip();
         let containers = self.containers.iter().enumerate().map(|(n, container)| {
             let mut view = container.view.borrow().clone();
             if let Some(Some(ended)) = ends.get(n) {
@@ -315,7 +351,7 @@ impl PodWorker {
         let snapshot = Snapshot {
             containers: containers.collect(),
             sandbox: self.sandbox,
-            pod_ip: &self.context.pod_ip,
+            pod_ip: &pod_ip,
             host_ip: &self.context.host_ip,
             started_at: &self.started_at,
             restarts: self.restarts,

@@ -12,6 +12,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
 
 use crate::cluster::embedded::descendants;
+use crate::cluster::embedded::network::Placement;
 
 /// What to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub(super) struct Launch {
     pub(super) env: Vec<(String, String)>,
     /// `None` is the agent's own directory.
     pub(super) working_dir: Option<PathBuf>,
+    /// Where it starts.
+    pub(super) placement: Placement,
 }
 
 /// How a process ended.
@@ -63,7 +66,7 @@ impl Launch {
         let output = File::options().create(true).append(true).open(log)?;
         let errors = output.try_clone()?;
         let mut command = self.command();
-        let child = command.stdout(output).stderr(errors).spawn()?;
+        let child = self.placement.spawn(command.stdout(output).stderr(errors))?;
         let group = ProcessGroup::of(&child)?;
         let (signals, signals_of_keeper) = mpsc::unbounded_channel();
         let (exit_of_keeper, exit) = watch::channel(None);
@@ -77,7 +80,7 @@ impl Launch {
     ///
     /// The program cannot be started.
     pub(super) async fn run(&self) -> io::Result<Exit> {
-        let mut child = self.command().stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let mut child = self.placement.spawn(self.command().stdout(Stdio::null()).stderr(Stdio::null()))?;
         let _group = ProcessGroup::of(&child)?;
         child.wait().await.map(Exit::of)
     }
@@ -160,6 +163,7 @@ mod tests {
             args: vec!["-c".into(), script.into()],
             env: vec![("PATH".into(), std::env::var("PATH").unwrap())],
             working_dir: None,
+            placement: Placement::default(),
         }
     }
 
