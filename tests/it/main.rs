@@ -9,5 +9,6 @@ mod harness;
 mod interruption;
 mod main_job;
 mod runs;
+mod termination;
 mod tidy;
 mod truth;

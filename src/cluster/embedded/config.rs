@@ -22,6 +22,8 @@ pub struct Config {
     pub gone_address: GoneAddress,
     /// The Service proxy's own settings.
     pub service_proxy: ServiceProxy,
+    /// The controllers' own settings.
+    pub controllers: Controllers,
     /// Delays of the model.
     pub latencies: Latencies,
     /// The share (0 to 1) of probes whose first tick finds no container yet, so that the first
@@ -38,6 +40,7 @@ impl Default for Config {
             dataplane: DataplaneChoice::Auto,
             gone_address: GoneAddress::default(),
             service_proxy: ServiceProxy::default(),
+            controllers: Controllers::default(),
             latencies: Latencies::default(),
             first_probe_missed: 15.0 / 90.0,
         }
@@ -108,6 +111,23 @@ pub struct ServiceProxy {
 impl Default for ServiceProxy {
     fn default() -> Self {
         Self { min_sync_period: Duration::from_secs(1) }
+    }
+}
+
+/// Settings of the controllers, named as the options of kube-controller-manager and kube-apiserver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Controllers {
+    /// Calls that one controller may make in a second.
+    pub kube_api_qps: u32,
+    /// Calls that one controller may make at once.
+    pub kube_api_burst: u32,
+}
+
+impl Default for Controllers {
+    fn default() -> Self {
+        // cmd/kube-controller-manager: `RecommendedDefaultGenericControllerManagerConfiguration`.
+        Self { kube_api_qps: 20, kube_api_burst: 30 }
     }
 }
 

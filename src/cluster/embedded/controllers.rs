@@ -5,15 +5,23 @@
 //! event only says where to look. What takes a real cluster time is taken here by named
 //! [latencies](super::latency::Latencies).
 
+mod claim;
+mod client_rate;
+mod conditions;
 mod deployment;
 mod endpoint_slice;
 mod endpoints;
 mod events;
 mod garbage;
 mod namespace;
+mod node_lifecycle;
+mod pod_garbage;
 mod queue;
 mod replica_set;
 mod scheduler;
+mod taint_eviction;
+mod taints;
+mod worker;
 
 use futures::stream::{self, BoxStream, StreamExt};
 use serde_json::Value;
@@ -31,6 +39,9 @@ pub async fn run(shared: Shared) {
     tasks.spawn(deployment::run(shared.clone()));
     tasks.spawn(replica_set::run(shared.clone()));
     tasks.spawn(scheduler::run(shared.clone()));
+    tasks.spawn(node_lifecycle::run(shared.clone()));
+    tasks.spawn(taint_eviction::run(shared.clone()));
+    tasks.spawn(pod_garbage::run(shared.clone()));
     tasks.spawn(endpoint_slice::run(shared.clone()));
     tasks.spawn(garbage::run(shared.clone()));
     tasks.spawn(namespace::run(shared.clone()));
@@ -120,6 +131,11 @@ fn is_terminal(pod: &Value) -> bool {
     matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
 }
 
+/// Whether a pod counts: it has not ended, and is not about to.
+fn is_active(pod: &Value) -> bool {
+    !is_being_deleted(pod) && !is_terminal(pod)
+}
+
 /// One of an object's `status.conditions`, or null.
 fn condition<'a>(object: &'a Value, condition_type: &str) -> &'a Value {
     let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
@@ -129,3 +145,6 @@ fn condition<'a>(object: &'a Value, condition_type: &str) -> &'a Value {
 fn is_ready(pod: &Value) -> bool {
     condition(pod, "Ready")["status"] == "True"
 }
+
+#[cfg(test)]
+mod bench;

@@ -198,6 +198,9 @@ latencies! {
     /// Kubelet: end of the preStop hook until the stop signal (row "Running preStop hook → SIGTERM
     /// received" less the 3 s that the hook took).
     pre_stop_to_stop_signal = "preStopToStopSignal" [8_500, 18_000, 33_300, 43_700];
+    /// Kubelet and runtime: the last of the containers that must end before a sidecar is gone until
+    /// the sidecar gets its stop signal (four terminations of the recorded cases with a sidecar).
+    container_gone_to_sidecar_stop_signal = "containerGoneToSidecarStopSignal" [68_900, 170_500, 219_900, 219_900];
     /// Kubelet: deletionTimestamp seen until the pod's status shows its new generation as observed
     /// (from the recorded events of the cases A, A0, B and C).
     deletion_to_observed_generation = "deletionToObservedGeneration" [30_300, 81_200, 159_700, 281_200];

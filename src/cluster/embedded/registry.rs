@@ -6,13 +6,15 @@
 //! are the business of whoever calls.
 
 mod admission;
+mod defaults;
 mod deletion;
 mod event;
 mod patch;
+mod service;
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -213,13 +215,12 @@ impl Registry {
         if resource.has_status() && resource != Resource::Nodes {
             remove(&mut object, "status");
         }
-        admission::fill_defaults(resource, &mut object);
+        defaults::fill_defaults(resource, &mut object);
         admission::validate(resource, &name, None, &object)?;
 
-        let _choosing = (resource == Resource::Services)
-            .then(|| self.inner.service_addresses.lock().unwrap_or_else(PoisonError::into_inner));
-        if resource == Resource::Services {
-            self.give_service_address(&name, &mut object)?;
+        let allocation = self.begin_allocation(resource, namespace, &name);
+        if let Some(allocation) = &allocation {
+            self.allocate_for_service(&name, &mut object, &allocation.others)?;
         }
         let created = self.inner.store.create(resource, namespace, &name, object);
         created.ok_or_else(|| Status::already_exists(resource, &name))
@@ -247,38 +248,6 @@ impl Registry {
                 &why,
             ));
         }
-        Ok(())
-    }
-
-    fn give_service_address(&self, name: &str, service: &mut Value) -> Result<(), Status> {
-        let spec = &mut service["spec"];
-        if spec["type"] == "ExternalName" {
-            return Ok(());
-        }
-        let (services, _) = self.inner.store.list(Resource::Services, None);
-        let taken = |ip: &str| services.iter().any(|service| service["spec"]["clusterIP"] == ip);
-        let wanted = spec["clusterIP"].as_str().unwrap_or_default().to_owned();
-        let ip = if wanted == "None" {
-            wanted
-        } else if wanted.is_empty() {
-            let mut free = self.inner.addresses.services().map(|ip| ip.to_string());
-            free.find(|ip| !taken(ip)).ok_or_else(|| Status::internal("no Service address is left"))?
-        } else {
-            let why = if taken(&wanted) {
-                "provided IP is already allocated"
-            } else if self.inner.addresses.services().any(|ip| wanted.parse() == Ok(ip)) {
-                ""
-            } else {
-                "provided IP is not in the valid range"
-            };
-            if !why.is_empty() {
-                let causes = [FieldError::invalid("spec.clusterIPs[0]", &json!(wanted), why)];
-                return Err(Status::invalid(Resource::Services, name, &causes));
-            }
-            wanted
-        };
-        spec["clusterIPs"] = json!([ip]);
-        spec["clusterIP"] = json!(ip);
         Ok(())
     }
 
@@ -396,6 +365,10 @@ impl Registry {
         part: Part,
         make: impl FnOnce(&Value) -> Result<Value, Status>,
     ) -> Result<Arc<Value>, Status> {
+        let allocation = match part {
+            Part::Main => self.begin_allocation(resource, namespace, name),
+            Part::Status => None,
+        };
         let written = self.inner.store.modify(resource, namespace, name, |current| {
             let made = make(current)?;
             admission::check_shape(resource, &made)?;
@@ -409,8 +382,11 @@ impl Registry {
                 Part::Main => {
                     let mut new = made;
                     keep_system_fields(resource, current, &mut new);
-                    admission::fill_defaults(resource, &mut new);
+                    defaults::fill_defaults(resource, &mut new);
                     admission::validate(resource, name, Some(current), &new)?;
+                    if let Some(allocation) = &allocation {
+                        self.allocate_for_service(name, &mut new, &allocation.others)?;
+                    }
                     if resource.has_generation() && differs_in_substance(current, &new) {
                         let generation = current["metadata"]["generation"].as_i64().unwrap_or(0);
                         new["metadata"]["generation"] = json!(generation + 1);
@@ -474,11 +450,7 @@ fn keep_system_fields(resource: Resource, current: &Value, new: &mut Value) {
         copy_or_remove(current, new, "status");
     }
     if resource == Resource::Services {
-        for field in ["clusterIP", "clusterIPs"] {
-            if new["spec"].get(field).is_none_or(|value| value.is_null() || value == "") {
-                copy_or_remove(&current["spec"], &mut new["spec"], field);
-            }
-        }
+        service::keep_allocated(&current["spec"], &mut new["spec"]);
     }
 }
 

@@ -16,13 +16,16 @@ pub enum Resource {
     Deployments,
     ReplicaSets,
     EndpointSlices,
+    PodDisruptionBudgets,
+    Jobs,
+    Leases,
 }
 
 use Resource::*;
 
 impl Resource {
     /// All of them.
-    pub const ALL: [Resource; 12] = [
+    pub const ALL: [Resource; 15] = [
         Namespaces,
         Nodes,
         Pods,
@@ -35,6 +38,9 @@ impl Resource {
         Deployments,
         ReplicaSets,
         EndpointSlices,
+        PodDisruptionBudgets,
+        Jobs,
+        Leases,
     ];
 
     /// (API group, kind, plural, singular, short names)
@@ -54,6 +60,11 @@ impl Resource {
             Deployments => ("apps", "Deployment", "deployments", "deployment", &["deploy"]),
             ReplicaSets => ("apps", "ReplicaSet", "replicasets", "replicaset", &["rs"]),
             EndpointSlices => ("discovery.k8s.io", "EndpointSlice", "endpointslices", "endpointslice", &[]),
+            PodDisruptionBudgets => {
+                ("policy", "PodDisruptionBudget", "poddisruptionbudgets", "poddisruptionbudget", &["pdb"])
+            }
+            Jobs => ("batch", "Job", "jobs", "job", &[]),
+            Leases => ("coordination.k8s.io", "Lease", "leases", "lease", &[]),
         }
     }
 
@@ -85,7 +96,7 @@ impl Resource {
     /// The groups of resources that kubectl shows together: `kubectl get all`.
     pub const fn categories(self) -> &'static [&'static str] {
         match self {
-            Pods | Services | Deployments | ReplicaSets => &["all"],
+            Pods | Services | Deployments | ReplicaSets | Jobs => &["all"],
             _ => &[],
         }
     }
@@ -95,6 +106,9 @@ impl Resource {
         match self {
             Deployments | ReplicaSets => "apps/v1",
             EndpointSlices => "discovery.k8s.io/v1",
+            PodDisruptionBudgets => "policy/v1",
+            Jobs => "batch/v1",
+            Leases => "coordination.k8s.io/v1",
             _ => "v1",
         }
     }
@@ -114,7 +128,10 @@ impl Resource {
 
     /// Whether it has a `status` subresource, which plain updates leave alone.
     pub const fn has_status(self) -> bool {
-        matches!(self, Namespaces | Nodes | Pods | Services | Deployments | ReplicaSets)
+        matches!(
+            self,
+            Namespaces | Nodes | Pods | Services | Deployments | ReplicaSets | PodDisruptionBudgets | Jobs
+        )
     }
 
     /// Whether it has a `scale` subresource.
@@ -124,7 +141,7 @@ impl Resource {
 
     /// Whether `metadata.generation` counts the changes of its specification.
     pub const fn has_generation(self) -> bool {
-        matches!(self, Pods | Deployments | ReplicaSets | EndpointSlices)
+        matches!(self, Pods | Deployments | ReplicaSets | EndpointSlices | PodDisruptionBudgets | Jobs)
     }
 
     /// The resource at `group` and `plural`.

@@ -1,216 +1,233 @@
 //! Keeps as many pods as a ReplicaSet asks for.
 //!
-//! Terminating pods do not count, so a deleted pod is replaced at once. Which pods go first
-//! when there are too many follows `ActivePodsWithRanks` (pkg/controller/controller_utils.go).
+//! Terminating pods do not count, so a deleted pod is replaced at once. Pods are created in batches
+//! of 1, 2, 4, … (`slowStartBatch` in pkg/controller/replicaset), so that a mistake in the template
+//! is refused once and not a hundred times. Which pods go first when there are too many is in
+//! [`rank`].
+
+mod rank;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::queue::Queue;
+use super::claim::claim;
+use super::client_rate::ClientRate;
+use super::conditions::unix_seconds;
+use super::worker::{self, BACK_OFF, Outcome};
 use super::{
-    Key, condition, controller_key, controller_reference, follow, is_being_deleted, is_controlled_by,
-    is_ready, is_terminal, key,
+    Key, condition, controller_key, controller_of, controller_reference, follow, is_active, is_being_deleted,
+    is_controlled_by, is_ready, is_terminal, key,
 };
 use crate::cluster::embedded::Shared;
 use crate::cluster::embedded::registry::{DeleteOptions, EventType, Part, WatchEventType};
 use crate::cluster::embedded::resource::Resource;
 use crate::cluster::embedded::selector::{LabelSelector, Selection};
+use crate::cluster::embedded::status::Status;
 
 const COMPONENT: &str = "replicaset-controller";
 
-/// How long to wait after the API refused something.
-const RETRY: Duration = Duration::from_secs(1);
+/// The most pods that one look at a ReplicaSet creates or deletes (`BurstReplicas`).
+const BURST_REPLICAS: usize = 500;
 
 pub(super) async fn run(shared: Shared) {
-    let mut events = follow(&shared.registry, &[Resource::ReplicaSets, Resource::Pods]);
-    let mut queue = Queue::new();
-    loop {
-        tokio::select! {
-            Some((resource, event)) = events.next() => {
-                let owner = match resource {
-                    Resource::ReplicaSets if event.event_type == WatchEventType::Deleted => None,
-                    Resource::ReplicaSets => Some(key(&event.object)),
-                    _ => controller_key(&event.object, Resource::ReplicaSets),
-                };
-                if let Some(owner) = owner {
-                    queue.add(owner, Duration::ZERO);
-                }
+    let rate = ClientRate::of(&shared.config);
+    let events = follow(&shared.registry, &[Resource::ReplicaSets, Resource::Pods]);
+    let named = |(resource, event): super::Observed| {
+        let gone = event.event_type == WatchEventType::Deleted;
+        match resource {
+            Resource::ReplicaSets if gone => Vec::new(),
+            Resource::ReplicaSets => vec![key(&event.object)],
+            _ if controller_of(&event.object).is_some() || gone => {
+                controller_key(&event.object, Resource::ReplicaSets).into_iter().collect()
             }
-            replica_set = queue.next() => {
-                if let Some(again) = reconcile(&shared, &replica_set).await {
-                    queue.add(replica_set, again);
-                }
-            }
+            _ => selecting(&shared, &event.object),
         }
-    }
+    };
+    worker::run(events, BACK_OFF, named, |replica_set| {
+        let (shared, rate) = (shared.clone(), rate.clone());
+        async move { reconcile(&shared, &rate, &replica_set).await }
+    })
+    .await;
+}
+
+/// The ReplicaSets that may adopt a pod without a controller.
+fn selecting(shared: &Shared, pod: &Value) -> Vec<Key> {
+    let namespace = key(pod).0;
+    let replica_sets = shared.registry.list(Resource::ReplicaSets, Some(&namespace), &Selection::all()).items;
+    let selects = |replica_set: &&Arc<Value>| {
+        LabelSelector::from_object(&replica_set["spec"]["selector"]).matches(&pod["metadata"]["labels"])
+    };
+    replica_sets.iter().filter(selects).map(|replica_set| key(replica_set)).collect()
 }
 
 /// Does what there is to do, and answers after which time to look again.
-async fn reconcile(shared: &Shared, (namespace, name): &Key) -> Option<Duration> {
+async fn reconcile(shared: &Shared, rate: &ClientRate, (namespace, name): &Key) -> Outcome {
     let registry = &shared.registry;
-    let replica_set = registry.get(Resource::ReplicaSets, namespace, name).ok()?;
-    if is_being_deleted(&replica_set) {
-        return None;
-    }
-    let latencies = &shared.config.latencies;
-    let latency = match missing(shared, &replica_set) {
-        0 => None,
-        1.. => Some(&latencies.pod_create),
-        ..0 => Some(&latencies.pod_delete),
+    let Ok(replica_set) = registry.get(Resource::ReplicaSets, namespace, name) else { return Ok(None) };
+    let selector = LabelSelector::from_object(&replica_set["spec"]["selector"]);
+    let managed = if is_being_deleted(&replica_set) {
+        Ok(())
+    } else {
+        let pods = claim(registry, &replica_set, Resource::Pods, &selector, is_active)?;
+        manage(shared, rate, &replica_set, pods).await
     };
-    let mut again = None;
-    if let Some(latency) = latency {
-        // The calls of one round go out together, so one delay stands for all of them.
-        tokio::time::sleep(shared.sampler.sample(latency)).await;
-        let missing = missing(shared, &replica_set);
-        let refused = if missing > 0 {
-            create(shared, &replica_set, missing)
-        } else {
-            delete(shared, &replica_set, -missing)
-        };
-        again = refused.map(|()| RETRY);
+    let Ok(replica_set) = registry.get(Resource::ReplicaSets, namespace, name) else { return Ok(None) };
+    let pods = registry.list(Resource::Pods, Some(namespace), &Selection::labels(selector)).items;
+    let pods: Vec<_> = pods.into_iter().filter(|pod| is_controlled_by(pod, &replica_set)).collect();
+    let now = registry.now();
+    let (status, again) = status_of(&replica_set, &pods, managed.as_ref().err(), &now);
+    if status != replica_set["status"] {
+        registry.modify(Resource::ReplicaSets, namespace, name, Part::Status, |object| {
+            object["status"] = status;
+        })?;
     }
-    let available_in = update_status(shared, &replica_set);
-    again.into_iter().chain(available_in).min()
+    managed.map(|()| again)
 }
 
-fn pods_of(shared: &Shared, replica_set: &Value) -> Vec<Arc<Value>> {
+/// Creates or deletes pods, as far as their number is not right.
+async fn manage(
+    shared: &Shared,
+    rate: &ClientRate,
+    replica_set: &Value,
+    pods: Vec<Arc<Value>>,
+) -> Result<(), Status> {
+    let wanted = usize::try_from(replica_set["spec"]["replicas"].as_i64().unwrap_or(0)).unwrap_or(0);
+    if pods.len() < wanted {
+        let mut missing = (wanted - pods.len()).min(BURST_REPLICAS);
+        let mut batch = 1;
+        while missing > 0 {
+            let size = missing.min(batch);
+            let calls = (0..size).map(|_| create(shared, rate, replica_set));
+            let results = futures::future::join_all(calls).await;
+            results.into_iter().collect::<Result<(), _>>()?;
+            missing -= size;
+            batch *= 2;
+        }
+        return Ok(());
+    }
+    let excess = (pods.len() - wanted).min(BURST_REPLICAS);
+    if excess == 0 {
+        return Ok(());
+    }
+    let now = unix_seconds(&json!(shared.registry.now())).unwrap_or(0);
+    let related = related_pods(shared, replica_set);
+    let going = rank::least_worth(pods, &related, now, excess);
+    let calls = going.iter().map(|pod| delete(shared, rate, replica_set, pod));
+    futures::future::join_all(calls).await.into_iter().collect()
+}
+
+/// The active pods of all ReplicaSets that have the same controller.
+fn related_pods(shared: &Shared, replica_set: &Value) -> Vec<Arc<Value>> {
     let namespace = key(replica_set).0;
-    let selection = Selection::labels(LabelSelector::from_object(&replica_set["spec"]["selector"]));
-    let mut pods = shared.registry.list(Resource::Pods, Some(&namespace), &selection).items;
-    pods.retain(|pod| is_controlled_by(pod, replica_set));
+    let mut family = shared.registry.list(Resource::ReplicaSets, Some(&namespace), &Selection::all()).items;
+    let uid = |object: &Value| controller_of(object).map(|owner| owner["uid"].clone());
+    let own = uid(replica_set);
+    family.retain(|other| {
+        other["metadata"]["uid"] == replica_set["metadata"]["uid"] || (own.is_some() && uid(other) == own)
+    });
+    let mut pods = shared.registry.list(Resource::Pods, Some(&namespace), &Selection::all()).items;
+    pods.retain(|pod| is_active(pod) && family.iter().any(|member| is_controlled_by(pod, member)));
     pods
 }
 
-fn is_active(pod: &Value) -> bool {
-    !is_being_deleted(pod) && !is_terminal(pod)
-}
-
-/// How many pods are wanting (positive) or too many (negative).
-fn missing(shared: &Shared, replica_set: &Value) -> i64 {
-    let active = pods_of(shared, replica_set).iter().filter(|pod| is_active(pod)).count();
-    let wanted = replica_set["spec"]["replicas"].as_i64().unwrap_or(0);
-    wanted - i64::try_from(active).unwrap_or(i64::MAX)
-}
-
-/// Creates pods; `Some` when the API refused.
-fn create(shared: &Shared, replica_set: &Value, count: i64) -> Option<()> {
+async fn create(shared: &Shared, rate: &ClientRate, replica_set: &Value) -> Result<(), Status> {
+    rate.permit().await;
+    tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_create)).await;
     let registry = &shared.registry;
     let (namespace, name) = key(replica_set);
     let template = &replica_set["spec"]["template"];
-    for _ in 0..count {
-        let mut pod = json!({"metadata": template["metadata"], "spec": template["spec"]});
-        pod["metadata"]["generateName"] = json!(format!("{name}-"));
-        pod["metadata"]["ownerReferences"] = json!([controller_reference(replica_set)]);
-        match registry.create(Resource::Pods, &namespace, pod) {
-            Ok(pod) => {
-                let message = format!("Created pod: {}", key(&pod).1);
-                registry.record_event(
-                    replica_set,
-                    EventType::Normal,
-                    "SuccessfulCreate",
-                    &message,
-                    COMPONENT,
-                );
-            }
-            // A generated name that is taken: the next one will not be.
-            Err(status) if status.code() == 409 => return Some(()),
-            Err(status) => {
-                let message = format!("Error creating: {status}");
-                registry.record_event(replica_set, EventType::Warning, "FailedCreate", &message, COMPONENT);
-                return Some(());
-            }
-        }
-    }
-    None
-}
-
-/// Deletes the pods that matter least; `Some` when the API refused.
-fn delete(shared: &Shared, replica_set: &Value, count: i64) -> Option<()> {
-    let registry = &shared.registry;
-    let mut pods = pods_of(shared, replica_set);
-    pods.retain(|pod| is_active(pod));
-    pods.sort_by_key(|pod| least_worth(pod));
-    for pod in pods.into_iter().take(usize::try_from(count).unwrap_or(0)) {
-        let (namespace, name) = key(&pod);
-        match registry.delete(Resource::Pods, &namespace, &name, &DeleteOptions::default()) {
-            Ok(_) => {
-                let message = format!("Deleted pod: {name}");
-                registry.record_event(
-                    replica_set,
-                    EventType::Normal,
-                    "SuccessfulDelete",
-                    &message,
-                    COMPONENT,
-                );
-            }
-            Err(status) if status.code() == 404 => {}
-            Err(_) => return Some(()),
-        }
-    }
-    None
-}
-
-/// Orders pods by how soon they should go: unassigned, pending and unready ones first, then those
-/// that became ready last, then the newest.
-fn least_worth(pod: &Value) -> impl Ord + use<> {
-    let phase_rank = match pod["status"]["phase"].as_str() {
-        Some("Pending") => 0,
-        Some("Unknown") => 1,
-        _ => 2,
+    let mut pod = json!({"metadata": template["metadata"], "spec": template["spec"]});
+    pod["metadata"]["generateName"] = json!(format!("{name}-"));
+    pod["metadata"]["ownerReferences"] = json!([controller_reference(replica_set)]);
+    let (event_type, reason, message, result) = match registry.create(Resource::Pods, &namespace, pod) {
+        Ok(pod) => (EventType::Normal, "SuccessfulCreate", format!("Created pod: {}", key(&pod).1), Ok(())),
+        // The namespace is on its way out: there is nothing to be done, and nothing to be said.
+        Err(status) if status.code() == 403 && is_namespace_going(shared, &namespace) => return Ok(()),
+        Err(status) => (EventType::Warning, "FailedCreate", format!("Error creating: {status}"), Err(status)),
     };
-    let newest_first = |time: &Value| std::cmp::Reverse(time.as_str().unwrap_or_default().to_owned());
-    (
-        pod["spec"]["nodeName"].is_string(),
-        phase_rank,
-        is_ready(pod),
-        newest_first(&condition(pod, "Ready")["lastTransitionTime"]),
-        newest_first(&pod["metadata"]["creationTimestamp"]),
-    )
+    registry.record_event(replica_set, event_type, reason, &message, COMPONENT);
+    result
 }
 
-/// Writes the status, and answers after which time one more pod will count as available.
-fn update_status(shared: &Shared, replica_set: &Value) -> Option<Duration> {
+fn is_namespace_going(shared: &Shared, namespace: &str) -> bool {
+    shared.registry.get(Resource::Namespaces, "", namespace).map_or(true, |home| is_being_deleted(&home))
+}
+
+async fn delete(shared: &Shared, rate: &ClientRate, replica_set: &Value, pod: &Value) -> Result<(), Status> {
+    rate.permit().await;
+    tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_delete)).await;
+    let (namespace, name) = key(pod);
+    let options = DeleteOptions::of(pod["metadata"]["uid"].as_str().unwrap_or_default());
+    let (event_type, reason, message, result) =
+        match shared.registry.delete(Resource::Pods, &namespace, &name, &options) {
+            Ok(_) => (EventType::Normal, "SuccessfulDelete", format!("Deleted pod: {name}"), Ok(())),
+            Err(status) if status.code() == 404 => return Ok(()),
+            Err(status) => {
+                (EventType::Warning, "FailedDelete", format!("Error deleting: {status}"), Err(status))
+            }
+        };
+    shared.registry.record_event(replica_set, event_type, reason, &message, COMPONENT);
+    result
+}
+
+/// The status that a ReplicaSet with these pods has (`calculateStatus`), and after which time one
+/// more pod will count as available.
+fn status_of(
+    replica_set: &Value,
+    pods: &[Arc<Value>],
+    failure: Option<&Status>,
+    now: &str,
+) -> (Value, Option<Duration>) {
     let min_ready = replica_set["spec"]["minReadySeconds"].as_i64().unwrap_or(0);
-    let now = shared.registry.now().parse::<Timestamp>().map_or(0, Timestamp::as_second);
-    let (mut replicas, mut ready, mut available, mut terminating) = (0, 0, 0, 0);
-    let mut available_in = None;
-    for pod in pods_of(shared, replica_set) {
-        if !is_active(&pod) {
-            terminating += i64::from(is_being_deleted(&pod) && !is_terminal(&pod));
+    let now_seconds = unix_seconds(&json!(now)).unwrap_or(0);
+    let template_labels = LabelSelector::from_map(&replica_set["spec"]["template"]["metadata"]["labels"]);
+    let (mut replicas, mut labeled, mut ready, mut available, mut terminating) = (0, 0, 0, 0, 0);
+    let mut available_in: Option<i64> = None;
+    for pod in pods {
+        if !is_active(pod) {
+            terminating += i64::from(is_being_deleted(pod) && !is_terminal(pod));
             continue;
         }
         replicas += 1;
-        if is_ready(&pod) {
+        let is_labeled =
+            template_labels.as_ref().is_some_and(|labels| labels.matches(&pod["metadata"]["labels"]));
+        labeled += i64::from(is_labeled);
+        if is_ready(pod) {
             ready += 1;
-            let since = condition(&pod, "Ready")["lastTransitionTime"].as_str().unwrap_or_default();
-            let since = since.parse::<Timestamp>().map_or(now, Timestamp::as_second);
-            match u64::try_from(since + min_ready - now) {
-                Ok(seconds @ 1..) if min_ready > 0 => {
-                    let wait = Duration::from_secs(seconds);
-                    available_in = Some(available_in.map_or(wait, |other: Duration| other.min(wait)));
-                }
-                _ => available += 1,
+            let since = unix_seconds(&condition(pod, "Ready")["lastTransitionTime"]).unwrap_or(now_seconds);
+            let left = since + min_ready - now_seconds;
+            if min_ready > 0 && left > 0 {
+                available_in = Some(available_in.map_or(left, |other| other.min(left)));
+            } else {
+                available += 1;
             }
         }
     }
-    let (namespace, name) = key(replica_set);
-    let written = shared.registry.modify(Resource::ReplicaSets, &namespace, &name, Part::Status, |current| {
-        current["status"] = json!({
-            "replicas": replicas,
-            "fullyLabeledReplicas": replicas,
-            "readyReplicas": ready,
-            "availableReplicas": available,
-            "terminatingReplicas": terminating,
-            "observedGeneration": replica_set["metadata"]["generation"],
-        });
+    let mut status = json!({
+        "replicas": replicas,
+        "terminatingReplicas": terminating,
+        "observedGeneration": replica_set["metadata"]["generation"],
     });
-    if let Err(status) = written {
-        tracing::debug!(%status, "ReplicaSet status not written");
+    let counts =
+        [("fullyLabeledReplicas", labeled), ("readyReplicas", ready), ("availableReplicas", available)];
+    for (field, count) in counts.into_iter().filter(|(_, count)| *count != 0) {
+        status[field] = json!(count);
     }
-    available_in
+    if let Some(failure) = failure {
+        let before = condition(replica_set, "ReplicaFailure");
+        let wanted = replica_set["spec"]["replicas"].as_i64().unwrap_or(0);
+        let failed = if replicas < wanted { "FailedCreate" } else { "FailedDelete" };
+        let condition = json!({
+            "type": "ReplicaFailure", "status": "True", "lastTransitionTime": now,
+            "reason": failed, "message": failure.to_string(),
+        });
+        status["conditions"] = json!([if before.is_null() { &condition } else { before }]);
+    }
+    let again = available_in.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
+    (status, again)
 }
+
+#[cfg(test)]
+mod tests;

@@ -431,6 +431,10 @@ async fn end_containers(context: &PodContext, containers: &[Handle], grace: Grac
                 for other in &before_this {
                     other.cancelled().await;
                 }
+                if !before_this.is_empty() {
+                    let Shared { sampler, config, .. } = &context.shared;
+                    sleep(sampler.sample(&config.latencies.container_gone_to_sidecar_stop_signal)).await;
+                }
             };
             let exit = stop(context, &container.spec, &running.target, &running.process, grace, turn).await;
             let finished_at = context.shared.registry.now();

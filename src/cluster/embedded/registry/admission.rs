@@ -1,10 +1,9 @@
-//! What an object must look like, and what is filled in where it says nothing.
+//! What an object must look like.
 //!
-//! Defaults and checks are those of Kubernetes (pkg/apis/*/v1/defaults.go and
-//! pkg/apis/*/validation) for the fields that this cluster honours. Fields that it does not
+//! The checks are those of Kubernetes (pkg/apis/*/validation) for the fields that this cluster honours. Fields that it does not
 //! honour are kept as they are.
 
-use k8s_openapi::api::{apps, core, discovery};
+use k8s_openapi::api::{apps, batch, coordination, core, discovery, policy};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -90,145 +89,14 @@ fn round_trip(resource: Resource, object: &Value) -> Result<Value, serde_json::E
         Resource::Deployments => through::<apps::v1::Deployment>(object),
         Resource::ReplicaSets => through::<apps::v1::ReplicaSet>(object),
         Resource::EndpointSlices => through::<discovery::v1::EndpointSlice>(object),
-    }
-}
-
-/// Sets `object[field]` where there is nothing (or null).
-fn default_to(object: &mut Value, field: &str, value: impl Into<Value>) {
-    if object.get(field).is_none_or(Value::is_null) {
-        object[field] = value.into();
+        Resource::PodDisruptionBudgets => through::<policy::v1::PodDisruptionBudget>(object),
+        Resource::Jobs => through::<batch::v1::Job>(object),
+        Resource::Leases => through::<coordination::v1::Lease>(object),
     }
 }
 
 fn elements<'a>(object: &'a mut Value, list: &str) -> impl Iterator<Item = &'a mut Value> {
     object.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten()
-}
-
-/// Fills in what Kubernetes fills in.
-pub(super) fn fill_defaults(resource: Resource, object: &mut Value) {
-    object["apiVersion"] = json!(resource.api_version());
-    object["kind"] = json!(resource.kind());
-    match resource {
-        Resource::Namespaces => {
-            default_to(object, "status", json!({"phase": "Active"}));
-            default_to(object, "spec", json!({"finalizers": ["kubernetes"]}));
-        }
-        Resource::Pods => {
-            default_pod_spec(&mut object["spec"]);
-            default_to(&mut object["spec"], "serviceAccountName", "default");
-            default_to(&mut object["spec"], "priority", 0);
-            default_to(object, "status", json!({"phase": "Pending", "qosClass": "BestEffort"}));
-        }
-        Resource::Services => default_service(object),
-        Resource::Deployments => {
-            let spec = &mut object["spec"];
-            default_to(spec, "replicas", 1);
-            default_to(spec, "revisionHistoryLimit", 10);
-            default_to(spec, "progressDeadlineSeconds", 600);
-            default_to(spec, "strategy", json!({}));
-            default_to(&mut spec["strategy"], "type", "RollingUpdate");
-            if spec["strategy"]["type"] == "RollingUpdate" {
-                default_to(&mut spec["strategy"], "rollingUpdate", json!({}));
-                default_to(&mut spec["strategy"]["rollingUpdate"], "maxSurge", "25%");
-                default_to(&mut spec["strategy"]["rollingUpdate"], "maxUnavailable", "25%");
-            }
-            default_pod_spec(&mut spec["template"]["spec"]);
-            default_to(object, "status", json!({}));
-        }
-        Resource::ReplicaSets => {
-            default_to(&mut object["spec"], "replicas", 1);
-            default_pod_spec(&mut object["spec"]["template"]["spec"]);
-            default_to(object, "status", json!({"replicas": 0}));
-        }
-        Resource::Nodes
-        | Resource::Endpoints
-        | Resource::Events
-        | Resource::ConfigMaps
-        | Resource::ServiceAccounts
-        | Resource::EndpointSlices => {}
-        Resource::Secrets => default_secret(object),
-    }
-}
-
-/// Moves `stringData` into `data`, as the API server does.
-fn default_secret(secret: &mut Value) {
-    use base64::Engine as _;
-
-    default_to(secret, "type", "Opaque");
-    let plain = secret["stringData"].as_object().cloned().unwrap_or_default();
-    for (key, value) in plain {
-        let text = value.as_str().unwrap_or_default();
-        secret["data"][&key] = json!(base64::engine::general_purpose::STANDARD.encode(text));
-    }
-    remove(secret, "stringData");
-}
-
-fn default_pod_spec(spec: &mut Value) {
-    default_to(spec, "restartPolicy", "Always");
-    default_to(spec, "terminationGracePeriodSeconds", 30);
-    default_to(spec, "dnsPolicy", "ClusterFirst");
-    default_to(spec, "schedulerName", "default-scheduler");
-    default_to(spec, "securityContext", json!({}));
-    default_to(spec, "enableServiceLinks", true);
-    for list in ["initContainers", "containers"] {
-        for container in elements(spec, list) {
-            default_container(container);
-        }
-    }
-}
-
-fn default_container(container: &mut Value) {
-    let image = container["image"].as_str().unwrap_or_default();
-    let tag =
-        image.rsplit('/').next().unwrap_or_default().split_once([':', '@']).map_or("latest", |(_, tag)| tag);
-    let pull_policy = if tag == "latest" { "Always" } else { "IfNotPresent" };
-    default_to(container, "imagePullPolicy", pull_policy);
-    default_to(container, "terminationMessagePath", "/dev/termination-log");
-    default_to(container, "terminationMessagePolicy", "File");
-    default_to(container, "resources", json!({}));
-    for port in elements(container, "ports") {
-        default_to(port, "protocol", "TCP");
-    }
-    for variable in elements(container, "env") {
-        if let Some(field) = variable.pointer_mut("/valueFrom/fieldRef") {
-            default_to(field, "apiVersion", "v1");
-        }
-    }
-    for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
-        let Some(probe) = container.get_mut(probe).filter(|probe| probe.is_object()) else { continue };
-        default_to(probe, "timeoutSeconds", 1);
-        default_to(probe, "periodSeconds", 10);
-        default_to(probe, "successThreshold", 1);
-        default_to(probe, "failureThreshold", 3);
-        default_http_get(probe);
-    }
-    for hook in ["postStart", "preStop"] {
-        if let Some(hook) = container.pointer_mut(&format!("/lifecycle/{hook}")) {
-            default_http_get(hook);
-        }
-    }
-}
-
-fn default_http_get(handler: &mut Value) {
-    if let Some(get) = handler.get_mut("httpGet").filter(|get| get.is_object()) {
-        default_to(get, "path", "/");
-        default_to(get, "scheme", "HTTP");
-    }
-}
-
-fn default_service(service: &mut Value) {
-    let spec = &mut service["spec"];
-    default_to(spec, "type", "ClusterIP");
-    default_to(spec, "sessionAffinity", "None");
-    default_to(spec, "internalTrafficPolicy", "Cluster");
-    default_to(spec, "ipFamilies", json!(["IPv4"]));
-    default_to(spec, "ipFamilyPolicy", "SingleStack");
-    for port in elements(spec, "ports") {
-        default_to(port, "protocol", "TCP");
-        let number = port["port"].clone();
-        default_to(port, "targetPort", number);
-    }
-    default_to(service, "status", json!({"loadBalancer": {}}));
 }
 
 /// Refuses an object that Kubernetes would refuse, or that asks for what this cluster cannot do.

@@ -315,3 +315,5 @@ fn a_repeated_event_is_counted() {
     assert_eq!(events[0]["count"], 3);
     assert_eq!(events[0]["involvedObject"]["name"], "a");
 }
+
+mod defaults;

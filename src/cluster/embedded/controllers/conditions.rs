@@ -1,0 +1,37 @@
+//! Lists of conditions, as statuses hold them, and the times in them.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+/// The condition of a type.
+pub(super) fn find<'a>(conditions: &'a [Value], condition_type: &str) -> Option<&'a Value> {
+    conditions.iter().find(|condition| condition["type"] == condition_type)
+}
+
+/// Takes the condition of a type away.
+pub(super) fn remove(conditions: &mut Vec<Value>, condition_type: &str) {
+    conditions.retain(|condition| condition["type"] != condition_type);
+}
+
+/// Puts a condition, with its own `status`, in the place of the object's one of its type: since
+/// `now`, or since that one if its status was the same.
+pub(super) fn put(object: &mut Value, mut condition: Value, now: &str) {
+    let conditions = &mut object["status"]["conditions"];
+    if !conditions.is_array() {
+        *conditions = Value::Array(Vec::new());
+    }
+    let Some(conditions) = conditions.as_array_mut() else { return };
+    let before = conditions.iter_mut().find(|before| before["type"] == condition["type"]);
+    let same_status = before.as_ref().filter(|before| before["status"] == condition["status"]);
+    condition["lastTransitionTime"] =
+        same_status.map_or_else(|| Value::from(now), |before| before["lastTransitionTime"].clone());
+    match before {
+        Some(before) => *before = condition,
+        None => conditions.push(condition),
+    }
+}
+
+/// A written time in Unix seconds.
+pub(super) fn unix_seconds(time: &Value) -> Option<i64> {
+    time.as_str()?.parse::<Timestamp>().ok().map(Timestamp::as_second)
+}

@@ -1,0 +1,212 @@
+use futures::FutureExt;
+
+use super::super::bench::{Bench, Controller};
+use super::super::replica_set;
+use super::*;
+
+const BOTH: [Controller; 2] = [|shared| run(shared).boxed(), |shared| replica_set::run(shared).boxed()];
+
+fn deployment(replicas: i64, spec: Value) -> Value {
+    let mut deployment = json!({
+        "metadata": {"name": "web", "labels": {"app": "web"}},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": [{"name": "app", "image": "host", "command": ["v1"]}]},
+            },
+        },
+    });
+    for (field, value) in spec.as_object().into_iter().flatten() {
+        deployment["spec"][field] = value.clone();
+    }
+    deployment
+}
+
+fn web(bench: &Bench) -> Arc<Value> {
+    bench.get(Resource::Deployments, "web")
+}
+
+fn change(bench: &Bench, change: impl FnOnce(&mut Value)) {
+    bench.modify(Resource::Deployments, "web", Part::Main, |deployment| change(&mut deployment["spec"]));
+}
+
+fn set_version(bench: &Bench, version: &str) {
+    change(bench, |spec| spec["template"]["spec"]["containers"][0]["command"] = json!([version]));
+}
+
+fn progress(bench: &Bench) -> Value {
+    condition(&web(bench), "Progressing")["reason"].clone()
+}
+
+use super::super::condition;
+
+fn is_settled(bench: &Bench) -> bool {
+    let web = web(bench);
+    web["status"]["observedGeneration"] == web["metadata"]["generation"]
+        && condition(&web, "Progressing")["reason"] == "NewReplicaSetAvailable"
+        && web["status"]["updatedReplicas"] == web["spec"]["replicas"]
+        && web["status"]["replicas"] == web["spec"]["replicas"]
+        && web["status"]["availableReplicas"] == web["spec"]["replicas"]
+}
+
+async fn settle(bench: &Bench) {
+    bench.holds("the rollout has settled", |bench| !bench.run_nodes() && is_settled(bench)).await;
+}
+
+/// The revisions of the ReplicaSets with the command of their template, and their sizes.
+fn history(bench: &Bench) -> Vec<(i64, String, i64)> {
+    let sets = bench.list(Resource::ReplicaSets);
+    let entry = |set: &Arc<Value>| {
+        let command = set["spec"]["template"]["spec"]["containers"][0]["command"][0].as_str().unwrap();
+        (revision(set), command.to_owned(), replicas(set))
+    };
+    let mut history: Vec<_> = sets.iter().map(entry).collect();
+    history.sort();
+    history
+}
+
+fn entry(revision: i64, command: &str, replicas: i64) -> (i64, String, i64) {
+    (revision, command.to_owned(), replicas)
+}
+
+#[tokio::test]
+async fn a_rollout_ends_and_can_be_undone() {
+    let bench = Bench::start(&BOTH);
+    bench.create(Resource::Deployments, deployment(4, json!({})));
+    settle(&bench).await;
+    assert_eq!(history(&bench), [entry(1, "v1", 4)]);
+    set_version(&bench, "v2");
+    settle(&bench).await;
+    assert_eq!(history(&bench), [entry(1, "v1", 0), entry(2, "v2", 4)]);
+    // What `kubectl rollout undo` does: the old template comes back, and so does its ReplicaSet.
+    set_version(&bench, "v1");
+    settle(&bench).await;
+    assert_eq!(history(&bench), [entry(2, "v2", 0), entry(3, "v1", 4)]);
+    assert_eq!(revision(&web(&bench)), 3);
+    let sets = bench.list(Resource::ReplicaSets);
+    let first = sets.iter().find(|set| revision(set) == 3).unwrap();
+    assert_eq!(first["metadata"]["annotations"]["deployment.kubernetes.io/revision-history"], "1");
+    let scaled = bench.events("ScalingReplicaSet");
+    assert!(scaled.iter().any(|message| message.ends_with("from 0 to 4")), "{scaled:?}");
+}
+
+#[tokio::test]
+async fn a_rollout_keeps_within_its_limits() {
+    let bench = Bench::start(&BOTH);
+    let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}});
+    bench.create(Resource::Deployments, deployment(3, json!({"strategy": strategy})));
+    settle(&bench).await;
+    set_version(&bench, "v2");
+    bench
+        .holds("one by one", |bench| {
+            let live = bench.live_pods();
+            let ready = live.iter().filter(|pod| super::super::is_ready(pod)).count();
+            assert!(live.len() <= 4, "too many pods: {}", live.len());
+            assert!(ready >= 3, "too few ready pods: {ready}");
+            // One at a time, so that every state in between is seen.
+            match live.iter().find(|pod| pod["status"]["phase"] == "Pending") {
+                Some(pod) => {
+                    let name = key(pod).1;
+                    bench.registry().bind("default", &name, "node-1").unwrap();
+                    bench.set_ready(&name, true);
+                    false
+                }
+                None => is_settled(bench),
+            }
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_paused_rollout_waits_and_scales_in_proportion() {
+    let bench = Bench::start(&BOTH);
+    let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 3, "maxUnavailable": 2}});
+    bench.create(Resource::Deployments, deployment(10, json!({"strategy": strategy})));
+    settle(&bench).await;
+    set_version(&bench, "v2");
+    // None of the new pods becomes ready: 8 old and 5 new.
+    bench.holds("stuck", |bench| history(bench) == [entry(1, "v1", 8), entry(2, "v2", 5)]).await;
+    change(&bench, |spec| spec["replicas"] = json!(15));
+    bench
+        .holds("shared out", |bench| {
+            let sizes = history(bench);
+            // The surplus of three goes on as a rollout does, after the scaling.
+            sizes[0].2 == 11 && sizes[1].2 == 7
+        })
+        .await;
+    change(&bench, |spec| spec["paused"] = json!(true));
+    bench.holds("paused", |bench| progress(bench) == "DeploymentPaused").await;
+    set_version(&bench, "v3");
+    bench
+        .holds("seen", |bench| {
+            let web = web(bench);
+            web["status"]["observedGeneration"] == web["metadata"]["generation"]
+        })
+        .await;
+    assert_eq!(history(&bench).len(), 2);
+    change(&bench, |spec| spec["paused"] = json!(false));
+    settle(&bench).await;
+    assert_eq!(history(&bench).last().unwrap(), &entry(3, "v3", 15));
+}
+
+#[tokio::test]
+async fn a_rollout_without_progress_is_called_failed() {
+    let bench = Bench::start(&BOTH);
+    bench.create(Resource::Deployments, deployment(1, json!({"progressDeadlineSeconds": 1})));
+    bench.holds("timed out", |bench| progress(bench) == "ProgressDeadlineExceeded").await;
+    let web = web(&bench);
+    let progressing = condition(&web, "Progressing");
+    assert_eq!(progressing["status"], "False");
+    let message = progressing["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("ReplicaSet \"web-") && message.ends_with("\" has timed out progressing."),
+        "{message}"
+    );
+    assert_eq!(web["status"]["unavailableReplicas"], 1);
+}
+
+#[tokio::test]
+async fn old_revisions_beyond_the_limit_are_forgotten() {
+    let bench = Bench::start(&BOTH);
+    bench.create(Resource::Deployments, deployment(1, json!({"revisionHistoryLimit": 1})));
+    settle(&bench).await;
+    for version in ["v2", "v3", "v4"] {
+        set_version(&bench, version);
+        settle(&bench).await;
+    }
+    bench.holds("forgotten", |bench| history(bench) == [entry(3, "v3", 0), entry(4, "v4", 1)]).await;
+}
+
+#[tokio::test]
+async fn recreate_starts_new_pods_only_when_the_old_are_gone() {
+    let bench = Bench::start(&BOTH);
+    bench.create(Resource::Deployments, deployment(2, json!({"strategy": {"type": "Recreate"}})));
+    settle(&bench).await;
+    set_version(&bench, "v2");
+    bench.holds("old pods end", |bench| bench.live_pods().is_empty()).await;
+    assert_eq!(bench.list(Resource::Pods).len(), 2);
+    assert_eq!(history(&bench), [entry(1, "v1", 0)]);
+    settle(&bench).await;
+    assert_eq!(history(&bench), [entry(1, "v1", 0), entry(2, "v2", 2)]);
+}
+
+#[tokio::test]
+async fn a_replica_set_of_the_same_template_is_adopted() {
+    let bench = Bench::start(&BOTH);
+    let template = json!({
+        "metadata": {"labels": {"app": "web"}},
+        "spec": {"containers": [{"name": "app", "image": "host", "command": ["v1"]}]},
+    });
+    let orphan = json!({
+        "metadata": {"name": "orphan", "labels": {"app": "web"}},
+        "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": template},
+    });
+    bench.create(Resource::ReplicaSets, orphan);
+    bench.create(Resource::Deployments, deployment(2, json!({})));
+    settle(&bench).await;
+    let sets = bench.list(Resource::ReplicaSets);
+    assert_eq!(sets.len(), 1);
+    assert!(is_controlled_by(&sets[0], &web(&bench)));
+}

@@ -1,0 +1,110 @@
+use futures::FutureExt;
+
+use super::super::bench::{Bench, Controller};
+use super::*;
+
+const ALONE: [Controller; 1] = [|shared| run(shared).boxed()];
+
+fn replica_set(replicas: i64, min_ready_seconds: i64) -> Value {
+    json!({
+        "metadata": {"name": "web"},
+        "spec": {
+            "replicas": replicas,
+            "minReadySeconds": min_ready_seconds,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": {"app": "web", "tier": "front"}},
+                "spec": {"containers": [{"name": "app", "image": "host", "command": ["v1"]}]},
+            },
+        },
+    })
+}
+
+fn status(bench: &Bench) -> Value {
+    bench.get(Resource::ReplicaSets, "web")["status"].clone()
+}
+
+#[tokio::test]
+async fn pods_are_made_counted_and_replaced_while_they_terminate() {
+    let bench = Bench::start(&ALONE);
+    bench.create(Resource::ReplicaSets, replica_set(3, 0));
+    bench.holds("three ready", |bench| !bench.run_nodes() && status(bench)["readyReplicas"] == 3).await;
+    let expected = json!({
+        "replicas": 3, "fullyLabeledReplicas": 3, "readyReplicas": 3, "availableReplicas": 3,
+        "terminatingReplicas": 0, "observedGeneration": 1,
+    });
+    assert_eq!(status(&bench), expected);
+    assert_eq!(bench.events("SuccessfulCreate").len(), 3);
+    let victim = key(&bench.live_pods()[0]).1;
+    bench.registry().delete(Resource::Pods, "default", &victim, &DeleteOptions::default()).unwrap();
+    bench
+        .holds("a fourth pod beside the terminating one", |bench| bench.list(Resource::Pods).len() == 4)
+        .await;
+    bench.holds("it is counted", |bench| status(bench)["terminatingReplicas"] == 1).await;
+    bench.modify(Resource::ReplicaSets, "web", Part::Main, |set| set["spec"]["replicas"] = json!(1));
+    bench.holds("two more go", |bench| bench.live_pods().len() == 1).await;
+    assert_eq!(bench.events("SuccessfulDelete").len(), 2);
+}
+
+#[tokio::test]
+async fn a_pod_is_adopted_and_let_go_by_its_labels() {
+    let bench = Bench::start(&ALONE);
+    bench.create(
+        Resource::Pods,
+        json!({
+            "metadata": {"name": "stray", "labels": {"app": "web"}},
+            "spec": {"containers": [{"name": "app", "image": "host", "command": ["v1"]}]},
+        }),
+    );
+    bench.create(Resource::ReplicaSets, replica_set(1, 0));
+    let owned = |bench: &Bench| {
+        is_controlled_by(&bench.get(Resource::Pods, "stray"), &bench.get(Resource::ReplicaSets, "web"))
+    };
+    bench.holds("adopted", owned).await;
+    assert_eq!(bench.list(Resource::Pods).len(), 1);
+    bench
+        .modify(Resource::Pods, "stray", Part::Main, |pod| pod["metadata"]["labels"]["app"] = json!("debug"));
+    bench.holds("let go and replaced", |bench| !owned(bench) && bench.list(Resource::Pods).len() == 2).await;
+    bench.modify(Resource::Pods, "stray", Part::Main, |pod| pod["metadata"]["labels"]["app"] = json!("web"));
+    bench.holds("back, so one is too many", |bench| bench.live_pods().len() == 1).await;
+}
+
+#[tokio::test]
+async fn a_pod_is_available_only_after_its_time() {
+    let bench = Bench::start(&ALONE);
+    bench.create(Resource::ReplicaSets, replica_set(1, 2));
+    bench.holds("ready", |bench| !bench.run_nodes() && status(bench)["readyReplicas"] == 1).await;
+    assert_eq!(status(&bench)["availableReplicas"], Value::Null);
+    bench.holds("available", |bench| status(bench)["availableReplicas"] == 1).await;
+}
+
+#[tokio::test]
+async fn a_refused_pod_is_told_and_tried_again() {
+    let bench = Bench::start(&ALONE);
+    // The last name of its kind: generated names would be too long.
+    let mut long = replica_set(2, 0);
+    long["metadata"]["name"] = json!("w".repeat(250));
+    bench.create(Resource::ReplicaSets, long);
+    let failure = bench
+        .until("a condition", |bench| {
+            let set = bench.list(Resource::ReplicaSets).pop()?;
+            let failure = condition(&set, "ReplicaFailure").clone();
+            failure.is_object().then_some(failure)
+        })
+        .await;
+    assert_eq!((&failure["status"], &failure["reason"]), (&json!("True"), &json!("FailedCreate")));
+    let told = bench.events("FailedCreate");
+    assert!(told.iter().all(|message| message.starts_with("Error creating: ")), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn batches_grow_as_long_as_pods_are_accepted() {
+    let bench = Bench::start(&[]);
+    let rate = ClientRate::of(&bench.shared.config);
+    let set = bench.create(Resource::ReplicaSets, replica_set(40, 0));
+    let start = tokio::time::Instant::now();
+    manage(&bench.shared, &rate, &set, Vec::new()).await.unwrap();
+    assert_eq!(bench.list(Resource::Pods).len(), 40);
+    // 30 at once, the other ten at twenty a second.
+    assert_eq!(start.elapsed().as_millis(), 500);
+}

@@ -1,0 +1,64 @@
+//! Taints of nodes and the tolerations of pods.
+
+use serde_json::Value;
+
+/// What a taint does to pods that do not tolerate it.
+pub(super) const NO_SCHEDULE: &str = "NoSchedule";
+/// The same, and those that run there are evicted.
+pub(super) const NO_EXECUTE: &str = "NoExecute";
+/// Other nodes are preferred.
+pub(super) const PREFER_NO_SCHEDULE: &str = "PreferNoSchedule";
+
+/// The taints of a node that have one of these effects.
+pub(super) fn of<'a>(node: &'a Value, effects: &'a [&str]) -> impl Iterator<Item = &'a Value> {
+    let taints = node["spec"]["taints"].as_array().into_iter().flatten();
+    taints.filter(|taint| effects.iter().any(|effect| taint["effect"] == *effect))
+}
+
+/// The tolerations of a pod that fit a taint (`ToleratesTaint` in core/v1/toleration.go).
+pub(super) fn tolerations<'a>(pod: &'a Value, taint: &'a Value) -> impl Iterator<Item = &'a Value> {
+    let tolerations = pod["spec"]["tolerations"].as_array().into_iter().flatten();
+    tolerations.filter(|toleration| fits(toleration, taint))
+}
+
+/// Whether a pod tolerates a taint, for some time at least.
+pub(super) fn is_tolerated(pod: &Value, taint: &Value) -> bool {
+    tolerations(pod, taint).next().is_some()
+}
+
+fn fits(toleration: &Value, taint: &Value) -> bool {
+    let text = |value: &'_ Value| value.as_str().unwrap_or_default().to_owned();
+    let unset_or_same =
+        |field: &str| text(&toleration[field]).is_empty() || toleration[field] == taint[field];
+    if !unset_or_same("effect") || !unset_or_same("key") {
+        return false;
+    }
+    match toleration["operator"].as_str().unwrap_or_default() {
+        "Exists" => true,
+        "" | "Equal" => text(&toleration["value"]) == text(&taint["value"]),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn tolerations_fit_taints_as_in_kubernetes() {
+        let taint = json!({"key": "dedicated", "value": "batch", "effect": NO_EXECUTE});
+        let tolerates =
+            |toleration: Value| is_tolerated(&json!({"spec": {"tolerations": [toleration]}}), &taint);
+        assert!(tolerates(json!({"operator": "Exists"})));
+        assert!(tolerates(json!({"key": "dedicated", "operator": "Exists", "effect": NO_EXECUTE})));
+        assert!(tolerates(json!({"key": "dedicated", "value": "batch"})));
+        assert!(!tolerates(json!({"key": "dedicated", "value": "web"})));
+        assert!(!tolerates(json!({"key": "dedicated", "operator": "Exists", "effect": NO_SCHEDULE})));
+        assert!(!tolerates(json!({"key": "other", "operator": "Exists"})));
+        let node = json!({"spec": {"taints": [taint]}});
+        assert_eq!(of(&node, &[NO_SCHEDULE, NO_EXECUTE]).count(), 1);
+        assert_eq!(of(&node, &[NO_SCHEDULE]).count(), 0);
+    }
+}

@@ -1,0 +1,73 @@
+//! How pods end on the embedded cluster, against the recorded terminations of a real v1.36.2.
+//!
+//! Most cases wait for tens of seconds, so all of them run at once, on one
+//! cluster, in a namespace each, the first time that a test asks for one. What
+//! is compared is what anybody can see from outside: the API's watches, the
+//! signals that reach the pods' programs (by their own logs) and the ends of
+//! their processes (by the kernel).
+
+mod case;
+mod claims;
+mod golden;
+mod lab;
+mod node_agent;
+mod recorded;
+mod recording;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures::FutureExt;
+use serde_json::json;
+use tokio::task::JoinSet;
+
+use lab::Lab;
+use recording::Recording;
+
+/// The cases of one cluster, by name; for one that could not be recorded, why.
+type Recorded = BTreeMap<&'static str, Result<Recording, String>>;
+
+/// Between the first acts of two cases.
+const STAGGER: Duration = Duration::from_millis(100);
+
+/// The recordings of a case, one for each dataplane.
+#[track_caller]
+fn recordings(case: &str) -> Vec<&'static Recording> {
+    static RECORDED: OnceLock<Vec<Recorded>> = OnceLock::new();
+    let recorded = RECORDED.get_or_init(|| vec![record("userspace")]);
+    let of_case = recorded.iter().map(|cases| match cases.get(case) {
+        Some(Ok(recording)) => recording,
+        Some(Err(why)) => panic!("{case} could not be recorded: {why}"),
+        None => panic!("there is no case {case}"),
+    });
+    of_case.collect()
+}
+
+/// Runs all cases on a cluster of their own.
+fn record(dataplane: &'static str) -> Recorded {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let lab = Arc::new(Lab::start(dataplane, &json!({"dataplane": dataplane})).await);
+        let mut running = JoinSet::new();
+        let cases =
+            [recorded::cases(&lab), node_agent::cases(&lab), claims::cases(&lab)].into_iter().flatten();
+        for (n, (name, case)) in (0..).zip(cases) {
+            running.spawn(async move {
+                let recording = std::panic::AssertUnwindSafe(case.run(STAGGER * n)).catch_unwind().await;
+                (name, recording.map_err(|panic| message_of(&*panic)))
+            });
+        }
+        let mut recorded = Recorded::new();
+        while let Some(done) = running.join_next().await {
+            let (name, recording) = done.expect("a case that catches its panics");
+            recorded.insert(name, recording);
+        }
+        recorded
+    })
+}
+
+fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
+}

@@ -1,0 +1,309 @@
+//! A termination case: a pod, what is done to it when, and how it is watched.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep_until};
+
+use super::lab::{Answer, Held, Lab, Seen};
+use super::recording::Recording;
+
+/// The pod of a case.
+pub(crate) const POD: &str = "pod-1";
+
+/// Something that is done to a case's pod.
+#[derive(Clone)]
+pub(crate) enum Act {
+    /// DELETE, with this grace period.
+    Delete(Option<i64>),
+    /// A merge patch of an object in the case's namespace: `services/web`.
+    Patch(&'static str, Value),
+}
+
+/// A container that serves HTTP as `rolldrop workload` does.
+pub(crate) struct Server {
+    pub(crate) name: &'static str,
+    /// Arguments that say what it does when it is told to stop.
+    pub(crate) habit: &'static [&'static str],
+    pub(crate) port: u16,
+}
+
+impl Server {
+    pub(crate) const fn new(habit: &'static [&'static str]) -> Self {
+        Self { name: "app", habit, port: 8080 }
+    }
+
+    pub(crate) const fn sidecar(habit: &'static [&'static str]) -> Self {
+        Self { name: "proxy", habit, port: 8081 }
+    }
+
+    fn container(&self, log: &Path) -> Value {
+        let listen = format!("$(POD_IP):{}", self.port);
+        let mut args = vec![json!("workload"), json!("--listen"), json!(listen), json!("--log"), json!(log)];
+        args.extend(self.habit.iter().map(|arg| json!(arg)));
+        json!({
+            "name": self.name,
+            "image": "rolldrop",
+            "args": args,
+            "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+            "ports": [{"containerPort": self.port}],
+        })
+    }
+}
+
+/// The habits of the sample server.
+pub(crate) const EXIT: &[&str] = &["--on-sigterm", "exit"];
+pub(crate) const IGNORE: &[&str] = &["--on-sigterm", "ignore"];
+pub(crate) const SERVE_2: &[&str] = &["--on-sigterm", "drain", "--drain-for", "2s"];
+pub(crate) const SERVE_3: &[&str] = &["--on-sigterm", "drain", "--drain-for", "3s"];
+
+/// A case.
+pub(crate) struct Case {
+    name: &'static str,
+    /// The pod's containers by name, mains first; each has a log of its own.
+    containers: Vec<(&'static str, Value)>,
+    sidecars: Vec<(&'static str, Value)>,
+    /// More of the pod's spec.
+    spec: Value,
+    /// From when on the acts are done, and whether the containers' processes are there by then.
+    begins: fn(&[Seen]) -> bool,
+    has_processes: bool,
+    acts: Vec<(f64, Act)>,
+    lab: Arc<Lab>,
+}
+
+impl Case {
+    /// A pod with one server that is probed for readiness each second.
+    pub(crate) fn new(lab: &Arc<Lab>, name: &'static str, habit: &'static [&'static str]) -> Self {
+        let mut case = Self::bare(lab, name);
+        let mut app = Server::new(habit).container(&case.log("app"));
+        app["readinessProbe"] = json!({"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1});
+        case.containers.push(("app", app));
+        case
+    }
+
+    /// A pod whose one container runs a shell script. In it, `say WORDS` writes into the log.
+    pub(crate) fn script(lab: &Arc<Lab>, name: &'static str, script: &str) -> Self {
+        let mut case = Self::bare(lab, name);
+        let command = case.shell("app", script);
+        let app = json!({
+            "name": "app", "image": "host", "command": command,
+            "readinessProbe": {"exec": {"command": ["true"]}, "periodSeconds": 1},
+        });
+        case.containers.push(("app", app));
+        case
+    }
+
+    fn bare(lab: &Arc<Lab>, name: &'static str) -> Self {
+        Self {
+            name,
+            containers: Vec::new(),
+            sidecars: Vec::new(),
+            spec: json!({}),
+            begins: is_ready,
+            has_processes: true,
+            acts: Vec::new(),
+            lab: Arc::clone(lab),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Where a container's program writes what happens to it.
+    fn log(&self, container: &str) -> std::path::PathBuf {
+        self.lab.dir().join(format!("{}.{container}.jsonl", self.namespace()))
+    }
+
+    /// A command that runs a script which can `say WORDS`.
+    pub(crate) fn shell(&self, container: &str, script: &str) -> Value {
+        let say = format!(
+            r#"say() {{ echo "{{\"t_ns\":$(date +%s%N),\"event\":\"$1\"}}" >> '{}'; }}; {script}"#,
+            self.log(container).display()
+        );
+        json!(["sh", "-c", say])
+    }
+
+    fn namespace(&self) -> String {
+        self.name.to_lowercase()
+    }
+
+    /// Changes the first container.
+    pub(crate) fn app(mut self, change: impl FnOnce(&mut Value)) -> Self {
+        change(&mut self.containers[0].1);
+        self
+    }
+
+    /// Adds a native sidecar.
+    pub(crate) fn sidecar(mut self, server: &Server) -> Self {
+        let mut container = server.container(&self.log(server.name));
+        container["restartPolicy"] = json!("Always");
+        self.sidecars.push((server.name, container));
+        self
+    }
+
+    /// Adds a plain second container.
+    pub(crate) fn beside(mut self, server: &Server) -> Self {
+        let container = server.container(&self.log(server.name));
+        self.containers.push((server.name, container));
+        self
+    }
+
+    /// Adds to the pod's spec.
+    pub(crate) fn spec(mut self, field: &str, value: Value) -> Self {
+        self.spec[field] = value;
+        self
+    }
+
+    /// The acts begin in another state than that of a ready pod, one without processes.
+    pub(crate) fn begins_without_processes(mut self, when: fn(&[Seen]) -> bool) -> Self {
+        (self.begins, self.has_processes) = (when, false);
+        self
+    }
+
+    /// The pod's own grace period.
+    pub(crate) fn grace(mut self, seconds: i64) -> Self {
+        self.spec["terminationGracePeriodSeconds"] = json!(seconds);
+        self
+    }
+
+    /// A preStop command that writes when it begins, each second that it lives, and when it ends.
+    pub(crate) fn exec_hook(self, seconds: u32) -> Self {
+        let hook = self.ticking("app", seconds);
+        self.hook(hook)
+    }
+
+    fn ticking(&self, container: &str, seconds: u32) -> Value {
+        let script = format!(
+            "say 'hook begins'; n=0; while [ $n -lt {seconds} ]; do n=$((n+1)); sleep 1; say 'hook ticks'; done; \
+             say 'hook ends'"
+        );
+        json!({"exec": {"command": self.shell(container, &script)}})
+    }
+
+    /// A preStop hook of the first container.
+    pub(crate) fn hook(self, action: Value) -> Self {
+        self.app(|app| app["lifecycle"]["preStop"] = action)
+    }
+
+    /// A preStop command of a sidecar, as [`Self::exec_hook`].
+    pub(crate) fn sidecar_hook(mut self, seconds: u32) -> Self {
+        let (name, _) = self.sidecars[0];
+        self.sidecars[0].1["lifecycle"]["preStop"] = self.ticking(name, seconds);
+        self
+    }
+
+    /// Something to be done so many seconds after the first act.
+    pub(crate) fn act(mut self, at_s: f64, act: Act) -> Self {
+        self.acts.push((at_s, act));
+        self
+    }
+
+    /// The path of something in the case's namespace.
+    fn path(&self, below: &str) -> String {
+        format!("/api/v1/namespaces/{}/{below}", self.namespace())
+    }
+
+    /// Creates the pod and what belongs to it.
+    async fn create(&self) -> Answer {
+        let namespace = json!({"metadata": {"name": self.namespace()}});
+        self.lab.create("/api/v1/namespaces", &namespace).await;
+        let service = json!({
+            "metadata": {"name": "web"},
+            "spec": {"selector": {"app": "web"}, "ports": [{"port": 8080}]},
+        });
+        self.lab.create(&self.path("services"), &service).await;
+        let mut pod = json!({"metadata": {"name": POD, "labels": {"app": "web"}}, "spec": self.spec});
+        let of = |list: &[(&str, Value)]| list.iter().map(|(_, container)| container.clone()).collect();
+        let (containers, sidecars): (Vec<Value>, Vec<Value>) = (of(&self.containers), of(&self.sidecars));
+        pod["spec"]["containers"] = json!(containers);
+        if !sidecars.is_empty() {
+            pod["spec"]["initContainers"] = json!(sidecars);
+        }
+        self.lab.create(&self.path("pods"), &pod).await
+    }
+
+    async fn perform(&self, act: &Act) -> Answer {
+        let pod = self.path(&format!("pods/{POD}"));
+        match act {
+            Act::Delete(grace) => {
+                let options =
+                    json!({"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": grace});
+                self.lab.call("DELETE", &pod, grace.map(|_| &options)).await
+            }
+            Act::Patch(what, patch) => self.lab.call("PATCH", &self.path(what), Some(patch)).await,
+        }
+    }
+
+    /// Runs the case to the end of its pod and of all its processes; the first act comes `after`
+    /// the pod is ready. Without any act it is timed from the pod's creation, until it is ready.
+    pub(crate) async fn run(self, after: Duration) -> Recording {
+        let namespace = self.namespace();
+        let created = self.create().await;
+        self.lab.until(&namespace, "its beginning", |seen| (self.begins)(seen).then_some(())).await;
+        let mut ends = tokio::task::JoinSet::new();
+        if self.has_processes && !self.acts.is_empty() {
+            for (name, _) in self.containers.iter().chain(&self.sidecars) {
+                let log = self.log(name);
+                let (process, what) = (Held::find(&log.display().to_string()).await, format!("{name} gone"));
+                ends.spawn(async move { (process.ended_ns().await, what) });
+            }
+        }
+        tokio::time::sleep(after).await;
+
+        let (mut answers, begin) = (Vec::new(), Instant::now());
+        for (at_s, act) in &self.acts {
+            sleep_until(begin + Duration::from_secs_f64(*at_s)).await;
+            answers.push(self.perform(act).await);
+        }
+        if answers.is_empty() {
+            answers.push(created);
+        } else {
+            self.lab.until(&namespace, "the pod gone", |seen| is_gone(seen).then_some(())).await;
+        }
+        let mut recording = Recording {
+            case: self.name.to_owned(),
+            dataplane: self.lab.dataplane,
+            pod: POD.to_owned(),
+            zero_ns: answers[0].sent_ns,
+            seen: Vec::new(),
+            process: Vec::new(),
+            answers,
+        };
+        while let Some(ended) = ends.join_next().await {
+            let (at_ns, what) = ended.expect("its end");
+            recording.process.push((recording.at(at_ns), what));
+        }
+        recording.seen = self.lab.seen(&namespace);
+        for (name, _) in self.containers.iter().chain(&self.sidecars) {
+            recording.add_log(name, &self.log(name));
+        }
+        recording
+    }
+}
+
+fn condition<'a>(pod: &'a Value, kind: &str) -> Option<&'a Value> {
+    pod["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
+}
+
+/// Whether the newest that was seen is a ready pod and a ready endpoint.
+fn is_ready(seen: &[Seen]) -> bool {
+    let newest = |kind: &str| seen.iter().rfind(|seen| seen.kind() == kind).map(|seen| &seen.object);
+    let pod_ready =
+        newest("Pod").and_then(|pod| condition(pod, "Ready")).is_some_and(|c| c["status"] == "True");
+    let endpoint_ready = newest("EndpointSlice")
+        .and_then(|slice| slice["endpoints"].as_array())
+        .is_some_and(|endpoints| endpoints.iter().any(|endpoint| endpoint["conditions"]["ready"] == true));
+    pod_ready && endpoint_ready
+}
+
+/// Whether the pod and its endpoint are gone.
+fn is_gone(seen: &[Seen]) -> bool {
+    let deleted = seen.iter().any(|seen| seen.kind() == "Pod" && seen.event == "DELETED");
+    let slice = seen.iter().rfind(|seen| seen.kind() == "EndpointSlice");
+    let endpoints = slice.and_then(|slice| slice.object["endpoints"].as_array()).map_or(0, Vec::len);
+    deleted && endpoints == 0
+}

@@ -1,0 +1,179 @@
+//! What the articles about pod termination claim (`docs/sources.md`), by its number there.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::case::{Act, Case, SERVE_2};
+use super::lab::{Lab, Seen};
+use super::recordings;
+
+/// The cases that no other module has.
+pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
+    let c6 = Case::new(lab, "c06", SERVE_2).grace(10).exec_hook(5);
+    let post_start = c6.shell("app", "say 'post start begins'; sleep 5; say 'post start ends'");
+    let cases = [
+        c6.app(|app| app["lifecycle"]["postStart"] = json!({"exec": {"command": post_start}}))
+            .act(0.0, Act::Delete(None)),
+        Case::new(lab, "c08", &["--on-sigterm", "drain", "--drain-for", "10s"])
+            .grace(8)
+            .hook(json!({"sleep": {"seconds": 5}}))
+            .act(0.0, Act::Delete(None)),
+    ];
+    cases.into_iter().map(|case| (case.name(), case)).collect()
+}
+
+/// Seconds between two dates of the API.
+fn seconds_between(from: &serde_json::Value, to: &serde_json::Value) -> i64 {
+    let date = |value: &serde_json::Value| -> jiff::Timestamp {
+        value.as_str().expect("a date").parse().expect("a date")
+    };
+    date(to).as_second() - date(from).as_second()
+}
+
+#[test]
+fn c01_a_deletion_is_a_timestamp_and_a_grace_period_in_the_object() {
+    for ours in recordings("A") {
+        let (_, pod) =
+            ours.pod_seen("a deletion", |seen| seen.object["metadata"]["deletionTimestamp"].is_string());
+        assert_eq!(pod["metadata"]["deletionGracePeriodSeconds"], 30, "{ours}");
+        // The time of the request plus the grace period, cut to whole seconds.
+        let answer = &ours.answers[0];
+        let written: jiff::Timestamp =
+            pod["metadata"]["deletionTimestamp"].as_str().expect("a date").parse().expect("a date");
+        let cut = |ns: i64| ns.div_euclid(1_000_000_000) + 30;
+        let fits = (cut(answer.sent_ns)..=cut(answer.answered_ns)).contains(&written.as_second());
+        assert!(fits, "{written}\n{ours}");
+        assert_eq!(answer.body["metadata"]["deletionTimestamp"], pod["metadata"]["deletionTimestamp"]);
+        assert_eq!(pod["status"]["phase"], "Running", "Terminating is not a phase: {ours}");
+    }
+}
+
+#[test]
+fn c03_the_hook_comes_before_sigterm_and_sigkill_at_the_end_of_the_default_30_s() {
+    for ours in recordings("A") {
+        assert!(ours.first("app SIGTERM") < 1.0, "without a hook at once: {ours}");
+    }
+    for ours in recordings("E5-hook20-grace30-then5-after3-exit") {
+        assert!(ours.first("app hook ends") < ours.first("app SIGTERM"), "{ours}");
+    }
+    for ours in recordings("E5-grace30-then0-after3-ignore") {
+        let (term, gone) = (ours.first("app SIGTERM"), ours.first("app gone"));
+        assert!((29.9..31.5).contains(&(gone - term)), "{ours}");
+    }
+}
+
+#[test]
+fn c05_lengthening_the_grace_period_widens_the_gap_between_endpoint_and_end() {
+    let gap = |case: &str| -> Vec<f64> {
+        let gap = |ours: &super::Recording| {
+            let order = super::golden::order(ours);
+            let (terminating, _) =
+                order.iter().find(|(_, text)| text.contains("terminating=true")).expect("it");
+            ours.first("app gone") - terminating
+        };
+        recordings(case).into_iter().map(gap).collect()
+    };
+    for (own, lengthened) in gap("E2-ignore-grace5").into_iter().zip(gap("E4-grace40-over-spec10-ignore")) {
+        assert!((3.9..6.5).contains(&own), "{own}");
+        assert!((38.9..41.5).contains(&lengthened), "{lengthened}");
+    }
+}
+
+#[test]
+fn c06_post_start_beside_main_then_pre_stop_sigterm_and_an_end_in_time() {
+    for ours in recordings("c06") {
+        // Beside: the server listens long before postStart has ended.
+        assert!(ours.first("app listening") < ours.first("app post start ends") - 3.0, "{ours}");
+        let (hook_ends, term) = (ours.first("app hook ends"), ours.first("app SIGTERM"));
+        assert!((4.9..6.5).contains(&hook_ends) && hook_ends < term && term < hook_ends + 1.0, "{ours}");
+        let gone = ours.first("app gone");
+        assert!((1.9..3.0).contains(&(gone - term)) && gone < 9.5, "{ours}");
+        assert_eq!(ours.exit_code("app"), 0, "{ours}");
+    }
+}
+
+#[test]
+fn c07_a_hook_longer_than_the_grace_period_runs_on_while_sigterm_comes_at_its_end() {
+    for ours in recordings("E1-prestop15-grace10-ignore") {
+        let (term, gone) = (ours.first("app SIGTERM"), ours.first("app gone"));
+        assert!((9.9..11.5).contains(&term), "{ours}");
+        assert!((1.9..3.0).contains(&(gone - term)), "an extension of 2 s: {ours}");
+        assert!(ours.last("app hook ticks") > term, "{ours}");
+    }
+}
+
+#[test]
+fn c08_one_grace_period_is_shared_by_hook_and_shutdown() {
+    for ours in recordings("c08") {
+        let (term, gone) = (ours.first("app SIGTERM"), ours.first("app gone"));
+        assert!((4.9..6.5).contains(&term), "{ours}");
+        // Not the full 8 s after SIGTERM: what the hook has left of them, killed in the middle.
+        assert!((7.9..9.5).contains(&gone), "{ours}");
+        assert_eq!((ours.exit_code("app"), ours.count("app exiting")), (137, 0), "{ours}");
+    }
+}
+
+#[test]
+fn c10_another_stop_signal_is_sent_instead_of_sigterm() {
+    for ours in recordings("stop-signal") {
+        assert!(ours.first("app SIGINT") < 1.5, "{ours}");
+        assert_eq!(ours.count("app SIGTERM"), 0, "{ours}");
+    }
+}
+
+#[test]
+fn c12_the_control_plane_takes_the_pod_out_of_endpoints_and_slices() {
+    for ours in recordings("Bsleep") {
+        // The legacy object drops the address at the deletion; the slice keeps it, as terminating.
+        let emptied = ours.seen.iter().find(|seen| {
+            seen.kind() == "Endpoints"
+                && ours.at(seen.at_ns) >= 0.0
+                && seen.object["subsets"].as_array().is_none_or(Vec::is_empty)
+        });
+        let emptied = ours.at(emptied.unwrap_or_else(|| panic!("Endpoints keep it\n{ours}")).at_ns);
+        assert!(emptied < 1.5, "{ours}");
+        let order = super::golden::order(ours);
+        let slice = |text: &str| order.iter().find(|(_, t)| t == text).expect("it was seen").0;
+        assert!(slice("EndpointSlice endpoint ready=false serving=true terminating=true") < 1.5, "{ours}");
+        assert!(slice("EndpointSlice no endpoint") > 3.0, "{ours}");
+    }
+}
+
+#[test]
+fn c13_at_the_end_the_grace_period_is_0_and_the_object_goes() {
+    for ours in recordings("A") {
+        let zero = |seen: &Seen| seen.object["metadata"]["deletionGracePeriodSeconds"] == 0;
+        let (at, pod) = ours.pod_seen("grace 0", zero);
+        assert!(at > ours.first("app gone") && at <= ours.deleted(), "{ours}");
+        let (_, first) =
+            ours.pod_seen("a deletion", |seen| seen.object["metadata"]["deletionTimestamp"].is_string());
+        let sooner =
+            seconds_between(&pod["metadata"]["deletionTimestamp"], &first["metadata"]["deletionTimestamp"]);
+        assert!((27..=30).contains(&sooner), "now, no longer in 30 s: {sooner}\n{ours}");
+    }
+    for ours in recordings("E3-force-ignore-grace30") {
+        assert!(ours.deleted() < 1.5, "{ours}");
+    }
+}
+
+#[test]
+fn c14_endpoints_come_only_after_the_address_is_reported() {
+    for ours in recordings("F") {
+        let scheduled = ours.pod_seen("a node", |seen| seen.object["spec"]["nodeName"].is_string()).0;
+        let address = ours.pod_seen("an address", |seen| seen.object["status"]["podIP"].is_string()).0;
+        let order = super::golden::order(ours);
+        let (endpoint, _) = order.iter().find(|(_, text)| text.starts_with("Endpoint")).expect("an endpoint");
+        assert!(scheduled < address && address < endpoint + 0.05, "{ours}");
+    }
+}
+
+#[test]
+fn c17_an_app_that_serves_on_has_its_endpoint_out_before_it_ends() {
+    for ours in recordings("Bserve") {
+        let order = super::golden::order(ours);
+        let (terminating, _) =
+            order.iter().find(|(_, t)| t.contains("terminating=true")).expect("it was seen");
+        assert!(ours.first("app stopped accepting") - terminating > 2.0, "{ours}");
+    }
+}

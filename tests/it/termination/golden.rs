@@ -1,0 +1,226 @@
+//! The recorded orders of a real v1.36.2, and ours told in the same words.
+//!
+//! `golden/orders.txt` is written by `scripts/proofs/distil-reference`; the
+//! rules by which it tells an order (repeats left out, neighbours of two
+//! watches put in one order) are the ones here.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::lab::Seen;
+use super::recording::Recording;
+
+const ORDERS: &str = include_str!("../golden/orders.txt");
+
+/// An API event may come so much sooner or later than the recorded ones: the
+/// recorded cases ran many at once, as these do.
+const API_SLACK_S: (f64, f64) = (1.5, 2.0);
+/// The same for signals and ends of processes.
+const PROCESS_SLACK_S: (f64, f64) = (0.6, 1.5);
+
+/// What was recorded of a case.
+#[derive(Debug, Default)]
+pub(crate) struct Golden {
+    /// Each order of API events that was seen: `(earliest, latest, text)`.
+    orders: Vec<Vec<(f64, f64, String)>>,
+    /// Signals and ends of processes.
+    process: BTreeMap<String, (f64, f64)>,
+    /// How many Events of which reason: at least, at most.
+    events: BTreeMap<String, (usize, usize)>,
+}
+
+impl Golden {
+    pub(crate) fn of(case: &str) -> Self {
+        let title = format!("case {case}\n");
+        let (_, after) = ORDERS.split_once(&title).unwrap_or_else(|| panic!("no case {case}"));
+        let (mut golden, mut part) = (Self::default(), "");
+        for line in after.lines().take_while(|line| !line.starts_with("case ")) {
+            let Some(line) = line.strip_prefix("  ") else {
+                part = line.split(' ').next().unwrap_or_default();
+                if part == "order" {
+                    golden.orders.push(Vec::new());
+                }
+                continue;
+            };
+            let mut words = line.trim_start().splitn(2, ' ');
+            let low = words.next().expect("a number");
+            let (high, text) = words.next().expect("more").trim_start().split_once(' ').expect("a text");
+            let number = |text: &str| text.parse::<f64>().expect("seconds");
+            let count = |text: &str| text.parse::<usize>().expect("a count");
+            match part {
+                "order" => {
+                    let order = golden.orders.last_mut().expect("an order");
+                    order.push((number(low), number(high), text.to_owned()));
+                }
+                "process" => drop(golden.process.insert(text.to_owned(), (number(low), number(high)))),
+                "events" => drop(golden.events.insert(text.to_owned(), (count(low), count(high)))),
+                _ => panic!("what is {part:?}?"),
+            }
+        }
+        golden
+    }
+
+    /// Fails unless the case went as recorded: the order of API events exactly, the seconds of
+    /// everything, and the Events.
+    #[track_caller]
+    pub(crate) fn check(&self, ours: &Recording) {
+        self.check_order(ours);
+        self.check_process(ours);
+        self.check_events(ours);
+    }
+
+    #[track_caller]
+    pub(crate) fn check_order(&self, ours: &Recording) {
+        let told = order(ours);
+        let texts: Vec<&str> = told.iter().map(|(_, text)| text.as_str()).collect();
+        let same = |order: &&Vec<(f64, f64, String)>| order.iter().map(|(.., text)| text).eq(texts.iter());
+        let Some(recorded) = self.orders.iter().find(same) else {
+            panic!("another order than recorded\n{}", self.side_by_side(&told, ours));
+        };
+        for ((at, text), (low, high, _)) in told.iter().zip(recorded) {
+            let fits = (low - API_SLACK_S.0..=high + API_SLACK_S.1).contains(at);
+            assert!(fits, "{text}: at {at:.3} s, recorded {low} to {high} s\n{ours}");
+        }
+    }
+
+    /// The orders of one kind's API events that were recorded.
+    pub(crate) fn orders_of(&self, kind: &str) -> Vec<Vec<&str>> {
+        let of_kind = |order: &'_ [(f64, f64, String)]| -> Vec<usize> {
+            (0..order.len()).filter(|n| order[*n].2.starts_with(kind)).collect()
+        };
+        self.orders.iter().map(|o| of_kind(o).into_iter().map(|n| o[n].2.as_str()).collect()).collect()
+    }
+
+    #[track_caller]
+    pub(crate) fn check_process(&self, ours: &Recording) {
+        for (text, (low, high)) in &self.process {
+            let Some((at, _)) = ours.process.iter().find(|(_, ours)| ours == text) else {
+                // The end of a hook's process is not watched; what it wrote is.
+                assert!(text.contains("hook"), "no {text:?}\n{ours}");
+                continue;
+            };
+            let fits = (low - PROCESS_SLACK_S.0..=high + PROCESS_SLACK_S.1).contains(at);
+            assert!(fits, "{text}: at {at:.3} s, recorded {low} to {high} s\n{ours}");
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn check_events(&self, ours: &Recording) {
+        for (reason, count) in ours.events_by_reason() {
+            let (low, high) = self.events.get(reason.as_str()).copied().unwrap_or_default();
+            let low_enough = count >= low && (count <= high || reason == "Unhealthy");
+            assert!(low_enough, "{count} events {reason}, recorded {low} to {high}\n{ours}");
+        }
+        for (reason, (low, _)) in &self.events {
+            assert!(
+                *low == 0 || reason == "Unhealthy" || ours.events_by_reason().contains_key(reason),
+                "no event {reason}\n{ours}"
+            );
+        }
+    }
+
+    fn side_by_side(&self, told: &[(f64, String)], ours: &Recording) -> String {
+        let mut text = "ours:\n".to_owned();
+        for (at, line) in told {
+            let _ = writeln!(text, "  {at:8.3} {line}");
+        }
+        for recorded in &self.orders {
+            text.push_str("recorded:\n");
+            for (low, high, line) in recorded {
+                let _ = writeln!(text, "  {low:8.3} {high:8.3} {line}");
+            }
+        }
+        let _ = write!(text, "{ours}");
+        text
+    }
+}
+
+/// The API events of one kind, in our order.
+pub(crate) fn order_of(kind: &str, ours: &Recording) -> Vec<String> {
+    order(ours).into_iter().map(|(_, text)| text).filter(|text| text.starts_with(kind)).collect()
+}
+
+/// The pod's and its endpoint's API events, told as the recorded ones are: `(seconds, text)`.
+pub(crate) fn order(ours: &Recording) -> Vec<(f64, String)> {
+    let mut order: Vec<(f64, String)> = Vec::new();
+    let mut last: BTreeMap<&str, String> = BTreeMap::new();
+    for seen in &ours.seen {
+        let text = match seen.kind() {
+            "Pod" if seen.name() == ours.pod => format!("Pod {}", pod_text(seen)),
+            "EndpointSlice" => format!("EndpointSlice {}", endpoint_text(&seen.object, &ours.pod)),
+            _ => continue,
+        };
+        let at = ours.at(seen.at_ns);
+        let kind = if seen.kind() == "Pod" { "Pod" } else { "EndpointSlice" };
+        // An endpoint that has not been there yet is not one that has gone.
+        let is_news = match last.get(kind) {
+            Some(before) => *before != text,
+            None => kind == "Pod" || !text.ends_with("no endpoint"),
+        };
+        last.insert(kind, text.replacen("ADDED", "MODIFIED", 1));
+        if is_news && at >= 0.0 {
+            order.push((at, text));
+        }
+    }
+    for n in (1..order.len()).rev() {
+        let (pod, endpoint) = (&order[n - 1].1, &order[n].1);
+        let only_observed = pod.contains("generation=2/2")
+            && pod.contains(" Ready=True")
+            && endpoint.contains("serving=true");
+        let leaving = pod.contains(" grace=0 ") && endpoint.ends_with("no endpoint");
+        if pod.starts_with("Pod") && endpoint.starts_with("Endpoint") && (only_observed || leaving) {
+            order.swap(n - 1, n);
+        }
+    }
+    order
+}
+
+fn pod_text(seen: &Seen) -> String {
+    let pod = &seen.object;
+    let (meta, status) = (&pod["metadata"], &pod["status"]);
+    let observed = status["observedGeneration"].as_i64().map_or("-".to_owned(), |n| n.to_string());
+    let mut text = format!("{} generation={}/{observed}", seen.event, meta["generation"]);
+    if let Some(grace) = meta["deletionGracePeriodSeconds"].as_i64() {
+        let _ = write!(text, " grace={grace}");
+    }
+    let address = if status["podIP"].is_string() { "" } else { ", no address" };
+    let _ = write!(text, " {}{address}", status["phase"].as_str().unwrap_or_default());
+    let list = |field: &str| status[field].as_array().cloned().unwrap_or_default();
+    for container in list("containerStatuses").into_iter().chain(list("initContainerStatuses")) {
+        let _ = write!(text, " {}", container_text(&container));
+    }
+    let mut conditions = list("conditions");
+    conditions.sort_by_key(|condition| condition["type"].as_str().map(str::to_owned));
+    for condition in conditions {
+        let word = |field: &str| condition[field].as_str().unwrap_or_default();
+        let _ = write!(text, " {}={}", word("type"), word("status"));
+        if !word("reason").is_empty() {
+            let _ = write!(text, "({})", word("reason"));
+        }
+    }
+    text
+}
+
+fn container_text(container: &Value) -> String {
+    let state = container["state"].as_object().and_then(|state| state.iter().next());
+    let (name, inner) = state.map_or(("waiting", &Value::Null), |(name, inner)| (name.as_str(), inner));
+    let end = inner["exitCode"].as_i64().map_or_else(String::new, |code| {
+        format!("({code} {})", inner["reason"].as_str().unwrap_or_default())
+    });
+    let ready = if container["ready"] == true { ",ready" } else { "" };
+    format!("{}={name}{end}{ready}", container["name"].as_str().unwrap_or_default())
+}
+
+fn endpoint_text(slice: &Value, pod: &str) -> String {
+    let endpoints = slice["endpoints"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let Some(endpoint) = endpoints.iter().find(|endpoint| endpoint["targetRef"]["name"] == pod) else {
+        return "no endpoint".to_owned();
+    };
+    let mut text = "endpoint".to_owned();
+    for name in ["ready", "serving", "terminating"] {
+        let _ = write!(text, " {name}={}", endpoint["conditions"][name]);
+    }
+    text
+}

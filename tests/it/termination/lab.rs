@@ -1,0 +1,260 @@
+//! A cluster of its own for the termination cases, watched from outside while they run.
+//!
+//! The binary runs as a process of its own. What it did is known by three raw
+//! watches of its API, stamped on arrival, by the logs that the pods' programs
+//! write themselves, and by the kernel's word that a process has ended.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures::TryStreamExt;
+use http::Request;
+use kube::Client;
+use kube::api::WatchEvent;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// How long anything may take that a case waits for.
+pub(crate) const LIMIT: Duration = Duration::from_secs(75);
+
+/// Unix nanoseconds, as the sample server and `date +%s%N` write them.
+pub(crate) fn now_ns() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a date after 1970");
+    i64::try_from(since.as_nanos()).expect("a date before 2262")
+}
+
+/// One line of a watch.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    /// When it arrived.
+    pub(crate) at_ns: i64,
+    /// `ADDED`, `MODIFIED`, `DELETED`.
+    pub(crate) event: &'static str,
+    /// The object, with its kind.
+    pub(crate) object: Value,
+}
+
+impl Seen {
+    pub(crate) fn kind(&self) -> &str {
+        self.object["kind"].as_str().unwrap_or_default()
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.object["metadata"]["name"].as_str().unwrap_or_default()
+    }
+
+    pub(crate) fn namespace(&self) -> &str {
+        self.object["metadata"]["namespace"].as_str().unwrap_or_default()
+    }
+}
+
+/// An answer of the API.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    /// When it was asked for.
+    pub(crate) sent_ns: i64,
+    /// When the whole of it was there.
+    pub(crate) answered_ns: i64,
+    pub(crate) status: u16,
+    pub(crate) body: Value,
+}
+
+/// The cluster's process. It ends with this value.
+struct Cluster {
+    child: Child,
+    dir: tempfile::TempDir,
+}
+
+impl Cluster {
+    fn start(config: &Value) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let log = std::fs::File::create(dir.path().join("stderr.log")).expect("a file");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_rolldrop"))
+            .args(["cluster", "--lifeline", "--config", &config.to_string(), "--log-dir"])
+            .arg(dir.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .expect("the binary starts");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("its stdout");
+        BufReader::new(stdout).read_line(&mut line).expect("a line");
+        let said = || std::fs::read_to_string(dir.path().join("stderr.log")).unwrap_or_default();
+        assert!(line.contains("\"ready\":true"), "no cluster: {line:?}\n{}", said());
+        Self { child, dir }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        self.child.wait().expect("the cluster's end");
+    }
+}
+
+/// What the watches have said so far.
+#[derive(Default)]
+struct Journal {
+    seen: Mutex<Vec<Seen>>,
+    length: watch::Sender<usize>,
+}
+
+/// A cluster under observation.
+pub(crate) struct Lab {
+    /// What carries its connections.
+    pub(crate) dataplane: &'static str,
+    client: Client,
+    journal: std::sync::Arc<Journal>,
+    _watches: JoinSet<()>,
+    // After the watches, which would complain.
+    cluster: Cluster,
+}
+
+impl Lab {
+    /// Starts a cluster with this configuration and watches it.
+    pub(crate) async fn start(dataplane: &'static str, config: &Value) -> Self {
+        let cluster = Cluster::start(config);
+        let file = Kubeconfig::read_from(cluster.dir.path().join("kubeconfig")).expect("a kubeconfig");
+        let options = KubeConfigOptions::default();
+        let mut config = kube::Config::from_custom_kubeconfig(file, &options).await.expect("a config");
+        config.proxy_url = None;
+        config.read_timeout = None;
+        let client = Client::try_from(config).expect("a client");
+        let journal = std::sync::Arc::new(Journal::default());
+        let mut watches = JoinSet::new();
+        for path in
+            ["api/v1/pods", "api/v1/events", "api/v1/endpoints", "apis/discovery.k8s.io/v1/endpointslices"]
+        {
+            watches.spawn(keep_watch(client.clone(), path, std::sync::Arc::clone(&journal)));
+        }
+        Self { dataplane, client, journal, _watches: watches, cluster }
+    }
+
+    /// A directory for the logs of the pods' programs.
+    pub(crate) fn dir(&self) -> &Path {
+        self.cluster.dir.path()
+    }
+
+    /// Asks the API for something.
+    pub(crate) async fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
+        let json = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
+        let request = Request::builder().method(method).uri(path).header("content-type", json);
+        let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
+        let sent_ns = now_ns();
+        let answer =
+            self.client.send(request.body(body.into()).expect("a request")).await.expect("an answer");
+        let (head, body) = answer.into_parts();
+        let bytes = http_body_util::BodyExt::collect(body).await.expect("a whole answer").to_bytes();
+        let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+        Answer { sent_ns, answered_ns: now_ns(), status: head.status.as_u16(), body }
+    }
+
+    /// Creates an object; fails unless it is created.
+    pub(crate) async fn create(&self, path: &str, object: &Value) -> Answer {
+        let answer = self.call("POST", path, Some(object)).await;
+        assert_eq!(answer.status, 201, "{path}: {}", answer.body);
+        answer
+    }
+
+    /// All that the watches have said of a namespace.
+    pub(crate) fn seen(&self, namespace: &str) -> Vec<Seen> {
+        let seen = self.journal.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.iter().filter(|seen| seen.namespace() == namespace).cloned().collect()
+    }
+
+    /// Waits until the watches have said something of a namespace.
+    pub(crate) async fn until<T>(
+        &self,
+        namespace: &str,
+        what: &str,
+        mut found: impl FnMut(&[Seen]) -> Option<T>,
+    ) -> T {
+        let mut length = self.journal.length.subscribe();
+        let wait = async {
+            loop {
+                length.borrow_and_update();
+                if let Some(found) = found(&self.seen(namespace)) {
+                    return found;
+                }
+                length.changed().await.expect("the watches go on");
+            }
+        };
+        match tokio::time::timeout(LIMIT, wait).await {
+            Ok(found) => found,
+            Err(_) => panic!("{namespace}: {what}: not within {LIMIT:?}: {:#?}", self.seen(namespace)),
+        }
+    }
+}
+
+/// Stamps every line of a watch.
+async fn keep_watch(client: Client, path: &str, journal: std::sync::Arc<Journal>) {
+    let request = Request::get(format!("/{path}?watch=1")).body(Vec::new()).expect("a request");
+    let events = client.request_events::<Value>(request).await.expect("a watch");
+    let mut events = std::pin::pin!(events);
+    while let Some(event) = events.try_next().await.expect("a line of a watch") {
+        let at_ns = now_ns();
+        let (event, object) = match event {
+            WatchEvent::Added(object) => ("ADDED", object),
+            WatchEvent::Modified(object) => ("MODIFIED", object),
+            WatchEvent::Deleted(object) => ("DELETED", object),
+            WatchEvent::Bookmark(_) => continue,
+            WatchEvent::Error(status) => panic!("/{path}: {status:?}"),
+        };
+        let mut seen = journal.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.push(Seen { at_ns, event, object });
+        let length = seen.len();
+        drop(seen);
+        journal.length.send_replace(length);
+    }
+}
+
+/// A process, held by the kernel's handle to it.
+pub(crate) struct Held(OwnedFd);
+
+impl Held {
+    /// The process whose command line has `word` in it, once there is one.
+    pub(crate) async fn find(word: &str) -> Self {
+        let deadline = tokio::time::Instant::now() + LIMIT;
+        loop {
+            if let Some(pid) = pid_of(word) {
+                return Self(pidfd_open(pid, PidfdFlags::empty()).expect("a handle of the process"));
+            }
+            assert!(tokio::time::Instant::now() < deadline, "no process names {word}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// When it ended.
+    pub(crate) async fn ended_ns(self) -> i64 {
+        let wait = move || {
+            let mut handle = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+            let limit = PollTimeout::try_from(LIMIT).expect("a limit");
+            assert_eq!(poll(&mut handle, limit), Ok(1), "it ends in time");
+            now_ns()
+        };
+        tokio::task::spawn_blocking(wait).await.expect("its end")
+    }
+}
+
+/// The process with this word among its arguments; of several, the first that was started.
+fn pid_of(word: &str) -> Option<Pid> {
+    let mut found: BTreeMap<i32, PathBuf> = BTreeMap::new();
+    for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        if String::from_utf8_lossy(&line).contains(word) {
+            found.insert(pid, entry.path());
+        }
+    }
+    Pid::from_raw(*found.first_key_value()?.0)
+}

@@ -1,0 +1,184 @@
+//! What the node agent does line by line, where no recording says more: hooks, sidecars, probes,
+//! signals, and pods that have nothing to end.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::case::{Act, Case, EXIT, IGNORE, SERVE_2, SERVE_3, Server};
+use super::golden::order_of;
+use super::lab::{Lab, Seen};
+use super::recordings;
+
+/// The cases.
+pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
+    let server = |name, habit| Case::new(lab, name, habit);
+    let delete = Act::Delete(None);
+    let get = |path: &str, port: u16| json!({"httpGet": {"path": path, "port": port}});
+    let probe = |path: &str| json!({"httpGet": {"path": path, "port": 8080}, "periodSeconds": 1});
+    let exit_1 = json!({"exec": {"command": ["sh", "-c", "exit 1"]}});
+    let cases = [
+        server("hook-fails", EXIT).hook(exit_1).act(0.0, delete.clone()),
+        server("hook-status-500", EXIT).hook(get("/status/500", 8080)).act(0.0, delete.clone()),
+        server("hook-refused", EXIT).hook(get("/", 1)).act(0.0, delete.clone()),
+        server("hook-and-slow-end", SERVE_3).grace(4).exec_hook(3).act(0.0, delete.clone()),
+        server("hooks-of-all", EXIT)
+            .grace(10)
+            .exec_hook(3)
+            .sidecar(&Server::sidecar(EXIT))
+            .sidecar_hook(1)
+            .act(0.0, delete.clone()),
+        server("two-sidecars", EXIT)
+            .grace(10)
+            .sidecar(&Server { name: "first", habit: EXIT, port: 8081 })
+            .sidecar(&Server { name: "second", habit: SERVE_2, port: 8082 })
+            .act(0.0, delete.clone()),
+        server("two-mains", SERVE_2)
+            .beside(&Server { name: "other", habit: EXIT, port: 8081 })
+            .act(0.0, delete.clone()),
+        // Its readiness fails from the signal on, and its liveness with it.
+        server("probes", &["--on-sigterm", "drain", "--drain-for", "6s"])
+            .app(|app| {
+                app["readinessProbe"] = probe("/readyz");
+                app["livenessProbe"] = probe("/readyz");
+                app["livenessProbe"]["failureThreshold"] = json!(1);
+            })
+            .act(0.0, delete.clone()),
+        server("stop-signal", EXIT)
+            .spec("os", json!({"name": "linux"}))
+            .app(|app| app["lifecycle"]["stopSignal"] = json!("SIGINT"))
+            .act(0.0, delete.clone()),
+        Case::script(lab, "default-action", "say began; sleep 1000; :").act(0.0, delete.clone()),
+        Case::script(lab, "finished", "say began; exit 0")
+            .spec("restartPolicy", json!("Never"))
+            .begins_without_processes(|seen| newest_pod(seen)["status"]["phase"] == "Succeeded")
+            .act(0.0, delete.clone()),
+        server("unscheduled", EXIT)
+            .spec("nodeSelector", json!({"no-node": "has-it"}))
+            .begins_without_processes(|seen| newest_pod(seen).is_object())
+            .act(0.0, delete.clone()),
+        server("negative-grace", IGNORE).act(0.0, Act::Delete(Some(-1))),
+        server("post-start", EXIT)
+            .app(|app| app["lifecycle"]["postStart"] = json!({"sleep": {"seconds": 3}})),
+    ];
+    cases.into_iter().map(|case| (case.name(), case)).collect()
+}
+
+fn newest_pod(seen: &[Seen]) -> &Value {
+    seen.iter().rfind(|seen| seen.kind() == "Pod").map_or(&Value::Null, |seen| &seen.object)
+}
+
+#[test]
+fn a_hook_that_fails_is_an_event_and_the_termination_goes_on() {
+    for case in ["hook-fails", "hook-refused"] {
+        for ours in recordings(case) {
+            assert_eq!(ours.events_by_reason().get("FailedPreStopHook"), Some(&1), "{ours}");
+            assert!(ours.first("app SIGTERM") < 2.0, "{ours}");
+        }
+    }
+}
+
+#[test]
+fn a_hooks_http_status_does_not_matter() {
+    for ours in recordings("hook-status-500") {
+        assert_eq!(ours.events_by_reason().get("FailedPreStopHook"), None, "{ours}");
+        assert!(ours.first("app SIGTERM") < 2.0, "{ours}");
+    }
+}
+
+#[test]
+fn the_time_that_a_hook_took_is_deducted_from_the_one_grace_period() {
+    for ours in recordings("hook-and-slow-end") {
+        let (term, gone) = (ours.first("app SIGTERM"), ours.first("app gone"));
+        // It wants 3 s; of its 4 s the hook has taken 3, and 2 s are the least.
+        assert!((2.9..4.5).contains(&term), "{ours}");
+        assert!((1.9..2.8).contains(&(gone - term)), "{ours}");
+        assert_eq!(ours.exit_code("app"), 137, "{ours}");
+    }
+}
+
+#[test]
+fn the_hooks_of_all_containers_begin_at_once() {
+    for ours in recordings("hooks-of-all") {
+        let begins = ours.first("app hook begins") - ours.first("proxy hook begins");
+        assert!(begins.abs() < 1.0, "{ours}");
+        // The sidecar's is over, but its signal waits for the main container's end.
+        assert!(ours.first("proxy hook ends") < ours.first("app SIGTERM"), "{ours}");
+        assert!(ours.first("app gone") < ours.first("proxy SIGTERM"), "{ours}");
+    }
+}
+
+#[test]
+fn sidecars_end_in_the_reverse_order_of_their_start() {
+    for ours in recordings("two-sidecars") {
+        let times =
+            ["app gone", "second SIGTERM", "second gone", "first SIGTERM"].map(|what| ours.first(what));
+        assert!(times.is_sorted(), "{ours}");
+        assert!(times[2] - times[1] > 1.9, "{ours}");
+    }
+}
+
+#[test]
+fn a_plain_second_container_gets_sigterm_beside_the_first() {
+    for ours in recordings("two-mains") {
+        assert!(ours.first("other gone") < ours.first("app gone") - 1.0, "{ours}");
+        assert!((ours.first("other SIGTERM") - ours.first("app SIGTERM")).abs() < 1.0, "{ours}");
+    }
+}
+
+#[test]
+fn readiness_is_still_probed_while_terminating_and_liveness_is_not() {
+    for ours in recordings("probes") {
+        let order = order_of("EndpointSlice", ours);
+        let last_two = [
+            "EndpointSlice endpoint ready=false serving=false terminating=true",
+            "EndpointSlice no endpoint",
+        ];
+        assert_eq!(order[1..], last_two, "{ours}");
+        assert!(ours.messages("Unhealthy").iter().all(|m| m.starts_with("Readiness")), "{ours}");
+        // Nobody kills it before its 6 s are over.
+        assert_eq!(ours.exit_code("app"), 0, "{ours}");
+        assert!(ours.first("app gone") - ours.first("app SIGTERM") > 5.5, "{ours}");
+        assert_eq!(ours.count("app SIGTERM"), 1, "{ours}");
+    }
+}
+
+#[test]
+fn an_end_by_sigterm_is_143_and_by_sigkill_137() {
+    for ours in recordings("default-action") {
+        assert_eq!(ours.exit_code("app"), 143, "{ours}");
+        assert!(ours.first("app gone") < 3.0, "{ours}");
+    }
+    for ours in recordings("E2-ignore-grace5") {
+        assert_eq!(ours.exit_code("app"), 137, "{ours}");
+    }
+}
+
+#[test]
+fn a_pod_without_anything_to_end_is_gone_at_once() {
+    for case in ["finished", "unscheduled"] {
+        for ours in recordings(case) {
+            assert_eq!(ours.answers[0].status, 200, "{ours}");
+            assert!(ours.deleted() < 1.5, "{ours}");
+            let grace = |seen: &Seen| seen.object["metadata"]["deletionGracePeriodSeconds"].as_i64();
+            assert!(ours.pods().all(|(_, seen)| grace(seen).unwrap_or(0) == 0), "{ours}");
+        }
+    }
+}
+
+#[test]
+fn a_negative_grace_period_is_1_s() {
+    for ours in recordings("negative-grace") {
+        assert_eq!(ours.answers[0].body["metadata"]["deletionGracePeriodSeconds"], 1, "{ours}");
+        assert!((1.9..4.0).contains(&ours.first("app gone")), "{ours}");
+    }
+}
+
+#[test]
+fn a_container_runs_but_is_not_ready_while_post_start_does() {
+    for ours in recordings("post-start") {
+        let ready = |seen: &Seen| seen.object["status"]["containerStatuses"][0]["ready"] == true;
+        let (ready, _) = ours.pod_seen("a ready container", ready);
+        assert!(ready - ours.first("app listening") > 2.5, "{ours}");
+    }
+}

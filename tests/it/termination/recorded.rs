@@ -1,0 +1,239 @@
+//! The recorded cases again: same pods, same acts, same order of API events, same seconds.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::case::{Act, Case, EXIT, IGNORE, SERVE_2, SERVE_3, Server};
+use super::golden::{Golden, order_of};
+use super::lab::Lab;
+use super::recording::Recording;
+use super::recordings;
+
+/// The cases, by the names of the recordings.
+pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
+    let server = |name, habit| Case::new(lab, name, habit);
+    let delete = Act::Delete(None);
+    let slow = json!({"httpGet": {
+        "path": "/slow?ms=15000", "port": 8080, "httpHeaders": [{"name": "rolldrop-id", "value": "hook-1"}],
+    }});
+    let exit_7 = "trap 'say SIGTERM; exit 7' TERM; while :; do sleep 0.1; done";
+    let cases = [
+        server("F", EXIT),
+        server("Elabel", EXIT)
+            .act(0.0, Act::Patch("pods/pod-1", json!({"metadata": {"labels": {"app": "other"}}})))
+            .act(2.0, Act::Patch("pods/pod-1", json!({"metadata": {"labels": {"app": "web"}}})))
+            .act(4.0, delete.clone()),
+        server("A", EXIT).act(0.0, delete.clone()),
+        server("Bsleep", EXIT).hook(json!({"sleep": {"seconds": 3}})).act(0.0, delete.clone()),
+        server("Bserve", SERVE_3).act(0.0, delete.clone()),
+        server("E1-prestop15-grace10-exit", EXIT).grace(10).exec_hook(15).act(0.0, delete.clone()),
+        server("E1-prestop15-grace10-ignore", IGNORE).grace(10).exec_hook(15).act(0.0, delete.clone()),
+        server("E1-prestop15http-grace10-ignore", IGNORE)
+            .grace(10)
+            .hook(slow.clone())
+            .act(0.0, delete.clone()),
+        server("E1-prestop15sleep-grace20-del10-ignore", IGNORE)
+            .grace(20)
+            .hook(json!({"sleep": {"seconds": 15}}))
+            .act(0.0, Act::Delete(Some(10))),
+        server("E2-ignore-grace5", IGNORE).grace(5).act(0.0, delete.clone()),
+        server("E3-force-hook3-ignore-grace30", IGNORE).exec_hook(3).act(0.0, Act::Delete(Some(0))),
+        server("E3-force-http3-exit-grace30", EXIT)
+            .hook(json!({"httpGet": {
+                "path": "/slow?ms=3000", "port": 8080,
+                "httpHeaders": [{"name": "rolldrop-id", "value": "hook-1"}],
+            }}))
+            .act(0.0, Act::Delete(Some(0))),
+        server("E3-force-ignore-grace30", IGNORE).act(0.0, Act::Delete(Some(0))),
+        server("E3-grace1-ignore", IGNORE).act(0.0, Act::Delete(Some(1))),
+        server("E4-grace40-over-spec10-ignore", IGNORE).grace(10).act(0.0, Act::Delete(Some(40))),
+        server("E5-grace30-then0-after3-ignore", IGNORE)
+            .act(0.0, delete.clone())
+            .act(3.0, Act::Delete(Some(0))),
+        server("E5-grace30-then5-after3-ignore", IGNORE)
+            .act(0.0, delete.clone())
+            .act(3.0, Act::Delete(Some(5))),
+        server("E5-grace5-then30-after2-ignore", IGNORE)
+            .grace(5)
+            .act(0.0, delete.clone())
+            .act(2.0, Act::Delete(Some(30))),
+        server("E5-hook20-grace30-then5-after3-exit", EXIT)
+            .exec_hook(20)
+            .act(0.0, delete.clone())
+            .act(3.0, Act::Delete(Some(5))),
+        server("E6-sidecar-exit-main-ignore-grace6", IGNORE)
+            .grace(6)
+            .sidecar(&Server::sidecar(EXIT))
+            .act(0.0, delete.clone()),
+        server("E6-sidecar-exit-main-serve2-grace10", SERVE_2)
+            .grace(10)
+            .sidecar(&Server::sidecar(EXIT))
+            .act(0.0, delete.clone()),
+        server("E6-sidecar-ignore-main-ignore-grace6", IGNORE)
+            .grace(6)
+            .sidecar(&Server::sidecar(IGNORE))
+            .act(0.0, delete.clone()),
+        server("E6-sidecar-serve3-main-exit-hook2-grace10", EXIT)
+            .grace(10)
+            .exec_hook(2)
+            .sidecar(&Server::sidecar(SERVE_3))
+            .act(0.0, delete.clone()),
+        Case::script(lab, "E9-exitcode7", exit_7).grace(10).act(0.0, delete.clone()),
+    ];
+    cases.into_iter().map(|case| (case.name(), case)).collect()
+}
+
+/// Compares all recordings of a case with what was recorded on a real cluster.
+#[track_caller]
+fn goes_as_recorded(case: &str) {
+    for ours in recordings(case) {
+        Golden::of(case).check(ours);
+    }
+}
+
+#[test]
+fn a_graceful_deletion_goes_as_recorded() {
+    goes_as_recorded("A");
+}
+
+#[test]
+fn a_pre_stop_sleep_of_3_s_goes_as_recorded() {
+    goes_as_recorded("Bsleep");
+}
+
+#[test]
+fn serving_on_for_3_s_goes_as_recorded() {
+    goes_as_recorded("Bserve");
+}
+
+#[test]
+fn a_hook_of_15_s_is_cut_by_a_grace_period_of_10_s() {
+    goes_as_recorded("E1-prestop15-grace10-exit");
+    for ours in recordings("E1-prestop15-grace10-exit") {
+        // It ends with the container.
+        assert!(ours.last("app hook ticks") < ours.first("app gone") + 0.5, "{ours}");
+        assert_eq!(ours.count("app hook ends"), 0, "{ours}");
+    }
+}
+
+#[test]
+fn a_hook_runs_on_until_the_kill_when_the_app_ignores_sigterm() {
+    goes_as_recorded("E1-prestop15-grace10-ignore");
+    for ours in recordings("E1-prestop15-grace10-ignore") {
+        assert!(ours.last("app hook ticks") > ours.first("app SIGTERM") + 0.5, "{ours}");
+        assert!(ours.last("app hook ticks") < ours.first("app gone") + 0.5, "{ours}");
+    }
+}
+
+#[test]
+fn an_http_hook_of_15_s_is_cut_by_a_grace_period_of_10_s() {
+    goes_as_recorded("E1-prestop15http-grace10-ignore");
+}
+
+#[test]
+fn a_sleep_of_15_s_is_cut_by_a_deletion_with_grace_10() {
+    goes_as_recorded("E1-prestop15sleep-grace20-del10-ignore");
+}
+
+#[test]
+fn an_app_that_ignores_sigterm_is_killed_when_the_grace_period_ends() {
+    goes_as_recorded("E2-ignore-grace5");
+}
+
+#[test]
+fn a_grace_period_of_1_s_still_leaves_2_s() {
+    goes_as_recorded("E3-grace1-ignore");
+}
+
+/// A forced deletion does not order pod and slice. Each is in an order of its own that was
+/// recorded in one of the cases; they differ in what the container does.
+#[track_caller]
+fn goes_as_recorded_when_forced(case: &str, ours: &Recording) {
+    const FORCED: [&str; 3] =
+        ["E3-force-ignore-grace30", "E3-force-hook3-ignore-grace30", "E3-force-http3-exit-grace30"];
+    assert_eq!(Golden::of(case).orders_of("Pod")[0], order_of("Pod", ours), "{ours}");
+    let slices: Vec<_> = FORCED.into_iter().map(Golden::of).collect();
+    let slices: Vec<_> = slices.iter().flat_map(|golden| golden.orders_of("EndpointSlice")).collect();
+    let slice = order_of("EndpointSlice", ours);
+    assert!(slices.iter().any(|recorded| *recorded == slice), "{ours}");
+    Golden::of(case).check_process(ours);
+}
+
+#[test]
+fn a_forced_deletion_removes_the_object_while_the_container_runs_on() {
+    for case in ["E3-force-ignore-grace30", "E3-force-hook3-ignore-grace30", "E3-force-http3-exit-grace30"] {
+        for ours in recordings(case) {
+            goes_as_recorded_when_forced(case, ours);
+            assert!(ours.deleted() < ours.first("app gone") - 0.5, "{ours}");
+        }
+    }
+}
+
+#[test]
+fn a_deletion_can_lengthen_the_grace_period() {
+    goes_as_recorded("E4-grace40-over-spec10-ignore");
+}
+
+#[test]
+fn a_second_deletion_shortens_the_grace_period_of_the_object_only() {
+    goes_as_recorded("E5-grace30-then5-after3-ignore");
+    goes_as_recorded("E5-hook20-grace30-then5-after3-exit");
+    let case = "E5-grace30-then0-after3-ignore";
+    for ours in recordings(case) {
+        for kind in ["Pod", "EndpointSlice"] {
+            assert!(Golden::of(case).orders_of(kind).iter().any(|o| *o == order_of(kind, ours)), "{ours}");
+        }
+        Golden::of(case).check_process(ours);
+        assert!(ours.deleted() < 5.0, "{ours}");
+    }
+}
+
+#[test]
+fn a_second_deletion_does_not_lengthen_the_grace_period() {
+    goes_as_recorded("E5-grace5-then30-after2-ignore");
+    for ours in recordings("E5-grace5-then30-after2-ignore") {
+        let second = &ours.answers[1];
+        assert_eq!((second.status, &second.body["metadata"]["deletionGracePeriodSeconds"]), (200, &json!(5)));
+    }
+}
+
+#[test]
+fn sidecars_end_after_the_main_containers() {
+    goes_as_recorded("E6-sidecar-exit-main-serve2-grace10");
+    goes_as_recorded("E6-sidecar-serve3-main-exit-hook2-grace10");
+    for case in ["E6-sidecar-exit-main-serve2-grace10", "E6-sidecar-serve3-main-exit-hook2-grace10"] {
+        for ours in recordings(case) {
+            assert!(ours.first("app gone") < ours.first("proxy SIGTERM"), "{ours}");
+        }
+    }
+}
+
+#[test]
+fn a_sidecar_gets_2_s_when_the_main_container_uses_up_the_grace_period() {
+    goes_as_recorded("E6-sidecar-exit-main-ignore-grace6");
+    goes_as_recorded("E6-sidecar-ignore-main-ignore-grace6");
+}
+
+#[test]
+fn an_exit_code_is_kept() {
+    goes_as_recorded("E9-exitcode7");
+}
+
+#[test]
+fn a_creation_goes_as_recorded() {
+    for ours in recordings("F") {
+        Golden::of("F").check_order(ours);
+    }
+}
+
+#[test]
+fn a_label_moves_a_pod_out_of_a_service_and_back() {
+    let [removed, added] = ["removed", "added"].map(|step| Golden::of(&format!("Elabel label {step}")));
+    for ours in recordings("Elabel") {
+        let order = order_of("EndpointSlice", ours);
+        assert_eq!(removed.orders_of("EndpointSlice"), [[order[0].as_str()]], "{ours}");
+        assert_eq!(added.orders_of("EndpointSlice"), [[order[1].as_str()]], "{ours}");
+        assert!(ours.first("app SIGTERM") > 4.0, "the pod lives on: {ours}");
+    }
+}
