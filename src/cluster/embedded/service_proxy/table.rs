@@ -230,7 +230,7 @@ mod tests {
             &[service("web", "None"), service("other", "127.64.240.2")],
             &[slice(&[("a", true, true, false)])],
         );
-        let (port, backends) = table.first_key_value().unwrap();
+        let (port, backends) = table.iter().find(|(port, _)| port.protocol == Protocol::Tcp).unwrap();
         assert_eq!((port.address.to_string().as_str(), &*port.service), ("127.64.240.2:80", "shop/other"));
         assert!(backends.is_empty());
     }
