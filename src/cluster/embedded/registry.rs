@@ -28,7 +28,7 @@ use crate::record::Clock;
 
 pub use admission::unknown_fields;
 pub use deletion::{DeleteOptions, Deleted, Preconditions, Propagation};
-pub use event::EventType;
+pub use event::{ContainerSource, EventType};
 pub use patch::{Patch, PatchKind};
 
 /// The objects of one cluster under Kubernetes' rules. Clones share them.

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::cluster::embedded::Config;
 use crate::cluster::embedded::address::AddressBlock;
-use crate::cluster::embedded::api::Identity;
+use crate::cluster::embedded::api::{Identity, Serialised};
 use crate::cluster::embedded::config::ServiceProxy;
 use crate::cluster::embedded::latency::{Latencies, Sampler};
 use crate::cluster::embedded::network::Network;
@@ -56,9 +56,11 @@ impl Fixture {
             config: Arc::new(config),
             sampler: Sampler::seeded(1),
             clock,
+            agents: crate::cluster::embedded::node::Agents::default(),
             identity: Identity::new(&[]).unwrap(),
             tokens: Tokens::default(),
             network: Network::Userspace,
+            serialised: Serialised::default(),
             log_dir: Arc::new(dir.path().to_owned()),
             stop: CancellationToken::new(),
         };
