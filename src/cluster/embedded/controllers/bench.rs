@@ -52,10 +52,12 @@ impl Bench {
         let shared = Shared {
             registry,
             config: Arc::new(config),
+            agents: crate::cluster::embedded::node::Agents::default(),
             sampler: Sampler::seeded(1),
             clock,
             identity: Identity::new(&[]).unwrap(),
             tokens: Tokens::default(),
+            network: crate::cluster::embedded::network::Network::Userspace,
             serialised: Serialised::default(),
             log_dir: Arc::new("/nonexistent".into()),
             stop: CancellationToken::new(),
