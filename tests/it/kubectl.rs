@@ -10,7 +10,6 @@ mod delete;
 mod describe;
 mod get;
 mod logs;
-mod nodes;
 mod rollout;
 
 use std::fmt;

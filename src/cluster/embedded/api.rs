@@ -123,7 +123,8 @@ async fn answer(request: Request<Incoming>, shared: &Shared) -> Answer {
 async fn dispatch(request: Request<Incoming>, shared: &Shared) -> Result<Answer, Status> {
     let user = auth::authenticate(&request, shared).ok_or_else(Status::unauthorized)?;
     let query = Query::of(request.uri());
-    match Route::of(request.uri().path()).ok_or_else(Status::unknown_path)? {
+    let Some(route) = Route::of(request.uri().path()) else { return Ok(respond::unknown_path()) };
+    match route {
         Route::Document(document) => {
             if request.method() != Method::GET {
                 return Err(Status::method_not_allowed());

@@ -98,7 +98,8 @@ fn waiting_gives_up_in_time() {
         "deployment.apps/web condition met\n"
     );
     let error = kubectl.fails("wait deployment/web --for=jsonpath={.status.readyReplicas}=9 --timeout=1s");
-    assert_eq!(error, "error: timed out waiting for the condition on deployments/web\n");
+    assert!(error.ends_with("error: timed out waiting for the condition on deployments/web\n"), "{error}");
     let error = kubectl.fails("wait deployment/web --for=delete --timeout=1s");
-    assert_eq!(error, "error: timed out waiting for the condition on deployments/web\n");
+    // Beside it may stand that a watch was short.
+    assert!(error.ends_with("error: timed out waiting for the condition on deployments/web\n"), "{error}");
 }

@@ -79,7 +79,7 @@ fn a_rollout_that_makes_no_progress_is_reported() {
     let kubectl = Kubectl::in_namespace("rollout");
     let stuck = web(1)
         .replace("replicas: 1", "replicas: 1\n  progressDeadlineSeconds: 1")
-        .replace("command: [sleep, '1000']", "command: [sh, -c, 'exit 1']");
+        .replace("ports:", "readinessProbe: {exec: {command: ['false']}}, ports:");
     kubectl.apply(&stuck);
     let error = kubectl.fails("rollout status deployment web --timeout=60s");
     assert_eq!(error, "error: deployment \"web\" exceeded its progress deadline\n");

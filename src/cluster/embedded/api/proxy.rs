@@ -64,7 +64,12 @@ pub(super) fn of_service(
     let service = shared.registry.get(Resource::Services, namespace, name)?;
     let ports = service["spec"]["ports"].as_array().map_or(&[][..], Vec::as_slice);
     let wanted = match port {
-        Some(port) => ports.iter().find(|known| known["name"] == port || known["port"].to_string() == port),
+        Some(port) => {
+            let number = port.parse().ok();
+            ports
+                .iter()
+                .find(|known| known["name"] == port || number.is_some() && known["port"].as_u64() == number)
+        }
         None if ports.len() == 1 => ports.first(),
         None => None,
     };
