@@ -74,7 +74,7 @@ impl Asker {
             "contexts": [{"name": "own", "context": {"cluster": "own", "user": "own"}}],
             "current-context": "own",
         }))
-        .map_err(|error| kube::Error::SerdeError(error))?;
+        .map_err(kube::Error::SerdeError)?;
         let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         config.proxy_url = None;
         let path = format!("/api/v1/namespaces/{}/pods/{pod}", namespace.trim());
