@@ -18,6 +18,8 @@ pub struct Config {
     pub nodes: u32,
     /// How connections reach pods.
     pub dataplane: DataplaneChoice,
+    /// What becomes of a connection to an address whose pod is gone, with the kernel dataplane.
+    pub gone_address: GoneAddress,
     /// The Service proxy's own settings.
     pub service_proxy: ServiceProxy,
     /// The controllers' own settings.
@@ -36,6 +38,7 @@ impl Default for Config {
         Self {
             nodes: 1,
             dataplane: DataplaneChoice::Auto,
+            gone_address: GoneAddress::default(),
             service_proxy: ServiceProxy::default(),
             controllers: Controllers::default(),
             latencies: Latencies::default(),
@@ -57,9 +60,6 @@ impl Config {
         if !(0.0..=1.0).contains(&self.first_probe_missed) {
             return Err(ConfigError::FirstProbeMissed(self.first_probe_missed));
         }
-        if self.dataplane == DataplaneChoice::Kernel {
-            return Err(ConfigError::KernelDataplane);
-        }
         Ok(())
     }
 }
@@ -73,22 +73,30 @@ pub enum ConfigError {
     /// A share that is none.
     #[error("firstProbeMissed: {0} is outside 0..=1")]
     FirstProbeMissed(f64),
-    /// The kernel dataplane was asked for.
-    #[error("dataplane: kernel is not available in this version; use auto or userspace")]
-    KernelDataplane,
 }
 
 /// Which dataplane to use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum DataplaneChoice {
-    /// The best that is available here: `userspace` in this version.
+    /// `kernel` where it works, else `userspace`.
     #[default]
     Auto,
     /// Network namespaces and nftables rules.
     Kernel,
     /// Loopback addresses and TCP proxies.
     Userspace,
+}
+
+/// What becomes of a connection to an address whose pod is gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GoneAddress {
+    /// Packets vanish, so it stalls, as was measured on a real cluster.
+    #[default]
+    Drop,
+    /// The host is unreachable.
+    Unreachable,
 }
 
 /// Settings of the Service proxy, named as kube-proxy's.
@@ -139,8 +147,6 @@ mod tests {
     fn unknown_keys_and_impossible_values_are_refused() {
         assert!(serde_json::from_str::<Config>(r#"{"node": 1}"#).is_err());
         assert!(serde_json::from_str::<Config>(r#"{"latencies": {"podDeleet": "1s"}}"#).is_err());
-        let kernel: Config = serde_json::from_str(r#"{"dataplane": "kernel"}"#).unwrap();
-        assert_eq!(kernel.validate(), Err(ConfigError::KernelDataplane));
         let share = Config { first_probe_missed: 1.5, ..Config::default() };
         assert_eq!(share.validate(), Err(ConfigError::FirstProbeMissed(1.5)));
         assert_eq!(Config { nodes: 0, ..Config::default() }.validate(), Err(ConfigError::Nodes(0)));

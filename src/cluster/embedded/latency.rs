@@ -172,6 +172,11 @@ latencies! {
     /// container (75 of 90 starts in timings.csv, cases F and the replacements of A and C: all
     /// below 0.5 s). The other 15 are `firstProbeMissed` of the configuration.
     process_start_to_first_probe = "processStartToFirstProbe" [2_900, 13_600, 29_900, 191_700];
+    /// Kubelet: the end of a container, outside a pod's termination, until it is noticed: the
+    /// rest of the current relist period (1 s, `genericPlegRelistPeriod` in `pkg/kubelet/kubelet.go`).
+    process_exit_to_seen = "processExitToSeen" [0, 500_000, 950_000, 1_000_000];
+    /// Node agent: from its end to its next start, when it is restarted (assumed, not measured).
+    node_agent_restart = "nodeAgentRestart" [1_000_000, 1_000_000, 1_000_000, 1_000_000];
     /// Kubelet: a successful probe until Ready is seen (row "first probe → Ready seen").
     probe_to_ready = "probeToReady" [18_200, 45_700, 77_200, 109_500];
     /// EndpointSlice controller: "container Running" until the pod's first entry in the slice.
@@ -204,6 +209,10 @@ latencies! {
     /// Kubelet: deletionTimestamp seen until the pod's status shows its new generation as observed
     /// (from the recorded events of the cases A, A0, B and C).
     deletion_to_observed_generation = "deletionToObservedGeneration" [30_300, 81_200, 159_700, 281_200];
+    /// Runtime: all processes gone until the pod's sandbox, and with it its address, is gone (kernel
+    /// dataplane). Between the last refused and the first stalled connection of each termination
+    /// of case C in timings.csv, whose middle is taken (22 of 30 terminations have both).
+    process_gone_to_address_gone = "processGoneToAddressGone" [100_500, 147_500, 186_500, 201_000];
     /// Kubelet: all processes gone until the terminal status is seen.
     process_gone_to_status = "processGoneToStatus" [159_000, 221_500, 288_600, 396_600];
     /// Kubelet: the terminal status until its DELETE with grace 0 (its relist of 1 s).

@@ -28,7 +28,7 @@ use crate::record::Clock;
 
 pub use admission::unknown_fields;
 pub use deletion::{DeleteOptions, Deleted, Preconditions, Propagation};
-pub use event::EventType;
+pub use event::{ContainerSource, EventType};
 pub use patch::{Patch, PatchKind};
 
 /// The objects of one cluster under Kubernetes' rules. Clones share them.
@@ -114,9 +114,24 @@ impl Registry {
         self.inner.addresses.node(index)
     }
 
-    /// An address for a new pod (see [`AddressBlock::next_pod`]).
-    pub fn next_pod_address(&self) -> Ipv4Addr {
-        self.inner.addresses.next_pod()
+    /// The control plane's address, as pods see it.
+    pub fn control_plane_address(&self) -> Ipv4Addr {
+        self.inner.addresses.control_plane()
+    }
+
+    /// The address of the Service `kubernetes`.
+    pub fn kubernetes_service_address(&self) -> Option<Ipv4Addr> {
+        self.inner.addresses.services().next()
+    }
+
+    /// An address for a new pod of a node (see [`AddressBlock::next_pod`]).
+    pub fn next_pod_address(&self, node_index: u8) -> Option<Ipv4Addr> {
+        self.inner.addresses.next_pod(node_index)
+    }
+
+    /// Takes a pod's address back.
+    pub fn release_pod_address(&self, ip: Ipv4Addr) {
+        self.inner.addresses.release_pod(ip);
     }
 
     /// One object. The namespace of cluster-wide resources is empty.

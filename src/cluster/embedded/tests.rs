@@ -32,7 +32,8 @@ async fn start() -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
         log_dir: dir.path().to_owned(),
-        listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        listener: std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(),
+        entered: None,
         own_binary: "/nonexistent".into(),
     };
     let config = Config { latencies: Latencies::ZERO, first_probe_missed: 0.0, ..Config::default() };
@@ -302,8 +303,8 @@ async fn a_deployment_behind_a_service_rolls_scales_and_leaves_nothing() {
     within("everything is collected", async {
         let list = ListParams::default();
         while !pods.list(&list).await.unwrap().items.is_empty()
-            || !slices.list(&list).await.unwrap().items.is_empty()
-            || !legacy.list(&list).await.unwrap().items.is_empty()
+            || !slices.list(&list).await.unwrap().iter().all(|slice| slice.name_any() == "kubernetes")
+            || !legacy.list(&list).await.unwrap().iter().all(|object| object.name_any() == "kubernetes")
         {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
