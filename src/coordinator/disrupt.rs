@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_pod_that_is_ready_and_not_on_its_way_out_is_chosen() {
+    fn pods_that_are_ready_and_stay_are_chosen_the_oldest_first() {
         let pods = vec![
             pod("young", "2026-01-01T00:00:09Z", "True", None),
             pod("going", "2026-01-01T00:00:01Z", "True", Some("2026-01-01T00:00:31Z")),
@@ -214,6 +214,6 @@ mod tests {
             pod("old-a", "2026-01-01T00:00:03Z", "True", None),
         ];
         let names: Vec<_> = oldest_ready_first(pods).iter().map(ResourceExt::name_any).collect();
-        assert_eq!(names, ["old-a", "old-b"]);
+        assert_eq!(names, ["old-a", "old-b", "young"]);
     }
 }
