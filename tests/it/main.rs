@@ -8,6 +8,7 @@ mod cluster;
 mod harness;
 mod interruption;
 mod main_job;
+mod pods;
 mod runs;
 mod termination;
 mod tidy;
