@@ -8,6 +8,7 @@
 pub mod address;
 pub mod api;
 mod bootstrap;
+mod conditions;
 pub mod config;
 pub mod controllers;
 pub mod descendants;

@@ -7,7 +7,6 @@
 
 mod claim;
 mod client_rate;
-mod conditions;
 mod deployment;
 mod endpoint_slice;
 mod endpoints;
@@ -28,6 +27,7 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use super::Shared;
+use super::conditions;
 use super::registry::{Registry, Watch, WatchEvent, WatchFrom};
 use super::resource::Resource;
 use super::selector::Selection;
