@@ -114,12 +114,25 @@ pub struct Controllers {
     pub kube_api_qps: u32,
     /// Calls that one controller may make at once.
     pub kube_api_burst: u32,
+    /// Job: the pause after a pod has failed, doubling with each failure in a row.
+    #[serde(with = "duration")]
+    pub job_pod_failure_back_off: Duration,
+    /// Job: the longest such pause.
+    #[serde(with = "duration")]
+    pub job_pod_failure_back_off_max: Duration,
 }
 
 impl Default for Controllers {
     fn default() -> Self {
-        // cmd/kube-controller-manager: `RecommendedDefaultGenericControllerManagerConfiguration`.
-        Self { kube_api_qps: 20, kube_api_burst: 30 }
+        Self {
+            // `RecommendedDefaultGenericControllerManagerConfiguration` in
+            // staging/src/k8s.io/controller-manager/config/v1alpha1/defaults.go.
+            kube_api_qps: 20,
+            kube_api_burst: 30,
+            // `DefaultJobPodFailureBackOff`, `MaxJobPodFailureBackOff` in pkg/controller/job.
+            job_pod_failure_back_off: Duration::from_secs(10),
+            job_pod_failure_back_off_max: Duration::from_secs(600),
+        }
     }
 }
 

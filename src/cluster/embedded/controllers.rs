@@ -8,10 +8,12 @@
 mod claim;
 mod client_rate;
 mod deployment;
+mod disruption;
 mod endpoint_slice;
 mod endpoints;
 mod events;
 mod garbage;
+mod job;
 mod namespace;
 mod node_lifecycle;
 mod pod_garbage;
@@ -28,6 +30,7 @@ use tokio::task::JoinSet;
 
 use super::Shared;
 use super::conditions;
+use super::conditions::of as condition;
 use super::registry::{Registry, Watch, WatchEvent, WatchFrom};
 use super::resource::Resource;
 use super::selector::Selection;
@@ -39,6 +42,8 @@ pub async fn run(shared: Shared) {
     tasks.spawn(deployment::run(shared.clone()));
     tasks.spawn(replica_set::run(shared.clone()));
     tasks.spawn(scheduler::run(shared.clone()));
+    tasks.spawn(disruption::run(shared.clone()));
+    tasks.spawn(job::run(shared.clone()));
     tasks.spawn(node_lifecycle::run(shared.clone()));
     tasks.spawn(taint_eviction::run(shared.clone()));
     tasks.spawn(pod_garbage::run(shared.clone()));
@@ -134,12 +139,6 @@ fn is_terminal(pod: &Value) -> bool {
 /// Whether a pod counts: it has not ended, and is not about to.
 fn is_active(pod: &Value) -> bool {
     !is_being_deleted(pod) && !is_terminal(pod)
-}
-
-/// One of an object's `status.conditions`, or null.
-fn condition<'a>(object: &'a Value, condition_type: &str) -> &'a Value {
-    let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
-    conditions.find(|condition| condition["type"] == condition_type).unwrap_or(&Value::Null)
 }
 
 fn is_ready(pod: &Value) -> bool {

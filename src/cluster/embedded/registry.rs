@@ -9,6 +9,7 @@ mod admission;
 mod defaults;
 mod deletion;
 mod event;
+mod eviction;
 mod patch;
 mod service;
 
@@ -29,6 +30,7 @@ use crate::record::Clock;
 pub use admission::unknown_fields;
 pub use deletion::{DeleteOptions, Deleted, Preconditions, Propagation};
 pub use event::EventType;
+pub use eviction::{Approval, Eviction, covers, set_allowed_condition, still_processed};
 pub use patch::{Patch, PatchKind};
 
 /// The objects of one cluster under Kubernetes' rules. Clones share them.

@@ -159,9 +159,9 @@ async fn write_slices(
             spare.push(slice);
         }
     }
-    for (ports_text, (ports, endpoints)) in groups {
+    for (ports, endpoints) in groups.values() {
         let of_group: Vec<_> =
-            slices.iter().filter(|slice| slice["ports"].to_string() == *ports_text).collect();
+            slices.iter().filter(|slice| slice["ports"] == *ports).collect();
         let existing: Vec<_> = of_group
             .iter()
             .map(|slice| slice["endpoints"].as_array().map_or(&[][..], Vec::as_slice))
