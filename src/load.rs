@@ -17,6 +17,7 @@ mod exchange;
 mod first_answer;
 mod pacer;
 mod plan;
+mod ports;
 pub mod process;
 mod recorder;
 mod request;
@@ -45,6 +46,8 @@ use crate::record::{Clock, RequestRow, RunDir, RunDirError, Stamp};
 use exchange::{Context, Endpoint};
 use plan::PlannedTarget;
 pub use plan::{Connections, Plan, PlanError, Settings, Target};
+use ports::SourcePorts;
+pub use ports::{NotARange, PortRange};
 use recorder::{LogFile, Recorder};
 use request::{Persistence, Template};
 pub use tally::{Counts, Tally};
@@ -77,6 +80,9 @@ pub enum LoadError {
         /// What the last attempt met.
         why: String,
     },
+    /// The load does not fit this machine.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     /// The operating system refused a thread, a runtime or a timer.
     #[error("failed to run a load worker")]
     Worker(#[source] io::Error),
@@ -184,19 +190,45 @@ pub struct Running {
 pub struct Prepared {
     plan: Plan,
     addresses: Vec<SocketAddr>,
+    /// The source ports of all workers; `None` where the kernel chooses.
+    ports: Option<Vec<u16>>,
 }
 
 impl Prepared {
-    /// Resolves the targets' names.
+    /// Resolves the targets' names, and finds out which source ports there are.
     ///
     /// # Errors
-    /// When a name does not resolve.
+    /// When a name does not resolve, or there are too few ports.
     pub async fn new(plan: Plan) -> Result<Self, LoadError> {
         let mut addresses = Vec::with_capacity(plan.targets.len());
         for target in &plan.targets {
             addresses.push(resolve(target).await?);
         }
-        Ok(Self { plan, addresses })
+        let (ports, workers) = (ports::usable(plan.settings.source_ports), plan.settings.workers);
+        match ports.as_ref().map(Vec::len) {
+            Some(ports) if ports < workers => Err(PlanError::TooFewPorts { ports, workers }.into()),
+            _ => Ok(Self { plan, addresses, ports }),
+        }
+    }
+
+    /// What whoever wants this load should know before it starts.
+    pub fn warnings(&self) -> Vec<String> {
+        let Some(ports) = &self.ports else { return Vec::new() };
+        let settings = &self.plan.settings;
+        let ports = ports.len() * settings.source_addresses.len().max(1);
+        let length = settings.warmup + settings.duration;
+        let again = ports::used_again_after(self.plan.fresh_per_s(), length, ports);
+        let warning = |again: Duration| {
+            format!(
+                "source ports are used again after {:.0} s: there are {ports}. For {:.0} s after a connection \
+                 attempt that nobody answered, another one from its port may be led to the same dead pod \
+                 (stale_flow). A lower rate, more ports (net.ipv4.ip_local_port_range) or more source \
+                 addresses avoid that",
+                again.as_secs_f64(),
+                ports::ENTRY_LIFE.as_secs_f64(),
+            )
+        };
+        again.map(warning).into_iter().collect()
     }
 
     /// The names of the load's sources: one per worker.
@@ -220,7 +252,7 @@ impl Prepared {
     /// # Errors
     /// When the files cannot be created, or no thread can be started.
     pub fn start_at(self, zero: Stamp, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running, LoadError> {
-        let Self { plan, addresses } = self;
+        let Self { plan, addresses, ports } = self;
         let sources = plan.sources();
         let mut tables = Vec::new();
         let mut log = None;
@@ -237,7 +269,17 @@ impl Prepared {
         for (worker, source) in sources.iter().enumerate() {
             tasks.push(Task {
                 worker,
-                context: Arc::new(context(&plan, clock, source, &addresses, &control.abort)),
+                context: Arc::new(Context {
+                    ports: ports.as_ref().map(|ports| {
+                        let own = &plan.settings.source_addresses;
+                        SourcePorts::share(ports, own, worker, sources.len())
+                    }),
+                    plan: plan.clone(),
+                    clock,
+                    source: source.as_str().into(),
+                    endpoints: endpoints(&plan, source, &addresses),
+                    abort: control.abort.clone(),
+                }),
                 share: plan.schedule.share(worker, sources.len()),
                 zero,
                 max_connections: share_of(plan.max_connections, worker, sources.len()),
@@ -383,13 +425,8 @@ async fn resolve(target: &PlannedTarget) -> Result<SocketAddr, LoadError> {
     addresses.next().ok_or_else(|| failed(io::Error::other("it has no address")))
 }
 
-fn context(
-    plan: &Plan,
-    clock: Clock,
-    source: &str,
-    addresses: &[SocketAddr],
-    abort: &CancellationToken,
-) -> Context {
+/// The plan's targets, as they are at hand for one source.
+fn endpoints(plan: &Plan, source: &str, addresses: &[SocketAddr]) -> Vec<Endpoint> {
     let endpoint = |(target, address): (&PlannedTarget, &SocketAddr)| Endpoint {
         name: target.name.clone(),
         address: *address,
@@ -397,13 +434,7 @@ fn context(
         closing: Template::new(plan, target, source, Persistence::Close),
         keeping: Template::new(plan, target, source, Persistence::Keep),
     };
-    Context {
-        plan: plan.clone(),
-        clock,
-        source: source.into(),
-        endpoints: plan.targets.iter().zip(addresses).map(endpoint).collect(),
-        abort: abort.clone(),
-    }
+    plan.targets.iter().zip(addresses).map(endpoint).collect()
 }
 
 /// Worker `worker`'s part of `total`, divided as evenly as whole numbers can be.

@@ -100,6 +100,9 @@ pub struct Load {
     pub headers: Vec<(String, String)>,
     /// Statuses that count as success.
     pub success: Vec<(u16, u16)>,
+    /// The ports that connections come from, both ends included; `None` for the system's
+    /// ephemeral ports.
+    pub source_ports: Option<(u16, u16)>,
 }
 
 /// How connections are used.
@@ -261,6 +264,18 @@ spec:
             wrong.unwrap_err().to_string(),
             "--set: spec.load.rate: is -1, must be above 0 and at most 1000000 requests/s"
         );
+    }
+
+    #[test]
+    fn source_ports_are_a_range() {
+        let set = |range: &str| {
+            let overrides = [format!("load.sourcePorts={range}")];
+            let loaded = parse::<Value>(MINIMAL, "x.yaml", Path::new("."), &overrides);
+            loaded.map(|l| l.scenario.load.source_ports).map_err(|e| e.to_string())
+        };
+        assert_eq!(set("40000-40100"), Ok(Some((40_000, 40_100))));
+        let why = "--set: spec.load.sourcePorts: takes a range of ports such as 32768-60999";
+        assert_eq!(set("2-1").unwrap_err(), why);
     }
 
     #[test]

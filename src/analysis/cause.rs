@@ -19,7 +19,7 @@ pub(super) struct Facts {
     pub served: Option<(ServedEnd, Option<u16>)>,
     /// No endpoint was usable when it began.
     pub no_endpoint: bool,
-    /// Its source port repeats that of an earlier connect that timed out: the old entry led it.
+    /// Its source port repeats that of an earlier connect that nobody answered: the old entry led it.
     pub stale: bool,
     /// Its pod, or the only pod that fits, had not served yet.
     pub starting: bool,

@@ -87,22 +87,28 @@ fn rate_at(t0: Stamp, before: &[Stamp]) -> f64 {
     rate(before).min(rate(&before[before.len().saturating_sub(RECENT)..]))
 }
 
-/// Which connects a connection-tracking entry led astray: those that repeat the source port
-/// of an earlier one to the same address that timed out, while its entry still stands.
+/// Which connects a connection-tracking entry led astray: those that failed from the source
+/// port of an earlier one to the same address that nobody had answered, while its entry stands.
 fn stale_flows(requests: &[Request]) -> Vec<bool> {
-    let mut timed_out: HashMap<(&str, u16, &str), Stamp> = HashMap::new();
+    let mut unanswered: HashMap<(&str, u16, &str), Stamp> = HashMap::new();
     let mut stale = vec![false; requests.len()];
-    let mut order: Vec<usize> = (0..requests.len()).collect();
+    let mut order: Vec<usize> = (0..requests.len()).filter(|&i| requests[i].is_new_connection()).collect();
     order.sort_by_key(|&i| requests[i].begun());
     for i in order {
         let row = &requests[i].row;
-        let (Outcome::ConnectTimeout, Some(port), Some(to)) =
-            (row.outcome, row.local_port, row.remote_addr.as_deref())
-        else {
-            continue;
-        };
-        if let Some(before) = timed_out.insert((&row.source, port, to), row.end) {
-            stale[i] = requests[i].begun().ns_since(before) <= STALE_FOR_NS;
+        let (Some(port), Some(to)) = (row.local_port, row.remote_addr.as_deref()) else { continue };
+        let before = unanswered.remove(&(&*row.source, port, to));
+        let entry_stands =
+            || before.is_some_and(|before| requests[i].begun().ns_since(before) <= STALE_FOR_NS);
+        match row.outcome {
+            // The SYN, or its repetition, renews the entry. An unreachable host answers no SYN either.
+            Outcome::ConnectTimeout | Outcome::ConnectUnreachable => {
+                stale[i] = entry_stands();
+                unanswered.insert((&row.source, port, to), row.end);
+            }
+            // A refusal ends the entry, and so does a connection that came about.
+            Outcome::ConnectRefused => stale[i] = entry_stands(),
+            _ => {}
         }
     }
     stale

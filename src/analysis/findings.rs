@@ -132,8 +132,13 @@ fn explain(cause: Cause, covering_s: u64) -> (&'static str, String) {
             "answer with Connection: close while draining; a client idle timeout below the server's".into(),
         ),
         Cause::StaleFlow => (
-            "a connection that reuses the source port of one that timed out follows its entry for up to 120 s",
-            format!("fewer short connections; {sleep}"),
+            "a connection from the source port of one that nobody answered follows its connection-tracking \
+             entry, for up to 120 s, to a pod that is gone, though the rules lead elsewhere by then",
+            format!(
+                "clients that keep their connections, and {sleep}; to keep it out of a measurement, more \
+                 source ports (net.ipv4.ip_local_port_range, load.sourcePorts) or a lower rate, so that \
+                 120 s use none twice"
+            ),
         ),
         Cause::NoReadyEndpoint => (
             "all pods of the Service were away or not ready at once",

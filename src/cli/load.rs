@@ -2,6 +2,7 @@
 
 mod output;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use super::exit::Exit;
 use super::progress::Progress;
 use super::report::{Format, print};
 use super::signals::Interrupts;
-use crate::load::{Connections, Plan, Prepared, Settings, Summary};
+use crate::load::{Connections, Plan, PortRange, Prepared, Settings, Summary};
 use crate::record::run_dir::EventLog;
 use crate::record::run_info::{Balances, ClusterInfo, FORMAT_VERSION, LoadPlan, Target, Tool};
 use crate::record::{Clock, Event, EventKind, Expect, RunDir, RunInfo, Stamp};
@@ -56,6 +57,12 @@ pub(super) struct LoadArgs {
     /// The request's body
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     body: String,
+    /// The ports that connections come from, used in turn [default: the system's ephemeral ports]
+    #[arg(long, value_name = "FIRST-LAST")]
+    source_ports: Option<PortRange>,
+    /// An address that connections come from; may be given as often as there are workers
+    #[arg(long = "source-address", value_name = "ADDRESS")]
+    source_addresses: Vec<IpAddr>,
     /// Worker threads
     #[arg(long, default_value_t = 1, value_name = "N")]
     workers: usize,
@@ -94,6 +101,8 @@ impl LoadArgs {
             headers: self.headers.clone(),
             body: self.body.clone().into_bytes(),
             workers: self.workers,
+            source_ports: self.source_ports,
+            source_addresses: self.source_addresses.clone(),
             ..Settings::new(&self.url)
         }
     }
@@ -110,7 +119,14 @@ impl LoadArgs {
         let Some(prepared) = interrupts.stop.run_until_cancelled(Prepared::new(plan)).await else {
             return Ok(Exit::Interrupted.into());
         };
-        let mut running = prepared?.start(clock, run.as_ref().map(|run| &run.dir))?;
+        let prepared = prepared?;
+        for message in prepared.warnings() {
+            progress.warn(&message);
+            if let Some(run) = &mut run {
+                run.event(clock.now(), EventKind::Warning { message })?;
+            }
+        }
+        let mut running = prepared.start(clock, run.as_ref().map(|run| &run.dir))?;
         if let Some(run) = &mut run {
             run.started(running.started())?;
         }

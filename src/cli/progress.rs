@@ -80,6 +80,15 @@ impl Progress {
         }
     }
 
+    /// Something that is to be known beside the progress, also when that is not shown.
+    pub(super) fn warn(&self, message: &str) {
+        let line = format!("warning: {message}");
+        match self {
+            Self::Bar(bar) => bar.println(format!("rolldrop: {line}")),
+            Self::Lines | Self::Quiet => eprintln!("rolldrop: {line}"),
+        }
+    }
+
     fn say(&self, message: &str) {
         match self {
             Self::Bar(bar) => bar.println(message),

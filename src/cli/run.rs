@@ -194,9 +194,14 @@ impl Run<'_> {
         // The load comes from where the cluster's Services can be reached, which need not be here.
         let mut command = cluster.command(&std::env::current_exe().context("failed to find this program")?);
         command.args(["load-worker", "--out"]).arg(self.run_dir.path());
-        let note = |source: Option<&str>, at, kind| match source {
-            Some(source) => session.record_of(source, at, kind),
-            None => session.record_at(at, kind),
+        let note = |source: Option<&str>, at, kind| {
+            if let EventKind::Warning { message } = &kind {
+                self.progress.warn(message);
+            }
+            match source {
+                Some(source) => session.record_of(source, at, kind),
+                None => session.record_at(at, kind),
+            }
         };
         let mut worker = Process::spawn(command, self.clock, note)?;
         let measured = self.measure_under_load(scenario, session, ready, settings, &mut worker).await;
@@ -308,6 +313,7 @@ fn load_settings(scenario: &Scenario, target: load::Target) -> load::Settings {
         method: load.method.clone(),
         headers: load.headers.clone(),
         success: load.success.clone(),
+        source_ports: load.source_ports.map(|(first, last)| load::PortRange { first, last }),
         targets: vec![target],
         ..load::Settings::new("")
     }

@@ -53,10 +53,14 @@ pub struct Shared {
     pub sampler: Sampler,
     /// The process's clock.
     pub clock: Clock,
+    /// Reaches the node agents.
+    pub agents: node::Agents,
     /// The API server's certificate.
     pub identity: api::Identity,
     /// Who may use the API.
     pub tokens: Tokens,
+    /// What watchers of the API were sent last.
+    pub serialised: api::Serialised,
     /// Where logs of pods and of Service proxies go.
     pub log_dir: Arc<PathBuf>,
     /// Cancelled when the cluster is to end.
@@ -153,8 +157,10 @@ impl Embedded {
             config: Arc::new(config),
             sampler,
             clock,
+            agents: node::Agents::default(),
             identity: identity.clone(),
             tokens,
+            serialised: api::Serialised::default(),
             log_dir: Arc::new(options.log_dir),
             stop: stop.clone(),
         };

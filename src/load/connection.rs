@@ -5,12 +5,14 @@
 //! row. Which outcome they make is `exchange`'s business.
 
 use std::io;
-use std::net::{SocketAddr, TcpStream as StdTcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream as StdTcpStream};
 
 use nix::errno::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+
+use super::ports::SourcePorts;
 
 /// Bytes that are asked for in one read.
 const READ_SIZE: usize = 8 * 1024;
@@ -50,19 +52,39 @@ pub(super) struct Dialing {
 pub(super) enum CannotDial {
     /// No socket could be opened, such as when the limit of open files is reached.
     Socket(io::Error),
-    /// Every local port towards the target is in use.
+    /// No local port is free: this one, or none at all where the kernel chose.
     LocalPort(io::Error),
 }
 
-/// Begins to connect to `remote`. The kernel chooses the local port.
+/// How many source ports in a row are tried before the request is given up: a long look at
+/// busy ports would make the requests after it late.
+const MAX_TRIES: usize = 1000;
+
+/// Begins to connect to `remote`, from the next of `ports` that is free, or without any from
+/// one that the kernel chooses.
 ///
 /// # Errors
 /// When this machine cannot begin.
-pub(super) fn dial(remote: SocketAddr) -> Result<Dialing, CannotDial> {
-    let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))
-        .map_err(CannotDial::Socket)?;
-    socket.set_nonblocking(true).map_err(CannotDial::Socket)?;
-    socket.set_tcp_nodelay(true).map_err(CannotDial::Socket)?;
+pub(super) fn dial(remote: SocketAddr, ports: Option<&SourcePorts>) -> Result<Dialing, CannotDial> {
+    let Some(ports) = ports else { return dial_from(remote, None) };
+    let address = ports.address.unwrap_or_else(|| unspecified(remote));
+    let mut tries = ports.len().min(MAX_TRIES);
+    loop {
+        match dial_from(remote, Some(SocketAddr::new(address, ports.next()))) {
+            // In use, or not yet free again: the next one.
+            Err(CannotDial::LocalPort(_)) if tries > 1 => tries -= 1,
+            dialed => return dialed,
+        }
+    }
+}
+
+fn dial_from(remote: SocketAddr, local: Option<SocketAddr>) -> Result<Dialing, CannotDial> {
+    let socket = open_socket(remote).map_err(CannotDial::Socket)?;
+    if let Some(local) = local {
+        // A port that waits out its last connection may serve another one, to another address.
+        socket.set_reuse_address(true).map_err(CannotDial::Socket)?;
+        socket.bind(&local.into()).map_err(CannotDial::LocalPort)?;
+    }
     let failed = match socket.connect(&remote.into()) {
         Ok(()) => None,
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => None,
@@ -70,10 +92,32 @@ pub(super) fn dial(remote: SocketAddr) -> Result<Dialing, CannotDial> {
         Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable => return Err(CannotDial::LocalPort(e)),
         Err(e) => Some(e),
     };
-    let local = socket.local_addr().ok().and_then(|address| address.as_socket());
+    let local = local.or_else(|| socket.local_addr().ok()?.as_socket());
     let local_port = local.map(|address| address.port()).filter(|port| *port != 0);
     let stream = TcpStream::from_std(StdTcpStream::from(socket)).map_err(CannotDial::Socket)?;
     Ok(Dialing { stream, local_port, failed })
+}
+
+/// A socket that does not block and delays nothing.
+fn open_socket(remote: SocketAddr) -> io::Result<Socket> {
+    // Where the kernel takes the flag with the call, that saves two.
+    #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+    let socket = Socket::new(Domain::for_address(remote), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
+    let socket = {
+        let socket = Socket::new(Domain::for_address(remote), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_nonblocking(true)?;
+        socket
+    };
+    socket.set_tcp_nodelay(true)?;
+    Ok(socket)
+}
+
+fn unspecified(remote: SocketAddr) -> IpAddr {
+    match remote {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
 }
 
 impl Dialing {
@@ -150,7 +194,7 @@ mod tests {
     #[tokio::test]
     async fn an_idle_connection_shows_a_close_that_has_arrived() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let dialing = dial(listener.local_addr().unwrap()).unwrap();
+        let dialing = dial(listener.local_addr().unwrap(), None).unwrap();
         let port = dialing.local_port;
         let connection = dialing.connected(7).await.unwrap();
         let (server, peer) = listener.accept().await.unwrap();
@@ -163,5 +207,29 @@ mod tests {
             assert!(Instant::now() < deadline);
             tokio::task::yield_now().await;
         }
+    }
+
+    #[tokio::test]
+    async fn source_ports_are_walked_and_one_in_use_is_passed_over() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let remote = listener.local_addr().unwrap();
+        // Ports of which nobody else knows; a listener in their midst holds one of them.
+        let free: Vec<u16> = (0..4)
+            .map(|_| std::net::TcpListener::bind("0.0.0.0:0").unwrap())
+            .collect::<Vec<_>>()
+            .iter()
+            .map(|l| l.local_addr().unwrap().port())
+            .collect();
+        let held = std::net::TcpListener::bind(("0.0.0.0", free[1])).unwrap();
+        let ports = SourcePorts::share(&free, &[], 0, 1);
+        let mut used: Vec<u16> =
+            (0..3).map(|_| dial(remote, Some(&ports)).unwrap().local_port.unwrap()).collect();
+        used.sort_unstable();
+        let mut expected = vec![free[0], free[2], free[3]];
+        expected.sort_unstable();
+        assert_eq!(used, expected);
+        let busy = SourcePorts::share(&free[1..2], &[], 0, 1);
+        assert!(matches!(dial(remote, Some(&busy)), Err(CannotDial::LocalPort(_))));
+        drop(held);
     }
 }

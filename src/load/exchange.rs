@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::{self, CannotDial, Connection};
 use super::plan::Plan;
+use super::ports::SourcePorts;
 use super::request::{Persistence, Template};
 use super::response::{self, Head};
 use crate::http1::Body;
@@ -28,6 +29,8 @@ pub(super) struct Context {
     pub(super) clock: Clock,
     /// The worker's source name.
     pub(super) source: Arc<str>,
+    /// The ports that fresh connections come from; none where the kernel chooses.
+    pub(super) ports: Option<SourcePorts>,
     /// Where requests go, in the plan's order.
     pub(super) endpoints: Vec<Endpoint>,
     /// Ends every exchange at once.
@@ -184,7 +187,7 @@ async fn connect(
     row: &mut RequestRow,
 ) -> Result<Connection, Failure> {
     let start = context.clock.now();
-    let dialing = connection::dial(endpoint.address).map_err(|e| {
+    let dialing = connection::dial(endpoint.address, context.ports.as_ref()).map_err(|e| {
         let (reason, e) = match e {
             CannotDial::Socket(e) => (NotSent::NoSocket, e),
             CannotDial::LocalPort(e) => (NotSent::NoLocalPort, e),

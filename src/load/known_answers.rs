@@ -245,7 +245,14 @@ fn what_the_worker_comes_to_too_late_is_not_sent() {
     let address = "127.0.0.1:1".parse().unwrap();
     let done = Task {
         worker: 0,
-        context: Arc::new(context(&plan, clock, "load-0", &[address], &abort)),
+        context: Arc::new(Context {
+            endpoints: endpoints(&plan, "load-0", &[address]),
+            plan: plan.clone(),
+            clock,
+            source: "load-0".into(),
+            ports: None,
+            abort,
+        }),
         share: plan.schedule.share(0, 1),
         zero: clock.now() - Duration::from_secs(60),
         max_connections: 1,
@@ -315,4 +322,27 @@ async fn rows_that_cannot_be_written_are_an_error() {
     let mut running = prepared.start(Clock::start(), Some(&run_dir)).unwrap();
     std::fs::remove_dir(dir.path().join("requests")).unwrap();
     assert!(matches!(running.join().await, Err(LoadError::Part(_))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_come_from_the_source_ports_in_turn() {
+    let server = Server::start(&[Script::Ok]).await;
+    let range = PortRange { first: 20_000, last: 20_499 };
+    let (_, rows) = run(Settings {
+        rate: 400.0,
+        duration: Duration::from_secs(1),
+        response_timeout: Duration::from_secs(60),
+        workers: 2,
+        source_ports: Some(range),
+        source_addresses: vec![Ipv4Addr::new(127, 0, 0, 7).into()],
+        ..Settings::new(format!("http://{}/", server.address))
+    })
+    .await;
+    assert_agree(&rows, &server.log);
+    let mut ports: Vec<u16> = rows.iter().filter_map(|row| row.local_port).collect();
+    assert!(ports.iter().all(|port| (range.first..=range.last).contains(port)));
+    ports.sort_unstable();
+    assert!(ports.windows(2).all(|pair| pair[0] != pair[1]), "one was taken twice: {ports:?}");
+    let log = server.log.lock().unwrap();
+    assert!(log.values().all(|truth| truth.peer.ip() == Ipv4Addr::new(127, 0, 0, 7)));
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use http::{HeaderName, HeaderValue, Method};
 use serde::{Deserialize, Serialize};
 use url::Url;
 
+use super::ports::PortRange;
 use super::schedule::Schedule;
 use crate::record::row::ID_HEADER;
 use crate::record::run_info::{LoadPlan, Role, Source};
@@ -127,6 +129,11 @@ pub struct Settings {
     pub success: Vec<(u16, u16)>,
     /// Worker threads.
     pub workers: usize,
+    /// The ports that connections come from; `None` for the system's ephemeral ports.
+    pub source_ports: Option<PortRange>,
+    /// The addresses that connections come from, which the workers take in turn; none to let
+    /// the system choose.
+    pub source_addresses: Vec<IpAddr>,
 }
 
 impl Settings {
@@ -148,6 +155,8 @@ impl Settings {
             body: Vec::new(),
             success: vec![(200, 399)],
             workers: 1,
+            source_ports: None,
+            source_addresses: Vec::new(),
         }
     }
 }
@@ -201,6 +210,22 @@ pub enum PlanError {
     /// The number of workers is out of range.
     #[error("{0} workers are not from 1 to {MAX_WORKERS}")]
     Workers(usize),
+    /// There are more source addresses than workers to use them.
+    #[error("{addresses} source addresses need as many workers, not {workers}: each has one of its own")]
+    TooFewWorkers {
+        /// The number of addresses.
+        addresses: usize,
+        /// The number of workers.
+        workers: usize,
+    },
+    /// A worker has no source port.
+    #[error("{ports} source ports are too few for {workers} workers: each needs one")]
+    TooFewPorts {
+        /// The number of ports.
+        ports: usize,
+        /// The number of workers.
+        workers: usize,
+    },
     /// The method cannot be sent.
     #[error("method {0:?} cannot be sent")]
     Method(String),
@@ -263,6 +288,10 @@ impl Plan {
         if !(1..=MAX_WORKERS).contains(&settings.workers) {
             return Err(PlanError::Workers(settings.workers));
         }
+        let (addresses, workers) = (settings.source_addresses.len(), settings.workers);
+        if addresses > workers {
+            return Err(PlanError::TooFewWorkers { addresses, workers });
+        }
         if let Some(&(from, to)) =
             settings.success.iter().find(|(from, to)| !(100 <= *from && from <= to && *to <= 599))
         {
@@ -289,6 +318,15 @@ impl Plan {
         self.schedule.warmup() + self.schedule.main()
     }
 
+    /// Fresh connections a second, as far as they are planned.
+    pub(super) fn fresh_per_s(&self) -> f64 {
+        match self.settings.connections {
+            Connections::Fresh => self.settings.rate,
+            Connections::Keepalive => 0.0,
+            Connections::Mixed(share) => self.settings.rate * share,
+        }
+    }
+
     /// The names of the load's sources: one per worker.
     pub fn sources(&self) -> Vec<String> {
         (0..self.settings.workers).map(source_name).collect()
@@ -303,6 +341,9 @@ impl Plan {
             ("max_connections".to_owned(), self.max_connections.into()),
             ("workers".to_owned(), settings.workers.into()),
         ]);
+        if let Some(ports) = settings.source_ports {
+            other.insert("source_ports".to_owned(), ports.to_string().into());
+        }
         if let Connections::Mixed(share) = settings.connections {
             other.insert("fresh_share".to_owned(), share.into());
         }
@@ -424,6 +465,9 @@ mod tests {
         assert!(refused(|s| s.rate = 0.01).contains("make no request at all"));
         assert!(refused(|s| s.workers = 0).contains("0 workers"));
         assert!(refused(|s| s.max_connections = Some(0)).contains("0 connections are too few"));
+        assert!(
+            refused(|s| s.source_addresses = vec![[127, 0, 0, 1].into(); 2]).contains("2 source addresses")
+        );
         assert!(refused(|s| s.method = "GE T".into()).contains("\"GE T\""));
         assert!(refused(|s| s.headers.push(("a b".into(), "c".into()))).contains("its name"));
         assert!(refused(|s| s.headers.push(("a".into(), "b\nc".into()))).contains("its value"));

@@ -220,7 +220,12 @@ impl<N: Note> Process<N> {
         let report =
             serde_json::from_str(&line).map_err(|source| ProcessError::Unreadable { line, source })?;
         match report {
-            Report::Ready { sources } => self.sources = sources,
+            Report::Ready { sources, warnings } => {
+                self.sources = sources;
+                for message in warnings {
+                    (self.note)(None, received, EventKind::Warning { message });
+                }
+            }
             Report::Clock { n, now_ns } => self.take_clock(n, now_ns, received),
             Report::Progress(progress) => self.control.report(progress),
             Report::Machine { t_ns, sample } => {

@@ -73,7 +73,7 @@ pub(super) enum Port {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Load {
     pub(super) rate: Option<f64>,
     pub(super) duration: Option<Span>,
@@ -84,6 +84,7 @@ pub(super) struct Load {
     #[serde(default)]
     pub(super) headers: BTreeMap<String, String>,
     pub(super) success: Option<Vec<Status>>,
+    pub(super) source_ports: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]

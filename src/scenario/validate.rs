@@ -179,7 +179,17 @@ fn load(raw: raw::Load, document: &Document) -> Result<Load, ScenarioError> {
         method: raw.method.unwrap_or_else(|| "GET".into()),
         headers: raw.headers.into_iter().collect(),
         success,
+        source_ports: raw.source_ports.map(|range| source_ports(&range, document)).transpose()?,
     })
+}
+
+fn source_ports(text: &str, document: &Document) -> Result<(u16, u16), ScenarioError> {
+    let range = text
+        .split_once('-')
+        .and_then(|(from, to)| Some((from.trim().parse().ok()?, to.trim().parse().ok()?)));
+    range
+        .filter(|(from, to)| 0 < *from && from <= to)
+        .ok_or_else(|| document.error("spec.load.sourcePorts", "takes a range of ports such as 32768-60999"))
 }
 
 fn status_range(status: &raw::Status, document: &Document) -> Result<(u16, u16), ScenarioError> {

@@ -12,12 +12,18 @@ fn deletion_seen(records: &mut Records, ms: i64, pod: &str, grace_s: i64) {
     records.events.push(event);
 }
 
-/// A connect that times out after 1 s, from one port.
-fn timeout(records: &mut Records, ms: i64, port: u16) {
-    request(records, ms * MS, Outcome::ConnectTimeout, None);
+/// A connect from one port, which ends so.
+fn connect(records: &mut Records, ms: i64, port: u16, outcome: Outcome) {
+    request(records, ms * MS, outcome, None);
     let row = records.requests.last_mut().unwrap();
     row.local_port = Some(port);
     row.remote_addr = Some(Arc::from("10.0.0.9:80"));
+}
+
+/// A connect that times out after 1 s, from one port.
+fn timeout(records: &mut Records, ms: i64, port: u16) {
+    connect(records, ms, port, Outcome::ConnectTimeout);
+    let row = records.requests.last_mut().unwrap();
     row.end = row.scheduled.shifted_ns(1000 * MS);
 }
 
@@ -163,6 +169,33 @@ fn a_repeated_port_is_a_stale_flow_while_the_entry_stands_and_moves_no_window() 
     let before = window(records.clone());
     timeout(&mut records, 5110, 40_001);
     assert_eq!(window(records).lower_s, before.lower_s);
+}
+
+#[test]
+fn only_what_nobody_answered_leaves_a_stale_flow() {
+    let stale_after = |first: Outcome, second: Outcome| {
+        let mut records = three_pods();
+        connect(&mut records, 60_000, 40_001, first);
+        connect(&mut records, 70_000, 40_001, second);
+        analysed(records).result.requests.by_cause.get(&Cause::StaleFlow).copied()
+    };
+    use Outcome::{ConnectRefused, ConnectTimeout, ConnectUnreachable, Ok};
+    for (first, second, expected) in [
+        (ConnectTimeout, ConnectUnreachable, Some(1)),
+        (ConnectUnreachable, ConnectTimeout, Some(1)),
+        (ConnectTimeout, ConnectRefused, Some(1)),
+        (ConnectRefused, ConnectTimeout, None),
+        (Ok, ConnectTimeout, None),
+        (ConnectTimeout, Ok, None),
+    ] {
+        assert_eq!(stale_after(first, second), expected, "{first} {second}");
+    }
+    let mut records = three_pods();
+    timeout(&mut records, 60_000, 40_001);
+    connect(&mut records, 62_000, 40_001, Outcome::Ok);
+    timeout(&mut records, 70_000, 40_001);
+    let by_cause = analysed(records).result.requests.by_cause;
+    assert_eq!(by_cause.get(&Cause::StaleFlow), None, "the answered one ended the entry: {by_cause:?}");
 }
 
 #[test]

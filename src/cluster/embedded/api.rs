@@ -16,10 +16,12 @@ mod eviction;
 mod log;
 mod negotiate;
 mod objects;
+mod present;
 mod proxy;
 mod respond;
 mod review;
 mod route;
+mod table;
 mod tls;
 mod watch;
 
@@ -42,6 +44,7 @@ use respond::Answer;
 use route::{Query, Route, Subresource};
 
 pub use tls::{Identity, IdentityError};
+pub use watch::Serialised;
 
 /// The version that this API server says it has.
 pub const GIT_VERSION: &str = "v1.36.2+rolldrop";

@@ -3,7 +3,7 @@
 //! A process that is a child subreaper inherits its orphaned descendants, so all that it has
 //! ever started, and all that those have started, can be found below it in `/proc` and killed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -73,6 +73,55 @@ pub fn kill_cluster(cluster: i32) {
     });
 }
 
+/// A process that cannot be confused with a later one of the same id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Member {
+    pid: i32,
+    /// When it started, in clock ticks since the machine did.
+    start_ticks: u64,
+}
+
+/// What runs below a process now, at any depth.
+pub fn below(pid: i32) -> BTreeSet<Member> {
+    let processes = processes();
+    let member = |pid: i32| processes.get(&pid).map(|p| Member { pid, start_ticks: p.start_ticks });
+    descendants(&processes, pid).into_iter().filter_map(member).collect()
+}
+
+/// Kills every process that was started with this `NAME=value` in its environment, or is one
+/// of `members`, until none is left. Blocks for as long as that takes.
+pub fn kill_marked(variable: &str, members: &BTreeSet<Member>) {
+    let deadline = Instant::now() + PATIENCE;
+    let own = Pid::this().as_raw();
+    loop {
+        let mut found = false;
+        for (pid, process) in processes() {
+            let start_ticks = process.start_ticks;
+            let doomed =
+                || members.contains(&Member { pid, start_ticks }) || has_in_environment(pid, variable);
+            if process.dead || pid == own || !doomed() {
+                continue;
+            }
+            found = true;
+            // It may be gone by now, which is as good.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            // An adopted orphan has nobody else to reap it. What this process started itself leads
+            // a group in its own session, and somebody waits for that.
+            if process.parent == own && process.group != pid {
+                let _ = waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG));
+            }
+        }
+        if !found {
+            return;
+        }
+        if Instant::now() >= deadline {
+            tracing::error!(variable, "some processes could not be killed");
+            return;
+        }
+        std::thread::sleep(PERIOD);
+    }
+}
+
 /// Whether a process was started with this `NAME=value`. One that is gone was not.
 fn has_in_environment(pid: i32, variable: &str) -> bool {
     let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -82,7 +131,11 @@ fn has_in_environment(pid: i32, variable: &str) -> bool {
 #[derive(Clone, Copy, Debug)]
 struct Process {
     parent: i32,
+    group: i32,
     session: i32,
+    start_ticks: u64,
+    /// It has ended, and waits to be reaped.
+    dead: bool,
 }
 
 /// Kills the descendants that `doomed` names, again and again until none is left: between two
@@ -137,14 +190,20 @@ fn processes() -> BTreeMap<i32, Process> {
     processes
 }
 
-/// Reads `/proc/PID/stat`: pid, (name), state, parent, process group, session, ... The name may
-/// hold anything, so what matters begins after the last parenthesis.
+/// Reads `/proc/PID/stat`: pid, (name), state, parent, process group, session, ..., and as its
+/// 22nd field the start time. The name may hold anything, so what matters begins after the last
+/// parenthesis.
 fn parse_stat(stat: &str) -> Option<Process> {
     let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_ascii_whitespace().skip(1);
-    let parent = fields.next()?.parse().ok()?;
-    let session = fields.nth(1)?.parse().ok()?;
-    Some(Process { parent, session })
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let number = |at: usize| fields.get(at)?.parse().ok();
+    Some(Process {
+        parent: number(1)?,
+        group: number(2)?,
+        session: number(3)?,
+        start_ticks: fields.get(19)?.parse().ok()?,
+        dead: matches!(*fields.first()?, "Z" | "X"),
+    })
 }
 
 #[cfg(test)]
@@ -153,14 +212,16 @@ mod tests {
 
     #[test]
     fn stat_lines_survive_any_name() {
-        let process = parse_stat("17 (a) b (c)) S 5 6 7 0 -1").unwrap();
-        assert_eq!((process.parent, process.session), (5, 7));
+        let stat = "17 (a) b (c)) S 5 6 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4711 0";
+        let process = parse_stat(stat).unwrap();
+        assert_eq!((process.parent, process.group, process.session), (5, 6, 7));
+        assert_eq!((process.start_ticks, process.dead), (4711, false));
         assert!(parse_stat("17 (x").is_none());
     }
 
     #[test]
     fn descendants_are_found_at_any_depth() {
-        let process = |parent| Process { parent, session: 1 };
+        let process = |parent| Process { parent, group: 1, session: 1, start_ticks: 0, dead: false };
         let processes = BTreeMap::from([
             (1, process(0)),
             (2, process(1)),

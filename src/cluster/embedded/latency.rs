@@ -172,6 +172,11 @@ latencies! {
     /// container (75 of 90 starts in timings.csv, cases F and the replacements of A and C: all
     /// below 0.5 s). The other 15 are `firstProbeMissed` of the configuration.
     process_start_to_first_probe = "processStartToFirstProbe" [2_900, 13_600, 29_900, 191_700];
+    /// Kubelet: the end of a container, outside a pod's termination, until it is noticed: the
+    /// rest of the current relist period (1 s, `genericPlegRelistPeriod` in `pkg/kubelet/kubelet.go`).
+    process_exit_to_seen = "processExitToSeen" [0, 500_000, 950_000, 1_000_000];
+    /// Node agent: from its end to its next start, when it is restarted (assumed, not measured).
+    node_agent_restart = "nodeAgentRestart" [1_000_000, 1_000_000, 1_000_000, 1_000_000];
     /// Kubelet: a successful probe until Ready is seen (row "first probe → Ready seen").
     probe_to_ready = "probeToReady" [18_200, 45_700, 77_200, 109_500];
     /// EndpointSlice controller: "container Running" until the pod's first entry in the slice.

@@ -2,38 +2,51 @@
 //!
 //! One agent per node follows the pods that are bound to it and runs a worker for each
 //! (`pod`): containers are child processes in process groups of their own, started,
-//! probed and restarted by `container`, ended by `stop` in the order and with the
+//! probed and restarted by `container`, ended by `ending` and `stop` in the order and with the
 //! arithmetic of Kubernetes (`grace`). It speaks to the rest of the cluster only through
-//! the registry, as a kubelet speaks to the API server. Images, volumes and resource
-//! limits do not exist here.
+//! the registry, as a kubelet speaks to the API server; [`Agents`] reaches it from outside.
+//! Images and resource limits do not exist here.
 
 mod action;
+mod agents;
 mod container;
+mod context;
+mod ending;
+mod env;
 mod expand;
 mod grace;
+mod http_get;
 mod launch;
+mod logs;
 mod pod;
 mod probe;
 mod process;
+mod quantity;
 mod status;
 mod stop;
+mod view;
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::serde::Deserialize;
-use serde_json::Value;
-use tokio::sync::watch;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use super::Shared;
-use super::registry::{WatchEvent, WatchEventType, WatchFrom};
+use super::registry::{EventType, Part, WatchEvent, WatchEventType, WatchFrom};
 use super::resource::Resource;
 use super::selector::Selection;
-use pod::{PodContext, PodWorker, Seen};
+pub use agents::{Agents, Command, UnknownNode};
+use context::PodContext;
+pub use logs::{container_log, pod_log_dir, previous_container_log};
+use pod::{Mode, PodWorker, Seen};
+use status::Verdict;
 
 /// What an agent knows of its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,23 +59,20 @@ pub struct NodeInfo {
     pub own_binary: PathBuf,
 }
 
-/// Where the log files of a pod's containers are: `CONTAINER.log`, stdout and stderr together.
-pub fn pod_log_dir(log_dir: &Path, namespace: &str, name: &str, uid: &str) -> PathBuf {
-    log_dir.join("pods").join(format!("{namespace}_{name}_{uid}"))
-}
-
 /// Runs the pods of one node until the cluster stops; no process of theirs is left then.
 pub async fn run(shared: Shared, node: NodeInfo) {
+    let mut commands = shared.agents.commands_of(&node.name);
     let mut agent = Agent {
         selection: Selection::field("spec.nodeName", &node.name),
         node: Arc::new(node),
         shared,
         pods: HashMap::new(),
+        mode: watch::Sender::new(Mode::default()),
     };
     let stop = agent.shared.stop.clone();
     let mut workers = JoinSet::new();
     tokio::select! {
-        () = agent.follow(&mut workers) => {}
+        () = agent.follow(&mut workers, &mut commands) => {}
         () = stop.cancelled() => {}
     }
     // The workers see the same token, kill what runs, and end.
@@ -75,11 +85,16 @@ struct Agent {
     selection: Selection,
     /// The pods with a worker, by uid.
     pods: HashMap<String, watch::Sender<Seen>>,
+    mode: watch::Sender<Mode>,
 }
 
 impl Agent {
     /// Hands the pods' changes to their workers. Never returns.
-    async fn follow(&mut self, workers: &mut JoinSet<String>) {
+    async fn follow(
+        &mut self,
+        workers: &mut JoinSet<String>,
+        commands: &mut mpsc::UnboundedReceiver<Command>,
+    ) {
         loop {
             let watch =
                 self.shared.registry.watch(Resource::Pods, None, self.selection.clone(), WatchFrom::Existing);
@@ -97,10 +112,61 @@ impl Agent {
                                 self.pods.remove(&uid);
                             }
                         }
+                        Some(command) = commands.recv() => match command {
+                            Command::Restart => {
+                                self.restart().await;
+                                break;
+                            }
+                            Command::Shutdown { grace_seconds } => self.shut_down(grace_seconds),
+                        },
                     }
                 }
             }
             tokio::task::yield_now().await;
+        }
+    }
+
+    /// Ends, and starts again after a while. Nothing is noticed meanwhile; processes live on.
+    async fn restart(&self) {
+        self.mode.send_modify(|mode| (mode.down, mode.restarts) = (true, mode.restarts + 1));
+        sleep(self.shared.sampler.sample(&self.shared.config.latencies.node_agent_restart)).await;
+        let was_shut_down = self.mode.borrow().shutdown_grace.is_some();
+        self.mode.send_modify(|mode| (mode.down, mode.shutdown_grace) = (false, None));
+        self.note("Starting", "Starting kubelet.");
+        if was_shut_down {
+            self.set_ready(true, "KubeletReady", "kubelet is posting ready status");
+            self.note("NodeReady", &format!("Node {} status is now: NodeReady", self.node.name));
+        }
+    }
+
+    fn shut_down(&self, grace_seconds: i64) {
+        self.set_ready(false, "KubeletNotReady", "node is shutting down");
+        self.note("NodeNotReady", &format!("Node {} status is now: NodeNotReady", self.node.name));
+        self.mode.send_modify(|mode| mode.shutdown_grace = Some(grace_seconds));
+    }
+
+    fn note(&self, reason: &str, message: &str) {
+        let registry = &self.shared.registry;
+        if let Ok(node) = registry.get(Resource::Nodes, "", &self.node.name) {
+            registry.record_event(&node, EventType::Normal, reason, message, "kubelet");
+        }
+    }
+
+    fn set_ready(&self, ready: bool, reason: &str, message: &str) {
+        let registry = &self.shared.registry;
+        let now = registry.now();
+        let written = registry.modify(Resource::Nodes, "", &self.node.name, Part::Status, |node| {
+            let conditions = node["status"]["conditions"].as_array_mut().into_iter().flatten();
+            for condition in conditions.filter(|condition| condition["type"] == "Ready") {
+                condition["status"] = json!(if ready { "True" } else { "False" });
+                condition["reason"] = json!(reason);
+                condition["message"] = json!(message);
+                condition["lastHeartbeatTime"] = json!(now);
+                condition["lastTransitionTime"] = json!(now);
+            }
+        });
+        if let Err(status) = written {
+            tracing::debug!(%status, node = self.node.name, "node status");
         }
     }
 
@@ -125,6 +191,10 @@ impl Agent {
         if gone || is_over(&object) {
             return;
         }
+        if self.mode.borrow().shutdown_grace.is_some() {
+            self.reject(&object);
+            return;
+        }
         let pod = match Pod::deserialize(&*object) {
             Ok(pod) => pod,
             Err(error) => {
@@ -135,12 +205,29 @@ impl Agent {
         };
         let (sender, seen) = watch::channel(Seen { object: Arc::clone(&object), gone: false });
         let context = PodContext::new(self.shared.clone(), Arc::clone(&self.node), object, pod);
-        let stop = self.shared.stop.clone();
+        let (mode, stop) = (self.mode.subscribe(), self.shared.stop.clone());
         self.pods.insert(uid.clone(), sender);
         workers.spawn(async move {
-            PodWorker::run(context, seen, stop).await;
+            PodWorker::run(context, seen, mode, stop).await;
             uid
         });
+    }
+
+    /// Refuses a pod that came while the node shuts down.
+    fn reject(&self, pod: &Value) {
+        let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default();
+        let verdict = Verdict::NotAdmitted;
+        let registry = &self.shared.registry;
+        let (namespace, name) = (text("namespace"), text("name"));
+        let written = registry.modify(Resource::Pods, namespace, name, Part::Status, |pod| {
+            pod["status"]["phase"] = json!("Failed");
+            pod["status"]["reason"] = json!(verdict.reason());
+            pod["status"]["message"] = json!(verdict.message());
+        });
+        if let Err(status) = written {
+            tracing::debug!(%status, name, "pod status");
+        }
+        registry.record_event(pod, EventType::Warning, verdict.reason(), verdict.message(), "kubelet");
     }
 }
 

@@ -29,7 +29,7 @@ use crate::record::Clock;
 
 pub use admission::unknown_fields;
 pub use deletion::{DeleteOptions, Deleted, Preconditions, Propagation};
-pub use event::EventType;
+pub use event::{ContainerSource, EventType};
 pub use eviction::{Approval, Eviction, covers, set_allowed_condition, still_processed};
 pub use patch::{Patch, PatchKind};
 

@@ -60,6 +60,8 @@ pub enum Report {
     Ready {
         /// The names of its sources. They share the process's clock.
         sources: Vec<String>,
+        /// What whoever wants the load should know before it starts.
+        warnings: Vec<String>,
     },
     /// The time on the worker's clock.
     Clock {

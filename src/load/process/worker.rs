@@ -92,7 +92,7 @@ where
                 Some(_) => return Err(WorkerError::OutOfTurn("an order")),
             },
         };
-        self.say(&Report::Ready { sources: prepared.sources() })?;
+        self.say(&Report::Ready { sources: prepared.sources(), warnings: prepared.warnings() })?;
         Ok(Some(prepared))
     }
 
@@ -243,7 +243,9 @@ mod tests {
         let settings = Settings { duration: Duration::from_secs(3600), ..Settings::new(url) };
         let prepare = Prepare { settings, first_answer_limit: Duration::from_secs(30) };
         order(&mut worker.orders, &Order::Prepare(Box::new(prepare))).await;
-        worker.until(|report| matches!(report, Report::Ready { sources } if sources == &["load-0"])).await;
+        worker
+            .until(|report| matches!(report, Report::Ready { sources, .. } if sources == &["load-0"]))
+            .await;
         order(&mut worker.orders, &Order::Clock { n: 5 }).await;
         worker.until(|report| matches!(report, Report::Clock { n: 5, .. })).await;
         let zero_ns = Clock::start().now();

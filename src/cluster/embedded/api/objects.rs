@@ -10,7 +10,7 @@ use super::super::resource::Resource;
 use super::super::selector::Selection;
 use super::super::status::Status;
 use super::body::{read_delete_options, read_object, read_patch};
-use super::negotiate;
+use super::present::Presentation;
 use super::respond::{self, Answer};
 use super::route::{Query, Subresource};
 use super::watch;
@@ -23,22 +23,17 @@ pub(super) async fn collection(
     resource: Resource,
     namespace: Option<String>,
 ) -> Result<Answer, Status> {
-    let _view = negotiate::view(&request)?;
+    let presentation = Presentation::of(&request, query)?;
     let registry = &shared.registry;
     let selection = Selection::parse(query.get("labelSelector"), query.get("fieldSelector"))?;
     match *request.method() {
         Method::GET if query.is_set("watch") => {
-            watch::answer(shared, query, resource, namespace.as_deref(), selection)
+            watch::answer(shared, query, presentation, resource, namespace.as_deref(), selection)
         }
         Method::GET => {
             let list = registry.list(resource, namespace.as_deref(), &selection);
-            let answer = json!({
-                "kind": format!("{}List", resource.kind()),
-                "apiVersion": resource.api_version(),
-                "metadata": {"resourceVersion": list.version.to_string()},
-                "items": list.items,
-            });
-            Ok(respond::json(StatusCode::OK, &answer))
+            let metadata = json!({"resourceVersion": list.version.to_string()});
+            Ok(presentation.list(shared, resource, &metadata, &list.items))
         }
         Method::POST => {
             refuse_dry_run(query)?;
@@ -53,7 +48,7 @@ pub(super) async fn collection(
                 tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_create)).await;
             }
             let created = registry.create(resource, &namespace, object)?;
-            Ok(with_warning(respond::json(StatusCode::CREATED, &*created), warning))
+            Ok(with_warning(presentation.object(StatusCode::CREATED, shared, resource, &created), warning))
         }
         Method::DELETE => {
             refuse_dry_run(query)?;
@@ -69,13 +64,7 @@ pub(super) async fn collection(
                     Err(status) => return Err(status),
                 }
             }
-            let answer = json!({
-                "kind": format!("{}List", resource.kind()),
-                "apiVersion": resource.api_version(),
-                "metadata": {},
-                "items": items,
-            });
-            Ok(respond::json(StatusCode::OK, &answer))
+            Ok(presentation.list(shared, resource, &json!({}), &items))
         }
         _ => Err(Status::method_not_allowed()),
     }
@@ -91,20 +80,21 @@ pub(super) async fn object(
     name: &str,
     subresource: &Subresource,
 ) -> Result<Answer, Status> {
-    let _view = negotiate::view(&request)?;
+    let presentation = Presentation::of(&request, query)?;
     let registry = &shared.registry;
     let part = match subresource {
         Subresource::Status => Part::Status,
         Subresource::Scale => return scale(request, shared, query, resource, namespace, name).await,
         _ => Part::Main,
     };
-    let written = match *request.method() {
+    let show = |object: &Value| presentation.object(StatusCode::OK, shared, resource, object);
+    let answer = match *request.method() {
         Method::GET if query.is_set("watch") => {
             let only_this = Selection::field("metadata.name", name);
             let namespace = resource.namespaced().then_some(namespace);
-            return watch::answer(shared, query, resource, namespace, only_this);
+            return watch::answer(shared, query, presentation, resource, namespace, only_this);
         }
-        Method::GET => return Ok(respond::json(StatusCode::OK, &*registry.get(resource, namespace, name)?)),
+        Method::GET => show(&*registry.get(resource, namespace, name)?),
         Method::PUT => {
             refuse_dry_run(query)?;
             let object = read_object(request, resource).await?;
@@ -113,7 +103,7 @@ pub(super) async fn object(
                 Part::Main => registry.update(resource, namespace, name, object)?,
                 Part::Status => registry.update_status(resource, namespace, name, object)?,
             };
-            with_warning(respond::json(StatusCode::OK, &*updated), warning)
+            with_warning(show(&updated), warning)
         }
         Method::PATCH => {
             refuse_dry_run(query)?;
@@ -123,7 +113,7 @@ pub(super) async fn object(
                 _ => None,
             };
             let patched = registry.patch(resource, namespace, name, part, &patch)?;
-            with_warning(respond::json(StatusCode::OK, &*patched), warning)
+            with_warning(show(&patched), warning)
         }
         Method::DELETE if part == Part::Main => {
             refuse_dry_run(query)?;
@@ -132,7 +122,7 @@ pub(super) async fn object(
         }
         _ => return Err(Status::method_not_allowed()),
     };
-    Ok(written)
+    Ok(answer)
 }
 
 async fn delete(

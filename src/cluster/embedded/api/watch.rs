@@ -1,9 +1,15 @@
 //! Watches: one JSON object a line, each sent as soon as it happens.
+//!
+//! An object that many watchers see is serialised once ([`Serialised`]). Events that are there
+//! already go out together. A watcher that does not read holds one chunk of them and a place in
+//! the history, no more.
 
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::stream;
+use futures::{FutureExt, stream};
 use http::StatusCode;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
@@ -11,10 +17,11 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::super::Shared;
-use super::super::registry::{Watch, WatchEventType, WatchFrom};
+use super::super::registry::{Watch, WatchEvent, WatchEventType, WatchFrom};
 use super::super::resource::Resource;
 use super::super::selector::Selection;
 use super::super::status::Status;
+use super::present::Presentation;
 use super::respond::{self, Answer, BodyError};
 use super::route::Query;
 
@@ -22,15 +29,19 @@ use super::route::Query;
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(45 * 60);
 /// How often a watch that allows it is told how far it has seen.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
+/// Events are sent together up to this size.
+const CHUNK_BYTES: usize = 32 * 1024;
 
 /// Begins a watch.
 pub(super) fn answer(
     shared: &Shared,
     query: &Query,
+    presentation: Presentation,
     resource: Resource,
     namespace: Option<&str>,
     selection: Selection,
 ) -> Result<Answer, Status> {
+    let bookmarks = query.is_set("allowWatchBookmarks");
     let initial_events = query.is_set("sendInitialEvents");
     let from = match query.get("resourceVersion") {
         "" | "0" => WatchFrom::Existing,
@@ -45,65 +56,57 @@ pub(super) fn answer(
         "" | "0" => DEFAULT_TIMEOUT,
         seconds => Duration::from_secs(
             seconds
-                .parse()
-                .map_err(|_| Status::bad_request(format!("invalid timeoutSeconds: {seconds:?}")))?,
+                .parse::<u32>()
+                .map_err(|_| Status::bad_request(format!("invalid timeoutSeconds: {seconds:?}")))?
+                .into(),
         ),
     };
     let feed = Feed {
         watch: shared.registry.watch(resource, namespace, selection, from)?,
+        presentation,
         resource,
         ends_at: Instant::now() + timeout,
-        next_bookmark: query.is_set("allowWatchBookmarks").then(|| Instant::now() + BOOKMARK_PERIOD),
-        initial_events_pending: initial_events,
+        next_bookmark: bookmarks.then(|| Instant::now() + BOOKMARK_PERIOD),
+        initial_events_pending: initial_events && bookmarks,
+        is_first: true,
         shared: shared.clone(),
     };
-    let lines = stream::unfold(Some(feed), |feed| async {
-        let (line, feed) = feed?.next_line().await?;
-        Some((Ok::<_, BodyError>(Frame::data(line)), feed))
+    let chunks = stream::unfold(Some(feed), |feed| async {
+        let (chunk, feed) = feed?.next_chunk().await?;
+        Some((Ok::<_, BodyError>(Frame::data(chunk)), feed))
     });
-    Ok(respond::streaming(StatusCode::OK, "application/json", StreamBody::new(lines).boxed_unsync()))
+    Ok(respond::streaming(StatusCode::OK, "application/json", StreamBody::new(chunks).boxed_unsync()))
 }
 
 struct Feed {
     watch: Watch,
+    presentation: Presentation,
     resource: Resource,
     ends_at: Instant,
     next_bookmark: Option<Instant>,
     /// Whether the bookmark that ends the initial events is still to be sent.
     initial_events_pending: bool,
+    /// Whether nothing has been sent yet.
+    is_first: bool,
     shared: Shared,
 }
 
 impl Feed {
-    /// The next line, and the feed unless that line is the last.
-    async fn next_line(mut self) -> Option<(Bytes, Option<Self>)> {
+    /// The next lines, and the feed unless they are the last.
+    async fn next_chunk(mut self) -> Option<(Bytes, Option<Self>)> {
         loop {
             if self.initial_events_pending
                 && let Some(version) = self.watch.caught_up()
             {
                 self.initial_events_pending = false;
-                return Some((
-                    self.bookmark(version, json!({"k8s.io/initial-events-end": "true"})),
-                    Some(self),
-                ));
+                let bookmark = self.bookmark(version, json!({"k8s.io/initial-events-end": "true"}));
+                return Some((bookmark, Some(self)));
             }
             let wakes_at = self.next_bookmark.map_or(self.ends_at, |bookmark| bookmark.min(self.ends_at));
             tokio::select! {
                 biased;
                 () = self.shared.stop.cancelled() => return None,
-                event = self.watch.next() => {
-                    return Some(match event {
-                        Ok(event) => {
-                            let event_type = match event.event_type {
-                                WatchEventType::Added => "ADDED",
-                                WatchEventType::Modified => "MODIFIED",
-                                WatchEventType::Deleted => "DELETED",
-                            };
-                            (line(event_type, &event.object), Some(self))
-                        }
-                        Err(status) => (line("ERROR", &status.to_json()), None),
-                    });
-                }
+                event = self.watch.next() => return Some(self.lines(event)),
                 () = tokio::time::sleep_until(wakes_at) => {
                     if Instant::now() >= self.ends_at {
                         return None;
@@ -117,21 +120,116 @@ impl Feed {
         }
     }
 
-    fn bookmark(&self, version: u64, annotations: Value) -> Bytes {
-        let mut object = json!({
-            "kind": self.resource.kind(),
-            "apiVersion": self.resource.api_version(),
-            "metadata": {"resourceVersion": version.to_string(), "creationTimestamp": null},
-        });
-        if !annotations.is_null() {
-            object["metadata"]["annotations"] = annotations;
+    /// An event and those that wait behind it, one a line.
+    fn lines(mut self, event: Result<WatchEvent, Status>) -> (Bytes, Option<Self>) {
+        let mut chunk = Vec::new();
+        let mut next = Some(event);
+        while let Some(event) = next {
+            match event {
+                Ok(event) => self.write(&event, &mut chunk),
+                Err(status) => {
+                    write_line("ERROR", status.to_json().to_string().as_bytes(), &mut chunk);
+                    return (chunk.into(), None);
+                }
+            }
+            let more = chunk.len() < CHUNK_BYTES && Instant::now() < self.ends_at;
+            next = if more { self.watch.next().now_or_never() } else { None };
         }
-        line("BOOKMARK", &object)
+        (chunk.into(), Some(self))
+    }
+
+    fn write(&mut self, event: &WatchEvent, chunk: &mut Vec<u8>) {
+        let event_type = match event.event_type {
+            WatchEventType::Added => "ADDED",
+            WatchEventType::Modified => "MODIFIED",
+            WatchEventType::Deleted => "DELETED",
+        };
+        if self.presentation.is_whole() {
+            write_line(event_type, &self.shared.serialised.of(&event.object), chunk);
+        } else {
+            let shown =
+                self.presentation.event_object(&self.shared, self.resource, &event.object, self.is_first);
+            write_line(event_type, shown.to_string().as_bytes(), chunk);
+        }
+        self.is_first = false;
+    }
+
+    fn bookmark(&self, version: u64, annotations: Value) -> Bytes {
+        let mut metadata = json!({"resourceVersion": version.to_string(), "creationTimestamp": null});
+        if !annotations.is_null() {
+            metadata["annotations"] = annotations;
+        }
+        let bookmark = self.presentation.bookmark(self.resource, metadata);
+        let mut line = Vec::new();
+        write_line("BOOKMARK", bookmark.to_string().as_bytes(), &mut line);
+        line.into()
     }
 }
 
-fn line(event_type: &str, object: &Value) -> Bytes {
-    let mut line = format!("{{\"type\":\"{event_type}\",\"object\":{object}}}").into_bytes();
-    line.push(b'\n');
-    line.into()
+fn write_line(event_type: &str, object: &[u8], chunk: &mut Vec<u8>) {
+    chunk.extend_from_slice(b"{\"type\":\"");
+    chunk.extend_from_slice(event_type.as_bytes());
+    chunk.extend_from_slice(b"\",\"object\":");
+    chunk.extend_from_slice(object);
+    chunk.extend_from_slice(b"}\n");
+}
+
+/// The JSON of the objects that watchers were sent last. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Serialised {
+    recent: Arc<Mutex<Recent>>,
+}
+
+#[derive(Debug, Default)]
+struct Recent {
+    /// By the object's address, which is its own as long as it is kept here.
+    texts: HashMap<usize, (Arc<Value>, Bytes)>,
+    order: VecDeque<usize>,
+}
+
+impl Serialised {
+    /// How many objects are kept: watchers that keep up are closer together than that.
+    const KEPT: usize = 256;
+
+    fn of(&self, object: &Arc<Value>) -> Bytes {
+        let address = Arc::as_ptr(object).addr();
+        if let Some((_, text)) = self.lock().texts.get(&address) {
+            return text.clone();
+        }
+        let text = Bytes::from(object.to_string());
+        let mut recent = self.lock();
+        if recent.order.len() == Self::KEPT
+            && let Some(oldest) = recent.order.pop_front()
+        {
+            recent.texts.remove(&oldest);
+        }
+        // Another watcher may have come first.
+        if recent.texts.insert(address, (Arc::clone(object), text.clone())).is_none() {
+            recent.order.push_back(address);
+        }
+        text
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_is_serialised_once_and_forgotten_after_many_others() {
+        let serialised = Serialised::default();
+        let objects: Vec<_> = (0..Serialised::KEPT + 1).map(|n| Arc::new(json!({"n": n}))).collect();
+        let first = serialised.of(&objects[0]);
+        assert_eq!(first, "{\"n\":0}");
+        assert_eq!(serialised.of(&objects[0]).as_ptr(), first.as_ptr());
+        for object in &objects[1..] {
+            serialised.of(object);
+        }
+        assert_eq!(serialised.lock().texts.len(), Serialised::KEPT);
+        assert_ne!(serialised.of(&objects[0]).as_ptr(), first.as_ptr());
+    }
 }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{is_being_deleted, is_terminal};
 use crate::cluster::embedded::address::AddressBlock;
-use crate::cluster::embedded::api::Identity;
+use crate::cluster::embedded::api::{Identity, Serialised};
 use crate::cluster::embedded::latency::{Latencies, Sampler};
 use crate::cluster::embedded::registry::{DeleteOptions, Part, Registry};
 use crate::cluster::embedded::resource::Resource;
@@ -52,10 +52,12 @@ impl Bench {
         let shared = Shared {
             registry,
             config: Arc::new(config),
+            agents: crate::cluster::embedded::node::Agents::default(),
             sampler: Sampler::seeded(1),
             clock,
             identity: Identity::new(&[]).unwrap(),
             tokens: Tokens::default(),
+            serialised: Serialised::default(),
             log_dir: Arc::new("/nonexistent".into()),
             stop: CancellationToken::new(),
         };

@@ -160,8 +160,7 @@ async fn write_slices(
         }
     }
     for (ports, endpoints) in groups.values() {
-        let of_group: Vec<_> =
-            slices.iter().filter(|slice| slice["ports"] == *ports).collect();
+        let of_group: Vec<_> = slices.iter().filter(|slice| slice["ports"] == *ports).collect();
         let existing: Vec<_> = of_group
             .iter()
             .map(|slice| slice["endpoints"].as_array().map_or(&[][..], Vec::as_slice))

@@ -1,40 +1,42 @@
 //! What probes and lifecycle hooks do: an HTTP request, a connection, a command, a pause.
+//!
+//! Source: kubernetes/kubernetes, `pkg/kubelet/prober/prober.go`, `pkg/kubelet/lifecycle/handlers.go`
+//! and `pkg/probe`.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::Empty;
-use hyper::{Request, StatusCode};
-use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::{
     ContainerPort, ExecAction, HTTPGetAction, LifecycleHandler, Probe, TCPSocketAction,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use tokio::net::TcpStream;
 
+use super::http_get::{Answer, HttpGet, Scheme, network_error};
 use super::launch::find_program;
 use super::process::Launch;
 
 /// Something that a kubelet does to a container.
 #[derive(Clone, Debug)]
 pub(super) enum Action {
-    HttpGet { address: String, path: String, headers: Vec<(String, String)> },
+    HttpGet(HttpGet),
     TcpConnect { address: String },
-    Exec(Launch),
+    Exec { launch: Launch, command: String },
     Sleep(Duration),
 }
 
-/// Why an action failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum ActionError {
-    #[error("{0}")]
-    Transport(String),
-    #[error("HTTP probe failed with statuscode: {0}")]
-    Status(StatusCode),
-    #[error("command ended with exit code {0}")]
-    Exit(i32),
+/// What an action that was done has shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Success,
+    /// As good as success, but not what one would want.
+    Warning(String),
+    Failure(String),
 }
+
+/// An action could not be done at all. A kubelet counts that neither for nor against a probe.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct NotDone(String);
 
 /// The container that actions are aimed at.
 #[derive(Clone, Debug)]
@@ -46,119 +48,153 @@ pub(super) struct Target {
 }
 
 impl Action {
-    /// What a probe does; the error names what is not supported.
-    pub(super) fn of_probe(probe: &Probe, target: &Target) -> Result<Self, String> {
+    /// What a probe does.
+    pub(super) fn of_probe(probe: &Probe, target: &Target) -> Result<Self, NotDone> {
         if let Some(get) = &probe.http_get {
-            Self::http_get(get, target)
+            http_get(get, target, "kube-probe/1.36")
         } else if let Some(tcp) = &probe.tcp_socket {
-            Self::tcp_connect(tcp, target)
+            tcp_connect(tcp, target)
         } else if let Some(exec) = &probe.exec {
-            Self::exec(exec, target)
+            exec_command(exec, target)
+        } else if probe.grpc.is_some() {
+            Err(NotDone("the embedded cluster does not support grpc probes".to_owned()))
         } else {
-            Err("the embedded cluster supports httpGet, tcpSocket and exec probes".to_owned())
+            Err(NotDone("missing probe handler".to_owned()))
         }
     }
 
     /// What a lifecycle hook does.
-    pub(super) fn of_hook(hook: &LifecycleHandler, target: &Target) -> Result<Self, String> {
-        if let Some(sleep) = &hook.sleep {
-            Ok(Self::Sleep(Duration::from_secs(u64::try_from(sleep.seconds).unwrap_or(0))))
+    pub(super) fn of_hook(hook: &LifecycleHandler, target: &Target) -> Result<Self, NotDone> {
+        if let Some(exec) = &hook.exec {
+            exec_command(exec, target)
         } else if let Some(get) = &hook.http_get {
-            Self::http_get(get, target)
-        } else if let Some(tcp) = &hook.tcp_socket {
-            Self::tcp_connect(tcp, target)
-        } else if let Some(exec) = &hook.exec {
-            Self::exec(exec, target)
+            http_get(get, target, "kube-lifecycle/1.36")
+        } else if let Some(sleep) = &hook.sleep {
+            Ok(Self::Sleep(Duration::from_secs(u64::try_from(sleep.seconds).unwrap_or(0))))
         } else {
-            Err("the hook names no action".to_owned())
+            // A kubelet does not execute tcpSocket hooks either.
+            Err(NotDone("invalid handler".to_owned()))
         }
     }
 
-    fn http_get(get: &HTTPGetAction, target: &Target) -> Result<Self, String> {
-        if get.scheme.as_deref().is_some_and(|scheme| scheme != "HTTP") {
-            return Err("the embedded cluster supports httpGet with scheme HTTP only".to_owned());
-        }
-        let path = get.path.as_deref().unwrap_or("/");
-        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-        let headers = get.http_headers.iter().flatten().map(|h| (h.name.clone(), h.value.clone())).collect();
-        Ok(Self::HttpGet { address: address(get.host.as_deref(), &get.port, target)?, path, headers })
+    /// Does it as a probe that may take `longest`.
+    ///
+    /// # Errors
+    ///
+    /// It could not be done.
+    pub(super) async fn probe(&self, longest: Duration) -> Result<Outcome, NotDone> {
+        let done = tokio::time::timeout(longest, self.probe_to_the_end()).await;
+        done.unwrap_or_else(|_| Ok(Outcome::Failure(self.too_late(longest))))
     }
 
-    fn tcp_connect(tcp: &TCPSocketAction, target: &Target) -> Result<Self, String> {
-        Ok(Self::TcpConnect { address: address(tcp.host.as_deref(), &tcp.port, target)? })
-    }
-
-    fn exec(exec: &ExecAction, target: &Target) -> Result<Self, String> {
-        let mut words = exec.command.iter().flatten().cloned();
-        let word = words.next().ok_or("exec names no command")?;
-        let launch = &target.launch;
-        let path = launch.env.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path);
-        let program =
-            find_program(&word, launch.working_dir.as_deref(), path).map_err(|error| error.to_string())?;
-        Ok(Self::Exec(Launch { program, args: words.collect(), ..launch.clone() }))
-    }
-
-    /// Does it. For a hook, `Err(ActionError::Status(_))` is a success.
-    pub(super) async fn run(&self) -> Result<(), ActionError> {
-        let transport = |error: std::io::Error| ActionError::Transport(error.to_string());
-        match self {
-            Self::HttpGet { address, path, headers } => {
-                let status = http_status(address, path, headers).await.map_err(ActionError::Transport)?;
-                if status.is_success() || status.is_redirection() {
-                    Ok(())
-                } else {
-                    Err(ActionError::Status(status))
+    async fn probe_to_the_end(&self) -> Result<Outcome, NotDone> {
+        let refused = |error: std::io::Error| NotDone(format!("failed to exec in container: {error}"));
+        Ok(match self {
+            Self::HttpGet(get) => match get.run().await {
+                Ok(Answer { status: 200..300, .. }) => Outcome::Success,
+                Ok(Answer { status: 300..400, .. }) => {
+                    Outcome::Warning("Probe terminated redirects".to_owned())
                 }
-            }
-            Self::TcpConnect { address } => TcpStream::connect(address).await.map(drop).map_err(transport),
-            Self::Exec(launch) => match launch.run().await.map_err(transport)?.code {
-                0 => Ok(()),
-                code => Err(ActionError::Exit(code)),
+                Ok(Answer { status, .. }) => {
+                    Outcome::Failure(format!("HTTP probe failed with statuscode: {status}"))
+                }
+                Err(error) => Outcome::Failure(error),
+            },
+            Self::TcpConnect { address } => match TcpStream::connect(address).await {
+                Ok(_) => Outcome::Success,
+                Err(error) => Outcome::Failure(format!("dial tcp {address}: {}", network_error(&error))),
+            },
+            Self::Exec { launch, .. } => match launch.run().await.map_err(refused)? {
+                (exit, _) if exit.code == 0 => Outcome::Success,
+                (_, output) => Outcome::Failure(output.trim_end().to_owned()),
             },
             Self::Sleep(duration) => {
                 tokio::time::sleep(*duration).await;
-                Ok(())
+                Outcome::Success
             }
+        })
+    }
+
+    fn too_late(&self, longest: Duration) -> String {
+        match self {
+            Self::HttpGet(get) => format!(
+                "Get \"{}\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)",
+                get.url()
+            ),
+            Self::TcpConnect { address } => format!("dial tcp {address}: i/o timeout"),
+            Self::Exec { command, .. } => {
+                format!("command timed out: {command:?} timed out after {}s", longest.as_secs())
+            }
+            Self::Sleep(_) => "timeout".to_owned(),
+        }
+    }
+
+    /// Does it as a lifecycle hook, for as long as it takes. Any HTTP answer is a success.
+    ///
+    /// # Errors
+    ///
+    /// Why it failed.
+    pub(super) async fn run_hook(&self) -> Result<(), String> {
+        match self {
+            Self::HttpGet(get) => get.run_once().await.map(drop),
+            Self::Exec { launch, .. } => match launch.run().await {
+                Ok((exit, _)) if exit.code == 0 => Ok(()),
+                Ok((exit, output)) => Err(format!("command exited with {}: {output}", exit.code)),
+                Err(error) => Err(error.to_string()),
+            },
+            Self::TcpConnect { .. } | Self::Sleep(_) => match self.probe_to_the_end().await {
+                Ok(_) => Ok(()),
+                Err(error) => Err(error.to_string()),
+            },
         }
     }
 }
 
-fn address(host: Option<&str>, port: &IntOrString, target: &Target) -> Result<String, String> {
+fn http_get(get: &HTTPGetAction, target: &Target, agent: &str) -> Result<Action, NotDone> {
+    let scheme = match get.scheme.as_deref().unwrap_or("HTTP") {
+        scheme if scheme.eq_ignore_ascii_case("https") => Scheme::Https,
+        _ => Scheme::Http,
+    };
+    let path = get.path.as_deref().unwrap_or_default();
+    let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+    let headers = get.http_headers.iter().flatten().map(|h| (h.name.clone(), h.value.clone())).collect();
+    let (host, port) = (host(get.host.as_deref(), target), port(&get.port, target)?);
+    Ok(Action::HttpGet(HttpGet { scheme, host, port, path, headers, agent: agent.to_owned() }))
+}
+
+fn tcp_connect(tcp: &TCPSocketAction, target: &Target) -> Result<Action, NotDone> {
+    let (host, port) = (host(tcp.host.as_deref(), target), port(&tcp.port, target)?);
+    Ok(Action::TcpConnect { address: super::http_get::authority(&host, port) })
+}
+
+fn exec_command(exec: &ExecAction, target: &Target) -> Result<Action, NotDone> {
+    let words: Vec<_> = exec.command.iter().flatten().cloned().collect();
+    let (word, args) = words.split_first().ok_or_else(|| NotDone("exec names no command".to_owned()))?;
+    let launch = &target.launch;
+    let path = launch.env.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path);
+    let program = find_program(word, launch.working_dir.as_deref(), path)
+        .map_err(|error| NotDone(format!("failed to exec in container: {error}")))?;
+    let command = words.join(" ");
+    Ok(Action::Exec { launch: Launch { program, args: args.to_vec(), ..launch.clone() }, command })
+}
+
+fn host(given: Option<&str>, target: &Target) -> String {
+    given.filter(|host| !host.is_empty()).unwrap_or(&target.pod_ip).to_owned()
+}
+
+fn port(port: &IntOrString, target: &Target) -> Result<u16, NotDone> {
     let named = |name: &str| target.ports.iter().find(|port| port.name.as_deref() == Some(name));
     let number = match port {
         IntOrString::Int(number) => *number,
         IntOrString::String(name) => match name.parse() {
             Ok(number) => number,
-            Err(_) => {
-                named(name).map(|port| port.container_port).ok_or(format!("no port is named {name:?}"))?
-            }
+            Err(_) => named(name)
+                .map(|port| port.container_port)
+                .ok_or_else(|| NotDone(format!("couldn't find port: {name:?} in container")))?,
         },
     };
-    let number = u16::try_from(number).map_err(|_| format!("{number} is not a port"))?;
-    let host = host.filter(|host| !host.is_empty()).unwrap_or(&target.pod_ip);
-    Ok(match host.parse() {
-        Ok(ip) => SocketAddr::new(ip, number).to_string(),
-        Err(_) => format!("{host}:{number}"),
-    })
-}
-
-async fn http_status(address: &str, path: &str, headers: &[(String, String)]) -> Result<StatusCode, String> {
-    let stream =
-        TcpStream::connect(address).await.map_err(|e| format!("Get \"http://{address}{path}\": {e}"))?;
-    let error = |e: &dyn std::fmt::Display| format!("Get \"http://{address}{path}\": {e}");
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| error(&e))?;
-    let mut request = Request::get(path).header("host", address).header("user-agent", "kube-probe/1.36");
-    request = request.header("connection", "close");
-    for (name, value) in headers {
-        request = request.header(name, value);
-    }
-    let request = request.body(Empty::<Bytes>::new()).map_err(|e| error(&e))?;
-    let answer = async { sender.send_request(request).await.map(|answer| answer.status()) };
-    tokio::pin!(answer);
-    // The connection must be driven until the answer's head is here; its end can come first.
-    tokio::select! {
-        status = &mut answer => status.map_err(|e| error(&e)),
-        _ = connection => answer.await.map_err(|e| error(&e)),
-    }
+    u16::try_from(number)
+        .ok()
+        .filter(|number| *number > 0)
+        .ok_or_else(|| NotDone(format!("invalid port number: {number}")))
 }

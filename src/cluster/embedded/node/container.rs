@@ -2,6 +2,9 @@
 //!
 //! It does not end its process for the pod's termination ([`super::stop`] does, for all
 //! containers of a pod together); it only stops restarting it.
+//!
+//! Source: kubernetes/kubernetes, `pkg/kubelet/kuberuntime/kuberuntime_manager.go` (`SyncPod`,
+//! `doBackOff`) and `kuberuntime_container.go` (`startContainer`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,130 +12,24 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Container, Probe};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
-use super::action::{Action, ActionError, Target};
+use super::action::{Action, Target};
+use super::context::PodContext;
 use super::grace::Grace;
-use super::pod::PodContext;
 use super::probe::{Finding, FirstProbe, ProbeKind, Prober};
 use super::process::{Exit, Keeper, Process};
 use super::stop::stop;
+use super::view::{Ended, Handle, Kind, Order, Restart, Running, State, View};
 
+/// The first wait before a restart, after one that came at once.
 const FIRST_BACK_OFF: Duration = Duration::from_secs(10);
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(300);
 /// A container that ran this long starts its back-off anew.
 const BACK_OFF_RESET: Duration = Duration::from_secs(600);
-
-/// A container's place in its pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// Runs to completion before the next one starts.
-    Init,
-    /// An init container with `restartPolicy: Always`: runs as long as the pod.
-    Sidecar,
-    Main,
-}
-
-/// When a container that has ended is started again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Restart {
-    Always,
-    OnFailure,
-    Never,
-}
-
-impl Restart {
-    /// What applies to a container of a pod with this `restartPolicy`.
-    pub(super) fn of(pod_policy: Option<&str>, kind: Kind) -> Self {
-        match (kind, pod_policy) {
-            (Kind::Sidecar, _) => Self::Always,
-            (_, Some("Never")) => Self::Never,
-            (Kind::Init, _) | (_, Some("OnFailure")) => Self::OnFailure,
-            (Kind::Main, _) => Self::Always,
-        }
-    }
-
-    fn applies(self, code: i32) -> bool {
-        match self {
-            Self::Always => true,
-            Self::OnFailure => code != 0,
-            Self::Never => false,
-        }
-    }
-}
-
-/// What the pod tells its containers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
-    /// Not yet.
-    Hold,
-    Run,
-    /// Do not start anything any more.
-    Stop,
-}
-
-/// What a container does, as its status shows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    Waiting { reason: String, message: String },
-    Running { started_at: String },
-    Terminated(Ended),
-}
-
-/// The end of one run of a container.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Ended {
-    pub(super) code: i32,
-    pub(super) started_at: String,
-    pub(super) finished_at: String,
-}
-
-/// Everything that others need to know of a container.
-#[derive(Clone, Debug)]
-pub(super) struct View {
-    pub(super) state: State,
-    pub(super) last: Option<Ended>,
-    pub(super) restarts: u32,
-    pub(super) started: bool,
-    pub(super) ready: bool,
-    /// It has ended for good.
-    pub(super) done: bool,
-    /// The process and what is needed to stop it, while it runs.
-    pub(super) running: Option<Running>,
-    /// It will not start anything any more; `running` is final.
-    pub(super) accepted_stop: bool,
-}
-
-/// A run of a container that has not ended.
-#[derive(Clone, Debug)]
-pub(super) struct Running {
-    pub(super) process: Process,
-    pub(super) target: Target,
-    pub(super) started_at: String,
-}
-
-impl View {
-    pub(super) fn new(reason: &str) -> Self {
-        Self {
-            state: State::Waiting { reason: reason.to_owned(), message: String::new() },
-            last: None,
-            restarts: 0,
-            started: false,
-            ready: false,
-            done: false,
-            running: None,
-            accepted_stop: false,
-        }
-    }
-}
-
-/// The pod's end of a container.
-pub(super) struct Handle {
-    pub(super) spec: Arc<Container>,
-    pub(super) kind: Kind,
-    pub(super) order: watch::Sender<Order>,
-    pub(super) view: watch::Receiver<View>,
-}
+/// After a container could not be configured; a kubelet's pod worker tries again after its
+/// `backOffPeriod`.
+const CONFIG_RETRY: Duration = Duration::from_secs(10);
 
 /// Drives one container.
 pub(super) struct Supervisor {
@@ -141,6 +38,28 @@ pub(super) struct Supervisor {
     restart: Restart,
     order: watch::Receiver<Order>,
     view: watch::Sender<View>,
+    /// `None` until it has started once.
+    restarts: Option<u32>,
+    /// How the run before ended.
+    previous: Option<Ended>,
+}
+
+/// What ends a run that does not end by itself.
+struct Kill {
+    message: String,
+    grace_seconds: i64,
+}
+
+/// The probes of one run.
+struct Probes<'a> {
+    supervisor: &'a Supervisor,
+    target: &'a Target,
+    process_started: Instant,
+    findings: mpsc::UnboundedSender<(ProbeKind, Finding)>,
+    /// Those that stop with the pod's termination.
+    health: JoinSet<()>,
+    /// That which goes on.
+    readiness: JoinSet<()>,
 }
 
 impl Supervisor {
@@ -151,7 +70,7 @@ impl Supervisor {
         let (view, view_receiver) = watch::channel(View::new(waiting_for));
         let restart = Restart::of(context.restart_policy(), kind);
         let handle = Handle { spec: Arc::clone(&spec), kind, order: order_sender, view: view_receiver };
-        (Self { context, spec, restart, order, view }, handle)
+        (Self { context, spec, restart, order, view, restarts: None, previous: None }, handle)
     }
 
     /// Runs the container when it is ordered to, again and again as its restart policy says.
@@ -162,33 +81,43 @@ impl Supervisor {
         // The first restart comes at once.
         let mut back_off = Duration::ZERO;
         loop {
-            if *self.order.borrow() == Order::Stop {
-                return self.stay_stopped().await;
+            let mut order = self.order.clone();
+            tokio::select! {
+                () = stopped(&mut order) => return self.stay_stopped().await,
+                () = self.context.delay(|latencies| latencies.sandbox_to_process_start) => {}
             }
             let begin = Instant::now();
-            match self.context.launch(&self.spec) {
+            let mut wait = back_off;
+            match self.context.launch(&self.spec).await {
                 Err(error) => {
-                    self.context.warn("Failed", &format!("Error: {error}"));
+                    self.context.warn(&self.spec.name, "Failed", &format!("Error: {error}"));
+                    let (reason, message) = (error.reason().to_owned(), error.to_string());
+                    if error.is_about_configuration() {
+                        wait = CONFIG_RETRY;
+                    }
                     self.publish(|view| {
-                        view.state =
-                            State::Waiting { reason: error.reason().to_owned(), message: error.to_string() };
+                        view.settled = true;
+                        view.state = State::Waiting { reason, message };
                     });
                 }
                 Ok((process, keeper, target)) => {
-                    let exit = self.attend(process, keeper, target).await;
-                    if !self.restart.applies(exit.code) {
+                    self.restarts = Some(self.restarts.map_or(0, |restarts| restarts + 1));
+                    let ended = self.attend(process, keeper, target).await;
+                    if !self.restart.applies(ended.code) {
                         self.publish(|view| view.done = true);
                         return self.stay_stopped().await;
                     }
+                    self.previous = Some(ended);
                     if begin.elapsed() >= BACK_OFF_RESET {
                         back_off = Duration::ZERO;
                     }
-                    self.await_restart(back_off);
+                    wait = back_off;
+                    self.show_back_off(back_off);
                 }
             }
             tokio::select! {
-                () = sleep(back_off) => {}
-                () = stopped(&mut self.order) => {}
+                () = sleep(wait) => {}
+                () = stopped(&mut order) => {}
             }
             back_off = (back_off * 2).clamp(FIRST_BACK_OFF, LONGEST_BACK_OFF);
         }
@@ -199,191 +128,254 @@ impl Supervisor {
         self.context.changed.notify_one();
     }
 
+    /// Publishes a state of the current run.
+    fn publish_state(&self, state: State, (started, ready): (bool, bool)) {
+        self.publish(|view| {
+            view.settled = true;
+            view.state = state;
+            view.last = self.previous.clone();
+            view.restarts = self.restarts.unwrap_or(0);
+            (view.started, view.ready) = (started, ready);
+        });
+    }
+
     async fn stay_stopped(mut self) {
         stopped(&mut self.order).await;
         self.publish(|view| view.accepted_stop = true);
         std::future::pending().await
     }
 
-    fn await_restart(&self, back_off: Duration) {
-        let message = format!(
-            "back-off {}s restarting failed container={} pod={}",
-            back_off.as_secs(),
-            self.spec.name,
-            self.context.name
-        );
-        if !back_off.is_zero() {
-            self.context.warn("BackOff", &message);
+    /// Says that the next start has to wait. One that comes at once leaves the container shown
+    /// as it ended.
+    fn show_back_off(&self, back_off: Duration) {
+        if back_off.is_zero() {
+            return;
         }
-        self.publish(|view| {
-            let waiting = State::Waiting { reason: "CrashLoopBackOff".to_owned(), message };
-            if let State::Terminated(ended) = std::mem::replace(&mut view.state, waiting) {
-                view.last = Some(ended);
-            }
-            view.restarts += 1;
-        });
+        let (container, pod) = (&self.spec.name, self.context.full_name());
+        let message = format!("Back-off restarting failed container {container} in pod {pod}");
+        self.context.warn(container, "BackOff", &message);
+        let message =
+            format!("back-off {} restarting failed container={container} pod={pod}", in_go(back_off));
+        let waiting = State::Waiting { reason: "CrashLoopBackOff".to_owned(), message };
+        self.publish_state(waiting, (false, false));
     }
 
     /// Accompanies one run of the container to its end; never returns once the pod is being
     /// stopped.
-    async fn attend(&mut self, process: Process, keeper: Keeper, target: Target) -> Exit {
+    async fn attend(&self, process: Process, keeper: Keeper, target: Target) -> Ended {
         let started_at = self.context.shared.registry.now();
-        self.context.note("Started", &format!("Started container {}", self.spec.name));
-        let running =
-            Running { process: process.clone(), target: target.clone(), started_at: started_at.clone() };
-        self.view.send_modify(|view| view.running = Some(running));
+        let container_id = target.launch.container_id.clone();
+        self.context.note(&self.spec.name, "Started", "Container started");
+        let running = Running { process: process.clone(), target: target.clone() };
+        self.view.send_modify(|view| (view.running, view.ended) = (Some(running), None));
+        let end_of = |exit: Exit| Ended {
+            code: exit.code,
+            container_id: Some(container_id.clone()),
+            started_at: started_at.clone(),
+            finished_at: self.context.shared.registry.now(),
+        };
 
-        let process_started = Instant::now();
         let (findings, mut found) = mpsc::unbounded_channel();
-        let prober = |kind, probe: &Option<Probe>, first| {
-            probe.clone().map(|probe| Prober {
-                context: Arc::clone(&self.context),
-                kind,
-                action: Action::of_probe(&probe, &target),
-                probe,
-                process_started,
-                first,
-                findings: findings.clone(),
-            })
+        let mut probes = Probes {
+            supervisor: self,
+            target: &target,
+            process_started: Instant::now(),
+            findings,
+            health: JoinSet::new(),
+            readiness: JoinSet::new(),
         };
-        let latencies = &self.context.shared.config.latencies;
-        let sampler = &self.context.shared.sampler;
-        let first_tick = || {
-            let wait = sampler.sample(&latencies.process_start_to_first_probe);
-            if sampler.happens(self.context.shared.config.first_probe_missed) {
-                FirstProbe::Missed(wait)
-            } else {
-                FirstProbe::After(wait)
-            }
-        };
-        // Those that stop with the pod's termination, and the one that goes on.
-        let mut health_probes = JoinSet::new();
-        let mut readiness_probe = JoinSet::new();
-        let start_after_startup =
-            |health: &mut JoinSet<()>, readiness: &mut JoinSet<()>, first: &dyn Fn() -> FirstProbe| {
-                if let Some(prober) = prober(ProbeKind::Liveness, &self.spec.liveness_probe, first()) {
-                    health.spawn(prober.run());
-                }
-                if let Some(prober) = prober(ProbeKind::Readiness, &self.spec.readiness_probe, first()) {
-                    readiness.spawn(prober.run());
-                }
-            };
-        let mut started = match prober(ProbeKind::Startup, &self.spec.startup_probe, first_tick()) {
-            Some(prober) => {
-                health_probes.spawn(prober.run());
-                false
-            }
-            None => {
-                start_after_startup(&mut health_probes, &mut readiness_probe, &first_tick);
-                true
-            }
-        };
+        let mut started = probes.start();
         let mut ready = self.spec.readiness_probe.is_none();
         let mut shown_as_running = false;
 
-        let announce = self.post_start(&target, sampler.sample(&latencies.process_start_to_running));
+        let announce = self.post_start(&target);
         let exited = process.exited();
         let keeping = keeper.run();
         tokio::pin!(announce, exited, keeping);
         let mut order = self.order.clone();
         let (mut ended, mut kept, mut stopping) = (None, false, false);
-        loop {
+        let mut seen_at: Option<Instant> = None;
+        let kill = loop {
             tokio::select! {
                 () = &mut keeping, if !kept => kept = true,
                 exit = &mut exited, if ended.is_none() => {
-                    ended = Some(exit);
-                    if !stopping {
-                        break;
-                    }
-                    // The readiness probe goes on until the pod's terminal status is written.
+                    let end = end_of(exit);
+                    self.view.send_modify(|view| view.ended = Some(end.clone()));
+                    ended = Some(end);
+                    // The readiness probe goes on until the end has been noticed, and in a pod's
+                    // termination until the terminal status is written.
+                    seen_at = Some(Instant::now() + self.context.sample(|l| l.process_exit_to_seen));
                 }
+                () = at(seen_at), if !stopping => break None,
                 () = stopped(&mut order), if !stopping => {
                     stopping = true;
-                    health_probes.abort_all();
+                    probes.health.abort_all();
                     self.publish(|view| view.accepted_stop = true);
                 }
-                result = &mut announce, if !shown_as_running => match result {
-                    Ok(()) => {
-                        shown_as_running = true;
-                        self.publish(|view| {
-                            view.state = State::Running { started_at: started_at.clone() };
-                            (view.started, view.ready) = (started, started && ready);
-                        });
+                result = &mut announce, if !shown_as_running => {
+                    shown_as_running = true;
+                    match result {
+                        Ok(()) => {
+                            let state = State::Running {
+                                started_at: started_at.clone(),
+                                container_id: container_id.clone(),
+                            };
+                            self.publish_state(state, (started, started && ready));
+                        }
+                        Err(()) if stopping || ended.is_some() => {}
+                        Err(()) => {
+                            self.context.warn(&self.spec.name, "FailedPostStartHook", "PostStartHook failed");
+                            let grace_seconds = self.context.grace_period_seconds();
+                            break Some(Kill { message: "FailedPostStartHook".to_owned(), grace_seconds });
+                        }
                     }
-                    Err(why) => {
-                        self.context.warn("FailedPostStartHook", &why);
-                        break;
-                    }
-                },
+                }
                 Some((kind, finding)) = found.recv() => {
                     match (kind, finding) {
                         (ProbeKind::Readiness, finding) => ready = finding == Finding::Success,
                         (ProbeKind::Startup, Finding::Success) => {
                             started = true;
-                            let at_once = || FirstProbe::After(Duration::ZERO);
-                            start_after_startup(&mut health_probes, &mut readiness_probe, &at_once);
+                            probes.start_after_startup(|| FirstProbe::After(Duration::ZERO));
                         }
-                        (ProbeKind::Liveness, Finding::Success) => {}
-                        (ProbeKind::Startup | ProbeKind::Liveness, Finding::Failure) if !stopping => break,
-                        (ProbeKind::Startup | ProbeKind::Liveness, Finding::Failure) => {}
+                        (ProbeKind::Startup | ProbeKind::Liveness, Finding::Failure)
+                            if !stopping && ended.is_none() => break Some(self.kill_for(kind)),
+                        (ProbeKind::Startup | ProbeKind::Liveness, _) => {}
                     }
                     if shown_as_running {
                         self.publish(|view| (view.started, view.ready) = (started, started && ready));
                     }
                 }
             }
-        }
-        drop((health_probes, readiness_probe));
+        };
+        drop(probes);
 
-        let exit = match ended {
-            Some(exit) => exit,
-            // It has to be ended: its postStart hook or a probe failed.
-            None => {
-                let grace = Grace::new(self.context.grace_period_seconds());
-                let ending = stop(&self.context, &self.spec, &target, &process, grace, async {});
-                tokio::pin!(ending);
-                loop {
-                    tokio::select! {
-                        exit = &mut ending => break exit,
-                        () = &mut keeping, if !kept => kept = true,
-                        () = stopped(&mut order) => break self.hand_over(&mut keeping, kept).await,
+        if let Some(kill) = kill {
+            let grace = Grace::new(kill.grace_seconds);
+            let ending = stop(&self.context, &self.spec, &target, &process, grace, &kill.message, async {});
+            tokio::pin!(ending);
+            let exit = loop {
+                tokio::select! {
+                    exit = &mut ending => break exit,
+                    () = &mut keeping, if !kept => kept = true,
+                    () = stopped(&mut order) => {
+                        // The pod's own termination takes over.
+                        self.publish(|view| view.accepted_stop = true);
+                        if !kept {
+                            keeping.await;
+                        }
+                        let end = end_of(process.exited().await);
+                        self.view.send_modify(|view| view.ended = Some(end));
+                        return std::future::pending().await;
                     }
                 }
-            }
-        };
+            };
+            ended = Some(end_of(exit));
+        }
         if !kept {
             keeping.await;
         }
-        self.publish(|view| {
-            let finished_at = self.context.shared.registry.now();
-            view.state = State::Terminated(Ended { code: exit.code, started_at, finished_at });
-            view.running = None;
-            (view.started, view.ready) = (false, false);
-        });
-        exit
+        let ended = ended.unwrap_or_else(|| end_of(Exit { code: 255 }));
+        self.view.send_modify(|view| view.running = None);
+        self.publish_state(State::Terminated(ended.clone()), (false, false));
+        ended
     }
 
-    /// The pod's own termination takes over. Never returns.
-    async fn hand_over(&self, keeping: impl Future<Output = ()>, kept: bool) -> Exit {
-        self.publish(|view| view.accepted_stop = true);
-        if !kept {
-            keeping.await;
+    fn kill_for(&self, kind: ProbeKind) -> Kill {
+        let (probe, name) = match kind {
+            ProbeKind::Startup => (&self.spec.startup_probe, "startup"),
+            ProbeKind::Liveness | ProbeKind::Readiness => (&self.spec.liveness_probe, "liveness"),
+        };
+        let of_probe = probe.as_ref().and_then(|probe| probe.termination_grace_period_seconds);
+        let container = &self.spec.name;
+        Kill {
+            message: format!("Container {container} failed {name} probe, will be restarted"),
+            grace_seconds: of_probe.unwrap_or_else(|| self.context.grace_period_seconds()),
         }
-        std::future::pending().await
     }
 
     /// Runs the postStart hook; the container shows as running when it has ended, and not
     /// sooner than the kubelet sees it.
-    async fn post_start(&self, target: &Target, seen_after: Duration) -> Result<(), String> {
+    async fn post_start(&self, target: &Target) -> Result<(), ()> {
         let hook = self.spec.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
         let hook = async {
             let Some(hook) = hook else { return Ok(()) };
-            match Action::of_hook(hook, target)?.run().await {
-                Ok(()) | Err(ActionError::Status(_)) => Ok(()),
+            let result = match Action::of_hook(hook, target) {
+                Ok(action) => action.run_hook().await,
                 Err(error) => Err(error.to_string()),
+            };
+            result.map_err(|why| tracing::debug!(container = self.spec.name, why, "postStart hook"))
+        };
+        tokio::join!(hook, self.context.delay(|latencies| latencies.process_start_to_running)).0
+    }
+}
+
+impl Probes<'_> {
+    /// Starts what there is to start; answers whether the container counts as started.
+    fn start(&mut self) -> bool {
+        let context = Arc::clone(&self.supervisor.context);
+        let first_tick = || {
+            let wait = context.sample(|latencies| latencies.process_start_to_first_probe);
+            if context.shared.sampler.happens(context.shared.config.first_probe_missed) {
+                FirstProbe::Missed(wait)
+            } else {
+                FirstProbe::After(wait)
             }
         };
-        tokio::join!(hook, sleep(seen_after)).0
+        match self.prober(ProbeKind::Startup, &self.supervisor.spec.startup_probe, first_tick) {
+            Some(prober) => {
+                self.health.spawn(prober.run());
+                false
+            }
+            None => {
+                self.start_after_startup(first_tick);
+                true
+            }
+        }
+    }
+
+    fn start_after_startup(&mut self, first: impl Fn() -> FirstProbe) {
+        let spec = &self.supervisor.spec;
+        if let Some(prober) = self.prober(ProbeKind::Liveness, &spec.liveness_probe, &first) {
+            self.health.spawn(prober.run());
+        }
+        if let Some(prober) = self.prober(ProbeKind::Readiness, &spec.readiness_probe, &first) {
+            self.readiness.spawn(prober.run());
+        }
+    }
+
+    fn prober(
+        &self,
+        kind: ProbeKind,
+        probe: &Option<Probe>,
+        first: impl Fn() -> FirstProbe,
+    ) -> Option<Prober> {
+        let probe = probe.clone()?;
+        Some(Prober {
+            context: Arc::clone(&self.supervisor.context),
+            container: self.supervisor.spec.name.clone(),
+            kind,
+            action: Action::of_probe(&probe, self.target),
+            probe,
+            process_started: self.process_started,
+            first: first(),
+            findings: self.findings.clone(),
+        })
+    }
+}
+
+/// A back-off as Go writes it.
+fn in_go(back_off: Duration) -> String {
+    match (back_off.as_secs() / 60, back_off.as_secs() % 60) {
+        (0, seconds) => format!("{seconds}s"),
+        (minutes, seconds) => format!("{minutes}m{seconds}s"),
+    }
+}
+
+/// Waits for an instant; for none, forever.
+async fn at(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -1,136 +1,35 @@
 //! The life of one pod on its node.
+//!
+//! Source: kubernetes/kubernetes, `pkg/kubelet/kubelet.go` (`SyncPod`, `SyncTerminatingPod`,
+//! `SyncTerminatedPod`) and `pkg/kubelet/pod_workers.go`.
 
-use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
-use k8s_openapi::api::core::v1::{Container, Pod};
 use serde_json::Value;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::NodeInfo;
-use super::action::Target;
-use super::container::{Ended, Handle, Kind, Order, State, Supervisor};
+use super::container::Supervisor;
+use super::context::PodContext;
+use super::ending::end_containers;
 use super::grace::Grace;
-use super::launch::{self, KeySource, LaunchError, Surroundings};
-use super::process::{Keeper, Process};
-use super::status::{ContainerSnapshot, RestartsOf, Sandbox, Snapshot};
-use super::stop::stop;
-use crate::cluster::embedded::Shared;
-use crate::cluster::embedded::latency::{Latencies, Latency};
-use crate::cluster::embedded::registry::{DeleteOptions, EventType, Part};
+use super::status::{ContainerSnapshot, RestartsOf, Sandbox, Snapshot, Verdict};
+use super::view::{Ended, Handle, Kind, Order, State};
+use crate::cluster::embedded::registry::{DeleteOptions, Part};
 use crate::cluster::embedded::resource::Resource;
 
-/// The exit code of a container that never ran, or whose end nobody saw.
-const UNKNOWN_EXIT_CODE: i32 = 137;
-
-/// What the parts of a pod share.
-pub(super) struct PodContext {
-    pub(super) shared: Shared,
-    pub(super) node: Arc<NodeInfo>,
-    pub(super) namespace: String,
-    pub(super) name: String,
-    pub(super) uid: String,
-    /// The pod as it was bound.
-    pod: Pod,
-    object: Arc<Value>,
-    pod_ip: String,
-    host_ip: String,
-    log_dir: PathBuf,
-    /// A container's view has changed.
-    pub(super) changed: Notify,
-}
-
-impl PodContext {
-    pub(super) fn new(shared: Shared, node: Arc<NodeInfo>, object: Arc<Value>, pod: Pod) -> Self {
-        let text = |text: &Option<String>| text.clone().unwrap_or_default();
-        let (namespace, name, uid) =
-            (text(&pod.metadata.namespace), text(&pod.metadata.name), text(&pod.metadata.uid));
-        let log_dir = super::pod_log_dir(&shared.log_dir, &namespace, &name, &uid);
-        let pod_ip = shared.registry.next_pod_address().to_string();
-        let host_ip = node.address.to_string();
-        let changed = Notify::new();
-        Self { shared, node, namespace, name, uid, pod, object, pod_ip, host_ip, log_dir, changed }
-    }
-
-    fn containers(&self) -> Vec<(Container, Kind)> {
-        let Some(spec) = &self.pod.spec else { return Vec::new() };
-        let init = spec.init_containers.iter().flatten().map(|container| {
-            let sidecar = container.restart_policy.as_deref() == Some("Always");
-            (container.clone(), if sidecar { Kind::Sidecar } else { Kind::Init })
-        });
-        init.chain(spec.containers.iter().map(|container| (container.clone(), Kind::Main))).collect()
-    }
-
-    pub(super) fn has_init_containers(&self) -> bool {
-        self.pod.spec.as_ref().is_some_and(|spec| spec.init_containers.iter().flatten().next().is_some())
-    }
-
-    pub(super) fn restart_policy(&self) -> Option<&str> {
-        self.pod.spec.as_ref()?.restart_policy.as_deref()
-    }
-
-    /// The grace period when no deletion says another.
-    pub(super) fn grace_period_seconds(&self) -> i64 {
-        self.pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds).unwrap_or(30)
-    }
-
-    /// Records an ordinary event about the pod.
-    pub(super) fn note(&self, reason: &str, message: &str) {
-        self.shared.registry.record_event(&self.object, EventType::Normal, reason, message, "kubelet");
-    }
-
-    /// Records a warning about the pod.
-    pub(super) fn warn(&self, reason: &str, message: &str) {
-        self.shared.registry.record_event(&self.object, EventType::Warning, reason, message, "kubelet");
-    }
-
-    /// Records that a preStop hook failed.
-    pub(super) fn warn_of_hook(&self, container: &str, why: &str) {
-        self.warn("FailedPreStopHook", &format!("PreStopHook of container {container} failed: {why}"));
-    }
-
-    /// Starts a container's process.
-    pub(super) fn launch(&self, container: &Container) -> Result<(Process, Keeper, Target), LaunchError> {
-        let keys = |kind, name: &str, key: &str| self.key(kind, name, key);
-        let launch = launch::launch(
-            container,
-            &Surroundings {
-                pod: &self.pod,
-                pod_ip: &self.pod_ip,
-                host_ip: &self.host_ip,
-                own_binary: &self.node.own_binary,
-                keys: &keys,
-            },
-        )?;
-        let start = std::fs::create_dir_all(&self.log_dir)
-            .and_then(|()| launch.start(&self.log_dir.join(format!("{}.log", container.name))));
-        let (process, keeper) = start.map_err(|error| LaunchError::Start {
-            program: launch.program.display().to_string(),
-            why: error.to_string(),
-        })?;
-        let ports = container.ports.clone().unwrap_or_default();
-        Ok((process, keeper, Target { pod_ip: self.pod_ip.clone(), ports, launch }))
-    }
-
-    fn key(&self, kind: KeySource, name: &str, key: &str) -> Option<String> {
-        let resource = match kind {
-            KeySource::ConfigMap => Resource::ConfigMaps,
-            KeySource::Secret => Resource::Secrets,
-        };
-        let object = self.shared.registry.get(resource, &self.namespace, name).ok()?;
-        let text = object["data"][key].as_str()?;
-        match kind {
-            KeySource::ConfigMap => Some(text.to_owned()),
-            KeySource::Secret => {
-                use base64::Engine;
-                let bytes = base64::engine::general_purpose::STANDARD.decode(text).ok()?;
-                String::from_utf8(bytes).ok()
-            }
-        }
-    }
+/// What the node agent is doing, as its pods need to know it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Mode {
+    /// The agent is between its end and its start. Containers live on.
+    pub(super) down: bool,
+    /// How often it has started again.
+    pub(super) restarts: u32,
+    /// The node is shutting down, and pods get so many seconds.
+    pub(super) shutdown_grace: Option<i64>,
 }
 
 /// The newest that the API server says of a pod.
@@ -151,20 +50,37 @@ impl Seen {
     }
 }
 
+/// Why a pod ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    Deleted,
+    /// No main container will run any more.
+    Completed,
+    DeadlineExceeded,
+    NodeShutdown(i64),
+}
+
 /// Runs one pod.
 pub(super) struct PodWorker {
     context: Arc<PodContext>,
     seen: watch::Receiver<Seen>,
+    mode: watch::Receiver<Mode>,
     containers: Vec<Handle>,
     sandbox: Sandbox,
     restarts: RestartsOf,
-    observed_generation: i64,
+    verdict: Option<Verdict>,
+    observed_generation: AtomicI64,
     started_at: String,
 }
 
 impl PodWorker {
     /// Runs the pod to its end. Cancelled, it kills every process of the pod.
-    pub(super) async fn run(context: PodContext, seen: watch::Receiver<Seen>, stop: CancellationToken) {
+    pub(super) async fn run(
+        context: PodContext,
+        seen: watch::Receiver<Seen>,
+        mode: watch::Receiver<Mode>,
+        stop: CancellationToken,
+    ) {
         let context = Arc::new(context);
         let mut supervisors = JoinSet::new();
         let mut containers = Vec::new();
@@ -173,14 +89,16 @@ impl PodWorker {
             supervisors.spawn(supervisor.run());
             containers.push(handle);
         }
-        let observed_generation = seen.borrow().generation();
+        let observed_generation = AtomicI64::new(seen.borrow().generation());
         let started_at = context.shared.registry.now();
         let mut worker = Self {
             context,
             seen,
+            mode,
             containers,
             sandbox: Sandbox::Preparing,
             restarts: RestartsOf::Containers,
+            verdict: None,
             observed_generation,
             started_at,
         };
@@ -192,28 +110,47 @@ impl PodWorker {
     }
 
     async fn live_and_end(&mut self) {
-        let mut seen = self.seen.clone();
-        let deletion = async {
-            // The agent holds the other end as long as this runs.
-            let _ = seen.wait_for(Seen::is_ending).await;
-        };
-        let deleted = tokio::select! {
-            () = deletion => true,
-            () = self.live() => false,
-        };
-        if deleted {
-            self.delay(|latencies| latencies.watch_to_kubelet).await;
-            let grace = {
-                let seen = self.seen.borrow();
-                seen.object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0)
+        let why = {
+            let (mut seen, mut mode) = (self.seen.clone(), self.mode.clone());
+            // The agent holds the other ends as long as this runs.
+            let deletion = async { drop(seen.wait_for(Seen::is_ending).await) };
+            let shutdown = async {
+                let mode = mode.wait_for(|mode| mode.shutdown_grace.is_some()).await;
+                mode.ok().and_then(|mode| mode.shutdown_grace).unwrap_or(0)
             };
-            self.end(Grace::new(grace)).await;
-        } else {
-            // All main containers have ended for good; sidecars may still run.
-            self.end(Grace::new(self.context.grace_period_seconds())).await;
-            let _ = self.seen.wait_for(Seen::is_ending).await;
+            let deadline = self.context.active_deadline();
+            let deadline = async {
+                match deadline {
+                    Some(deadline) => sleep(deadline).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = deletion => Why::Deleted,
+                grace = shutdown => Why::NodeShutdown(grace),
+                () = deadline => Why::DeadlineExceeded,
+                () = self.live() => Why::Completed,
+            }
+        };
+        match why {
+            Why::Deleted => {
+                until_up(&self.mode).await;
+                self.context.delay(|latencies| latencies.watch_to_kubelet).await;
+            }
+            Why::Completed => {}
+            Why::DeadlineExceeded => {
+                let verdict = Verdict::DeadlineExceeded;
+                self.context.note_pod(verdict.reason(), verdict.message());
+                self.verdict = Some(verdict);
+            }
+            Why::NodeShutdown(_) => self.verdict = Some(Verdict::NodeShutdown),
         }
-        self.delay(|latencies| latencies.terminated_to_final_delete).await;
+        self.end(why).await;
+        if why != Why::Deleted {
+            let _ = self.seen.wait_for(Seen::is_ending).await;
+            until_up(&self.mode).await;
+        }
+        self.context.delay(|latencies| latencies.terminated_to_final_delete).await;
         let PodContext { shared, namespace, name, uid, .. } = &*self.context;
         // An object that is gone already was deleted by force.
         if let Err(status) =
@@ -223,18 +160,12 @@ impl PodWorker {
         }
     }
 
-    async fn delay(&self, latency: impl Fn(&Latencies) -> Latency) {
-        let Shared { sampler, config, .. } = &self.context.shared;
-        sleep(sampler.sample(&latency(&config.latencies))).await;
-    }
-
     /// From the binding until every main container has ended for good.
     async fn live(&mut self) {
         self.write_status();
-        self.delay(|latencies| latencies.scheduled_to_sandbox).await;
+        self.context.delay(|latencies| latencies.scheduled_to_sandbox).await;
         self.sandbox = Sandbox::Ready;
         self.write_status();
-        self.delay(|latencies| latencies.sandbox_to_process_start).await;
 
         let this = &*self;
         tokio::select! {
@@ -251,8 +182,9 @@ impl PodWorker {
         }
     }
 
-    /// Ends all containers, and writes the terminal status.
-    async fn end(&mut self, grace: Grace) {
+    /// Ends all containers, and writes the terminal status. Should the node agent restart
+    /// meanwhile, it begins anew.
+    async fn end(&mut self, why: Why) {
         let generation = self.seen.borrow().generation();
         for container in &self.containers {
             container.order.send_replace(Order::Stop);
@@ -261,43 +193,63 @@ impl PodWorker {
             // A supervisor ends only with this worker.
             let _ = container.view.wait_for(|view| view.accepted_stop).await;
         }
-
-        // What the status said of a container when its end began stays until all have ended
-        // and the kubelet has looked, but for its readiness.
-        let exits = {
-            let this = &*self;
-            let observed = this.delay(|latencies| latencies.deletion_to_observed_generation);
-            let ending = async {
-                let exits = end_containers(&this.context, &this.containers, grace).await;
-                this.delay(|latencies| latencies.process_gone_to_status).await;
-                exits
-            };
-            tokio::pin!(observed, ending);
-            let mut shown_generation = this.observed_generation;
-            loop {
-                tokio::select! {
-                    exits = &mut ending => break exits,
-                    () = &mut observed, if shown_generation != generation => {
-                        shown_generation = generation;
-                        this.write_status_as(generation, &[]);
-                    }
-                    () = this.context.changed.notified() => this.write_status_as(shown_generation, &[]),
-                }
+        let exits = loop {
+            let mut mode = self.mode.clone();
+            let restarts = mode.borrow_and_update().restarts;
+            tokio::select! {
+                exits = self.end_once(generation, self.grace(why)) => break exits,
+                // What was being waited for is forgotten.
+                _ = mode.wait_for(|mode| mode.restarts != restarts) => {}
             }
+            until_up(&self.mode).await;
         };
-        self.observed_generation = generation;
+        self.observed_generation.store(generation, Ordering::Relaxed);
         self.sandbox = Sandbox::Gone;
         self.restarts = RestartsOf::Nothing;
-        self.write_status_as(generation, &exits);
+        self.write_status_with(&exits);
+    }
+
+    fn grace(&self, why: Why) -> Grace {
+        let own = self.context.grace_period_seconds();
+        let seen = self.seen.borrow();
+        Grace::new(match why {
+            // What the object says now: after a restart nothing else is known.
+            Why::Deleted => seen.object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0),
+            Why::NodeShutdown(grace) => grace.min(own),
+            Why::Completed | Why::DeadlineExceeded => own,
+        })
+    }
+
+    /// What the status said of a container when its end began stays until all have ended and
+    /// the kubelet has looked, but for its readiness.
+    async fn end_once(&self, generation: i64, grace: Grace) -> Vec<Option<Ended>> {
+        let observed = self.context.delay(|latencies| latencies.deletion_to_observed_generation);
+        let ending = async {
+            let exits = end_containers(&self.context, &self.containers, grace).await;
+            self.context.delay(|latencies| latencies.process_gone_to_status).await;
+            exits
+        };
+        tokio::pin!(observed, ending);
+        let shown = &self.observed_generation;
+        loop {
+            tokio::select! {
+                exits = &mut ending => return exits,
+                () = &mut observed, if shown.load(Ordering::Relaxed) != generation => {
+                    shown.store(generation, Ordering::Relaxed);
+                    self.write_status();
+                }
+                () = self.context.changed.notified() => self.write_status(),
+            }
+        }
     }
 
     fn write_status(&self) {
-        self.write_status_as(self.observed_generation, &[]);
+        self.write_status_with(&[]);
     }
 
     /// Writes the status; `ends` says how the containers ended that the status does not yet
     /// show as ended, in their order.
-    fn write_status_as(&self, observed_generation: i64, ends: &[Option<Ended>]) {
+    fn write_status_with(&self, ends: &[Option<Ended>]) {
         let registry = &self.context.shared.registry;
         let now = registry.now();
         let containers = self.containers.iter().enumerate().map(|(n, container)| {
@@ -305,12 +257,7 @@ impl PodWorker {
             if let Some(Some(ended)) = ends.get(n) {
                 view.state = State::Terminated(ended.clone());
             }
-            ContainerSnapshot {
-                name: &container.spec.name,
-                image: container.spec.image.as_deref().unwrap_or_default(),
-                kind: container.kind,
-                view,
-            }
+            ContainerSnapshot { spec: &container.spec, kind: container.kind, view }
         });
         let snapshot = Snapshot {
             containers: containers.collect(),
@@ -319,7 +266,8 @@ impl PodWorker {
             host_ip: &self.context.host_ip,
             started_at: &self.started_at,
             restarts: self.restarts,
-            observed_generation,
+            verdict: self.verdict,
+            observed_generation: self.observed_generation.load(Ordering::Relaxed),
             now: &now,
         };
         let PodContext { namespace, name, uid, .. } = &*self.context;
@@ -353,57 +301,19 @@ async fn run_in_order(containers: &[Handle]) {
             }
         }
     }
-    let mains = || containers.iter().filter(|container| container.kind == Kind::Main);
-    for container in mains() {
+    let mains: Vec<_> = containers.iter().filter(|container| container.kind == Kind::Main).collect();
+    for container in &mains {
         container.order.send_replace(Order::Run);
+        // A kubelet starts one after the other, and waits for each postStart hook.
+        let _ = container.view.clone().wait_for(|view| view.settled).await;
     }
-    for container in mains() {
+    for container in mains {
         let _ = container.view.clone().wait_for(|view| view.done).await;
     }
 }
 
-/// Ends what runs: main containers all at once; each sidecar after all main containers and
-/// the sidecars that were started after it. Answers how each container ended, in their
-/// order; `None` for one that had ended before.
-async fn end_containers(context: &PodContext, containers: &[Handle], grace: Grace) -> Vec<Option<Ended>> {
-    let ended: Vec<_> = containers.iter().map(|_| CancellationToken::new()).collect();
-    let endings = containers.iter().enumerate().map(|(n, container)| {
-        let before_this: Vec<_> = containers
-            .iter()
-            .zip(&ended)
-            .enumerate()
-            .filter(|(other, (handle, _))| {
-                container.kind == Kind::Sidecar
-                    && (handle.kind == Kind::Main || (handle.kind == Kind::Sidecar && *other > n))
-            })
-            .map(|(_, (_, token))| token.clone())
-            .collect();
-        let own = &ended[n];
-        async move {
-            let _ended_when_dropped = own.clone().drop_guard();
-            let view = container.view.borrow().clone();
-            let Some(running) = view.running else {
-                let waiting = matches!(view.state, State::Waiting { .. });
-                return waiting.then(|| {
-                    view.last.unwrap_or_else(|| {
-                        let now = context.shared.registry.now();
-                        Ended { code: UNKNOWN_EXIT_CODE, started_at: now.clone(), finished_at: now }
-                    })
-                });
-            };
-            let turn = async {
-                for other in &before_this {
-                    other.cancelled().await;
-                }
-                if !before_this.is_empty() {
-                    let Shared { sampler, config, .. } = &context.shared;
-                    sleep(sampler.sample(&config.latencies.container_gone_to_sidecar_stop_signal)).await;
-                }
-            };
-            let exit = stop(context, &container.spec, &running.target, &running.process, grace, turn).await;
-            let finished_at = context.shared.registry.now();
-            Some(Ended { code: exit.code, started_at: running.started_at, finished_at })
-        }
-    });
-    futures::future::join_all(endings).await
+/// Waits until the node agent is there to act.
+async fn until_up(mode: &watch::Receiver<Mode>) {
+    // The agent holds the other end as long as pods run.
+    let _ = mode.clone().wait_for(|mode| !mode.down).await;
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Probe;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
-use super::action::Action;
-use super::pod::PodContext;
+use super::action::{Action, NotDone, Outcome};
+use super::context::PodContext;
 
 /// What a probe is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,10 +71,11 @@ impl Threshold {
 /// One probe of one container.
 pub(super) struct Prober {
     pub(super) context: Arc<PodContext>,
+    pub(super) container: String,
     pub(super) kind: ProbeKind,
     pub(super) probe: Probe,
-    /// The error says why the probe can never succeed.
-    pub(super) action: Result<Action, String>,
+    /// The error says why the probe never counts.
+    pub(super) action: Result<Action, NotDone>,
     pub(super) process_started: Instant,
     pub(super) first: FirstProbe,
     pub(super) findings: mpsc::UnboundedSender<(ProbeKind, Finding)>,
@@ -107,13 +108,7 @@ impl Prober {
             if self.process_started.elapsed() < initial_delay {
                 continue;
             }
-            let finding = match self.once(longest).await {
-                Ok(()) => Finding::Success,
-                Err(why) => {
-                    self.context.warn("Unhealthy", &format!("{:?} probe failed: {why}", self.kind));
-                    Finding::Failure
-                }
-            };
+            let Some(finding) = self.once(longest).await else { continue };
             let Some(counted) = threshold.count(finding).filter(|counted| Some(*counted) != known) else {
                 continue;
             };
@@ -128,11 +123,30 @@ impl Prober {
         }
     }
 
-    async fn once(&self, longest: Duration) -> Result<(), String> {
-        let action = self.action.as_ref().map_err(Clone::clone)?;
-        match timeout(longest, action.run()).await {
-            Ok(result) => result.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("no answer within {longest:?}")),
+    /// Probes once, and says so if all is not well. `None`: it could not be done, which counts
+    /// for nothing.
+    async fn once(&self, longest: Duration) -> Option<Finding> {
+        let result = match &self.action {
+            Ok(action) => action.probe(longest).await,
+            Err(why) => Err(why.clone()),
+        };
+        let warn = |reason, message: &str| self.context.warn(&self.container, reason, message);
+        let kind = self.kind;
+        match result {
+            Ok(Outcome::Success) => Some(Finding::Success),
+            Ok(Outcome::Warning(why)) => {
+                warn("ProbeWarning", &format!("{kind:?} probe warning: {why}"));
+                Some(Finding::Success)
+            }
+            Ok(Outcome::Failure(why)) => {
+                warn("Unhealthy", &format!("{kind:?} probe failed: {why}"));
+                Some(Finding::Failure)
+            }
+            Err(why) => {
+                let message = format!("{kind:?} probe errored and resulted in unknown state: {why}");
+                warn("Unhealthy", &message);
+                None
+            }
         }
     }
 }

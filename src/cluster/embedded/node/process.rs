@@ -1,27 +1,47 @@
-//! One container's process: started, signalled, and waited for, in its own process group.
+//! One container's process: started, signalled, and waited for, with all that it starts.
 
-use std::fs::File;
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::cluster::embedded::descendants;
+use super::logs::LogFile;
+use crate::cluster::embedded::descendants::{self, Member};
+
+/// The variable in the environment of everything that runs in a container, and its value, tell
+/// what belongs to it.
+const MARK: &str = "ROLLDROP_CONTAINER_ID";
+/// How often the size of a log is looked at.
+const LOG_PERIOD: Duration = Duration::from_secs(1);
+/// What is kept of a command's output, as much as a kubelet keeps of a probe's.
+const MAX_OUTPUT_BYTES: usize = 10 * 1024;
+/// How long output may still come from a command that has ended: what it left running may hold
+/// the other end.
+const OUTPUT_AFTER_END: Duration = Duration::from_millis(100);
 
 /// What to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Launch {
     pub(super) program: PathBuf,
     pub(super) args: Vec<String>,
-    /// The whole environment but for the cluster's mark: nothing is inherited.
+    /// The whole environment but for the marks: nothing is inherited.
     pub(super) env: Vec<(String, String)>,
     /// `None` is the agent's own directory.
     pub(super) working_dir: Option<PathBuf>,
+    /// The container's id, new for each of its runs.
+    pub(super) container_id: String,
 }
 
 /// How a process ended.
@@ -43,50 +63,74 @@ impl Exit {
 pub(super) struct Process {
     signals: mpsc::UnboundedSender<Signal>,
     exit: watch::Receiver<Option<Exit>>,
+    stop_signalled: Arc<AtomicBool>,
 }
 
 /// Owns a started process; see [`Keeper::run`].
 pub(super) struct Keeper {
     child: Child,
     group: ProcessGroup,
+    log: LogFile,
+    mark: String,
     signals: mpsc::UnboundedReceiver<Signal>,
     exit: watch::Sender<Option<Exit>>,
 }
 
 impl Launch {
-    /// Starts the program with its output appended to the log.
+    /// Starts the program with its output in the log.
     ///
     /// # Errors
     ///
     /// The log cannot be opened, or the program not be started.
     pub(super) fn start(&self, log: &Path) -> io::Result<(Process, Keeper)> {
-        let output = File::options().create(true).append(true).open(log)?;
+        let (log, output) = LogFile::begin(log)?;
         let errors = output.try_clone()?;
         let mut command = self.command();
-        let child = command.stdout(output).stderr(errors).spawn()?;
+        command.stdout(output).stderr(errors);
+        adopt_orphans_in(&mut command);
+        let child = command.spawn()?;
         let group = ProcessGroup::of(&child)?;
         let (signals, signals_of_keeper) = mpsc::unbounded_channel();
         let (exit_of_keeper, exit) = watch::channel(None);
-        let keeper = Keeper { child, group, signals: signals_of_keeper, exit: exit_of_keeper };
-        Ok((Process { signals, exit }, keeper))
+        let mark = format!("{MARK}={}", self.container_id);
+        let keeper = Keeper { child, group, log, mark, signals: signals_of_keeper, exit: exit_of_keeper };
+        Ok((Process { signals, exit, stop_signalled: Arc::default() }, keeper))
     }
 
-    /// Runs the program to its end, its output discarded. Dropped before, it is killed.
+    /// Runs the program to its end; answers that and the beginning of what it wrote. Dropped
+    /// before, it is killed.
     ///
     /// # Errors
     ///
     /// The program cannot be started.
-    pub(super) async fn run(&self) -> io::Result<Exit> {
-        let mut child = self.command().stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        let _group = ProcessGroup::of(&child)?;
-        child.wait().await.map(Exit::of)
+    pub(super) async fn run(&self) -> io::Result<(Exit, String)> {
+        let mut child = self.command().stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let group = ProcessGroup::of(&child)?;
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let exit = {
+            let reading = async { tokio::join!(read_some(stdout, &mut out), read_some(stderr, &mut err)) };
+            tokio::pin!(reading);
+            let (exit, all_read) = tokio::select! {
+                exit = child.wait() => (exit?, false),
+                _ = &mut reading => (child.wait().await?, true),
+            };
+            drop(group);
+            if !all_read {
+                let _ = timeout(OUTPUT_AFTER_END, reading).await;
+            }
+            exit
+        };
+        out.extend(err);
+        out.truncate(MAX_OUTPUT_BYTES);
+        Ok((Exit::of(exit), String::from_utf8_lossy(&out).into_owned()))
     }
 
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.args).env_clear().envs(self.env.iter().map(|(name, value)| (name, value)));
         let (mark, cluster) = descendants::mark();
-        command.env(mark, cluster);
+        command.env(mark, cluster).env(MARK, &self.container_id);
         command.stdin(Stdio::null()).process_group(0).kill_on_drop(true);
         if let Some(dir) = &self.working_dir {
             command.current_dir(dir);
@@ -95,10 +139,39 @@ impl Launch {
     }
 }
 
+/// Makes the command's process the parent of its orphaned descendants, as a container's first
+/// process is: so they can be found below it as long as it lives.
+#[expect(unsafe_code, reason = "there is no safe way to run a system call between fork and exec")]
+fn adopt_orphans_in(command: &mut Command) {
+    let adopt = || set_child_subreaper(true).map_err(io::Error::from);
+    // SAFETY: the closure makes one system call, and neither allocates nor takes a lock.
+    unsafe {
+        command.pre_exec(adopt);
+    }
+}
+
+/// Reads to the end, and keeps the beginning.
+async fn read_some(source: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>) {
+    let Some(mut source) = source else { return };
+    let mut chunk = [0; 4096];
+    while let Ok(read @ 1..) = source.read(&mut chunk).await {
+        let room = MAX_OUTPUT_BYTES.saturating_sub(kept.len());
+        kept.extend_from_slice(&chunk[..read.min(room)]);
+    }
+}
+
 impl Process {
-    /// Sends a signal to the process group, if the process still lives.
-    pub(super) fn signal(&self, signal: Signal) {
-        let _ = self.signals.send(signal);
+    /// Sends the stop signal, unless that was done before: a runtime sends it once, however
+    /// often it is asked to stop a container.
+    pub(super) fn stop(&self, signal: Signal) {
+        if !self.stop_signalled.swap(true, Ordering::Relaxed) {
+            let _ = self.signals.send(signal);
+        }
+    }
+
+    /// Ends the process and its group by force.
+    pub(super) fn kill(&self) {
+        let _ = self.signals.send(Signal::SIGKILL);
     }
 
     /// Waits for the end.
@@ -110,22 +183,42 @@ impl Process {
             Err(_) => Exit { code: 137 },
         }
     }
+
+    /// Whether it has ended.
+    pub(super) fn has_exited(&self) -> bool {
+        self.exit.borrow().is_some() || self.exit.has_changed().is_err()
+    }
 }
 
 impl Keeper {
-    /// Delivers signals until the process has ended, and takes the rest of its group down
-    /// with it, as the end of a container's first process does. Dropped before, it kills
-    /// the group.
+    /// Delivers signals until the process has ended, and takes down with it all that it has
+    /// started, as the end of a container's first process does. Dropped before, it kills the
+    /// process and its group.
     pub(super) async fn run(mut self) {
+        let mut log_ticks = interval(LOG_PERIOD);
+        log_ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut members = BTreeSet::new();
         let status = loop {
             tokio::select! {
                 status = self.child.wait() => break status,
-                Some(signal) = self.signals.recv() => self.group.signal(signal),
+                Some(signal) = self.signals.recv() => {
+                    // What it has started by now is found wherever it hides afterwards.
+                    members.extend(self.below().await);
+                    self.group.signal(signal);
+                }
+                _ = log_ticks.tick() => self.log.keep_small().await,
             }
         };
         drop(self.group);
+        let mark = self.mark;
+        let _ = tokio::task::spawn_blocking(move || descendants::kill_marked(&mark, &members)).await;
         let exit = status.map_or(Exit { code: 255 }, Exit::of);
         self.exit.send_replace(Some(exit));
+    }
+
+    async fn below(&self) -> BTreeSet<Member> {
+        let pid = self.group.0.as_raw();
+        tokio::task::spawn_blocking(move || descendants::below(pid)).await.unwrap_or_default()
     }
 }
 
@@ -138,9 +231,14 @@ impl ProcessGroup {
         pid.map(|pid| Self(Pid::from_raw(pid))).ok_or_else(|| io::Error::other("the process has no id"))
     }
 
+    /// SIGKILL goes to the whole group; any other signal to its leader alone, as a runtime
+    /// signals a container's first process alone.
     fn signal(&self, signal: Signal) {
-        // ESRCH: the group has ended by itself.
-        let _ = killpg(self.0, signal);
+        // ESRCH: it has ended by itself.
+        let _ = match signal {
+            Signal::SIGKILL => killpg(self.0, signal),
+            _ => kill(self.0, signal),
+        };
     }
 }
 
@@ -160,6 +258,7 @@ mod tests {
             args: vec!["-c".into(), script.into()],
             env: vec![("PATH".into(), std::env::var("PATH").unwrap())],
             working_dir: None,
+            container_id: format!("{:032x}", rand::random::<u128>()),
         }
     }
 
@@ -171,9 +270,9 @@ mod tests {
 
     #[tokio::test]
     async fn exit_codes_are_those_of_a_container_runtime() {
-        assert_eq!(shell("exit 7").run().await.unwrap(), Exit { code: 7 });
-        assert_eq!(shell("kill -TERM $$").run().await.unwrap(), Exit { code: 143 });
-        assert_eq!(shell("kill -KILL $$").run().await.unwrap(), Exit { code: 137 });
+        for (script, code) in [("exit 7", 7), ("kill -TERM $$", 143), ("kill -KILL $$", 137)] {
+            assert_eq!(shell(script).run().await.unwrap().0, Exit { code }, "{script}");
+        }
     }
 
     #[tokio::test]
@@ -185,8 +284,7 @@ mod tests {
             shell("trap 'exit 3' TERM; sleep 1000 & echo child $!; wait").start(&log).unwrap();
         let keeper = tokio::spawn(keeper.run());
         wait_for_text(&log, "child").await;
-        process.signal(Signal::SIGTERM);
-        // The signal goes to the group: the child dies of it, or of the kill after.
+        process.stop(Signal::SIGTERM);
         assert_eq!(process.exited().await, Exit { code: 3 });
         keeper.await.unwrap();
         let text = std::fs::read_to_string(&log).unwrap();
@@ -194,6 +292,43 @@ mod tests {
         while is_alive(child) {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
+    }
+
+    #[tokio::test]
+    async fn a_process_that_hides_ends_with_the_one_that_started_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        // One leaves session, group and parent; the other clears its environment, too.
+        let hidden = "sh -c 'trap \"\" TERM; echo hidden $$; while :; do sleep 1; done'";
+        let script = format!(
+            "trap 'exit 3' TERM; (setsid {hidden} &); (env -i setsid {hidden} &); while :; do sleep 0.05; done"
+        );
+        let (process, keeper) = shell(&script).start(&log).unwrap();
+        let keeper = tokio::spawn(keeper.run());
+        let pids = loop {
+            let text = std::fs::read_to_string(&log).unwrap();
+            let pids: Vec<i32> =
+                text.lines().filter_map(|line| line.strip_prefix("hidden ")?.parse().ok()).collect();
+            if pids.len() == 2 {
+                break pids;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        };
+        process.stop(Signal::SIGTERM);
+        assert_eq!(process.exited().await, Exit { code: 3 });
+        keeper.await.unwrap();
+        for pid in pids {
+            assert!(!is_alive(pid), "{pid} lives");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_output_of_a_command_is_bounded_and_need_not_end() {
+        let (exit, output) = shell("yes | head -c 100000; echo end >&2").run().await.unwrap();
+        assert_eq!((exit.code, output.len()), (0, MAX_OUTPUT_BYTES));
+        // What it left behind holds the pipe.
+        let (exit, output) = shell("setsid sleep 30 & echo done; exit 4").run().await.unwrap();
+        assert_eq!((exit.code, output.as_str()), (4, "done\n"));
     }
 
     /// Whether a process runs; one that has ended but was not reaped does not.

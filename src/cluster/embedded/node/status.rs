@@ -1,8 +1,9 @@
 //! The status of a pod, as a kubelet writes it. Pure.
 
+use k8s_openapi::api::core::v1::Container;
 use serde_json::{Value, json};
 
-use super::container::{Ended, Kind, State, View};
+use super::view::{Ended, Kind, State, View};
 
 /// Everything that a pod's status says.
 pub(super) struct Snapshot<'a> {
@@ -13,6 +14,8 @@ pub(super) struct Snapshot<'a> {
     pub(super) started_at: &'a str,
     /// Whether containers that have ended may be started again.
     pub(super) restarts: RestartsOf,
+    /// Why the pod fails, whatever its containers did.
+    pub(super) verdict: Option<Verdict>,
     /// The generation of the pod that the agent has acted upon.
     pub(super) observed_generation: i64,
     pub(super) now: &'a str,
@@ -20,8 +23,7 @@ pub(super) struct Snapshot<'a> {
 
 /// One container.
 pub(super) struct ContainerSnapshot<'a> {
-    pub(super) name: &'a str,
-    pub(super) image: &'a str,
+    pub(super) spec: &'a Container,
     pub(super) kind: Kind,
     pub(super) view: View,
 }
@@ -42,6 +44,35 @@ pub(super) enum RestartsOf {
     Nothing,
     /// It is not, unless they are marked as done.
     Containers,
+}
+
+/// Why a kubelet itself ends a pod. It shows once all containers have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// `activeDeadlineSeconds` are over.
+    DeadlineExceeded,
+    /// The node shuts down.
+    NodeShutdown,
+    /// It came to a node that shuts down.
+    NotAdmitted,
+}
+
+impl Verdict {
+    pub(super) fn reason(self) -> &'static str {
+        match self {
+            Self::DeadlineExceeded => "DeadlineExceeded",
+            Self::NodeShutdown => "Terminated",
+            Self::NotAdmitted => "NodeShutdown",
+        }
+    }
+
+    pub(super) fn message(self) -> &'static str {
+        match self {
+            Self::DeadlineExceeded => "Pod was active on the node longer than the specified deadline",
+            Self::NodeShutdown => "Pod was terminated in response to imminent node shutdown.",
+            Self::NotAdmitted => "Pod was rejected as the node is shutting down.",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,14 +99,23 @@ impl Snapshot<'_> {
     /// an eviction, of readiness gates) stays.
     pub(super) fn write_into(&self, pod: &mut Value) {
         let phase = self.phase();
-        let gates_open = readiness_gates_open(pod);
+        let closed_gates = closed_readiness_gates(pod);
         let status = &mut pod["status"];
         let mut conditions = status["conditions"].as_array().cloned().unwrap_or_default();
-        for (kind, holds, reason, message) in self.conditions(phase, gates_open) {
+        for (kind, holds, reason, message) in self.conditions(phase, &closed_gates) {
             set_condition(&mut conditions, kind, holds, reason, &message, self.observed_generation, self.now);
         }
         if let Some(scheduled) = conditions.iter_mut().find(|condition| condition["type"] == "PodScheduled") {
             scheduled["observedGeneration"] = json!(self.observed_generation);
+        }
+        if let Some(verdict) = self.verdict.filter(|_| phase == Phase::Failed) {
+            status["reason"] = json!(verdict.reason());
+            status["message"] = json!(verdict.message());
+            if verdict == Verdict::NodeShutdown {
+                let (kind, reason) = ("DisruptionTarget", "TerminationByKubelet");
+                let (generation, now) = (self.observed_generation, self.now);
+                set_condition(&mut conditions, kind, true, reason, verdict.message(), generation, now);
+            }
         }
         status["observedGeneration"] = json!(self.observed_generation);
         status["phase"] = json!(phase.name());
@@ -109,6 +149,9 @@ impl Snapshot<'_> {
 
     /// Source: kubernetes/kubernetes, `pkg/kubelet/kubelet_pods.go` (`getPhase`).
     fn phase(&self) -> Phase {
+        if self.verdict.is_some() && self.restarts == RestartsOf::Nothing {
+            return Phase::Failed;
+        }
         let codes: Option<Vec<i32>> = self.of(Kind::Main).map(|c| c.final_code(self.restarts)).collect();
         let init_failed =
             self.of(Kind::Init).any(|c| c.final_code(self.restarts).is_some_and(|code| code != 0));
@@ -123,44 +166,49 @@ impl Snapshot<'_> {
     }
 
     fn initialized(&self) -> bool {
-        let completed =
-            self.of(Kind::Init).all(|c| matches!(&c.view.state, State::Terminated(ended) if ended.code == 0));
+        let completed = self.of(Kind::Init).all(ContainerSnapshot::has_completed);
         let main_ran = self.of(Kind::Main).any(|c| !c.never_ran());
         completed && (main_ran || self.of(Kind::Sidecar).all(|c| c.view.started))
     }
 
-    fn conditions(&self, phase: Phase, gates_open: bool) -> [(&'static str, bool, &'static str, String); 5] {
-        let unready: Vec<_> = self
-            .containers
-            .iter()
-            .filter(|c| c.kind != Kind::Init && !c.view.ready)
-            .map(|c| c.name)
-            .collect();
+    /// Source: kubernetes/kubernetes, `pkg/kubelet/status/generate.go`.
+    fn conditions(
+        &self,
+        phase: Phase,
+        closed_gates: &[String],
+    ) -> [(&'static str, bool, &'static str, String); 5] {
+        let names = |containers: &mut dyn Iterator<Item = &ContainerSnapshot<'_>>| {
+            containers.map(|c| c.spec.name.as_str()).collect::<Vec<_>>().join(" ")
+        };
+        let unready = names(&mut self.containers.iter().filter(|c| c.kind != Kind::Init && !c.view.ready));
         let (ready, reason, message) = match phase {
             Phase::Succeeded => (false, "PodCompleted", String::new()),
             Phase::Failed => (false, "PodFailed", String::new()),
             _ if unready.is_empty() => (true, "", String::new()),
-            _ => (
-                false,
-                "ContainersNotReady",
-                format!("containers with unready status: [{}]", unready.join(" ")),
-            ),
+            _ => (false, "ContainersNotReady", format!("containers with unready status: [{unready}]")),
         };
-        let initialized = self.initialized() || phase == Phase::Succeeded;
-        let (ready_reason, ready_message) = if ready && !gates_open {
-            ("ReadinessGatesNotReady", "a readiness gate's condition is not True".to_owned())
+        let (ready_reason, ready_message) = if ready && !closed_gates.is_empty() {
+            ("ReadinessGatesNotReady", closed_gates.join(", "))
         } else {
             (reason, message.clone())
         };
-        let init_reason = match (initialized, phase) {
-            (true, Phase::Succeeded) => "PodCompleted",
-            (true, _) => "",
-            (false, _) => "ContainersNotInitialized",
+        let incomplete = names(&mut self.containers.iter().filter(|c| match c.kind {
+            Kind::Init => !c.has_completed(),
+            Kind::Sidecar => !c.view.started,
+            Kind::Main => false,
+        }));
+        let initialized = self.initialized() || phase == Phase::Succeeded;
+        let (init_reason, init_message) = match (initialized, phase) {
+            (true, Phase::Succeeded) => ("PodCompleted", String::new()),
+            (true, _) => ("", String::new()),
+            (false, _) => {
+                ("ContainersNotInitialized", format!("containers with incomplete status: [{incomplete}]"))
+            }
         };
         [
             ("PodReadyToStartContainers", self.sandbox == Sandbox::Ready, "", String::new()),
-            ("Initialized", initialized, init_reason, String::new()),
-            ("Ready", ready && gates_open, ready_reason, ready_message),
+            ("Initialized", initialized, init_reason, init_message),
+            ("Ready", ready && closed_gates.is_empty(), ready_reason, ready_message),
             ("ContainersReady", ready, reason, message),
             ("PodScheduled", true, "", String::new()),
         ]
@@ -179,50 +227,99 @@ impl ContainerSnapshot<'_> {
         matches!(self.view.state, State::Waiting { .. }) && self.view.last.is_none()
     }
 
+    /// An init container that has completed counts as ready.
+    fn has_completed(&self) -> bool {
+        self.kind == Kind::Init && matches!(&self.view.state, State::Terminated(ended) if ended.code == 0)
+    }
+
     fn to_json(&self, sandbox: Sandbox) -> Value {
         let View { state, last, restarts, started, ready, .. } = &self.view;
         let over = sandbox == Sandbox::Gone;
-        // An init container that has completed counts as ready.
-        let completed =
-            self.kind == Kind::Init && matches!(state, State::Terminated(ended) if ended.code == 0);
-        json!({
-            "name": self.name,
-            "image": self.image,
-            "imageID": "",
-            "ready": (*ready && !over) || completed,
+        let container_id = match state {
+            State::Running { container_id, .. } => Some(container_id),
+            State::Terminated(ended) => ended.container_id.as_ref(),
+            State::Waiting { .. } => last.as_ref().and_then(|ended| ended.container_id.as_ref()),
+        };
+        let image = self.spec.image.as_deref().unwrap_or_default();
+        let mut status = json!({
+            "name": self.spec.name,
+            "image": image,
+            "imageID": if container_id.is_some() { image } else { "" },
+            "ready": (*ready && !over) || self.has_completed(),
             "started": *started && !over,
             "restartCount": restarts,
             "state": state_json(state),
             "lastState": last.as_ref().map_or_else(|| json!({}), |ended| json!({"terminated": ended_json(ended)})),
-        })
+            "resources": self.spec.resources.as_ref().map_or_else(|| json!({}), |resources| json!(resources)),
+        });
+        if let Some(id) = container_id {
+            status["containerID"] = json!(full_id(id));
+        }
+        let mounts = self.spec.volume_mounts.iter().flatten().map(|mount| {
+            let mut status = json!({"name": mount.name, "mountPath": mount.mount_path});
+            if mount.read_only == Some(true) {
+                status["readOnly"] = json!(true);
+                status["recursiveReadOnly"] = json!("Disabled");
+            }
+            status
+        });
+        let mounts: Vec<_> = mounts.collect();
+        if !mounts.is_empty() {
+            status["volumeMounts"] = json!(mounts);
+        }
+        status
     }
+}
+
+/// A container's id with the name of what runs it.
+fn full_id(id: &str) -> String {
+    format!("processes://{id}")
 }
 
 fn state_json(state: &State) -> Value {
     match state {
         State::Waiting { reason, message } if message.is_empty() => json!({"waiting": {"reason": reason}}),
         State::Waiting { reason, message } => json!({"waiting": {"reason": reason, "message": message}}),
-        State::Running { started_at } => json!({"running": {"startedAt": started_at}}),
+        State::Running { started_at, .. } => json!({"running": {"startedAt": started_at}}),
         State::Terminated(ended) => json!({"terminated": ended_json(ended)}),
     }
 }
 
 fn ended_json(ended: &Ended) -> Value {
+    let Some(id) = &ended.container_id else {
+        return json!({
+            "exitCode": ended.code,
+            "reason": "ContainerStatusUnknown",
+            "message": "The container could not be located when the pod was terminated",
+            "startedAt": null,
+            "finishedAt": null,
+        });
+    };
     json!({
         "exitCode": ended.code,
         "reason": if ended.code == 0 { "Completed" } else { "Error" },
         "startedAt": ended.started_at,
         "finishedAt": ended.finished_at,
+        "containerID": full_id(id),
     })
 }
 
-fn readiness_gates_open(pod: &Value) -> bool {
+/// What keeps a pod whose containers are ready from being ready, in words.
+fn closed_readiness_gates(pod: &Value) -> Vec<String> {
     let gates = pod["spec"]["readinessGates"].as_array().into_iter().flatten();
     let conditions = pod["status"]["conditions"].as_array();
-    gates.into_iter().all(|gate| {
-        let mut conditions = conditions.into_iter().flatten();
-        conditions.any(|c| c["type"] == gate["conditionType"] && c["status"] == "True")
-    })
+    let why = |gate: &Value| {
+        let kind = &gate["conditionType"];
+        match conditions.into_iter().flatten().find(|condition| condition["type"] == *kind) {
+            Some(condition) if condition["status"] == "True" => None,
+            Some(condition) => Some(format!(
+                "the status of pod readiness gate {kind} is not \"True\", but {}",
+                condition["status"].as_str().unwrap_or_default()
+            )),
+            None => Some(format!("corresponding condition of pod readiness gate {kind} does not exist.")),
+        }
+    };
+    gates.filter_map(why).collect()
 }
 
 fn set_condition(
@@ -263,25 +360,24 @@ fn set_condition(
 mod tests {
     use super::*;
 
-    fn container(
-        name: &'static str,
-        kind: Kind,
-        change: impl FnOnce(&mut View),
-    ) -> ContainerSnapshot<'static> {
+    fn container(name: &str, kind: Kind, change: impl FnOnce(&mut View)) -> ContainerSnapshot<'static> {
         let mut view = View::new("ContainerCreating");
         change(&mut view);
-        ContainerSnapshot { name, image: "rolldrop", kind, view }
+        // Leaked, as a test may.
+        let spec = Box::leak(Box::new(Container { name: name.to_owned(), ..Container::default() }));
+        ContainerSnapshot { spec, kind, view }
     }
 
     fn running(view: &mut View) {
-        view.state = State::Running { started_at: "T0".to_owned() };
+        view.state = State::Running { started_at: "T0".to_owned(), container_id: "1".to_owned() };
         (view.started, view.ready) = (true, true);
     }
 
     fn ended(code: i32) -> impl FnOnce(&mut View) {
         move |view| {
             let (started_at, finished_at) = ("T0".to_owned(), "T1".to_owned());
-            view.state = State::Terminated(Ended { code, started_at, finished_at });
+            let container_id = Some("1".to_owned());
+            view.state = State::Terminated(Ended { code, container_id, started_at, finished_at });
             view.done = true;
         }
     }
@@ -294,6 +390,7 @@ mod tests {
             host_ip: "127.64.0.1",
             started_at: "T0",
             restarts: RestartsOf::Containers,
+            verdict: None,
             observed_generation: 1,
             now: "T2",
         }

@@ -4,82 +4,160 @@
 //! (`killContainer`, `executePreStopHook`).
 
 use std::str::FromStr;
+use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Container;
+use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
 use nix::sys::signal::Signal;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
-use super::action::{Action, ActionError, Target};
+use super::action::{Action, Target};
+use super::context::PodContext;
 use super::grace::Grace;
-use super::pod::PodContext;
 use super::process::{Exit, Process};
 
 /// Ends a container's process within the grace period. `turn` ends when the containers
-/// that must end before this one have.
+/// that must end before this one have. `message` is that of the event.
 pub(super) async fn stop(
     context: &PodContext,
     container: &Container,
     target: &Target,
     process: &Process,
     mut grace: Grace,
+    message: &str,
     turn: impl Future<Output = ()>,
 ) -> Exit {
-    let sampler = &context.shared.sampler;
-    let latencies = &context.shared.config.latencies;
     let lifecycle = container.lifecycle.as_ref();
-    context.note("Killing", &format!("Stopping container {}", container.name));
+    context.note(&container.name, "Killing", message);
 
-    // A hook that outlasts the grace period runs on beside what follows, and ends with
-    // the container.
-    let mut hook_running_on = JoinSet::new();
-    if let Some(hook) = lifecycle.and_then(|lifecycle| lifecycle.pre_stop.as_ref())
+    let mut hook = None;
+    if let Some(handler) = lifecycle.and_then(|lifecycle| lifecycle.pre_stop.as_ref())
         && let Some(longest) = grace.longest_wait()
     {
-        sleep(sampler.sample(&latencies.kubelet_delete_to_pre_stop)).await;
+        context.delay(|latencies| latencies.kubelet_delete_to_pre_stop).await;
         let begin = Instant::now();
-        match Action::of_hook(hook, target) {
-            Ok(action) => {
-                let ends_with_container = !matches!(action, Action::Sleep(_));
-                hook_running_on.spawn(async move { action.run().await });
-                let result = tokio::select! {
-                    result = hook_running_on.join_next() => result,
-                    () = sleep(longest) => None,
-                    _ = process.exited(), if ends_with_container => None,
-                };
-                match result {
-                    Some(Ok(Err(error))) if !matches!(error, ActionError::Status(_)) => {
-                        context.warn_of_hook(&container.name, &error.to_string());
-                    }
-                    Some(_) => {}
-                    None if ends_with_container => {
-                        context.warn_of_hook(&container.name, "it did not end within the grace period");
-                    }
-                    None => {}
-                }
-            }
-            Err(why) => context.warn_of_hook(&container.name, &why),
+        let mut started = Hook::start(context, container, handler, target);
+        // A hook that outlasts the grace period runs on beside what follows.
+        if timeout(longest, started.wait(process)).await.is_err() {
+            hook = Some(started);
         }
-        grace = grace.after(begin.elapsed().min(longest));
-        sleep(sampler.sample(&latencies.pre_stop_to_stop_signal)).await;
+        grace = grace.after(begin.elapsed());
+        context.delay(|latencies| latencies.pre_stop_to_stop_signal).await;
     } else {
-        sleep(sampler.sample(&latencies.kubelet_delete_to_stop_signal)).await;
+        context.delay(|latencies| latencies.kubelet_delete_to_stop_signal).await;
     }
 
     if let Some(longest) = grace.longest_wait() {
         let begin = Instant::now();
         // Whether the others have ended or the grace period has: it is this one's turn.
         let _ = timeout(longest, turn).await;
-        grace = grace.after(begin.elapsed().min(longest));
+        grace = grace.after(begin.elapsed());
     }
 
-    let stop_signal = lifecycle.and_then(|lifecycle| lifecycle.stop_signal.as_deref());
-    process.signal(stop_signal.and_then(|name| Signal::from_str(name).ok()).unwrap_or(Signal::SIGTERM));
-    match timeout(grace.stop_to_kill(), process.exited()).await {
+    process.stop(stop_signal(container));
+    let exit = match timeout(grace.stop_to_kill(), beside(&mut hook, process)).await {
         Ok(exit) => exit,
         Err(_) => {
-            process.signal(Signal::SIGKILL);
-            process.exited().await
+            process.kill();
+            beside(&mut hook, process).await
         }
+    };
+    if let Some(mut hook) = hook {
+        let _ = timeout(HOOK_AFTER_CONTAINER, hook.wait(process)).await;
+    }
+    exit
+}
+
+/// How long an HTTP hook may take to notice that its container has ended.
+const HOOK_AFTER_CONTAINER: Duration = Duration::from_millis(200);
+
+/// The end of the process, while a hook runs on that may end before it.
+async fn beside(hook: &mut Option<Hook<'_>>, process: &Process) -> Exit {
+    if let Some(running) = hook {
+        tokio::select! {
+            exit = process.exited() => return exit,
+            () = running.wait(process) => *hook = None,
+        }
+    }
+    process.exited().await
+}
+
+/// The signal that asks a container to end: `lifecycle.stopSignal`, or SIGTERM. Real-time
+/// signals are not among those that can be sent.
+fn stop_signal(container: &Container) -> Signal {
+    let name = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.stop_signal.as_deref());
+    let alias = name.map(|name| match name {
+        "SIGCLD" => "SIGCHLD",
+        "SIGIOT" => "SIGABRT",
+        "SIGPOLL" => "SIGIO",
+        name => name,
+    });
+    alias.and_then(|name| Signal::from_str(name).ok()).unwrap_or(Signal::SIGTERM)
+}
+
+/// A running preStop hook.
+struct Hook<'a> {
+    context: &'a PodContext,
+    container: &'a str,
+    /// A command ends with the container that it runs in.
+    ends_with_container: bool,
+    run: JoinSet<Result<(), String>>,
+}
+
+impl<'a> Hook<'a> {
+    fn start(
+        context: &'a PodContext,
+        container: &'a Container,
+        handler: &LifecycleHandler,
+        target: &Target,
+    ) -> Self {
+        let action = Action::of_hook(handler, target);
+        let ends_with_container = matches!(action, Ok(Action::Exec { .. }));
+        let mut run = JoinSet::new();
+        run.spawn(async move {
+            match action {
+                Ok(action) => action.run_hook().await,
+                Err(error) => Err(error.to_string()),
+            }
+        });
+        Self { context, container: &container.name, ends_with_container, run }
+    }
+
+    /// Waits for its end, and says so if it failed.
+    async fn wait(&mut self, process: &Process) {
+        let result = tokio::select! {
+            result = self.run.join_next() => match result {
+                Some(result) => result.unwrap_or_else(|error| Err(error.to_string())),
+                None => return,
+            },
+            _ = process.exited(), if self.ends_with_container => {
+                self.run.abort_all();
+                Err("the container has ended".to_owned())
+            }
+        };
+        if let Err(why) = result {
+            tracing::debug!(container = self.container, why, "preStop hook");
+            // Without the reason, which may hold a secret.
+            self.context.warn(self.container, "FailedPreStopHook", "PreStopHook failed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_stop_signal_is_named_or_sigterm() {
+        let container =
+            |lifecycle| serde_json::from_value(json!({"name": "c", "lifecycle": lifecycle})).unwrap();
+        for (name, signal) in
+            [("SIGINT", Signal::SIGINT), ("SIGUSR1", Signal::SIGUSR1), ("SIGPOLL", Signal::SIGIO)]
+        {
+            assert_eq!(stop_signal(&container(json!({"stopSignal": name}))), signal);
+        }
+        assert_eq!(stop_signal(&container(json!({}))), Signal::SIGTERM);
     }
 }

@@ -1,5 +1,8 @@
 //! Whole pods, with real processes, against a real registry and without model delays.
 
+mod running;
+mod termination;
+
 use std::time::Duration;
 
 use serde_json::json;
@@ -9,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::cluster::embedded::Config;
 use crate::cluster::embedded::address::AddressBlock;
-use crate::cluster::embedded::api::Identity;
+use crate::cluster::embedded::api::{Identity, Serialised};
 use crate::cluster::embedded::latency::{Latencies, Sampler};
 use crate::cluster::embedded::registry::{DeleteOptions, Registry, Watch};
 use crate::cluster::embedded::tokens::Tokens;
@@ -29,6 +32,9 @@ impl Node {
         let clock = Clock::start();
         let registry = Registry::new(clock, AddressBlock::claim(rand::random_range(0..128)).unwrap());
         registry.create(Resource::Namespaces, "", json!({"metadata": {"name": "default"}})).unwrap();
+        let ready = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+        let object = json!({"metadata": {"name": "node-1"}, "status": ready});
+        registry.create(Resource::Nodes, "", object).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let shared = Shared {
             registry,
@@ -39,8 +45,10 @@ impl Node {
             }),
             sampler: Sampler::seeded(1),
             clock,
+            agents: Agents::default(),
             identity: Identity::new(&[]).unwrap(),
             tokens: Tokens::default(),
+            serialised: Serialised::default(),
             log_dir: Arc::new(dir.path().to_owned()),
             stop: CancellationToken::new(),
         };
@@ -58,7 +66,14 @@ impl Node {
         spec["nodeName"] = json!("node-1");
         let pod = json!({"metadata": {"name": "a"}, "spec": spec});
         let pod = self.shared.registry.create(Resource::Pods, "default", pod).unwrap();
-        let selection = Selection::field("metadata.name", "a");
+        assert_eq!(pod["metadata"]["name"], "a");
+        self.follow("a")
+    }
+
+    /// Follows a pod that exists.
+    fn follow(&self, name: &str) -> Pods {
+        let pod = self.shared.registry.get(Resource::Pods, "default", name).unwrap();
+        let selection = Selection::field("metadata.name", name);
         let watch = self.shared.registry.watch(Resource::Pods, None, selection, WatchFrom::Existing).unwrap();
         Pods { watch, uid: pod["metadata"]["uid"].as_str().unwrap().to_owned() }
     }
@@ -88,6 +103,27 @@ impl Node {
     fn events(&self) -> Vec<String> {
         let list = self.shared.registry.list(Resource::Events, None, &Selection::all());
         list.items.iter().map(|event| event["reason"].as_str().unwrap().to_owned()).collect()
+    }
+
+    fn event(&self, reason: &str) -> Arc<Value> {
+        let list = self.shared.registry.list(Resource::Events, None, &Selection::all());
+        list.items.into_iter().find(|event| event["reason"] == reason).unwrap()
+    }
+
+    /// The first `n` different events with this reason.
+    async fn events_until(&self, reason: &str, n: usize) -> Vec<Arc<Value>> {
+        let all = Selection::all();
+        let found = async {
+            loop {
+                let mut list = self.shared.registry.list(Resource::Events, None, &all).items;
+                list.retain(|event| event["reason"] == reason);
+                if list.len() >= n {
+                    return list;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(DEADLINE, found).await.unwrap()
     }
 
     async fn stop(self) {
@@ -364,12 +400,15 @@ async fn what_ends_is_started_again_and_backs_off() {
     let crashing = pods
         .until("the back-off", |pod| {
             let status = &pod["status"]["containerStatuses"][0];
-            status["restartCount"] == 2 && status["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+            status["restartCount"] == 1 && status["state"]["waiting"]["reason"] == "CrashLoopBackOff"
         })
         .await;
     let status = &crashing["status"]["containerStatuses"][0];
     assert_eq!(status["lastState"]["terminated"]["exitCode"], 3);
-    assert_eq!(node.log_with(&pods, "app", "run\nrun\n").await, "run\nrun\n");
+    // Each run has a log of its own.
+    assert_eq!(node.log_with(&pods, "app", "run").await, "run\n");
+    assert_eq!(node.log_with(&pods, "app.previous", "run").await, "run\n");
+    assert!(node.events().contains(&"BackOff".to_owned()));
     node.stop().await;
 }
 

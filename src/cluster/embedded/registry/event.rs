@@ -15,6 +15,15 @@ pub enum EventType {
     Warning,
 }
 
+/// The part of an object that an event is about, and where it happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerSource<'a> {
+    /// Such as `spec.containers{app}`.
+    pub path: String,
+    /// The node.
+    pub node: &'a str,
+}
+
 impl Registry {
     /// Records an event about an object. The same event again only raises its count. Events are
     /// a help to users: one that cannot be recorded is let go.
@@ -26,12 +35,26 @@ impl Registry {
         message: &str,
         component: &str,
     ) {
+        self.record_event_of(about, None, event_type, reason, message, component);
+    }
+
+    /// Records an event about an object or one of its containers, as [`Registry::record_event`].
+    pub fn record_event_of(
+        &self,
+        about: &Value,
+        container: Option<&ContainerSource<'_>>,
+        event_type: EventType,
+        reason: &str,
+        message: &str,
+        component: &str,
+    ) {
         let metadata = &about["metadata"];
         let object_name = metadata["name"].as_str().unwrap_or_default();
         // Events about cluster-wide objects live in the default namespace.
         let namespace = metadata["namespace"].as_str().unwrap_or("default");
         let mut hasher = DefaultHasher::new();
-        (metadata["uid"].as_str(), reason, message, component).hash(&mut hasher);
+        let path = container.map(|container| container.path.as_str());
+        (metadata["uid"].as_str(), path, reason, message, component).hash(&mut hasher);
         let name = format!("{object_name}.{:016x}", hasher.finish());
 
         let now = self.now();
@@ -42,7 +65,7 @@ impl Registry {
         if counted.is_ok() {
             return;
         }
-        let event = json!({
+        let mut event = json!({
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": name},
@@ -67,6 +90,11 @@ impl Registry {
             "firstTimestamp": now,
             "lastTimestamp": now,
         });
+        if let Some(container) = container {
+            event["involvedObject"]["fieldPath"] = json!(container.path);
+            event["source"]["host"] = json!(container.node);
+            event["reportingInstance"] = json!(container.node);
+        }
         if let Err(status) = self.create(Resource::Events, namespace, event) {
             tracing::debug!(%status, reason, object_name, "event not recorded");
         }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::cluster::embedded::Config;
 use crate::cluster::embedded::address::AddressBlock;
-use crate::cluster::embedded::api::Identity;
+use crate::cluster::embedded::api::{Identity, Serialised};
 use crate::cluster::embedded::config::ServiceProxy;
 use crate::cluster::embedded::latency::{Latencies, Sampler};
 use crate::cluster::embedded::registry::Registry;
@@ -54,8 +54,10 @@ impl Fixture {
             config: Arc::new(config),
             sampler: Sampler::seeded(1),
             clock,
+            agents: crate::cluster::embedded::node::Agents::default(),
             identity: Identity::new(&[]).unwrap(),
             tokens: Tokens::default(),
+            serialised: Serialised::default(),
             log_dir: Arc::new(dir.path().to_owned()),
             stop: CancellationToken::new(),
         };

@@ -1,0 +1,137 @@
+//! Objects in the form that a client has asked for.
+
+use std::sync::Arc;
+
+use http::{Request, StatusCode};
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::super::Shared;
+use super::super::resource::Resource;
+use super::super::status::Status;
+use super::negotiate::{self, View};
+use super::respond::{self, Answer};
+use super::route::Query;
+use super::table::{Include, metadata_of, table};
+
+/// The form that one request's answer takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Presentation {
+    view: View,
+    include: Include,
+}
+
+/// A list as it goes over the wire.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct List<'a, T> {
+    kind: &'a str,
+    api_version: &'a str,
+    metadata: &'a Value,
+    items: &'a [T],
+}
+
+impl Presentation {
+    /// What `request` asks for.
+    ///
+    /// # Errors
+    ///
+    /// 406 for a form that there is not, 400 for an unknown `includeObject`.
+    pub(super) fn of<B>(request: &Request<B>, query: &Query) -> Result<Self, Status> {
+        let include = match query.get("includeObject") {
+            "" | "Metadata" => Include::Metadata,
+            "None" => Include::Nothing,
+            "Object" => Include::Object,
+            other => return Err(Status::bad_request(format!("unrecognized includeObject value: {other:?}"))),
+        };
+        Ok(Self { view: negotiate::view(request)?, include })
+    }
+
+    /// Whether objects are shown as they are.
+    pub(super) fn is_whole(self) -> bool {
+        self.view == View::Whole
+    }
+
+    /// One object, and a table's columns with it.
+    pub(super) fn object(
+        self,
+        code: StatusCode,
+        shared: &Shared,
+        resource: Resource,
+        object: &Value,
+    ) -> Answer {
+        match self.view {
+            View::Whole => respond::json(code, object),
+            _ => respond::json(code, &self.event_object(shared, resource, object, true)),
+        }
+    }
+
+    /// A list with its metadata.
+    pub(super) fn list(
+        self,
+        shared: &Shared,
+        resource: Resource,
+        metadata: &Value,
+        items: &[Arc<Value>],
+    ) -> Answer {
+        match self.view {
+            View::Whole => {
+                let kind = format!("{}List", resource.kind());
+                let list = List { kind: &kind, api_version: resource.api_version(), metadata, items };
+                respond::json(StatusCode::OK, &list)
+            }
+            View::Metadata => {
+                let items: Vec<_> = items.iter().map(|object| metadata_of(object)).collect();
+                let kind = "PartialObjectMetadataList";
+                let list = List { kind, api_version: "meta.k8s.io/v1", metadata, items: &items };
+                respond::json(StatusCode::OK, &list)
+            }
+            View::Table => {
+                let objects = items.iter().map(AsRef::as_ref);
+                let mut table = table(resource, objects, self.include, true, now(shared));
+                table["metadata"] = metadata.clone();
+                respond::json(StatusCode::OK, &table)
+            }
+        }
+    }
+
+    /// An object in a watch event. The first event of a watch carries a table's columns.
+    pub(super) fn event_object(
+        self,
+        shared: &Shared,
+        resource: Resource,
+        object: &Value,
+        is_first: bool,
+    ) -> Value {
+        match self.view {
+            View::Whole => object.clone(),
+            View::Metadata => metadata_of(object),
+            View::Table => {
+                let mut table = table(resource, [object], self.include, is_first, now(shared));
+                table["metadata"]["resourceVersion"] = object["metadata"]["resourceVersion"].clone();
+                table
+            }
+        }
+    }
+
+    /// A bookmark with this metadata.
+    pub(super) fn bookmark(self, resource: Resource, metadata: Value) -> Value {
+        let (kind, api_version) = match self.view {
+            View::Whole => (resource.kind(), resource.api_version()),
+            View::Metadata => ("PartialObjectMetadata", "meta.k8s.io/v1"),
+            View::Table => ("Table", "meta.k8s.io/v1"),
+        };
+        let mut bookmark = json!({"kind": kind, "apiVersion": api_version, "metadata": metadata});
+        if self.view == View::Table {
+            bookmark["columnDefinitions"] = Value::Null;
+            bookmark["rows"] = json!([]);
+        }
+        bookmark
+    }
+}
+
+fn now(shared: &Shared) -> Timestamp {
+    let seconds = shared.clock.now().unix_ns().div_euclid(1_000_000_000);
+    Timestamp::from_second(seconds).unwrap_or_default()
+}

@@ -1,0 +1,337 @@
+//! The cells of every resource but pods
+//! (Kubernetes pkg/printers/internalversion/printers.go).
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::age;
+
+/// How many addresses and ports a cell names.
+const SHOWN: usize = 3;
+
+/// A string; empty when there is none.
+pub(super) fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// A string, or `fallback` when there is none or it is empty.
+pub(super) fn or<'a>(value: &'a Value, fallback: &'a str) -> &'a str {
+    match text(value) {
+        "" => fallback,
+        text => text,
+    }
+}
+
+/// A number; 0 when there is none.
+pub(super) fn number(value: &Value) -> i64 {
+    value.as_i64().unwrap_or(0)
+}
+
+/// The elements of a list.
+pub(super) fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn entries(value: &Value) -> usize {
+    value.as_object().map_or(0, serde_json::Map::len)
+}
+
+/// An `IntOrString`.
+fn amount(value: &Value) -> Option<String> {
+    match value {
+        Value::Number(number) => Some(number.to_string()),
+        Value::String(text) => Some(text.clone()),
+        _ => None,
+    }
+}
+
+pub(super) fn namespace(object: &Value, now: Timestamp) -> Vec<Value> {
+    vec![name(object), object["status"]["phase"].clone(), since_creation(object, now)]
+}
+
+pub(super) fn node(object: &Value, now: Timestamp) -> Vec<Value> {
+    let status = &object["status"];
+    let ready = list(&status["conditions"]).iter().find(|condition| condition["type"] == "Ready");
+    let mut words = match ready.map(|ready| ready["status"] == "True") {
+        Some(true) => "Ready".to_owned(),
+        Some(false) => "NotReady".to_owned(),
+        None => "Unknown".to_owned(),
+    };
+    if object["spec"]["unschedulable"] == true {
+        words.push_str(",SchedulingDisabled");
+    }
+    let roles: Vec<_> = object["metadata"]["labels"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter_map(|(key, value)| match key.strip_prefix("node-role.kubernetes.io/") {
+            Some(role) => Some(role),
+            None => (key == "kubernetes.io/role").then(|| text(value)),
+        })
+        .filter(|role| !role.is_empty())
+        .collect();
+    let roles = if roles.is_empty() { "<none>".to_owned() } else { roles.join(",") };
+    let address = |address_type: &str| {
+        let found = list(&status["addresses"]).iter().find(|address| address["type"] == address_type);
+        found.map_or_else(|| json!("<none>"), |address| address["address"].clone())
+    };
+    let info = &status["nodeInfo"];
+    let mut kernel = or(&info["kernelVersion"], "<unknown>").to_owned();
+    let architecture = text(&info["architecture"]);
+    if !architecture.is_empty() {
+        kernel.push_str(&format!(" ({architecture})"));
+    }
+    vec![
+        name(object),
+        json!(words),
+        json!(roles),
+        since_creation(object, now),
+        info["kubeletVersion"].clone(),
+        address("InternalIP"),
+        address("ExternalIP"),
+        json!(or(&info["osImage"], "<unknown>")),
+        json!(kernel),
+        json!(or(&info["containerRuntimeVersion"], "<unknown>")),
+    ]
+}
+
+pub(super) fn service(object: &Value, now: Timestamp) -> Vec<Value> {
+    let spec = &object["spec"];
+    let ports = list(&spec["ports"]).iter().map(|port| {
+        let (number, protocol) = (&port["port"], or(&port["protocol"], "TCP"));
+        match self::number(&port["nodePort"]) {
+            0 => format!("{number}/{protocol}"),
+            node_port => format!("{number}:{node_port}/{protocol}"),
+        }
+    });
+    let ports = ports.collect::<Vec<_>>().join(",");
+    vec![
+        name(object),
+        spec["type"].clone(),
+        json!(or(&spec["clusterIPs"][0], "<none>")),
+        json!(external_address(object)),
+        json!(if ports.is_empty() { "<none>" } else { &ports }),
+        since_creation(object, now),
+        json!(labels(&spec["selector"])),
+    ]
+}
+
+fn external_address(service: &Value) -> String {
+    let spec = &service["spec"];
+    let strings = |list: &[Value]| list.iter().map(|one| text(one).to_owned()).collect::<Vec<_>>();
+    let mut addresses = strings(list(&spec["externalIPs"]));
+    match text(&spec["type"]) {
+        "ExternalName" => return text(&spec["externalName"]).to_owned(),
+        "LoadBalancer" => {
+            let ingress = list(&service["status"]["loadBalancer"]["ingress"]).iter();
+            addresses.splice(0..0, ingress.map(|one| or(&one["ip"], text(&one["hostname"])).to_owned()));
+            if addresses.is_empty() {
+                return "<pending>".to_owned();
+            }
+        }
+        _ => {}
+    }
+    if addresses.is_empty() { "<none>".to_owned() } else { addresses.join(",") }
+}
+
+pub(super) fn endpoints(object: &Value, now: Timestamp) -> Vec<Value> {
+    let mut all = Vec::new();
+    for subset in list(&object["subsets"]) {
+        let addresses = || list(&subset["addresses"]).iter().map(|address| text(&address["ip"]));
+        match list(&subset["ports"]) {
+            [] => all.extend(addresses().map(str::to_owned)),
+            ports => {
+                for port in ports {
+                    all.extend(addresses().map(|ip| format!("{ip}:{}", port["port"])));
+                }
+            }
+        }
+    }
+    let shown = if list(&object["subsets"]).is_empty() { "<none>".to_owned() } else { some_of(&all) };
+    vec![name(object), json!(shown), since_creation(object, now)]
+}
+
+pub(super) fn endpoint_slice(object: &Value, now: Timestamp) -> Vec<Value> {
+    let or_unset = |list: Vec<String>| if list.is_empty() { "<unset>".to_owned() } else { some_of(&list) };
+    let ports = list(&object["ports"])
+        .iter()
+        .map(|port| amount(&port["port"]).unwrap_or_else(|| or(&port["name"], "*").to_owned()));
+    let addresses = list(&object["endpoints"]).iter().flat_map(|endpoint| list(&endpoint["addresses"]));
+    vec![
+        name(object),
+        object["addressType"].clone(),
+        json!(or_unset(ports.collect())),
+        json!(or_unset(addresses.map(|address| text(address).to_owned()).collect())),
+        since_creation(object, now),
+    ]
+}
+
+/// The first few, and how many more there are.
+fn some_of(all: &[String]) -> String {
+    match all.len().checked_sub(SHOWN) {
+        Some(more @ 1..) => format!("{} + {more} more...", all[..SHOWN].join(",")),
+        _ => all.join(","),
+    }
+}
+
+pub(super) fn event(object: &Value, now: Timestamp) -> Vec<Value> {
+    let series = &object["series"];
+    let first = match &object["firstTimestamp"] {
+        Value::Null => age::since(&object["eventTime"], now),
+        first => age::since(first, now),
+    };
+    let last = match (&object["lastTimestamp"], series.is_object()) {
+        (_, true) => age::since(&series["lastObservedTime"], now),
+        (Value::Null, _) => first.clone(),
+        (last, _) => age::since(last, now),
+    };
+    let count = if series.is_object() { number(&series["count"]) } else { number(&object["count"]).max(1) };
+    let about = &object["involvedObject"];
+    let mut target = text(&about["kind"]).to_lowercase();
+    if !text(&about["name"]).is_empty() {
+        target = format!("{target}/{}", text(&about["name"]));
+    }
+    let component = or(&object["source"]["component"], text(&object["reportingComponent"]));
+    let source = match or(&object["source"]["host"], text(&object["reportingInstance"])) {
+        "" => component.to_owned(),
+        instance => format!("{component}, {instance}"),
+    };
+    vec![
+        json!(last),
+        object["type"].clone(),
+        object["reason"].clone(),
+        json!(target),
+        json!(text(&about["fieldPath"])),
+        json!(source),
+        json!(text(&object["message"]).trim()),
+        json!(first),
+        json!(count),
+        name(object),
+    ]
+}
+
+pub(super) fn config_map(object: &Value, now: Timestamp) -> Vec<Value> {
+    let count = entries(&object["data"]) + entries(&object["binaryData"]);
+    vec![name(object), json!(count), since_creation(object, now)]
+}
+
+pub(super) fn secret(object: &Value, now: Timestamp) -> Vec<Value> {
+    vec![name(object), object["type"].clone(), json!(entries(&object["data"])), since_creation(object, now)]
+}
+
+pub(super) fn lease(object: &Value, now: Timestamp) -> Vec<Value> {
+    vec![name(object), json!(text(&object["spec"]["holderIdentity"])), since_creation(object, now)]
+}
+
+pub(super) fn service_account(object: &Value, now: Timestamp) -> Vec<Value> {
+    vec![name(object), since_creation(object, now)]
+}
+
+pub(super) fn deployment(object: &Value, now: Timestamp) -> Vec<Value> {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let ready = format!("{}/{}", number(&status["readyReplicas"]), number(&spec["replicas"]));
+    let mut cells = vec![
+        name(object),
+        json!(ready),
+        json!(number(&status["updatedReplicas"])),
+        json!(number(&status["availableReplicas"])),
+        since_creation(object, now),
+    ];
+    cells.extend(template(spec));
+    cells
+}
+
+pub(super) fn replica_set(object: &Value, now: Timestamp) -> Vec<Value> {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let mut cells = vec![
+        name(object),
+        json!(number(&spec["replicas"])),
+        json!(number(&status["replicas"])),
+        json!(number(&status["readyReplicas"])),
+        since_creation(object, now),
+    ];
+    cells.extend(template(spec));
+    cells
+}
+
+pub(super) fn disruption_budget(object: &Value, now: Timestamp) -> Vec<Value> {
+    let limit = |field: &str| amount(&object["spec"][field]).unwrap_or_else(|| "N/A".to_owned());
+    vec![
+        name(object),
+        json!(limit("minAvailable")),
+        json!(limit("maxUnavailable")),
+        json!(number(&object["status"]["disruptionsAllowed"])),
+        since_creation(object, now),
+    ]
+}
+
+pub(super) fn job(object: &Value, now: Timestamp) -> Vec<Value> {
+    let (spec, status) = (&object["spec"], &object["status"]);
+    let succeeded = number(&status["succeeded"]);
+    let completions = match (spec["completions"].as_i64(), number(&spec["parallelism"])) {
+        (Some(wanted), _) => format!("{succeeded}/{wanted}"),
+        (None, parallelism @ 2..) => format!("{succeeded}/1 of {parallelism}"),
+        (None, _) => format!("{succeeded}/1"),
+    };
+    let duration = match (&status["startTime"], &status["completionTime"]) {
+        (Value::Null, _) => String::new(),
+        (start, Value::Null) => age::since(start, now),
+        (start, end) => age::between(start, end),
+    };
+    let has = |condition_type: &str| {
+        let mut conditions = list(&status["conditions"]).iter();
+        conditions.any(|condition| condition["type"] == condition_type && condition["status"] == "True")
+    };
+    let is_deleted = object["metadata"]["deletionTimestamp"].is_string();
+    let state = match () {
+        () if has("Complete") => "Complete",
+        () if has("Failed") => "Failed",
+        () if is_deleted => "Terminating",
+        () if has("Suspended") => "Suspended",
+        () if has("FailureTarget") => "FailureTarget",
+        () if has("SuccessCriteriaMet") => "SuccessCriteriaMet",
+        () => "Running",
+    };
+    let mut cells =
+        vec![name(object), json!(state), json!(completions), json!(duration), since_creation(object, now)];
+    cells.extend(template(spec));
+    cells
+}
+
+/// Containers, images and selector of a workload.
+fn template(spec: &Value) -> [Value; 3] {
+    let containers = list(&spec["template"]["spec"]["containers"]);
+    let all = |field: &str| containers.iter().map(|one| text(&one[field])).collect::<Vec<_>>().join(",");
+    [json!(all("name")), json!(all("image")), json!(selector(&spec["selector"]))]
+}
+
+/// A label selector, in the form that `kubectl get -l` takes.
+fn selector(selector: &Value) -> String {
+    let pairs = selector["matchLabels"].as_object().into_iter().flatten();
+    let mut terms: Vec<_> = pairs.map(|(key, value)| format!("{key}={}", text(value))).collect();
+    for expression in list(&selector["matchExpressions"]) {
+        let key = text(&expression["key"]);
+        let values = list(&expression["values"]).iter().map(text).collect::<Vec<_>>().join(",");
+        terms.push(match text(&expression["operator"]) {
+            "In" => format!("{key} in ({values})"),
+            "NotIn" => format!("{key} notin ({values})"),
+            "Exists" => key.to_owned(),
+            _ => format!("!{key}"),
+        });
+    }
+    if terms.is_empty() { "<none>".to_owned() } else { terms.join(",") }
+}
+
+fn labels(map: &Value) -> String {
+    let pairs = map.as_object().into_iter().flatten();
+    let pairs: Vec<_> = pairs.map(|(key, value)| format!("{key}={}", text(value))).collect();
+    if pairs.is_empty() { "<none>".to_owned() } else { pairs.join(",") }
+}
+
+fn name(object: &Value) -> Value {
+    object["metadata"]["name"].clone()
+}
+
+fn since_creation(object: &Value, now: Timestamp) -> Value {
+    json!(age::since(&object["metadata"]["creationTimestamp"], now))
+}

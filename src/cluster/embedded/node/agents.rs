@@ -1,0 +1,51 @@
+//! What can be done to a node agent from outside: a restart, and the node's shutdown.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::mpsc;
+
+/// Reaches the node agents of a cluster by their nodes' names. Clones reach the same ones.
+#[derive(Clone, Debug, Default)]
+pub struct Agents {
+    senders: Arc<Mutex<HashMap<String, mpsc::UnboundedSender<Command>>>>,
+}
+
+/// What a node agent is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// End and start again, while containers live on. A pod that is being terminated starts
+    /// over, with its whole grace period. A node that was shut down is booted.
+    Restart,
+    /// Shut the node down: its pods end within this time, or within their own grace period if
+    /// that is shorter, without being deleted.
+    Shutdown {
+        /// Of all pods.
+        grace_seconds: i64,
+    },
+}
+
+/// There is no node agent of that name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no node agent runs for node {0:?}")]
+pub struct UnknownNode(pub String);
+
+impl Agents {
+    /// Tells a node's agent to do something; does not wait until that is done.
+    ///
+    /// # Errors
+    ///
+    /// There is no such node.
+    pub fn command(&self, node: &str, command: Command) -> Result<(), UnknownNode> {
+        let senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent = senders.get(node).map(|sender| sender.send(command));
+        sent.and_then(Result::ok).ok_or_else(|| UnknownNode(node.to_owned()))
+    }
+
+    /// What a node's agent is told from now on.
+    pub(super) fn commands_of(&self, node: &str) -> mpsc::UnboundedReceiver<Command> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.senders.lock().unwrap_or_else(PoisonError::into_inner).insert(node.to_owned(), sender);
+        receiver
+    }
+}

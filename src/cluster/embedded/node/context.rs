@@ -1,0 +1,206 @@
+//! What the parts of a pod share: its manifest, its surroundings, and how to speak of it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde_json::Value;
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use super::NodeInfo;
+use super::action::Target;
+use super::env::{self, Data, KeySource, Surroundings};
+use super::launch::{self, LaunchError};
+use super::logs;
+use super::process::{Keeper, Process};
+use super::view::Kind;
+use crate::cluster::embedded::Shared;
+use crate::cluster::embedded::latency::{Latencies, Latency};
+use crate::cluster::embedded::registry::{ContainerSource, EventType};
+use crate::cluster::embedded::resource::Resource;
+use crate::cluster::embedded::selector::Selection;
+
+const COMPONENT: &str = "kubelet";
+
+/// What the parts of a pod share.
+pub(super) struct PodContext {
+    pub(super) shared: Shared,
+    pub(super) node: Arc<NodeInfo>,
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) uid: String,
+    /// The pod as it was bound.
+    pod: Pod,
+    object: Arc<Value>,
+    pub(super) pod_ip: String,
+    pub(super) host_ip: String,
+    log_dir: PathBuf,
+    /// A container's view has changed.
+    pub(super) changed: Notify,
+}
+
+impl PodContext {
+    pub(super) fn new(shared: Shared, node: Arc<NodeInfo>, object: Arc<Value>, pod: Pod) -> Self {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let (namespace, name, uid) =
+            (text(&pod.metadata.namespace), text(&pod.metadata.name), text(&pod.metadata.uid));
+        let log_dir = logs::pod_log_dir(&shared.log_dir, &namespace, &name, &uid);
+        let pod_ip = shared.registry.next_pod_address().to_string();
+        let host_ip = node.address.to_string();
+        let changed = Notify::new();
+        Self { shared, node, namespace, name, uid, pod, object, pod_ip, host_ip, log_dir, changed }
+    }
+
+    fn spec(&self) -> Option<&PodSpec> {
+        self.pod.spec.as_ref()
+    }
+
+    pub(super) fn containers(&self) -> Vec<(Container, Kind)> {
+        let Some(spec) = self.spec() else { return Vec::new() };
+        let init = spec.init_containers.iter().flatten().map(|container| {
+            let sidecar = container.restart_policy.as_deref() == Some("Always");
+            (container.clone(), if sidecar { Kind::Sidecar } else { Kind::Init })
+        });
+        init.chain(spec.containers.iter().map(|container| (container.clone(), Kind::Main))).collect()
+    }
+
+    pub(super) fn has_init_containers(&self) -> bool {
+        self.spec().is_some_and(|spec| spec.init_containers.iter().flatten().next().is_some())
+    }
+
+    pub(super) fn restart_policy(&self) -> Option<&str> {
+        self.spec()?.restart_policy.as_deref()
+    }
+
+    /// The grace period when no deletion says another.
+    pub(super) fn grace_period_seconds(&self) -> i64 {
+        self.spec().and_then(|spec| spec.termination_grace_period_seconds).unwrap_or(30)
+    }
+
+    /// How long the pod may run.
+    pub(super) fn active_deadline(&self) -> Option<Duration> {
+        let seconds = self.spec()?.active_deadline_seconds?;
+        Some(Duration::from_secs(u64::try_from(seconds).unwrap_or(0)))
+    }
+
+    /// The pod as messages of a kubelet name it.
+    pub(super) fn full_name(&self) -> String {
+        format!("{}_{}({})", self.name, self.namespace, self.uid)
+    }
+
+    /// Draws a delay of the model.
+    pub(super) fn sample(&self, latency: impl Fn(&Latencies) -> Latency) -> Duration {
+        self.shared.sampler.sample(&latency(&self.shared.config.latencies))
+    }
+
+    /// Waits as long as the model says.
+    pub(super) async fn delay(&self, latency: impl Fn(&Latencies) -> Latency) {
+        sleep(self.sample(latency)).await;
+    }
+
+    /// Records an ordinary event about the pod as a whole.
+    pub(super) fn note_pod(&self, reason: &str, message: &str) {
+        self.shared.registry.record_event(&self.object, EventType::Normal, reason, message, COMPONENT);
+    }
+
+    /// Records an ordinary event about a container.
+    pub(super) fn note(&self, container: &str, reason: &str, message: &str) {
+        self.record(container, EventType::Normal, reason, message);
+    }
+
+    /// Records a warning about a container.
+    pub(super) fn warn(&self, container: &str, reason: &str, message: &str) {
+        self.record(container, EventType::Warning, reason, message);
+    }
+
+    fn record(&self, container: &str, event_type: EventType, reason: &str, message: &str) {
+        let init = self.spec().and_then(|spec| spec.init_containers.as_ref()).into_iter().flatten();
+        let list =
+            if init.into_iter().any(|init| init.name == container) { "initContainers" } else { "containers" };
+        let source = ContainerSource { path: format!("spec.{list}{{{container}}}"), node: &self.node.name };
+        let registry = &self.shared.registry;
+        registry.record_event_of(&self.object, Some(&source), event_type, reason, message, COMPONENT);
+    }
+
+    /// Starts a container's process.
+    pub(super) async fn launch(
+        &self,
+        container: &Container,
+    ) -> Result<(Process, Keeper, Target), LaunchError> {
+        let data = |kind, name: &str| self.data(kind, name);
+        let around = Surroundings {
+            pod: &self.pod,
+            pod_ip: &self.pod_ip,
+            host_ip: &self.host_ip,
+            data: &data,
+            services: &self.service_variables(),
+            allocatable: &self.allocatable(),
+        };
+        let launch = launch::launch(container, &around, &self.node.own_binary)?;
+        let image = container.image.as_deref().unwrap_or_default();
+        let present =
+            format!("Container image \"{image}\" already present on machine and can be accessed by the pod");
+        self.note(&container.name, "Pulled", &present);
+        self.note(&container.name, "Created", "Container created");
+        let start = std::fs::create_dir_all(&self.log_dir)
+            .and_then(|()| launch.start(&logs::container_log(&self.log_dir, &container.name)));
+        let (process, keeper) = start.map_err(|error| LaunchError::Start {
+            program: launch.program.display().to_string(),
+            why: error.to_string(),
+        })?;
+        let ports = container.ports.clone().unwrap_or_default();
+        Ok((process, keeper, Target { pod_ip: self.pod_ip.clone(), ports, launch }))
+    }
+
+    /// The data of a ConfigMap or Secret in the pod's namespace.
+    fn data(&self, kind: KeySource, name: &str) -> Option<Data> {
+        let resource = match kind {
+            KeySource::ConfigMap => Resource::ConfigMaps,
+            KeySource::Secret => Resource::Secrets,
+        };
+        let object = self.shared.registry.get(resource, &self.namespace, name).ok()?;
+        let entries = |field: &str| object[field].as_object().into_iter().flatten();
+        let decoded = |text: &str| BASE64_STANDARD.decode(text).unwrap_or_default();
+        let mut data = Data::new();
+        for (key, value) in entries("data") {
+            let text = value.as_str().unwrap_or_default();
+            let bytes = match kind {
+                KeySource::ConfigMap => text.as_bytes().to_vec(),
+                KeySource::Secret => decoded(text),
+            };
+            data.insert(key.clone(), bytes);
+        }
+        for (key, value) in entries("binaryData") {
+            data.insert(key.clone(), decoded(value.as_str().unwrap_or_default()));
+        }
+        Some(data)
+    }
+
+    /// The variables of the Services that exist now: those of the pod's namespace, unless it
+    /// wants none, and in any case that of the API server.
+    fn service_variables(&self) -> BTreeMap<String, String> {
+        let registry = &self.shared.registry;
+        let mut variables = BTreeMap::new();
+        if self.spec().and_then(|spec| spec.enable_service_links) != Some(false) {
+            let list = registry.list(Resource::Services, Some(&self.namespace), &Selection::all());
+            variables.extend(list.items.iter().flat_map(|service| env::service_variables(service)));
+        }
+        if let Ok(service) = registry.get(Resource::Services, "default", "kubernetes") {
+            variables.extend(env::service_variables(&service));
+        }
+        variables
+    }
+
+    fn allocatable(&self) -> BTreeMap<String, Quantity> {
+        let node = self.shared.registry.get(Resource::Nodes, "", &self.node.name);
+        let allocatable = node.map(|node| node["status"]["allocatable"].clone()).unwrap_or_default();
+        let quantity = |value: &Value| Quantity(value.as_str().unwrap_or_default().to_owned());
+        allocatable.as_object().into_iter().flatten().map(|(name, v)| (name.clone(), quantity(v))).collect()
+    }
+}

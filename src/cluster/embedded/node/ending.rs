@@ -1,0 +1,68 @@
+//! The end of a pod's containers: which of them when, and what is said of how they ended.
+//!
+//! Source: kubernetes/kubernetes, `pkg/kubelet/kuberuntime/kuberuntime_termination_order.go`.
+
+use tokio_util::sync::CancellationToken;
+
+use super::context::PodContext;
+use super::grace::Grace;
+use super::stop::stop;
+use super::view::{Ended, Handle, Kind, State};
+
+/// Ends what runs: main containers all at once; each sidecar after all main containers and
+/// the sidecars that were started after it. Answers how each container ended, in their
+/// order; `None` for one whose end was shown before.
+pub(super) async fn end_containers(
+    context: &PodContext,
+    containers: &[Handle],
+    grace: Grace,
+) -> Vec<Option<Ended>> {
+    let ended: Vec<_> = containers.iter().map(|_| CancellationToken::new()).collect();
+    let endings = containers.iter().enumerate().map(|(n, container)| {
+        let before_this: Vec<_> = containers
+            .iter()
+            .zip(&ended)
+            .enumerate()
+            .filter(|(other, (handle, _))| {
+                container.kind == Kind::Sidecar
+                    && (handle.kind == Kind::Main || (handle.kind == Kind::Sidecar && *other > n))
+            })
+            .map(|(_, (_, token))| token.clone())
+            .collect();
+        let own = ended[n].clone();
+        async move {
+            let _ended_when_dropped = own.drop_guard();
+            let turn = async move {
+                for other in &before_this {
+                    other.cancelled().await;
+                }
+                if !before_this.is_empty() {
+                    context.delay(|latencies| latencies.container_gone_to_sidecar_stop_signal).await;
+                }
+            };
+            end_container(context, container, grace, turn).await
+        }
+    });
+    futures::future::join_all(endings).await
+}
+
+async fn end_container(
+    context: &PodContext,
+    container: &Handle,
+    grace: Grace,
+    turn: impl Future<Output = ()>,
+) -> Option<Ended> {
+    let view = container.view.borrow().clone();
+    let Some(running) = view.running else {
+        let waiting = matches!(view.state, State::Waiting { .. });
+        return waiting.then(|| view.last.unwrap_or_else(|| Ended::unknown(context.shared.registry.now())));
+    };
+    if !running.process.has_exited() {
+        let message = format!("Stopping container {}", container.spec.name);
+        stop(context, &container.spec, &running.target, &running.process, grace, &message, turn).await;
+    }
+    let mut seen = container.view.clone();
+    // The supervisor notes the end and lives as long as the pod's worker.
+    let seen = seen.wait_for(|view| view.ended.is_some()).await;
+    seen.ok().and_then(|view| view.ended.clone())
+}

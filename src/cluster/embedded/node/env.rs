@@ -1,0 +1,374 @@
+//! A container's environment. Pure.
+//!
+//! Source: kubernetes/kubernetes, `pkg/kubelet/kubelet_pods.go` (`makeEnvironmentVariables`) and
+//! `pkg/kubelet/envvars/envvars.go` (the variables of Services).
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, Pod, ResourceFieldSelector};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde_json::Value;
+
+use super::expand::expand;
+use super::quantity;
+
+/// A ConfigMap's or Secret's data.
+pub(super) type Data = BTreeMap<String, Vec<u8>>;
+
+/// What an environment, or a volume, draws on besides the container's manifest.
+pub(super) struct Surroundings<'a> {
+    pub(super) pod: &'a Pod,
+    pub(super) pod_ip: &'a str,
+    pub(super) host_ip: &'a str,
+    /// The data of a ConfigMap or Secret in the pod's namespace; `None` when there is none.
+    pub(super) data: &'a dyn Fn(KeySource, &str) -> Option<Data>,
+    /// The variables of Services.
+    pub(super) services: &'a BTreeMap<String, String>,
+    /// What the node has to give: the limits of a container that names none.
+    pub(super) allocatable: &'a BTreeMap<String, Quantity>,
+}
+
+/// Where a value may be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeySource {
+    ConfigMap,
+    Secret,
+}
+
+impl KeySource {
+    fn kind(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "ConfigMap",
+            Self::Secret => "Secret",
+        }
+    }
+}
+
+/// Why there is no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum EnvError {
+    #[error("{} {name:?} not found", .kind.kind().to_lowercase())]
+    NotFound { kind: KeySource, name: String },
+    #[error("couldn't find key {key} in {} {namespace}/{name}", .kind.kind())]
+    NoKey { kind: KeySource, namespace: String, name: String, key: String },
+    #[error("unsupported fieldPath: {0}")]
+    FieldPath(String),
+    #[error("unsupported container resource: {0}")]
+    ResourceField(String),
+    #[error("env {0:?}: this kind of valueFrom is not supported by the embedded cluster")]
+    Source(String),
+}
+
+/// The variables that the manifest names, each able to refer to those before it, and those of
+/// Services.
+///
+/// # Errors
+///
+/// A value that has to be there is not.
+pub(super) fn environment(
+    container: &Container,
+    around: &Surroundings<'_>,
+) -> Result<BTreeMap<String, String>, EnvError> {
+    let mut env = BTreeMap::new();
+    for from in container.env_from.iter().flatten() {
+        let (kind, name, optional) = if let Some(map) = &from.config_map_ref {
+            (KeySource::ConfigMap, &map.name, map.optional)
+        } else if let Some(secret) = &from.secret_ref {
+            (KeySource::Secret, &secret.name, secret.optional)
+        } else {
+            continue;
+        };
+        let prefix = from.prefix.as_deref().unwrap_or_default();
+        match (around.data)(kind, name) {
+            Some(data) => {
+                env.extend(data.into_iter().map(|(key, value)| (format!("{prefix}{key}"), text(value))));
+            }
+            None if optional == Some(true) => {}
+            None => return Err(EnvError::NotFound { kind, name: name.clone() }),
+        }
+    }
+    for variable in container.env.iter().flatten() {
+        if let Some(value) = value_of(variable, container, around, &env)? {
+            env.insert(variable.name.clone(), value);
+        }
+    }
+    for (name, value) in around.services {
+        env.entry(name.clone()).or_insert_with(|| value.clone());
+    }
+    Ok(env)
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    // A NUL would end it, and keep the container from starting.
+    String::from_utf8_lossy(&bytes).replace('\0', "")
+}
+
+fn value_of(
+    variable: &EnvVar,
+    container: &Container,
+    around: &Surroundings<'_>,
+    before: &BTreeMap<String, String>,
+) -> Result<Option<String>, EnvError> {
+    let given = variable.value.as_deref().filter(|value| !value.is_empty());
+    match (&variable.value_from, given) {
+        (Some(source), None) => value_from(&variable.name, source, container, around),
+        (_, given) => {
+            let lookup = |name: &str| before.get(name).or_else(|| around.services.get(name)).cloned();
+            Ok(Some(expand(given.unwrap_or_default(), lookup)))
+        }
+    }
+}
+
+fn value_from(
+    variable: &str,
+    source: &EnvVarSource,
+    container: &Container,
+    around: &Surroundings<'_>,
+) -> Result<Option<String>, EnvError> {
+    if let Some(field) = &source.field_ref {
+        return field_value(&field.field_path, around).map(Some);
+    }
+    if let Some(field) = &source.resource_field_ref {
+        return resource_value(field, container, around).map(Some);
+    }
+    let (kind, name, key, optional) = if let Some(source) = &source.config_map_key_ref {
+        (KeySource::ConfigMap, &source.name, &source.key, source.optional)
+    } else if let Some(source) = &source.secret_key_ref {
+        (KeySource::Secret, &source.name, &source.key, source.optional)
+    } else {
+        return Err(EnvError::Source(variable.to_owned()));
+    };
+    let optional = optional == Some(true);
+    match (around.data)(kind, name) {
+        None if optional => Ok(None),
+        None => Err(EnvError::NotFound { kind, name: name.clone() }),
+        Some(mut data) => match data.remove(key) {
+            Some(value) => Ok(Some(text(value))),
+            None if optional => Ok(None),
+            None => {
+                let namespace = around.pod.metadata.namespace.clone().unwrap_or_default();
+                Err(EnvError::NoKey { kind, namespace, name: name.clone(), key: key.clone() })
+            }
+        },
+    }
+}
+
+/// A field of the pod, as the downward API gives it.
+///
+/// # Errors
+///
+/// It is not among those that it gives.
+pub(super) fn field_value(path: &str, around: &Surroundings<'_>) -> Result<String, EnvError> {
+    let metadata = &around.pod.metadata;
+    let spec = around.pod.spec.as_ref();
+    let keyed = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("']");
+    let in_map = |map: &Option<BTreeMap<String, String>>, key: &str| {
+        map.as_ref().and_then(|map| map.get(key)).cloned().unwrap_or_default()
+    };
+    let all = |map: &Option<BTreeMap<String, String>>| {
+        let lines = map.iter().flatten().map(|(key, value)| format!("{key}={value:?}"));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    Ok(match path {
+        "metadata.name" => metadata.name.clone().unwrap_or_default(),
+        "metadata.namespace" => metadata.namespace.clone().unwrap_or_default(),
+        "metadata.uid" => metadata.uid.clone().unwrap_or_default(),
+        "metadata.labels" => all(&metadata.labels),
+        "metadata.annotations" => all(&metadata.annotations),
+        "spec.nodeName" => spec.and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
+        "spec.serviceAccountName" => service_account(around.pod).to_owned(),
+        "status.podIP" | "status.podIPs" => around.pod_ip.to_owned(),
+        "status.hostIP" | "status.hostIPs" => around.host_ip.to_owned(),
+        _ => match (keyed("metadata.labels['"), keyed("metadata.annotations['")) {
+            (Some(key), _) => in_map(&metadata.labels, key),
+            (_, Some(key)) => in_map(&metadata.annotations, key),
+            _ => return Err(EnvError::FieldPath(path.to_owned())),
+        },
+    })
+}
+
+/// The service account that a pod runs as.
+pub(super) fn service_account(pod: &Pod) -> &str {
+    let name = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref());
+    name.filter(|name| !name.is_empty()).unwrap_or("default")
+}
+
+/// What a pod's containers believe their host to be called.
+pub(super) fn host_name(pod: &Pod) -> String {
+    let given = pod.spec.as_ref().and_then(|spec| spec.hostname.clone()).filter(|name| !name.is_empty());
+    given.or_else(|| pod.metadata.name.clone()).unwrap_or_default()
+}
+
+/// A resource of a container, in units of the divisor, rounded up.
+///
+/// # Errors
+///
+/// There is no such resource.
+pub(super) fn resource_value(
+    field: &ResourceFieldSelector,
+    own: &Container,
+    around: &Surroundings<'_>,
+) -> Result<String, EnvError> {
+    let unsupported = || EnvError::ResourceField(field.resource.clone());
+    let named = field.container_name.as_deref().filter(|name| !name.is_empty() && *name != own.name);
+    let spec = around.pod.spec.as_ref();
+    let container = match named {
+        None => own,
+        Some(name) => {
+            let mut all = spec
+                .into_iter()
+                .flat_map(|spec| spec.containers.iter().chain(spec.init_containers.iter().flatten()));
+            all.find(|container| container.name == name).ok_or_else(unsupported)?
+        }
+    };
+    let (list, resource) = field.resource.split_once('.').ok_or_else(unsupported)?;
+    let resources = container.resources.as_ref();
+    let limits = resources.and_then(|resources| resources.limits.as_ref());
+    let requests = resources.and_then(|resources| resources.requests.as_ref());
+    let limit = limits.and_then(|limits| limits.get(resource)).or_else(|| around.allocatable.get(resource));
+    let quantity = match list {
+        "limits" => limit,
+        "requests" => requests.and_then(|requests| requests.get(resource)),
+        _ => return Err(unsupported()),
+    };
+    let value = match quantity {
+        Some(quantity) => quantity::parse(&quantity.0).ok_or_else(unsupported)?,
+        // A container that requests nothing.
+        None if list == "requests" => 0.0,
+        None => return Err(unsupported()),
+    };
+    let divisor = field.divisor.as_ref().and_then(|divisor| quantity::parse(&divisor.0));
+    Ok(quantity::whole_units(value, divisor.filter(|divisor| *divisor > 0.0).unwrap_or(1.0)))
+}
+
+/// The variables that tell of a Service, or nothing for one without an address.
+pub(super) fn service_variables(service: &Value) -> Vec<(String, String)> {
+    let ip = service["spec"]["clusterIP"].as_str().unwrap_or_default();
+    let ports = service["spec"]["ports"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let Some(first) = ports.first().filter(|_| !ip.is_empty() && ip != "None") else { return Vec::new() };
+    let upper = |name: &str| name.replace('-', "_").to_uppercase();
+    let name = upper(service["metadata"]["name"].as_str().unwrap_or_default());
+    let number = |port: &Value| port["port"].to_string();
+
+    let mut variables = vec![
+        (format!("{name}_SERVICE_HOST"), ip.to_owned()),
+        (format!("{name}_SERVICE_PORT"), number(first)),
+    ];
+    for port in ports {
+        if let Some(port_name) = port["name"].as_str().filter(|name| !name.is_empty()) {
+            variables.push((format!("{name}_SERVICE_PORT_{}", upper(port_name)), number(port)));
+        }
+    }
+    for (index, port) in ports.iter().enumerate() {
+        let protocol = port["protocol"].as_str().unwrap_or("TCP");
+        let url = format!("{}://{ip}:{}", protocol.to_lowercase(), number(port));
+        if index == 0 {
+            variables.push((format!("{name}_PORT"), url.clone()));
+        }
+        let prefix = format!("{name}_PORT_{}_{}", number(port), protocol.to_uppercase());
+        variables.extend([
+            (format!("{prefix}_PROTO"), protocol.to_lowercase()),
+            (format!("{prefix}_PORT"), number(port)),
+            (format!("{prefix}_ADDR"), ip.to_owned()),
+            (prefix, url),
+        ]);
+    }
+    variables
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn try_environment(container: Value) -> Result<BTreeMap<String, String>, EnvError> {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "web-1", "namespace": "shop", "uid": "u-1", "labels": {"app": "web"}},
+            "spec": {"nodeName": "node-1", "containers": []},
+        }))
+        .unwrap();
+        let settings = Data::from([("mode".to_owned(), b"fast".to_vec())]);
+        let data =
+            |kind, name: &str| (kind == KeySource::ConfigMap && name == "settings").then(|| settings.clone());
+        let service = json!({
+            "metadata": {"name": "my-db"},
+            "spec": {"clusterIP": "10.96.0.7", "ports": [{"name": "pg", "port": 5432, "protocol": "TCP"}]},
+        });
+        let services = service_variables(&service).into_iter().collect();
+        let allocatable = BTreeMap::from([("cpu".to_owned(), Quantity("2".to_owned()))]);
+        let around = Surroundings {
+            pod: &pod,
+            pod_ip: "127.64.1.1",
+            host_ip: "127.64.0.1",
+            data: &data,
+            services: &services,
+            allocatable: &allocatable,
+        };
+        environment(&serde_json::from_value(container).unwrap(), &around)
+    }
+
+    fn field(name: &str, path: &str) -> Value {
+        json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
+    }
+
+    fn resource(name: &str, resource: &str, divisor: &str) -> Value {
+        let reference = json!({"resource": resource, "divisor": divisor});
+        json!({"name": name, "valueFrom": {"resourceFieldRef": reference}})
+    }
+
+    #[test]
+    fn the_environment_holds_what_the_manifest_says() {
+        let env = try_environment(json!({
+            "name": "c",
+            "envFrom": [{"prefix": "CFG_", "configMapRef": {"name": "settings"}},
+                        {"secretRef": {"name": "none", "optional": true}}],
+            "env": [
+                field("POD_IP", "status.podIP"),
+                {"name": "LISTEN", "value": "$(POD_IP):8080"},
+                {"name": "DB", "value": "$(MY_DB_SERVICE_HOST)"},
+                field("UID_", "metadata.uid"),
+                field("APP", "metadata.labels['app']"),
+                {"name": "MODE", "valueFrom": {"configMapKeyRef": {"name": "settings", "key": "mode"}}},
+                {"name": "NONE", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k", "optional": true}}},
+                resource("CPUS", "limits.cpu", "1"),
+                resource("MILLI", "requests.cpu", "1m"),
+                resource("MEBI", "limits.memory", "1Mi"),
+            ],
+            "resources": {"requests": {"cpu": "250m"}, "limits": {"memory": "64Mi"}},
+        }))
+        .unwrap();
+        for (name, value) in [
+            ("CFG_mode", "fast"),
+            ("POD_IP", "127.64.1.1"),
+            ("LISTEN", "127.64.1.1:8080"),
+            ("DB", "10.96.0.7"),
+            ("UID_", "u-1"),
+            ("APP", "web"),
+            ("MODE", "fast"),
+            ("CPUS", "2"),
+            ("MILLI", "250"),
+            ("MEBI", "64"),
+            ("MY_DB_SERVICE_PORT", "5432"),
+            ("MY_DB_SERVICE_PORT_PG", "5432"),
+            ("MY_DB_PORT", "tcp://10.96.0.7:5432"),
+            ("MY_DB_PORT_5432_TCP_ADDR", "10.96.0.7"),
+        ] {
+            assert_eq!(env[name], value, "{name}");
+        }
+        assert!(!env.contains_key("NONE"));
+    }
+
+    #[test]
+    fn what_is_missing_is_named_as_a_kubelet_does() {
+        let missing = |source: Value| {
+            let container = json!({"name": "c", "env": [{"name": "X", "valueFrom": source}]});
+            try_environment(container).unwrap_err().to_string()
+        };
+        assert_eq!(
+            missing(json!({"configMapKeyRef": {"name": "settings", "key": "other"}})),
+            "couldn't find key other in ConfigMap shop/settings"
+        );
+        assert_eq!(missing(json!({"secretKeyRef": {"name": "s", "key": "k"}})), "secret \"s\" not found");
+    }
+}

@@ -1,0 +1,292 @@
+//! The HTTP client of probes and hooks: one GET, on a connection of its own.
+//!
+//! As a kubelet's it asks an HTTPS server for no certificate that it could check, follows
+//! redirects within the same host, and words its errors as Go does, since people search for them.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::Empty;
+use hyper::Request;
+use hyper::header::{ACCEPT, CONNECTION, HOST, LOCATION, USER_AGENT};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::crypto::{WebPkiSupportedAlgorithms, ring};
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error as TlsError, SignatureScheme};
+
+/// Redirects that are followed before one is the answer (Go's `http.Client`).
+const MAX_REDIRECTS: u32 = 10;
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HttpGet {
+    pub(super) scheme: Scheme,
+    pub(super) host: String,
+    pub(super) port: u16,
+    /// With the query.
+    pub(super) path: String,
+    pub(super) headers: Vec<(String, String)>,
+    /// The user agent, unless the headers name one.
+    pub(super) agent: String,
+}
+
+/// How the server is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scheme {
+    Http,
+    Https,
+}
+
+/// The head of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    location: Option<String>,
+}
+
+impl HttpGet {
+    /// What is asked for.
+    pub(super) fn url(&self) -> String {
+        let scheme = match self.scheme {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+        };
+        format!("{scheme}://{}{}", authority(&self.host, self.port), self.path)
+    }
+
+    /// Asks, and follows redirects to the same host.
+    ///
+    /// # Errors
+    ///
+    /// Why there was no answer.
+    pub(super) async fn run(&self) -> Result<Answer, String> {
+        let mut get = self.clone();
+        for _ in 0..MAX_REDIRECTS {
+            let answer = get.run_once().await?;
+            let next = answer.location.as_deref().filter(|_| (300..400).contains(&answer.status));
+            match next.and_then(|location| get.redirected(location)) {
+                Some(next) => get = next,
+                None => return Ok(answer),
+            }
+        }
+        Err(format!("Get \"{}\": stopped after {MAX_REDIRECTS} redirects", get.url()))
+    }
+
+    /// Asks once.
+    ///
+    /// # Errors
+    ///
+    /// Why there was no answer.
+    pub(super) async fn run_once(&self) -> Result<Answer, String> {
+        self.ask().await.map_err(|why| format!("Get \"{}\": {why}", self.url()))
+    }
+
+    async fn ask(&self) -> Result<Answer, String> {
+        let address = authority(&self.host, self.port);
+        let stream = TcpStream::connect(&address)
+            .await
+            .map_err(|error| format!("dial tcp {address}: {}", network_error(&error)))?;
+        match self.scheme {
+            Scheme::Http => self.ask_over(stream).await,
+            Scheme::Https => {
+                let name = ServerName::try_from(self.host.clone()).map_err(|error| error.to_string())?;
+                let connector = TlsConnector::from(Arc::new(unverifying()?));
+                let stream =
+                    connector.connect(name, stream).await.map_err(|error| format!("tls: {error}"))?;
+                self.ask_over(stream).await
+            }
+        }
+    }
+
+    async fn ask_over(&self, stream: impl AsyncRead + AsyncWrite + Unpin) -> Result<Answer, String> {
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+        let request = self.request().map_err(|error| error.to_string())?;
+        let answer = sender.send_request(request);
+        tokio::pin!(answer, connection);
+        // The connection must be driven until the answer's head is here; its end can come first.
+        let answer = tokio::select! {
+            answer = &mut answer => answer,
+            _ = &mut connection => answer.await,
+        };
+        let answer = answer.map_err(|error| in_words(&error))?;
+        let location = answer.headers().get(LOCATION).and_then(|to| to.to_str().ok()).map(str::to_owned);
+        Ok(Answer { status: answer.status().as_u16(), location })
+    }
+
+    fn request(&self) -> Result<Request<Empty<Bytes>>, hyper::http::Error> {
+        let given = |wanted: &str| self.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(wanted));
+        let mut request = Request::get(&self.path).header(CONNECTION, "close");
+        if !given("host") {
+            request = request.header(HOST, authority(&self.host, self.port));
+        }
+        if !given("user-agent") {
+            request = request.header(USER_AGENT, &self.agent);
+        }
+        if !given("accept") {
+            request = request.header(ACCEPT, "*/*");
+        }
+        for (name, value) in &self.headers {
+            // An empty Accept means none.
+            if !(name.eq_ignore_ascii_case("accept") && value.is_empty()) {
+                request = request.header(name, value);
+            }
+        }
+        request.body(Empty::new())
+    }
+
+    /// Where a redirect leads; `None` when that is another host.
+    fn redirected(&self, location: &str) -> Option<Self> {
+        if location.starts_with('/') && !location.starts_with("//") {
+            return Some(Self { path: location.to_owned(), ..self.clone() });
+        }
+        let uri: hyper::Uri = location.parse().ok()?;
+        let (scheme, default_port) = match uri.scheme_str()? {
+            "http" => (Scheme::Http, 80),
+            "https" => (Scheme::Https, 443),
+            _ => return None,
+        };
+        if uri.host()?.trim_matches(['[', ']']) != self.host {
+            return None;
+        }
+        let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+        Some(Self { scheme, port: uri.port_u16().unwrap_or(default_port), path, ..self.clone() })
+    }
+}
+
+/// `host:port`, an IPv6 address in brackets.
+pub(super) fn authority(host: &str, port: u16) -> String {
+    match host.parse() {
+        Ok(IpAddr::V6(ip)) => format!("[{ip}]:{port}"),
+        _ => format!("{host}:{port}"),
+    }
+}
+
+/// Why a connection was not made, in Go's words.
+pub(super) fn network_error(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connect: connection refused".to_owned(),
+        io::ErrorKind::ConnectionReset => "connect: connection reset by peer".to_owned(),
+        io::ErrorKind::HostUnreachable => "connect: no route to host".to_owned(),
+        io::ErrorKind::NetworkUnreachable => "connect: network is unreachable".to_owned(),
+        io::ErrorKind::TimedOut => "i/o timeout".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// Why there was no answer on a connection, in Go's words.
+fn in_words(error: &hyper::Error) -> String {
+    let mut cause: Option<&dyn std::error::Error> = Some(error);
+    while let Some(at) = cause {
+        if let Some(io) = at.downcast_ref::<io::Error>()
+            && io.kind() == io::ErrorKind::ConnectionReset
+        {
+            return "read: connection reset by peer".to_owned();
+        }
+        cause = at.source();
+    }
+    if error.is_incomplete_message() || error.is_canceled() { "EOF".to_owned() } else { error.to_string() }
+}
+
+fn unverifying() -> Result<ClientConfig, String> {
+    let provider = Arc::new(ring::default_provider());
+    let verifier = Unverifying(provider.signature_verification_algorithms);
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?;
+    Ok(config.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth())
+}
+
+/// Takes any certificate: a probe has nothing to check it against.
+#[derive(Debug)]
+struct Unverifying(WebPkiSupportedAlgorithms);
+
+impl ServerCertVerifier for Unverifying {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, TlsError> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        tokio_rustls::rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.0)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, TlsError> {
+        tokio_rustls::rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn get(path: &str) -> HttpGet {
+        HttpGet {
+            scheme: Scheme::Http,
+            host: "127.64.1.1".to_owned(),
+            port: 8080,
+            path: path.to_owned(),
+            headers: Vec::new(),
+            agent: "kube-probe/1.36".to_owned(),
+        }
+    }
+
+    #[test]
+    fn redirects_stay_within_the_host() {
+        let at = |location: &str| get("/").redirected(location).map(|get| get.url());
+        assert_eq!(at("/healthz?a=b").unwrap(), "http://127.64.1.1:8080/healthz?a=b");
+        assert_eq!(at("http://127.64.1.1:9090/x").unwrap(), "http://127.64.1.1:9090/x");
+        assert_eq!(at("https://127.64.1.1/").unwrap(), "https://127.64.1.1:443/");
+        assert_eq!(at("http://127.64.1.2:8080/"), None);
+        assert_eq!(at("//127.64.1.2/"), None);
+    }
+
+    #[test]
+    fn headers_of_the_manifest_go_before_the_usual_ones() {
+        let headers = [("Host", "shop.example"), ("Accept", ""), ("X-A", "1"), ("X-A", "2")];
+        let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        let request = HttpGet { headers, ..get("/") }.request().unwrap();
+        let all = |name: &str| request.headers().get_all(name).iter().collect::<Vec<_>>();
+        assert_eq!(all("host"), ["shop.example"]);
+        assert!(all("accept").is_empty());
+        assert_eq!(all("x-a"), ["1", "2"]);
+        assert_eq!(all("user-agent"), ["kube-probe/1.36"]);
+    }
+
+    #[tokio::test]
+    async fn a_refused_connection_reads_as_a_kubelet_says_it() {
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let get = HttpGet { host: "127.0.0.1".to_owned(), port: closed.port(), ..get("/readyz") };
+        let error = get.run().await.unwrap_err();
+        assert_eq!(
+            error,
+            format!("Get \"http://{closed}/readyz\": dial tcp {closed}: connect: connection refused")
+        );
+    }
+}

@@ -1,0 +1,201 @@
+//! What a termination does to processes, seen from their logs, and what it says in the API.
+
+use super::*;
+
+/// A container that writes down every signal that asks it to end, and what comes of it.
+fn stubborn(name: &str) -> Value {
+    shell(name, &format!("trap 'echo got-term' TERM; {SLEEP}"))
+}
+
+#[tokio::test]
+async fn a_hook_runs_on_beside_the_stop_signal_until_its_container_ends() {
+    let node = Node::start();
+    let ticks = node.dir.path().join("ticks");
+    let mut app = stubborn("app");
+    let script = format!("while :; do echo tick >> {}; sleep 0.05; done", ticks.display());
+    app["lifecycle"] = json!({"preStop": {"exec": {"command": ["sh", "-c", script]}}});
+    let mut pods = node.pod(json!({"containers": [app]}));
+    pods.until_ready().await;
+    node.log_with(&pods, "app", "up").await;
+    node.delete(1);
+    node.log_with(&pods, "app", "got-term").await;
+    // Not a word of the hook while it runs, and it does run on.
+    assert!(!node.events().contains(&"FailedPreStopHook".to_owned()));
+    let before = std::fs::read_to_string(&ticks).unwrap().len();
+    timeout(DEADLINE, async {
+        while std::fs::read_to_string(&ticks).unwrap().len() <= before {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .unwrap();
+    let over = pods.until("the terminal status", |pod| pod["status"]["phase"] == "Failed").await;
+    assert_eq!(terminated(&over, 0).0, 137);
+    assert!(node.events().contains(&"FailedPreStopHook".to_owned()));
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_hook_that_fails_is_an_event_and_the_end_goes_on() {
+    let node = Node::start();
+    let mut app = shell("app", &format!("trap 'exit 0' TERM; {SLEEP}"));
+    app["lifecycle"] = json!({"preStop": {"httpGet": {"port": 1, "path": "/"}}});
+    let mut pods = node.pod(json!({"containers": [app]}));
+    pods.until_ready().await;
+    node.log_with(&pods, "app", "up").await;
+    node.delete(30);
+    pods.until("the terminal status", |pod| pod["status"]["phase"] == "Succeeded").await;
+    let event = node.event("FailedPreStopHook");
+    assert_eq!(event["message"], "PreStopHook failed");
+    assert_eq!(event["involvedObject"]["fieldPath"], "spec.containers{app}");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn the_hooks_of_all_containers_start_together() {
+    let node = Node::start();
+    let here = node.dir.path().display().to_string();
+    // Each hook waits for the other's mark: one after the other they would never end.
+    let hook = |own: &str, other: &str| {
+        let script = format!("touch {here}/{own}; while test ! -e {here}/{other}; do sleep 0.01; done");
+        json!({"preStop": {"exec": {"command": ["sh", "-c", script]}}})
+    };
+    let exits = format!("trap 'exit 0' TERM; {SLEEP}");
+    let (mut app, mut sidecar) = (shell("app", &exits), shell("proxy", &exits));
+    app["lifecycle"] = hook("a", "b");
+    sidecar["lifecycle"] = hook("b", "a");
+    sidecar["restartPolicy"] = json!("Always");
+    let mut pods = node.pod(json!({"initContainers": [sidecar], "containers": [app]}));
+    pods.until_ready().await;
+    node.delete(1000);
+    pods.until("the terminal status", |pod| pod["status"]["phase"] == "Succeeded").await;
+    assert!(!node.events().contains(&"FailedPreStopHook".to_owned()));
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_sidecar_gets_two_seconds_when_the_main_container_used_up_the_period() {
+    let node = Node::start();
+    let mut sidecar = stubborn("proxy");
+    sidecar["restartPolicy"] = json!("Always");
+    let mut pods = node.pod(json!({"initContainers": [sidecar], "containers": [stubborn("app")]}));
+    pods.until_ready().await;
+    for container in ["proxy", "app"] {
+        node.log_with(&pods, container, "up").await;
+    }
+    let begin = tokio::time::Instant::now();
+    node.delete(2);
+    node.log_with(&pods, "proxy", "got-term").await;
+    assert!(begin.elapsed() >= Duration::from_secs(2));
+    let over = pods.until("the terminal status", |pod| pod["status"]["phase"] == "Failed").await;
+    assert!(begin.elapsed() >= Duration::from_secs(4));
+    let code = |list: &str| over["status"][list][0]["state"]["terminated"]["exitCode"].clone();
+    assert_eq!((code("initContainerStatuses"), code("containerStatuses")), (json!(137), json!(137)));
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn another_stop_signal_can_be_named() {
+    let node = Node::start();
+    let script = format!("trap 'echo got-term' TERM; trap 'echo got-usr1; exit 7' USR1; {SLEEP}");
+    let mut app = shell("app", &script);
+    app["lifecycle"] = json!({"stopSignal": "SIGUSR1"});
+    let mut pods = node.pod(json!({"os": {"name": "linux"}, "containers": [app]}));
+    pods.until_ready().await;
+    node.log_with(&pods, "app", "up").await;
+    node.delete(30);
+    let over = pods.until("the terminal status", |pod| pod["status"]["phase"] == "Failed").await;
+    assert_eq!(terminated(&over, 0).0, 7);
+    let log = node.log_with(&pods, "app", "got-usr1").await;
+    assert!(!log.contains("got-term"), "{log}");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_restarted_agent_begins_the_whole_grace_period_again() {
+    let node = Node::start();
+    let hooks = node.dir.path().join("hooks");
+    let mut app = stubborn("app");
+    let script = format!("echo hook >> {}", hooks.display());
+    app["lifecycle"] = json!({"preStop": {"exec": {"command": ["sh", "-c", script]}}});
+    let mut pods = node.pod(json!({"containers": [app]}));
+    pods.until_ready().await;
+    node.log_with(&pods, "app", "up").await;
+    let begin = tokio::time::Instant::now();
+    node.delete(4);
+    node.log_with(&pods, "app", "got-term").await;
+    tokio::time::sleep_until(begin + Duration::from_secs(3)).await;
+    node.shared.agents.command("node-1", Command::Restart).unwrap();
+    let over = pods.until("the terminal status", |pod| pod["status"]["phase"] == "Failed").await;
+    assert_eq!(terminated(&over, 0).0, 137);
+    assert!(begin.elapsed() >= Duration::from_secs(7), "{:?}", begin.elapsed());
+    assert_eq!(std::fs::read_to_string(&hooks).unwrap(), "hook\nhook\n");
+    // A runtime that did not restart sends the signal once.
+    assert_eq!(node.log_with(&pods, "app", "got-term").await.matches("got-term").count(), 1);
+    assert_eq!(pods.states_until_gone().await.last().unwrap(), "deleted");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_node_shutdown_ends_pods_that_nobody_deleted() {
+    let node = Node::start();
+    let mut pods = node.pod(json!({"containers": [shell("app", &format!("trap 'exit 0' TERM; {SLEEP}"))]}));
+    pods.until_ready().await;
+    node.log_with(&pods, "app", "up").await;
+    node.shared.agents.command("node-1", Command::Shutdown { grace_seconds: 10 }).unwrap();
+    let over = pods.until("the end", |pod| condition(pod, "Ready") == "False").await;
+    let status = &over["status"];
+    assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("Terminated")));
+    assert_eq!(status["message"], "Pod was terminated in response to imminent node shutdown.");
+    assert_eq!(condition(&over, "DisruptionTarget"), "True");
+    assert_eq!(terminated(&over, 0).0, 0);
+    assert!(over["metadata"]["deletionTimestamp"].is_null());
+    let ready = || {
+        let object = node.shared.registry.get(Resource::Nodes, "", "node-1").unwrap();
+        condition(&object, "Ready").to_owned()
+    };
+    assert_eq!(ready(), "False");
+
+    // What comes now is refused, until the node is back.
+    let spec = json!({"nodeName": "node-1", "containers": [shell("app", SLEEP)]});
+    let late = json!({"metadata": {"name": "late"}, "spec": spec});
+    node.shared.registry.create(Resource::Pods, "default", late).unwrap();
+    let mut late = node.follow("late");
+    let refused = late.until("the refusal", |pod| pod["status"]["phase"] == "Failed").await;
+    assert_eq!(refused["status"]["reason"], "NodeShutdown");
+    node.shared.agents.command("node-1", Command::Restart).unwrap();
+    timeout(DEADLINE, async {
+        while ready() != "True" {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .unwrap();
+    assert!(node.shared.agents.command("node-2", Command::Restart).is_err());
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_pod_past_its_deadline_fails() {
+    let node = Node::start();
+    let app = shell("app", &format!("trap 'exit 0' TERM; {SLEEP}"));
+    let mut pods = node.pod(json!({"activeDeadlineSeconds": 1, "containers": [app]}));
+    let over = pods.until("the end", |pod| pod["status"]["phase"] == "Failed").await;
+    assert_eq!(over["status"]["reason"], "DeadlineExceeded");
+    assert_eq!(terminated(&over, 0).0, 0);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_never_ran_has_no_known_end() {
+    let node = Node::start();
+    let mut pods = node.pod(json!({"containers": [{"name": "app", "image": "nginx"}]}));
+    pods.until("the reason", |pod| {
+        pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "CreateContainerError"
+    })
+    .await;
+    node.delete(30);
+    let over = pods.until("the end", |pod| pod["status"]["phase"] == "Failed").await;
+    assert_eq!(terminated(&over, 0), (137, "ContainerStatusUnknown".to_owned()));
+    node.stop().await;
+}

@@ -1,0 +1,134 @@
+//! What a container and its pod know of each other: orders one way, a view the other.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Container;
+use tokio::sync::watch;
+
+use super::action::Target;
+use super::process::Process;
+
+/// A container's place in its pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Runs to completion before the next one starts.
+    Init,
+    /// An init container with `restartPolicy: Always`: runs as long as the pod.
+    Sidecar,
+    Main,
+}
+
+/// When a container that has ended is started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Restart {
+    Always,
+    OnFailure,
+    Never,
+}
+
+impl Restart {
+    /// What applies to a container of a pod with this `restartPolicy`.
+    pub(super) fn of(pod_policy: Option<&str>, kind: Kind) -> Self {
+        match (kind, pod_policy) {
+            (Kind::Sidecar, _) => Self::Always,
+            (_, Some("Never")) => Self::Never,
+            (Kind::Init, _) | (_, Some("OnFailure")) => Self::OnFailure,
+            (Kind::Main, _) => Self::Always,
+        }
+    }
+
+    pub(super) fn applies(self, code: i32) -> bool {
+        match self {
+            Self::Always => true,
+            Self::OnFailure => code != 0,
+            Self::Never => false,
+        }
+    }
+}
+
+/// What the pod tells its containers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// Not yet.
+    Hold,
+    Run,
+    /// Do not start anything any more.
+    Stop,
+}
+
+/// What a container does, as its status shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Waiting { reason: String, message: String },
+    Running { started_at: String, container_id: String },
+    Terminated(Ended),
+}
+
+/// The end of one run of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ended {
+    pub(super) code: i32,
+    /// `None` for a container that never ran: a kubelet cannot tell how it ended.
+    pub(super) container_id: Option<String>,
+    pub(super) started_at: String,
+    pub(super) finished_at: String,
+}
+
+impl Ended {
+    /// The end, at that time, of a container that never ran.
+    pub(super) fn unknown(at: String) -> Self {
+        Self { code: 137, container_id: None, started_at: at.clone(), finished_at: at }
+    }
+}
+
+/// Everything that others need to know of a container.
+#[derive(Clone, Debug)]
+pub(super) struct View {
+    pub(super) state: State,
+    pub(super) last: Option<Ended>,
+    pub(super) restarts: u32,
+    pub(super) started: bool,
+    pub(super) ready: bool,
+    /// Its first start is over, postStart hook included, however it went.
+    pub(super) settled: bool,
+    /// It has ended for good.
+    pub(super) done: bool,
+    /// The process and what is needed to stop it, while it runs.
+    pub(super) running: Option<Running>,
+    /// How the process of `running` has ended, if it has.
+    pub(super) ended: Option<Ended>,
+    /// It will not start anything any more; `running` is final.
+    pub(super) accepted_stop: bool,
+}
+
+/// A run of a container whose end is not shown yet.
+#[derive(Clone, Debug)]
+pub(super) struct Running {
+    pub(super) process: Process,
+    pub(super) target: Target,
+}
+
+impl View {
+    pub(super) fn new(reason: &str) -> Self {
+        Self {
+            state: State::Waiting { reason: reason.to_owned(), message: String::new() },
+            last: None,
+            restarts: 0,
+            started: false,
+            ready: false,
+            settled: false,
+            done: false,
+            running: None,
+            ended: None,
+            accepted_stop: false,
+        }
+    }
+}
+
+/// The pod's end of a container.
+pub(super) struct Handle {
+    pub(super) spec: Arc<Container>,
+    pub(super) kind: Kind,
+    pub(super) order: watch::Sender<Order>,
+    pub(super) view: watch::Receiver<View>,
+}
