@@ -93,7 +93,8 @@ impl ClusterArgs {
         write_private(&kubeconfig, &cluster.kubeconfig())
             .with_context(|| format!("write the kubeconfig {}", kubeconfig.display()))?;
         let ready = Ready { ready: true, server: cluster.server(), kubeconfig: kubeconfig.clone() };
-        announce(&ready, &log_dir, lifeline.is_some()).context("say that the cluster is ready")?;
+        announce(&ready, cluster.dns(), &log_dir, lifeline.is_some())
+            .context("say that the cluster is ready")?;
 
         let failure = tokio::select! {
             failure = cluster.failure() => Some(failure),
@@ -123,7 +124,7 @@ async fn wait_for_end(lifeline: Option<pipe::Receiver>) {
     while matches!(lifeline.read(&mut ignored).await, Ok(1..)) {}
 }
 
-fn announce(ready: &Ready, log_dir: &Path, in_json: bool) -> io::Result<()> {
+fn announce(ready: &Ready, dns: SocketAddr, log_dir: &Path, in_json: bool) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     if in_json {
         writeln!(stdout, "{}", serde_json::to_string(ready)?)?;
@@ -131,6 +132,7 @@ fn announce(ready: &Ready, log_dir: &Path, in_json: bool) -> io::Result<()> {
         let Ready { server, kubeconfig, .. } = ready;
         writeln!(stdout, "the cluster is ready at {server}; Ctrl-C ends it")?;
         writeln!(stdout, "  export KUBECONFIG={}", kubeconfig.display())?;
+        writeln!(stdout, "names of cluster.local are answered at {dns} (UDP and TCP)")?;
         writeln!(stdout, "logs of pods are in {}", log_dir.join("pods").display())?;
     }
     stdout.flush()

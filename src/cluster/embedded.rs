@@ -12,6 +12,7 @@ mod conditions;
 pub mod config;
 pub mod controllers;
 pub mod descendants;
+mod dns;
 mod duration;
 pub mod latency;
 pub mod node;
@@ -95,6 +96,9 @@ pub enum EmbeddedError {
     /// The API server's certificate cannot be made.
     #[error("make the API server's certificate")]
     Identity(#[from] api::IdentityError),
+    /// No port for DNS can be opened.
+    #[error("open a port for DNS")]
+    Dns(#[source] io::Error),
     /// The first objects cannot be created.
     #[error("create the cluster's own objects")]
     Bootstrap(#[source] status::Status),
@@ -121,6 +125,7 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Embedded {
     server: SocketAddr,
+    dns: SocketAddr,
     identity: api::Identity,
     token: String,
     stop: CancellationToken,
@@ -143,6 +148,10 @@ impl Embedded {
         let clock = Clock::start();
         let registry = Registry::new(clock, addresses);
         let nodes = bootstrap::create_objects(&registry, &config).map_err(EmbeddedError::Bootstrap)?;
+
+        let dns = dns::Server::bind(registry.control_plane_address()).await.map_err(EmbeddedError::Dns)?;
+        dns.announce(&registry).map_err(EmbeddedError::Bootstrap)?;
+        let dns_address = dns.address();
 
         let listening = |source| EmbeddedError::Listen { address: options.listen, source };
         let listener = TcpListener::bind(options.listen).await.map_err(listening)?;
@@ -172,6 +181,13 @@ impl Embedded {
                 Ok(())
             });
         }
+        {
+            let shared = shared.clone();
+            tasks.spawn(async move {
+                dns.serve(shared).await;
+                Ok(())
+            });
+        }
         for (index, name) in (0..).zip(&nodes) {
             let node = NodeInfo {
                 name: name.clone(),
@@ -192,12 +208,17 @@ impl Embedded {
             controllers::run(shared).await;
             Ok(())
         });
-        Ok(Self { server, identity, token, stop, tasks })
+        Ok(Self { server, dns: dns_address, identity, token, stop, tasks })
     }
 
     /// The API server's URL.
     pub fn server(&self) -> String {
         format!("https://{}", self.server)
+    }
+
+    /// Where the cluster's DNS server answers, over UDP and TCP.
+    pub fn dns(&self) -> SocketAddr {
+        self.dns
     }
 
     /// A kubeconfig for this cluster. JSON is YAML, too.

@@ -11,6 +11,8 @@ use std::sync::PoisonError;
 
 /// Second octets to choose from: well away from 127.0, where everything else lives.
 const BLOCKS: std::ops::RangeInclusive<u8> = 64..=191;
+/// The control plane's place among the nodes.
+const CONTROL_PLANE: u16 = 254;
 /// First and last pod address within the block, as the lower 16 bits.
 const PODS: (u16, u16) = (0x0101, 0xEFFE);
 /// First and last Service address within the block, as the lower 16 bits.
@@ -49,6 +51,11 @@ impl AddressBlock {
     /// The address of node `index` (from 0).
     pub fn node(&self, index: u8) -> Ipv4Addr {
         address(self.second_octet, u16::from(index) + 1)
+    }
+
+    /// The control plane's address: that of DNS.
+    pub fn control_plane(&self) -> Ipv4Addr {
+        address(self.second_octet, CONTROL_PLANE)
     }
 
     /// An address for a new pod. Addresses are handed out in turn, so one that a pod had is not

@@ -10,6 +10,9 @@ use super::latency::Latencies;
 /// The most nodes that an embedded cluster may have.
 pub const MAX_NODES: u32 = 200;
 
+/// The most changes per second of background churn.
+const MAX_CHURN: f64 = 1000.0;
+
 /// The parameters of an embedded cluster, all with defaults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
@@ -22,6 +25,11 @@ pub struct Config {
     pub service_proxy: ServiceProxy,
     /// The controllers' own settings.
     pub controllers: Controllers,
+    /// Changes of an unrelated EndpointSlice per second, at random. Each makes the Service proxies
+    /// sync, as on a busy cluster; 0 for none.
+    pub background_churn: f64,
+    /// The cluster's DNS.
+    pub dns: Dns,
     /// Delays of the model.
     pub latencies: Latencies,
     /// The share (0 to 1) of probes whose first tick finds no container yet, so that the first
@@ -38,6 +46,8 @@ impl Default for Config {
             dataplane: DataplaneChoice::Auto,
             service_proxy: ServiceProxy::default(),
             controllers: Controllers::default(),
+            background_churn: 0.0,
+            dns: Dns::default(),
             latencies: Latencies::default(),
             first_probe_missed: 15.0 / 90.0,
         }
@@ -57,6 +67,9 @@ impl Config {
         if !(0.0..=1.0).contains(&self.first_probe_missed) {
             return Err(ConfigError::FirstProbeMissed(self.first_probe_missed));
         }
+        if !(0.0..=MAX_CHURN).contains(&self.background_churn) {
+            return Err(ConfigError::BackgroundChurn(self.background_churn));
+        }
         if self.dataplane == DataplaneChoice::Kernel {
             return Err(ConfigError::KernelDataplane);
         }
@@ -73,6 +86,9 @@ pub enum ConfigError {
     /// A share that is none.
     #[error("firstProbeMissed: {0} is outside 0..=1")]
     FirstProbeMissed(f64),
+    /// A rate that is none, or that would keep the cluster from its work.
+    #[error("backgroundChurn: {0} is outside 0..={MAX_CHURN} changes per second")]
+    BackgroundChurn(f64),
     /// The kernel dataplane was asked for.
     #[error("dataplane: kernel is not available in this version; use auto or userspace")]
     KernelDataplane,
@@ -103,6 +119,29 @@ pub struct ServiceProxy {
 impl Default for ServiceProxy {
     fn default() -> Self {
         Self { min_sync_period: Duration::from_secs(1) }
+    }
+}
+
+/// Settings of the cluster's DNS server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Dns {
+    /// How long clients may keep an answer, in whole seconds.
+    #[serde(with = "duration")]
+    pub ttl: Duration,
+}
+
+impl Default for Dns {
+    fn default() -> Self {
+        // The default of CoreDNS's plugin `kubernetes`; kubeadm sets 30 s.
+        Self { ttl: Duration::from_secs(5) }
+    }
+}
+
+impl Dns {
+    /// The time in seconds, as answers carry it.
+    pub fn ttl_seconds(&self) -> u32 {
+        u32::try_from(self.ttl.as_secs()).unwrap_or(u32::MAX)
     }
 }
 
@@ -156,6 +195,8 @@ mod tests {
         assert_eq!(kernel.validate(), Err(ConfigError::KernelDataplane));
         let share = Config { first_probe_missed: 1.5, ..Config::default() };
         assert_eq!(share.validate(), Err(ConfigError::FirstProbeMissed(1.5)));
+        let busy = Config { background_churn: -1.0, ..Config::default() };
+        assert_eq!(busy.validate(), Err(ConfigError::BackgroundChurn(-1.0)));
         assert_eq!(Config { nodes: 0, ..Config::default() }.validate(), Err(ConfigError::Nodes(0)));
     }
 

@@ -5,6 +5,7 @@
 //! event only says where to look. What takes a real cluster time is taken here by named
 //! [latencies](super::latency::Latencies).
 
+mod churn;
 mod claim;
 mod client_rate;
 mod deployment;
@@ -15,6 +16,7 @@ mod events;
 mod garbage;
 mod job;
 mod namespace;
+mod namespace_content;
 mod node_lifecycle;
 mod pod_garbage;
 mod queue;
@@ -42,6 +44,8 @@ pub async fn run(shared: Shared) {
     tasks.spawn(deployment::run(shared.clone()));
     tasks.spawn(replica_set::run(shared.clone()));
     tasks.spawn(scheduler::run(shared.clone()));
+    tasks.spawn(namespace_content::run(shared.clone()));
+    tasks.spawn(churn::run(shared.clone()));
     tasks.spawn(disruption::run(shared.clone()));
     tasks.spawn(job::run(shared.clone()));
     tasks.spawn(node_lifecycle::run(shared.clone()));
@@ -65,11 +69,11 @@ pub async fn run(shared: Shared) {
 }
 
 /// An event, and the resource it is about.
-type Observed = (Resource, WatchEvent);
+pub(super) type Observed = (Resource, WatchEvent);
 
 /// Follows all objects of several resources for ever, beginning with those that exist. If the
 /// history is outrun, all that exist are told again.
-fn follow(registry: &Registry, resources: &[Resource]) -> BoxStream<'static, Observed> {
+pub(super) fn follow(registry: &Registry, resources: &[Resource]) -> BoxStream<'static, Observed> {
     let feeds = resources.iter().map(|&resource| {
         let start = (registry.clone(), None::<Watch>);
         stream::unfold(start, move |(registry, mut watch)| async move {

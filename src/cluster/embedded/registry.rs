@@ -116,6 +116,16 @@ impl Registry {
         self.inner.addresses.node(index)
     }
 
+    /// The control plane's address, as pods see it.
+    pub fn control_plane_address(&self) -> Ipv4Addr {
+        self.inner.addresses.control_plane()
+    }
+
+    /// All addresses that a Service may have, in order.
+    pub fn service_addresses(&self) -> impl Iterator<Item = Ipv4Addr> + use<> {
+        self.inner.addresses.services()
+    }
+
     /// An address for a new pod (see [`AddressBlock::next_pod`]).
     pub fn next_pod_address(&self) -> Ipv4Addr {
         self.inner.addresses.next_pod()

@@ -251,12 +251,16 @@ impl<'a> Sync<'a> {
         self.pods.iter().filter(|pod| is_being_deleted(pod) && !is_terminal(pod)).count()
     }
 
+    /// Looks at the pods again; one that is gone counts in its last state.
     fn reload_pods(&mut self) {
-        let reload = |pod: &Arc<Value>| {
-            let (namespace, name) = key(pod);
-            self.shared.registry.get(Resource::Pods, &namespace, &name).ok()
-        };
-        self.pods = self.pods.iter().filter_map(reload).collect();
+        for pod in std::mem::take(&mut self.pods) {
+            let (namespace, name) = key(&pod);
+            match self.shared.registry.get(Resource::Pods, &namespace, &name) {
+                Ok(pod) => self.pods.push(pod),
+                Err(_) => self.ledger.keep(pod),
+            }
+        }
+        self.count_finished();
     }
 
     /// Counts each pod that is over, once. A pod on its way out counts as failed, unless it has
