@@ -8,6 +8,7 @@
 mod child;
 pub mod embedded;
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use kube::Client;
@@ -125,8 +126,20 @@ impl Cluster {
     }
 
     /// A command to run `program` where the cluster's Services can be reached.
-    pub fn command(&self, program: &Path) -> Command {
-        Command::new(program)
+    ///
+    /// # Errors
+    ///
+    /// This program's own file, which has to take it there, is not found.
+    pub fn command(&self, program: &Path) -> io::Result<Command> {
+        let Some(process) = &self.process else { return Ok(Command::new(program)) };
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["cluster", "exec", "--kubeconfig"]).arg(process.kubeconfig()).arg("--").arg(program);
+        Ok(command)
+    }
+
+    /// What the user should know of the cluster.
+    pub fn notice(&self) -> Option<&str> {
+        self.process.as_ref()?.notice()
     }
 
     /// Lets go of the cluster. The embedded one ends, and nothing of it is left when this returns.

@@ -1,8 +1,10 @@
-//! `rolldrop cluster`: the embedded cluster alone.
+//! `rolldrop cluster`: the embedded cluster alone, and commands inside it.
+
+mod exec;
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -14,14 +16,40 @@ use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cluster::Ready;
+use crate::cluster::embedded::config::DataplaneChoice;
 use crate::cluster::embedded::descendants::KillDescendants;
-use crate::cluster::embedded::latency::Latencies;
+use crate::cluster::embedded::kernel::{self, Entered};
+use crate::cluster::embedded::parameters::{self, Parameter};
 use crate::cluster::embedded::{Config, Embedded, Options};
 
 /// Arguments of `rolldrop cluster`.
 #[derive(Debug, clap::Args)]
-#[command(after_long_help = after_help())]
+#[command(after_long_help = after_help(), args_conflicts_with_subcommands = true)]
 pub(super) struct ClusterArgs {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// Run a command inside the network of a running embedded cluster.
+    Exec(exec::ExecArgs),
+    /// The first process of the containers' PID namespace.
+    #[command(name = kernel::init::COMMAND, hide = true)]
+    Init {
+        /// Files and directories to remove at the end.
+        leftovers: Vec<PathBuf>,
+    },
+    /// Try the kernel dataplane out, once.
+    #[command(name = kernel::check::COMMAND, hide = true)]
+    Check,
+}
+
+/// Arguments of a cluster that runs until Ctrl-C.
+#[derive(Debug, clap::Args)]
+struct ServeArgs {
     /// Where to write the kubeconfig [default: `kubeconfig` in the log directory].
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -31,6 +59,10 @@ pub(super) struct ClusterArgs {
     /// Parameters of the cluster, as `spec.cluster.embedded` of a scenario, in JSON.
     #[arg(long, value_name = "JSON", value_parser = parse_config)]
     config: Option<Box<Config>>,
+    /// How connections reach pods: by namespaces and rules of the kernel, or by TCP proxies on
+    /// loopback addresses; `auto` takes the kernel where that works [default: as in --config].
+    #[arg(long, value_enum)]
+    dataplane: Option<DataplaneChoice>,
     /// End when standard input, a pipe, is closed; say in JSON when the cluster is ready.
     #[arg(long, hide = true)]
     lifeline: bool,
@@ -44,11 +76,12 @@ fn parse_config(json: &str) -> Result<Box<Config>, String> {
 
 fn after_help() -> String {
     let mut help = "Example:\n  rolldrop cluster --kubeconfig ./kubeconfig --config '{\"nodes\": 2}'\n\n\
-                    Latencies (`latencies` in the configuration), each one duration or\n\
-                    {min, median, p95, max}, with defaults measured on a real v1.36.2:\n"
+                    Parameters of the configuration, their defaults, and the sources of these. A latency is\n\
+                    one duration or {min, median, p95, max}; rows are those of the measurements on a real\n\
+                    v1.36.2:\n"
         .to_owned();
-    for (name, latency) in Latencies::default().named() {
-        help.push_str(&format!("  {name:<28} {latency}\n"));
+    for Parameter { name, default, about } in parameters::all() {
+        help.push_str(&format!("  {name:<40} {default}\n      {about}\n"));
     }
     help
 }
@@ -56,58 +89,146 @@ fn after_help() -> String {
 impl ClusterArgs {
     /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        match self.action {
+            None => self.serve.run(),
+            Some(Action::Exec(exec)) => exec.run(),
+            Some(Action::Init { leftovers }) => {
+                kernel::init::run(&leftovers)?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Some(Action::Check) => {
+                let scratch = temporary_dir("check");
+                let checked = kernel::check::run(&scratch);
+                note_left_over(&scratch, fs::remove_dir_all(&scratch));
+                checked?;
+                Ok(ExitCode::SUCCESS)
+            }
+        }
+    }
+}
+
+/// A directory of this process's own, yet to be made.
+fn temporary_dir(purpose: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("rolldrop-{purpose}-{}", std::process::id()))
+}
+
+/// Where a cluster's files are.
+struct Files {
+    log_dir: PathBuf,
+    kubeconfig: PathBuf,
+    /// Whether the log directory goes with the cluster.
+    is_temporary: bool,
+}
+
+impl Files {
+    /// What must not outlive the cluster.
+    fn leftovers(&self) -> Vec<PathBuf> {
+        let dir = if self.is_temporary { self.log_dir.clone() } else { kernel::names_dir(&self.log_dir) };
+        vec![self.kubeconfig.clone(), dir]
+    }
+
+    fn remove(&self) {
+        note_left_over(&self.kubeconfig, fs::remove_file(&self.kubeconfig));
+        if self.is_temporary {
+            note_left_over(&self.log_dir, fs::remove_dir_all(&self.log_dir));
+        }
+    }
+}
+
+/// The dataplane of a new cluster.
+struct Dataplane {
+    /// The namespaces that this process is in with the kernel dataplane.
+    entered: Option<Entered>,
+    /// Why it is not the preferred one.
+    notice: Option<String>,
+}
+
+impl Dataplane {
+    /// Takes this process, while it has one thread, where the dataplane wants it.
+    fn choose(choice: DataplaneChoice, leftovers: &[PathBuf]) -> anyhow::Result<Self> {
+        let mut notice = None;
+        let is_kernel = match choice {
+            DataplaneChoice::Userspace => false,
+            DataplaneChoice::Kernel => true,
+            DataplaneChoice::Auto => match kernel::check::check() {
+                Ok(()) => true,
+                Err(error) => {
+                    let why = anyhow::Error::from(error);
+                    notice = Some(format!("using the userspace dataplane: {why:#}"));
+                    false
+                }
+            },
+        };
+        let entered = if is_kernel {
+            Some(kernel::enter(leftovers).context("the kernel dataplane is not possible here")?)
+        } else {
+            None
+        };
+        Ok(Self { entered, notice })
+    }
+}
+
+impl ServeArgs {
+    fn run(self) -> anyhow::Result<ExitCode> {
         if self.lifeline {
             // A session of its own: a Ctrl-C at the parent's terminal is the parent's business.
             nix::unistd::setsid().context("start a session")?;
         }
         // Dropped last, after the runtime and all its tasks.
         let _no_process_is_left = KillDescendants::on_drop().context("adopt orphaned processes")?;
+        let absolute = |path: PathBuf| std::path::absolute(path).context("find the current directory");
+        let is_temporary = self.log_dir.is_none();
+        let log_dir = absolute(self.log_dir.unwrap_or_else(|| temporary_dir("cluster")))?;
+        let kubeconfig = absolute(self.kubeconfig.unwrap_or_else(|| log_dir.join("kubeconfig")))?;
+        let files = Files { log_dir, kubeconfig, is_temporary };
+        let config = *self.config.unwrap_or_default();
+        // Clients outside are to reach the API: their port is opened out here.
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen on loopback")?;
+        let dataplane = Dataplane::choose(self.dataplane.unwrap_or(config.dataplane), &files.leftovers())?;
+        if let Some(notice) = &dataplane.notice {
+            eprintln!("rolldrop: {notice}");
+        }
         let runtime = tokio::runtime::Runtime::new().context("start the async runtime")?;
-        runtime.block_on(self.serve())
+        let served = runtime.block_on(serve(config, listener, dataplane, &files, self.lifeline));
+        files.remove();
+        served
     }
+}
 
-    async fn serve(self) -> anyhow::Result<ExitCode> {
-        match self.log_dir.clone() {
-            Some(log_dir) => self.serve_in(log_dir).await,
-            None => {
-                let log_dir = std::env::temp_dir().join(format!("rolldrop-cluster-{}", std::process::id()));
-                let served = self.serve_in(log_dir.clone()).await;
-                note_left_over(&log_dir, fs::remove_dir_all(&log_dir));
-                served
-            }
-        }
-    }
+async fn serve(
+    config: Config,
+    listener: TcpListener,
+    Dataplane { entered, notice }: Dataplane,
+    files: &Files,
+    has_lifeline: bool,
+) -> anyhow::Result<ExitCode> {
+    let Files { log_dir, kubeconfig, .. } = files;
+    let mut interrupt = signal(SignalKind::interrupt()).context("catch SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("catch SIGTERM")?;
+    let lifeline = if has_lifeline { Some(open_lifeline()?) } else { None };
 
-    async fn serve_in(self, log_dir: PathBuf) -> anyhow::Result<ExitCode> {
-        let mut interrupt = signal(SignalKind::interrupt()).context("catch SIGINT")?;
-        let mut terminate = signal(SignalKind::terminate()).context("catch SIGTERM")?;
-        let lifeline = if self.lifeline { Some(open_lifeline()?) } else { None };
+    let options = Options {
+        log_dir: log_dir.clone(),
+        listener,
+        entered,
+        own_binary: std::env::current_exe().context("find this program's own file")?,
+    };
+    let mut cluster = Embedded::start(config, options).await?;
+    write_private(kubeconfig, &cluster.kubeconfig())
+        .with_context(|| format!("write the kubeconfig {}", kubeconfig.display()))?;
+    let ready = Ready { ready: true, server: cluster.server(), kubeconfig: kubeconfig.clone(), notice };
+    announce(&ready, cluster.dns(), log_dir, has_lifeline).context("say that the cluster is ready")?;
 
-        let kubeconfig = self.kubeconfig.unwrap_or_else(|| log_dir.join("kubeconfig"));
-        let options = Options {
-            log_dir: log_dir.clone(),
-            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
-            own_binary: std::env::current_exe().context("find this program's own file")?,
-        };
-        let mut cluster = Embedded::start(*self.config.unwrap_or_default(), options).await?;
-        write_private(&kubeconfig, &cluster.kubeconfig())
-            .with_context(|| format!("write the kubeconfig {}", kubeconfig.display()))?;
-        let ready = Ready { ready: true, server: cluster.server(), kubeconfig: kubeconfig.clone() };
-        announce(&ready, cluster.dns(), &log_dir, lifeline.is_some())
-            .context("say that the cluster is ready")?;
-
-        let failure = tokio::select! {
-            failure = cluster.failure() => Some(failure),
-            _ = interrupt.recv() => None,
-            _ = terminate.recv() => None,
-            () = wait_for_end(lifeline) => None,
-        };
-        cluster.stop().await;
-        note_left_over(&kubeconfig, fs::remove_file(&kubeconfig));
-        match failure {
-            Some(failure) => Err(failure.into()),
-            None => Ok(ExitCode::SUCCESS),
-        }
+    let failure = tokio::select! {
+        failure = cluster.failure() => Some(failure),
+        _ = interrupt.recv() => None,
+        _ = terminate.recv() => None,
+        () = wait_for_end(lifeline) => None,
+    };
+    cluster.stop().await;
+    match failure {
+        Some(failure) => Err(failure.into()),
+        None => Ok(ExitCode::SUCCESS),
     }
 }
 

@@ -49,6 +49,15 @@ impl Progress {
         }
     }
 
+    /// Something to know, which stays on the screen. Said even when quiet: it is no progress.
+    pub(super) fn note(&self, what: &str) {
+        let line = format!("rolldrop: {what}");
+        match self {
+            Self::Bar(bar) => bar.suspend(|| eprintln!("{line}")),
+            Self::Lines | Self::Quiet => eprintln!("{line}"),
+        }
+    }
+
     /// Shows the load's progress until `running` answers, and passes interruptions on to it:
     /// the first ends the schedule, the second cuts off what is in flight.
     pub(super) async fn follow<T>(

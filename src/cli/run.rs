@@ -15,7 +15,7 @@ use super::exit::Exit;
 use super::progress::Progress;
 use super::report::{self, Format};
 use super::signals::Interrupts;
-use crate::cluster::embedded;
+use crate::cluster::embedded::{self, config::DataplaneChoice};
 use crate::cluster::{Choice, Cluster};
 use crate::coordinator::{CoordinatorError, Limits, Ready, Session, Settings};
 use crate::load;
@@ -53,6 +53,10 @@ pub(super) struct RunArgs {
     /// Use the embedded cluster, whatever the scenario names.
     #[arg(long)]
     embedded: bool,
+    /// How connections reach the embedded cluster's pods (see `rolldrop cluster --help`) [default:
+    /// as in the scenario, or auto].
+    #[arg(long, value_enum, conflicts_with_all = ["context", "kubeconfig"])]
+    dataplane: Option<DataplaneChoice>,
     /// The image to use where the manifests say `rolldrop`, on a cluster that has to pull it.
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
@@ -106,13 +110,14 @@ impl RunArgs {
         if self.context.is_some() || self.kubeconfig.is_some() {
             return Choice::Kubeconfig { path: self.kubeconfig.clone(), context: self.context.clone() };
         }
-        let config = match asked {
+        let mut config = match asked {
             Some(ClusterChoice::Context(context)) if !self.embedded => {
                 return Choice::Kubeconfig { path: None, context: Some(context) };
             }
             Some(ClusterChoice::Embedded(config)) => config,
             _ => embedded::Config::default(),
         };
+        config.dataplane = self.dataplane.unwrap_or(config.dataplane);
         Choice::Embedded { config: Box::new(config), log_dir: out.join("cluster") }
     }
 }
@@ -139,6 +144,9 @@ impl Run<'_> {
             cluster = Cluster::connect(choice) => cluster.context("failed to get a cluster")?,
             () = stop.cancelled() => bail!(Interrupted),
         };
+        if let Some(notice) = cluster.notice() {
+            self.progress.note(notice);
+        }
         let namespace = namespace.unwrap_or_else(|| cluster.default_namespace().to_owned());
         let measured = self.measure(scenario, &cluster, namespace).await;
         self.progress.step("shutting down");
@@ -192,7 +200,8 @@ impl Run<'_> {
         let settings = load_settings(scenario, target);
 
         // The load comes from where the cluster's Services can be reached, which need not be here.
-        let mut command = cluster.command(&std::env::current_exe().context("failed to find this program")?);
+        let program = std::env::current_exe().context("failed to find this program")?;
+        let mut command = cluster.command(&program).context("failed to find this program")?;
         command.args(["load-worker", "--out"]).arg(self.run_dir.path());
         let note = |source: Option<&str>, at, kind| {
             if let EventKind::Warning { message } = &kind {

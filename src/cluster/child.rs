@@ -29,6 +29,9 @@ pub struct Ready {
     pub server: String,
     /// The kubeconfig that leads there.
     pub kubeconfig: PathBuf,
+    /// What its user should know: why it uses another dataplane than the preferred one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notice: Option<String>,
 }
 
 /// The cluster process did not come up.
@@ -77,6 +80,7 @@ pub(super) struct ClusterProcess {
     /// Its process, which leads a session of its own.
     pid: i32,
     kubeconfig: PathBuf,
+    notice: Option<String>,
 }
 
 impl ClusterProcess {
@@ -105,7 +109,7 @@ impl ClusterProcess {
             .map_err(spawn_error)?;
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or(-1);
         let stdout = child.stdout.take();
-        let mut process = Self { child, pid, kubeconfig };
+        let mut process = Self { child, pid, kubeconfig, notice: None };
 
         let first_line = async {
             match stdout {
@@ -114,9 +118,15 @@ impl ClusterProcess {
             }
         };
         let tail = || tail_of(&log_path);
-        match tokio::time::timeout(START_TIMEOUT, first_line).await {
-            Ok(Ok(Some(line))) if serde_json::from_str::<Ready>(&line).is_ok() => Ok(process),
-            Ok(_) => {
+        let ready = tokio::time::timeout(START_TIMEOUT, first_line)
+            .await
+            .map(|line| serde_json::from_str::<Ready>(&line.ok().flatten().unwrap_or_default()));
+        match ready {
+            Ok(Ok(ready)) => {
+                process.notice = ready.notice;
+                Ok(process)
+            }
+            Ok(Err(_)) => {
                 process.end().await;
                 let status = process.child.wait().await.map_err(spawn_error)?;
                 Err(ChildError::Ended { status, log: tail() })
@@ -131,6 +141,11 @@ impl ClusterProcess {
     /// Where the cluster's kubeconfig is.
     pub(super) fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
+    }
+
+    /// What the user should know of it.
+    pub(super) fn notice(&self) -> Option<&str> {
+        self.notice.as_deref()
     }
 
     /// Ends the cluster and whatever is left of it.

@@ -3,7 +3,7 @@
 //! Everything runs in one process: [`store`] keeps the objects, [`registry`] gives them
 //! Kubernetes' semantics, [`api`] serves them over HTTP, [`controllers`] drive them, and
 //! per node an agent ([`node`]) runs pods and a Service proxy ([`service_proxy`]) routes to
-//! them. It shares no code with what measures it, the clock aside.
+//! them, on one of two dataplanes ([`network`]). It shares no code with what measures it, the clock aside.
 
 pub mod address;
 pub mod api;
@@ -14,8 +14,11 @@ pub mod controllers;
 pub mod descendants;
 mod dns;
 mod duration;
+pub mod kernel;
 pub mod latency;
+pub mod network;
 pub mod node;
+pub mod parameters;
 pub mod registry;
 pub mod resource;
 pub mod selector;
@@ -25,8 +28,8 @@ pub mod store;
 pub mod tokens;
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base64::Engine;
@@ -38,10 +41,18 @@ use tokio_util::sync::CancellationToken;
 
 use crate::record::Clock;
 pub use config::Config;
+use kernel::join::Whereabouts;
+use kernel::{Fabric, NodePlan};
 use latency::Sampler;
+use network::Network;
 use node::NodeInfo;
 use registry::Registry;
 use tokens::Tokens;
+
+/// Where pods reach the API server on a private network, behind the Service `kubernetes`.
+const API_PORT: u16 = 6443;
+/// The extension of a kubeconfig that says where an embedded cluster is on this machine.
+pub const EXTENSION: &str = "rolldrop.dev/cluster";
 
 /// What every task of an embedded cluster works with. Clones share it all.
 #[derive(Clone, Debug)]
@@ -60,6 +71,8 @@ pub struct Shared {
     pub identity: api::Identity,
     /// Who may use the API.
     pub tokens: Tokens,
+    /// How connections reach pods.
+    pub network: Network,
     /// What watchers of the API were sent last.
     pub serialised: api::Serialised,
     /// Where logs of pods and of Service proxies go.
@@ -85,14 +98,12 @@ pub enum EmbeddedError {
         /// The cause.
         source: io::Error,
     },
-    /// The API server's port cannot be opened.
-    #[error("listen on {address}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The cause.
-        source: io::Error,
-    },
+    /// The API server's port cannot be used.
+    #[error("listen for clients of the API")]
+    Listen(#[source] io::Error),
+    /// The kernel dataplane cannot be set up.
+    #[error("set the kernel dataplane up")]
+    Kernel(#[from] kernel::KernelError),
     /// The API server's certificate cannot be made.
     #[error("make the API server's certificate")]
     Identity(#[from] api::IdentityError),
@@ -111,12 +122,14 @@ pub enum EmbeddedError {
 }
 
 /// Where an embedded cluster lives.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Options {
     /// Where logs of pods and of Service proxies go; made if need be.
     pub log_dir: PathBuf,
-    /// Where the API server listens; port 0 for any.
-    pub listen: SocketAddr,
+    /// Where the API server listens for clients outside, on loopback.
+    pub listener: std::net::TcpListener,
+    /// The namespaces that this process is in, if the cluster is to use the kernel dataplane.
+    pub entered: Option<kernel::Entered>,
     /// The program that runs for the image `rolldrop`.
     pub own_binary: PathBuf,
 }
@@ -128,6 +141,7 @@ pub struct Embedded {
     dns: SocketAddr,
     identity: api::Identity,
     token: String,
+    whereabouts: Whereabouts,
     stop: CancellationToken,
     tasks: JoinSet<Result<(), EmbeddedError>>,
 }
@@ -143,24 +157,40 @@ impl Embedded {
         std::fs::create_dir_all(&options.log_dir)
             .map_err(|source| EmbeddedError::LogDir { path: options.log_dir.clone(), source })?;
         let sampler = Sampler::random();
-        let addresses = address::AddressBlock::claim(sampler.index(usize::from(u8::MAX)))
-            .map_err(EmbeddedError::Addresses)?;
+        let addresses = match options.entered {
+            Some(_) => address::AddressBlock::private(),
+            None => address::AddressBlock::claim(sampler.index(usize::from(u8::MAX)))
+                .map_err(EmbeddedError::Addresses)?,
+        };
         let clock = Clock::start();
         let registry = Registry::new(clock, addresses);
-        let nodes = bootstrap::create_objects(&registry, &config).map_err(EmbeddedError::Bootstrap)?;
-
+        let network = match options.entered {
+            Some(entered) => {
+                Network::Kernel(Arc::new(fabric(entered, &registry, &config, &options.log_dir)?))
+            }
+            None => Network::Userspace,
+        };
+        let mut listeners = vec![listen(options.listener).map_err(EmbeddedError::Listen)?];
+        let server = listeners[0].local_addr().map_err(EmbeddedError::Listen)?;
+        let inside = match network {
+            Network::Userspace => server,
+            Network::Kernel(_) => {
+                let address = SocketAddr::from((registry.control_plane_address(), API_PORT));
+                listeners.push(TcpListener::bind(address).await.map_err(EmbeddedError::Listen)?);
+                address
+            }
+        };
+        let nodes = bootstrap::create_objects(&registry, &config, network.proxy_mode(), inside)
+            .map_err(EmbeddedError::Bootstrap)?;
         let dns = dns::Server::bind(registry.control_plane_address()).await.map_err(EmbeddedError::Dns)?;
-        dns.announce(&registry).map_err(EmbeddedError::Bootstrap)?;
         let dns_address = dns.address();
-
-        let listening = |source| EmbeddedError::Listen { address: options.listen, source };
-        let listener = TcpListener::bind(options.listen).await.map_err(listening)?;
-        let server = listener.local_addr().map_err(listening)?;
+        dns.announce(&registry).map_err(EmbeddedError::Bootstrap)?;
         let identity = api::Identity::new(&server_addresses(&registry, nodes.len()))?;
         let tokens = Tokens::default();
         let token = tokens.issue_admin();
 
         let stop = CancellationToken::new();
+        let log_dir = Arc::new(options.log_dir);
         let shared = Shared {
             registry,
             config: Arc::new(config),
@@ -169,12 +199,13 @@ impl Embedded {
             agents: node::Agents::default(),
             identity: identity.clone(),
             tokens,
+            network: network.clone(),
             serialised: api::Serialised::default(),
-            log_dir: Arc::new(options.log_dir),
+            log_dir: Arc::clone(&log_dir),
             stop: stop.clone(),
         };
         let mut tasks = JoinSet::new();
-        {
+        for listener in listeners {
             let shared = shared.clone();
             tasks.spawn(async move {
                 api::serve(listener, shared).await;
@@ -191,6 +222,7 @@ impl Embedded {
         for (index, name) in (0..).zip(&nodes) {
             let node = NodeInfo {
                 name: name.clone(),
+                index,
                 address: shared.registry.node_address(index),
                 own_binary: options.own_binary.clone(),
             };
@@ -208,7 +240,9 @@ impl Embedded {
             controllers::run(shared).await;
             Ok(())
         });
-        Ok(Self { server, dns: dns_address, identity, token, stop, tasks })
+        let namespaces = matches!(network, Network::Kernel(_)).then_some(log_dir.as_path());
+        let whereabouts = Whereabouts::of_this_process(namespaces);
+        Ok(Self { server, dns: dns_address, identity, token, whereabouts, stop, tasks })
     }
 
     /// The API server's URL.
@@ -224,7 +258,11 @@ impl Embedded {
     /// A kubeconfig for this cluster. JSON is YAML, too.
     pub fn kubeconfig(&self) -> String {
         let authority = BASE64_STANDARD.encode(self.identity.authority_pem());
-        let cluster = json!({"server": self.server(), "certificate-authority-data": authority});
+        let cluster = json!({
+            "server": self.server(),
+            "certificate-authority-data": authority,
+            "extensions": [{"name": EXTENSION, "extension": self.whereabouts}],
+        });
         let config = json!({
             "apiVersion": "v1",
             "kind": "Config",
@@ -257,8 +295,31 @@ impl Embedded {
 /// Where else than on loopback the API server is reached: by the nodes, and by pods at the
 /// address of the Service `kubernetes`.
 fn server_addresses(registry: &Registry, nodes: usize) -> Vec<IpAddr> {
-    let nodes = (0..=u8::MAX).take(nodes).map(|index| registry.node_address(index).into());
-    nodes.chain([Ipv4Addr::new(10, 96, 0, 1).into()]).collect()
+    let nodes = (0..=u8::MAX).take(nodes).map(|index| registry.node_address(index));
+    let inside = [Some(registry.control_plane_address()), registry.kubernetes_service_address()];
+    nodes.chain(inside.into_iter().flatten()).map(IpAddr::from).collect()
+}
+
+fn listen(listener: std::net::TcpListener) -> io::Result<TcpListener> {
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+/// Makes the network of the kernel dataplane.
+fn fabric(
+    entered: kernel::Entered,
+    registry: &Registry,
+    config: &Config,
+    log_dir: &Path,
+) -> Result<Fabric, kernel::KernelError> {
+    let plan = |index| NodePlan {
+        name: bootstrap::node_name(index),
+        address: registry.node_address(index),
+        pods: address::node_pods(index),
+    };
+    let plans: Vec<_> = (0..=u8::MAX).zip(0..config.nodes).map(|(index, _)| plan(index)).collect();
+    let names = kernel::names_dir(log_dir);
+    Fabric::build(entered, registry.control_plane_address(), &plans, config.gone_address, names)
 }
 
 impl Drop for Embedded {

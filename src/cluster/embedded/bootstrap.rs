@@ -1,5 +1,7 @@
 //! The objects that every cluster has from the start.
 
+use std::net::SocketAddr;
+
 use serde_json::{Value, json};
 
 use super::Config;
@@ -11,7 +13,13 @@ use super::status::Status;
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
 /// Creates them, and answers the names of the nodes.
-pub(super) fn create_objects(registry: &Registry, config: &Config) -> Result<Vec<String>, Status> {
+/// `proxy_mode` is kube-proxy's word for the dataplane; pods reach the API server at `server`.
+pub(super) fn create_objects(
+    registry: &Registry,
+    config: &Config,
+    proxy_mode: &str,
+    server: SocketAddr,
+) -> Result<Vec<String>, Status> {
     for namespace in NAMESPACES {
         let labels = json!({"kubernetes.io/metadata.name": namespace});
         registry.create(
@@ -21,23 +29,70 @@ pub(super) fn create_objects(registry: &Registry, config: &Config) -> Result<Vec
         )?;
         registry.create(Resource::ServiceAccounts, namespace, json!({"metadata": {"name": "default"}}))?;
     }
+    create_kubernetes_service(registry, server)?;
     // Where clients look up how Services are proxied; kubeadm puts kube-proxy's settings there.
     let settings = format!(
-        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: userspace\nminSyncPeriod: {}\n",
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: {proxy_mode}\nminSyncPeriod: {}\n",
         super::duration::to_text(config.service_proxy.min_sync_period),
     );
     let proxy = json!({"metadata": {"name": "kube-proxy"}, "data": {"config.conf": settings}});
     registry.create(Resource::ConfigMaps, "kube-system", proxy)?;
 
     let mut nodes = Vec::new();
-    for index in 0..config.nodes {
-        let name = format!("node-{}", index + 1);
-        // The number of nodes is bounded well below 255.
-        let address = registry.node_address(u8::try_from(index).unwrap_or(u8::MAX));
+    // The number of nodes is bounded well below 255.
+    for (index, _) in (0..=u8::MAX).zip(0..config.nodes) {
+        let name = node_name(index);
+        let address = registry.node_address(index);
         registry.create(Resource::Nodes, "", node(&name, &address.to_string(), &registry.now()))?;
         nodes.push(name);
     }
     Ok(nodes)
+}
+
+/// The name of node `index` (from 0).
+pub(super) fn node_name(index: u8) -> String {
+    format!("node-{}", u32::from(index) + 1)
+}
+
+/// The Service by which pods reach the API server, and its endpoint.
+fn create_kubernetes_service(registry: &Registry, server: SocketAddr) -> Result<(), Status> {
+    // On loopback a port below 1024 may not be free to listen on.
+    let port = if server.ip().is_loopback() { server.port() } else { 443 };
+    let ip = registry.kubernetes_service_address().map(|ip| ip.to_string());
+    let labels = json!({"component": "apiserver", "provider": "kubernetes"});
+    registry.create(
+        Resource::Services,
+        "default",
+        json!({
+            "metadata": {"name": "kubernetes", "labels": labels},
+            "spec": {
+                "clusterIP": ip,
+                "ports": [{"name": "https", "port": port, "protocol": "TCP", "targetPort": server.port()}],
+            },
+        }),
+    )?;
+    registry.create(
+        Resource::EndpointSlices,
+        "default",
+        json!({
+            "metadata": {"name": "kubernetes", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [server.ip().to_string()], "conditions": {"ready": true}}],
+            "ports": [{"name": "https", "port": server.port(), "protocol": "TCP"}],
+        }),
+    )?;
+    registry.create(
+        Resource::Endpoints,
+        "default",
+        json!({
+            "metadata": {"name": "kubernetes"},
+            "subsets": [{
+                "addresses": [{"ip": server.ip().to_string()}],
+                "ports": [{"name": "https", "port": server.port(), "protocol": "TCP"}],
+            }],
+        }),
+    )?;
+    Ok(())
 }
 
 fn node(name: &str, address: &str, now: &str) -> Value {

@@ -21,6 +21,8 @@ pub struct Config {
     pub nodes: u32,
     /// How connections reach pods.
     pub dataplane: DataplaneChoice,
+    /// What becomes of a connection to an address whose pod is gone, with the kernel dataplane.
+    pub gone_address: GoneAddress,
     /// The Service proxy's own settings.
     pub service_proxy: ServiceProxy,
     /// The controllers' own settings.
@@ -44,6 +46,7 @@ impl Default for Config {
         Self {
             nodes: 1,
             dataplane: DataplaneChoice::Auto,
+            gone_address: GoneAddress::default(),
             service_proxy: ServiceProxy::default(),
             controllers: Controllers::default(),
             background_churn: 0.0,
@@ -70,9 +73,6 @@ impl Config {
         if !(0.0..=MAX_CHURN).contains(&self.background_churn) {
             return Err(ConfigError::BackgroundChurn(self.background_churn));
         }
-        if self.dataplane == DataplaneChoice::Kernel {
-            return Err(ConfigError::KernelDataplane);
-        }
         Ok(())
     }
 }
@@ -89,22 +89,30 @@ pub enum ConfigError {
     /// A rate that is none, or that would keep the cluster from its work.
     #[error("backgroundChurn: {0} is outside 0..={MAX_CHURN} changes per second")]
     BackgroundChurn(f64),
-    /// The kernel dataplane was asked for.
-    #[error("dataplane: kernel is not available in this version; use auto or userspace")]
-    KernelDataplane,
 }
 
 /// Which dataplane to use.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum DataplaneChoice {
-    /// The best that is available here: `userspace` in this version.
+    /// `kernel` where it works, else `userspace`.
     #[default]
     Auto,
     /// Network namespaces and nftables rules.
     Kernel,
     /// Loopback addresses and TCP proxies.
     Userspace,
+}
+
+/// What becomes of a connection to an address whose pod is gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GoneAddress {
+    /// Packets vanish, so it stalls, as was measured on a real cluster.
+    #[default]
+    Drop,
+    /// The host is unreachable.
+    Unreachable,
 }
 
 /// Settings of the Service proxy, named as kube-proxy's.
@@ -191,8 +199,6 @@ mod tests {
     fn unknown_keys_and_impossible_values_are_refused() {
         assert!(serde_json::from_str::<Config>(r#"{"node": 1}"#).is_err());
         assert!(serde_json::from_str::<Config>(r#"{"latencies": {"podDeleet": "1s"}}"#).is_err());
-        let kernel: Config = serde_json::from_str(r#"{"dataplane": "kernel"}"#).unwrap();
-        assert_eq!(kernel.validate(), Err(ConfigError::KernelDataplane));
         let share = Config { first_probe_missed: 1.5, ..Config::default() };
         assert_eq!(share.validate(), Err(ConfigError::FirstProbeMissed(1.5)));
         let busy = Config { background_churn: -1.0, ..Config::default() };

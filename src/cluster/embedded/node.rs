@@ -53,6 +53,8 @@ use status::Verdict;
 pub struct NodeInfo {
     /// The node's name.
     pub name: String,
+    /// Its place among the nodes, from 0.
+    pub index: u8,
     /// The node's address.
     pub address: Ipv4Addr,
     /// The program that runs for the image `rolldrop`.

@@ -121,14 +121,24 @@ impl Registry {
         self.inner.addresses.control_plane()
     }
 
+    /// The address of the Service `kubernetes`.
+    pub fn kubernetes_service_address(&self) -> Option<Ipv4Addr> {
+        self.inner.addresses.services().next()
+    }
+
     /// All addresses that a Service may have, in order.
     pub fn service_addresses(&self) -> impl Iterator<Item = Ipv4Addr> + use<> {
         self.inner.addresses.services()
     }
 
-    /// An address for a new pod (see [`AddressBlock::next_pod`]).
-    pub fn next_pod_address(&self) -> Ipv4Addr {
-        self.inner.addresses.next_pod()
+    /// An address for a new pod of a node (see [`AddressBlock::next_pod`]).
+    pub fn next_pod_address(&self, node_index: u8) -> Option<Ipv4Addr> {
+        self.inner.addresses.next_pod(node_index)
+    }
+
+    /// Takes a pod's address back.
+    pub fn release_pod_address(&self, ip: Ipv4Addr) {
+        self.inner.addresses.release_pod(ip);
     }
 
     /// One object. The namespace of cluster-wide resources is empty.

@@ -1,36 +1,38 @@
-//! The Service proxy of every node, in its userspace dataplane.
+//! The Service proxy of every node.
 //!
-//! Each node has its own table of Service ports and endpoints, synced with
-//! kube-proxy's own timing (`runner`) and the measured delay of a sync. Connections
-//! to the address of a Service are carried by the proxy of the first node; the others
-//! keep their tables and log when a change takes effect there. What took effect when,
-//! and where each connection went, is in `service-proxy.jsonl` (`truth`).
+//! Each node has its own table of Service ports and endpoints (`table`), synced with
+//! kube-proxy's own timing (`runner`) and the measured delay of a sync. What puts a table into
+//! effect is the dataplane's: TCP proxies on loopback addresses (`userspace`), or nftables rules
+//! in the node's network namespace (`kernel`, `rules`). On both, every node's own address has
+//! the node ports of Services by that node's table. What took effect when is in
+//! `service-proxy.jsonl` (`truth`).
 //!
 //! It routes to endpoints as EndpointSlices show them and knows nothing of pods.
 
 mod dataplane;
+mod kernel;
+pub(super) mod rules;
 mod runner;
 mod table;
 mod truth;
+mod userspace;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use k8s_openapi::serde::de::DeserializeOwned;
 use tokio::sync::Notify;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::Shared;
+use super::network::Network;
 use super::registry::{EventType, WatchFrom};
 use super::resource::Resource;
 use super::selector::Selection;
-use dataplane::{InEffect, PortProxy};
 use runner::Throttle;
-use table::{Backend, ServicePort, Table};
-use truth::{Line, TruthLog};
+use table::Table;
+use truth::TruthLog;
 
 /// The log's name in the cluster's log directory.
 pub const LOG_FILE: &str = "service-proxy.jsonl";
@@ -46,24 +48,29 @@ pub enum ServiceProxyError {
         /// The cause.
         source: io::Error,
     },
+    /// The kernel dataplane's program is gone.
+    #[error(transparent)]
+    Kernel(#[from] super::kernel::KernelError),
 }
 
-/// Runs the Service proxies of `nodes` until the cluster stops. The first node's proxy
-/// carries the connections.
+/// Runs the Service proxies of `nodes` until the cluster stops.
 ///
 /// # Errors
 ///
-/// The log cannot be opened or written.
+/// The log cannot be opened or written, or `nft` is missing.
 pub async fn run(shared: Shared, nodes: Vec<String>) -> Result<(), ServiceProxyError> {
     let path = shared.log_dir.join(LOG_FILE);
     let log_error = |source| ServiceProxyError::Log { path: path.clone(), source };
     let (truth, writer) = TruthLog::open(&path).await.map_err(log_error)?;
 
     let mut tasks = JoinSet::new();
-    for (index, node) in nodes.into_iter().enumerate() {
-        let role = if index == 0 { Role::Carries } else { Role::KeepsTable };
-        let proxy = NodeProxy::new(shared.clone(), node, role, truth.clone());
-        tasks.spawn(proxy.run());
+    for (index, name) in (0..).zip(nodes) {
+        let node = ProxiedNode { shared: shared.clone(), name, index, truth: truth.clone() };
+        let dataplane = match &shared.network {
+            Network::Userspace => Dataplane::Userspace(userspace::Listeners::default()),
+            Network::Kernel(fabric) => Dataplane::Kernel(kernel::Rules::new(fabric.clone())?),
+        };
+        tasks.spawn(NodeProxy { node, dataplane }.run());
     }
     drop(truth);
 
@@ -78,46 +85,38 @@ pub async fn run(shared: Shared, nodes: Vec<String>) -> Result<(), ServiceProxyE
     writing.await.map_err(log_error)
 }
 
-/// What a node's proxy does with its table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
-    /// Carries the connections.
-    Carries,
-    /// Keeps the table and logs its changes.
-    KeepsTable,
+/// The node that a proxy works for.
+struct ProxiedNode {
+    shared: Shared,
+    name: String,
+    /// Its place among the nodes, from 0.
+    index: u8,
+    truth: TruthLog,
 }
 
 /// The proxy of one node.
 struct NodeProxy {
-    shared: Shared,
-    node: String,
-    role: Role,
-    truth: TruthLog,
-    ports: BTreeMap<ServicePort, Port>,
-    listeners: JoinSet<()>,
+    node: ProxiedNode,
+    dataplane: Dataplane,
 }
 
-/// One Service port as it is in effect on a node.
-struct Port {
-    backends: Arc<[Backend]>,
-    in_effect: Arc<InEffect>,
-    /// `None` while nothing listens here.
-    listener: Option<AbortHandle>,
+/// What puts a table into effect.
+enum Dataplane {
+    Userspace(userspace::Listeners),
+    Kernel(kernel::Rules),
 }
 
 impl NodeProxy {
-    fn new(shared: Shared, node: String, role: Role, truth: TruthLog) -> Self {
-        Self { shared, node, role, truth, ports: BTreeMap::new(), listeners: JoinSet::new() }
-    }
-
     async fn run(mut self) {
         let changes = Notify::new();
-        let shared = self.shared.clone();
+        let shared = self.node.shared.clone();
         let mut throttle = Throttle::new(shared.config.service_proxy.min_sync_period);
         let syncing = async {
             loop {
                 throttle.due(&changes).await;
-                self.sync().await;
+                if self.sync().await == Synced::No {
+                    changes.notify_one();
+                }
                 throttle.completed();
             }
         };
@@ -130,97 +129,50 @@ impl NodeProxy {
 
     /// One sync: takes the objects as they are now; the result is in effect when the
     /// measured duration of a sync has passed.
-    async fn sync(&mut self) {
-        let services = objects(&self.shared, Resource::Services);
-        let slices = objects(&self.shared, Resource::EndpointSlices);
-        let table = table::compute(&services, &slices);
-        sleep(self.shared.sampler.sample(&self.shared.config.latencies.slice_to_rule)).await;
-        self.apply(table);
-    }
-
-    fn apply(&mut self, mut table: Table) {
-        let gone: Vec<_> = self.ports.keys().filter(|port| !table.contains_key(*port)).cloned().collect();
-        for key in gone {
-            self.put_into_effect(&key, Arc::default());
-            if let Some(listener) = self.ports.remove(&key).and_then(|port| port.listener) {
-                listener.abort();
+    async fn sync(&mut self) -> Synced {
+        let shared = &self.node.shared;
+        let table = compute(shared);
+        let duration = shared.sampler.sample(&shared.config.latencies.slice_to_rule);
+        match &mut self.dataplane {
+            Dataplane::Userspace(listeners) => {
+                sleep(duration).await;
+                listeners.apply(&self.node, table);
+                Synced::Yes
+            }
+            Dataplane::Kernel(rules) => {
+                // The measured duration holds what programming the kernel takes.
+                sleep(duration.saturating_sub(rules.usual_duration())).await;
+                rules.apply(&self.node, table).await
             }
         }
-        while let Some((key, backends)) = table.pop_first() {
-            self.put_into_effect(&key, backends);
-            if self.role == Role::Carries {
-                self.listen(&key);
-            }
-        }
-        // Reap the listeners of Services that are gone.
-        while self.listeners.try_join_next().is_some() {}
     }
+}
 
-    fn put_into_effect(&mut self, key: &ServicePort, backends: Arc<[Backend]>) {
-        let port = self.ports.entry(key.clone()).or_insert_with(|| Port {
-            backends: Arc::default(),
-            in_effect: Arc::default(),
-            listener: None,
-        });
-        if port.backends == backends {
-            return;
-        }
-        let (swap_begin_ns, t_ns) = port.in_effect.swap(self.shared.clock, Arc::clone(&backends));
-        self.truth.write(&Line::Sync {
-            t_ns,
-            swap_begin_ns,
-            node: &self.node,
-            service: &key.service,
-            port: key.address.port(),
-            endpoints: &backends,
-        });
-        port.backends = backends;
-    }
+/// Whether a table is in effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Synced {
+    Yes,
+    /// It is to be tried again.
+    No,
+}
 
-    /// Listens on a Service's address, if nothing does yet. What fails is tried again with
-    /// every sync.
-    fn listen(&mut self, key: &ServicePort) {
-        let Some(port) = self.ports.get_mut(key) else { return };
-        if port.listener.is_some() {
-            return;
-        }
-        let proxy = PortProxy {
-            port: key.clone(),
-            in_effect: Arc::clone(&port.in_effect),
-            truth: self.truth.clone(),
-            clock: self.shared.clock,
-        };
-        match proxy.listen() {
-            Ok(listener) => port.listener = Some(self.listeners.spawn(proxy.serve(listener))),
-            Err(error) => self.report_unreachable(key, &error),
+impl ProxiedNode {
+    /// Records a warning about a Service (`namespace/name`).
+    fn warn(&self, service: &str, reason: &str, message: &str) {
+        tracing::warn!(%service, node = self.name, "{message}");
+        let Some((namespace, name)) = service.split_once('/') else { return };
+        let registry = &self.shared.registry;
+        if let Ok(service) = registry.get(Resource::Services, namespace, name) {
+            registry.record_event(&service, EventType::Warning, reason, message, "service-proxy");
         }
     }
+}
 
-    fn report_unreachable(&self, key: &ServicePort, error: &io::Error) {
-        let remedy = match error.kind() {
-            io::ErrorKind::PermissionDenied => {
-                "; connections to this Service fail: give it a port from 1024 on (the system keeps lower \
-                 ones for root), and the port that pods listen on as targetPort"
-            }
-            io::ErrorKind::AddrInUse => {
-                "; connections to this Service fail: stop the process that listens on this port (on all \
-                 addresses, most likely), or give the Service another port"
-            }
-            _ => "",
-        };
-        let message = format!("cannot listen on {}: {error}{remedy}", key.address);
-        tracing::warn!(service = %key.service, "{message}");
-        let Some((namespace, name)) = key.service.split_once('/') else { return };
-        if let Ok(service) = self.shared.registry.get(Resource::Services, namespace, name) {
-            self.shared.registry.record_event(
-                &service,
-                EventType::Warning,
-                "FailedToListen",
-                &message,
-                "service-proxy",
-            );
-        }
-    }
+/// The table for the objects as they are now.
+fn compute(shared: &Shared) -> Table {
+    let services = objects(shared, Resource::Services);
+    let slices = objects(shared, Resource::EndpointSlices);
+    table::compute(&services, &slices)
 }
 
 /// Announces every change of a resource, whatever it changes. Never returns.

@@ -32,7 +32,8 @@ async fn start() -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let options = Options {
         log_dir: dir.path().to_owned(),
-        listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+        listener: std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(),
+        entered: None,
         own_binary: "/nonexistent".into(),
     };
     let config = Config { latencies: Latencies::ZERO, first_probe_missed: 0.0, ..Config::default() };
@@ -302,8 +303,8 @@ async fn a_deployment_behind_a_service_rolls_scales_and_leaves_nothing() {
     within("everything is collected", async {
         let list = ListParams::default();
         while !pods.list(&list).await.unwrap().items.is_empty()
-            || !slices.list(&list).await.unwrap().items.is_empty()
-            || !legacy.list(&list).await.unwrap().items.is_empty()
+            || !slices.list(&list).await.unwrap().iter().all(|slice| slice.name_any() == "kubernetes")
+            || !legacy.list(&list).await.unwrap().iter().all(|object| object.name_any() == "kubernetes")
         {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -425,7 +426,7 @@ async fn an_eviction_asks_the_budget_marks_the_pod_and_deletes_it() {
         budget
             .status
             .as_ref()
-            .is_some_and(|status| status.current_healthy == 1 && status.desired_healthy == 1)
+            .is_some_and(|status| status.current_healthy == Some(1) && status.desired_healthy == Some(1))
     })
     .await;
     match pods.evict("idle", &EvictParams::default()).await.unwrap_err() {
@@ -445,8 +446,9 @@ async fn an_eviction_asks_the_budget_marks_the_pod_and_deletes_it() {
     let mut watch = pin!(pods.watch(&WatchParams::default(), &version).await.unwrap());
     let relaxed = Patch::Merge(json!({"spec": {"minAvailable": 0}}));
     budgets.patch("idle", &PatchParams::default(), &relaxed).await.unwrap();
-    let allowed =
-        |budget: &PodDisruptionBudget| budget.status.as_ref().is_some_and(|it| it.disruptions_allowed == 1);
+    let allowed = |budget: &PodDisruptionBudget| {
+        budget.status.as_ref().is_some_and(|it| it.disruptions_allowed == Some(1))
+    };
     wait_for(&budgets, "idle", "one disruption is allowed", allowed).await;
     let dry = EvictParams {
         post_options: PostParams { dry_run: true, ..PostParams::default() },

@@ -57,6 +57,7 @@ impl Bench {
             clock,
             identity: Identity::new(&[]).unwrap(),
             tokens: Tokens::default(),
+            network: crate::cluster::embedded::network::Network::Userspace,
             serialised: Serialised::default(),
             log_dir: Arc::new("/nonexistent".into()),
             stop: CancellationToken::new(),

@@ -22,6 +22,7 @@ use super::process::{Keeper, Process};
 use super::view::Kind;
 use crate::cluster::embedded::Shared;
 use crate::cluster::embedded::latency::{Latencies, Latency};
+use crate::cluster::embedded::network::Sandbox;
 use crate::cluster::embedded::registry::{ContainerSource, EventType};
 use crate::cluster::embedded::resource::Resource;
 use crate::cluster::embedded::selector::Selection;
@@ -38,7 +39,8 @@ pub(super) struct PodContext {
     /// The pod as it was bound.
     pod: Pod,
     object: Arc<Value>,
-    pub(super) pod_ip: String,
+    /// Where the pod lives.
+    pub(super) sandbox: Sandbox,
     pub(super) host_ip: String,
     log_dir: PathBuf,
     /// A container's view has changed.
@@ -51,10 +53,16 @@ impl PodContext {
         let (namespace, name, uid) =
             (text(&pod.metadata.namespace), text(&pod.metadata.name), text(&pod.metadata.uid));
         let log_dir = logs::pod_log_dir(&shared.log_dir, &namespace, &name, &uid);
-        let pod_ip = shared.registry.next_pod_address().to_string();
+        let (network, registry) = (shared.network.clone(), shared.registry.clone());
+        let sandbox = Sandbox::new(network, registry, node.index, format!("{namespace}/{name}"));
         let host_ip = node.address.to_string();
         let changed = Notify::new();
-        Self { shared, node, namespace, name, uid, pod, object, pod_ip, host_ip, log_dir, changed }
+        Self { shared, node, namespace, name, uid, pod, object, sandbox, host_ip, log_dir, changed }
+    }
+
+    /// The pod's address; empty while it has none.
+    pub(super) fn pod_ip(&self) -> String {
+        self.sandbox.address().map(|address| address.to_string()).unwrap_or_default()
     }
 
     fn spec(&self) -> Option<&PodSpec> {
@@ -109,6 +117,11 @@ impl PodContext {
         self.shared.registry.record_event(&self.object, EventType::Normal, reason, message, COMPONENT);
     }
 
+    /// Records a warning about the pod as a whole.
+    pub(super) fn warn_pod(&self, reason: &str, message: &str) {
+        self.shared.registry.record_event(&self.object, EventType::Warning, reason, message, COMPONENT);
+    }
+
     /// Records an ordinary event about a container.
     pub(super) fn note(&self, container: &str, reason: &str, message: &str) {
         self.record(container, EventType::Normal, reason, message);
@@ -134,20 +147,22 @@ impl PodContext {
         container: &Container,
     ) -> Result<(Process, Keeper, Target), LaunchError> {
         let data = |kind, name: &str| self.data(kind, name);
+        let pod_ip = self.pod_ip();
         let around = Surroundings {
             pod: &self.pod,
-            pod_ip: &self.pod_ip,
+            pod_ip: &pod_ip,
             host_ip: &self.host_ip,
             data: &data,
             services: &self.service_variables(),
             allocatable: &self.allocatable(),
         };
-        let launch = launch::launch(container, &around, &self.node.own_binary)?;
+        let mut launch = launch::launch(container, &around, &self.node.own_binary)?;
         let image = container.image.as_deref().unwrap_or_default();
         let present =
             format!("Container image \"{image}\" already present on machine and can be accessed by the pod");
         self.note(&container.name, "Pulled", &present);
         self.note(&container.name, "Created", "Container created");
+        launch.placement = self.sandbox.place(&[]).map_err(|error| LaunchError::Place(error.to_string()))?;
         let start = std::fs::create_dir_all(&self.log_dir)
             .and_then(|()| launch.start(&logs::container_log(&self.log_dir, &container.name)));
         let (process, keeper) = start.map_err(|error| LaunchError::Start {
@@ -155,7 +170,7 @@ impl PodContext {
             why: error.to_string(),
         })?;
         let ports = container.ports.clone().unwrap_or_default();
-        Ok((process, keeper, Target { pod_ip: self.pod_ip.clone(), ports, launch }))
+        Ok((process, keeper, Target { pod_ip, ports, launch }))
     }
 
     /// The data of a ConfigMap or Secret in the pod's namespace.

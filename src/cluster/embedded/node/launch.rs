@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Container;
 use super::env::{self, EnvError, Surroundings};
 use super::expand::expand;
 use super::process::Launch;
+use crate::cluster::embedded::network::Placement;
 
 /// Variables of the agent's own environment that every container gets: what programs of
 /// the host need to be found and to run.
@@ -31,6 +32,9 @@ pub(super) enum LaunchError {
     /// A variable's source cannot be read.
     #[error(transparent)]
     Env(#[from] EnvError),
+    /// Its mounts cannot be made.
+    #[error("{0}")]
+    Place(String),
     /// The operating system refused.
     #[error("exec: {program:?}: {why}")]
     Start { program: String, why: String },
@@ -40,7 +44,7 @@ impl LaunchError {
     /// The reason that the container's status shows.
     pub(super) fn reason(&self) -> &'static str {
         match self {
-            Self::NoCommand { .. } | Self::NoWorkingDir { .. } => "CreateContainerError",
+            Self::NoCommand { .. } | Self::NoWorkingDir { .. } | Self::Place(_) => "CreateContainerError",
             Self::Env(_) => "CreateContainerConfigError",
             Self::NoProgram { .. } | Self::Start { .. } => "RunContainerError",
         }
@@ -88,7 +92,14 @@ pub(super) fn launch(
     let mut args: Vec<String> = words.collect();
     args.extend(container.args.iter().flatten().map(|arg| expand(arg, lookup)));
     let container_id = format!("{:032x}{:032x}", rand::random::<u128>(), rand::random::<u128>());
-    Ok(Launch { program, args, env: env.into_iter().collect(), working_dir, container_id })
+    Ok(Launch {
+        program,
+        args,
+        env: env.into_iter().collect(),
+        working_dir,
+        container_id,
+        placement: Placement::default(),
+    })
 }
 
 /// Whether an image is this program: its last path component, without tag or digest, is

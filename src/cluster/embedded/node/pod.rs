@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::watch;
@@ -20,6 +21,9 @@ use super::status::{ContainerSnapshot, RestartsOf, Sandbox, Snapshot, Verdict};
 use super::view::{Ended, Handle, Kind, Order, State};
 use crate::cluster::embedded::registry::{DeleteOptions, Part};
 use crate::cluster::embedded::resource::Resource;
+
+/// How long a kubelet waits before it tries again to make a sandbox.
+const SANDBOX_RETRY: Duration = Duration::from_secs(1);
 
 /// What the node agent is doing, as its pods need to know it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -163,7 +167,7 @@ impl PodWorker {
     /// From the binding until every main container has ended for good.
     async fn live(&mut self) {
         self.write_status();
-        self.context.delay(|latencies| latencies.scheduled_to_sandbox).await;
+        self.prepare_sandbox().await;
         self.sandbox = Sandbox::Ready;
         self.write_status();
 
@@ -172,6 +176,20 @@ impl PodWorker {
             () = run_in_order(&this.containers) => {}
             () = this.keep_status() => {}
         }
+    }
+
+    /// Makes the pod's sandbox, as often as it takes; what that really takes is part of the
+    /// measured time.
+    async fn prepare_sandbox(&self) {
+        let measured = self.context.delay(|latencies| latencies.scheduled_to_sandbox);
+        let prepared = async {
+            while let Err(error) = self.context.sandbox.prepare().await {
+                let message = format!("Failed to create pod sandbox: {error}");
+                self.context.warn_pod("FailedCreatePodSandBox", &message);
+                sleep(SANDBOX_RETRY).await;
+            }
+        };
+        tokio::join!(measured, prepared);
     }
 
     /// Writes the status after every change. Never returns.
@@ -226,7 +244,12 @@ impl PodWorker {
         let observed = self.context.delay(|latencies| latencies.deletion_to_observed_generation);
         let ending = async {
             let exits = end_containers(&self.context, &self.containers, grace).await;
-            self.context.delay(|latencies| latencies.process_gone_to_status).await;
+            let status = self.context.delay(|latencies| latencies.process_gone_to_status);
+            let network = async {
+                self.context.delay(|latencies| latencies.process_gone_to_address_gone).await;
+                self.context.sandbox.remove().await;
+            };
+            tokio::join!(status, network);
             exits
         };
         tokio::pin!(observed, ending);
@@ -252,6 +275,7 @@ impl PodWorker {
     fn write_status_with(&self, ends: &[Option<Ended>]) {
         let registry = &self.context.shared.registry;
         let now = registry.now();
+        let pod_ip = self.context.pod_ip();
         let containers = self.containers.iter().enumerate().map(|(n, container)| {
             let mut view = container.view.borrow().clone();
             if let Some(Some(ended)) = ends.get(n) {
@@ -262,7 +286,7 @@ impl PodWorker {
         let snapshot = Snapshot {
             containers: containers.collect(),
             sandbox: self.sandbox,
-            pod_ip: &self.context.pod_ip,
+            pod_ip: &pod_ip,
             host_ip: &self.context.host_ip,
             started_at: &self.started_at,
             restarts: self.restarts,

@@ -19,6 +19,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::logs::LogFile;
 use crate::cluster::embedded::descendants::{self, Member};
+use crate::cluster::embedded::network::Placement;
 
 /// The variable in the environment of everything that runs in a container, and its value, tell
 /// what belongs to it.
@@ -42,6 +43,8 @@ pub(super) struct Launch {
     pub(super) working_dir: Option<PathBuf>,
     /// The container's id, new for each of its runs.
     pub(super) container_id: String,
+    /// Where it starts.
+    pub(super) placement: Placement,
 }
 
 /// How a process ended.
@@ -88,7 +91,7 @@ impl Launch {
         let mut command = self.command();
         command.stdout(output).stderr(errors);
         adopt_orphans_in(&mut command);
-        let child = command.spawn()?;
+        let child = self.placement.spawn(&mut command)?;
         let group = ProcessGroup::of(&child)?;
         let (signals, signals_of_keeper) = mpsc::unbounded_channel();
         let (exit_of_keeper, exit) = watch::channel(None);
@@ -104,7 +107,7 @@ impl Launch {
     ///
     /// The program cannot be started.
     pub(super) async fn run(&self) -> io::Result<(Exit, String)> {
-        let mut child = self.command().stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let mut child = self.placement.spawn(self.command().stdout(Stdio::piped()).stderr(Stdio::piped()))?;
         let group = ProcessGroup::of(&child)?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let (mut out, mut err) = (Vec::new(), Vec::new());
@@ -259,6 +262,7 @@ mod tests {
             env: vec![("PATH".into(), std::env::var("PATH").unwrap())],
             working_dir: None,
             container_id: format!("{:032x}", rand::random::<u128>()),
+            placement: Placement::default(),
         }
     }
 

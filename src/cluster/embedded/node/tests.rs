@@ -14,6 +14,7 @@ use crate::cluster::embedded::Config;
 use crate::cluster::embedded::address::AddressBlock;
 use crate::cluster::embedded::api::{Identity, Serialised};
 use crate::cluster::embedded::latency::{Latencies, Sampler};
+use crate::cluster::embedded::network::Network;
 use crate::cluster::embedded::registry::{DeleteOptions, Registry, Watch};
 use crate::cluster::embedded::tokens::Tokens;
 use crate::record::Clock;
@@ -49,11 +50,13 @@ impl Node {
             identity: Identity::new(&[]).unwrap(),
             tokens: Tokens::default(),
             serialised: Serialised::default(),
+            network: Network::Userspace,
             log_dir: Arc::new(dir.path().to_owned()),
             stop: CancellationToken::new(),
         };
         let info = NodeInfo {
             name: "node-1".to_owned(),
+            index: 0,
             address: Ipv4Addr::LOCALHOST,
             own_binary: "/nonexistent/rolldrop".into(),
         };

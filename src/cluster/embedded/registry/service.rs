@@ -82,7 +82,7 @@ impl Registry {
         } else {
             let why = if taken(&wanted) {
                 "failed to allocate IP: provided IP is already allocated"
-            } else if self.inner.addresses.services().any(|ip| ip.to_string() == wanted) {
+            } else if self.inner.addresses.services().any(|ip| wanted.parse() == Ok(ip)) {
                 ""
             } else {
                 "failed to allocate IP: the provided IP is not in the valid range"

@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::table::{Backend, ServicePort};
+use super::table::Backend;
 use super::truth::{Line, Routed, TruthLog};
 use crate::record::clock::{Clock, Stamp};
 
@@ -51,21 +51,23 @@ impl InEffect {
     }
 }
 
-/// Serves one Service port.
+/// Serves one Service port at one address.
 pub(super) struct PortProxy {
-    pub(super) port: ServicePort,
+    /// `namespace/name`.
+    pub(super) service: Arc<str>,
+    pub(super) address: SocketAddr,
     pub(super) in_effect: Arc<InEffect>,
     pub(super) truth: TruthLog,
     pub(super) clock: Clock,
 }
 
 impl PortProxy {
-    /// Listens on the Service's address.
+    /// Listens on the address.
     pub(super) fn listen(&self) -> io::Result<TcpListener> {
-        let socket = Socket::new(Domain::for_address(self.port.address), Type::STREAM, Some(Protocol::TCP))?;
+        let socket = Socket::new(Domain::for_address(self.address), Type::STREAM, Some(Protocol::TCP))?;
         socket.set_reuse_address(true)?;
         socket.set_nonblocking(true)?;
-        socket.bind(&self.port.address.into())?;
+        socket.bind(&self.address.into())?;
         socket.listen(BACKLOG)?;
         TcpListener::from_std(socket.into())
     }
@@ -82,7 +84,7 @@ impl PortProxy {
                     }
                     Err(error) => {
                         // Most likely no descriptors are left: waiting frees some.
-                        tracing::warn!(service = %shared.port.service, %error, "accept");
+                        tracing::warn!(service = %shared.service, %error, "accept");
                         sleep(Duration::from_millis(10)).await;
                     }
                 },
@@ -94,13 +96,7 @@ impl PortProxy {
     async fn carry(self: Arc<Self>, client: TcpStream, from: SocketAddr) {
         let (t_ns, backend) = self.in_effect.pick(self.clock);
         let log = |pod, result| {
-            self.truth.write(&Line::Connection {
-                t_ns,
-                service: &self.port.service,
-                client: from,
-                pod,
-                result,
-            });
+            self.truth.write(&Line::Connection { t_ns, service: &self.service, client: from, pod, result });
         };
         let Some(Backend { pod, address }) = backend else {
             log(None, Routed::NoEndpoint);
@@ -168,7 +164,8 @@ mod tests {
         let (truth, writer) = TruthLog::open(&log).await.unwrap();
         let in_effect = Arc::new(InEffect::default());
         let proxy = PortProxy {
-            port: ServicePort { address: ([127, 0, 0, 1], 0).into(), service: "shop/web".into() },
+            service: "shop/web".into(),
+            address: ([127, 0, 0, 1], 0).into(),
             in_effect: Arc::clone(&in_effect),
             truth,
             clock: Clock::start(),

@@ -1,6 +1,7 @@
 //! What a proxy is to do, computed from Services and EndpointSlices. Pure.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -14,8 +15,27 @@ const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ServicePort {
     pub(super) address: SocketAddr,
+    pub(super) protocol: Protocol,
+    /// The same port at every node's own address.
+    pub(super) node_port: Option<u16>,
     /// `namespace/name`.
     pub(super) service: Arc<str>,
+}
+
+/// What a Service port carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Protocol {
+    Tcp,
+    Udp,
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        })
+    }
 }
 
 /// Where a connection may go.
@@ -44,12 +64,16 @@ pub(super) fn compute(services: &[Service], slices: &[EndpointSlice]) -> Table {
         let service_name: Arc<str> = format!("{namespace}/{name}").into();
         let own: Vec<_> = slices.iter().filter(|slice| belongs_to(slice, namespace, name)).collect();
         for port in spec.ports.iter().flatten() {
-            if port.protocol.as_deref().is_some_and(|protocol| protocol != "TCP") {
-                continue;
-            }
+            let protocol = match port.protocol.as_deref() {
+                None | Some("TCP") => Protocol::Tcp,
+                Some("UDP") => Protocol::Udp,
+                Some(_) => continue,
+            };
             let Ok(number) = u16::try_from(port.port) else { continue };
             let key = ServicePort {
                 address: SocketAddr::new(cluster_ip, number),
+                protocol,
+                node_port: port.node_port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0),
                 service: Arc::clone(&service_name),
             };
             table.insert(key, backends(&own, port.name.as_deref().unwrap_or_default()));
@@ -161,8 +185,12 @@ mod tests {
 
     fn pods(slices: &[EndpointSlice]) -> Vec<String> {
         let table = compute(&[service("web", "127.64.240.1")], slices);
-        assert_eq!(table.len(), 1, "one TCP port");
-        table.values().flat_map(|backends| backends.iter().map(|b| b.pod.to_string())).collect()
+        table
+            .iter()
+            .filter(|(port, _)| port.protocol == Protocol::Tcp)
+            .map(|(_, backends)| backends)
+            .flat_map(|backends| backends.iter().map(|b| b.pod.to_string()))
+            .collect()
     }
 
     #[test]
@@ -202,7 +230,7 @@ mod tests {
             &[service("web", "None"), service("other", "127.64.240.2")],
             &[slice(&[("a", true, true, false)])],
         );
-        let (port, backends) = table.first_key_value().unwrap();
+        let (port, backends) = table.iter().find(|(port, _)| port.protocol == Protocol::Tcp).unwrap();
         assert_eq!((port.address.to_string().as_str(), &*port.service), ("127.64.240.2:80", "shop/other"));
         assert!(backends.is_empty());
     }

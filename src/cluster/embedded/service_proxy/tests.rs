@@ -1,6 +1,7 @@
 //! The proxies of two nodes against a real registry, with real connections.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -16,6 +17,7 @@ use crate::cluster::embedded::address::AddressBlock;
 use crate::cluster::embedded::api::{Identity, Serialised};
 use crate::cluster::embedded::config::ServiceProxy;
 use crate::cluster::embedded::latency::{Latencies, Sampler};
+use crate::cluster::embedded::network::Network;
 use crate::cluster::embedded::registry::Registry;
 use crate::cluster::embedded::tokens::Tokens;
 use crate::record::Clock;
@@ -57,6 +59,7 @@ impl Fixture {
             agents: crate::cluster::embedded::node::Agents::default(),
             identity: Identity::new(&[]).unwrap(),
             tokens: Tokens::default(),
+            network: Network::Userspace,
             serialised: Serialised::default(),
             log_dir: Arc::new(dir.path().to_owned()),
             stop: CancellationToken::new(),

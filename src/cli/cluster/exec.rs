@@ -1,0 +1,82 @@
+//! `rolldrop cluster exec`: a command inside a running embedded cluster.
+
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, bail};
+use kube::config::Kubeconfig;
+
+use crate::cluster::embedded::EXTENSION;
+use crate::cluster::embedded::kernel::join::{Spot, Whereabouts};
+
+/// Proxies that the environment names are outside of a cluster's network.
+const PROXY_VARIABLES: [&str; 6] =
+    ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
+
+/// Arguments of `rolldrop cluster exec`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  rolldrop cluster exec -- curl http://10.96.0.2/
+  rolldrop cluster exec --node node-2 -- nft list table ip kube-proxy
+  rolldrop cluster exec --pod default/web-0 -- ip address
+
+With the userspace dataplane there is no network to enter: the command runs as it is.")]
+pub(super) struct ExecArgs {
+    /// The cluster's kubeconfig [default: that of $KUBECONFIG, or ~/.kube/config].
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Run in the network of this node [default: the first one].
+    #[arg(long, value_name = "NAME", conflicts_with = "pod")]
+    node: Option<String>,
+    /// Run in a pod: its network, and its files and processes as its last container sees them.
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    pod: Option<String>,
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+impl ExecArgs {
+    /// Runs the command, and answers its exit status. This process has one thread only.
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let whereabouts = whereabouts(self.kubeconfig)?;
+        let spot = match self.pod {
+            Some(pod) if pod.contains('/') => Spot::Pod(pod),
+            Some(pod) => Spot::Pod(format!("default/{pod}")),
+            None => Spot::Node(self.node),
+        };
+        let Some((program, args)) = self.command.split_first() else { bail!("no command is given") };
+        let mut command = Command::new(program);
+        command.args(args);
+        for name in PROXY_VARIABLES {
+            command.env_remove(name);
+        }
+        let status = whereabouts.run(&spot, command)?;
+        // As a shell says it.
+        let code = status.code().or(status.signal().map(|signal| 128 + signal));
+        Ok(ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+    }
+}
+
+/// Where the cluster of a kubeconfig's current context is.
+fn whereabouts(path: Option<PathBuf>) -> anyhow::Result<Whereabouts> {
+    let file = match &path {
+        Some(path) => Kubeconfig::read_from(path),
+        None => Kubeconfig::read(),
+    };
+    let file = file.context("cannot read the kubeconfig of the embedded cluster; name it by --kubeconfig")?;
+    let current = file.current_context.as_deref().unwrap_or_default();
+    let context = file.contexts.iter().find(|context| context.name == current);
+    let name = context.and_then(|context| Some(&context.context.as_ref()?.cluster));
+    let cluster = file.clusters.iter().find(|cluster| Some(&cluster.name) == name);
+    let mut extensions = cluster
+        .and_then(|cluster| cluster.cluster.as_ref()?.extensions.clone())
+        .unwrap_or_default()
+        .into_iter();
+    let Some(extension) = extensions.find(|extension| extension.name == EXTENSION) else {
+        bail!("the kubeconfig's context {current:?} is not that of an embedded cluster");
+    };
+    serde_json::from_value(extension.extension).context("the kubeconfig is of another version of rolldrop")
+}

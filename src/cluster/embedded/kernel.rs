@@ -1,0 +1,226 @@
+//! The kernel dataplane: private namespaces of the kernel for a cluster, its nodes and its pods.
+//!
+//! [`enter`] takes this process, while it has one thread, into a user namespace (where it is
+//! not privileged already) and a network namespace of its own, and starts the first process
+//! (`init`) of a PID namespace that all containers run in: they are gone with it. What the
+//! process is in then is the cluster's [`Fabric`]: the network between the nodes, where the
+//! control plane lives. Every node has a network namespace below it, and every pod one below
+//! its node's (`links`); a container starts in its pod's, and in a mount namespace of its own
+//! (`mounts`). `join` takes a command from outside into a node or a pod.
+//!
+//! Nothing here knows of Services: their rules are the Service proxy's.
+
+pub mod check;
+mod entry;
+pub mod init;
+pub mod join;
+mod links;
+mod mounts;
+mod namespace;
+mod tool;
+
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nix::sched::CloneFlags;
+use tokio::process::{Child, Command};
+
+use super::config::GoneAddress;
+pub use entry::{Entered, KernelError, enter};
+pub use mounts::Bind;
+use namespace::Namespace;
+pub(super) use tool::Tool;
+
+/// The network of a cluster, and all that its pods need.
+#[derive(Debug)]
+pub struct Fabric {
+    entered: Entered,
+    nodes: Vec<Node>,
+    ip: Tool,
+    /// Links to the namespaces, by the names of nodes and pods.
+    names: PathBuf,
+}
+
+/// A node's part of the network.
+#[derive(Debug)]
+struct Node {
+    net: Namespace,
+    address: Ipv4Addr,
+}
+
+/// A node to make.
+#[derive(Clone, Debug)]
+pub struct NodePlan {
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Network address of its pods' /24.
+    pub pods: Ipv4Addr,
+}
+
+impl Fabric {
+    /// Makes the network of these nodes around the control plane's address. Links to the
+    /// namespaces go to the directory `names`.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel or `ip` refuses.
+    pub fn build(
+        entered: Entered,
+        control_plane: Ipv4Addr,
+        plans: &[NodePlan],
+        gone: GoneAddress,
+        names: PathBuf,
+    ) -> Result<Self, KernelError> {
+        let ip = Tool::find("ip")?;
+        let network = |source| KernelError::Network { source };
+        links::forward_packets().map_err(network)?;
+        ip.run(&["-batch", "-"], &links::fabric(control_plane)).map_err(network)?;
+        fs::create_dir_all(names.join("nodes")).map_err(network)?;
+        let mut nodes = Vec::new();
+        for (number, plan) in (1..).zip(plans) {
+            let net = Namespace::new(CloneFlags::CLONE_NEWNET, "net").map_err(network)?;
+            let scripts = links::node(number, plan, control_plane, &net.path(), gone);
+            ip.run(&["-batch", "-"], &scripts.outside).map_err(network)?;
+            let set_up = net.run(|| {
+                links::forward_packets()?;
+                ip.run(&["-batch", "-"], &scripts.inside)
+            });
+            set_up.map_err(network)?;
+            link(&net, &names.join("nodes").join(&plan.name)).map_err(network)?;
+            nodes.push(Node { net, address: plan.address });
+        }
+        link(entered.pids(), &names.join("pids")).map_err(network)?;
+        Ok(Self { entered, nodes, ip, names })
+    }
+
+    /// Runs `work` on a thread in the network namespace of node `index` (from 0).
+    ///
+    /// # Errors
+    ///
+    /// Those of `work`; there is no such node.
+    pub fn on_node<T: Send>(&self, index: u8, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        self.node(index)?.net.run(work)
+    }
+
+    /// Makes the namespace of a pod (`namespace/name`) of node `index` (from 0).
+    ///
+    /// # Errors
+    ///
+    /// What the kernel or `ip` refuses.
+    pub fn pod(self: &Arc<Self>, index: u8, name: &str, address: Ipv4Addr) -> io::Result<PodNetwork> {
+        let node = self.node(index)?;
+        let net = Namespace::new(CloneFlags::CLONE_NEWNET, "net")?;
+        let scripts = links::pod(node.address, address, &net.path());
+        node.net.run(|| self.ip.run(&["-batch", "-"], &scripts.outside))?;
+        net.run(|| self.ip.run(&["-batch", "-"], &scripts.inside))?;
+        let names = self.names.join("pods").join(name);
+        fs::create_dir_all(&names)?;
+        link(&net, &names.join("net"))?;
+        Ok(PodNetwork { fabric: Arc::clone(self), index, address, net: Arc::new(net), names })
+    }
+
+    fn node(&self, index: u8) -> io::Result<&Node> {
+        self.nodes
+            .get(usize::from(index))
+            .ok_or_else(|| io::Error::other(format!("there is no node {index}")))
+    }
+}
+
+/// Puts a link to a namespace at `path`, in place of what is there.
+fn link(namespace: &Namespace, path: &Path) -> io::Result<()> {
+    if let Err(error) = fs::remove_file(path)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        return Err(error);
+    }
+    std::os::unix::fs::symlink(namespace.path(), path)
+}
+
+/// The network namespace of a pod.
+#[derive(Debug)]
+pub struct PodNetwork {
+    fabric: Arc<Fabric>,
+    index: u8,
+    address: Ipv4Addr,
+    net: Arc<Namespace>,
+    names: PathBuf,
+}
+
+impl PodNetwork {
+    /// A place for a container: the pod's network, and a mount namespace of its own with `binds`.
+    ///
+    /// # Errors
+    ///
+    /// What cannot be mounted.
+    pub fn place(&self, binds: &[Bind]) -> io::Result<Place> {
+        let mounts = mounts::container(self.fabric.entered.mounts(), binds)?;
+        link(&mounts, &self.names.join("mnt"))?;
+        Ok(Place { fabric: Arc::clone(&self.fabric), net: Arc::clone(&self.net), mounts })
+    }
+
+    /// Takes the pod off the network: its address is gone when this returns.
+    ///
+    /// # Errors
+    ///
+    /// What `ip` refuses.
+    pub fn remove(&self) -> io::Result<()> {
+        let node = self.fabric.node(self.index)?;
+        node.net.run(|| self.fabric.ip.run(&["-batch", "-"], &links::remove_pod(self.address)))
+    }
+}
+
+impl Drop for PodNetwork {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.names) {
+            tracing::debug!(%error, path = %self.names.display(), "not removed");
+        }
+    }
+}
+
+/// Where a container's processes start.
+#[derive(Debug)]
+pub struct Place {
+    fabric: Arc<Fabric>,
+    net: Arc<Namespace>,
+    mounts: Namespace,
+}
+
+impl Place {
+    /// Starts a command there.
+    ///
+    /// # Errors
+    ///
+    /// The command cannot be started.
+    pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+        let runtime = tokio::runtime::Handle::current();
+        let directory = std::env::current_dir()?;
+        namespace::on_thread(|| {
+            // A child inherits the namespaces of the thread that starts it.
+            self.net.join()?;
+            self.fabric.entered.pids().join()?;
+            self.mounts.join()?;
+            // As without namespaces; a container's manifest may name another.
+            nix::unistd::chdir(&directory)?;
+            let _reactor = runtime.enter();
+            command.spawn()
+        })
+    }
+}
+
+/// The directory of links to namespaces within a cluster's log directory.
+pub fn names_dir(log_dir: &Path) -> PathBuf {
+    log_dir.join("namespaces")
+}
+
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.names) {
+            tracing::debug!(%error, path = %self.names.display(), "not removed");
+        }
+    }
+}

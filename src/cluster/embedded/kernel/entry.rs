@@ -1,0 +1,152 @@
+//! The way into private namespaces.
+//!
+//! The process itself gets a network namespace, and a user namespace where it is not privileged
+//! without one. It stays in its PID and mount namespaces: it has to see the whole machine, and a
+//! process whose children are to live in another PID namespace may not start threads. Those of
+//! the containers belong to the first process of the new PID namespace, which ends, and takes all
+//! of them along, as soon as the pipe from this process closes.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{Gid, Uid};
+
+use super::init;
+use super::namespace::{Namespace, on_thread};
+
+/// The kernel dataplane is not possible here.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelError {
+    /// A program is missing.
+    #[error("`{name}` is not installed")]
+    NoTool {
+        /// Its name.
+        name: &'static str,
+    },
+    /// Namespaces are refused.
+    #[error("this system refuses {what}")]
+    Refused {
+        /// What was asked for.
+        what: &'static str,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The first process of the PID namespace did not come up.
+    #[error("cannot start the containers' first process: {why}")]
+    Init {
+        /// What it said.
+        why: String,
+    },
+    /// Links and routes cannot be made.
+    #[error("cannot set the network up")]
+    Network {
+        /// The cause.
+        source: io::Error,
+    },
+    /// Rules for Services cannot be made.
+    #[error("cannot set rules for Services")]
+    Rules {
+        /// The cause.
+        source: io::Error,
+    },
+    /// Trying it out failed.
+    #[error("{0}")]
+    Tried(String),
+}
+
+/// This process is in private namespaces. When this is dropped, all containers end.
+#[derive(Debug)]
+pub struct Entered {
+    pids: Namespace,
+    mounts: Namespace,
+    init: Child,
+    /// The first process ends when this closes.
+    lifeline: Option<ChildStdin>,
+}
+
+/// Takes this process, which must have no second thread yet, into namespaces of its own. Should
+/// the process be killed, the files `leftovers` are removed in its place.
+///
+/// # Errors
+///
+/// What the system refuses. The process may be in some of the namespaces then.
+pub fn enter(leftovers: &[PathBuf]) -> Result<Entered, KernelError> {
+    let (uid, gid) = (Uid::effective(), Gid::effective());
+    match unshare(CloneFlags::CLONE_NEWNET) {
+        Ok(()) => {}
+        Err(Errno::EPERM) => {
+            unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET)
+                .map_err(|errno| KernelError::Refused { what: "user namespaces", source: errno.into() })?;
+            // Root in there, without a privilege out here.
+            let maps = fs::write("/proc/self/setgroups", "deny")
+                .and_then(|()| fs::write("/proc/self/uid_map", format!("0 {uid} 1")))
+                .and_then(|()| fs::write("/proc/self/gid_map", format!("0 {gid} 1")));
+            maps.map_err(|source| KernelError::Refused { what: "to map users", source })?;
+        }
+        Err(errno) => {
+            return Err(KernelError::Refused { what: "network namespaces", source: errno.into() });
+        }
+    }
+    Entered::start(leftovers)
+}
+
+impl Entered {
+    fn start(leftovers: &[PathBuf]) -> Result<Self, KernelError> {
+        let refused = |source| KernelError::Refused { what: "PID namespaces", source };
+        let program = std::env::current_exe().map_err(refused)?;
+        let mut command = Command::new(program);
+        command.args(["cluster", init::COMMAND]).args(leftovers);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let started = on_thread(|| {
+            unshare(CloneFlags::CLONE_NEWPID)?;
+            command.spawn()
+        });
+        let mut init = started.map_err(refused)?;
+        let lifeline = init.stdin.take();
+        let mut said = String::new();
+        if let Some(stdout) = init.stdout.take() {
+            // What it failed to say is empty.
+            let _ = BufReader::new(stdout).read_line(&mut said);
+        }
+        let said = said.trim();
+        if said != init::READY {
+            drop(lifeline);
+            let status = init.wait().map_err(refused)?;
+            let why = if said.is_empty() { status.to_string() } else { said.to_owned() };
+            return Err(KernelError::Init { why });
+        }
+        let namespaces = PathBuf::from(format!("/proc/{}/ns", init.id()));
+        let open =
+            |name: &str, kind| Namespace::open(&namespaces.join(Path::new(name)), kind).map_err(refused);
+        Ok(Self {
+            pids: open("pid", CloneFlags::CLONE_NEWPID)?,
+            mounts: open("mnt", CloneFlags::CLONE_NEWNS)?,
+            init,
+            lifeline,
+        })
+    }
+
+    /// The PID namespace of all containers.
+    pub(super) fn pids(&self) -> &Namespace {
+        &self.pids
+    }
+
+    /// The mount namespace that those of containers are copied from.
+    pub(super) fn mounts(&self) -> &Namespace {
+        &self.mounts
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        drop(self.lifeline.take());
+        // It ends at once: nothing in its namespace can hold it up.
+        if let Err(error) = self.init.wait() {
+            tracing::debug!(%error, "the containers' first process");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The first process of the containers' PID namespace.
+//!
+//! When it ends, for whatever reason, the kernel kills every other process in there. It ends as
+//! soon as its standard input closes, that is when the cluster's process ends, however that comes
+//! about; and it removes the files that the cluster's process could not remove if it was killed.
+//! Until then it takes in orphans.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+
+use super::mounts;
+
+/// The subcommand of `rolldrop cluster` that runs this.
+pub const COMMAND: &str = "init";
+/// What it says when the containers can start.
+pub(super) const READY: &str = "ready";
+
+/// Runs the first process to its end, and removes `leftovers`.
+///
+/// # Errors
+///
+/// It is not the first process of a PID namespace, or cannot be.
+pub fn run(leftovers: &[PathBuf]) -> io::Result<()> {
+    if Pid::this().as_raw() != 1 {
+        return Err(io::Error::other("this is a part of the embedded cluster, not a command of its own"));
+    }
+    let ready = mounts::private_root();
+    let mut stdout = io::stdout();
+    match &ready {
+        Ok(()) => writeln!(stdout, "{READY}")?,
+        Err(error) => writeln!(stdout, "{error}")?,
+    }
+    stdout.flush()?;
+    ready?;
+
+    take_in_orphans()?;
+    // Nothing writes any more.
+    let _ = kill(Pid::from_raw(-1), Signal::SIGKILL);
+    leftovers.iter().for_each(|path| remove(path));
+    Ok(())
+}
+
+/// Reaps whatever ends, until standard input closes.
+fn take_in_orphans() -> io::Result<()> {
+    let mut children = SigSet::empty();
+    children.add(Signal::SIGCHLD);
+    children.thread_block()?;
+    let ended = SignalFd::with_flags(&children, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+    let mut stdin = io::stdin();
+    loop {
+        let mut sources =
+            [PollFd::new(stdin.as_fd(), PollFlags::POLLIN), PollFd::new(ended.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut sources, PollTimeout::NONE) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        if sources[0].any().unwrap_or(true) && !matches!(stdin.read(&mut [0; 64]), Ok(1..)) {
+            return Ok(());
+        }
+        while matches!(ended.read_signal(), Ok(Some(_))) {}
+        while waitpid(None, Some(WaitPidFlag::WNOHANG)).is_ok_and(|status| status.pid().is_some()) {}
+    }
+}
+
+/// Removes a file or a directory. The cluster's process has done so, unless it was killed.
+fn remove(path: &Path) {
+    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    if let Err(error) = removed
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(%error, path = %path.display(), "not removed");
+    }
+}

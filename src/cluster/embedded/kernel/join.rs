@@ -1,0 +1,163 @@
+//! From outside into a node or a pod of a running cluster.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+use nix::sched::{CloneFlags, setns};
+use serde::{Deserialize, Serialize};
+
+use super::names_dir;
+
+/// What a kubeconfig says of an embedded cluster, for those on the same machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Whereabouts {
+    /// The cluster's process.
+    pub pid: u32,
+    /// When that process started, in ticks since the machine did: another may get its number.
+    pub started: u64,
+    /// Where links to the namespaces are; none with the userspace dataplane.
+    pub namespaces: Option<PathBuf>,
+}
+
+/// Where in a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Spot {
+    /// A node, by its name; the first one without.
+    Node(Option<String>),
+    /// A pod, by `namespace/name`.
+    Pod(String),
+}
+
+/// A command cannot be run there.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// The cluster's process has ended.
+    #[error("the cluster is gone: its process {0} has ended")]
+    Gone(u32),
+    /// There is no such node or pod.
+    #[error("there is no {what}; there are {}", known.join(", "))]
+    NoSuch {
+        /// What was asked for.
+        what: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// The system refuses it.
+    #[error("cannot enter {what}: does the cluster belong to another user?")]
+    Refused {
+        /// What was to be entered.
+        what: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The command does not start.
+    #[error("cannot run {}", program.display())]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+impl Whereabouts {
+    /// Those of a cluster in this process; `log_dir` if it uses the kernel dataplane.
+    pub fn of_this_process(log_dir: Option<&Path>) -> Self {
+        let pid = std::process::id();
+        let namespaces =
+            log_dir.map(|dir| names_dir(&std::path::absolute(dir).unwrap_or_else(|_| dir.into())));
+        Self { pid, started: start_of(pid).unwrap_or(0), namespaces }
+    }
+
+    /// Runs a command in the cluster: at a node in place of this process, in a pod as a child
+    /// whose end is answered. This process must have one thread.
+    ///
+    /// # Errors
+    ///
+    /// The cluster, the node or the pod does not exist, or the command does not start.
+    pub fn run(&self, spot: &Spot, mut command: Command) -> Result<ExitStatus, JoinError> {
+        if start_of(self.pid) != Some(self.started) {
+            return Err(JoinError::Gone(self.pid));
+        }
+        let program = PathBuf::from(command.get_program());
+        let start = |source| JoinError::Start { program, source };
+        let Some(names) = &self.namespaces else { return Err(start(command.exec())) };
+        match spot {
+            Spot::Node(name) => {
+                let name = name.as_deref().unwrap_or("node-1");
+                let link = names.join("nodes").join(name);
+                self.enter(
+                    &format!("node {name}"),
+                    &names.join("nodes"),
+                    &[(link, CloneFlags::CLONE_NEWNET)],
+                )?;
+                Err(start(command.exec()))
+            }
+            Spot::Pod(name) => {
+                let pod = names.join("pods").join(name);
+                let links = [
+                    (pod.join("net"), CloneFlags::CLONE_NEWNET),
+                    (names.join("pids"), CloneFlags::CLONE_NEWPID),
+                    (pod.join("mnt"), CloneFlags::CLONE_NEWNS),
+                ];
+                self.enter(&format!("pod {name} that runs"), &names.join("pods"), &links)?;
+                command.status().map_err(start)
+            }
+        }
+    }
+
+    /// Takes this process into namespaces, and first into the user namespace that they belong to.
+    fn enter(&self, what: &str, all: &Path, links: &[(PathBuf, CloneFlags)]) -> Result<(), JoinError> {
+        let refused = |source| JoinError::Refused { what: what.to_owned(), source };
+        let mut namespaces = Vec::new();
+        for (link, kind) in links {
+            match File::open(link) {
+                Ok(file) => namespaces.push((file, *kind)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Err(JoinError::NoSuch { what: what.to_owned(), known: names_below(all) });
+                }
+                Err(error) => return Err(refused(error)),
+            }
+        }
+        let users = File::open(format!("/proc/{}/ns/user", self.pid)).map_err(refused)?;
+        let own = fs::metadata("/proc/self/ns/user").map_err(refused)?;
+        if users.metadata().map_err(refused)?.ino() != own.ino() {
+            setns(&users, CloneFlags::CLONE_NEWUSER).map_err(|errno| refused(errno.into()))?;
+        }
+        for (file, kind) in namespaces {
+            setns(&file, kind).map_err(|errno| refused(errno.into()))?;
+        }
+        Ok(())
+    }
+}
+
+/// Names of the links below a directory: `NODE`, or `NAMESPACE/POD`.
+fn names_below(dir: &Path) -> Vec<String> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if entry.path().is_symlink() {
+            names.push(name);
+        } else {
+            let below = fs::read_dir(entry.path()).into_iter().flatten().flatten();
+            names.extend(below.map(|pod| format!("{name}/{}", pod.file_name().to_string_lossy())));
+        }
+    }
+    names.sort_unstable();
+    if names.is_empty() {
+        names.push("none".to_owned());
+    }
+    names
+}
+
+/// When a process started, in ticks since the machine did.
+fn start_of(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in brackets, may hold anything.
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+}

@@ -1,0 +1,177 @@
+//! The mount namespaces of containers.
+//!
+//! A container sees the machine's files as they are, but for `/proc`, which shows the containers'
+//! processes, and for what its manifest mounts. The root directory is one of the cluster's own
+//! that holds the machine's directories, so that mounts can be made at paths that the machine
+//! does not have; a directory of the machine that lacks a mount's path is covered by one of the
+//! container's own that holds the same entries.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::statvfs::{FsFlags, statvfs};
+use nix::unistd::pivot_root;
+
+use super::namespace::{Namespace, on_thread, own_namespaces};
+
+/// Where a new root directory is put together.
+const STAGE: &str = "/tmp";
+/// The machine's root directory, while a new one is put together.
+const MACHINE: &str = "/.machine";
+
+/// Something of the machine that a container has at a path of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bind {
+    /// A file or a directory.
+    pub source: PathBuf,
+    /// An absolute path in the container, of whose directories none need exist.
+    pub target: PathBuf,
+    /// Whether writing there fails.
+    pub read_only: bool,
+}
+
+/// Gives this process, the first of its PID namespace, a mount namespace and a root directory of
+/// its own.
+pub(super) fn private_root() -> io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    // Nothing that is mounted in here shows outside.
+    mount(NOTHING, "/", NOTHING, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NOTHING)?;
+    mount_tmpfs(Path::new(STAGE))?;
+    let machine = Path::new(STAGE).join(MACHINE.trim_start_matches('/'));
+    fs::create_dir(&machine)?;
+    pivot_root(STAGE, &machine)?;
+    std::env::set_current_dir("/")?;
+    for entry in fs::read_dir(MACHINE)? {
+        let entry = entry?;
+        if entry.file_name() != "proc" {
+            repeat(&entry, Path::new("/"))?;
+        }
+    }
+    fs::create_dir("/proc")?;
+    let fresh = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    if mount(Some("proc"), "/proc", Some("proc"), fresh, NOTHING).is_err() {
+        // Refused where parts of the machine's own are hidden, as in a container. That one serves
+        // as well, with the process ids of the machine.
+        bind(&Path::new(MACHINE).join("proc"), Path::new("/proc"))?;
+    }
+    umount2(MACHINE, MntFlags::MNT_DETACH)?;
+    fs::remove_dir(MACHINE)
+}
+
+/// A mount namespace for a container: a copy of `base` with `binds`.
+pub(super) fn container(base: &Namespace, binds: &[Bind]) -> io::Result<Namespace> {
+    let own = own_namespaces;
+    on_thread(|| {
+        let own = own()?;
+        base.join()?;
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        let mut tree = Tree { own_devices: HashSet::from([fs::metadata("/")?.dev()]) };
+        for bind in binds {
+            tree.place(bind).map_err(|error| {
+                let target = bind.target.display();
+                io::Error::new(error.kind(), format!("mount {} at {target}: {error}", bind.source.display()))
+            })?;
+        }
+        Namespace::of_this_thread(&own, CloneFlags::CLONE_NEWNS, "mnt")
+    })
+}
+
+const NOTHING: Option<&str> = None;
+
+/// The file tree of the container that is being made.
+struct Tree {
+    /// The file systems that entries can be added to.
+    own_devices: HashSet<u64>,
+}
+
+impl Tree {
+    fn place(&mut self, bind_mount: &Bind) -> io::Result<()> {
+        let Bind { source, target, read_only } = bind_mount;
+        if !target.is_absolute() || target.components().any(|part| part == Component::ParentDir) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path is not an absolute one"));
+        }
+        let is_dir = fs::metadata(source)?.is_dir();
+        if !target.exists() {
+            let dir = if is_dir { Some(target.as_path()) } else { target.parent() };
+            self.make_dir(dir.unwrap_or(Path::new("/")))?;
+            if !is_dir {
+                self.make_extendable(target.parent().unwrap_or(Path::new("/")))?;
+                File::create(target)?;
+            }
+        }
+        bind(source, target)?;
+        if *read_only {
+            // Flags that the file system has been given must be kept.
+            let flags = statvfs(target)?.flags();
+            let mut remount = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
+            for (set, keep) in [
+                (FsFlags::ST_NOSUID, MsFlags::MS_NOSUID),
+                (FsFlags::ST_NODEV, MsFlags::MS_NODEV),
+                (FsFlags::ST_NOEXEC, MsFlags::MS_NOEXEC),
+                (FsFlags::ST_NOATIME, MsFlags::MS_NOATIME),
+                (FsFlags::ST_NODIRATIME, MsFlags::MS_NODIRATIME),
+                (FsFlags::ST_RELATIME, MsFlags::MS_RELATIME),
+            ] {
+                remount.set(keep, flags.contains(set));
+            }
+            mount(NOTHING, target, NOTHING, remount, NOTHING)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a directory and those above it.
+    fn make_dir(&mut self, dir: &Path) -> io::Result<()> {
+        if dir.exists() {
+            return Ok(());
+        }
+        let existing = dir.ancestors().find(|dir| dir.exists()).unwrap_or(Path::new("/"));
+        self.make_extendable(existing)?;
+        fs::create_dir_all(dir)
+    }
+
+    /// Covers a directory of the machine by one of the container's own with the same entries.
+    fn make_extendable(&mut self, dir: &Path) -> io::Result<()> {
+        let dir = dir.canonicalize()?;
+        if self.own_devices.contains(&fs::metadata(&dir)?.dev()) {
+            return Ok(());
+        }
+        let stage = Path::new(MACHINE);
+        fs::create_dir_all(stage)?;
+        mount_tmpfs(stage)?;
+        for entry in fs::read_dir(&dir)? {
+            repeat(&entry?, stage)?;
+        }
+        mount(Some(stage), &dir, NOTHING, MsFlags::MS_MOVE, NOTHING)?;
+        self.own_devices.insert(fs::metadata(&dir)?.dev());
+        Ok(())
+    }
+}
+
+/// Makes an entry of a directory appear in the directory `into` as well.
+fn repeat(entry: &fs::DirEntry, into: &Path) -> io::Result<()> {
+    let path = into.join(entry.file_name());
+    let kind = entry.file_type()?;
+    if kind.is_symlink() {
+        return std::os::unix::fs::symlink(fs::read_link(entry.path())?, path);
+    }
+    if kind.is_dir() {
+        fs::create_dir(&path)?;
+    } else {
+        File::create(&path)?;
+    }
+    bind(&entry.path(), &path)
+}
+
+fn bind(source: &Path, target: &Path) -> io::Result<()> {
+    Ok(mount(Some(source), target, NOTHING, MsFlags::MS_BIND | MsFlags::MS_REC, NOTHING)?)
+}
+
+fn mount_tmpfs(at: &Path) -> io::Result<()> {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    Ok(mount(Some("tmpfs"), at, Some("tmpfs"), flags, Some("mode=755"))?)
+}

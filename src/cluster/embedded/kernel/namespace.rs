@@ -1,0 +1,73 @@
+//! A namespace, held by a descriptor, and threads that work in one.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{OFlag, openat};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::stat::Mode;
+
+/// A namespace. It lives as long as this, or as a process in it.
+#[derive(Debug)]
+pub(super) struct Namespace {
+    file: File,
+    kind: CloneFlags,
+}
+
+impl Namespace {
+    /// The one that a link in `/proc/PID/ns` leads to.
+    pub(super) fn open(path: &Path, kind: CloneFlags) -> io::Result<Self> {
+        Ok(Self { file: File::open(path)?, kind })
+    }
+
+    /// A new one, called `name` in `/proc/PID/ns`.
+    pub(super) fn new(kind: CloneFlags, name: &str) -> io::Result<Self> {
+        on_thread(|| {
+            unshare(kind)?;
+            Self::of_this_thread(&own_namespaces()?, kind, name)
+        })
+    }
+
+    /// The one that this thread is in; `own` is [`own_namespaces`].
+    pub(super) fn of_this_thread(own: &File, kind: CloneFlags, name: &str) -> io::Result<Self> {
+        let file = openat(own, name, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
+        Ok(Self { file: file.into(), kind })
+    }
+
+    /// A path that leads to it while this process holds it.
+    pub(super) fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()))
+    }
+
+    /// Takes this thread into it (for a PID namespace: the processes that it starts).
+    pub(super) fn join(&self) -> io::Result<()> {
+        if self.kind == CloneFlags::CLONE_NEWNS {
+            // A root directory and a working directory that no other thread shares.
+            unshare(CloneFlags::CLONE_FS)?;
+        }
+        Ok(setns(self.file.as_fd(), self.kind)?)
+    }
+
+    /// Runs `work` on a thread in it.
+    pub(super) fn run<T: Send>(&self, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+        on_thread(|| {
+            self.join()?;
+            work()
+        })
+    }
+}
+
+/// This thread's namespaces, as a directory that is found from any mount namespace.
+pub(super) fn own_namespaces() -> io::Result<File> {
+    File::open("/proc/thread-self/ns")
+}
+
+/// Runs `work` on a thread of its own, which takes the namespaces that it joins along.
+pub(super) fn on_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("namespace".to_owned()).spawn_scoped(scope, work)?;
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread in the namespace panicked")))
+    })
+}

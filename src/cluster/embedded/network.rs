@@ -1,0 +1,149 @@
+//! Where pods live: the one seam between the two dataplanes and all that runs pods.
+//!
+//! A [`Sandbox`] is a pod's place, as a container runtime has it: its address, and on the kernel
+//! dataplane its namespaces. On the userspace dataplane it is an address of loopback and nothing
+//! else: the pod's processes share the machine's network and files.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use tokio::process::{Child, Command};
+
+pub use super::kernel::Bind;
+use super::kernel::{Fabric, Place, PodNetwork};
+use super::registry::Registry;
+
+/// How connections reach pods.
+#[derive(Clone, Debug)]
+pub enum Network {
+    /// Loopback addresses, and TCP proxies for Services.
+    Userspace,
+    /// Namespaces, and nftables rules for Services.
+    Kernel(Arc<Fabric>),
+}
+
+impl Network {
+    /// The proxy mode, as a kube-proxy's configuration calls it.
+    pub fn proxy_mode(&self) -> &'static str {
+        match self {
+            Self::Userspace => "userspace",
+            Self::Kernel(_) => "nftables",
+        }
+    }
+}
+
+/// The place of one pod.
+#[derive(Debug)]
+pub struct Sandbox {
+    network: Network,
+    registry: Registry,
+    node_index: u8,
+    /// `namespace/name`.
+    pod: String,
+    address: OnceLock<Ipv4Addr>,
+    /// On the kernel dataplane, while it is there.
+    namespaces: Mutex<Option<Arc<PodNetwork>>>,
+}
+
+impl Sandbox {
+    /// A place for the pod `pod` (`namespace/name`) of node `node_index` (from 0), yet to be made.
+    pub fn new(network: Network, registry: Registry, node_index: u8, pod: String) -> Self {
+        Self { network, registry, node_index, pod, address: OnceLock::new(), namespaces: Mutex::default() }
+    }
+
+    /// The pod's address, once it has one.
+    pub fn address(&self) -> Option<Ipv4Addr> {
+        self.address.get().copied()
+    }
+
+    /// Gives the pod its address and, on the kernel dataplane, its network.
+    ///
+    /// # Errors
+    ///
+    /// No address is free, or what the system refuses. It may be tried again.
+    pub async fn prepare(&self) -> io::Result<()> {
+        let taken = || io::Error::other("all addresses of the node's pods are in use");
+        let address = match self.address() {
+            Some(address) => address,
+            None => {
+                let address = self.registry.next_pod_address(self.node_index).ok_or_else(taken)?;
+                *self.address.get_or_init(|| address)
+            }
+        };
+        if let Network::Kernel(fabric) = &self.network {
+            let (fabric, index, pod) = (Arc::clone(fabric), self.node_index, self.pod.clone());
+            let made = tokio::task::spawn_blocking(move || fabric.pod(index, &pod, address)).await?;
+            *self.lock() = Some(Arc::new(made?));
+        }
+        Ok(())
+    }
+
+    /// A place for a container of the pod, with these files mounted (on the kernel dataplane;
+    /// elsewhere a container sees the machine's files as they are).
+    ///
+    /// # Errors
+    ///
+    /// What cannot be mounted.
+    pub fn place(&self, binds: &[Bind]) -> io::Result<Placement> {
+        match &self.network {
+            Network::Userspace => Ok(Placement(None)),
+            Network::Kernel(_) => {
+                let gone = || io::Error::other("the pod's sandbox is not there");
+                let namespaces = self.lock().clone().ok_or_else(gone)?;
+                Ok(Placement(Some(Arc::new(namespaces.place(binds)?))))
+            }
+        }
+    }
+
+    /// Takes the pod off the network. Its address is gone when this returns.
+    pub async fn remove(&self) {
+        let Some(namespaces) = self.lock().take() else { return };
+        let removed = tokio::task::spawn_blocking(move || namespaces.remove()).await;
+        if let Err(error) = removed.map_err(io::Error::from).flatten() {
+            tracing::warn!(%error, pod = %self.pod, "the pod's network is not removed");
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<PodNetwork>>> {
+        self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        if let Some(address) = self.address() {
+            self.registry.release_pod_address(address);
+        }
+    }
+}
+
+/// Where the processes of one container start. Clones mean the same place.
+#[derive(Clone, Debug, Default)]
+pub struct Placement(Option<Arc<Place>>);
+
+impl Placement {
+    /// Starts a command there.
+    ///
+    /// # Errors
+    ///
+    /// The command cannot be started.
+    pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+        match &self.0 {
+            None => command.spawn(),
+            Some(place) => place.spawn(command),
+        }
+    }
+}
+
+impl PartialEq for Placement {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (None, None) => true,
+            (Some(this), Some(other)) => Arc::ptr_eq(this, other),
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Placement {}

@@ -1,0 +1,114 @@
+//! Puts a node's table into effect with listeners on loopback addresses.
+//!
+//! The first node's proxy carries the connections to Services' own addresses; every node's
+//! carries those to node ports at its own address.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::task::{AbortHandle, JoinSet};
+
+use super::ProxiedNode;
+use super::dataplane::{InEffect, PortProxy};
+use super::table::{Backend, Protocol, ServicePort, Table};
+use super::truth::Line;
+
+/// What a node listens on.
+#[derive(Debug, Default)]
+pub(super) struct Listeners {
+    ports: BTreeMap<ServicePort, Port>,
+    tasks: JoinSet<()>,
+}
+
+/// One Service port as it is in effect on a node.
+#[derive(Debug, Default)]
+struct Port {
+    backends: Arc<[Backend]>,
+    in_effect: Arc<InEffect>,
+    /// By the address that they listen on.
+    listeners: BTreeMap<SocketAddr, AbortHandle>,
+}
+
+impl Listeners {
+    /// Puts a table into effect.
+    pub(super) fn apply(&mut self, node: &ProxiedNode, mut table: Table) {
+        // A proxy of UDP would have to invent where a client's packets belong together.
+        table.retain(|port, _| port.protocol == Protocol::Tcp);
+        let gone: Vec<_> = self.ports.keys().filter(|port| !table.contains_key(*port)).cloned().collect();
+        for key in gone {
+            self.put_into_effect(node, &key, Arc::default());
+            for listener in self.ports.remove(&key).into_iter().flat_map(|port| port.listeners.into_values())
+            {
+                listener.abort();
+            }
+        }
+        while let Some((key, backends)) = table.pop_first() {
+            self.put_into_effect(node, &key, backends);
+            if node.index == 0 {
+                self.listen(node, &key, key.address);
+            }
+            if let Some(node_port) = key.node_port {
+                let address = node.shared.registry.node_address(node.index);
+                self.listen(node, &key, SocketAddr::from((address, node_port)));
+            }
+        }
+        // Reap the listeners of Services that are gone.
+        while self.tasks.try_join_next().is_some() {}
+    }
+
+    fn put_into_effect(&mut self, node: &ProxiedNode, key: &ServicePort, backends: Arc<[Backend]>) {
+        let port = self.ports.entry(key.clone()).or_default();
+        if port.backends == backends {
+            return;
+        }
+        let (swap_begin_ns, t_ns) = port.in_effect.swap(node.shared.clock, Arc::clone(&backends));
+        node.truth.write(&Line::Sync {
+            t_ns,
+            swap_begin_ns,
+            node: &node.name,
+            service: &key.service,
+            port: key.address.port(),
+            endpoints: &backends,
+        });
+        port.backends = backends;
+    }
+
+    /// Listens for a Service at an address, if nothing does yet. What fails is tried again with
+    /// every sync.
+    fn listen(&mut self, node: &ProxiedNode, key: &ServicePort, address: SocketAddr) {
+        let Some(port) = self.ports.get_mut(key) else { return };
+        if port.listeners.contains_key(&address) {
+            return;
+        }
+        let proxy = PortProxy {
+            service: Arc::clone(&key.service),
+            address,
+            in_effect: Arc::clone(&port.in_effect),
+            truth: node.truth.clone(),
+            clock: node.shared.clock,
+        };
+        match proxy.listen() {
+            Ok(listener) => {
+                port.listeners.insert(address, self.tasks.spawn(proxy.serve(listener)));
+            }
+            Err(error) => report_unreachable(node, &key.service, address, &error),
+        }
+    }
+}
+
+fn report_unreachable(node: &ProxiedNode, service: &str, address: SocketAddr, error: &io::Error) {
+    let remedy = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; connections to this Service fail: give it a port from 1024 on (the system keeps lower \
+             ones for root), and the port that pods listen on as targetPort"
+        }
+        io::ErrorKind::AddrInUse => {
+            "; connections to this Service fail: stop the process that listens on this port (on all \
+             addresses, most likely), or give the Service another port"
+        }
+        _ => "",
+    };
+    node.warn(service, "FailedToListen", &format!("cannot listen on {address}: {error}{remedy}"));
+}
