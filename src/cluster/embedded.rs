@@ -21,6 +21,7 @@ pub mod node;
 pub mod parameters;
 pub mod registry;
 pub mod resource;
+pub mod schema;
 pub mod selector;
 pub mod service_proxy;
 pub mod status;

@@ -7,7 +7,7 @@
 use serde_json::{Value, json};
 
 use super::deletion::check_preconditions;
-use super::{DeleteOptions, Part, Registry, Resource, Status};
+use super::{DeleteOptions, Part, Registry, Resource, Status, WriteOptions};
 use crate::cluster::embedded::conditions;
 use crate::cluster::embedded::selector::{LabelSelector, Selection};
 
@@ -72,12 +72,10 @@ impl Registry {
         let budget_name = budget["metadata"]["name"].as_str().unwrap_or_default();
         let pod_name = pod["metadata"]["name"].as_str().unwrap_or_default();
         let now = self.now();
-        if eviction == Eviction::DryRun {
-            return charge(budget, pod_name, &now).map(|_| Approval::Paid);
-        }
+        let options = WriteOptions { dry_run: eviction == Eviction::DryRun, ..WriteOptions::default() };
         let resource = Resource::PodDisruptionBudgets;
-        self.write(resource, namespace, budget_name, Part::Status, |current| {
-            charge(current, pod_name, &now)
+        self.modify_with(resource, namespace, budget_name, Part::Status, &options, |budget| {
+            charge(budget, pod_name, &now)
         })?;
         Ok(Approval::Paid)
     }
@@ -102,9 +100,9 @@ impl Registry {
         options: &DeleteOptions,
     ) -> Result<std::sync::Arc<Value>, Status> {
         let now = self.now();
-        self.write(Resource::Pods, namespace, name, Part::Status, |current| {
-            check_preconditions(Resource::Pods, name, current, options)?;
-            let mut pod = current.clone();
+        let write = WriteOptions::default();
+        self.modify_with(Resource::Pods, namespace, name, Part::Status, &write, |pod| {
+            check_preconditions(Resource::Pods, name, pod, options)?;
             let condition = json!({
                 "type": "DisruptionTarget",
                 "status": "True",
@@ -112,8 +110,8 @@ impl Registry {
                 "message": "Eviction API: evicting",
                 "lastProbeTime": null,
             });
-            conditions::put(&mut pod, condition, &now);
-            Ok(pod)
+            conditions::put(pod, condition, &now);
+            Ok(())
         })
     }
 }
@@ -124,8 +122,8 @@ pub fn covers(budget: &Value, pod: &Value) -> bool {
         && LabelSelector::from_object(&budget["spec"]["selector"]).matches(&pod["metadata"]["labels"])
 }
 
-/// The budget after one more disruption (`checkAndDecrement`).
-fn charge(budget: &Value, pod: &str, now: &str) -> Result<Value, Status> {
+/// Takes one more disruption from a budget (`checkAndDecrement`).
+fn charge(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
     let name = budget["metadata"]["name"].as_str().unwrap_or_default();
     let status = &budget["status"];
     let count = |field: &str| status[field].as_i64().unwrap_or(0);
@@ -153,13 +151,12 @@ fn charge(budget: &Value, pod: &str, now: &str) -> Result<Value, Status> {
         };
         return Err(Status::too_many_requests(WOULD_VIOLATE, "DisruptionBudget", &why, None));
     }
-    let mut charged = budget.clone();
-    charged["status"]["disruptionsAllowed"] = json!(allowed - 1);
-    charged["status"]["disruptedPods"][pod] = json!(now);
+    budget["status"]["disruptionsAllowed"] = json!(allowed - 1);
+    budget["status"]["disruptedPods"][pod] = json!(now);
     if allowed == 1 {
-        set_allowed_condition(&mut charged, now);
+        set_allowed_condition(budget, now);
     }
-    Ok(charged)
+    Ok(())
 }
 
 /// 429, to be tried again soon: the budget is not up to date.
@@ -199,13 +196,14 @@ mod tests {
 
     #[test]
     fn each_eviction_takes_one_from_the_budget() {
-        let charged = charge(&budget(2, 4, 2), "a", NOW).unwrap();
+        let mut charged = budget(2, 4, 2);
+        charge(&mut charged, "a", NOW).unwrap();
         assert_eq!(charged["status"]["disruptionsAllowed"], 1);
         assert_eq!(charged["status"]["disruptedPods"], json!({"a": NOW}));
-        let charged = charge(&charged, "b", NOW).unwrap();
+        charge(&mut charged, "b", NOW).unwrap();
         assert_eq!(charged["status"]["disruptionsAllowed"], 0);
         assert_eq!(charged["status"]["conditions"][0]["reason"], "InsufficientPods");
-        let refused = charge(&charged, "c", NOW).unwrap_err().to_json();
+        let refused = charge(&mut charged, "c", NOW).unwrap_err().to_json();
         assert_eq!(
             (&refused["code"], &refused["reason"], &refused["message"]),
             (&json!(429), &json!("TooManyRequests"), &json!(WOULD_VIOLATE))
@@ -214,7 +212,7 @@ mod tests {
 
     #[test]
     fn an_exhausted_budget_answers_as_recorded() {
-        let refused = charge(&budget(0, 1, 1), "a", NOW).unwrap_err().to_json();
+        let refused = charge(&mut budget(0, 1, 1), "a", NOW).unwrap_err().to_json();
         let cause = "The disruption budget web needs 1 healthy pods and has 1 currently";
         assert_eq!(refused["details"], json!({"causes": [{"reason": "DisruptionBudget", "message": cause}]}));
     }
@@ -223,7 +221,7 @@ mod tests {
     fn a_budget_that_is_not_up_to_date_asks_for_patience() {
         let mut stale = budget(1, 2, 1);
         stale["metadata"]["generation"] = json!(2);
-        let refused = charge(&stale, "a", NOW).unwrap_err().to_json();
+        let refused = charge(&mut stale, "a", NOW).unwrap_err().to_json();
         assert_eq!(refused["details"]["retryAfterSeconds"], 10);
     }
 }
