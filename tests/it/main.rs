@@ -6,10 +6,12 @@
 mod api;
 mod bad_input;
 mod cluster;
+mod command;
 mod harness;
 mod interruption;
 mod kubectl;
 mod main_job;
+mod pods;
 mod runs;
 mod termination;
 mod tidy;

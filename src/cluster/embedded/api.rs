@@ -12,6 +12,7 @@
 mod auth;
 mod body;
 mod discovery;
+mod eviction;
 mod log;
 mod negotiate;
 mod node_command;
@@ -147,6 +148,9 @@ async fn dispatch(request: Request<Incoming>, shared: &Shared) -> Result<Answer,
                     proxy::forward(request, target, &path).await
                 }
             }
+        }
+        Route::Object { namespace, name, subresource: Subresource::Eviction, .. } => {
+            eviction::answer(request, shared, &query, &namespace, &name).await
         }
         Route::Object { namespace, name, subresource: Subresource::Log, .. } => {
             log::answer(&request, shared, &query, &namespace, &name).await

@@ -122,6 +122,7 @@ fn entries(group: &str) -> Vec<Entry> {
             });
         };
         if resource == Resource::Pods {
+            subresource("eviction", "Eviction", Some(("policy", "v1")), &["create"]);
             subresource("log", "Pod", None, &["get"]);
             subresource("proxy", "PodProxyOptions", None, &PROXY_VERBS);
         }
