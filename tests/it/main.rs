@@ -5,9 +5,11 @@
 
 mod bad_input;
 mod cluster;
+mod command;
 mod harness;
 mod interruption;
 mod main_job;
+mod pods;
 mod runs;
 mod termination;
 mod tidy;
