@@ -9,11 +9,14 @@
 mod case;
 mod claims;
 mod golden;
+mod hops;
 mod lab;
 mod node_agent;
 mod recorded;
 mod recording;
 mod services;
+mod signals;
+mod under_load;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
