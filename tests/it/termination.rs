@@ -10,7 +10,7 @@ mod case;
 mod claims;
 mod golden;
 mod hops;
-mod lab;
+pub(crate) mod lab;
 mod node_agent;
 mod recorded;
 mod recording;
