@@ -7,6 +7,7 @@ mod bad_input;
 mod cluster;
 mod harness;
 mod interruption;
+mod kernel;
 mod main_job;
 mod runs;
 mod termination;

@@ -8,8 +8,9 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
@@ -58,14 +59,17 @@ pub enum KernelError {
     Tried(String),
 }
 
-/// This process is in private namespaces. When this is dropped, all containers end.
+/// This process is in private namespaces. When this is dropped, all containers end. None of that
+/// is waited for: their PID namespace is gone only when this process has reaped those of them that
+/// are its children.
 #[derive(Debug)]
 pub struct Entered {
     pids: Namespace,
     mounts: Namespace,
-    init: Child,
     /// The first process ends when this closes.
-    lifeline: Option<ChildStdin>,
+    _lifeline: Option<ChildStdin>,
+    /// Closes when the first process ends.
+    sign_of_life: OwnedFd,
 }
 
 /// Takes this process, which must have no second thread yet, into namespaces of its own. Should
@@ -107,11 +111,11 @@ impl Entered {
         });
         let mut init = started.map_err(refused)?;
         let lifeline = init.stdin.take();
+        let silent = || KernelError::Init { why: "it has no standard output".to_owned() };
+        let mut stdout = BufReader::new(init.stdout.take().ok_or_else(silent)?);
         let mut said = String::new();
-        if let Some(stdout) = init.stdout.take() {
-            // What it failed to say is empty.
-            let _ = BufReader::new(stdout).read_line(&mut said);
-        }
+        // What it failed to say is empty.
+        let _ = stdout.read_line(&mut said);
         let said = said.trim();
         if said != init::READY {
             drop(lifeline);
@@ -125,9 +129,14 @@ impl Entered {
         Ok(Self {
             pids: open("pid", CloneFlags::CLONE_NEWPID)?,
             mounts: open("mnt", CloneFlags::CLONE_NEWNS)?,
-            init,
-            lifeline,
+            _lifeline: lifeline,
+            sign_of_life: stdout.into_inner().into(),
         })
+    }
+
+    /// A pipe that closes when all containers end, whoever ends them.
+    pub(super) fn sign_of_life(&self) -> io::Result<OwnedFd> {
+        self.sign_of_life.try_clone()
     }
 
     /// The PID namespace of all containers.
@@ -138,15 +147,5 @@ impl Entered {
     /// The mount namespace that those of containers are copied from.
     pub(super) fn mounts(&self) -> &Namespace {
         &self.mounts
-    }
-}
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        drop(self.lifeline.take());
-        // It ends at once: nothing in its namespace can hold it up.
-        if let Err(error) = self.init.wait() {
-            tracing::debug!(%error, "the containers' first process");
-        }
     }
 }
