@@ -120,18 +120,13 @@ impl LoadArgs {
             return Ok(Exit::Interrupted.into());
         };
         let prepared = prepared?;
-        for message in prepared.warnings() {
-            progress.warn(&message);
-            if let Some(run) = &mut run {
-                run.event(clock.now(), EventKind::Warning { message })?;
-            }
-        }
+        prepared.warnings().iter().for_each(|warning| progress.warn(warning));
         let mut running = prepared.start(clock, run.as_ref().map(|run| &run.dir))?;
         if let Some(run) = &mut run {
             run.started(running.started())?;
         }
         let control = running.control().clone();
-        let summary = progress.follow(running.join(), &control, planned, &interrupts).await?;
+        let summary = progress.follow(running.join(), &control, Some(planned), &interrupts).await?;
         let interrupted = interrupts.stop.is_cancelled();
         drop(progress);
         if let Some(run) = run {

@@ -59,12 +59,13 @@ impl Progress {
     }
 
     /// Shows the load's progress until `running` answers, and passes interruptions on to it:
-    /// the first ends the schedule, the second cuts off what is in flight.
+    /// the first ends the schedule, the second cuts off what is in flight. `planned` requests
+    /// are to be scheduled, where that is known beforehand.
     pub(super) async fn follow<T>(
         &self,
         running: impl Future<Output = T>,
         control: &load::Control,
-        planned: u64,
+        planned: Option<u64>,
         interrupts: &Interrupts,
     ) -> T {
         let period = Duration::from_millis(if matches!(self, Self::Bar(_)) { 200 } else { 1000 });
@@ -98,7 +99,8 @@ impl Progress {
         }
     }
 
-    fn say(&self, message: &str) {
+    /// A line that stays.
+    pub(super) fn say(&self, message: &str) {
         match self {
             Self::Bar(bar) => bar.println(message),
             Self::Lines => eprintln!("rolldrop: {message}"),
@@ -106,7 +108,7 @@ impl Progress {
         }
     }
 
-    fn load(&self, progress: &load::Progress, planned: u64) {
+    fn load(&self, progress: &load::Progress, planned: Option<u64>) {
         let line = || {
             let failed = |(outcome, n): (Outcome, u64)| {
                 (outcome != Outcome::Ok && n > 0).then(|| format!("{n} {outcome}"))
@@ -129,17 +131,24 @@ impl Progress {
             )
         };
         match self {
-            Self::Bar(bar) => {
-                if bar.length() != Some(planned) {
-                    bar.set_length(planned);
-                    let style =
-                        ProgressStyle::with_template("{bar:20} {pos}/{len} requests, {eta} left; {wide_msg}");
-                    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            Self::Bar(bar) => match planned {
+                Some(planned) => {
+                    if bar.length() != Some(planned) {
+                        bar.set_length(planned);
+                        let style = ProgressStyle::with_template(
+                            "{bar:20} {pos}/{len} requests, {eta} left; {wide_msg}",
+                        );
+                        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+                    }
+                    bar.set_position(progress.scheduled.min(planned));
+                    bar.set_message(line());
                 }
-                bar.set_position(progress.scheduled.min(planned));
-                bar.set_message(line());
+                None => bar.set_message(format!("{} requests; {}", progress.scheduled, line())),
+            },
+            Self::Lines => {
+                let of = planned.map(|planned| format!("/{planned}")).unwrap_or_default();
+                eprintln!("rolldrop: {}{of} requests; {}", progress.scheduled, line());
             }
-            Self::Lines => eprintln!("rolldrop: {}/{planned} requests; {}", progress.scheduled, line()),
             Self::Quiet => {}
         }
     }

@@ -144,6 +144,11 @@ impl Entered {
         &self.pids
     }
 
+    /// The root directory of that namespace, as seen from here.
+    pub(super) fn root(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root", self.init.id()))
+    }
+
     /// The mount namespace that those of containers are copied from.
     pub(super) fn mounts(&self) -> &Namespace {
         &self.mounts
