@@ -66,6 +66,8 @@ pub enum KernelError {
 pub struct Entered {
     pids: Namespace,
     mounts: Namespace,
+    /// The first process.
+    init: u32,
     /// The first process ends when this closes.
     _lifeline: Option<ChildStdin>,
     /// Closes when the first process ends.
@@ -129,6 +131,7 @@ impl Entered {
         Ok(Self {
             pids: open("pid", CloneFlags::CLONE_NEWPID)?,
             mounts: open("mnt", CloneFlags::CLONE_NEWNS)?,
+            init: init.id(),
             _lifeline: lifeline,
             sign_of_life: stdout.into_inner().into(),
         })
@@ -146,7 +149,7 @@ impl Entered {
 
     /// The root directory of that namespace, as seen from here.
     pub(super) fn root(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/root", self.init.id()))
+        PathBuf::from(format!("/proc/{}/root", self.init))
     }
 
     /// The mount namespace that those of containers are copied from.
