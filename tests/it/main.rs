@@ -10,6 +10,7 @@ mod harness;
 mod interruption;
 mod kernel;
 mod main_job;
+mod pods;
 mod runs;
 mod termination;
 mod tidy;

@@ -9,7 +9,7 @@
 mod case;
 mod claims;
 mod golden;
-mod lab;
+pub(crate) mod lab;
 mod node_agent;
 mod recorded;
 mod recording;

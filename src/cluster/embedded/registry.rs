@@ -9,6 +9,7 @@ mod admission;
 mod defaults;
 mod deletion;
 mod event;
+mod eviction;
 mod managed;
 mod patch;
 mod service;
@@ -30,6 +31,7 @@ use crate::record::Clock;
 
 pub use deletion::{DeleteOptions, Deleted, Preconditions, Propagation};
 pub use event::{ContainerSource, EventType};
+pub use eviction::{Approval, Eviction, covers, set_allowed_condition, still_processed};
 pub use patch::{Patch, PatchKind};
 pub use write::WriteOptions;
 
@@ -141,6 +143,11 @@ impl Registry {
     /// The address of the Service `kubernetes`.
     pub fn kubernetes_service_address(&self) -> Option<Ipv4Addr> {
         self.inner.addresses.services().next()
+    }
+
+    /// All addresses that a Service may have, in order.
+    pub fn service_addresses(&self) -> impl Iterator<Item = Ipv4Addr> + use<> {
+        self.inner.addresses.services()
     }
 
     /// An address for a new pod of a node (see [`AddressBlock::next_pod`]).

@@ -175,6 +175,26 @@ impl Status {
         status
     }
 
+    /// 429: not now, for this cause; to be tried again after so many seconds, if that is known.
+    pub fn too_many_requests(
+        message: &str,
+        cause: &str,
+        why: &str,
+        retry_after_seconds: Option<u32>,
+    ) -> Self {
+        let mut status = Self::new(429, "TooManyRequests", message.to_owned());
+        status.details = json!({"causes": [{"reason": cause, "message": why}]});
+        if let Some(seconds) = retry_after_seconds {
+            status.details["retryAfterSeconds"] = json!(seconds);
+        }
+        status
+    }
+
+    /// After how many seconds to try again, if that is known.
+    pub fn retry_after_seconds(&self) -> Option<u64> {
+        self.details["retryAfterSeconds"].as_u64()
+    }
+
     /// 500: this program's own fault.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(500, "InternalError", message.into())

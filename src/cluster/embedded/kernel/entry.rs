@@ -10,10 +10,11 @@ use std::fs;
 use std::io::{self, BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::wait::waitpid;
 use nix::unistd::{Gid, Uid};
 
 use super::init;
@@ -59,17 +60,14 @@ pub enum KernelError {
     Tried(String),
 }
 
-/// This process is in private namespaces. When this is dropped, all containers end. None of that
-/// is waited for: their PID namespace is gone only when this process has reaped those of them that
-/// are its children.
+/// This process is in private namespaces. When this is dropped, all containers end.
 #[derive(Debug)]
 pub struct Entered {
     pids: Namespace,
     mounts: Namespace,
-    /// The first process.
-    init: u32,
+    init: Child,
     /// The first process ends when this closes.
-    _lifeline: Option<ChildStdin>,
+    lifeline: Option<ChildStdin>,
     /// Closes when the first process ends.
     sign_of_life: OwnedFd,
 }
@@ -131,8 +129,8 @@ impl Entered {
         Ok(Self {
             pids: open("pid", CloneFlags::CLONE_NEWPID)?,
             mounts: open("mnt", CloneFlags::CLONE_NEWNS)?,
-            init: init.id(),
-            _lifeline: lifeline,
+            init,
+            lifeline,
             sign_of_life: stdout.into_inner().into(),
         })
     }
@@ -149,11 +147,33 @@ impl Entered {
 
     /// The root directory of that namespace, as seen from here.
     pub(super) fn root(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/root", self.init))
+        PathBuf::from(format!("/proc/{}/root", self.init.id()))
     }
 
     /// The mount namespace that those of containers are copied from.
     pub(super) fn mounts(&self) -> &Namespace {
         &self.mounts
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        drop(self.lifeline.take());
+        // It ends when every process of its namespace has been reaped. Those that this process
+        // has started are its own to reap, and nobody else does so any more.
+        loop {
+            match waitpid(None, None) {
+                Ok(status)
+                    if status.pid().is_some_and(|pid| pid.as_raw().unsigned_abs() == self.init.id()) =>
+                {
+                    return;
+                }
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "the containers' first process");
+                    return;
+                }
+            }
+        }
     }
 }

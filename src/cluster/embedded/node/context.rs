@@ -232,10 +232,7 @@ impl PodContext {
     }
 
     /// Starts a container's process.
-    pub(super) async fn launch(
-        &self,
-        container: &Container,
-    ) -> Result<(Process, Keeper, Target), LaunchError> {
+    pub(super) fn launch(&self, container: &Container) -> Result<(Process, Keeper, Target), LaunchError> {
         let volumes = self.volumes.get().cloned().unwrap_or_default();
         let mut launch = self
             .with_surroundings(|around| launch::launch(container, around, &self.node.own_binary, &volumes))?;
