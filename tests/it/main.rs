@@ -9,6 +9,7 @@ mod cluster;
 mod command;
 mod harness;
 mod interruption;
+mod kernel;
 mod kubectl;
 mod main_job;
 mod pods;
