@@ -308,8 +308,7 @@ fn interruption(error: CoordinatorError) -> anyhow::Error {
 fn load_settings(scenario: &Scenario, target: load::Target) -> load::Settings {
     let load = &scenario.load;
     load::Settings {
-        rate: load.rate,
-        duration: load.duration,
+        pace: load::Pace::constant(load.rate, load.duration),
         warmup: load.warmup,
         connections: match load.connections {
             Connections::Fresh => load::Connections::Fresh,
