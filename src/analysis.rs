@@ -61,7 +61,7 @@ pub fn analyse(timeline: &Timeline, policy: &Policy) -> Analysis {
     }
     let load = LoadResult {
         rate: timeline.info.load.rate,
-        duration_s: timeline.info.load.duration_s,
+        duration_s: duration_s(timeline),
         scheduled: requests.total,
         not_sent: requests.not_sent,
         send_lag_us: lag.send_lag(),
@@ -84,6 +84,7 @@ pub fn analyse(timeline: &Timeline, policy: &Policy) -> Analysis {
         scenario: timeline.info.name.clone(),
         cluster: timeline.info.cluster.clone(),
         complete: partial.is_empty(),
+        command: timeline.command.as_ref().map(command_result),
         findings: findings::findings(timeline, &verdict, &partial, &requests, &terminations),
         verdict,
         load,
@@ -98,6 +99,22 @@ pub fn analyse(timeline: &Timeline, policy: &Policy) -> Analysis {
         checks: Vec::new(),
     };
     Analysis { result, charts }
+}
+
+/// The length of the counted part: as planned, or until the load was stopped.
+fn duration_s(timeline: &Timeline) -> f64 {
+    let (planned, lasted) = (timeline.info.load.duration_s, timeline.seconds(timeline.load_ended));
+    // The last request of a load that was not stopped begins just before its end.
+    if lasted + 1.0 < planned { lasted.max(0.0) } else { planned }
+}
+
+fn command_result(command: &crate::timeline::Command) -> model::CommandResult {
+    model::CommandResult {
+        words: command.words.clone(),
+        code: command.code,
+        signal: command.signal,
+        duration_s: command.ended.map(|at| at.seconds_since(command.started)),
+    }
 }
 
 fn mode_of(end: &PodEnd) -> Mode {

@@ -64,6 +64,7 @@ pub enum ClusterError {
 pub struct Cluster {
     client: Client,
     default_namespace: String,
+    kubeconfig: Option<PathBuf>,
     process: Option<ClusterProcess>,
 }
 
@@ -83,7 +84,8 @@ impl Cluster {
             }
             Choice::Kubeconfig { path: None, context: None } => {
                 let config = kube::Config::infer().await;
-                Self::from_config(config.map_err(|error| ClusterError::NoCluster(Box::new(error)))?, None)
+                let config = config.map_err(|error| ClusterError::NoCluster(Box::new(error)))?;
+                Self::from_config(config, None, None)
             }
             Choice::Kubeconfig { path, context } => Self::from_kubeconfig(path, context, None).await,
         }
@@ -106,13 +108,17 @@ impl Cluster {
             // It is on loopback: a proxy that the environment names does not lead there.
             config.proxy_url = None;
         }
-        Self::from_config(config, process)
+        Self::from_config(config, path, process)
     }
 
-    fn from_config(config: kube::Config, process: Option<ClusterProcess>) -> Result<Self, ClusterError> {
+    fn from_config(
+        config: kube::Config,
+        kubeconfig: Option<PathBuf>,
+        process: Option<ClusterProcess>,
+    ) -> Result<Self, ClusterError> {
         let default_namespace = config.default_namespace.clone();
         let client = Client::try_from(config).map_err(|error| ClusterError::Client(Box::new(error)))?;
-        Ok(Self { client, default_namespace, process })
+        Ok(Self { client, default_namespace, kubeconfig, process })
     }
 
     /// A client for the cluster's API.
@@ -123,6 +129,11 @@ impl Cluster {
     /// The namespace for objects that name none.
     pub fn default_namespace(&self) -> &str {
         &self.default_namespace
+    }
+
+    /// The kubeconfig that leads to it, where it is not the one that any program would use.
+    pub fn kubeconfig(&self) -> Option<&Path> {
+        self.kubeconfig.as_deref()
     }
 
     /// A command to run `program` where the cluster's Services can be reached.

@@ -11,6 +11,8 @@ mod disrupt;
 mod error;
 mod preflight;
 mod recorder;
+mod rollout;
+mod server_clock;
 mod view;
 mod watch;
 
@@ -32,6 +34,7 @@ use crate::scenario::{Disruption, Target};
 pub use disrupt::Disrupted;
 pub use error::CoordinatorError;
 pub use recorder::Recorder;
+pub use rollout::Workloads;
 use view::Views;
 
 /// The coordinator's name as a source.
@@ -48,6 +51,8 @@ pub struct Limits {
     pub stuck: Duration,
     /// For the ends of pods after the load, beyond their grace period.
     pub settle: Duration,
+    /// For what a command began to settle, once the command has ended.
+    pub rollout: Duration,
     /// For a proxy's last rows.
     pub hand_over: Duration,
 }
@@ -59,6 +64,7 @@ impl Default for Limits {
             ready: Duration::from_secs(60),
             stuck: Duration::from_secs(5),
             settle: Duration::from_secs(10),
+            rollout: Duration::from_secs(300),
             hand_over: Duration::from_secs(3),
         }
     }
@@ -123,6 +129,13 @@ impl Session {
                 while let Some((at, sample)) = stop.run_until_cancelled(watch.next()).await {
                     recorder.event(at, EventKind::Machine(sample));
                 }
+            });
+        }
+        {
+            let sampling = server_clock::sample(client.clone(), clock, recorder.handle());
+            let stop = tasks_stop.clone();
+            tasks.spawn(async move {
+                stop.run_until_cancelled(sampling).await;
             });
         }
         let collector = collect::Collector::default();

@@ -5,7 +5,7 @@
 
 use crate::analysis::RunResult;
 use crate::analysis::figures::count;
-use crate::analysis::model::{Cause, Check, CheckVerdict, Verdict};
+use crate::analysis::model::{Cause, Check, CheckVerdict, CommandResult, Verdict};
 use crate::record::{Bounds, Expect};
 
 /// Checks every expectation, in a fixed order.
@@ -33,6 +33,7 @@ pub fn check(result: &RunResult, expect: &Expect) -> Vec<Check> {
         counts(&format!("causes.{name}"), bounds, observed);
     }
     checks.extend(expect.windows.map(|w| window_check(result, w.max_s)));
+    checks.extend(result.command.as_ref().and_then(command_check));
     if let Verdict::Invalid { why } = &result.verdict {
         for check in &mut checks {
             check.verdict = CheckVerdict::Inconclusive;
@@ -52,6 +53,24 @@ pub fn verdict(checks: &[Check]) -> CheckVerdict {
     } else {
         CheckVerdict::Pass
     }
+}
+
+/// A command that failed fails the gate; one that the run cut off says nothing.
+fn command_check(command: &CommandResult) -> Option<Check> {
+    command.duration_s?;
+    let observed = match (command.code, command.signal) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("ended by signal {signal}"),
+        (None, None) => "no exit code".to_owned(),
+    };
+    let verdict = if command.code == Some(0) { CheckVerdict::Pass } else { CheckVerdict::Fail };
+    Some(Check {
+        name: "command".into(),
+        verdict,
+        limit: "exit code 0".into(),
+        why: format!("{}: {observed}", command.words.join(" ")),
+        observed,
+    })
 }
 
 fn count_check(name: String, limit: String, observed: u64, met: bool) -> Check {

@@ -67,6 +67,23 @@ pub struct HandOver {
     pub received: u64,
 }
 
+/// The user's command, where one ended the pods.
+#[derive(Clone, Debug)]
+pub struct Command {
+    /// Its words.
+    pub words: Vec<String>,
+    /// When it was started.
+    pub started: Stamp,
+    /// When it ended, if it did while the run lasted.
+    pub ended: Option<Stamp>,
+    /// Its exit code.
+    pub code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// How pods ended by it; `None` where the run ended before that was known.
+    pub mode: Option<String>,
+}
+
 /// One run on one clock.
 #[derive(Clone, Debug)]
 pub struct Timeline {
@@ -84,6 +101,8 @@ pub struct Timeline {
     pub pods: Vec<PodLife>,
     /// The pods that ended under load, by t0.
     pub ends: Vec<PodEnd>,
+    /// The user's command.
+    pub command: Option<Command>,
     /// The history of the endpoints.
     pub endpoints: Endpoints,
     /// Gaps of the watches.
@@ -128,6 +147,7 @@ impl Timeline {
         let (mut started, mut counted) = (None, None);
         let (mut ended, mut announced) = (None::<Stamp>, None);
         let (mut gaps, mut hand_overs, mut warnings) = (vec![], vec![], vec![]);
+        let mut command: Option<Command> = None;
         let mut machine: BTreeMap<String, Vec<_>> = BTreeMap::new();
         for event in &events {
             let at = clocks.place(&event.source, event.at);
@@ -140,6 +160,22 @@ impl Timeline {
                 EventKind::LoadEnded { scheduled } => {
                     ended = Some(ended.map_or(at, |t| t.max(at)));
                     announced = Some(announced.unwrap_or(0) + scheduled);
+                }
+                EventKind::CommandStarted { command: words } => {
+                    let words = words.clone();
+                    let started =
+                        Command { words, started: at, ended: None, code: None, signal: None, mode: None };
+                    command = Some(started);
+                }
+                EventKind::CommandEnded { code, signal } => {
+                    if let Some(command) = &mut command {
+                        (command.ended, command.code, command.signal) = (Some(at), *code, *signal);
+                    }
+                }
+                EventKind::CommandSettled { mode } => {
+                    if let Some(command) = &mut command {
+                        command.mode = Some(mode.clone());
+                    }
                 }
                 EventKind::EndpointSlice(slice) => endpoints.observe(at, slice),
                 EventKind::WatchGap { resource, from } => {
@@ -159,7 +195,8 @@ impl Timeline {
         let origin = counted.unwrap_or(load_started);
         let last_row = requests.iter().map(|r| r.row.end).max();
         let load_ended = ended.or(last_row).unwrap_or(load_started);
-        let (pods, ends) = pods::build(&events, &clocks, &endpoints, load_started, load_ended);
+        let (pods, ends) =
+            pods::build(&events, &clocks, &endpoints, command.as_ref(), load_started..=load_ended);
         let mut unsampled_clocks: Vec<String> = clocks.unsampled().map(str::to_owned).collect();
         if ends.iter().any(|e| !e.own && e.stages.deletion_seen.is_some()) && !clocks.knows(API_SERVER) {
             unsampled_clocks.push(API_SERVER.to_owned());
@@ -172,6 +209,7 @@ impl Timeline {
             requests,
             pods,
             ends,
+            command,
             endpoints,
             gaps,
             machine,

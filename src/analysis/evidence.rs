@@ -114,6 +114,19 @@ fn stale_flows(requests: &[Request]) -> Vec<bool> {
     stale
 }
 
+/// How many connects used a source port towards an address again so soon that an entry of the
+/// one before could have stood.
+pub(super) fn early_reuses(requests: &[Request]) -> u64 {
+    let mut used: HashMap<(&str, u16, &str), Stamp> = HashMap::new();
+    let mut reuses = 0;
+    for r in requests.iter().filter(|r| r.is_new_connection()) {
+        let (Some(port), Some(to)) = (r.row.local_port, r.row.remote_addr.as_deref()) else { continue };
+        let before = used.insert((&r.row.source, port, to), r.begun());
+        reuses += u64::from(before.is_some_and(|before| r.begun().ns_since(before) <= STALE_FOR_NS));
+    }
+    reuses
+}
+
 /// Locates every request.
 pub(super) fn gather(timeline: &Timeline, policy: &Policy) -> Evidence {
     let targets: HashMap<&str, usize> =

@@ -1,5 +1,6 @@
 //! The findings: what a reader should know, in sentences with figures.
 
+use super::evidence;
 use super::figures::count;
 use super::model::{Cause, Finding, RequestCounts, Severity, Termination, Verdict};
 use crate::timeline::Timeline;
@@ -78,6 +79,15 @@ pub(super) fn findings(
             format!("the clock of {clock} was never compared with the coordinator's"),
             "its stamps are taken as they are, so bounds that rest on them have no uncertainty in them",
             "check that the clocks are synchronised",
+        ));
+    }
+    let reuses = evidence::early_reuses(&timeline.requests);
+    if reuses > 0 {
+        findings.push(finding(
+            Severity::Warning,
+            format!("{} connections came from a source port that had been used less than 120 s before", count(reuses)),
+            "where connections are tracked, one that nobody answered can lead the next from its port to the same dead pod (stale_flow)",
+            "more source ports (net.ipv4.ip_local_port_range, load.sourcePorts) or a lower rate",
         ));
     }
     for message in &timeline.warnings {

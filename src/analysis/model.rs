@@ -36,6 +36,9 @@ pub struct RunResult {
     pub complete: bool,
     /// Whether the measurement can be believed.
     pub verdict: Verdict,
+    /// The user's command, where one ended the pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<CommandResult>,
     /// The load as it was sent.
     pub load: LoadResult,
     /// Counts of requests.
@@ -80,6 +83,19 @@ pub enum Verdict {
         /// Each reason, with figure and limit.
         why: Vec<String>,
     },
+}
+
+/// The user's command.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CommandResult {
+    /// Its words.
+    pub words: Vec<String>,
+    /// Its exit code; `None` when a signal ended it, or the run did first.
+    pub code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// How long it ran, in seconds; `None` when the run ended first.
+    pub duration_s: Option<f64>,
 }
 
 /// The load as it was sent.

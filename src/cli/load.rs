@@ -168,12 +168,7 @@ impl LoadArgs {
             return Ok(Exit::Interrupted.into());
         };
         let prepared = prepared?;
-        for message in prepared.warnings() {
-            progress.warn(&message);
-            if let Some(run) = &mut run {
-                run.event(clock.now(), EventKind::Warning { message })?;
-            }
-        }
+        prepared.warnings().iter().for_each(|warning| progress.warn(warning));
         let mut running = prepared.start(clock, run.as_ref().map(|run| &run.dir))?;
         if let Some(run) = &mut run {
             run.started(running.started())?;

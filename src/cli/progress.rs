@@ -59,7 +59,8 @@ impl Progress {
     }
 
     /// Shows the load's progress until `running` answers, and passes interruptions on to it:
-    /// the first ends the schedule, the second cuts off what is in flight.
+    /// the first ends the schedule, the second cuts off what is in flight. `planned` requests
+    /// are to be scheduled, where that is known beforehand.
     pub(super) async fn follow<T>(
         &self,
         running: impl Future<Output = T>,
@@ -102,7 +103,8 @@ impl Progress {
         }
     }
 
-    fn say(&self, message: &str) {
+    /// A line that stays.
+    pub(super) fn say(&self, message: &str) {
         match self {
             Self::Bar(bar) => bar.println(message),
             Self::Lines => eprintln!("rolldrop: {message}"),

@@ -4,6 +4,9 @@
 //! load, disrupts, collects, and then makes the report from the run directory,
 //! exactly as `rolldrop report` does.
 
+mod command;
+
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,12 +24,21 @@ use crate::coordinator::{CoordinatorError, Limits, Ready, Session, Settings};
 use crate::load;
 use crate::load::process::protocol::Prepare;
 use crate::load::process::{Note, Process};
-use crate::record::run_info::{FORMAT_VERSION, RunInfo, Source, Tool};
+use crate::record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Source, Tool};
 use crate::record::{Clock, EventKind, RunDir, Stamp};
 use crate::scenario::{self, ClusterChoice, Connections, Loaded, Scenario};
+use command::UserCommand;
 
 /// How long the target may take to answer for the first time, once its pods are ready.
 const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(15);
+
+/// The load before a command is run, where no disruption of the scenario says when.
+const STEADY_PART: Duration = Duration::from_secs(3);
+/// The load goes on for so long after what a command began has settled: a Service proxy may
+/// lag by a second or so.
+const AFTERMATH: Duration = Duration::from_secs(3);
+/// The plan of a load that ends when a command has: the longest that it can be.
+const OPEN_END: Duration = Duration::from_secs(24 * 3600);
 
 /// Arguments of `rolldrop run`.
 #[derive(Debug, clap::Args)]
@@ -34,6 +46,8 @@ const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(15);
   rolldrop run                                  the built-in naive-exit on the embedded cluster
   rolldrop run prestop-sleep -r 500             another built-in scenario, with another rate
   rolldrop run web.yaml --set load.duration=60s a scenario file, with one value replaced
+  rolldrop run naive-exit -- kubectl rollout restart deploy/web
+                                                its manifests and load, and pods ended by a command
 
 Exit status: 0 completed, gate passed or none asked; 1 gate failed; 2 nothing measured;
 3 invalid or inconclusive; 130 interrupted, what was recorded is kept.")]
@@ -78,11 +92,17 @@ pub(super) struct RunArgs {
     /// No progress on stderr.
     #[arg(short, long)]
     quiet: bool,
+    /// What ends the pods, in place of the scenario's disruptions. It runs here, with KUBECONFIG
+    /// set to the cluster's where that is not your own; the load goes on until what it began has
+    /// settled.
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
 }
 
 impl RunArgs {
     /// Runs the command.
-    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+    pub(super) fn run(mut self) -> anyhow::Result<ExitCode> {
+        let command = UserCommand::find(std::mem::take(&mut self.command))?;
         let mut overrides = self.set.clone();
         overrides.extend(self.rate.map(|rate| format!("load.rate={rate}")));
         overrides.extend(self.duration.map(|d| format!("load.duration={}ms", d.as_millis())));
@@ -99,7 +119,13 @@ impl RunArgs {
         let interrupted = runtime.block_on(async {
             let interrupts = Interrupts::listen()?;
             let progress = Progress::new(self.quiet);
-            let run = Run { clock, run_dir: &run_dir, interrupts: &interrupts, progress: &progress };
+            let run = Run {
+                clock,
+                run_dir: &run_dir,
+                interrupts: &interrupts,
+                progress: &progress,
+                command: command.as_ref(),
+            };
             run.carry_out(&scenario, choice, self.namespace).await
         })?;
         let result = report::make(&run_dir, self.format)?;
@@ -128,6 +154,8 @@ struct Run<'a> {
     run_dir: &'a RunDir,
     interrupts: &'a Interrupts,
     progress: &'a Progress,
+    /// What ends pods, in place of the scenario's disruptions.
+    command: Option<&'a UserCommand>,
 }
 
 impl Run<'_> {
@@ -192,28 +220,28 @@ impl Run<'_> {
         self.progress.step("deploying");
         session.deploy(&scenario.name, &scenario.manifests).await.map_err(interruption)?;
         self.progress.step("waiting for the pods to be ready");
+        let disruptions = if self.command.is_some() { &[][..] } else { &scenario.disruptions };
         let ready = session
-            .await_ready(&scenario.target, &scenario.manifests, &scenario.disruptions)
+            .await_ready(&scenario.target, &scenario.manifests, disruptions)
             .await
             .map_err(interruption)?;
         let target = load::Target { name: ready.target.name.clone(), url: ready.target.url.clone() };
-        let settings = load_settings(scenario, target);
+        let mut settings = load_settings(scenario, target);
+        if self.command.is_some() {
+            settings.pace = settings.pace.held_until(OPEN_END);
+        }
 
         // The load comes from where the cluster's Services can be reached, which need not be here.
         let program = std::env::current_exe().context("failed to find this program")?;
         let mut command = cluster.command(&program).context("failed to find this program")?;
         command.args(["load-worker", "--out"]).arg(self.run_dir.path());
-        let note = |source: Option<&str>, at, kind| {
-            if let EventKind::Warning { message } = &kind {
-                self.progress.warn(message);
-            }
-            match source {
-                Some(source) => session.record_of(source, at, kind),
-                None => session.record_at(at, kind),
-            }
+        let note = |source: Option<&str>, at, kind| match source {
+            Some(source) => session.record_of(source, at, kind),
+            None => session.record_at(at, kind),
         };
         let mut worker = Process::spawn(command, self.clock, note)?;
-        let measured = self.measure_under_load(scenario, session, ready, settings, &mut worker).await;
+        let measured =
+            self.measure_under_load(scenario, cluster, session, ready, settings, &mut worker).await;
         worker.end().await;
         measured
     }
@@ -221,6 +249,7 @@ impl Run<'_> {
     async fn measure_under_load<N: Note>(
         &self,
         scenario: &Scenario,
+        cluster: &Cluster,
         session: &Session,
         ready: Ready,
         settings: load::Settings,
@@ -230,31 +259,37 @@ impl Run<'_> {
         self.progress.step("waiting for the first answer");
         let prepared = worker.prepare(Prepare { settings, first_answer_limit: FIRST_ANSWER_LIMIT });
         match self.interrupts.stop.run_until_cancelled(prepared).await {
-            Some(prepared) => prepared?,
+            Some(warnings) => warnings?.iter().for_each(|warning| self.progress.warn(warning)),
             None => bail!(Interrupted),
         }
         let mut info = self.info(scenario, ready, &plan, worker.recorders());
         // From here on a killed run can be told from its directory.
         self.run_dir.write_info(&info)?;
 
-        let load = &scenario.load;
+        let load = info.load.clone();
         let started = worker.start().await?;
-        let zero = started + load.warmup;
-        session.record_at(
-            started,
-            EventKind::LoadStarted {
-                rate: load.rate,
-                duration_s: load.duration.as_secs_f64(),
-                warmup_s: load.warmup.as_secs_f64(),
-            },
-        );
-        let disrupting = session.disrupt(&scenario.disruptions, zero, zero + load.duration);
+        let zero = started + scenario.load.warmup;
+        let LoadPlan { rate, duration_s, warmup_s, .. } = load;
+        session.record_at(started, EventKind::LoadStarted { rate, duration_s, warmup_s });
         let control = worker.control().clone();
-        let loading = self.progress.follow(worker.join(), &control, plan.requests(), self.interrupts);
-        let (disrupted, ended) = tokio::join!(disrupting, loading);
-        tracing::debug!(?disrupted, "disruptions carried out");
-        let ended = ended?;
+        let disrupting = async {
+            let Some(command) = self.command else {
+                let disrupted =
+                    session.disrupt(&scenario.disruptions, zero, zero + scenario.load.duration).await;
+                tracing::debug!(?disrupted, "disruptions carried out");
+                return Ok(());
+            };
+            self.disrupt_by(command, scenario, cluster, session, zero).await?;
+            control.stop();
+            Ok(())
+        };
+        let planned = self.command.is_none().then(|| plan.requests()).flatten();
+        let loading = self.progress.follow(worker.join(), &control, planned, self.interrupts);
+        let ((), ended) = tokio::try_join!(disrupting, async { anyhow::Ok(loading.await?) })?;
         info.sources = worker.recorders();
+        if self.command.is_some() {
+            info.load.duration_s = ended.scheduled as f64 / rate - warmup_s;
+        }
         if let Some(source) = info.sources.first() {
             session.record_of(&source.name, ended.at, EventKind::LoadEnded { scheduled: ended.scheduled });
         }
@@ -263,6 +298,46 @@ impl Run<'_> {
             session.settle().await;
         }
         Ok(info)
+    }
+
+    /// Has the user's command end pods, after a steady part, and waits until that has settled.
+    async fn disrupt_by(
+        &self,
+        command: &UserCommand,
+        scenario: &Scenario,
+        cluster: &Cluster,
+        session: &Session,
+        zero: Stamp,
+    ) -> anyhow::Result<()> {
+        let first = scenario.disruptions.iter().map(|disruption| disruption.at).min();
+        if self.wait_until(zero + first.unwrap_or(STEADY_PART)).await.is_err() {
+            return Ok(());
+        }
+        let before = session.workloads().await.map_err(interruption)?;
+        self.progress.say(&format!("running {}", command.words().join(" ")));
+        session.record(EventKind::CommandStarted { command: command.words() });
+        let status = command.run(cluster.kubeconfig(), self.interrupts).await;
+        let status = status.context("failed to run the command")?;
+        #[cfg(unix)]
+        let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+        #[cfg(not(unix))]
+        let signal = None;
+        session.record(EventKind::CommandEnded { code: status.code(), signal });
+        self.progress.say(&format!("the command ended ({status}); waiting until what it began has settled"));
+        match session.await_rollout(&before).await {
+            // An interruption ends the load by itself.
+            Err(CoordinatorError::Interrupted) => return Ok(()),
+            settled => settled?,
+        }
+        let _interrupted = self.wait_until(self.clock.now() + AFTERMATH).await;
+        Ok(())
+    }
+
+    /// Waits for a point in time.
+    async fn wait_until(&self, at: Stamp) -> Result<(), Interrupted> {
+        let at = self.clock.instant(at).unwrap_or_else(std::time::Instant::now);
+        let waited = self.interrupts.stop.run_until_cancelled(tokio::time::sleep_until(at.into())).await;
+        waited.ok_or(Interrupted)
     }
 
     fn info(&self, scenario: &Scenario, ready: Ready, plan: &load::Plan, sources: Vec<Source>) -> RunInfo {
@@ -305,10 +380,19 @@ fn interruption(error: CoordinatorError) -> anyhow::Error {
     }
 }
 
+fn load_stage(stage: scenario::Stage) -> load::Stage {
+    load::Stage { from: stage.from, to: stage.to, duration: stage.duration }
+}
+
 fn load_settings(scenario: &Scenario, target: load::Target) -> load::Settings {
     let load = &scenario.load;
     load::Settings {
-        pace: load::Pace::constant(load.rate, load.duration),
+        pace: load::Pace::Open(load.stages.iter().map(|stage| load_stage(*stage)).collect()),
+        arrivals: match load.poisson {
+            Some(_) => load::Arrivals::Poisson,
+            None => load::Arrivals::Even,
+        },
+        seed: load.poisson.unwrap_or_default(),
         warmup: load.warmup,
         connections: match load.connections {
             Connections::Fresh => load::Connections::Fresh,

@@ -18,6 +18,7 @@ pub mod network;
 pub mod node;
 pub mod registry;
 pub mod resource;
+pub mod schema;
 pub mod selector;
 pub mod service_proxy;
 pub mod status;

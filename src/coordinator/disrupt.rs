@@ -59,13 +59,15 @@ async fn repeat(
 ) -> Disrupted {
     let Action::DeletePod { selector, count } = &disruption.action;
     let mut done = Disrupted::default();
+    // Ready pods before the first: so many there have to be again before the next.
+    let mut whole = 0;
     for repetition in 0..disruption.repeat {
         let due = zero + disruption.at + disruption.every * repetition;
         let due = session.clock.instant(due).unwrap_or_else(std::time::Instant::now);
         if session.stoppable(sleep_until(due.into())).await.is_err() {
             break;
         }
-        if repetition > 0 && !recovered(session, load_end).await {
+        if repetition > 0 && !recovered(session, selector, whole, load_end).await {
             done.skipped += 1;
             let message = format!(
                 "{} number {} was left out: the pods of the one before had not recovered when the load ended",
@@ -77,9 +79,13 @@ async fn repeat(
         }
         // One at a time, with recovery in between, is what makes a termination isolated.
         let mode = if *count == 1 { "isolated" } else { "other" };
-        let chosen = match list(session, selector).await.map(|pods| oldest_ready(pods, *count)) {
+        let chosen = match list(session, selector).await.map(oldest_ready_first) {
             Ok(pods) if pods.is_empty() => Err("no pod that it selects is ready".to_owned()),
-            Ok(pods) => Ok(pods),
+            Ok(mut pods) => {
+                whole = whole.max(pods.len());
+                pods.truncate(*count);
+                Ok(pods)
+            }
             Err(error) => Err(error.to_string()),
         };
         let pods = match chosen {
@@ -102,14 +108,23 @@ async fn repeat(
     done
 }
 
-/// Waits, while the load lasts, until no pod is terminating and none is missing.
-async fn recovered(session: &Session, load_end: Stamp) -> bool {
+/// Waits, while the load lasts, until none of the selected pods is terminating and `whole` are ready.
+async fn recovered(session: &Session, selector: &str, whole: usize, load_end: Stamp) -> bool {
     let limit = load_end.ns_since(session.clock.now());
     let limit = Duration::from_nanos(limit.max(0).unsigned_abs());
-    let whole = session.views.wait_until(|view| {
-        view.terminating().next().is_none() && view.pods.values().all(|seen| seen.event.ready)
-    });
-    matches!(session.stoppable(timeout(limit, whole)).await, Ok(Ok(())))
+    let is_whole = async {
+        loop {
+            // Before the list, so that no change after it is missed.
+            let changed = session.views.changed();
+            let pods = list(session, selector).await.unwrap_or_default();
+            let terminating = pods.iter().any(|pod| pod.metadata.deletion_timestamp.is_some());
+            if !terminating && oldest_ready_first(pods).len() >= whole {
+                return;
+            }
+            changed.await;
+        }
+    };
+    matches!(session.stoppable(timeout(limit, is_whole)).await, Ok(Ok(())))
 }
 
 async fn list(session: &Session, selector: &str) -> Result<Vec<Pod>, CoordinatorError> {
@@ -118,14 +133,14 @@ async fn list(session: &Session, selector: &str) -> Result<Vec<Pod>, Coordinator
     Ok(listed.map_err(|e| CoordinatorError::api(&format!("list pods {selector:?}"), &e))?.items)
 }
 
-fn oldest_ready(mut pods: Vec<Pod>, count: usize) -> Vec<Pod> {
+/// Those that are ready and stay, the oldest first.
+fn oldest_ready_first(mut pods: Vec<Pod>) -> Vec<Pod> {
     pods.retain(|pod| {
         let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
         let ready = conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
         ready && pod.metadata.deletion_timestamp.is_none()
     });
     pods.sort_by_key(|pod| (pod.metadata.creation_timestamp.clone(), pod.name_any()));
-    pods.truncate(count);
     pods
 }
 
@@ -190,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_pod_that_is_ready_and_not_on_its_way_out_is_chosen() {
+    fn pods_that_are_ready_and_stay_are_chosen_the_oldest_first() {
         let pods = vec![
             pod("young", "2026-01-01T00:00:09Z", "True", None),
             pod("going", "2026-01-01T00:00:01Z", "True", Some("2026-01-01T00:00:31Z")),
@@ -198,7 +213,7 @@ mod tests {
             pod("old-b", "2026-01-01T00:00:03Z", "True", None),
             pod("old-a", "2026-01-01T00:00:03Z", "True", None),
         ];
-        let names: Vec<_> = oldest_ready(pods, 2).iter().map(ResourceExt::name_any).collect();
-        assert_eq!(names, ["old-a", "old-b"]);
+        let names: Vec<_> = oldest_ready_first(pods).iter().map(ResourceExt::name_any).collect();
+        assert_eq!(names, ["old-a", "old-b", "young"]);
     }
 }

@@ -93,10 +93,13 @@ impl Views {
         read(&self.0.borrow())
     }
 
-    /// Waits for the next change.
-    pub(super) async fn changed(&self) {
-        // The sender lives in self, so the channel is open.
-        let _ = self.0.subscribe().changed().await;
+    /// Waits for the next change after this call.
+    pub(super) fn changed(&self) -> impl Future<Output = ()> + use<> {
+        let mut view = self.0.subscribe();
+        async move {
+            // The sender lives as long as the session.
+            let _ = view.changed().await;
+        }
     }
 
     /// Waits until the view is as told.

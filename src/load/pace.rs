@@ -64,6 +64,23 @@ impl Pace {
         Self::constant(rate, length.unwrap_or(Duration::MAX))
     }
 
+    /// The same, with the last rate held until the counted part is `length` long.
+    #[must_use]
+    pub fn held_until(mut self, length: Duration) -> Self {
+        let left = length.saturating_sub(self.duration().unwrap_or(length));
+        if let Pace::Open(stages) = &mut self
+            && let Some(Stage { from, to, duration }) = stages.last_mut()
+        {
+            if from == to {
+                *duration += left;
+            } else if !left.is_zero() {
+                let held = Stage { from: *to, to: *to, duration: left };
+                stages.push(held);
+            }
+        }
+        self
+    }
+
     /// Length of the counted part; `None` where requests are counted instead.
     pub fn duration(&self) -> Option<Duration> {
         match self {
@@ -156,6 +173,14 @@ mod tests {
             assert!(wrong.parse::<Stage>().is_err(), "{wrong}");
         }
         assert_eq!("0-2.5:1m30s".parse::<Stage>().map(|stage| stage.to_string()), Ok("0-2.5:90s".into()));
+    }
+
+    #[test]
+    fn the_last_rate_can_be_held() {
+        let open = |texts: &[&str]| Pace::Open(texts.iter().map(|text| text.parse().unwrap()).collect());
+        let minute = Duration::from_secs(60);
+        assert_eq!(open(&["5:10s"]).held_until(minute), open(&["5:60s"]));
+        assert_eq!(open(&["1-5:10s"]).held_until(minute), open(&["1-5:10s", "5:50s"]));
     }
 
     #[test]

@@ -82,6 +82,7 @@ pub struct Process<N> {
     note: N,
     control: Control,
     sources: Vec<String>,
+    warnings: Vec<String>,
     offset: Option<ClockOffset>,
     /// Clock exchanges under way: number, and when it was asked.
     asked: VecDeque<(u64, Stamp)>,
@@ -108,17 +109,19 @@ impl<N: Note> Process<N> {
             note,
             control: Control::default(),
             sources: Vec::new(),
+            warnings: Vec::new(),
             offset: None,
             asked: VecDeque::new(),
             exchanges: 0,
         })
     }
 
-    /// Has the process make itself ready: it waits until the target answers it. Then its clock is compared.
+    /// Has the process make itself ready: it waits until the target answers it. Then its clock is
+    /// compared. Answers what is to be known before the load starts.
     ///
     /// # Errors
     /// When the target does not answer from there, or the process fails.
-    pub async fn prepare(&mut self, prepare: Prepare) -> Result<(), ProcessError> {
+    pub async fn prepare(&mut self, prepare: Prepare) -> Result<Vec<String>, ProcessError> {
         self.order(&Order::Prepare(Box::new(prepare))).await?;
         while self.sources.is_empty() {
             self.next_report().await?;
@@ -129,7 +132,7 @@ impl<N: Note> Process<N> {
                 self.next_report().await?;
             }
         }
-        Ok(())
+        Ok(std::mem::take(&mut self.warnings))
     }
 
     /// Starts the load. Answers the schedule's zero on this process's clock.
@@ -220,12 +223,7 @@ impl<N: Note> Process<N> {
         let report =
             serde_json::from_str(&line).map_err(|source| ProcessError::Unreadable { line, source })?;
         match report {
-            Report::Ready { sources, warnings } => {
-                self.sources = sources;
-                for message in warnings {
-                    (self.note)(None, received, EventKind::Warning { message });
-                }
-            }
+            Report::Ready { sources, warnings } => (self.sources, self.warnings) = (sources, warnings),
             Report::Clock { n, now_ns } => self.take_clock(n, now_ns, received),
             Report::Progress(progress) => self.control.report(progress),
             Report::Machine { t_ns, sample } => {

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{ClockOffset, Stamp};
 
+/// The name by which clock samples call the clock of the API server.
+pub const API_SERVER: &str = "apiserver";
+
 /// The version of the event format.
 pub const EVENT_VERSION: u32 = 1;
 
@@ -52,6 +55,23 @@ pub enum EventKind {
     },
     /// The coordinator asked for something that ends pods; the event's stamp is when it asked.
     Action(Action),
+    /// The user's command, which is to end pods, is started.
+    CommandStarted {
+        /// Its words.
+        command: Vec<String>,
+    },
+    /// The user's command ended.
+    CommandEnded {
+        /// Its exit code; `None` when a signal ended it.
+        code: Option<i32>,
+        /// The signal that ended it.
+        signal: Option<i32>,
+    },
+    /// What the user's command had begun has settled, or the wait for that is over.
+    CommandSettled {
+        /// How pods ended by it: a mode of `analysis`, such as `rollout`.
+        mode: String,
+    },
     /// A pod as a watch showed it.
     Pod(PodEvent),
     /// An EndpointSlice as a watch showed it.

@@ -213,6 +213,7 @@ impl Sample {
             longest_outage_s: 0.041,
             findings: Vec::new(),
             checks: Vec::new(),
+            command: None,
         };
         let charts = ChartData {
             latency: LatencyHistograms { steady: histogram(1.2, total * 9 / 10), disrupted: Vec::new() },

@@ -284,6 +284,9 @@ pub(super) fn provenance(result: &RunResult) -> String {
         format!("scenario {}", result.scenario),
         format!("{} requests/s for {}", format::plain(result.load.rate), with_s(result.load.duration_s)),
     ];
+    if let Some(command) = &result.command {
+        parts.push(format!("pods ended by: {}", command.words.join(" ")));
+    }
     if !cluster.version.is_empty() {
         parts.push(format!("Kubernetes {}", cluster.version));
     }

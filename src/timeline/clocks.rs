@@ -2,11 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use crate::record::event::API_SERVER;
 use crate::record::run_info::Role;
 use crate::record::{Event, EventKind, RunInfo, Stamp};
-
-/// The name by which clock samples call the clock of the API server.
-pub const API_SERVER: &str = "apiserver";
 
 /// What is known about the offset of one clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

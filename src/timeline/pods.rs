@@ -1,7 +1,9 @@
 //! The lives of pods, and how they ended, from what the watches showed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
+use super::Command;
 use super::clocks::{API_SERVER, Clocks};
 use super::endpoints::{EndpointChange, Endpoints};
 use crate::record::event::{Action, Change, ContainerState, PodEvent, ProxyPhase};
@@ -178,14 +180,14 @@ impl Seen {
     }
 }
 
-/// Builds the lives and the ends of all pods. Ends after `load_ended` are the
-/// run's own clearing up and those before `origin` its setting up: neither is measured.
+/// Builds the lives and the ends of all pods. Ends after the load are the run's own
+/// clearing up and those before it its setting up: neither is measured.
 pub(super) fn build(
     events: &[Event],
     clocks: &Clocks,
     endpoints: &Endpoints,
-    origin: Stamp,
-    load_ended: Stamp,
+    command: Option<&Command>,
+    load: RangeInclusive<Stamp>,
 ) -> (Vec<PodLife>, Vec<PodEnd>) {
     let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
     let mut actions: Vec<(Stamp, &Action)> = Vec::new();
@@ -215,9 +217,10 @@ pub(super) fn build(
             continue;
         }
         pod.life.endpoint_ready = endpoints.first(&name, EndpointChange::Ready, pod.life.created);
-        if let Some(end) = end_of(&pod, clocks, endpoints, &actions, &gaps, &phases)
-            && end.t0.earliest >= origin
-            && end.t0.latest <= load_ended
+        if let Some(end) =
+            end_of(&pod, clocks, endpoints, &Causes { actions: &actions, command }, &gaps, &phases)
+            && end.t0.earliest >= *load.start()
+            && end.t0.latest <= *load.end()
         {
             ends.push(end);
         }
@@ -228,16 +231,22 @@ pub(super) fn build(
     (lives, ends)
 }
 
+/// What may have ended a pod.
+struct Causes<'a> {
+    actions: &'a [(Stamp, &'a Action)],
+    command: Option<&'a Command>,
+}
+
 fn end_of(
     pod: &Seen,
     clocks: &Clocks,
     endpoints: &Endpoints,
-    actions: &[(Stamp, &Action)],
+    causes: &Causes<'_>,
     gaps: &[(Stamp, Stamp)],
     phases: &[(Stamp, &str, ProxyPhase)],
 ) -> Option<PodEnd> {
     let name = pod.life.name.as_str();
-    let own = actions.iter().find(|(_, a)| {
+    let own = causes.actions.iter().find(|(_, a)| {
         let accepted = a.status.map_or(pod.deletion.is_some(), |s| (200..300).contains(&s));
         let this = match &a.uid {
             Some(uid) => *uid == pod.life.uid,
@@ -293,13 +302,15 @@ fn end_of(
     };
     let cause = own.or_else(|| {
         pod.deletion?;
-        actions.iter().rev().find(|(at, a)| a.pod.is_none() && a.error.is_none() && *at <= t0.latest)
+        causes.actions.iter().rev().find(|(at, a)| a.pod.is_none() && a.error.is_none() && *at <= t0.latest)
     });
+    let commanded = causes.command.filter(|command| command.started <= t0.latest);
+    let mode = cause.map(|(_, a)| &a.mode).or_else(|| commanded?.mode.as_ref());
     Some(PodEnd {
         pod: name.to_owned(),
         uid: pod.life.uid.clone(),
         node: pod.last.node.clone(),
-        mode: cause.map_or_else(|| "other".to_owned(), |(_, a)| a.mode.clone()),
+        mode: mode.map_or_else(|| "other".to_owned(), Clone::clone),
         disruption: cause.map(|(_, a)| a.disruption),
         own: own.is_some(),
         t0,

@@ -5,6 +5,7 @@
 
 mod bad_input;
 mod cluster;
+mod command;
 mod harness;
 mod interruption;
 mod main_job;

@@ -13,6 +13,7 @@ mod lab;
 mod node_agent;
 mod recorded;
 mod recording;
+mod services;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -50,11 +51,14 @@ fn record(dataplane: &'static str) -> Recorded {
     runtime.block_on(async {
         let lab = Arc::new(Lab::start(dataplane, &json!({"dataplane": dataplane})).await);
         let mut running = JoinSet::new();
-        let cases =
-            [recorded::cases(&lab), node_agent::cases(&lab), claims::cases(&lab)].into_iter().flatten();
-        for (n, (name, case)) in (0..).zip(cases) {
+        let pods =
+            [recorded::cases(&lab), node_agent::cases(&lab), claims::cases(&lab), services::cases(&lab)];
+        let pods = (0..)
+            .zip(pods.into_iter().flatten())
+            .map(|(n, (name, case))| (name, case.run(STAGGER * n).boxed()));
+        for (name, case) in pods.chain(services::flows(&lab)) {
             running.spawn(async move {
-                let recording = std::panic::AssertUnwindSafe(case.run(STAGGER * n)).catch_unwind().await;
+                let recording = std::panic::AssertUnwindSafe(case).catch_unwind().await;
                 (name, recording.map_err(|panic| message_of(&*panic)))
             });
         }

@@ -9,8 +9,10 @@ mod admission;
 mod defaults;
 mod deletion;
 mod event;
+mod managed;
 mod patch;
 mod service;
+mod write;
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -26,15 +28,17 @@ use super::status::{FieldError, Status};
 use super::store::{self, Change, Step, Store};
 use crate::record::Clock;
 
-pub use admission::unknown_fields;
 pub use deletion::{DeleteOptions, Deleted, Preconditions, Propagation};
 pub use event::{ContainerSource, EventType};
 pub use patch::{Patch, PatchKind};
+pub use write::WriteOptions;
 
 /// The objects of one cluster under Kubernetes' rules. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Registry {
     inner: Arc<Inner>,
+    /// In whose name fields are owned that are written without a field manager.
+    component: &'static str,
 }
 
 #[derive(Debug)]
@@ -53,6 +57,16 @@ pub enum Part {
     Main,
     /// The status alone.
     Status,
+}
+
+impl Part {
+    /// The path element under which clients write it; empty for the object itself.
+    pub fn subresource(self) -> &'static str {
+        match self {
+            Self::Main => "",
+            Self::Status => "status",
+        }
+    }
 }
 
 /// The answer to a list.
@@ -97,7 +111,12 @@ impl Registry {
     /// An empty cluster.
     pub fn new(clock: Clock, addresses: AddressBlock) -> Self {
         let inner = Inner { store: Store::default(), clock, addresses, service_addresses: Mutex::new(()) };
-        Self { inner: Arc::new(inner) }
+        Self { inner: Arc::new(inner), component: "kube-controller-manager" }
+    }
+
+    /// The same objects, written in the name of another component of the cluster.
+    pub fn acting_as(&self, component: &'static str) -> Self {
+        Self { inner: Arc::clone(&self.inner), component }
     }
 
     /// Now, as objects write it: RFC 3339 in whole seconds.
@@ -173,159 +192,6 @@ impl Registry {
         Ok(Watch { existing, changes, namespace: namespace.map(str::to_owned), selection })
     }
 
-    /// Stores a new object, named by itself or after its `generateName`, with defaults filled in.
-    ///
-    /// # Errors
-    ///
-    /// 400 and 422 for an object that is wrong, 403 and 404 for its namespace, 409 when the name
-    /// is taken.
-    pub fn create(
-        &self,
-        resource: Resource,
-        namespace: &str,
-        mut object: Value,
-    ) -> Result<Arc<Value>, Status> {
-        admission::check_shape(resource, &object)?;
-        self.check_namespace(resource, namespace, &object)?;
-        let metadata = &mut object["metadata"];
-        if metadata.get("resourceVersion").and_then(Value::as_str).is_some_and(|version| !version.is_empty())
-        {
-            return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
-        }
-        let generated =
-            metadata["generateName"].as_str().filter(|prefix| !prefix.is_empty()).map(str::to_owned);
-        let given = metadata["name"].as_str().filter(|name| !name.is_empty()).map(str::to_owned);
-        let name = given.or_else(|| generated.map(|prefix| prefix + &in_name_characters(rand::random(), 5)));
-        let name = name.ok_or_else(|| {
-            let causes = [FieldError::required("metadata.name")];
-            Status::invalid(resource, "", &causes)
-        })?;
-        metadata["name"] = json!(name);
-        metadata["uid"] = json!(random_uid());
-        metadata["creationTimestamp"] = json!(self.now());
-        if resource.namespaced() {
-            metadata["namespace"] = json!(namespace);
-        }
-        if resource.has_generation() {
-            metadata["generation"] = json!(1);
-        }
-        for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"] {
-            remove(metadata, field);
-        }
-        if resource.has_status() && resource != Resource::Nodes {
-            remove(&mut object, "status");
-        }
-        defaults::fill_defaults(resource, &mut object);
-        admission::validate(resource, &name, None, &object)?;
-
-        let allocation = self.begin_allocation(resource, namespace, &name);
-        if let Some(allocation) = &allocation {
-            self.allocate_for_service(&name, &mut object, &allocation.others)?;
-        }
-        let created = self.inner.store.create(resource, namespace, &name, object);
-        created.ok_or_else(|| Status::already_exists(resource, &name))
-    }
-
-    fn check_namespace(&self, resource: Resource, namespace: &str, object: &Value) -> Result<(), Status> {
-        if !resource.namespaced() {
-            return Ok(());
-        }
-        let own = object["metadata"]["namespace"].as_str().unwrap_or_default();
-        if !own.is_empty() && own != namespace {
-            let message = format!(
-                "the namespace of the provided object does not match the namespace sent on the request ({own:?}, {namespace:?})"
-            );
-            return Err(Status::bad_request(message));
-        }
-        let home = self.get(Resource::Namespaces, "", namespace)?;
-        if home["metadata"]["deletionTimestamp"].is_string() {
-            let why = format!(
-                "unable to create new content in namespace {namespace} because it is being terminated"
-            );
-            return Err(Status::forbidden(
-                resource,
-                object["metadata"]["name"].as_str().unwrap_or_default(),
-                &why,
-            ));
-        }
-        Ok(())
-    }
-
-    /// Puts `object` in the place of the one of that name, but for its status.
-    ///
-    /// # Errors
-    ///
-    /// 404 when there is none; 409 when `object` carries a resourceVersion or uid that is not the
-    /// current one; 400 and 422 when it is wrong.
-    pub fn update(
-        &self,
-        resource: Resource,
-        namespace: &str,
-        name: &str,
-        object: Value,
-    ) -> Result<Arc<Value>, Status> {
-        self.write(resource, namespace, name, Part::Main, |_| Ok(object))
-    }
-
-    /// Puts the status of `object` in the place of the current one.
-    ///
-    /// # Errors
-    ///
-    /// As [`Registry::update`].
-    pub fn update_status(
-        &self,
-        resource: Resource,
-        namespace: &str,
-        name: &str,
-        object: Value,
-    ) -> Result<Arc<Value>, Status> {
-        self.write(resource, namespace, name, Part::Status, |_| Ok(object))
-    }
-
-    /// Changes one part of an object in place, with nothing in between. `change` runs under the
-    /// store's lock: it must not call the registry.
-    ///
-    /// # Errors
-    ///
-    /// 404 when there is no such object, 422 when the result is wrong.
-    pub fn modify(
-        &self,
-        resource: Resource,
-        namespace: &str,
-        name: &str,
-        part: Part,
-        change: impl FnOnce(&mut Value),
-    ) -> Result<Arc<Value>, Status> {
-        self.write(resource, namespace, name, part, |current| {
-            let mut object = current.clone();
-            change(&mut object);
-            Ok(object)
-        })
-    }
-
-    /// Applies a patch to one part of an object. A server-side apply creates what does not exist.
-    ///
-    /// # Errors
-    ///
-    /// 404, 409, 422 as [`Registry::update`]; 400 for a patch that is wrong in itself.
-    pub fn patch(
-        &self,
-        resource: Resource,
-        namespace: &str,
-        name: &str,
-        part: Part,
-        patch: &Patch,
-    ) -> Result<Arc<Value>, Status> {
-        let result = self.write(resource, namespace, name, part, |current| patch.apply(resource, current));
-        match result {
-            Err(status) if status.code() == 404 && part == Part::Main => match patch.as_new_object(name) {
-                Some(object) => self.create(resource, namespace, object),
-                None => Err(status),
-            },
-            result => result,
-        }
-    }
-
     /// Binds a pod to a node, as the scheduler does. A pod that is bound or being deleted stays
     /// as it is.
     ///
@@ -354,104 +220,6 @@ impl Registry {
         })?;
         bound.ok_or_else(|| Status::not_found(Resource::Pods, name))
     }
-
-    /// The one way to change an object: builds the new state from the current one, keeps what the
-    /// caller may not change, fills in defaults, checks, and counts the generation.
-    fn write(
-        &self,
-        resource: Resource,
-        namespace: &str,
-        name: &str,
-        part: Part,
-        make: impl FnOnce(&Value) -> Result<Value, Status>,
-    ) -> Result<Arc<Value>, Status> {
-        let allocation = match part {
-            Part::Main => self.begin_allocation(resource, namespace, name),
-            Part::Status => None,
-        };
-        let written = self.inner.store.modify(resource, namespace, name, |current| {
-            let made = make(current)?;
-            admission::check_shape(resource, &made)?;
-            check_identity(resource, name, current, &made)?;
-            let new = match part {
-                Part::Status => {
-                    let mut new = current.clone();
-                    new["status"] = made.get("status").cloned().unwrap_or_else(|| json!({}));
-                    new
-                }
-                Part::Main => {
-                    let mut new = made;
-                    keep_system_fields(resource, current, &mut new);
-                    defaults::fill_defaults(resource, &mut new);
-                    admission::validate(resource, name, Some(current), &new)?;
-                    if let Some(allocation) = &allocation {
-                        self.allocate_for_service(name, &mut new, &allocation.others)?;
-                    }
-                    if resource.has_generation() && differs_in_substance(current, &new) {
-                        let generation = current["metadata"]["generation"].as_i64().unwrap_or(0);
-                        new["metadata"]["generation"] = json!(generation + 1);
-                    }
-                    new
-                }
-            };
-            Ok(if new == *current { Step::Keep } else { Step::Replace(new) })
-        })?;
-        written.ok_or_else(|| Status::not_found(resource, name))
-    }
-}
-
-/// Refuses a write that was meant for another object or for an older state.
-fn check_identity(resource: Resource, name: &str, current: &Value, made: &Value) -> Result<(), Status> {
-    let metadata = &made["metadata"];
-    let own_name = metadata["name"].as_str().unwrap_or(name);
-    if own_name != name {
-        let message =
-            format!("the name of the object ({own_name}) does not match the name on the URL ({name})");
-        return Err(Status::bad_request(message));
-    }
-    let meant = |field: &str| metadata[field].as_str().filter(|text| !text.is_empty());
-    if let Some(uid) = meant("uid")
-        && current["metadata"]["uid"] != uid
-    {
-        let why = format!(
-            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-            current["metadata"]["uid"].as_str().unwrap_or_default()
-        );
-        return Err(Status::conflict(resource, name, &why));
-    }
-    if let Some(version) = meant("resourceVersion")
-        && current["metadata"]["resourceVersion"] != version
-    {
-        let why =
-            "the object has been modified; please apply your changes to the latest version and try again";
-        return Err(Status::conflict(resource, name, why));
-    }
-    Ok(())
-}
-
-/// Carries over what no client may write.
-fn keep_system_fields(resource: Resource, current: &Value, new: &mut Value) {
-    const KEPT: [&str; 9] = [
-        "name",
-        "generateName",
-        "namespace",
-        "uid",
-        "resourceVersion",
-        "generation",
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-    ];
-    for field in KEPT {
-        copy_or_remove(&current["metadata"], &mut new["metadata"], field);
-    }
-    remove(&mut new["metadata"], "managedFields");
-    if resource.has_status() {
-        copy_or_remove(current, new, "status");
-    }
-    if resource == Resource::Services {
-        service::keep_allocated(&current["spec"], &mut new["spec"]);
-    }
 }
 
 fn copy_or_remove(from: &Value, to: &mut Value, field: &str) {
@@ -466,17 +234,6 @@ fn remove(object: &mut Value, field: &str) {
     if let Some(map) = object.as_object_mut() {
         map.remove(field);
     }
-}
-
-/// Whether anything but metadata and status differs.
-fn differs_in_substance(a: &Value, b: &Value) -> bool {
-    let substance = |value: &Value, other: &Value| {
-        let fields = value.as_object().into_iter().flatten();
-        fields
-            .filter(|(key, _)| *key != "metadata" && *key != "status")
-            .any(|(key, value)| other.get(key) != Some(value))
-    };
-    substance(a, b) || substance(b, a)
 }
 
 fn rfc3339(unix_seconds: i64) -> String {

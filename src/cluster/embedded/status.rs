@@ -43,6 +43,19 @@ impl Status {
         Self::new(403, "Forbidden", message).about(resource, name)
     }
 
+    /// 403: the namespace is on its way out.
+    pub fn namespace_terminating(resource: Resource, name: &str, namespace: &str) -> Self {
+        let why =
+            format!("unable to create new content in namespace {namespace} because it is being terminated");
+        let mut status = Self::forbidden(resource, name, &why);
+        status.details["causes"] = json!([{
+            "reason": "NamespaceTerminating",
+            "message": format!("namespace {namespace} is being terminated"),
+            "field": "metadata.namespace",
+        }]);
+        status
+    }
+
     /// 404: no such object.
     pub fn not_found(resource: Resource, name: &str) -> Self {
         let message = format!("{} {name:?} not found", resource.qualified());
@@ -81,6 +94,31 @@ impl Status {
         Self::new(409, "Conflict", message).about(resource, name)
     }
 
+    /// 409: a server-side apply would change fields that others own: (who, which paths).
+    pub fn apply_conflict(conflicts: &[(String, Vec<String>)]) -> Self {
+        let count: usize = conflicts.iter().map(|(_, paths)| paths.len()).sum();
+        let message = match conflicts {
+            [(manager, paths)] if count == 1 => {
+                format!("Apply failed with 1 conflict: conflict with {manager}: {}", paths[0])
+            }
+            _ => {
+                let of_one = |(manager, paths): &(String, Vec<String>)| {
+                    format!("conflicts with {manager}:\n- {}", paths.join("\n- "))
+                };
+                let list: Vec<_> = conflicts.iter().map(of_one).collect();
+                format!("Apply failed with {count} conflicts: {}", list.join("\n"))
+            }
+        };
+        let mut status = Self::new(409, "Conflict", message);
+        let causes = conflicts.iter().flat_map(|(manager, paths)| {
+            paths.iter().map(move |path| {
+                json!({"reason": "FieldManagerConflict", "message": format!("conflict with {manager}"), "field": path})
+            })
+        });
+        status.details = json!({"causes": causes.collect::<Vec<_>>()});
+        status
+    }
+
     /// 410: the watch's starting point is no longer remembered.
     pub fn expired(version: u64, oldest: u64) -> Self {
         Self::new(410, "Expired", format!("too old resource version: {version} ({oldest})"))
@@ -90,6 +128,11 @@ impl Status {
     pub fn too_large(limit_bytes: usize) -> Self {
         let message = format!("Request entity too large: limit is {limit_bytes}");
         Self::new(413, "RequestEntityTooLarge", message)
+    }
+
+    /// 413: the request asks for more than is granted.
+    pub fn too_large_because(why: String) -> Self {
+        Self::new(413, "RequestEntityTooLarge", why)
     }
 
     /// 415: a body that is not JSON, or an unknown kind of patch.
@@ -115,10 +158,20 @@ impl Status {
         status
     }
 
+    /// 422: options of a request are wrong.
+    pub fn invalid_options(kind: &str, causes: &[FieldError]) -> Self {
+        let list = causes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let mut status = Self::new(422, "Invalid", format!("{kind}.meta.k8s.io \"\" is invalid: {list}"));
+        let causes: Vec<_> = causes.iter().map(FieldError::to_json).collect();
+        status.details = json!({"group": "meta.k8s.io", "kind": kind, "causes": causes});
+        status
+    }
+
     /// 422: a patch that is well formed, but does not fit the object.
-    pub fn unprocessable(resource: Resource, message: String) -> Self {
-        let mut status = Self::new(422, "Invalid", message);
-        status.details = json!({"kind": resource.kind()});
+    pub fn unprocessable(why: String) -> Self {
+        let message = "the server rejected our request due to an error in our request";
+        let mut status = Self::new(422, "Invalid", message.to_owned());
+        status.details = json!({"causes": [{"reason": "UnexpectedServerResponse", "message": why}]});
         status
     }
 
@@ -177,9 +230,19 @@ impl FieldError {
         Self { reason: "FieldValueRequired", field: field.into(), message: "must be set".to_owned() }
     }
 
+    /// The field is missing, for a reason.
+    pub fn required_because(field: impl Into<String>, why: &str) -> Self {
+        Self { reason: "FieldValueRequired", field: field.into(), message: why.to_owned() }
+    }
+
     /// The field has a value that it may not have.
     pub fn invalid(field: impl Into<String>, value: &Value, why: &str) -> Self {
         Self { reason: "FieldValueInvalid", field: field.into(), message: format!("{value}: {why}") }
+    }
+
+    /// The field has a value that is none of the known ones.
+    pub fn unsupported(field: impl Into<String>, value: &Value, why: &str) -> Self {
+        Self { reason: "FieldValueNotSupported", field: field.into(), message: format!("{value}: {why}") }
     }
 
     /// The field may not be set, or not be changed.
@@ -191,6 +254,7 @@ impl FieldError {
         match self.reason {
             "FieldValueRequired" => "Required value",
             "FieldValueForbidden" => "Forbidden",
+            "FieldValueNotSupported" => "Unsupported value",
             _ => "Invalid value",
         }
     }

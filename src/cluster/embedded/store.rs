@@ -223,6 +223,16 @@ impl Table {
     }
 }
 
+/// About how many bytes a value takes as JSON.
+pub(super) fn weight(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 5,
+        Value::String(text) => text.len() + 3,
+        Value::Array(list) => list.iter().map(weight).sum::<usize>() + 2,
+        Value::Object(map) => map.iter().map(|(key, value)| key.len() + 4 + weight(value)).sum::<usize>() + 2,
+    }
+}
+
 fn set_version(object: &mut Value, version: u64) {
     object["metadata"]["resourceVersion"] = json!(version.to_string());
 }

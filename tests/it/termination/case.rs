@@ -65,8 +65,9 @@ pub(crate) struct Case {
     /// The pod's containers by name, mains first; each has a log of its own.
     containers: Vec<(&'static str, Value)>,
     sidecars: Vec<(&'static str, Value)>,
-    /// More of the pod's spec.
+    /// More of the pod's and of the Service's spec.
     spec: Value,
+    service: Value,
     /// From when on the acts are done, and whether the containers' processes are there by then.
     begins: fn(&[Seen]) -> bool,
     has_processes: bool,
@@ -102,6 +103,7 @@ impl Case {
             containers: Vec::new(),
             sidecars: Vec::new(),
             spec: json!({}),
+            service: json!({"selector": {"app": "web"}, "ports": [{"port": 8080}]}),
             begins: is_ready,
             has_processes: true,
             acts: Vec::new(),
@@ -158,6 +160,12 @@ impl Case {
         self
     }
 
+    /// Adds to the Service's spec.
+    pub(crate) fn service(mut self, field: &str, value: Value) -> Self {
+        self.service[field] = value;
+        self
+    }
+
     /// The acts begin in another state than that of a ready pod, one without processes.
     pub(crate) fn begins_without_processes(mut self, when: fn(&[Seen]) -> bool) -> Self {
         (self.begins, self.has_processes) = (when, false);
@@ -211,10 +219,7 @@ impl Case {
     async fn create(&self) -> Answer {
         let namespace = json!({"metadata": {"name": self.namespace()}});
         self.lab.create("/api/v1/namespaces", &namespace).await;
-        let service = json!({
-            "metadata": {"name": "web"},
-            "spec": {"selector": {"app": "web"}, "ports": [{"port": 8080}]},
-        });
+        let service = json!({"metadata": {"name": "web"}, "spec": self.service});
         self.lab.create(&self.path("services"), &service).await;
         let mut pod = json!({"metadata": {"name": POD, "labels": {"app": "web"}}, "spec": self.spec});
         let of = |list: &[(&str, Value)]| list.iter().map(|(_, container)| container.clone()).collect();
@@ -272,6 +277,7 @@ impl Case {
             seen: Vec::new(),
             process: Vec::new(),
             answers,
+            rows: Vec::new(),
         };
         while let Some(ended) = ends.join_next().await {
             let (at_ns, what) = ended.expect("its end");
@@ -285,12 +291,13 @@ impl Case {
     }
 }
 
-fn condition<'a>(pod: &'a Value, kind: &str) -> Option<&'a Value> {
+/// A condition of a pod.
+pub(crate) fn condition<'a>(pod: &'a Value, kind: &str) -> Option<&'a Value> {
     pod["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)
 }
 
 /// Whether the newest that was seen is a ready pod and a ready endpoint.
-fn is_ready(seen: &[Seen]) -> bool {
+pub(crate) fn is_ready(seen: &[Seen]) -> bool {
     let newest = |kind: &str| seen.iter().rfind(|seen| seen.kind() == kind).map(|seen| &seen.object);
     let pod_ready =
         newest("Pod").and_then(|pod| condition(pod, "Ready")).is_some_and(|c| c["status"] == "True");

@@ -146,7 +146,10 @@ pub(crate) fn order_of(kind: &str, ours: &Recording) -> Vec<String> {
 pub(crate) fn order(ours: &Recording) -> Vec<(f64, String)> {
     let mut order: Vec<(f64, String)> = Vec::new();
     let mut last: BTreeMap<&str, String> = BTreeMap::new();
-    for seen in &ours.seen {
+    // The watches of two kinds reach the client apart; the revision says what came first.
+    let mut by_revision: Vec<&Seen> = ours.seen.iter().collect();
+    by_revision.sort_by_key(|seen| revision(seen));
+    for seen in by_revision {
         let text = match seen.kind() {
             "Pod" if seen.name() == ours.pod => format!("Pod {}", pod_text(seen)),
             "EndpointSlice" => format!("EndpointSlice {}", endpoint_text(&seen.object, &ours.pod)),
@@ -175,6 +178,11 @@ pub(crate) fn order(ours: &Recording) -> Vec<(f64, String)> {
         }
     }
     order
+}
+
+fn revision(seen: &Seen) -> u64 {
+    let revision = seen.object["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok());
+    revision.expect("a number")
 }
 
 fn pod_text(seen: &Seen) -> String {

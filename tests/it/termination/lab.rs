@@ -4,7 +4,7 @@
 //! watches of its API, stamped on arrival, by the logs that the pods' programs
 //! write themselves, and by the kernel's word that a process has ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -102,11 +102,26 @@ impl Drop for Cluster {
     }
 }
 
-/// What the watches have said so far.
+/// What the watches have said so far, by namespace.
 #[derive(Default)]
 struct Journal {
-    seen: Mutex<Vec<Seen>>,
-    length: watch::Sender<usize>,
+    seen: Mutex<HashMap<String, Vec<Seen>>>,
+    news: watch::Sender<()>,
+}
+
+impl Journal {
+    fn add(&self, seen: Seen) {
+        let mut all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        all.entry(seen.namespace().to_owned()).or_default().push(seen);
+        drop(all);
+        self.news.send_replace(());
+    }
+
+    /// Looks at what was said of a namespace.
+    fn look<T>(&self, namespace: &str, look: impl FnOnce(&[Seen]) -> T) -> T {
+        let all = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        look(all.get(namespace).map(Vec::as_slice).unwrap_or_default())
+    }
 }
 
 /// A cluster under observation.
@@ -132,9 +147,13 @@ impl Lab {
         let client = Client::try_from(config).expect("a client");
         let journal = std::sync::Arc::new(Journal::default());
         let mut watches = JoinSet::new();
-        for path in
-            ["api/v1/pods", "api/v1/events", "api/v1/endpoints", "apis/discovery.k8s.io/v1/endpointslices"]
-        {
+        for path in [
+            "api/v1/pods",
+            "api/v1/events",
+            "api/v1/endpoints",
+            "apis/apps/v1/replicasets",
+            "apis/discovery.k8s.io/v1/endpointslices",
+        ] {
             watches.spawn(keep_watch(client.clone(), path, std::sync::Arc::clone(&journal)));
         }
         Self { dataplane, client, journal, _watches: watches, cluster }
@@ -168,8 +187,7 @@ impl Lab {
 
     /// All that the watches have said of a namespace.
     pub(crate) fn seen(&self, namespace: &str) -> Vec<Seen> {
-        let seen = self.journal.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.iter().filter(|seen| seen.namespace() == namespace).cloned().collect()
+        self.journal.look(namespace, <[Seen]>::to_vec)
     }
 
     /// Waits until the watches have said something of a namespace.
@@ -179,14 +197,20 @@ impl Lab {
         what: &str,
         mut found: impl FnMut(&[Seen]) -> Option<T>,
     ) -> T {
-        let mut length = self.journal.length.subscribe();
+        let mut news = self.journal.news.subscribe();
+        let mut looked_at = None;
         let wait = async {
             loop {
-                length.borrow_and_update();
-                if let Some(found) = found(&self.seen(namespace)) {
+                news.borrow_and_update();
+                let found = self.journal.look(namespace, |seen| {
+                    // What others do is no news here.
+                    let is_news = looked_at.replace(seen.len()) != Some(seen.len());
+                    if is_news { found(seen) } else { None }
+                });
+                if let Some(found) = found {
                     return found;
                 }
-                length.changed().await.expect("the watches go on");
+                news.changed().await.expect("the watches go on");
             }
         };
         match tokio::time::timeout(LIMIT, wait).await {
@@ -210,11 +234,7 @@ async fn keep_watch(client: Client, path: &str, journal: std::sync::Arc<Journal>
             WatchEvent::Bookmark(_) => continue,
             WatchEvent::Error(status) => panic!("/{path}: {status:?}"),
         };
-        let mut seen = journal.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.push(Seen { at_ns, event, object });
-        let length = seen.len();
-        drop(seen);
-        journal.length.send_replace(length);
+        journal.add(Seen { at_ns, event, object });
     }
 }
 

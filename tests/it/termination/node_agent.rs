@@ -58,6 +58,13 @@ pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
             .begins_without_processes(|seen| newest_pod(seen).is_object())
             .act(0.0, delete.clone()),
         server("negative-grace", IGNORE).act(0.0, Act::Delete(Some(-1))),
+        Case::script(lab, "post-start-fails", "say began; sleep 1000; :")
+            .app(|app| app["lifecycle"]["postStart"] = json!({"exec": {"command": ["sh", "-c", "exit 1"]}}))
+            .grace(2)
+            .begins_without_processes(|seen| {
+                newest_pod(seen)["status"]["containerStatuses"][0]["restartCount"].as_u64() >= Some(1)
+            })
+            .act(0.0, delete.clone()),
         server("post-start", EXIT)
             .app(|app| app["lifecycle"]["postStart"] = json!({"sleep": {"seconds": 3}})),
     ];
@@ -180,5 +187,15 @@ fn a_container_runs_but_is_not_ready_while_post_start_does() {
         let ready = |seen: &Seen| seen.object["status"]["containerStatuses"][0]["ready"] == true;
         let (ready, _) = ours.pod_seen("a ready container", ready);
         assert!(ready - ours.first("app listening") > 2.5, "{ours}");
+    }
+}
+
+#[test]
+fn a_post_start_hook_that_fails_kills_the_container() {
+    for ours in recordings("post-start-fails") {
+        let failed = |seen: &&Seen| seen.object["reason"] == "FailedPostStartHook";
+        assert!(ours.seen.iter().find(failed).is_some_and(|seen| ours.at(seen.at_ns) < 0.0), "{ours}");
+        let ready = |seen: &Seen| seen.object["status"]["containerStatuses"][0]["ready"] == true;
+        assert!(!ours.seen.iter().any(ready), "it was never ready: {ours}");
     }
 }

@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
+use rolldrop::record::RequestRow;
 use serde_json::Value;
 
 use super::golden;
 use super::lab::{Answer, Seen};
 
 /// Everything that was seen of one pod's case.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Recording {
     pub(crate) case: String,
     /// The dataplane of the cluster.
@@ -26,6 +27,8 @@ pub(crate) struct Recording {
     pub(crate) process: Vec<(f64, String)>,
     /// The API's answers to the acts, in order.
     pub(crate) answers: Vec<Answer>,
+    /// The requests of the case's client, if it has one.
+    pub(crate) rows: Vec<RequestRow>,
 }
 
 impl Recording {
@@ -33,6 +36,11 @@ impl Recording {
     #[expect(clippy::cast_precision_loss, reason = "a case takes a minute")]
     pub(crate) fn at(&self, ns: i64) -> f64 {
         (ns - self.zero_ns) as f64 / 1e9
+    }
+
+    /// The same, about another pod and timed from another moment.
+    pub(crate) fn about(&self, pod: &str, zero_ns: i64) -> Self {
+        Self { pod: pod.to_owned(), zero_ns, ..self.clone() }
     }
 
     /// When something first happened to a process.

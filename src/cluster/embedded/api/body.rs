@@ -79,6 +79,10 @@ pub(super) async fn read_delete_options(
             .map_err(|_| Status::bad_request(format!("invalid gracePeriodSeconds: {grace:?}")))?;
         options.grace_period_seconds = Some(number);
     }
+    match query.get("dryRun") {
+        "" => {}
+        given => options.dry_run = vec![given.to_owned()],
+    }
     let policy = query.get("propagationPolicy");
     if !policy.is_empty() {
         options.propagation_policy =

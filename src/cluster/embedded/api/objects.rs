@@ -5,8 +5,9 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::super::Shared;
-use super::super::registry::{DeleteOptions, Deleted, Part, PatchKind, unknown_fields};
+use super::super::registry::{DeleteOptions, Deleted, Part, PatchKind, Propagation, WriteOptions};
 use super::super::resource::Resource;
+use super::super::schema;
 use super::super::selector::Selection;
 use super::super::status::Status;
 use super::body::{read_delete_options, read_object, read_patch};
@@ -36,7 +37,7 @@ pub(super) async fn collection(
             Ok(presentation.list(shared, resource, &metadata, &list.items))
         }
         Method::POST => {
-            refuse_dry_run(query)?;
+            let options = write_options(&request, query, "")?;
             let namespace = match (namespace, resource.namespaced()) {
                 (Some(namespace), _) => namespace,
                 (None, false) => String::new(),
@@ -47,11 +48,10 @@ pub(super) async fn collection(
             if resource == Resource::Pods {
                 tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_create)).await;
             }
-            let created = registry.create(resource, &namespace, object)?;
+            let created = registry.create_with(resource, &namespace, object, &options)?;
             Ok(with_warning(presentation.object(StatusCode::CREATED, shared, resource, &created), warning))
         }
         Method::DELETE => {
-            refuse_dry_run(query)?;
             let options = read_delete_options(request, query).await?;
             let mut items = Vec::new();
             for object in registry.list(resource, namespace.as_deref(), &selection).items {
@@ -96,27 +96,23 @@ pub(super) async fn object(
         }
         Method::GET => show(&*registry.get(resource, namespace, name)?),
         Method::PUT => {
-            refuse_dry_run(query)?;
+            let options = write_options(&request, query, part.subresource())?;
             let object = read_object(request, resource).await?;
             let warning = check_fields(query, resource, &object)?;
-            let updated = match part {
-                Part::Main => registry.update(resource, namespace, name, object)?,
-                Part::Status => registry.update_status(resource, namespace, name, object)?,
-            };
+            let updated = registry.update_with(resource, namespace, name, part, object, &options)?;
             with_warning(show(&updated), warning)
         }
         Method::PATCH => {
-            refuse_dry_run(query)?;
+            let options = write_options(&request, query, part.subresource())?;
             let patch = read_patch(request).await?;
             let warning = match patch.kind {
                 PatchKind::Apply => check_fields(query, resource, &patch.body)?,
                 _ => None,
             };
-            let patched = registry.patch(resource, namespace, name, part, &patch)?;
+            let patched = registry.patch(resource, namespace, name, part, &patch, &options)?;
             with_warning(show(&patched), warning)
         }
         Method::DELETE if part == Part::Main => {
-            refuse_dry_run(query)?;
             let options = read_delete_options(request, query).await?;
             respond_deleted(resource, &delete(shared, resource, namespace, name, &options).await?)
         }
@@ -135,6 +131,13 @@ async fn delete(
     if resource == Resource::Pods {
         tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_delete)).await;
     }
+    // Kubernetes' own default for Jobs, from the time before garbage collection.
+    let options = match options.propagation_policy {
+        None if resource == Resource::Jobs && options.orphan_dependents.is_none() => {
+            &DeleteOptions { propagation_policy: Some(Propagation::Orphan), ..options.clone() }
+        }
+        _ => options,
+    };
     shared.registry.delete(resource, namespace, name, options)
 }
 
@@ -171,24 +174,28 @@ async fn scale(
     namespace: &str,
     name: &str,
 ) -> Result<Answer, Status> {
-    let current = shared.registry.get(resource, namespace, name)?;
-    let wanted = match *request.method() {
-        Method::GET => return Ok(respond::json(StatusCode::OK, &scale_of(&current))),
-        Method::PUT => {
-            refuse_dry_run(query)?;
-            read_object(request, resource).await?
-        }
-        Method::PATCH => {
-            refuse_dry_run(query)?;
-            read_patch(request).await?.apply(resource, &scale_of(&current))?
-        }
+    let registry = &shared.registry;
+    let show = |object: &Value| Ok(respond::json(StatusCode::OK, &scale_of(object)));
+    if *request.method() == Method::GET {
+        return show(&*registry.get(resource, namespace, name)?);
+    }
+    let options = write_options(&request, query, "scale")?;
+    let (put, patch) = match *request.method() {
+        Method::PUT => (read_object(request, resource).await?, None),
+        Method::PATCH => (Value::Null, Some(read_patch(request).await?)),
         _ => return Err(Status::method_not_allowed()),
     };
-    let replicas = wanted["spec"]["replicas"].as_i64().unwrap_or(0);
-    let scaled = shared.registry.modify(resource, namespace, name, Part::Main, |object| {
-        object["spec"]["replicas"] = json!(replicas);
+    let scaled = registry.modify_with(resource, namespace, name, Part::Main, &options, |object| {
+        let wanted = match &patch {
+            Some(patch) => patch.apply(resource, &scale_of(object))?,
+            None => put,
+        };
+        // The version that the caller believes in is the object's.
+        object["metadata"]["resourceVersion"] = wanted["metadata"]["resourceVersion"].clone();
+        object["spec"]["replicas"] = json!(wanted["spec"]["replicas"].as_i64().unwrap_or(0));
+        Ok(())
     })?;
-    Ok(respond::json(StatusCode::OK, &scale_of(&scaled)))
+    show(&scaled)
 }
 
 fn scale_of(object: &Value) -> Value {
@@ -214,11 +221,33 @@ fn scale_of(object: &Value) -> Value {
     })
 }
 
-fn refuse_dry_run(query: &Query) -> Result<(), Status> {
-    if query.get("dryRun").is_empty() {
-        Ok(())
-    } else {
-        Err(Status::bad_request("dryRun is not supported by this cluster"))
+/// Who writes, and how. A client that does not name itself goes by its `User-Agent`.
+fn write_options(
+    request: &Request<Incoming>,
+    query: &Query,
+    subresource: &'static str,
+) -> Result<WriteOptions, Status> {
+    let agent = request.headers().get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+    let agent = agent.and_then(|agent| agent.split('/').next()).filter(|name| !name.is_empty());
+    let field_manager = match query.get("fieldManager") {
+        "" => agent.unwrap_or("unknown"),
+        name => name,
+    };
+    Ok(WriteOptions {
+        field_manager: field_manager.chars().take(128).collect(),
+        subresource,
+        dry_run: is_dry_run(query)?,
+        force: query.is_set("force"),
+    })
+}
+
+fn is_dry_run(query: &Query) -> Result<bool, Status> {
+    match query.get("dryRun") {
+        "" => Ok(false),
+        "All" => Ok(true),
+        other => Err(Status::bad_request(format!(
+            "dryRun: Unsupported value: {other:?}: supported values: \"All\""
+        ))),
     }
 }
 
@@ -228,7 +257,7 @@ fn check_fields(query: &Query, resource: Resource, object: &Value) -> Result<Opt
     if validation == "Ignore" {
         return Ok(None);
     }
-    let unknown = unknown_fields(resource, object);
+    let unknown = schema::unknown_fields(resource, object);
     if unknown.is_empty() {
         return Ok(None);
     }

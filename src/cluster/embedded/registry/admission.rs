@@ -3,12 +3,10 @@
 //! The checks are those of Kubernetes (pkg/apis/*/validation) for the fields that this cluster honours. Fields that it does not
 //! honour are kept as they are.
 
-use k8s_openapi::api::{apps, batch, coordination, core, discovery, policy};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{FieldError, Resource, Status, remove};
+use crate::cluster::embedded::schema;
 use crate::cluster::embedded::selector::LabelSelector;
 
 /// Refuses what is not an object of this resource: another kind, or fields of a wrong type.
@@ -24,75 +22,10 @@ pub(super) fn check_shape(resource: Resource, object: &Value) -> Result<(), Stat
             return Err(Status::bad_request(message));
         }
     }
-    round_trip(resource, object).map(|_| ()).map_err(|error| {
+    schema::check(resource, object).map_err(|error| {
         let kind = resource.kind();
         Status::bad_request(format!("{kind} in version \"v1\" cannot be handled as a {kind}: {error}"))
     })
-}
-
-/// The paths of fields that Kubernetes does not know in an object of this resource.
-pub fn unknown_fields(resource: Resource, object: &Value) -> Vec<String> {
-    let mut unknown = Vec::new();
-    if let Ok(known) = round_trip(resource, object) {
-        collect_unknown(object, &known, "", &mut unknown);
-    }
-    unknown
-}
-
-fn collect_unknown(given: &Value, known: &Value, path: &str, unknown: &mut Vec<String>) {
-    match (given, known) {
-        (Value::Object(given), known) => {
-            for (key, value) in given {
-                let here = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-                match known.get(key) {
-                    Some(known) => collect_unknown(value, known, &here, unknown),
-                    // The kind is implied, and what is null or empty may be left out.
-                    None if is_blank(value)
-                        || (path.is_empty() && (key == "kind" || key == "apiVersion")) => {}
-                    None => unknown.push(here),
-                }
-            }
-        }
-        (Value::Array(given), Value::Array(known)) => {
-            for (n, (given, known)) in given.iter().zip(known).enumerate() {
-                collect_unknown(given, known, &format!("{path}[{n}]"), unknown);
-            }
-        }
-        _ => {}
-    }
-}
-
-fn is_blank(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Object(map) => map.is_empty(),
-        Value::Array(list) => list.is_empty(),
-        _ => false,
-    }
-}
-
-/// Reads an object as Kubernetes' own type and writes it again.
-fn round_trip(resource: Resource, object: &Value) -> Result<Value, serde_json::Error> {
-    fn through<T: DeserializeOwned + Serialize>(object: &Value) -> Result<Value, serde_json::Error> {
-        serde_json::to_value(T::deserialize(object)?)
-    }
-    match resource {
-        Resource::Namespaces => through::<core::v1::Namespace>(object),
-        Resource::Nodes => through::<core::v1::Node>(object),
-        Resource::Pods => through::<core::v1::Pod>(object),
-        Resource::Services => through::<core::v1::Service>(object),
-        Resource::Endpoints => through::<core::v1::Endpoints>(object),
-        Resource::Events => through::<core::v1::Event>(object),
-        Resource::ConfigMaps => through::<core::v1::ConfigMap>(object),
-        Resource::Secrets => through::<core::v1::Secret>(object),
-        Resource::ServiceAccounts => through::<core::v1::ServiceAccount>(object),
-        Resource::Deployments => through::<apps::v1::Deployment>(object),
-        Resource::ReplicaSets => through::<apps::v1::ReplicaSet>(object),
-        Resource::EndpointSlices => through::<discovery::v1::EndpointSlice>(object),
-        Resource::PodDisruptionBudgets => through::<policy::v1::PodDisruptionBudget>(object),
-        Resource::Jobs => through::<batch::v1::Job>(object),
-        Resource::Leases => through::<coordination::v1::Lease>(object),
-    }
 }
 
 fn elements<'a>(object: &'a mut Value, list: &str) -> impl Iterator<Item = &'a mut Value> {
@@ -111,12 +44,6 @@ pub(super) fn validate(
         let why = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', \
                    and must start and end with an alphanumeric character";
         errors.push(FieldError::invalid("metadata.name", &json!(name), why));
-    }
-    if object["metadata"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty()) {
-        errors.push(FieldError::forbidden(
-            "metadata.finalizers",
-            "finalizers are not supported by this cluster",
-        ));
     }
     match resource {
         Resource::Pods => match current {

@@ -1,15 +1,16 @@
 //! What is filled in where an object says nothing.
 //!
-//! The values are those of Kubernetes: pkg/apis/*/v1/defaults.go, what the strategies in
-//! pkg/registry set on creation, and for pods the admission plugins that every cluster runs
-//! (DefaultTolerationSeconds, Priority, ServiceAccount's name).
+//! The values are those of Kubernetes. [`fill_defaults`] does what pkg/apis/*/v1/defaults.go do:
+//! these fields belong to whoever writes the object. [`prepare`] does what the strategies in
+//! pkg/registry do, and for pods the admission plugins that every cluster runs
+//! (DefaultTolerationSeconds, Priority, ServiceAccount's name): those fields are nobody's.
 
 use base64::Engine as _;
 use serde_json::{Value, json};
 
 use super::{Resource, remove};
 
-/// Fills in what is left out of an object that is created or updated. Its name and uid are known.
+/// Fills in what every reader of the object fills in.
 pub(super) fn fill_defaults(resource: Resource, object: &mut Value) {
     object["apiVersion"] = json!(resource.api_version());
     object["kind"] = json!(resource.kind());
@@ -18,7 +19,6 @@ pub(super) fn fill_defaults(resource: Resource, object: &mut Value) {
             let name = object["metadata"]["name"].clone();
             object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
             default_to(object, "status", json!({"phase": "Active"}));
-            default_to(object, "spec", json!({"finalizers": ["kubernetes"]}));
         }
         Resource::Nodes => {
             default_to(object, "spec", json!({}));
@@ -28,7 +28,11 @@ pub(super) fn fill_defaults(resource: Resource, object: &mut Value) {
                 default_to(&mut object["status"], "allocatable", capacity);
             }
         }
-        Resource::Pods => default_pod(object),
+        Resource::Pods => {
+            default_pod_spec(&mut object["spec"]);
+            default_to(&mut object["spec"], "enableServiceLinks", true);
+            default_requests(&mut object["spec"]);
+        }
         Resource::Services => default_service(object),
         Resource::Endpoints => {
             for subset in elements(object, "subsets") {
@@ -120,9 +124,6 @@ fn default_job(job: &mut Value) {
     default_to(spec, "manualSelector", false);
     default_pod_spec(&mut spec["template"]["spec"]);
     default_to(job, "status", json!({}));
-    if job["spec"]["manualSelector"] == false {
-        generate_job_selector(job);
-    }
 }
 
 /// Has the Job select its own pods by its uid, and marks its template accordingly.
@@ -136,16 +137,8 @@ fn generate_job_selector(job: &mut Value) {
     default_to(&mut job["spec"]["selector"]["matchLabels"], "batch.kubernetes.io/controller-uid", uid);
 }
 
-fn default_pod(pod: &mut Value) {
-    let spec = &mut pod["spec"];
-    default_pod_spec(spec);
-    default_to(spec, "enableServiceLinks", true);
-    default_to(spec, "priority", 0);
-    default_to(spec, "preemptionPolicy", "PreemptLowerPriority");
-    let account =
-        spec["serviceAccount"].as_str().filter(|name| !name.is_empty()).unwrap_or("default").to_owned();
-    default_to(spec, "serviceAccountName", account);
-    spec["serviceAccount"] = spec["serviceAccountName"].clone();
+/// A container that limits a resource asks for as much of it.
+fn default_requests(spec: &mut Value) {
     for list in ["initContainers", "containers"] {
         for container in elements(spec, list) {
             let limits = container["resources"]["limits"].as_object().cloned().unwrap_or_default();
@@ -154,6 +147,34 @@ fn default_pod(pod: &mut Value) {
             }
         }
     }
+}
+
+/// Sets what the cluster itself decides of an object that is created or updated. Its name and uid
+/// are known.
+pub(super) fn prepare(resource: Resource, object: &mut Value) {
+    match resource {
+        Resource::Namespaces => default_to(object, "spec", json!({"finalizers": ["kubernetes"]})),
+        Resource::Pods => prepare_pod(object),
+        Resource::Services => {
+            let spec = &mut object["spec"];
+            if spec["type"] != "ExternalName" {
+                default_to(spec, "ipFamilies", json!(["IPv4"]));
+                default_to(spec, "ipFamilyPolicy", "SingleStack");
+            }
+        }
+        Resource::Jobs if object["spec"]["manualSelector"] == false => generate_job_selector(object),
+        _ => {}
+    }
+}
+
+fn prepare_pod(pod: &mut Value) {
+    let spec = &mut pod["spec"];
+    default_to(spec, "priority", 0);
+    default_to(spec, "preemptionPolicy", "PreemptLowerPriority");
+    let account =
+        spec["serviceAccount"].as_str().filter(|name| !name.is_empty()).unwrap_or("default").to_owned();
+    default_to(spec, "serviceAccountName", account);
+    spec["serviceAccount"] = spec["serviceAccountName"].clone();
     for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
         default_toleration(spec, key);
     }
@@ -297,8 +318,6 @@ fn default_service(service: &mut Value) {
     let kind = spec["type"].as_str().unwrap_or_default().to_owned();
     if kind != "ExternalName" {
         default_to(spec, "internalTrafficPolicy", "Cluster");
-        default_to(spec, "ipFamilies", json!(["IPv4"]));
-        default_to(spec, "ipFamilyPolicy", "SingleStack");
     }
     if matches!(kind.as_str(), "NodePort" | "LoadBalancer") {
         default_to(spec, "externalTrafficPolicy", "Cluster");

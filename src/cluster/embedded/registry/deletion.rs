@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Registry, Resource, Status, Step, rfc3339};
+use super::{FieldError, Registry, Resource, Status, Step, rfc3339};
 
 /// Namespaces that are always there.
 const IMMORTAL_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
@@ -25,12 +25,20 @@ pub struct DeleteOptions {
     pub preconditions: Option<Preconditions>,
     /// What becomes of dependents; in the background by default.
     pub propagation_policy: Option<Propagation>,
+    /// The older way to say `Orphan` (true) or `Background` (false).
+    pub orphan_dependents: Option<bool>,
+    /// `All`: do everything but delete.
+    pub dry_run: Vec<String>,
 }
 
 impl DeleteOptions {
     /// With this grace period, and only if the object still is the one with this uid.
     pub fn new(grace_period_seconds: i64, uid: &str) -> Self {
         Self { grace_period_seconds: Some(grace_period_seconds), ..Self::of(uid) }
+    }
+
+    fn orphans(&self) -> bool {
+        self.propagation_policy == Some(Propagation::Orphan) || self.orphan_dependents == Some(true)
     }
 
     /// Only if the object still is the one with this uid.
@@ -65,8 +73,10 @@ pub enum Propagation {
 /// What a deletion has led to so far.
 #[derive(Clone, Debug)]
 pub enum Deleted {
-    /// The object is on its way out.
+    /// The object is on its way out: it has a grace period, contents or finalizers.
     Terminating(Arc<Value>),
+    /// The object is marked, and nothing keeps it any more: [`Registry::finish_delete`] is next.
+    Due(Arc<Value>),
     /// The object is gone; this was its last state.
     Removed(Arc<Value>),
 }
@@ -75,13 +85,14 @@ impl Deleted {
     /// The object's newest state.
     pub fn object(&self) -> &Arc<Value> {
         match self {
-            Self::Terminating(object) | Self::Removed(object) => object,
+            Self::Terminating(object) | Self::Due(object) | Self::Removed(object) => object,
         }
     }
 }
 
 impl Registry {
-    /// Deletes an object: at once, or for a pod and a namespace by marking it as terminating.
+    /// Deletes an object: at once, or by marking it as terminating where it has a grace period,
+    /// contents or finalizers.
     ///
     /// # Errors
     ///
@@ -94,29 +105,101 @@ impl Registry {
         name: &str,
         options: &DeleteOptions,
     ) -> Result<Deleted, Status> {
+        match self.begin_delete(resource, namespace, name, options)? {
+            Deleted::Due(object) => {
+                let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
+                self.finish_delete(resource, namespace, name, uid).map(Deleted::Removed)
+            }
+            deleted => Ok(deleted),
+        }
+    }
+
+    /// The first half of [`Registry::delete`], for those who let time pass before the second as
+    /// a real API server does: a pod whose grace period is over is marked, and still there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::delete`].
+    pub fn begin_delete(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<Deleted, Status> {
         if resource == Resource::Namespaces && IMMORTAL_NAMESPACES.contains(&name) {
             return Err(Status::forbidden(resource, name, "this namespace may not be deleted"));
         }
+        let is_dry_run = match &options.dry_run[..] {
+            [] => false,
+            [all] if all == "All" => true,
+            other => {
+                let why = "supported values: \"All\"";
+                return Err(Status::invalid_options(
+                    "DeleteOptions",
+                    &[FieldError::unsupported("dryRun", &json!(other), why)],
+                ));
+            }
+        };
         let now = self.now_seconds();
-        let mut removed = true;
+        let mut outcome = Outcome::Removed;
+        let mut would_be = None;
         let deleted = self.inner.store.modify(resource, namespace, name, |current| {
             check_preconditions(resource, name, current, options)?;
-            let step = match resource {
-                Resource::Pods => delete_pod(current, options.grace_period_seconds, now),
-                Resource::Namespaces => delete_namespace(current, now),
-                _ => Step::Remove,
+            let step = delete_step(resource, current, options.grace_period_seconds, now);
+            outcome = match &step {
+                Step::Remove => Outcome::Removed,
+                Step::Replace(object) if is_due(resource, object) => Outcome::Due,
+                Step::Keep if is_due(resource, current) => Outcome::Due,
+                _ => Outcome::Terminating,
             };
-            removed = matches!(step, Step::Remove | Step::ReplaceThenRemove(_));
+            if is_dry_run {
+                would_be = match step {
+                    Step::Replace(object) => Some(Arc::new(object)),
+                    _ => Some(Arc::new(current.clone())),
+                };
+                return Ok(Step::Keep);
+            }
             Ok(step)
         })?;
         let object = deleted.ok_or_else(|| Status::not_found(resource, name))?;
-        if !removed {
-            return Ok(Deleted::Terminating(object));
+        if let Some(object) = would_be {
+            return Ok(match outcome {
+                Outcome::Terminating => Deleted::Terminating(object),
+                Outcome::Due | Outcome::Removed => Deleted::Removed(object),
+            });
         }
-        if options.propagation_policy == Some(Propagation::Orphan) {
+        if options.orphans() {
             self.orphan_dependents(&object["metadata"]["uid"]);
         }
-        Ok(Deleted::Removed(object))
+        Ok(match outcome {
+            Outcome::Terminating => Deleted::Terminating(object),
+            Outcome::Due => Deleted::Due(object),
+            Outcome::Removed => Deleted::Removed(object),
+        })
+    }
+
+    /// The second half of [`Registry::delete`]: removes an object that is marked and due.
+    ///
+    /// # Errors
+    ///
+    /// 404 when it is gone, 409 when another has its name, or when something keeps it.
+    pub fn finish_delete(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+    ) -> Result<Arc<Value>, Status> {
+        let removed = self.inner.store.modify(resource, namespace, name, |current| {
+            check_preconditions(resource, name, current, &DeleteOptions::of(uid))?;
+            if is_due(resource, current) {
+                Ok(Step::Remove)
+            } else {
+                Err(Status::conflict(resource, name, "it is not due for removal"))
+            }
+        })?;
+        removed.ok_or_else(|| Status::not_found(resource, name))
     }
 
     /// Removes a terminating namespace, once it is empty.
@@ -126,11 +209,10 @@ impl Registry {
     /// 404 when it is gone, 409 when it is not being deleted.
     pub fn remove_namespace(&self, name: &str) -> Result<(), Status> {
         let removed = self.inner.store.modify(Resource::Namespaces, "", name, |current| {
-            if current["metadata"]["deletionTimestamp"].is_string() {
-                Ok(Step::Remove)
-            } else {
-                Err(Status::conflict(Resource::Namespaces, name, "it is not being deleted"))
+            if !current["metadata"]["deletionTimestamp"].is_string() {
+                return Err(Status::conflict(Resource::Namespaces, name, "it is not being deleted"));
             }
+            Ok(if has_finalizers(current) { Step::Keep } else { Step::Remove })
         })?;
         removed.map(|_| ()).ok_or_else(|| Status::not_found(Resource::Namespaces, name))
     }
@@ -152,6 +234,47 @@ impl Registry {
                 });
                 let Ok(_) = orphaned;
             }
+        }
+    }
+}
+
+/// What a deletion comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Terminating,
+    Due,
+    Removed,
+}
+
+/// Whether an object is kept until somebody has taken his mark off it.
+pub(super) fn has_finalizers(object: &Value) -> bool {
+    object["metadata"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty())
+}
+
+/// Whether an object is marked and nothing keeps it. Namespaces wait for their contents.
+pub(super) fn is_due(resource: Resource, object: &Value) -> bool {
+    let metadata = &object["metadata"];
+    resource != Resource::Namespaces
+        && metadata["deletionTimestamp"].is_string()
+        && metadata["deletionGracePeriodSeconds"] == 0
+        && !has_finalizers(object)
+}
+
+/// What a DELETE makes of an object at `now` (Unix seconds).
+fn delete_step(resource: Resource, current: &Value, requested_grace: Option<i64>, now: i64) -> Step {
+    match resource {
+        Resource::Pods => delete_pod(current, requested_grace, now),
+        Resource::Namespaces => delete_namespace(current, now),
+        _ if !has_finalizers(current) => Step::Remove,
+        _ if current["metadata"]["deletionTimestamp"].is_string() => Step::Keep,
+        _ => {
+            let mut object = current.clone();
+            object["metadata"]["deletionTimestamp"] = json!(rfc3339(now));
+            object["metadata"]["deletionGracePeriodSeconds"] = json!(0);
+            if let Some(generation) = current["metadata"]["generation"].as_i64() {
+                object["metadata"]["generation"] = json!(generation + 1);
+            }
+            Step::Replace(object)
         }
     }
 }
@@ -211,7 +334,7 @@ fn delete_pod(pod: &Value, requested_grace: Option<i64>, now: i64) -> Step {
         let generation = metadata["generation"].as_i64().unwrap_or(0);
         metadata["generation"] = json!(generation + 1);
     }
-    if grace == 0 { Step::ReplaceThenRemove(pod) } else { Step::Replace(pod) }
+    Step::Replace(pod)
 }
 
 /// What a DELETE makes of a namespace: its contents go first.
@@ -253,10 +376,9 @@ mod tests {
         assert_eq!(marks(&in_time), (10, 1_010));
         let Step::Replace(too_late) = delete_pod(&pod, Some(10), 1_020) else { panic!("not shortened") };
         assert_eq!(marks(&too_late), (10, 1_020));
-        let Step::ReplaceThenRemove(at_once) = delete_pod(&pod, Some(0), 1_005) else {
-            panic!("not removed")
-        };
+        let Step::Replace(at_once) = delete_pod(&pod, Some(0), 1_005) else { panic!("not marked") };
         assert_eq!(marks(&at_once), (0, 1_005));
+        assert!(is_due(Resource::Pods, &at_once) && !is_due(Resource::Pods, &pod));
     }
 
     proptest! {
@@ -273,7 +395,7 @@ mod tests {
                 now += pause;
                 match delete_pod(&pod, requested, now) {
                     Step::Keep => prop_assert!(requested.is_none_or(|requested| requested.abs() >= grace || requested < 0)),
-                    Step::Replace(shorter) | Step::ReplaceThenRemove(shorter) => {
+                    Step::Replace(shorter) => {
                         let (new_grace, new_end) = marks(&shorter);
                         prop_assert!(new_grace < grace);
                         prop_assert!(new_end <= end.max(now) && new_end >= now.min(1_000 + new_grace));
@@ -283,7 +405,9 @@ mod tests {
                             break;
                         }
                     }
-                    Step::Remove => prop_assert!(false, "a pod is marked before it goes"),
+                    Step::Remove | Step::ReplaceThenRemove(_) => {
+                        prop_assert!(false, "a pod is marked before it goes");
+                    }
                 }
             }
         }

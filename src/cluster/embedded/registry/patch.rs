@@ -1,8 +1,18 @@
 //! The patches of the Kubernetes API.
+//!
+//! What a server-side apply makes of an object depends on who owns which field:
+//! [`super::managed`] does that. The others are here.
 
 use serde_json::{Map, Value};
 
-use super::{Resource, Status};
+use super::{Resource, Status, remove};
+use crate::cluster::embedded::schema::{self, Field, Kind, Structure};
+use crate::cluster::embedded::store::weight;
+
+/// The most operations of one JSON patch, as in Kubernetes.
+const MAX_OPERATIONS: usize = 10_000;
+/// How much the `copy` operations of one JSON patch may copy in all.
+const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
 
 /// The kinds of patch, by their content type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,8 +23,7 @@ pub enum PatchKind {
     Merge,
     /// Kubernetes' own: lists of named things merge by key.
     Strategic,
-    /// Server-side apply, without the bookkeeping of who owns which field: what is applied is
-    /// merged like a strategic patch, and creates what does not exist.
+    /// Server-side apply.
     Apply,
 }
 
@@ -41,7 +50,8 @@ pub struct Patch {
 }
 
 impl Patch {
-    /// The object that this patch makes of `current`.
+    /// The object that this patch makes of `current`. A server-side apply is merged like a
+    /// strategic patch here: for objects that nobody's fields are tracked of, such as a `Scale`.
     ///
     /// # Errors
     ///
@@ -49,55 +59,60 @@ impl Patch {
     pub fn apply(&self, resource: Resource, current: &Value) -> Result<Value, Status> {
         let mut object = current.clone();
         match self.kind {
-            PatchKind::Json => {
-                let patch: json_patch::Patch = serde_json::from_value(self.body.clone())
-                    .map_err(|error| Status::bad_request(format!("invalid JSON patch: {error}")))?;
-                json_patch::patch(&mut object, &patch).map_err(|error| {
-                    Status::unprocessable(resource, format!("the patch does not apply: {error}"))
-                })?;
-            }
+            PatchKind::Json => apply_operations(&self.body, &mut object)?,
             PatchKind::Merge => json_patch::merge(&mut object, &self.body),
-            PatchKind::Strategic | PatchKind::Apply => merge_map(&mut object, &self.body, "")?,
+            PatchKind::Strategic | PatchKind::Apply => {
+                merge_map(Some(schema::of(resource)), &mut object, &self.body, "")?;
+            }
         }
         Ok(object)
     }
+}
 
-    /// What the patch creates where there is nothing: a server-side apply alone does.
-    pub(super) fn as_new_object(&self, name: &str) -> Option<Value> {
-        if self.kind != PatchKind::Apply || !self.body.is_object() {
-            return None;
+fn apply_operations(body: &Value, object: &mut Value) -> Result<(), Status> {
+    let patch: json_patch::Patch = serde_json::from_value(body.clone())
+        .map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
+    if patch.len() > MAX_OPERATIONS {
+        let found = patch.len();
+        let message =
+            format!("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {found}");
+        return Err(Status::too_large_because(message));
+    }
+    let mut copied = 0;
+    for operation in patch.0 {
+        if let json_patch::PatchOperation::Copy(copy) = &operation {
+            copied += object.pointer(copy.from.as_str()).map_or(0, weight);
+            if copied > MAX_COPIED_BYTES {
+                let message =
+                    format!("the copy operations of a JSON patch may copy {MAX_COPIED_BYTES} bytes at most");
+                return Err(Status::too_large_because(message));
+            }
         }
-        let mut object = self.body.clone();
-        object["metadata"]["name"] = Value::from(name);
-        Some(object)
+        json_patch::patch(object, std::slice::from_ref(&operation))
+            .map_err(|error| Status::unprocessable(error.to_string()))?;
+    }
+    Ok(())
+}
+
+/// The kind of what `key` holds in a value of `structure`, which is `None` for maps and for what
+/// the schema does not know.
+fn field_of<'a>(structure: Option<&'a Structure>, key: &str) -> Option<&'a Field> {
+    structure?.fields.get(key)
+}
+
+fn structure_of(kind: &Kind) -> Option<&'static Structure> {
+    match kind {
+        Kind::Structure(index) => Some(schema::structure(*index)),
+        _ => None,
     }
 }
 
-/// By which keys the elements of a list are matched, for the lists that merge: `patchMergeKey`
-/// in Kubernetes' types. All other lists are replaced.
-fn merge_keys(list: &str) -> &'static [&'static str] {
-    match list {
-        "containers" | "initContainers" | "ephemeralContainers" | "volumes" | "env" | "imagePullSecrets" => {
-            &["name"]
-        }
-        // A container's ports have a containerPort, a Service's a port.
-        "ports" => &["containerPort", "port"],
-        "volumeMounts" => &["mountPath"],
-        "conditions" => &["type"],
-        "ownerReferences" => &["uid"],
-        "podIPs" | "hostIPs" => &["ip"],
-        "hostAliases" => &["ip"],
-        "topologySpreadConstraints" => &["topologyKey"],
-        _ => &[],
-    }
-}
-
-/// Lists of plain values that are united rather than replaced.
-fn is_set(list: &str) -> bool {
-    list == "finalizers"
-}
-
-fn merge_map(current: &mut Value, patch: &Value, path: &str) -> Result<(), Status> {
+fn merge_map(
+    structure: Option<&Structure>,
+    current: &mut Value,
+    patch: &Value,
+    path: &str,
+) -> Result<(), Status> {
     let Value::Object(patch) = patch else {
         return Err(Status::bad_request(format!("the patch must be an object at {path:?}")));
     };
@@ -115,64 +130,84 @@ fn merge_map(current: &mut Value, patch: &Value, path: &str) -> Result<(), Statu
     if !current.is_object() {
         *current = Value::Object(Map::new());
     }
-    for (key, value) in patch {
-        if let Some(list) = key.strip_prefix("$deleteFromPrimitiveList/") {
-            delete_from_list(&mut current[list], value);
-            continue;
+    if let Some(kept) = patch.get("$retainKeys") {
+        retain_keys(current, kept);
+    }
+    for (key, gone) in patch {
+        if let Some(list) = key.strip_prefix("$deleteFromPrimitiveList/")
+            && let (Some(list), Some(gone)) =
+                (current.get_mut(list).and_then(Value::as_array_mut), gone.as_array())
+        {
+            list.retain(|element| !gone.contains(element));
         }
-        // $setElementOrder and $retainKeys say how to arrange what the patch holds; the merge
-        // keeps the present order, and for maps with retained keys removes the others.
-        if key == "$retainKeys" {
-            retain_keys(current, value);
-            continue;
-        }
-        if key.starts_with('$') {
-            continue;
-        }
+    }
+    for (key, value) in patch.iter().filter(|(key, _)| !key.starts_with('$')) {
         let here = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        let field = field_of(structure, key);
         match value {
-            Value::Null => super::remove(current, key),
-            Value::Object(_) => merge_map(&mut current[key], value, &here)?,
-            Value::Array(elements) => merge_list(&mut current[key], key, elements, &here)?,
+            Value::Null => remove(current, key),
+            Value::Object(_) => {
+                merge_map(
+                    field.and_then(|field| structure_of(&field.kind)),
+                    &mut current[key],
+                    value,
+                    &here,
+                )?;
+            }
+            Value::Array(elements) => merge_list(field, &mut current[key], elements, &here)?,
             _ => current[key] = value.clone(),
+        }
+    }
+    for (key, order) in patch {
+        if let Some(list) = key.strip_prefix("$setElementOrder/")
+            && let (Some(elements), Some(order)) = (current.get_mut(list), order.as_array())
+        {
+            let merge_key = field_of(structure, list).and_then(|field| field.merge_key).unwrap_or_default();
+            set_order(elements, order, merge_key);
         }
     }
     Ok(())
 }
 
-fn merge_list(current: &mut Value, name: &str, patch: &[Value], path: &str) -> Result<(), Status> {
-    let replaces = patch.iter().any(|element| {
+fn merge_list(field: Option<&Field>, current: &mut Value, patch: &[Value], path: &str) -> Result<(), Status> {
+    let is_replacement = |element: &Value| {
         element["$patch"] == "replace" && element.as_object().is_some_and(|map| map.len() == 1)
-    });
-    let keys = merge_keys(name);
-    let key = keys.iter().find(|key| patch.iter().all(|element| replaces || element.get(**key).is_some()));
-    let plain = patch.iter().filter(|element| element.get("$patch").is_none()).cloned();
-    if is_set(name) && !replaces {
-        let mut all = current.as_array().cloned().unwrap_or_default();
-        all.extend(patch.iter().filter(|element| !all.contains(element)).cloned().collect::<Vec<_>>());
-        *current = Value::Array(all);
-        return Ok(());
-    }
-    let (Some(key), false) = (key, replaces) else {
-        if !keys.is_empty() && !replaces {
-            let message = format!("{path}: every element needs its merge key {:?}", keys[0]);
-            return Err(Status::bad_request(message));
-        }
-        *current = Value::Array(plain.collect());
+    };
+    let replaces = patch.iter().any(is_replacement);
+    let united = field.filter(|_| !replaces).and_then(|field| Some((field, field.merge_key?)));
+    let Some((field, key)) = united else {
+        *current = patch.iter().filter(|element| !is_replacement(element)).cloned().collect();
         return Ok(());
     };
     let mut elements = current.as_array().cloned().unwrap_or_default();
+    if key.is_empty() {
+        for element in patch {
+            if !elements.contains(element) {
+                elements.push(element.clone());
+            }
+        }
+        *current = Value::Array(elements);
+        return Ok(());
+    }
+    let structure = match &field.kind {
+        Kind::List(element) => structure_of(element),
+        _ => None,
+    };
     for change in patch {
-        let position = elements.iter().position(|element| element.get(*key) == change.get(*key));
+        let Some(wanted) = change.get(key) else {
+            let message = format!("map: {change} does not contain declared merge key: {key}");
+            return Err(Status::bad_request(message));
+        };
+        let position = elements.iter().position(|element| element.get(key) == Some(wanted));
         match (position, change["$patch"] == "delete") {
             (Some(at), true) => {
                 elements.remove(at);
             }
             (None, true) => {}
-            (Some(at), false) => merge_map(&mut elements[at], change, path)?,
+            (Some(at), false) => merge_map(structure, &mut elements[at], change, path)?,
             (None, false) => {
                 let mut new = Value::Object(Map::new());
-                merge_map(&mut new, change, path)?;
+                merge_map(structure, &mut new, change, path)?;
                 elements.push(new);
             }
         }
@@ -181,18 +216,53 @@ fn merge_list(current: &mut Value, name: &str, patch: &[Value], path: &str) -> R
     Ok(())
 }
 
+/// Brings the elements that `order` names into that order; the others stay before the ones that
+/// they are before.
+fn set_order(elements: &mut Value, order: &[Value], merge_key: &str) {
+    let Some(list) = elements.as_array_mut() else { return };
+    let key =
+        |element: &Value| if merge_key.is_empty() { element.clone() } else { element[merge_key].clone() };
+    let present: Vec<_> = list.iter().map(key).collect();
+    let wanted: Vec<_> = order.iter().map(key).filter(|key| present.contains(key)).collect();
+    let mut left: Vec<_> = list.drain(..).map(Some).collect();
+    for place in interleave(&present, &wanted) {
+        let at = (0..left.len()).find(|at| left[*at].is_some() && present[*at] == place);
+        if let Some(element) = at.and_then(|at| left[at].take()) {
+            list.push(element);
+        }
+    }
+    list.extend(left.into_iter().flatten());
+}
+
+/// The elements of both lists, each once: those of `wanted` in their order, and those that are in
+/// `present` alone before whatever they were before.
+pub(super) fn interleave<T: PartialEq + Clone>(present: &[T], wanted: &[T]) -> Vec<T> {
+    let mut all: Vec<T> = Vec::with_capacity(present.len() + wanted.len());
+    let mut rest = present.iter().peekable();
+    for next in wanted {
+        while let Some(own) = rest.next_if(|own| !wanted.contains(own) || all.contains(own)) {
+            if !all.contains(own) {
+                all.push(own.clone());
+            }
+        }
+        if !all.contains(next) {
+            all.push(next.clone());
+        }
+    }
+    for own in rest {
+        if !all.contains(own) {
+            all.push(own.clone());
+        }
+    }
+    all
+}
+
 fn without_directives(patch: &Map<String, Value>) -> Map<String, Value> {
     patch
         .iter()
         .filter(|(key, _)| !key.starts_with('$'))
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect()
-}
-
-fn delete_from_list(list: &mut Value, gone: &Value) {
-    if let (Some(list), Some(gone)) = (list.as_array_mut(), gone.as_array()) {
-        list.retain(|element| !gone.contains(element));
-    }
 }
 
 fn retain_keys(object: &mut Value, keys: &Value) {
@@ -214,24 +284,40 @@ mod tests {
 
     #[test]
     fn strategic_patches_merge_lists_by_key() {
-        let current = json!({"spec": {"containers": [
+        let template =
+            |containers: Value| json!({"spec": {"template": {"spec": {"containers": containers}}}});
+        let current = template(json!([
             {"name": "app", "image": "a:1", "env": [{"name": "A", "value": "1"}], "args": ["x", "y"]},
             {"name": "side", "image": "s:1"},
-        ]}});
-        let body = json!({"spec": {"containers": [
+        ]));
+        let body = template(json!([
             {"name": "app", "image": "a:2", "env": [{"name": "B", "value": "2"}], "args": ["z"]},
             {"name": "side", "$patch": "delete"},
             {"name": "new", "image": "n:1"},
-        ]}});
-        let expected = json!({"spec": {"containers": [
+        ]));
+        let expected = template(json!([
             {
                 "name": "app", "image": "a:2",
                 "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}],
                 "args": ["z"],
             },
             {"name": "new", "image": "n:1"},
-        ]}});
+        ]));
         assert_eq!(patched(PatchKind::Strategic, current, body), expected);
+    }
+
+    #[test]
+    fn strategic_patches_bring_lists_into_order() {
+        let metadata = |finalizers: Value| json!({"metadata": {"finalizers": finalizers}});
+        let body = json!({"metadata": {
+            "finalizers": ["d"],
+            "$deleteFromPrimitiveList/finalizers": ["a"],
+            "$setElementOrder/finalizers": ["d", "c"],
+        }});
+        let patched_list = patched(PatchKind::Strategic, metadata(json!(["a", "b", "c"])), body);
+        assert_eq!(patched_list, metadata(json!(["b", "d", "c"])));
+        assert_eq!(interleave(&["a", "x", "b"], &["b", "a"]), ["b", "a", "x"]);
+        assert_eq!(interleave(&["x", "a", "y", "b", "z"], &["a", "n", "b"]), ["x", "a", "y", "n", "b", "z"]);
     }
 
     #[test]
@@ -244,7 +330,8 @@ mod tests {
 
     #[test]
     fn a_list_element_without_its_key_is_refused() {
-        let patch = Patch { kind: PatchKind::Strategic, body: json!({"containers": [{"image": "x"}]}) };
+        let patch =
+            Patch { kind: PatchKind::Strategic, body: json!({"spec": {"containers": [{"image": "x"}]}}) };
         assert_eq!(patch.apply(Resource::Pods, &json!({})).unwrap_err().code(), 400);
     }
 
@@ -255,6 +342,19 @@ mod tests {
         assert_eq!(patched(PatchKind::Json, json!({"a": 1}), body.clone()), json!({"a": 2}));
         let patch = Patch { kind: PatchKind::Json, body };
         assert_eq!(patch.apply(Resource::Pods, &json!({"a": 5})).unwrap_err().code(), 422);
+    }
+
+    #[test]
+    fn a_json_patch_cannot_grow_without_end() {
+        let mut operations = vec![json!({"op": "add", "path": "/a", "value": {"b": "x".repeat(1000)}})];
+        for n in 0..40 {
+            operations.push(json!({"op": "copy", "from": "/a", "path": format!("/a/{n}")}));
+        }
+        let patch = Patch { kind: PatchKind::Json, body: json!(operations) };
+        assert_eq!(patch.apply(Resource::Pods, &json!({})).map_err(|status| status.code()).err(), Some(413));
+        let many = vec![json!({"op": "add", "path": "/a", "value": 1}); MAX_OPERATIONS + 1];
+        let patch = Patch { kind: PatchKind::Json, body: json!(many) };
+        assert_eq!(patch.apply(Resource::Pods, &json!({})).map_err(|status| status.code()).err(), Some(413));
     }
 
     fn json_value() -> impl Strategy<Value = Value> {

@@ -1,6 +1,6 @@
 use super::*;
 
-fn registry() -> Registry {
+pub(super) fn registry() -> Registry {
     let registry = Registry::new(Clock::start(), AddressBlock::claim(rand::random_range(0..128)).unwrap());
     registry.create(Resource::Namespaces, "", json!({"metadata": {"name": "default"}})).unwrap();
     registry
@@ -233,13 +233,16 @@ fn a_running_pod_keeps_its_specification() {
 fn apply_creates_and_then_merges() {
     let registry = registry();
     let patch = Patch { kind: PatchKind::Apply, body: deployment() };
-    let apply = || registry.patch(Resource::Deployments, "default", "web", Part::Main, &patch).unwrap();
+    let options = WriteOptions::of("test");
+    let apply =
+        || registry.patch(Resource::Deployments, "default", "web", Part::Main, &patch, &options).unwrap();
     let created = apply();
     assert_eq!(created["metadata"]["generation"], 1);
     assert_eq!(apply(), created);
     let merge = Patch { kind: PatchKind::Merge, body: json!({"spec": {"replicas": 3}}) };
-    assert!(registry.patch(Resource::Deployments, "default", "api", Part::Main, &merge).is_err());
-    let patched = registry.patch(Resource::Deployments, "default", "web", Part::Main, &merge).unwrap();
+    assert!(registry.patch(Resource::Deployments, "default", "api", Part::Main, &merge, &options).is_err());
+    let patched =
+        registry.patch(Resource::Deployments, "default", "web", Part::Main, &merge, &options).unwrap();
     assert_eq!(patched["metadata"]["generation"], 2);
 }
 
@@ -291,19 +294,6 @@ async fn a_watch_translates_changes_into_its_selection() {
 }
 
 #[test]
-fn unknown_fields_are_found_at_any_depth() {
-    let mut object = deployment();
-    object["spec"]["replicaz"] = json!(1);
-    object["spec"]["template"]["spec"]["containers"][0]["imago"] = json!("x");
-    object["spec"]["paused"] = Value::Null;
-    assert_eq!(
-        unknown_fields(Resource::Deployments, &object),
-        ["spec.replicaz", "spec.template.spec.containers[0].imago"]
-    );
-    assert_eq!(unknown_fields(Resource::Deployments, &deployment()), Vec::<String>::new());
-}
-
-#[test]
 fn a_repeated_event_is_counted() {
     let registry = registry_with_pod();
     let pod = registry.get(Resource::Pods, "default", "a").unwrap();
@@ -317,3 +307,6 @@ fn a_repeated_event_is_counted() {
 }
 
 mod defaults;
+mod writes;
+
+pub(super) use defaults::recorded;

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A recorded answer of a real API server.
-pub(super) fn recorded(file: &str) -> Value {
+pub(in crate::cluster::embedded::registry) fn recorded(file: &str) -> Value {
     let path = format!("{}/tests/reference/api/{file}.json", env!("CARGO_MANIFEST_DIR"));
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }

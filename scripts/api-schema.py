@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+"""Writes src/cluster/embedded/schema.txt: the fields of the objects that the embedded cluster serves.
+
+    scripts/api-schema.py KUBERNETES_CHECKOUT > src/cluster/embedded/schema.txt
+
+Reads the Go types of a Kubernetes source tree, with the markers beside them that say how lists and
+maps are merged. The format is explained in src/cluster/embedded/schema.rs.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+PACKAGES = {
+    "metav1": "apimachinery/pkg/apis/meta/v1",
+    "v1": "api/core/v1",
+    "apps": "api/apps/v1",
+    "batch": "api/batch/v1",
+    "coordination": "api/coordination/v1",
+    "discovery": "api/discovery/v1",
+    "policy": "api/policy/v1",
+}
+ROOTS = [
+    ("v1", ["Namespace", "Node", "Pod", "Service", "Endpoints", "Event", "ConfigMap", "Secret", "ServiceAccount"]),
+    ("apps", ["Deployment", "ReplicaSet"]),
+    ("discovery", ["EndpointSlice"]),
+    ("policy", ["PodDisruptionBudget"]),
+    ("batch", ["Job"]),
+    ("coordination", ["Lease"]),
+]
+SCALARS = {
+    "string": "string",
+    "bool": "bool",
+    "int": "int32",
+    "int32": "int32",
+    "int64": "int64",
+    "uint32": "int64",
+    "metav1.Time": "time",
+    "metav1.MicroTime": "microTime",
+    "resource.Quantity": "quantity",
+    "intstr.IntOrString": "intOrString",
+    "runtime.RawExtension": "any",
+    "metav1.FieldsV1": "any",
+    "types.UID": "string",
+    "types.NodeName": "string",
+}
+
+
+class Package:
+    def __init__(self, name, text):
+        self.structs, self.aliases = {}, {}
+        comment = []
+        lines = iter(text.splitlines())
+        for line in lines:
+            if line.startswith("//"):
+                comment.append(line)
+            elif found := re.match(r"type (\w+) struct \{", line):
+                body = []
+                if not line.rstrip().endswith("}"):
+                    for line in lines:
+                        if line == "}":
+                            break
+                        body.append(line)
+                self.structs[found[1]] = (comment, body)
+                comment = []
+            elif found := re.match(r"type (\w+) (.+)", line):
+                self.aliases[found[1]] = found[2].split("//")[0].strip()
+                comment = []
+            elif line.strip():
+                comment = []
+        self.name = name
+
+
+def field_lines(body):
+    """(markers above the field, the field's line) of each field of a struct."""
+    markers = []
+    for line in body:
+        text = line.strip()
+        if text.startswith("//"):
+            markers.append(text.lstrip("/ "))
+        elif text:
+            yield markers, text
+            markers = []
+
+
+def main(checkout):
+    staging = Path(checkout) / "staging/src/k8s.io"
+    packages = {name: Package(name, (staging / path / "types.go").read_text()) for name, path in PACKAGES.items()}
+    written, order, queue = {}, [], [(package, name) for package, names in ROOTS for name in names]
+
+    def qualify(package, go_type):
+        """(package, name) of a Go type as seen from `package`."""
+        prefix, _, name = go_type.rpartition(".")
+        return ({"corev1": "v1"}.get(prefix, prefix) or package, name)
+
+    def name_of(package, name):
+        clash = sum(name in other.structs for other in packages.values()) > 1
+        return f"{package}.{name}" if clash and package != "v1" else name
+
+    def type_of(package, go_type):
+        go_type = go_type.lstrip("*")
+        if go_type == "[]byte":
+            return "bytes"
+        if go_type.startswith("[]"):
+            return f"[{type_of(package, go_type[2:])}]"
+        if found := re.match(r"map\[[\w.]+\](.+)", go_type):
+            return f"{{{type_of(package, found[1])}}}"
+        home, name = qualify(package, go_type)
+        scalar = SCALARS.get(go_type) or SCALARS.get(f"{home}.{name}")
+        if scalar:
+            return scalar
+        if home in packages and name in packages[home].aliases:
+            return type_of(home, packages[home].aliases[name])
+        if (home, name) not in written and (home, name) not in queue:
+            queue.append((home, name))
+        return name_of(home, name)
+
+    def number_of(tag):
+        """The number of a field in protobuf, which api/protobuf.rs reads by; none for the type's own."""
+        found = re.search(r'protobuf:"\w+,(\d+)', tag)
+        return found[1] if found else ""
+
+    def fields_of(package, name, holder=""):
+        """The lines of a structure; `holder` is the number of the message that an inlined one is in."""
+        comment, body = packages[package].structs[name]
+        for markers, line in field_lines(body):
+            found = re.match(r"(?:(\w+)\s+)?(\*?[\[\]\w.*]+)\s+`([^`]*)`", line)
+            if not found:
+                continue
+            go_type, tag = found[2], found[3]
+            json_name, *options = re.search(r'json:"([^"]*)"', tag)[1].split(",")
+            if not json_name and (not found[1] or "inline" in options):
+                number = number_of(tag)
+                yield from fields_of(*qualify(package, go_type.lstrip("*")), f"{holder}{number}." if number else holder)
+                continue
+            kind = type_of(package, go_type)
+            number = number_of(tag)
+            flags = [f"#{holder}{number}"] if number else []
+            is_value = not go_type.startswith("*")
+            home, own = qualify(package, go_type)
+            is_struct = is_value and home in packages and own in packages[home].structs
+            if is_struct:
+                flags.append("value")
+            if kind in ("time", "microTime") and is_value and "omitzero" not in options:
+                flags.append("null")
+            elif "omitempty" in options and is_value and not is_struct:
+                flags.append("?")
+            keys = [marker.split("=", 1)[1] for marker in markers if marker.startswith("+listMapKey=")]
+            if keys:
+                flags.append("keys=" + ",".join(keys))
+            if "+listType=set" in markers:
+                flags.append("set")
+            if "+mapType=atomic" in markers or "+structType=atomic" in markers:
+                flags.append("atomic")
+            strategy = re.search(r'patchStrategy:"([^"]*)"', tag)
+            strategies = strategy[1].split(",") if strategy else []
+            if "merge" in strategies:
+                key = re.search(r'patchMergeKey:"([^"]*)"', tag)
+                flags.append("merge=" + (key[1] if key else ""))
+            if "retainKeys" in strategies:
+                flags.append("retainKeys")
+            yield " ".join([f" {json_name}", kind, *flags])
+
+    while queue:
+        package, name = queue.pop(0)
+        if (package, name) in written:
+            continue
+        written[package, name] = True
+        comment, _ = packages[package].structs[name]
+        atomic = any("+structType=atomic" in line for line in comment)
+        fields = sorted(fields_of(package, name))
+        order.append("\n".join([name_of(package, name) + (" atomic" if atomic else ""), *fields]))
+    print("\n".join(order))
+
+
+main(sys.argv[1])

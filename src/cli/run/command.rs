@@ -1,0 +1,136 @@
+//! COMMAND of `rolldrop run -- COMMAND...`: what the user has pods ended by.
+//!
+//! It runs where the user is, in a process group of its own. Its output goes to stderr, as
+//! stdout carries the result.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::process::Child;
+
+use crate::cli::signals::Interrupts;
+
+/// How long an interrupted command may take to end before it is killed.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A command that is there to be run.
+#[derive(Debug)]
+pub(super) struct UserCommand {
+    program: PathBuf,
+    words: Vec<OsString>,
+}
+
+impl UserCommand {
+    /// Finds the program; `None` where there are no words.
+    pub(super) fn find(words: Vec<OsString>) -> anyhow::Result<Option<Self>> {
+        let Some(name) = words.first() else { return Ok(None) };
+        let program = find_program(name)
+            .with_context(|| format!("failed to find the command {}", name.to_string_lossy()))?;
+        Ok(Some(Self { program, words }))
+    }
+
+    /// Its words, for people.
+    pub(super) fn words(&self) -> Vec<String> {
+        self.words.iter().map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+
+    /// Runs it to its end. Interruptions are passed on: SIGINT first, and SIGKILL if it does not
+    /// end by that or a second one comes.
+    pub(super) async fn run(
+        &self,
+        kubeconfig: Option<&Path>,
+        interrupts: &Interrupts,
+    ) -> io::Result<ExitStatus> {
+        let mut command = tokio::process::Command::new(&self.program);
+        command.args(&self.words[1..]).stdout(io::stderr()).kill_on_drop(true);
+        // It is not in the terminal's foreground, where alone it could read from there.
+        command.stdin(if io::stdin().is_terminal() { Stdio::null() } else { Stdio::inherit() });
+        #[cfg(unix)]
+        command.process_group(0);
+        if let Some(kubeconfig) = kubeconfig {
+            command.env("KUBECONFIG", std::path::absolute(kubeconfig)?);
+        }
+        let mut child = command.spawn()?;
+        tokio::select! {
+            status = child.wait() => return status,
+            () = interrupts.stop.cancelled() => signal(&child, Signal::Interrupt),
+        }
+        tokio::select! {
+            status = child.wait() => return status,
+            () = interrupts.abort.cancelled() => {}
+            () = tokio::time::sleep(PATIENCE) => {}
+        }
+        signal(&child, Signal::Kill);
+        child.wait().await
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Signal {
+    Interrupt,
+    Kill,
+}
+
+/// Signals all of the command's process group.
+#[cfg(unix)]
+fn signal(child: &Child, which: Signal) {
+    use nix::sys::signal;
+    let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()) else { return };
+    let which = match which {
+        Signal::Interrupt => signal::Signal::SIGINT,
+        Signal::Kill => signal::Signal::SIGKILL,
+    };
+    // One that has just ended needs no signal.
+    let _ = signal::killpg(nix::unistd::Pid::from_raw(pid), which);
+}
+
+/// There is no way to ask it to end; dropping it kills it.
+#[cfg(not(unix))]
+fn signal(_child: &Child, _which: Signal) {}
+
+/// A program by its path, or by its name in PATH, as a shell finds it.
+fn find_program(name: &OsStr) -> anyhow::Result<PathBuf> {
+    let path = Path::new(name);
+    if path.components().count() > 1 {
+        if !is_program(path) {
+            bail!("it is not there, or not executable");
+        }
+        return Ok(path.to_owned());
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&folders)
+        .map(|folder| folder.join(name))
+        .find(|path| is_program(path))
+        .context("it is in no folder of PATH; a shell's own words need one: -- sh -c '...'")
+}
+
+#[cfg(unix)]
+fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(not(unix))]
+fn is_program(path: &Path) -> bool {
+    path.is_file() || path.with_extension("exe").is_file()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_found_as_a_shell_finds_it() {
+        let find = |name: &str| UserCommand::find(vec![name.into()]);
+        assert!(find("sh").unwrap().unwrap().program.is_absolute());
+        assert!(find("/bin/sh").unwrap().is_some());
+        let error = |name: &str| format!("{:#}", find(name).unwrap_err());
+        assert!(error("no-such-command").contains("in no folder of PATH"), "{}", error("no-such-command"));
+        assert!(error("/etc/passwd").contains("not executable"));
+        assert!(UserCommand::find(Vec::new()).unwrap().is_none());
+    }
+}

@@ -1,0 +1,105 @@
+//! Dry runs, finalizers and preconditions.
+
+use super::*;
+
+fn config_map(finalizers: Value) -> Value {
+    json!({"metadata": {"name": "a", "finalizers": finalizers}, "data": {"n": "1"}})
+}
+
+fn dry() -> WriteOptions {
+    WriteOptions { dry_run: true, ..WriteOptions::of("test") }
+}
+
+#[test]
+fn a_dry_run_answers_and_changes_nothing() {
+    let registry = registry();
+    let version = || registry.list(Resource::Pods, None, &Selection::all()).version;
+    let before = version();
+    let created = registry.create_with(Resource::Pods, "default", pod("a"), &dry()).unwrap();
+    assert_eq!(created["spec"]["terminationGracePeriodSeconds"], 30);
+    assert_eq!(created["metadata"].get("resourceVersion"), None);
+    let bad = json!({"metadata": {"name": "b"}, "spec": {"containers": []}});
+    assert_eq!(registry.create_with(Resource::Pods, "default", bad, &dry()).unwrap_err().code(), 422);
+    assert_eq!(version(), before);
+
+    registry.create(Resource::Deployments, "default", deployment()).unwrap();
+    let taken = registry.create_with(Resource::Deployments, "default", deployment(), &dry());
+    assert_eq!(taken.unwrap_err().code(), 409);
+    let before = version();
+    let patch = Patch { kind: PatchKind::Merge, body: json!({"spec": {"replicas": 9}}) };
+    let patched =
+        registry.patch(Resource::Deployments, "default", "web", Part::Main, &patch, &dry()).unwrap();
+    assert_eq!((&patched["spec"]["replicas"], &patched["metadata"]["generation"]), (&json!(9), &json!(2)));
+    let options = DeleteOptions { dry_run: vec!["All".to_owned()], ..DeleteOptions::default() };
+    registry.delete(Resource::Deployments, "default", "web", &options).unwrap();
+    assert_eq!(registry.get(Resource::Deployments, "default", "web").unwrap()["spec"]["replicas"], 1);
+    let options = DeleteOptions { dry_run: vec!["Some".to_owned()], ..DeleteOptions::default() };
+    assert_eq!(registry.delete(Resource::Deployments, "default", "web", &options).unwrap_err().code(), 422);
+    assert_eq!(version(), before);
+}
+
+#[test]
+fn finalizers_keep_an_object_until_the_last_is_gone() {
+    let registry = registry();
+    let maps = Resource::ConfigMaps;
+    registry.create(maps, "default", config_map(json!(["example.org/a", "example.org/b"]))).unwrap();
+    let delete = || registry.delete(maps, "default", "a", &DeleteOptions::default());
+    let Deleted::Terminating(marked) = delete().unwrap() else { panic!("gone") };
+    assert!(marked["metadata"]["deletionTimestamp"].is_string());
+    assert_eq!(delete().unwrap().object(), &marked, "a second delete changes nothing");
+    let keep = |finalizers: Value| {
+        registry.modify(maps, "default", "a", Part::Main, |map| map["metadata"]["finalizers"] = finalizers)
+    };
+    assert!(keep(json!(["example.org/b"])).unwrap()["metadata"]["deletionTimestamp"].is_string());
+    assert!(registry.get(maps, "default", "a").is_ok());
+    keep(json!([])).unwrap();
+    assert_eq!(registry.get(maps, "default", "a").unwrap_err().code(), 404);
+    // Taken off a living object they only change it.
+    registry.create(maps, "default", config_map(json!(["example.org/a"]))).unwrap();
+    keep(json!([])).unwrap();
+    assert!(registry.get(maps, "default", "a").is_ok());
+}
+
+#[test]
+fn a_pod_whose_grace_is_over_still_waits_for_its_finalizers() {
+    let registry = registry();
+    let mut held = pod("a");
+    held["metadata"]["finalizers"] = json!(["example.org/a"]);
+    registry.create(Resource::Pods, "default", held).unwrap();
+    let marked = delete(&registry, Some(0)).unwrap();
+    assert!(matches!(marked, Deleted::Terminating(_)));
+    assert_eq!(marked.object()["metadata"]["deletionGracePeriodSeconds"], 0);
+    let uid = marked.object()["metadata"]["uid"].as_str().unwrap().to_owned();
+    assert_eq!(registry.finish_delete(Resource::Pods, "default", "a", &uid).unwrap_err().code(), 409);
+    registry
+        .modify(Resource::Pods, "default", "a", Part::Main, |pod| pod["metadata"]["finalizers"] = json!([]))
+        .unwrap();
+    assert!(registry.get(Resource::Pods, "default", "a").is_err());
+}
+
+#[test]
+fn the_halves_of_a_delete_can_lie_apart() {
+    let registry = registry_with_pod();
+    let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
+    let begun = registry.begin_delete(Resource::Pods, "default", "a", &options).unwrap();
+    assert!(matches!(begun, Deleted::Due(_)));
+    let uid = begun.object()["metadata"]["uid"].as_str().unwrap();
+    assert!(registry.get(Resource::Pods, "default", "a").is_ok());
+    assert_eq!(registry.finish_delete(Resource::Pods, "default", "a", "other").unwrap_err().code(), 409);
+    registry.finish_delete(Resource::Pods, "default", "a", uid).unwrap();
+    assert_eq!(registry.finish_delete(Resource::Pods, "default", "a", uid).unwrap_err().code(), 404);
+}
+
+#[test]
+fn a_terminating_namespace_takes_nothing_new() {
+    let registry = registry();
+    registry.create(Resource::Namespaces, "", json!({"metadata": {"name": "shop"}})).unwrap();
+    registry.delete(Resource::Namespaces, "", "shop", &DeleteOptions::default()).unwrap();
+    let refused = registry.create(Resource::Pods, "shop", pod("a")).unwrap_err();
+    assert_eq!(refused.code(), 403);
+    assert_eq!(refused.to_json()["details"]["causes"][0]["reason"], "NamespaceTerminating");
+    for name in ["default", "kube-system"] {
+        let refused = registry.delete(Resource::Namespaces, "", name, &DeleteOptions::default()).unwrap_err();
+        assert_eq!(refused.code(), 403);
+    }
+}

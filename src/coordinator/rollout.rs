@@ -1,0 +1,226 @@
+//! What a command that is not ours did to the workloads of the namespace, and when that has settled.
+//!
+//! Read by polling: a workload's own status says when it has done what was asked of it.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::time::Duration;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use kube::api::ListParams;
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep};
+
+use super::{CoordinatorError, Session};
+use crate::record::EventKind;
+
+/// From one look to the next.
+const PERIOD: Duration = Duration::from_millis(250);
+/// Settled is what stays so for this long: a controller takes a moment to notice.
+const STEADY: Duration = Duration::from_secs(1);
+
+/// The workloads of a namespace at one moment, by kind and name.
+#[derive(Clone, Debug, Default)]
+pub struct Workloads(BTreeMap<String, Workload>);
+
+#[derive(Clone, Debug)]
+struct Workload {
+    generation: i64,
+    /// Pods asked for.
+    replicas: i32,
+    template: PodTemplateSpec,
+    /// What is missing, in words; `None` when all is as asked.
+    missing: Option<String>,
+}
+
+impl Workload {
+    /// `have` are the numbers that all have to be `replicas`, with their names.
+    fn new(
+        generation: Option<i64>,
+        observed: Option<i64>,
+        replicas: i32,
+        template: PodTemplateSpec,
+        have: &[(&str, Option<i32>)],
+    ) -> Self {
+        let generation = generation.unwrap_or(0);
+        let missing = if observed.unwrap_or(0) < generation {
+            Some("its controller has not seen the change".to_owned())
+        } else {
+            have.iter()
+                .find(|(_, count)| count.unwrap_or(0) != replicas)
+                .map(|(what, count)| format!("{} {what}, {replicas} wanted", count.unwrap_or(0)))
+        };
+        Self { generation, replicas, template, missing }
+    }
+}
+
+impl Workloads {
+    /// What is not settled of what was, or has changed since.
+    fn unsettled_since(&self, before: &Workloads) -> Option<String> {
+        let mut unsettled = self.0.iter().filter_map(|(name, now)| {
+            let counts = match before.0.get(name) {
+                Some(then) => then.missing.is_none() || then.generation != now.generation,
+                None => true,
+            };
+            now.missing.as_ref().filter(|_| counts).map(|missing| format!("{name}: {missing}"))
+        });
+        unsettled.next()
+    }
+
+    /// How pods ended by what was done since: a mode of the analysis.
+    fn mode_since(&self, before: &Workloads) -> &'static str {
+        let pairs = || self.0.iter().filter_map(|(name, now)| Some((before.0.get(name)?, now)));
+        if pairs().any(|(then, now)| then.template != now.template) {
+            "rollout"
+        } else if pairs().any(|(then, now)| then.replicas > now.replicas) {
+            "scale_down"
+        } else {
+            "other"
+        }
+    }
+}
+
+impl Session {
+    /// The workloads as they are now. A kind that the cluster does not know or does not show counts as none.
+    ///
+    /// # Errors
+    /// When the API server does not answer.
+    pub async fn workloads(&self) -> Result<Workloads, CoordinatorError> {
+        let mut found = BTreeMap::new();
+        for deployment in self.list_kind::<Deployment>().await? {
+            let (Some(spec), status) = (deployment.spec, deployment.status.unwrap_or_default()) else {
+                continue;
+            };
+            let have = [
+                ("pods updated", status.updated_replicas),
+                ("pods in all", status.replicas),
+                ("pods available", status.available_replicas),
+            ];
+            let replicas = spec.replicas.unwrap_or(1);
+            let meta = &deployment.metadata;
+            let observed = status.observed_generation;
+            let workload = Workload::new(meta.generation, observed, replicas, spec.template, &have);
+            found.insert(format!("Deployment {}", meta.name.clone().unwrap_or_default()), workload);
+        }
+        for set in self.list_kind::<StatefulSet>().await? {
+            let (Some(spec), Some(status)) = (set.spec, set.status) else { continue };
+            // With a partition or OnDelete some pods are meant to stay as they are.
+            let strategy = spec.update_strategy.unwrap_or_default();
+            let held_back = strategy.type_.as_deref() == Some("OnDelete")
+                || strategy.rolling_update.and_then(|r| r.partition).is_some_and(|p| p > 0);
+            let have = [("pods ready", status.ready_replicas), ("pods updated", status.updated_replicas)];
+            let have = if held_back { &have[..1] } else { &have[..] };
+            let replicas = spec.replicas.unwrap_or(1);
+            let (generation, observed) = (set.metadata.generation, status.observed_generation);
+            let workload = Workload::new(generation, observed, replicas, spec.template, have);
+            found.insert(format!("StatefulSet {}", set.metadata.name.unwrap_or_default()), workload);
+        }
+        for set in self.list_kind::<DaemonSet>().await? {
+            let (Some(spec), Some(status)) = (set.spec, set.status) else { continue };
+            let have = [
+                ("pods updated", status.updated_number_scheduled),
+                ("pods available", status.number_available),
+            ];
+            let (generation, observed) = (set.metadata.generation, status.observed_generation);
+            let wanted = status.desired_number_scheduled;
+            let workload = Workload::new(generation, observed, wanted, spec.template, &have);
+            found.insert(format!("DaemonSet {}", set.metadata.name.unwrap_or_default()), workload);
+        }
+        Ok(Workloads(found))
+    }
+
+    /// Waits until the workloads have done what was asked of them since `before`, and no pod is
+    /// terminating; records how pods ended by it.
+    ///
+    /// # Errors
+    /// When the run is stopped meanwhile, or the API server does not answer.
+    pub async fn await_rollout(&self, before: &Workloads) -> Result<(), CoordinatorError> {
+        let deadline = Instant::now() + self.limits.rollout;
+        let mut settled_since = None;
+        loop {
+            let now = self.workloads().await?;
+            let missing = now.unsettled_since(before).or_else(|| {
+                let terminating = self.views.read(|view| view.terminating().next().map(|p| p.name.clone()));
+                terminating.map(|pod| format!("pod {pod} is terminating"))
+            });
+            let at = Instant::now();
+            let is_steady = match &missing {
+                None => *settled_since.get_or_insert(at) + STEADY <= at,
+                Some(_) => {
+                    settled_since = None;
+                    false
+                }
+            };
+            if !is_steady && at < deadline {
+                self.stoppable(sleep(PERIOD)).await?;
+                continue;
+            }
+            let mode = now.mode_since(before).to_owned();
+            self.record(EventKind::CommandSettled { mode });
+            if let Some(missing) = missing {
+                let limit = self.limits.rollout;
+                let message = format!("what the command began had not settled after {limit:?}: {missing}");
+                self.record(EventKind::Warning { message });
+            }
+            return Ok(());
+        }
+    }
+
+    async fn list_kind<K>(&self) -> Result<Vec<K>, CoordinatorError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+    {
+        let what = format!("list {}", K::plural(&()));
+        let api = Api::<K>::namespaced(self.client.clone(), &self.namespace);
+        match self.limited(&what, api.list(&ListParams::default())).await? {
+            Ok(list) => Ok(list.items),
+            Err(kube::Error::Api(status)) if [403, 404].contains(&status.code) => Ok(Vec::new()),
+            Err(error) => Err(CoordinatorError::api(&what, &error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn workload(generation: i64, observed: i64, replicas: i32, updated: i32, image: &str) -> Workload {
+        let template = json!({"spec": {"containers": [{"name": "app", "image": image}]}});
+        let have = [("pods updated", Some(updated))];
+        let template = serde_json::from_value(template).unwrap();
+        Workload::new(Some(generation), Some(observed), replicas, template, &have)
+    }
+
+    fn workloads(all: &[(&str, Workload)]) -> Workloads {
+        Workloads(all.iter().map(|(name, workload)| ((*name).to_owned(), workload.clone())).collect())
+    }
+
+    #[test]
+    fn what_changed_has_to_settle_and_what_never_was_settled_does_not_count() {
+        let before = workloads(&[("web", workload(1, 1, 3, 3, "a")), ("broken", workload(1, 1, 3, 0, "a"))]);
+        let broken = ("broken", workload(1, 1, 3, 0, "a"));
+        let unsettled = |web: Workload| workloads(&[("web", web), broken.clone()]).unsettled_since(&before);
+        assert_eq!(unsettled(workload(1, 1, 3, 3, "a")), None);
+        assert_eq!(
+            unsettled(workload(2, 1, 3, 3, "b")).unwrap(),
+            "web: its controller has not seen the change"
+        );
+        assert_eq!(unsettled(workload(2, 2, 3, 1, "b")).unwrap(), "web: 1 pods updated, 3 wanted");
+        assert_eq!(unsettled(workload(2, 2, 3, 3, "b")), None);
+        let changed = workloads(&[("broken", workload(2, 2, 3, 0, "b"))]);
+        assert!(changed.unsettled_since(&before).is_some());
+    }
+
+    #[test]
+    fn the_mode_is_what_was_done_to_a_workload() {
+        let before = workloads(&[("web", workload(1, 1, 3, 3, "a"))]);
+        let mode = |web: Workload| workloads(&[("web", web)]).mode_since(&before);
+        assert_eq!(mode(workload(2, 2, 3, 3, "b")), "rollout");
+        assert_eq!(mode(workload(2, 2, 1, 1, "a")), "scale_down");
+        assert_eq!(mode(workload(1, 1, 3, 3, "a")), "other");
+    }
+}

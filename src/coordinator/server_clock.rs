@@ -1,0 +1,98 @@
+//! The API server's clock, against which it writes deletionTimestamps.
+//!
+//! Its answers carry a Date header, of whole seconds. One answer bounds the clock to about a
+//! second; asked again and again until the second changes, it is known to the distance of two
+//! questions.
+
+use std::time::Duration;
+
+use http::{Request, header};
+use kube::Client;
+use kube::client::Body;
+use tokio::time::sleep;
+
+use super::recorder::RecorderHandle;
+use crate::record::event::API_SERVER;
+use crate::record::{Clock, ClockOffset, EventKind, Stamp};
+
+/// From one question to the next.
+const PERIOD: Duration = Duration::from_millis(40);
+/// Questions: for more than a second, so that it changes among them.
+const QUESTIONS: usize = 32;
+const SECOND_NS: i64 = 1_000_000_000;
+
+/// Compares the clocks and records what is known in the end.
+pub(super) async fn sample(client: Client, clock: Clock, recorder: RecorderHandle) {
+    let mut known: Option<Bounds> = None;
+    for _ in 0..QUESTIONS {
+        let sent = clock.now();
+        let date = date(&client).await;
+        let answered = clock.now();
+        if let Some(date) = date {
+            let bounds = Bounds::of_answer(sent, date, answered);
+            known = Some(known.map_or(bounds, |known| known.narrowed(bounds)));
+        }
+        sleep(PERIOD).await;
+    }
+    if let Some(bounds) = known {
+        recorder.event(clock.now(), EventKind::clock_sample(API_SERVER, bounds.offset()));
+    }
+}
+
+/// What the server's clock minus ours lies between, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bounds {
+    least_ns: i64,
+    most_ns: i64,
+}
+
+impl Bounds {
+    /// The second began before the answer came, and was not over when the question was sent.
+    fn of_answer(sent: Stamp, date: Stamp, answered: Stamp) -> Self {
+        Self { least_ns: date.ns_since(answered), most_ns: date.ns_since(sent) + SECOND_NS }
+    }
+
+    /// Within both. Bounds that exclude each other show a clock that was set: the later ones count.
+    fn narrowed(self, other: Bounds) -> Bounds {
+        let both =
+            Bounds { least_ns: self.least_ns.max(other.least_ns), most_ns: self.most_ns.min(other.most_ns) };
+        if both.least_ns <= both.most_ns { both } else { other }
+    }
+
+    fn offset(self) -> ClockOffset {
+        let half = (self.most_ns - self.least_ns) / 2;
+        ClockOffset { offset_ns: self.least_ns + half, uncertainty_ns: half + 1 }
+    }
+}
+
+async fn date(client: &Client) -> Option<Stamp> {
+    let request = Request::get("/version").body(Body::empty()).ok()?;
+    let answer = client.send(request).await.ok()?;
+    let date = answer.headers().get(header::DATE)?.to_str().ok()?;
+    let date = jiff::fmt::rfc2822::parse(date).ok()?;
+    Some(Stamp::from_unix_ns(i64::try_from(date.timestamp().as_nanosecond()).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_change_of_a_second_tells_the_offset() {
+        let at = |ms: i64| Stamp::from_unix_ns(ms * 1_000_000);
+        // The server is 300 ms ahead: its second 10 begins at our 9.7 s.
+        let before = Bounds::of_answer(at(9_650), at(9_000), at(9_660));
+        let after = Bounds::of_answer(at(9_700), at(10_000), at(9_710));
+        let offset = before.narrowed(after).offset();
+        assert!((offset.offset_ns - 300_000_000).abs() <= offset.uncertainty_ns, "{offset:?}");
+        assert!(offset.uncertainty_ns <= 31_000_000, "{offset:?}");
+        let set = Bounds::of_answer(at(9_700), at(90_000), at(9_710));
+        assert_eq!(before.narrowed(set), set);
+    }
+
+    #[test]
+    fn a_date_header_is_read() {
+        let date = jiff::fmt::rfc2822::parse("Sat, 13 Jul 2024 15:09:59 GMT").unwrap();
+        assert_eq!(date.timestamp().as_second(), 1_720_883_399);
+    }
+}
