@@ -9,6 +9,7 @@ mod command;
 mod harness;
 mod interruption;
 mod main_job;
+mod pods;
 mod runs;
 mod termination;
 mod tidy;

@@ -12,6 +12,7 @@
 mod auth;
 mod body;
 mod discovery;
+mod eviction;
 mod log;
 mod negotiate;
 mod objects;
@@ -133,6 +134,9 @@ async fn dispatch(request: Request<Incoming>, shared: &Shared) -> Result<Answer,
         }
         Route::Object { namespace, name, subresource: Subresource::Proxy { port, path }, .. } => {
             proxy::forward(request, shared, &namespace, &name, port.as_deref(), &path).await
+        }
+        Route::Object { namespace, name, subresource: Subresource::Eviction, .. } => {
+            eviction::answer(request, shared, &query, &namespace, &name).await
         }
         Route::Object { namespace, name, subresource: Subresource::Log, .. } => {
             log::answer(&request, shared, &query, &namespace, &name).await

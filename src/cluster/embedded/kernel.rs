@@ -124,11 +124,26 @@ impl Fabric {
         Ok(PodNetwork { fabric: Arc::clone(self), index, address, net: Arc::new(net), names })
     }
 
+    /// Where files for containers can be made: they are in memory, and gone with the cluster.
+    pub fn store(&self) -> Store {
+        let known_as = Path::new("/.volumes");
+        Store { made_at: self.entered.root().join(".volumes"), known_as: known_as.to_owned() }
+    }
+
     fn node(&self, index: u8) -> io::Result<&Node> {
         self.nodes
             .get(usize::from(index))
             .ok_or_else(|| io::Error::other(format!("there is no node {index}")))
     }
+}
+
+/// A directory for what containers are to have mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store {
+    /// Its path for this process.
+    pub made_at: PathBuf,
+    /// Its path as the source of a [`Bind`].
+    pub known_as: PathBuf,
 }
 
 /// Puts a link to a namespace at `path`, in place of what is there.

@@ -121,6 +121,7 @@ fn entries(group: &str) -> Vec<Entry> {
             });
         };
         if resource == Resource::Pods {
+            subresource("eviction", "Eviction", Some(("policy", "v1")), &["create"]);
             subresource("log", "Pod", None, &["get"]);
             subresource("proxy", "PodProxyOptions", None, &["create", "delete", "get", "patch", "update"]);
         }

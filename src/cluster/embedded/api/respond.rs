@@ -24,7 +24,11 @@ pub(super) fn json(code: StatusCode, value: &impl Serialize) -> Answer {
 /// An answer that says what went wrong.
 pub(super) fn status(status: &Status) -> Answer {
     let code = StatusCode::from_u16(status.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    json(code, &status.to_json())
+    let mut answer = json(code, &status.to_json());
+    if let Some(seconds) = status.retry_after_seconds() {
+        answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    answer
 }
 
 /// A plain answer.

@@ -13,6 +13,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::wait::waitpid;
 use nix::unistd::{Gid, Uid};
 
 use super::init;
@@ -135,6 +136,11 @@ impl Entered {
         &self.pids
     }
 
+    /// The root directory of that namespace, as seen from here.
+    pub(super) fn root(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root", self.init.id()))
+    }
+
     /// The mount namespace that those of containers are copied from.
     pub(super) fn mounts(&self) -> &Namespace {
         &self.mounts
@@ -144,9 +150,21 @@ impl Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         drop(self.lifeline.take());
-        // It ends at once: nothing in its namespace can hold it up.
-        if let Err(error) = self.init.wait() {
-            tracing::debug!(%error, "the containers' first process");
+        // It ends when every process of its namespace has been reaped. Those that this process
+        // has started are its own to reap, and nobody else does so any more.
+        loop {
+            match waitpid(None, None) {
+                Ok(status)
+                    if status.pid().is_some_and(|pid| pid.as_raw().unsigned_abs() == self.init.id()) =>
+                {
+                    return;
+                }
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "the containers' first process");
+                    return;
+                }
+            }
         }
     }
 }

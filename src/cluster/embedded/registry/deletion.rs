@@ -283,7 +283,8 @@ fn owners(object: &Value) -> impl Iterator<Item = &Value> {
     object["metadata"]["ownerReferences"].as_array().into_iter().flatten()
 }
 
-fn check_preconditions(
+/// Refuses what was meant for another object or another state of it.
+pub(super) fn check_preconditions(
     resource: Resource,
     name: &str,
     current: &Value,
