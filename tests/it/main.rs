@@ -8,6 +8,7 @@ mod cluster;
 mod command;
 mod harness;
 mod interruption;
+mod kernel;
 mod main_job;
 mod pods;
 mod runs;

@@ -5,7 +5,9 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::super::Shared;
-use super::super::registry::{DeleteOptions, Deleted, Part, PatchKind, Propagation, WriteOptions};
+use super::super::registry::{
+    DeleteOptions, Deleted, PageRequest, Part, PatchKind, Propagation, WriteOptions,
+};
 use super::super::resource::Resource;
 use super::super::schema;
 use super::super::selector::Selection;
@@ -32,9 +34,16 @@ pub(super) async fn collection(
             watch::answer(shared, query, presentation, resource, namespace.as_deref(), selection)
         }
         Method::GET => {
-            let list = registry.list(resource, namespace.as_deref(), &selection);
-            let metadata = json!({"resourceVersion": list.version.to_string()});
-            Ok(presentation.list(shared, resource, &metadata, &list.items))
+            let request = page_request(query)?;
+            let page = registry.list_page(resource, namespace.as_deref(), &selection, &request)?;
+            let mut metadata = json!({"resourceVersion": page.list.version.to_string()});
+            if let Some(token) = page.next {
+                metadata["continue"] = json!(token);
+            }
+            if let Some(remaining) = page.remaining {
+                metadata["remainingItemCount"] = json!(remaining);
+            }
+            Ok(presentation.list(shared, resource, &metadata, &page.list.items))
         }
         Method::POST => {
             let options = write_options(&request, query, "")?;
@@ -219,6 +228,23 @@ fn scale_of(object: &Value) -> Value {
             "selector": selector.join(","),
         },
     })
+}
+
+/// Which part of which list is asked for. A version without more is a lower bound, which every
+/// list of the present meets.
+fn page_request(query: &Query) -> Result<PageRequest, Status> {
+    let number = |name: &str| match query.get(name) {
+        "" => Ok(0),
+        text => text.parse::<u64>().map_err(|_| Status::bad_request(format!("invalid {name}: {text:?}"))),
+    };
+    let version = number("resourceVersion")?;
+    let exact_version = match query.get("resourceVersionMatch") {
+        "" | "NotOlderThan" => None,
+        "Exact" if version > 0 => Some(version),
+        other => return Err(Status::bad_request(format!("invalid resourceVersionMatch: {other:?}"))),
+    };
+    let limit = usize::try_from(number("limit")?).unwrap_or(usize::MAX);
+    Ok(PageRequest { limit, token: query.get("continue").to_owned(), exact_version })
 }
 
 /// Who writes, and how. A client that does not name itself goes by its `User-Agent`.
