@@ -10,6 +10,7 @@ mod harness;
 mod interruption;
 mod main_job;
 mod runs;
+mod stale_flows;
 mod termination;
 mod tidy;
 mod truth;
