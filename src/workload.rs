@@ -8,10 +8,13 @@
 //! It knows nothing of the rest of the program; the caller supplies the clock.
 
 mod answer;
+mod ask_api;
 mod connection;
 mod log;
 mod server;
+mod signals;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,6 +22,7 @@ use std::time::Duration;
 
 pub use log::{LogTarget, NowNs};
 pub use server::Server;
+pub use signals::StopSignal;
 
 /// What the server does when it is told to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +43,10 @@ pub enum Habit {
 pub struct Config {
     /// Where to listen.
     pub listen: SocketAddr,
-    /// What to do on a stop signal.
+    /// What to do on SIGTERM, SIGINT and SIGQUIT.
     pub on_stop: Habit,
+    /// What to do on signals that are not to be taken as the others of their kind.
+    pub on_signal: BTreeMap<StopSignal, Habit>,
     /// How long [`Habit::Drain`] serves on.
     pub drain_for: Duration,
     /// Delay before every answer.
@@ -49,6 +55,8 @@ pub struct Config {
     pub body_bytes: Option<usize>,
     /// How long after the start the server becomes ready.
     pub ready_after: Duration,
+    /// How often to ask the API server for the server's own pod; `None` does not.
+    pub ask_api_every: Option<Duration>,
     /// Where the log goes; `None` keeps none.
     pub log: Option<LogTarget>,
     /// Name of the pod, answered in `rolldrop-pod`.
@@ -84,4 +92,7 @@ pub enum WorkloadError {
     /// The signal handlers could not be installed.
     #[error("handle signals")]
     Signals(#[source] io::Error),
+    /// The API server cannot be asked.
+    #[error("ask the API server")]
+    Api(#[source] ask_api::ApiError),
 }

@@ -4,7 +4,7 @@ mod exec;
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::cluster::Ready;
 use crate::cluster::embedded::config::DataplaneChoice;
 use crate::cluster::embedded::descendants::KillDescendants;
 use crate::cluster::embedded::kernel::{self, Entered};
-use crate::cluster::embedded::latency::Latencies;
+use crate::cluster::embedded::parameters::{self, Parameter};
 use crate::cluster::embedded::{Config, Embedded, Options};
 
 /// Arguments of `rolldrop cluster`.
@@ -76,11 +76,12 @@ fn parse_config(json: &str) -> Result<Box<Config>, String> {
 
 fn after_help() -> String {
     let mut help = "Example:\n  rolldrop cluster --kubeconfig ./kubeconfig --config '{\"nodes\": 2}'\n\n\
-                    Latencies (`latencies` in the configuration), each one duration or\n\
-                    {min, median, p95, max}, with defaults measured on a real v1.36.2:\n"
+                    Parameters of the configuration, their defaults, and the sources of these. A latency is\n\
+                    one duration or {min, median, p95, max}; rows are those of the measurements on a real\n\
+                    v1.36.2:\n"
         .to_owned();
-    for (name, latency) in Latencies::default().named() {
-        help.push_str(&format!("  {name:<28} {latency}\n"));
+    for Parameter { name, default, about } in parameters::all() {
+        help.push_str(&format!("  {name:<40} {default}\n      {about}\n"));
     }
     help
 }
@@ -216,7 +217,7 @@ async fn serve(
     write_private(kubeconfig, &cluster.kubeconfig())
         .with_context(|| format!("write the kubeconfig {}", kubeconfig.display()))?;
     let ready = Ready { ready: true, server: cluster.server(), kubeconfig: kubeconfig.clone(), notice };
-    announce(&ready, log_dir, has_lifeline).context("say that the cluster is ready")?;
+    announce(&ready, cluster.dns(), log_dir, has_lifeline).context("say that the cluster is ready")?;
 
     let failure = tokio::select! {
         failure = cluster.failure() => Some(failure),
@@ -244,7 +245,7 @@ async fn wait_for_end(lifeline: Option<pipe::Receiver>) {
     while matches!(lifeline.read(&mut ignored).await, Ok(1..)) {}
 }
 
-fn announce(ready: &Ready, log_dir: &Path, in_json: bool) -> io::Result<()> {
+fn announce(ready: &Ready, dns: SocketAddr, log_dir: &Path, in_json: bool) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     if in_json {
         writeln!(stdout, "{}", serde_json::to_string(ready)?)?;
@@ -252,6 +253,7 @@ fn announce(ready: &Ready, log_dir: &Path, in_json: bool) -> io::Result<()> {
         let Ready { server, kubeconfig, .. } = ready;
         writeln!(stdout, "the cluster is ready at {server}; Ctrl-C ends it")?;
         writeln!(stdout, "  export KUBECONFIG={}", kubeconfig.display())?;
+        writeln!(stdout, "names of cluster.local are answered at {dns} (UDP and TCP)")?;
         writeln!(stdout, "logs of pods are in {}", log_dir.join("pods").display())?;
     }
     stdout.flush()

@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 
 use crate::record::clock::Clock;
-use crate::workload::{Config, Habit, LogTarget, Server};
+use crate::workload::{Config, Habit, LogTarget, Server, StopSignal};
 
 /// Arguments of `rolldrop workload`.
 #[derive(Debug, clap::Args)]
@@ -20,9 +20,13 @@ pub(super) struct WorkloadArgs {
     /// Address and port to listen on
     #[arg(long, value_name = "ADDR:PORT")]
     listen: SocketAddr,
-    /// What to do on SIGTERM (SIGINT and SIGQUIT count as well)
+    /// What to do on SIGTERM (SIGINT and SIGQUIT count as well, unless --on says otherwise)
     #[arg(long, value_name = "HABIT", value_enum, default_value_t = HabitArg::Exit)]
     on_sigterm: HabitArg,
+    /// What to do on another signal: SIGINT, SIGQUIT, SIGHUP, SIGUSR1 or SIGUSR2 (repeatable).
+    /// The last three are logged and otherwise ignored by default
+    #[arg(long, value_name = "SIGNAL=HABIT", value_parser = signal_habit)]
+    on: Vec<(StopSignal, HabitArg)>,
     /// How long `drain` serves on after the signal
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = super::parse_duration)]
     drain_for: Duration,
@@ -35,7 +39,14 @@ pub(super) struct WorkloadArgs {
     /// How long after the start `/readyz` begins to succeed
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::parse_duration)]
     ready_after: Duration,
-    /// Log what was done with each request, as JSON lines; `-` is stdout
+    /// Exit code after an end by habit
+    #[arg(long, value_name = "CODE", default_value_t = 0)]
+    exit_code: u8,
+    /// Ask the API server for the own pod this often, with the pod's service account, and log
+    /// what comes of it
+    #[arg(long, value_name = "DURATION", value_parser = super::parse_duration)]
+    ask_api_every: Option<Duration>,
+    /// Log what was done with each request, and each signal, as JSON lines; `-` is stdout
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// Name that the answers carry in `rolldrop-pod`
@@ -55,21 +66,34 @@ enum HabitArg {
     Finish,
 }
 
+impl From<HabitArg> for Habit {
+    fn from(habit: HabitArg) -> Self {
+        match habit {
+            HabitArg::Exit => Self::Exit,
+            HabitArg::Drain => Self::Drain,
+            HabitArg::Ignore => Self::Ignore,
+            HabitArg::Finish => Self::Finish,
+        }
+    }
+}
+
+fn signal_habit(text: &str) -> Result<(StopSignal, HabitArg), String> {
+    let (signal, habit) = text.split_once('=').ok_or("write it as SIGNAL=HABIT, such as SIGINT=drain")?;
+    Ok((signal.parse()?, HabitArg::from_str(habit, true)?))
+}
+
 impl WorkloadArgs {
     /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let config = Config {
             listen: self.listen,
-            on_stop: match self.on_sigterm {
-                HabitArg::Exit => Habit::Exit,
-                HabitArg::Drain => Habit::Drain,
-                HabitArg::Ignore => Habit::Ignore,
-                HabitArg::Finish => Habit::Finish,
-            },
+            on_stop: self.on_sigterm.into(),
+            on_signal: self.on.into_iter().map(|(signal, habit)| (signal, habit.into())).collect(),
             drain_for: self.drain_for,
             response_time: self.response_time,
             body_bytes: self.body_bytes,
             ready_after: self.ready_after,
+            ask_api_every: self.ask_api_every,
             log: self.log.map(|path| match path.to_str() {
                 Some("-") => LogTarget::Stdout,
                 _ => LogTarget::File(path),
@@ -82,8 +106,8 @@ impl WorkloadArgs {
             .context("start the async runtime")?;
         let clock = Clock::start();
         tokio::task::LocalSet::new().block_on(&runtime, async {
-            Server::bind(&config, Box::new(move || clock.now().unix_ns()))?.run().await;
-            Ok(ExitCode::SUCCESS)
+            Server::bind(&config, Box::new(move || clock.now().unix_ns()))?.run().await?;
+            Ok(ExitCode::from(self.exit_code))
         })
     }
 }

@@ -8,14 +8,17 @@
 pub mod address;
 pub mod api;
 mod bootstrap;
+mod conditions;
 pub mod config;
 pub mod controllers;
 pub mod descendants;
+mod dns;
 mod duration;
 pub mod kernel;
 pub mod latency;
 pub mod network;
 pub mod node;
+pub mod parameters;
 pub mod registry;
 pub mod resource;
 pub mod schema;
@@ -105,12 +108,18 @@ pub enum EmbeddedError {
     /// The API server's certificate cannot be made.
     #[error("make the API server's certificate")]
     Identity(#[from] api::IdentityError),
+    /// No port for DNS can be opened.
+    #[error("open a port for DNS")]
+    Dns(#[source] io::Error),
     /// The first objects cannot be created.
     #[error("create the cluster's own objects")]
     Bootstrap(#[source] status::Status),
     /// The Service proxies failed.
     #[error(transparent)]
     ServiceProxy(#[from] service_proxy::ServiceProxyError),
+    /// The first process of the containers' PID namespace was killed, and they with it.
+    #[error("all containers were killed from outside")]
+    Containers(#[source] Option<io::Error>),
     /// A part of the cluster panicked; its message is in the log.
     #[error("a part of the cluster ended unexpectedly")]
     Ended,
@@ -133,6 +142,7 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Embedded {
     server: SocketAddr,
+    dns: SocketAddr,
     identity: api::Identity,
     token: String,
     whereabouts: Whereabouts,
@@ -176,6 +186,9 @@ impl Embedded {
         };
         let nodes = bootstrap::create_objects(&registry, &config, network.proxy_mode(), inside)
             .map_err(EmbeddedError::Bootstrap)?;
+        let dns = dns::Server::bind(registry.control_plane_address()).await.map_err(EmbeddedError::Dns)?;
+        let dns_address = dns.address();
+        dns.announce(&registry).map_err(EmbeddedError::Bootstrap)?;
         let identity = api::Identity::new(&server_addresses(&registry, nodes.len()))?;
         let tokens = Tokens::default();
         let token = tokens.issue_admin();
@@ -203,6 +216,22 @@ impl Embedded {
                 Ok(())
             });
         }
+        if let Network::Kernel(fabric) = &network {
+            let (fabric, stop) = (Arc::clone(fabric), stop.clone());
+            tasks.spawn(async move {
+                tokio::select! {
+                    ended = fabric.ended() => Err(EmbeddedError::Containers(ended.err())),
+                    () = stop.cancelled() => Ok(()),
+                }
+            });
+        }
+        {
+            let shared = shared.clone();
+            tasks.spawn(async move {
+                dns.serve(shared).await;
+                Ok(())
+            });
+        }
         for (index, name) in (0..).zip(&nodes) {
             let node = NodeInfo {
                 name: name.clone(),
@@ -226,12 +255,17 @@ impl Embedded {
         });
         let namespaces = matches!(network, Network::Kernel(_)).then_some(log_dir.as_path());
         let whereabouts = Whereabouts::of_this_process(namespaces);
-        Ok(Self { server, identity, token, whereabouts, stop, tasks })
+        Ok(Self { server, dns: dns_address, identity, token, whereabouts, stop, tasks })
     }
 
     /// The API server's URL.
     pub fn server(&self) -> String {
         format!("https://{}", self.server)
+    }
+
+    /// Where the cluster's DNS server answers, over UDP and TCP.
+    pub fn dns(&self) -> SocketAddr {
+        self.dns
     }
 
     /// A kubeconfig for this cluster. JSON is YAML, too.

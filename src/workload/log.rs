@@ -37,6 +37,12 @@ pub(super) enum Entry<'a> {
     Listening { address: &'a str },
     /// A signal arrived.
     Signal { name: &'a str },
+    /// The process goes on after it was stopped (SIGCONT).
+    Continued,
+    /// The API server answered what the server asked.
+    ApiAnswered,
+    /// It did not.
+    ApiFailed { why: &'a str },
     /// The listener was closed.
     StoppedAccepting,
     /// The process is about to end.

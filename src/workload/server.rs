@@ -1,6 +1,7 @@
 //! Accepts, answers, and stops in the chosen habit.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -15,14 +16,15 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::answer::{Answer, Pace, Readiness, answer, index_body};
+use super::ask_api::Asker;
 use super::connection::{PacedBody, Transport, Unflushed};
 use super::log::{Entry, Exchange, Log, NowNs};
+use super::signals::{Noticed, Signals, StopSignal};
 use super::{Config, Habit, WorkloadError};
 
 /// Connections that may wait in the accept queue.
@@ -38,8 +40,28 @@ pub struct Server {
     listener: TcpListener,
     signals: Signals,
     shared: Rc<Shared>,
+    habits: Habits,
+    asking: Option<(Duration, String)>,
+}
+
+/// What to do on which signal.
+#[derive(Clone, Debug)]
+struct Habits {
     on_stop: Habit,
+    on_signal: BTreeMap<StopSignal, Habit>,
     drain_for: Duration,
+}
+
+impl Habits {
+    fn of(config: &Config) -> Self {
+        let Config { on_stop, on_signal, drain_for, .. } = config;
+        Self { on_stop: *on_stop, on_signal: on_signal.clone(), drain_for: *drain_for }
+    }
+
+    fn on(&self, signal: StopSignal) -> Habit {
+        let default = if signal.means_stop() { self.on_stop } else { Habit::Ignore };
+        self.on_signal.get(&signal).copied().unwrap_or(default)
+    }
 }
 
 /// What every connection needs.
@@ -53,6 +75,22 @@ struct Shared {
     pod: Option<HeaderValue>,
 }
 
+impl Shared {
+    /// Logs what came; answers the signal, if it is one that means something.
+    fn log_signal(&self, noticed: Noticed) -> Option<StopSignal> {
+        match noticed {
+            Noticed::Signal(signal) => {
+                self.log.write(Entry::Signal { name: &signal.to_string() });
+                Some(signal)
+            }
+            Noticed::Continued => {
+                self.log.write(Entry::Continued);
+                None
+            }
+        }
+    }
+}
+
 impl Server {
     /// Opens the log, installs the signal handlers and listens. Must be called
     /// on a runtime with one thread, inside a [`tokio::task::LocalSet`].
@@ -64,13 +102,34 @@ impl Server {
         // First, so that no signal finds the default action once somebody can connect.
         let signals = Signals::install().map_err(WorkloadError::Signals)?;
         let (listener, shared) = open(config, now)?;
-        Ok(Self { listener, signals, shared, on_stop: config.on_stop, drain_for: config.drain_for })
+        let pod = config.pod_name.clone().or_else(|| std::env::var("HOSTNAME").ok()).unwrap_or_default();
+        let asking = config.ask_api_every.map(|period| (period, pod));
+        Ok(Self { listener, signals, shared, habits: Habits::of(config), asking })
     }
 
-    /// Serves until a stop signal and the habit end it.
-    pub async fn run(self) {
-        let Self { listener, mut signals, shared, on_stop, drain_for } = self;
-        serve(listener, async || signals.next().await, shared, on_stop, drain_for).await;
+    /// Serves until a signal and its habit end it.
+    ///
+    /// # Errors
+    ///
+    /// The API server is to be asked, and cannot be.
+    pub async fn run(self) -> Result<(), WorkloadError> {
+        let Self { listener, mut signals, shared, habits, asking } = self;
+        let log = shared.log.clone();
+        let asking = match asking {
+            Some((period, pod)) => Some(Asker::new(period, &pod).await.map_err(WorkloadError::Api)?),
+            None => None,
+        };
+        let asking = async {
+            match asking {
+                Some(asker) => asker.run(&log).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = serve(listener, async || signals.next().await, shared, &habits) => {}
+            () = asking => {}
+        }
+        Ok(())
     }
 }
 
@@ -96,13 +155,12 @@ fn open(config: &Config, now: NowNs) -> Result<(TcpListener, Rc<Shared>), Worklo
     Ok((listener, Rc::new(shared)))
 }
 
-/// Serves on `listener` until the habit ends it; `next_signal` answers the names of signals.
+/// Serves on `listener` until a signal's habit ends it.
 async fn serve(
     listener: TcpListener,
-    mut next_signal: impl AsyncFnMut() -> &'static str,
+    mut next_signal: impl AsyncFnMut() -> Noticed,
     shared: Rc<Shared>,
-    on_stop: Habit,
-    drain_for: Duration,
+    habits: &Habits,
 ) {
     let mut connections = JoinSet::new();
     let finish = CancellationToken::new();
@@ -115,10 +173,10 @@ async fn serve(
         tokio::select! {
             // A stop signal goes before a connection that came at the same moment.
             biased;
-            name = next_signal() => {
-                shared.log.write(Entry::Signal { name });
-                match on_stop {
-                    _ if name == "SIGHUP" || drained_at.is_some() => {}
+            noticed = next_signal() => {
+                let Some(signal) = shared.log_signal(noticed) else { continue };
+                match habits.on(signal) {
+                    _ if drained_at.is_some() => {}
                     Habit::Ignore => {}
                     Habit::Exit => {
                         drop(listener);
@@ -129,7 +187,7 @@ async fn serve(
                     Habit::Finish => break,
                     Habit::Drain => {
                         shared.draining.set(true);
-                        drained_at = Some(Instant::now() + drain_for);
+                        drained_at = Some(Instant::now() + habits.drain_for);
                     }
                 }
             }
@@ -143,7 +201,7 @@ async fn serve(
     }
 
     shared.draining.set(true);
-    if on_stop == Habit::Drain {
+    if drained_at.is_some() {
         for stream in close_after_accepting_all(listener) {
             carry(stream, &mut connections);
         }
@@ -154,7 +212,7 @@ async fn serve(
     finish.cancel();
     loop {
         tokio::select! {
-            name = next_signal() => shared.log.write(Entry::Signal { name }),
+            noticed = next_signal() => drop(shared.log_signal(noticed)),
             ended = connections.join_next() => if ended.is_none() { break },
         }
     }
@@ -264,35 +322,6 @@ async fn respond(
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(response)
-}
-
-/// The signals that the server notices.
-struct Signals {
-    term: Signal,
-    int: Signal,
-    quit: Signal,
-    hup: Signal,
-}
-
-impl Signals {
-    fn install() -> io::Result<Self> {
-        Ok(Self {
-            term: signal(SignalKind::terminate())?,
-            int: signal(SignalKind::interrupt())?,
-            quit: signal(SignalKind::quit())?,
-            hup: signal(SignalKind::hangup())?,
-        })
-    }
-
-    /// The name of the next signal.
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.term.recv() => "SIGTERM",
-            _ = self.int.recv() => "SIGINT",
-            _ = self.quit.recv() => "SIGQUIT",
-            _ = self.hup.recv() => "SIGHUP",
-        }
-    }
 }
 
 #[cfg(test)]

@@ -9,11 +9,14 @@
 mod case;
 mod claims;
 mod golden;
-mod lab;
+mod hops;
+pub(crate) mod lab;
 mod node_agent;
 mod recorded;
 mod recording;
 mod services;
+mod signals;
+mod under_load;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -29,6 +32,9 @@ use recording::Recording;
 /// The cases of one cluster, by name; for one that could not be recorded, why.
 type Recorded = BTreeMap<&'static str, Result<Recording, String>>;
 
+/// The dataplanes that the cases are recorded on.
+const DATAPLANES: [&str; 1] = ["userspace"];
+
 /// Between the first acts of two cases.
 const STAGGER: Duration = Duration::from_millis(100);
 
@@ -36,7 +42,10 @@ const STAGGER: Duration = Duration::from_millis(100);
 #[track_caller]
 fn recordings(case: &str) -> Vec<&'static Recording> {
     static RECORDED: OnceLock<Vec<Recorded>> = OnceLock::new();
-    let recorded = RECORDED.get_or_init(|| vec![record("userspace")]);
+    let recorded = RECORDED.get_or_init(|| {
+        let both = DATAPLANES.map(|dataplane| std::thread::spawn(move || record(dataplane)));
+        both.into_iter().map(|one| one.join().expect("a recorded cluster")).collect()
+    });
     let of_case = recorded.iter().map(|cases| match cases.get(case) {
         Some(Ok(recording)) => recording,
         Some(Err(why)) => panic!("{case} could not be recorded: {why}"),

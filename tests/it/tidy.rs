@@ -150,3 +150,34 @@ fn files_are_laid_out_as_agreed() {
         assert!(lines <= MAX_LINES, "{path} has {lines} lines: split it by job");
     }
 }
+
+#[test]
+fn every_test_that_the_docs_name_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut tests = BTreeSet::new();
+    let mut folders = vec![root.join("tests"), root.join("src")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let text = fs::read_to_string(path).expect("a source");
+                let lines: Vec<&str> = text.lines().map(str::trim).collect();
+                for pair in lines.windows(2).filter(|pair| pair[0].ends_with("test]")) {
+                    let name = pair[1].trim_start_matches("async ").strip_prefix("fn ");
+                    tests.extend(name.and_then(|name| name.split('(').next()).map(str::to_owned));
+                }
+            }
+        }
+    }
+    let text = fs::read_to_string(root.join("docs/sources.md")).expect("docs/sources.md");
+    let tables = text.split("## Kubernetes' own constants").next().expect("the tables");
+    // The last cell of a row names what shows it.
+    let cells = tables.lines().filter_map(|line| line.strip_suffix('|')?.rsplit('|').next());
+    let named: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+    assert!(named.len() > 40, "{named:?}");
+    for name in named {
+        assert!(tests.contains(name), "docs/sources.md names {name}, which is no test");
+    }
+}

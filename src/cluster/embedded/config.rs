@@ -10,6 +10,9 @@ use super::latency::Latencies;
 /// The most nodes that an embedded cluster may have.
 pub const MAX_NODES: u32 = 200;
 
+/// The most changes per second of background churn.
+const MAX_CHURN: f64 = 1000.0;
+
 /// The parameters of an embedded cluster, all with defaults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
@@ -24,6 +27,11 @@ pub struct Config {
     pub service_proxy: ServiceProxy,
     /// The controllers' own settings.
     pub controllers: Controllers,
+    /// Changes of an unrelated EndpointSlice per second, at random. Each makes the Service proxies
+    /// sync, as on a busy cluster; 0 for none.
+    pub background_churn: f64,
+    /// The cluster's DNS.
+    pub dns: Dns,
     /// Delays of the model.
     pub latencies: Latencies,
     /// The share (0 to 1) of probes whose first tick finds no container yet, so that the first
@@ -41,6 +49,8 @@ impl Default for Config {
             gone_address: GoneAddress::default(),
             service_proxy: ServiceProxy::default(),
             controllers: Controllers::default(),
+            background_churn: 0.0,
+            dns: Dns::default(),
             latencies: Latencies::default(),
             first_probe_missed: 15.0 / 90.0,
         }
@@ -60,6 +70,9 @@ impl Config {
         if !(0.0..=1.0).contains(&self.first_probe_missed) {
             return Err(ConfigError::FirstProbeMissed(self.first_probe_missed));
         }
+        if !(0.0..=MAX_CHURN).contains(&self.background_churn) {
+            return Err(ConfigError::BackgroundChurn(self.background_churn));
+        }
         Ok(())
     }
 }
@@ -73,6 +86,9 @@ pub enum ConfigError {
     /// A share that is none.
     #[error("firstProbeMissed: {0} is outside 0..=1")]
     FirstProbeMissed(f64),
+    /// A rate that is none, or that would keep the cluster from its work.
+    #[error("backgroundChurn: {0} is outside 0..={MAX_CHURN} changes per second")]
+    BackgroundChurn(f64),
 }
 
 /// Which dataplane to use.
@@ -114,6 +130,29 @@ impl Default for ServiceProxy {
     }
 }
 
+/// Settings of the cluster's DNS server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Dns {
+    /// How long clients may keep an answer, in whole seconds.
+    #[serde(with = "duration")]
+    pub ttl: Duration,
+}
+
+impl Default for Dns {
+    fn default() -> Self {
+        // The default of CoreDNS's plugin `kubernetes`; kubeadm sets 30 s.
+        Self { ttl: Duration::from_secs(5) }
+    }
+}
+
+impl Dns {
+    /// The time in seconds, as answers carry it.
+    pub fn ttl_seconds(&self) -> u32 {
+        u32::try_from(self.ttl.as_secs()).unwrap_or(u32::MAX)
+    }
+}
+
 /// Settings of the controllers, named as the options of kube-controller-manager and kube-apiserver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
@@ -122,12 +161,25 @@ pub struct Controllers {
     pub kube_api_qps: u32,
     /// Calls that one controller may make at once.
     pub kube_api_burst: u32,
+    /// Job: the pause after a pod has failed, doubling with each failure in a row.
+    #[serde(with = "duration")]
+    pub job_pod_failure_back_off: Duration,
+    /// Job: the longest such pause.
+    #[serde(with = "duration")]
+    pub job_pod_failure_back_off_max: Duration,
 }
 
 impl Default for Controllers {
     fn default() -> Self {
-        // cmd/kube-controller-manager: `RecommendedDefaultGenericControllerManagerConfiguration`.
-        Self { kube_api_qps: 20, kube_api_burst: 30 }
+        Self {
+            // `RecommendedDefaultGenericControllerManagerConfiguration` in
+            // staging/src/k8s.io/controller-manager/config/v1alpha1/defaults.go.
+            kube_api_qps: 20,
+            kube_api_burst: 30,
+            // `DefaultJobPodFailureBackOff`, `MaxJobPodFailureBackOff` in pkg/controller/job.
+            job_pod_failure_back_off: Duration::from_secs(10),
+            job_pod_failure_back_off_max: Duration::from_secs(600),
+        }
     }
 }
 
@@ -149,6 +201,8 @@ mod tests {
         assert!(serde_json::from_str::<Config>(r#"{"latencies": {"podDeleet": "1s"}}"#).is_err());
         let share = Config { first_probe_missed: 1.5, ..Config::default() };
         assert_eq!(share.validate(), Err(ConfigError::FirstProbeMissed(1.5)));
+        let busy = Config { background_churn: -1.0, ..Config::default() };
+        assert_eq!(busy.validate(), Err(ConfigError::BackgroundChurn(-1.0)));
         assert_eq!(Config { nodes: 0, ..Config::default() }.validate(), Err(ConfigError::Nodes(0)));
     }
 

@@ -5,15 +5,18 @@
 //! event only says where to look. What takes a real cluster time is taken here by named
 //! [latencies](super::latency::Latencies).
 
+mod churn;
 mod claim;
 mod client_rate;
-mod conditions;
 mod deployment;
+mod disruption;
 mod endpoint_slice;
 mod endpoints;
 mod events;
 mod garbage;
+mod job;
 mod namespace;
+mod namespace_content;
 mod node_lifecycle;
 mod pod_garbage;
 mod queue;
@@ -28,6 +31,8 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 
 use super::Shared;
+use super::conditions;
+use super::conditions::of as condition;
 use super::registry::{Registry, Watch, WatchEvent, WatchFrom};
 use super::resource::Resource;
 use super::selector::Selection;
@@ -39,6 +44,10 @@ pub async fn run(shared: Shared) {
     tasks.spawn(deployment::run(shared.clone()));
     tasks.spawn(replica_set::run(shared.clone()));
     tasks.spawn(scheduler::run(shared.clone()));
+    tasks.spawn(namespace_content::run(shared.clone()));
+    tasks.spawn(churn::run(shared.clone()));
+    tasks.spawn(disruption::run(shared.clone()));
+    tasks.spawn(job::run(shared.clone()));
     tasks.spawn(node_lifecycle::run(shared.clone()));
     tasks.spawn(taint_eviction::run(shared.clone()));
     tasks.spawn(pod_garbage::run(shared.clone()));
@@ -60,11 +69,11 @@ pub async fn run(shared: Shared) {
 }
 
 /// An event, and the resource it is about.
-type Observed = (Resource, WatchEvent);
+pub(super) type Observed = (Resource, WatchEvent);
 
 /// Follows all objects of several resources for ever, beginning with those that exist. If the
 /// history is outrun, all that exist are told again.
-fn follow(registry: &Registry, resources: &[Resource]) -> BoxStream<'static, Observed> {
+pub(super) fn follow(registry: &Registry, resources: &[Resource]) -> BoxStream<'static, Observed> {
     let feeds = resources.iter().map(|&resource| {
         let start = (registry.clone(), None::<Watch>);
         stream::unfold(start, move |(registry, mut watch)| async move {
@@ -134,12 +143,6 @@ fn is_terminal(pod: &Value) -> bool {
 /// Whether a pod counts: it has not ended, and is not about to.
 fn is_active(pod: &Value) -> bool {
     !is_being_deleted(pod) && !is_terminal(pod)
-}
-
-/// One of an object's `status.conditions`, or null.
-fn condition<'a>(object: &'a Value, condition_type: &str) -> &'a Value {
-    let mut conditions = object["status"]["conditions"].as_array().into_iter().flatten();
-    conditions.find(|condition| condition["type"] == condition_type).unwrap_or(&Value::Null)
 }
 
 fn is_ready(pod: &Value) -> bool {

@@ -26,6 +26,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::sched::CloneFlags;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 
 use super::config::GoneAddress;
@@ -98,6 +100,17 @@ impl Fabric {
         Ok(Self { entered, nodes, ip, names })
     }
 
+    /// Waits until all containers have ended because their PID namespace has.
+    ///
+    /// # Errors
+    ///
+    /// The system cannot tell.
+    pub async fn ended(&self) -> io::Result<()> {
+        let mut pipe = pipe::Receiver::from_owned_fd(self.entered.sign_of_life()?)?;
+        while pipe.read(&mut [0; 64]).await? > 0 {}
+        Ok(())
+    }
+
     /// Runs `work` on a thread in the network namespace of node `index` (from 0).
     ///
     /// # Errors
@@ -124,11 +137,26 @@ impl Fabric {
         Ok(PodNetwork { fabric: Arc::clone(self), index, address, net: Arc::new(net), names })
     }
 
+    /// Where files for containers can be made: they are in memory, and gone with the cluster.
+    pub fn store(&self) -> Store {
+        let known_as = Path::new("/.volumes");
+        Store { made_at: self.entered.root().join(".volumes"), known_as: known_as.to_owned() }
+    }
+
     fn node(&self, index: u8) -> io::Result<&Node> {
         self.nodes
             .get(usize::from(index))
             .ok_or_else(|| io::Error::other(format!("there is no node {index}")))
     }
+}
+
+/// A directory for what containers are to have mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store {
+    /// Its path for this process.
+    pub made_at: PathBuf,
+    /// Its path as the source of a [`Bind`].
+    pub known_as: PathBuf,
 }
 
 /// Puts a link to a namespace at `path`, in place of what is there.

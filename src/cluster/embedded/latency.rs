@@ -146,6 +146,11 @@ macro_rules! latencies {
             pub fn named(&self) -> Vec<(&'static str, Latency)> {
                 vec![$(($text, self.$field),)+]
             }
+
+            /// What each delay is, and where its default comes from, by its name.
+            pub fn descriptions() -> Vec<(&'static str, &'static str)> {
+                vec![$(($text, concat!($($doc),+).trim_ascii_start()),)+]
+            }
         }
     };
 }
@@ -192,6 +197,10 @@ latencies! {
     /// Service proxy: a slice change until the rule is programmed, on an idle proxy. Its throttle
     /// comes on top. The measured minimum is −14.2 ms (the recorder's line came late), taken as 0.
     slice_to_rule = "sliceToRule" [0, 39_800, 89_700, 113_700];
+    /// DNS: a change of a Service or slice until answers show it. Not measured by itself: CoreDNS
+    /// answers from what it watches, so this is how far one watcher is behind another (row "pod
+    /// MODIFIED with deletionTimestamp seen → kubelet: SyncLoop DELETE", negatives taken as 0).
+    dns_propagation = "dnsPropagation" [0, 0, 4_400, 6_700];
     /// Kubelet: deletionTimestamp seen until its sync loop takes it up. The measured minimum and
     /// median are −13.8 and −0.2 ms (the kubelet is a watcher too), taken as 0.
     watch_to_kubelet = "watchToKubelet" [0, 0, 4_400, 6_700];
@@ -244,6 +253,12 @@ impl Sampler {
     /// Draws whether something happens that does so in this share (0 to 1) of all cases.
     pub fn happens(&self, share: f64) -> bool {
         self.rng.lock().unwrap_or_else(PoisonError::into_inner).random::<f64>() < share
+    }
+
+    /// Draws the time to the next of events that come at random, so many per second.
+    pub fn interval(&self, per_second: f64) -> Duration {
+        let uniform: f64 = self.rng.lock().unwrap_or_else(PoisonError::into_inner).random();
+        Duration::from_secs_f64(-(1.0 - uniform).ln() / per_second)
     }
 
     /// Draws one of `n` choices (0 when there is none).

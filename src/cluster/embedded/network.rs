@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio::process::{Child, Command};
 
-pub use super::kernel::Bind;
+pub use super::kernel::{Bind, Store};
 use super::kernel::{Fabric, Place, PodNetwork};
 use super::registry::Registry;
 
@@ -24,6 +24,14 @@ pub enum Network {
 }
 
 impl Network {
+    /// Where files for containers can be made; none where nothing can be mounted.
+    pub fn store(&self) -> Option<Store> {
+        match self {
+            Self::Userspace => None,
+            Self::Kernel(fabric) => Some(fabric.store()),
+        }
+    }
+
     /// The proxy mode, as a kube-proxy's configuration calls it.
     pub fn proxy_mode(&self) -> &'static str {
         match self {

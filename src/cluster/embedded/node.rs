@@ -22,9 +22,11 @@ mod pod;
 mod probe;
 mod process;
 mod quantity;
+mod service_account;
 mod status;
 mod stop;
 mod view;
+mod volumes;
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;

@@ -5,13 +5,15 @@
 //! deletion and addresses of Services. It knows nothing of HTTP and takes no time: delays
 //! are the business of whoever calls.
 
-mod admission;
 mod defaults;
 mod deletion;
 mod event;
+mod eviction;
 mod managed;
+mod page;
 mod patch;
 mod service;
+mod validation;
 mod write;
 
 use std::collections::VecDeque;
@@ -30,6 +32,8 @@ use crate::record::Clock;
 
 pub use deletion::{DeleteOptions, Deleted, Preconditions, Propagation};
 pub use event::{ContainerSource, EventType};
+pub use eviction::{Approval, Eviction, covers, set_allowed_condition, still_processed};
+pub use page::{Page, PageRequest};
 pub use patch::{Patch, PatchKind};
 pub use write::WriteOptions;
 
@@ -141,6 +145,11 @@ impl Registry {
     /// The address of the Service `kubernetes`.
     pub fn kubernetes_service_address(&self) -> Option<Ipv4Addr> {
         self.inner.addresses.services().next()
+    }
+
+    /// All addresses that a Service may have, in order.
+    pub fn service_addresses(&self) -> impl Iterator<Item = Ipv4Addr> + use<> {
+        self.inner.addresses.services()
     }
 
     /// An address for a new pod of a node (see [`AddressBlock::next_pod`]).
@@ -300,7 +309,7 @@ impl Watch {
     }
 
     fn select(&self, change: Change) -> Option<WatchEvent> {
-        let Change { before, object, removed, version } = change;
+        let Change { before, object, removed, version, .. } = change;
         if self.namespace.as_ref().is_some_and(|namespace| object["metadata"]["namespace"] != **namespace) {
             return None;
         }

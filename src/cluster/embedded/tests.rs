@@ -44,7 +44,10 @@ async fn start() -> Fixture {
 
 async fn client_config(cluster: &Embedded) -> ClientConfig {
     let kubeconfig = serde_json::from_str(&cluster.kubeconfig()).unwrap();
-    ClientConfig::from_custom_kubeconfig(kubeconfig, &Default::default()).await.unwrap()
+    let mut config = ClientConfig::from_custom_kubeconfig(kubeconfig, &Default::default()).await.unwrap();
+    // Answers are looked at as they come.
+    config.default_retry = false;
+    config
 }
 
 async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
@@ -155,7 +158,7 @@ async fn objects_are_created_listed_patched_watched_and_deleted() {
     let apply = Patch::Apply(json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"l": "3"}}));
     maps.patch("a", &PatchParams::apply("test"), &apply).await.unwrap();
     assert_eq!(maps.list(&ListParams::default().labels("kind=test")).await.unwrap().items.len(), 1);
-    assert_eq!(maps.list(&ListParams::default().labels("kind!=test")).await.unwrap().items.len(), 0);
+    assert_eq!(maps.list(&ListParams::default().labels("kind,kind!=test")).await.unwrap().items.len(), 0);
     maps.delete("a", &DeleteParams::default()).await.unwrap();
     assert!(maps.get_opt("a").await.unwrap().is_none());
 
@@ -330,5 +333,142 @@ async fn a_namespace_takes_its_contents_with_it() {
     })
     .await;
     assert!(pods.list(&ListParams::default()).await.unwrap().items.is_empty());
+    fixture.cluster.stop().await;
+}
+
+/// Asks the cluster's DNS for the addresses of a name, over UDP.
+async fn resolve(server: SocketAddr, name: &str) -> (hickory_proto::op::ResponseCode, Vec<String>) {
+    use hickory_proto::op::{Message, Query};
+    use hickory_proto::rr::{Name, RecordType};
+
+    let mut question = Message::query();
+    question.add_query(Query::query(name.parse::<Name>().unwrap(), RecordType::A));
+    let socket = tokio::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    socket.send_to(&question.to_vec().unwrap(), server).await.unwrap();
+    let mut answer = [0; 4096];
+    let length = within("an answer", socket.recv(&mut answer)).await.unwrap();
+    let answer = Message::from_vec(&answer[..length]).unwrap();
+    assert_eq!(answer.metadata.id, question.metadata.id);
+    (answer.metadata.response_code, answer.answers.iter().map(|record| record.data.to_string()).collect())
+}
+
+#[tokio::test]
+async fn names_follow_services_and_ready_pods() {
+    use hickory_proto::op::ResponseCode;
+
+    let fixture = start().await;
+    let server = fixture.cluster.dns();
+    let services = Api::<Service>::default_namespaced(fixture.client.clone());
+    let pods = Api::<Pod>::default_namespaced(fixture.client.clone());
+    for (name, cluster_ip) in [("web", None), ("db", Some("None"))] {
+        let service: Service = object(json!({
+            "metadata": {"name": name},
+            "spec": {"selector": {"app": "idle"}, "clusterIP": cluster_ip, "ports": [{"port": 18081}]},
+        }));
+        services.create(&PostParams::default(), &service).await.unwrap();
+    }
+    let address = services.get("web").await.unwrap().spec.unwrap().cluster_ip.unwrap();
+    let becomes = async |name: &str, expected: (ResponseCode, Vec<String>)| {
+        within(name, async {
+            while resolve(server, name).await != expected {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    };
+    becomes("web.default.svc.cluster.local.", (ResponseCode::NoError, vec![address])).await;
+    becomes("db.default.svc.cluster.local.", (ResponseCode::NXDomain, Vec::new())).await;
+    pods.create(&PostParams::default(), &idle_pod("idle")).await.unwrap();
+    let pod = wait_for(&pods, "idle", "the pod runs", is_running).await;
+    let ip = pod.status.unwrap().pod_ip.unwrap();
+    becomes("db.default.svc.cluster.local.", (ResponseCode::NoError, vec![ip.clone()])).await;
+    becomes(
+        &format!("{}.db.default.svc.cluster.local.", ip.replace('.', "-")),
+        (ResponseCode::NoError, vec![ip]),
+    )
+    .await;
+    pods.delete("idle", &DeleteParams::default().grace_period(1)).await.unwrap();
+    becomes("db.default.svc.cluster.local.", (ResponseCode::NXDomain, Vec::new())).await;
+
+    // The Service by which pods find it leads to it, over TCP, too.
+    let system = Api::<Service>::namespaced(fixture.client.clone(), "kube-system");
+    let ports = system.get("kube-dns").await.unwrap().spec.unwrap().ports.unwrap();
+    assert!(ports.iter().all(|port| port.port == i32::from(server.port())));
+    let mut stream = tokio::net::TcpStream::connect(server).await.unwrap();
+    let mut question = hickory_proto::op::Message::query();
+    let name = "web.default.svc.cluster.local.".parse::<hickory_proto::rr::Name>().unwrap();
+    question.add_query(hickory_proto::op::Query::query(name, hickory_proto::rr::RecordType::A));
+    let question = question.to_vec().unwrap();
+    stream.write_u16(u16::try_from(question.len()).unwrap()).await.unwrap();
+    stream.write_all(&question).await.unwrap();
+    let length = within("an answer over TCP", stream.read_u16()).await.unwrap();
+    let mut answer = vec![0; usize::from(length)];
+    within("all of it", stream.read_exact(&mut answer)).await.unwrap();
+    assert_eq!(hickory_proto::op::Message::from_vec(&answer).unwrap().answers.len(), 1);
+    fixture.cluster.stop().await;
+}
+
+#[tokio::test]
+async fn an_eviction_asks_the_budget_marks_the_pod_and_deletes_it() {
+    use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+    use kube::api::EvictParams;
+
+    let fixture = start().await;
+    let pods = Api::<Pod>::default_namespaced(fixture.client.clone());
+    let budgets = Api::<PodDisruptionBudget>::default_namespaced(fixture.client.clone());
+    let budget = |min_available: i32| -> PodDisruptionBudget {
+        object(json!({
+            "metadata": {"name": "idle"},
+            "spec": {"minAvailable": min_available, "selector": {"matchLabels": {"app": "idle"}}},
+        }))
+    };
+    pods.create(&PostParams::default(), &idle_pod("idle")).await.unwrap();
+    wait_for(&pods, "idle", "the pod runs", is_running).await;
+    budgets.create(&PostParams::default(), &budget(1)).await.unwrap();
+    wait_for(&budgets, "idle", "one healthy pod", |budget| {
+        budget
+            .status
+            .as_ref()
+            .is_some_and(|status| status.current_healthy == Some(1) && status.desired_healthy == Some(1))
+    })
+    .await;
+    match pods.evict("idle", &EvictParams::default()).await.unwrap_err() {
+        kube::Error::Api(status) => {
+            assert_eq!((status.code, status.reason.as_str()), (429, "TooManyRequests"));
+            let details = status.details.unwrap();
+            assert_eq!(details.causes[0].reason, "DisruptionBudget");
+            assert_eq!(
+                details.causes[0].message,
+                "The disruption budget idle needs 1 healthy pods and has 1 currently"
+            );
+            assert_eq!(details.retry_after_seconds, 0);
+        }
+        other => panic!("{other}"),
+    }
+    let version = pods.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
+    let mut watch = pin!(pods.watch(&WatchParams::default(), &version).await.unwrap());
+    let relaxed = Patch::Merge(json!({"spec": {"minAvailable": 0}}));
+    budgets.patch("idle", &PatchParams::default(), &relaxed).await.unwrap();
+    let allowed = |budget: &PodDisruptionBudget| {
+        budget.status.as_ref().is_some_and(|it| it.disruptions_allowed == Some(1))
+    };
+    wait_for(&budgets, "idle", "one disruption is allowed", allowed).await;
+    let dry = EvictParams {
+        post_options: PostParams { dry_run: true, ..PostParams::default() },
+        ..Default::default()
+    };
+    pods.evict("idle", &dry).await.unwrap();
+    pods.evict("idle", &EvictParams::default()).await.unwrap();
+    let mut seen = Vec::new();
+    while seen.len() < 2 {
+        let Some(WatchEvent::Modified(pod)) = within("an event", watch.try_next()).await.unwrap() else {
+            panic!("not a change")
+        };
+        let conditions = pod.status.unwrap().conditions.unwrap();
+        let marked = conditions.iter().any(|is| is.type_ == "DisruptionTarget" && is.status == "True");
+        seen.push((marked, pod.metadata.deletion_timestamp.is_some()));
+    }
+    // The mark comes first, then the deletion, as on a real cluster.
+    assert_eq!(seen, [(true, false), (true, true)]);
     fixture.cluster.stop().await;
 }

@@ -14,7 +14,7 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Running {
     address: SocketAddr,
-    signals: mpsc::UnboundedSender<&'static str>,
+    signals: mpsc::UnboundedSender<Noticed>,
     task: JoinHandle<()>,
     log: PathBuf,
     _dir: tempfile::TempDir,
@@ -24,10 +24,12 @@ fn config(listen: SocketAddr, on_stop: Habit, log: PathBuf) -> Config {
     Config {
         listen,
         on_stop,
+        on_signal: BTreeMap::from([(StopSignal::Usr1, Habit::Finish)]),
         drain_for: Duration::from_millis(200),
         response_time: Duration::ZERO,
         body_bytes: None,
         ready_after: Duration::ZERO,
+        ask_api_every: None,
         log: Some(LogTarget::File(log)),
         pod_name: Some("web-1".to_owned()),
     }
@@ -42,10 +44,11 @@ fn start(on_stop: Habit) -> Running {
     let address = listener.local_addr().unwrap();
     let (signals, mut received) = mpsc::unbounded_channel();
     let next_signal = async move || match received.recv().await {
-        Some(name) => name,
+        Some(noticed) => noticed,
         None => std::future::pending().await,
     };
-    let task = tokio::task::spawn_local(serve(listener, next_signal, shared, on_stop, config.drain_for));
+    let habits = Habits::of(&config);
+    let task = tokio::task::spawn_local(async move { serve(listener, next_signal, shared, &habits).await });
     Running { address, signals, task, log, _dir: dir }
 }
 
@@ -109,7 +112,7 @@ fn exit_leaves_requests_in_flight_unanswered() {
         assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("rolldrop-pod: web-1"), "{answer}");
         let in_flight = server.request("a-2", "/slow?ms=100000").await;
         server.until_logged("received a-2").await;
-        server.signals.send("SIGTERM").unwrap();
+        server.signals.send(Noticed::Signal(StopSignal::Term)).unwrap();
         server.ended().await;
         assert_eq!(answer_of(in_flight).await, "");
         assert!(TcpStream::connect(server.address).await.is_err());
@@ -127,7 +130,7 @@ fn finish_answers_what_is_in_flight_and_nothing_new() {
         let mut server = start(Habit::Finish);
         let in_flight = server.request("a-1", "/slow?ms=200").await;
         server.until_logged("received a-1").await;
-        server.signals.send("SIGTERM").unwrap();
+        server.signals.send(Noticed::Signal(StopSignal::Term)).unwrap();
         server.until_logged("stopped_accepting").await;
         assert!(TcpStream::connect(server.address).await.is_err());
         assert!(answer_of(in_flight).await.starts_with("HTTP/1.1 200"));
@@ -141,7 +144,7 @@ fn drain_serves_on_but_says_that_it_is_going() {
     local(async {
         let mut server = start(Habit::Drain);
         assert!(server.get("a-1", "/readyz").await.starts_with("HTTP/1.1 200"));
-        server.signals.send("SIGTERM").unwrap();
+        server.signals.send(Noticed::Signal(StopSignal::Term)).unwrap();
         server.until_logged("signal SIGTERM").await;
         // Two connections made while it serves on: one asks now, the other only after the
         // listener was closed.
@@ -162,10 +165,29 @@ fn drain_serves_on_but_says_that_it_is_going() {
 fn ignore_only_notes_the_signal() {
     local(async {
         let server = start(Habit::Ignore);
-        server.signals.send("SIGTERM").unwrap();
+        server.signals.send(Noticed::Signal(StopSignal::Term)).unwrap();
         server.until_logged("signal SIGTERM").await;
         assert!(server.get("a-1", "/").await.starts_with("HTTP/1.1 200"));
         server.task.abort();
+    });
+}
+
+#[test]
+fn each_signal_has_its_habit() {
+    local(async {
+        let mut server = start(Habit::Exit);
+        server.signals.send(Noticed::Signal(StopSignal::Hup)).unwrap();
+        server.signals.send(Noticed::Continued).unwrap();
+        server.until_logged("continued").await;
+        let in_flight = server.request("a-1", "/slow?ms=200").await;
+        server.until_logged("received a-1").await;
+        // Told to finish on this one.
+        server.signals.send(Noticed::Signal(StopSignal::Usr1)).unwrap();
+        assert!(answer_of(in_flight).await.starts_with("HTTP/1.1 200"));
+        server.ended().await;
+        let events = server.events();
+        assert_eq!(events[1..3], ["signal SIGHUP", "continued"]);
+        assert!(events.contains(&"signal SIGUSR1".to_owned()), "{events:?}");
     });
 }
 

@@ -26,6 +26,9 @@ use tokio::task::JoinSet;
 /// How long anything may take that a case waits for.
 pub(crate) const LIMIT: Duration = Duration::from_secs(75);
 
+/// How long the cluster may take to end.
+const STOP_LIMIT: Duration = Duration::from_secs(20);
+
 /// Unix nanoseconds, as the sample server and `date +%s%N` write them.
 pub(crate) fn now_ns() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a date after 1970");
@@ -98,7 +101,16 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        self.child.wait().expect("the cluster's end");
+        let deadline = std::time::Instant::now() + STOP_LIMIT;
+        while self.child.try_wait().expect("the cluster's state").is_none() {
+            if std::time::Instant::now() > deadline {
+                self.child.kill().expect("the cluster's end");
+                self.child.wait().expect("the cluster's end");
+                assert!(std::thread::panicking(), "the cluster did not end within {STOP_LIMIT:?}");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 

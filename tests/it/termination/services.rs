@@ -39,7 +39,13 @@ pub(crate) fn flows(lab: &Arc<Lab>) -> Vec<(&'static str, BoxFuture<'static, Rec
 }
 
 /// A Service and a Deployment of sample servers; answers the Service's address.
-async fn deploy(lab: &Lab, namespace: &str, replicas: usize, habit: &[&str], grace: Value) -> String {
+pub(crate) async fn deploy(
+    lab: &Lab,
+    namespace: &str,
+    replicas: usize,
+    habit: &[&str],
+    grace: Value,
+) -> String {
     lab.create("/api/v1/namespaces", &json!({"metadata": {"name": namespace}})).await;
     let service = json!({
         "metadata": {"name": "web"}, "spec": {"selector": {"app": "web"}, "ports": [{"port": 8080}]},
@@ -73,7 +79,7 @@ async fn deploy(lab: &Lab, namespace: &str, replicas: usize, habit: &[&str], gra
 }
 
 /// The pods of the ready endpoints in the newest slice.
-fn ready_endpoints(seen: &[Seen]) -> Vec<String> {
+pub(crate) fn ready_endpoints(seen: &[Seen]) -> Vec<String> {
     let slice = seen.iter().rfind(|seen| seen.kind() == "EndpointSlice");
     let endpoints = slice.and_then(|slice| slice.object["endpoints"].as_array()).cloned().unwrap_or_default();
     let ready = endpoints.into_iter().filter(|endpoint| endpoint["conditions"]["ready"] == true);
@@ -92,15 +98,15 @@ fn now<'a>(kind: &str, seen: &'a [Seen]) -> BTreeMap<String, &'a Value> {
     objects
 }
 
-fn pods_now(seen: &[Seen]) -> BTreeMap<String, &Value> {
+pub(crate) fn pods_now(seen: &[Seen]) -> BTreeMap<String, &Value> {
     now("Pod", seen)
 }
 
-fn is_leaving(pod: &Value) -> bool {
+pub(crate) fn is_leaving(pod: &Value) -> bool {
     pod["metadata"]["deletionTimestamp"].is_string()
 }
 
-fn record(lab: &Lab, namespace: &str, pod: &str, zero_ns: i64) -> Recording {
+pub(crate) fn record(lab: &Lab, namespace: &str, pod: &str, zero_ns: i64) -> Recording {
     let mut recording = Recording {
         case: namespace.to_owned(),
         dataplane: lab.dataplane,

@@ -24,12 +24,21 @@ pub(super) fn json(code: StatusCode, value: &impl Serialize) -> Answer {
 /// An answer that says what went wrong.
 pub(super) fn status(status: &Status) -> Answer {
     let code = StatusCode::from_u16(status.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    json(code, &status.to_json())
+    let mut answer = json(code, &status.to_json());
+    if let Some(seconds) = status.retry_after_seconds() {
+        answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    answer
 }
 
 /// A plain answer.
 pub(super) fn text(text: impl Into<Bytes>) -> Answer {
     bytes_of(StatusCode::OK, "text/plain; charset=utf-8", text)
+}
+
+/// The answer where there is nothing, not even a kind of object.
+pub(super) fn unknown_path() -> Answer {
+    bytes_of(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", "404 page not found\n")
 }
 
 /// Says that an answer's body is of another type.

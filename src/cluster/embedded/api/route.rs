@@ -47,9 +47,11 @@ pub(super) enum Subresource {
     None,
     Status,
     Scale,
+    /// A pod's end, with the consent of its PodDisruptionBudget.
+    Eviction,
     /// A pod's output.
     Log,
-    /// A port of a pod: where to, and the path there with its leading slash.
+    /// A port of a pod or a Service, or a node's agent: where to, and the path there with its leading slash.
     Proxy {
         port: Option<String>,
         path: String,
@@ -115,8 +117,11 @@ impl Route {
             (None | Some(""), None) => Subresource::None,
             (Some("status"), None) if resource.has_status() => Subresource::Status,
             (Some("scale"), None) if resource.has_scale() => Subresource::Scale,
+            (Some("eviction"), None) if resource == Resource::Pods => Subresource::Eviction,
             (Some("log"), None) if resource == Resource::Pods => Subresource::Log,
-            (Some("proxy"), rest) if resource == Resource::Pods => {
+            (Some("proxy"), rest)
+                if matches!(resource, Resource::Pods | Resource::Services | Resource::Nodes) =>
+            {
                 Subresource::Proxy { port: port.clone(), path: format!("/{}", rest.unwrap_or_default()) }
             }
             _ => return None,

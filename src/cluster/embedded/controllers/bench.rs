@@ -151,6 +151,14 @@ impl Bench {
         });
     }
 
+    /// Ends a pod in this phase.
+    pub(super) fn finish(&self, name: &str, phase: &str) {
+        self.modify(Resource::Pods, name, Part::Status, |pod| {
+            pod["status"]["phase"] = json!(phase);
+            pod["status"]["conditions"] = json!([{"type": "Ready", "status": "False"}]);
+        });
+    }
+
     /// Takes a pod away, as a node agent does at the end.
     pub(super) fn end_pod(&self, name: &str) {
         let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };

@@ -1,152 +1,106 @@
 //! Shows in EndpointSlices (and in the legacy [Endpoints](super::endpoints)) which pods back a
 //! Service.
 //!
-//! A change of a pod becomes visible to this controller only after the measured latency of its
-//! kind; from then on every slice that is written shows it. So one pod's slow change does not
-//! hold up another's, and changes of one pod keep their order.
-//!
-//! Conditions follow staging/src/k8s.io/endpointslice/utils.go: a terminating pod stays, as
-//! `terminating`, until it is terminal or gone. Unlike Kubernetes, which starts a new slice
-//! after 100 endpoints, one slice holds all endpoints that have the same ports.
+//! Pods are seen through a [`view`] that takes its time; from then on every slice that is written
+//! shows their state. Conditions follow staging/src/k8s.io/endpointslice/utils.go: a terminating
+//! pod stays, as `terminating`, until it is terminal or gone. Which endpoint goes into which slice
+//! is decided in [`packing`]. Services without a selector are left alone.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+mod packing;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
+use futures::stream::{self, BoxStream};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
+use super::client_rate::ClientRate;
 use super::queue::Queue;
+use super::worker::{self, BackOff, Outcome};
 use super::{
-    Key, controller_reference, endpoints, follow, is_being_deleted, is_controlled_by, is_ready, is_terminal,
-    key,
+    Key, Observed, controller_reference, endpoints, follow, is_being_deleted, is_controlled_by, is_ready,
+    is_terminal, key,
 };
 use crate::cluster::embedded::Shared;
-use crate::cluster::embedded::latency::{Latencies, Latency};
 use crate::cluster::embedded::registry::{DeleteOptions, Part, WatchEventType};
 use crate::cluster::embedded::resource::Resource;
 use crate::cluster::embedded::selector::{LabelSelector, Selection};
+use crate::cluster::embedded::status::Status;
+use view::View;
 
 const MANAGED_BY: &str = "endpointslice-controller.k8s.io";
+const HEADLESS: &str = "service.kubernetes.io/headless";
+
+/// `defaultSyncBackOff` and `maxSyncBackOff` (pkg/controller/endpointslice).
+const BACK_OFF: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(1000) };
 
 pub(super) async fn run(shared: Shared) {
-    let mut events = follow(&shared.registry, &[Resource::Services, Resource::Pods]);
-    let mut view = View::default();
-    let mut queue = Queue::new();
-    loop {
-        tokio::select! {
-            Some((resource, event)) = events.next() => {
-                let removed = event.event_type == WatchEventType::Deleted;
-                if resource == Resource::Pods {
-                    let state = (!removed).then_some(event.object.clone());
-                    let wait = view.observe(key(&event.object), state, &shared);
-                    queue.add(Work::Pod(key(&event.object)), wait);
-                } else if removed {
-                    endpoints::remove(&shared, &event.object);
-                } else {
-                    queue.add(Work::Service(key(&event.object)), Duration::ZERO);
+    let view = Arc::new(Mutex::new(View::default()));
+    let rate = ClientRate::of(&shared.config);
+    let legacy_rate = ClientRate::of(&shared.config);
+    let changes = changed_services(shared.clone(), Arc::clone(&view));
+    worker::run(
+        changes,
+        BACK_OFF,
+        |services| services,
+        |service| {
+            let (shared, view) = (shared.clone(), Arc::clone(&view));
+            let (rate, legacy_rate) = (rate.clone(), legacy_rate.clone());
+            async move { sync(&shared, &view, &rate, &legacy_rate, &service).await }
+        },
+    )
+    .await;
+}
+
+/// The Services whose slices may have to change, as soon as that is visible.
+fn changed_services(shared: Shared, view: Arc<Mutex<View>>) -> BoxStream<'static, Vec<Key>> {
+    let events = follow(&shared.registry, &[Resource::Services, Resource::Pods]);
+    let start = (shared, view, events, Queue::new());
+    stream::unfold(start, |(shared, view, mut events, mut queue)| async move {
+        let services = tokio::select! {
+            Some(event) = events.next() => observe(&shared, &view, event, &mut queue),
+            pod = queue.next() => {
+                let mut view = view.lock().unwrap_or_else(PoisonError::into_inner);
+                let changed = view.advance(&pod);
+                if let Some(wait) = view.next_due(&pod) {
+                    queue.add(pod.clone(), wait);
                 }
+                selecting(&shared, &pod.0, &changed)
             }
-            work = queue.next() => match work {
-                Work::Service(service) => sync(&shared, &view, &service),
-                Work::Pod(pod) => {
-                    let changed = view.advance(&pod);
-                    if let Some(wait) = view.next_due(&pod) {
-                        queue.add(Work::Pod(pod.clone()), wait);
-                    }
-                    for service in selecting(&shared, &pod.0, &changed) {
-                        sync(&shared, &view, &service);
-                    }
-                }
-            },
-        }
-    }
+        };
+        Some((services, (shared, view, events, queue)))
+    })
+    .boxed()
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Work {
-    Service(Key),
-    /// The next change of this pod becomes visible.
-    Pod(Key),
-}
-
-/// The pods as this controller sees them.
-#[derive(Debug, Default)]
-struct View {
-    pods: BTreeMap<Key, Arc<Value>>,
-    /// Changes that are not yet visible, in order, each with the time when it will be.
-    coming: BTreeMap<Key, VecDeque<Coming>>,
-}
-
-/// When a pod's state becomes visible, and the state (`None`: gone).
-type Coming = (Instant, Option<Arc<Value>>);
-
-impl View {
-    /// Takes note of a pod's new state (`None`: gone) and answers when its next change is visible.
-    fn observe(&mut self, pod: Key, state: Option<Arc<Value>>, shared: &Shared) -> Duration {
-        let seen = self.pods.get(&pod);
-        let coming = self.coming.entry(pod).or_default();
-        let before = coming.back().map_or(seen, |(_, state)| state.as_ref());
-        let latency = hop(before.map(Arc::as_ref), state.as_deref(), &shared.config.latencies);
-        let at = Instant::now() + shared.sampler.sample(&latency);
-        // A change never overtakes an earlier one of the same pod.
-        let at = coming.back().map_or(at, |(earlier, _)| at.max(*earlier));
-        coming.push_back((at, state));
-        coming.front().map_or(at, |(at, _)| *at).saturating_duration_since(Instant::now())
+/// Takes note of an event, and answers the Services that it concerns at once.
+fn observe(
+    shared: &Shared,
+    view: &Mutex<View>,
+    (resource, event): Observed,
+    queue: &mut Queue<Key>,
+) -> Vec<Key> {
+    let object_key = key(&event.object);
+    let removed = event.event_type == WatchEventType::Deleted;
+    if resource == Resource::Pods {
+        let state = (!removed).then_some(event.object);
+        let mut view = view.lock().unwrap_or_else(PoisonError::into_inner);
+        let wait = view.observe(object_key.clone(), state, shared);
+        queue.add(object_key, wait);
+        return Vec::new();
     }
-
-    /// Makes all changes of a pod visible that are due, and answers the states that it went through.
-    fn advance(&mut self, pod: &Key) -> Vec<Arc<Value>> {
-        let mut states: Vec<_> = self.pods.get(pod).cloned().into_iter().collect();
-        let now = Instant::now();
-        let Some(coming) = self.coming.get_mut(pod) else { return states };
-        while coming.front().is_some_and(|(at, _)| *at <= now) {
-            match coming.pop_front().and_then(|(_, state)| state) {
-                Some(state) => {
-                    self.pods.insert(pod.clone(), Arc::clone(&state));
-                    states.push(state);
-                }
-                None => {
-                    self.pods.remove(pod);
-                }
-            }
-        }
-        if coming.is_empty() {
-            self.coming.remove(pod);
-        }
-        states
+    if removed {
+        endpoints::remove(shared, &event.object);
+        return Vec::new();
     }
-
-    fn next_due(&self, pod: &Key) -> Option<Duration> {
-        let (at, _) = self.coming.get(pod)?.front()?;
-        Some(at.saturating_duration_since(Instant::now()))
-    }
-}
-
-/// The latency of the hop from a pod's change to the slice that shows it.
-fn hop(before: Option<&Value>, after: Option<&Value>, latencies: &Latencies) -> Latency {
-    let was = |fact: fn(&Value) -> bool| before.is_some_and(fact);
-    let Some(after) = after else { return latencies.terminated_to_slice };
-    if is_terminal(after) && !was(is_terminal) {
-        latencies.terminated_to_slice
-    } else if is_being_deleted(after) && !was(is_being_deleted) {
-        latencies.deletion_to_slice
-    } else if has_address(after) && !was(has_address) {
-        latencies.running_to_endpoint
-    } else if before.is_some_and(|before| before["metadata"]["labels"] != after["metadata"]["labels"]) {
-        latencies.terminated_to_slice
-    } else {
-        latencies.ready_to_slice
-    }
-}
-
-fn has_address(pod: &Value) -> bool {
-    pod["status"]["podIP"].is_string()
+    vec![object_key]
 }
 
 /// The Services of a namespace that select a pod in any of these states.
-fn selecting(shared: &Shared, namespace: &str, states: &[Arc<Value>]) -> BTreeSet<Key> {
+fn selecting(shared: &Shared, namespace: &str, states: &[Arc<Value>]) -> Vec<Key> {
     let mut services = BTreeSet::new();
     for service in shared.registry.list(Resource::Services, Some(namespace), &Selection::all()).items {
         let Some(selector) = LabelSelector::from_map(&service["spec"]["selector"]) else { continue };
@@ -154,63 +108,155 @@ fn selecting(shared: &Shared, namespace: &str, states: &[Arc<Value>]) -> BTreeSe
             services.insert(key(&service));
         }
     }
-    services
+    services.into_iter().collect()
 }
+
+/// Ports, and the endpoints that have them.
+pub(super) type Group = (Value, Vec<Value>);
 
 /// Writes the slices of one Service as far as they differ from what they should be.
-fn sync(shared: &Shared, view: &View, (namespace, name): &Key) {
+async fn sync(
+    shared: &Shared,
+    view: &Mutex<View>,
+    rate: &ClientRate,
+    legacy_rate: &ClientRate,
+    (namespace, name): &Key,
+) -> Outcome {
     let registry = &shared.registry;
-    let Ok(service) = registry.get(Resource::Services, namespace, name) else { return };
-    let Some(selector) = LabelSelector::from_map(&service["spec"]["selector"]) else { return };
-    let in_namespace = view.pods.range((namespace.clone(), String::new())..);
-    let pods = in_namespace.take_while(|((home, _), _)| home == namespace).map(|(_, pod)| pod.as_ref());
-    let mut wanted =
-        endpoints_by_ports(&service, pods.filter(|pod| selector.matches(&pod["metadata"]["labels"])));
-
-    endpoints::write(shared, &service, wanted.values());
-
-    let of_service = Selection::labels(LabelSelector::from_map(&labels(name)).unwrap_or_default());
-    let mut slices = registry.list(Resource::EndpointSlices, Some(namespace), &of_service).items;
-    slices.retain(|slice| is_controlled_by(slice, &service));
-    // Slices with the right ports stay; others are put to new use before new ones are made.
-    let (keeping, mut spare): (Vec<_>, Vec<_>) =
-        slices.into_iter().partition(|slice| wanted.contains_key(&slice["ports"].to_string()));
-    for slice in keeping {
-        match wanted.remove(&slice["ports"].to_string()) {
-            Some((ports, endpoints)) => write(shared, &slice, &ports, &endpoints),
-            None => spare.push(slice),
-        }
+    let Ok(service) = registry.get(Resource::Services, namespace, name) else { return Ok(None) };
+    let Some(selector) = LabelSelector::from_map(&service["spec"]["selector"]) else { return Ok(None) };
+    if service["spec"]["type"] == "ExternalName" || is_being_deleted(&service) {
+        return Ok(None);
     }
-    for (ports, endpoints) in wanted.into_values() {
-        match spare.pop() {
-            Some(slice) => write(shared, &slice, &ports, &endpoints),
-            None => create(shared, &service, &ports, &endpoints),
-        }
-    }
-    for slice in spare {
-        let (namespace, name) = key(&slice);
-        if let Err(status) =
-            registry.delete(Resource::EndpointSlices, &namespace, &name, &DeleteOptions::default())
-        {
-            tracing::debug!(%status, "EndpointSlice not deleted");
-        }
-    }
+    let mut pods = view.lock().unwrap_or_else(PoisonError::into_inner).pods_in(namespace);
+    pods.retain(|pod| selector.matches(&pod["metadata"]["labels"]));
+    let groups = endpoints_by_ports(&service, pods.iter().map(Arc::as_ref));
+    // Two controllers in Kubernetes, each with a client of its own.
+    let (legacy, slices) = futures::join!(
+        endpoints::write(shared, legacy_rate, &service, groups.values()),
+        write_slices(shared, rate, &service, &groups),
+    );
+    legacy.and(slices).map(|()| None)
 }
 
-fn labels(service: &str) -> Value {
-    json!({"kubernetes.io/service-name": service, "endpointslice.kubernetes.io/managed-by": MANAGED_BY})
+async fn write_slices(
+    shared: &Shared,
+    rate: &ClientRate,
+    service: &Value,
+    groups: &BTreeMap<String, Group>,
+) -> Result<(), Status> {
+    let (namespace, name) = key(service);
+    let own =
+        json!({"kubernetes.io/service-name": name, "endpointslice.kubernetes.io/managed-by": MANAGED_BY});
+    let of_service = Selection::labels(LabelSelector::from_map(&own).unwrap_or_default());
+    let mut slices = shared.registry.list(Resource::EndpointSlices, Some(&namespace), &of_service).items;
+    slices.retain(|slice| is_controlled_by(slice, service) && !is_being_deleted(slice));
+    let labels = labels(service, own);
+
+    let (mut spare, mut fresh, mut writes) = (Vec::new(), Vec::new(), Vec::new());
+    for slice in &slices {
+        if !groups.contains_key(&slice["ports"].to_string()) {
+            spare.push(slice);
+        }
+    }
+    for (ports, endpoints) in groups.values() {
+        let of_group: Vec<_> = slices.iter().filter(|slice| slice["ports"] == *ports).collect();
+        let existing: Vec<_> = of_group
+            .iter()
+            .map(|slice| slice["endpoints"].as_array().map_or(&[][..], Vec::as_slice))
+            .collect();
+        let mut plan = packing::plan(&existing, endpoints.clone());
+        if endpoints.is_empty() {
+            // A Service without endpoints shows that by one empty slice.
+            if plan.delete.is_empty() {
+                plan.create.push(Vec::new());
+            } else {
+                plan.delete.remove(0);
+            }
+        }
+        let changed: BTreeSet<_> = plan.update.iter().map(|(at, _)| *at).collect();
+        for (at, endpoints) in plan.update {
+            writes.push((of_group[at], ports, endpoints));
+        }
+        for (at, slice) in of_group.iter().enumerate() {
+            if plan.delete.contains(&at) {
+                spare.push(slice);
+            } else if !changed.contains(&at) && slice["metadata"]["labels"] != labels {
+                writes.push((slice, ports, existing[at].to_vec()));
+            }
+        }
+        fresh.extend(plan.create.into_iter().map(|endpoints| (ports, endpoints)));
+    }
+    // Slices that are no longer needed are put to new use before new ones are made.
+    for (ports, endpoints) in fresh {
+        match spare.pop() {
+            Some(slice) => writes.push((slice, ports, endpoints)),
+            None => {
+                rate.permit().await;
+                create(shared, service, &labels, ports, endpoints)?;
+            }
+        }
+    }
+    for (slice, ports, endpoints) in writes {
+        rate.permit().await;
+        shared.registry.modify(Resource::EndpointSlices, &namespace, &key(slice).1, Part::Main, |slice| {
+            slice["metadata"]["labels"] = labels.clone();
+            slice["ports"] = ports.clone();
+            slice["endpoints"] = json!(endpoints);
+        })?;
+    }
+    for slice in spare {
+        rate.permit().await;
+        let options = DeleteOptions::default();
+        match shared.registry.delete(Resource::EndpointSlices, &namespace, &key(slice).1, &options) {
+            Err(status) if status.code() != 404 => return Err(status),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn create(
+    shared: &Shared,
+    service: &Value,
+    labels: &Value,
+    ports: &Value,
+    endpoints: Vec<Value>,
+) -> Result<(), Status> {
+    let (namespace, name) = key(service);
+    let slice = json!({
+        "metadata": {
+            "generateName": format!("{name}-"),
+            "labels": labels,
+            "ownerReferences": [controller_reference(service)],
+        },
+        "addressType": "IPv4",
+        "endpoints": endpoints,
+        "ports": ports,
+    });
+    shared.registry.create(Resource::EndpointSlices, &namespace, slice).map(|_| ())
+}
+
+/// The labels of a Service's slices: its own, and those by which slices are found.
+fn labels(service: &Value, own: Value) -> Value {
+    let mut labels = own;
+    for (name, value) in service["metadata"]["labels"].as_object().into_iter().flatten() {
+        if labels.get(name).is_none() && name != HEADLESS {
+            labels[name] = value.clone();
+        }
+    }
+    if service["spec"]["clusterIP"] == "None" {
+        labels[HEADLESS] = json!("");
+    }
+    labels
 }
 
 /// Endpoints grouped by the ports that the Service's target ports mean in their pods. There is
 /// always one group, if only an empty one.
-fn endpoints_by_ports<'a>(
-    service: &Value,
-    pods: impl Iterator<Item = &'a Value>,
-) -> BTreeMap<String, (Value, Vec<Value>)> {
-    let mut groups: BTreeMap<String, (Value, Vec<Value>)> = BTreeMap::new();
-    let publish_not_ready = service["spec"]["publishNotReadyAddresses"] == true;
+fn endpoints_by_ports<'a>(service: &Value, pods: impl Iterator<Item = &'a Value>) -> BTreeMap<String, Group> {
+    let mut groups: BTreeMap<String, Group> = BTreeMap::new();
     for pod in pods {
-        if let Some(endpoint) = endpoint(pod, publish_not_ready) {
+        if let Some(endpoint) = endpoint(pod, service) {
             let ports = ports(service, pod);
             groups.entry(ports.to_string()).or_insert_with(|| (ports, Vec::new())).1.push(endpoint);
         }
@@ -222,12 +268,13 @@ fn endpoints_by_ports<'a>(
 }
 
 /// A pod's entry in a slice, if it is to have one.
-fn endpoint(pod: &Value, publish_not_ready: bool) -> Option<Value> {
-    let ip = pod["status"]["podIP"].as_str().filter(|_| !is_terminal(pod))?;
+fn endpoint(pod: &Value, service: &Value) -> Option<Value> {
+    let ip = pod["status"]["podIP"].as_str().filter(|ip| !ip.is_empty() && !is_terminal(pod))?;
+    let publish_not_ready = service["spec"]["publishNotReadyAddresses"] == true;
     let terminating = is_being_deleted(pod);
     let serving = publish_not_ready || is_ready(pod);
     let ready = publish_not_ready || (serving && !terminating);
-    Some(json!({
+    let mut endpoint = json!({
         "addresses": [ip],
         "conditions": {"ready": ready, "serving": serving, "terminating": terminating},
         "targetRef": {
@@ -236,8 +283,16 @@ fn endpoint(pod: &Value, publish_not_ready: bool) -> Option<Value> {
             "name": pod["metadata"]["name"],
             "uid": pod["metadata"]["uid"],
         },
-        "nodeName": pod["spec"]["nodeName"],
-    }))
+    });
+    if pod["spec"]["nodeName"].is_string() {
+        endpoint["nodeName"] = pod["spec"]["nodeName"].clone();
+    }
+    // By this name DNS finds the pod: HOSTNAME.SERVICE.
+    let has_name = pod["spec"]["hostname"].as_str().is_some_and(|name| !name.is_empty());
+    if has_name && pod["spec"]["subdomain"] == service["metadata"]["name"] {
+        endpoint["hostname"] = pod["spec"]["hostname"].clone();
+    }
+    Some(endpoint)
 }
 
 /// A Service's ports as they are in a pod; a named target port that the pod lacks is left out.
@@ -251,7 +306,11 @@ fn ports(service: &Value, pod: &Value) -> Value {
         };
         if let Some(number) = number {
             let name = port["name"].as_str().unwrap_or_default();
-            ports.push(json!({"name": name, "protocol": port["protocol"], "port": number}));
+            let mut shown = json!({"name": name, "protocol": port["protocol"], "port": number});
+            if port["appProtocol"].is_string() {
+                shown["appProtocol"] = port["appProtocol"].clone();
+            }
+            ports.push(shown);
         }
     }
     Value::Array(ports)
@@ -268,128 +327,5 @@ fn container_port(pod: &Value, name: &str, protocol: &Value) -> Option<Value> {
     Some(port["containerPort"].clone())
 }
 
-fn write(shared: &Shared, slice: &Value, ports: &Value, endpoints: &[Value]) {
-    let (namespace, name) = key(slice);
-    let written = shared.registry.modify(Resource::EndpointSlices, &namespace, &name, Part::Main, |slice| {
-        slice["ports"] = ports.clone();
-        slice["endpoints"] = json!(endpoints);
-    });
-    if let Err(status) = written {
-        tracing::debug!(%status, "EndpointSlice not written");
-    }
-}
-
-fn create(shared: &Shared, service: &Value, ports: &Value, endpoints: &[Value]) {
-    let (namespace, name) = key(service);
-    let slice = json!({
-        "metadata": {
-            "generateName": format!("{name}-"),
-            "labels": labels(&name),
-            "ownerReferences": [controller_reference(service)],
-        },
-        "addressType": "IPv4",
-        "endpoints": endpoints,
-        "ports": ports,
-    });
-    if let Err(status) = shared.registry.create(Resource::EndpointSlices, &namespace, slice) {
-        tracing::debug!(%status, "EndpointSlice not created");
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pod() -> Value {
-        json!({
-            "metadata": {"name": "web-1", "namespace": "default", "uid": "u", "labels": {"app": "web"}},
-            "spec": {
-                "nodeName": "node-1",
-                "containers": [{"name": "app", "ports": [{"name": "http", "containerPort": 8080, "protocol": "TCP"}]}],
-                "initContainers": [{
-                    "name": "side", "restartPolicy": "Always",
-                    "ports": [{"name": "proxied", "containerPort": 9090, "protocol": "TCP"}],
-                }],
-            },
-            "status": {"podIP": "127.64.1.1", "phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
-        })
-    }
-
-    fn conditions(change: impl FnOnce(&mut Value), publish_not_ready: bool) -> Option<(bool, bool, bool)> {
-        let mut pod = pod();
-        change(&mut pod);
-        let endpoint = endpoint(&pod, publish_not_ready)?;
-        let is = |name: &str| endpoint["conditions"][name] == true;
-        Some((is("ready"), is("serving"), is("terminating")))
-    }
-
-    #[test]
-    fn conditions_follow_the_pods_life() {
-        let delete = |pod: &mut Value| pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-        let unready = |pod: &mut Value| pod["status"]["conditions"][0]["status"] = json!("False");
-        assert_eq!(conditions(|_| {}, false), Some((true, true, false)));
-        assert_eq!(conditions(unready, false), Some((false, false, false)));
-        assert_eq!(conditions(delete, false), Some((false, true, true)));
-        assert_eq!(
-            conditions(
-                |pod| {
-                    delete(pod);
-                    unready(pod);
-                },
-                false
-            ),
-            Some((false, false, true))
-        );
-        assert_eq!(conditions(delete, true), Some((true, true, true)));
-        assert_eq!(conditions(|pod| pod["status"]["phase"] = json!("Failed"), false), None);
-        assert_eq!(conditions(|pod| pod["status"]["podIP"] = Value::Null, false), None);
-    }
-
-    #[test]
-    fn target_ports_resolve_by_number_and_by_name() {
-        let service = |target: Value| json!({"spec": {"ports": [{"name": "p", "port": 80, "protocol": "TCP", "targetPort": target}]}});
-        let resolved = |target: Value| ports(&service(target), &pod())[0]["port"].clone();
-        assert_eq!(resolved(json!(1234)), 1234);
-        assert_eq!(resolved(json!("http")), 8080);
-        assert_eq!(resolved(json!("proxied")), 9090);
-        assert_eq!(ports(&service(json!("nosuch")), &pod()), json!([]));
-    }
-
-    #[test]
-    fn pods_that_name_another_port_get_another_slice() {
-        let service =
-            json!({"spec": {"ports": [{"name": "p", "port": 80, "protocol": "TCP", "targetPort": "http"}]}});
-        let mut moved = pod();
-        moved["spec"]["containers"][0]["ports"][0]["containerPort"] = json!(8081);
-        let (old, same) = (pod(), pod());
-        let groups = endpoints_by_ports(&service, [&old, &moved, &same].into_iter());
-        let sizes: Vec<_> =
-            groups.values().map(|(ports, endpoints)| (ports[0]["port"].clone(), endpoints.len())).collect();
-        assert_eq!(sizes, [(json!(8080), 2), (json!(8081), 1)]);
-        assert_eq!(endpoints_by_ports(&service, std::iter::empty()).len(), 1);
-    }
-
-    #[test]
-    fn each_kind_of_change_has_its_own_hop() {
-        let latencies = Latencies::default();
-        let hop_of = |before: Option<&Value>, after: Option<&Value>| hop(before, after, &latencies);
-        let changed = |change: fn(&mut Value)| {
-            let mut pod = pod();
-            change(&mut pod);
-            pod
-        };
-        let running = pod();
-        let pending = changed(|pod| pod["status"]["podIP"] = Value::Null);
-        let unready = changed(|pod| pod["status"]["conditions"][0]["status"] = json!("False"));
-        let deleted = changed(|pod| pod["metadata"]["deletionTimestamp"] = json!("x"));
-        let ended = changed(|pod| {
-            pod["metadata"]["deletionTimestamp"] = json!("x");
-            pod["status"]["phase"] = json!("Failed");
-        });
-        assert_eq!(hop_of(Some(&pending), Some(&running)), latencies.running_to_endpoint);
-        assert_eq!(hop_of(Some(&unready), Some(&running)), latencies.ready_to_slice);
-        assert_eq!(hop_of(Some(&running), Some(&deleted)), latencies.deletion_to_slice);
-        assert_eq!(hop_of(Some(&deleted), Some(&ended)), latencies.terminated_to_slice);
-        assert_eq!(hop_of(Some(&ended), None), latencies.terminated_to_slice);
-    }
-}
+mod tests;

@@ -12,18 +12,14 @@ use crate::cluster::embedded::resource::Resource;
 use crate::cluster::embedded::selector::Selection;
 
 /// What owns pods goes before them, so that nothing makes new ones.
-const ORDER: [Resource; 10] = [
-    Resource::Deployments,
-    Resource::ReplicaSets,
-    Resource::Services,
-    Resource::Pods,
-    Resource::EndpointSlices,
-    Resource::Endpoints,
-    Resource::ConfigMaps,
-    Resource::Secrets,
-    Resource::ServiceAccounts,
-    Resource::Events,
-];
+const MAKERS: [Resource; 3] = [Resource::Deployments, Resource::ReplicaSets, Resource::Jobs];
+
+/// Everything that lives in namespaces, in the order in which it goes.
+fn contents() -> impl Iterator<Item = Resource> {
+    let others =
+        Resource::ALL.into_iter().filter(|resource| resource.namespaced() && !MAKERS.contains(resource));
+    MAKERS.into_iter().chain(others)
+}
 
 pub(super) async fn run(shared: Shared) {
     // Only pods take their time; everything else goes at once.
@@ -48,7 +44,7 @@ fn empty(shared: &Shared, namespace: &str) {
     if !registry.get(Resource::Namespaces, "", namespace).is_ok_and(|object| is_being_deleted(&object)) {
         return;
     }
-    for resource in ORDER {
+    for resource in contents() {
         for object in registry.list(resource, Some(namespace), &Selection::all()).items {
             if let Err(status) =
                 registry.delete(resource, namespace, &key(&object).1, &DeleteOptions::default())
@@ -58,7 +54,7 @@ fn empty(shared: &Shared, namespace: &str) {
         }
     }
     let is_empty = |resource| registry.list(resource, Some(namespace), &Selection::all()).items.is_empty();
-    if ORDER.into_iter().all(is_empty)
+    if contents().all(is_empty)
         && let Err(status) = registry.remove_namespace(namespace)
     {
         tracing::debug!(%status, "namespace not removed");

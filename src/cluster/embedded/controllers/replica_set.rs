@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 
 use super::claim::claim;
 use super::client_rate::ClientRate;
-use super::conditions::unix_seconds;
 use super::worker::{self, BACK_OFF, Outcome};
 use super::{
     Key, condition, controller_key, controller_of, controller_reference, follow, is_active, is_being_deleted,
     is_controlled_by, is_ready, is_terminal, key,
 };
 use crate::cluster::embedded::Shared;
+use crate::cluster::embedded::conditions::unix_seconds;
 use crate::cluster::embedded::registry::{DeleteOptions, EventType, Part, WatchEventType};
 use crate::cluster::embedded::resource::Resource;
 use crate::cluster::embedded::selector::{LabelSelector, Selection};

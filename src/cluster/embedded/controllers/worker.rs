@@ -10,7 +10,6 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::{BoxStream, FuturesUnordered};
 
-use super::Observed;
 use super::queue::Queue;
 use crate::cluster::embedded::status::Status;
 
@@ -44,12 +43,11 @@ impl BackOff {
 /// sooner, or why it failed.
 pub(super) type Outcome = Result<Option<Duration>, Status>;
 
-/// Works on the objects that events name, for ever. Objects that an event names with a delay are
-/// worked on that much later.
-pub(super) async fn run<K, W>(
-    mut events: BoxStream<'static, Observed>,
+/// Works on the objects that events name, for ever.
+pub(super) async fn run<E, K, W>(
+    mut events: BoxStream<'static, E>,
     back_off: BackOff,
-    mut named: impl FnMut(Observed) -> Vec<K>,
+    mut named: impl FnMut(E) -> Vec<K>,
     work: impl Fn(K) -> W,
 ) where
     K: Ord + Clone + std::fmt::Debug,

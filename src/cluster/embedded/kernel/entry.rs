@@ -8,11 +8,13 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::wait::waitpid;
 use nix::unistd::{Gid, Uid};
 
 use super::init;
@@ -66,6 +68,8 @@ pub struct Entered {
     init: Child,
     /// The first process ends when this closes.
     lifeline: Option<ChildStdin>,
+    /// Closes when the first process ends.
+    sign_of_life: OwnedFd,
 }
 
 /// Takes this process, which must have no second thread yet, into namespaces of its own. Should
@@ -107,11 +111,11 @@ impl Entered {
         });
         let mut init = started.map_err(refused)?;
         let lifeline = init.stdin.take();
+        let silent = || KernelError::Init { why: "it has no standard output".to_owned() };
+        let mut stdout = BufReader::new(init.stdout.take().ok_or_else(silent)?);
         let mut said = String::new();
-        if let Some(stdout) = init.stdout.take() {
-            // What it failed to say is empty.
-            let _ = BufReader::new(stdout).read_line(&mut said);
-        }
+        // What it failed to say is empty.
+        let _ = stdout.read_line(&mut said);
         let said = said.trim();
         if said != init::READY {
             drop(lifeline);
@@ -127,12 +131,23 @@ impl Entered {
             mounts: open("mnt", CloneFlags::CLONE_NEWNS)?,
             init,
             lifeline,
+            sign_of_life: stdout.into_inner().into(),
         })
+    }
+
+    /// A pipe that closes when all containers end, whoever ends them.
+    pub(super) fn sign_of_life(&self) -> io::Result<OwnedFd> {
+        self.sign_of_life.try_clone()
     }
 
     /// The PID namespace of all containers.
     pub(super) fn pids(&self) -> &Namespace {
         &self.pids
+    }
+
+    /// The root directory of that namespace, as seen from here.
+    pub(super) fn root(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root", self.init.id()))
     }
 
     /// The mount namespace that those of containers are copied from.
@@ -144,9 +159,21 @@ impl Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         drop(self.lifeline.take());
-        // It ends at once: nothing in its namespace can hold it up.
-        if let Err(error) = self.init.wait() {
-            tracing::debug!(%error, "the containers' first process");
+        // It ends when every process of its namespace has been reaped. Those that this process
+        // has started are its own to reap, and nobody else does so any more.
+        loop {
+            match waitpid(None, None) {
+                Ok(status)
+                    if status.pid().is_some_and(|pid| pid.as_raw().unsigned_abs() == self.init.id()) =>
+                {
+                    return;
+                }
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "the containers' first process");
+                    return;
+                }
+            }
         }
     }
 }

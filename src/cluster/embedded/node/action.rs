@@ -172,7 +172,7 @@ fn exec_command(exec: &ExecAction, target: &Target) -> Result<Action, NotDone> {
     let (word, args) = words.split_first().ok_or_else(|| NotDone("exec names no command".to_owned()))?;
     let launch = &target.launch;
     let path = launch.env.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path);
-    let program = find_program(word, launch.working_dir.as_deref(), path)
+    let program = find_program(word, launch.working_dir.as_deref(), path, &launch.mounts)
         .map_err(|error| NotDone(format!("failed to exec in container: {error}")))?;
     let command = words.join(" ");
     Ok(Action::Exec { launch: Launch { program, args: args.to_vec(), ..launch.clone() }, command })

@@ -88,7 +88,7 @@ impl Supervisor {
             }
             let begin = Instant::now();
             let mut wait = back_off;
-            match self.context.launch(&self.spec).await {
+            match self.context.launch(&self.spec) {
                 Err(error) => {
                     self.context.warn(&self.spec.name, "Failed", &format!("Error: {error}"));
                     let (reason, message) = (error.reason().to_owned(), error.to_string());

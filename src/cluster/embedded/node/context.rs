@@ -1,8 +1,9 @@
 //! What the parts of a pod share: its manifest, its surroundings, and how to speak of it.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base64::Engine;
@@ -19,15 +20,19 @@ use super::env::{self, Data, KeySource, Surroundings};
 use super::launch::{self, LaunchError};
 use super::logs;
 use super::process::{Keeper, Process};
+use super::service_account;
 use super::view::Kind;
+use super::volumes::{self, Made, VolumeError};
 use crate::cluster::embedded::Shared;
 use crate::cluster::embedded::latency::{Latencies, Latency};
-use crate::cluster::embedded::network::Sandbox;
+use crate::cluster::embedded::network::{Bind, Sandbox, Store};
 use crate::cluster::embedded::registry::{ContainerSource, EventType};
 use crate::cluster::embedded::resource::Resource;
 use crate::cluster::embedded::selector::Selection;
 
 const COMPONENT: &str = "kubelet";
+/// No volume's name, since it has a dot.
+const RESOLV_CONF: &str = "resolv.conf";
 
 /// What the parts of a pod share.
 pub(super) struct PodContext {
@@ -43,12 +48,18 @@ pub(super) struct PodContext {
     pub(super) sandbox: Sandbox,
     pub(super) host_ip: String,
     log_dir: PathBuf,
+    volumes: OnceLock<Made>,
+    /// The pod's token, once it was asked for.
+    token: OnceLock<String>,
     /// A container's view has changed.
     pub(super) changed: Notify,
 }
 
 impl PodContext {
-    pub(super) fn new(shared: Shared, node: Arc<NodeInfo>, object: Arc<Value>, pod: Pod) -> Self {
+    pub(super) fn new(shared: Shared, node: Arc<NodeInfo>, object: Arc<Value>, mut pod: Pod) -> Self {
+        if shared.network.store().is_some() && service_account::is_wanted(&shared.registry, &pod) {
+            service_account::mount(&mut pod);
+        }
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let (namespace, name, uid) =
             (text(&pod.metadata.namespace), text(&pod.metadata.name), text(&pod.metadata.uid));
@@ -57,7 +68,22 @@ impl PodContext {
         let sandbox = Sandbox::new(network, registry, node.index, format!("{namespace}/{name}"));
         let host_ip = node.address.to_string();
         let changed = Notify::new();
-        Self { shared, node, namespace, name, uid, pod, object, sandbox, host_ip, log_dir, changed }
+        let (volumes, token) = (OnceLock::new(), OnceLock::new());
+        Self {
+            shared,
+            node,
+            namespace,
+            name,
+            uid,
+            pod,
+            object,
+            sandbox,
+            host_ip,
+            log_dir,
+            volumes,
+            token,
+            changed,
+        }
     }
 
     /// The pod's address; empty while it has none.
@@ -141,28 +167,111 @@ impl PodContext {
         registry.record_event_of(&self.object, Some(&source), event_type, reason, message, COMPONENT);
     }
 
-    /// Starts a container's process.
-    pub(super) async fn launch(
-        &self,
-        container: &Container,
-    ) -> Result<(Process, Keeper, Target), LaunchError> {
-        let data = |kind, name: &str| self.data(kind, name);
-        let pod_ip = self.pod_ip();
-        let around = Surroundings {
-            pod: &self.pod,
-            pod_ip: &pod_ip,
-            host_ip: &self.host_ip,
-            data: &data,
-            services: &self.service_variables(),
-            allocatable: &self.allocatable(),
+    /// Makes the pod's volumes.
+    ///
+    /// # Errors
+    ///
+    /// The first that cannot be made. It may be tried again.
+    pub(super) fn make_volumes(&self) -> Result<(), VolumeError> {
+        let made = match self.store() {
+            Some(store) => {
+                self.with_surroundings(|around| volumes::make(&self.pod, &store, around, &|| self.token()))?
+            }
+            None => {
+                volumes::need_no_mount(&self.pod)?;
+                Made::new()
+            }
         };
-        let mut launch = launch::launch(container, &around, &self.node.own_binary)?;
+        self.volumes.get_or_init(|| made);
+        Ok(())
+    }
+
+    /// Where names are looked up: in the cluster's DNS, unless the pod's `dnsPolicy` says as the
+    /// machine does, or nothing can be mounted.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    fn name_resolution(&self) -> io::Result<Option<Bind>> {
+        let policy = self.spec().and_then(|spec| spec.dns_policy.as_deref());
+        let service = self.shared.registry.get(Resource::Services, "kube-system", "kube-dns");
+        let (Some(store), Ok(service)) = (self.store(), service) else { return Ok(None) };
+        let Some(server) = service["spec"]["clusterIP"].as_str().filter(|_| policy != Some("Default")) else {
+            return Ok(None);
+        };
+        let namespace = &self.namespace;
+        let text = format!(
+            "search {namespace}.svc.cluster.local svc.cluster.local cluster.local\n\
+             nameserver {server}\noptions ndots:5\n"
+        );
+        std::fs::create_dir_all(&store.made_at)?;
+        std::fs::write(store.made_at.join(RESOLV_CONF), text)?;
+        let target = PathBuf::from("/etc").join(RESOLV_CONF);
+        Ok(Some(Bind { source: store.known_as.join(RESOLV_CONF), target, read_only: false }))
+    }
+
+    /// Where the pod's volumes are made.
+    fn store(&self) -> Option<Store> {
+        let Store { made_at, known_as } = self.shared.network.store()?;
+        Some(Store { made_at: made_at.join(&self.uid), known_as: known_as.join(&self.uid) })
+    }
+
+    /// Takes away what the pod had of its own: volumes, and the token.
+    pub(super) fn clean_up(&self) {
+        self.revoke_token();
+        let Some(store) = self.store() else { return };
+        if let Err(error) = std::fs::remove_dir_all(&store.made_at)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, pod = %self.name, "volumes are not removed");
+        }
+    }
+
+    fn token(&self) -> String {
+        let account = env::service_account(&self.pod);
+        let issue = || self.shared.tokens.issue(&self.namespace, account, &self.name);
+        self.token.get_or_init(issue).clone()
+    }
+
+    /// Ends the validity of the pod's token.
+    pub(super) fn revoke_token(&self) {
+        if let Some(token) = self.token.get() {
+            self.shared.tokens.revoke(token);
+        }
+    }
+
+    fn with_surroundings<T>(&self, then: impl FnOnce(&Surroundings<'_>) -> T) -> T {
+        let mut given = self.service_variables();
+        if self.shared.network.store().is_none()
+            && service_account::is_wanted(&self.shared.registry, &self.pod)
+        {
+            let ca = self.shared.identity.authority_pem();
+            given.extend(service_account::variables(&self.token(), ca, &self.namespace));
+        }
+        then(&Surroundings {
+            pod: &self.pod,
+            pod_ip: &self.pod_ip(),
+            host_ip: &self.host_ip,
+            data: &|kind, name| self.data(kind, name),
+            given: &given,
+            allocatable: &self.allocatable(),
+        })
+    }
+
+    /// Starts a container's process.
+    pub(super) fn launch(&self, container: &Container) -> Result<(Process, Keeper, Target), LaunchError> {
+        let volumes = self.volumes.get().cloned().unwrap_or_default();
+        let mut launch = self
+            .with_surroundings(|around| launch::launch(container, around, &self.node.own_binary, &volumes))?;
         let image = container.image.as_deref().unwrap_or_default();
         let present =
             format!("Container image \"{image}\" already present on machine and can be accessed by the pod");
         self.note(&container.name, "Pulled", &present);
         self.note(&container.name, "Created", "Container created");
-        launch.placement = self.sandbox.place(&[]).map_err(|error| LaunchError::Place(error.to_string()))?;
+        let mut binds: Vec<_> = launch.mounts.iter().map(|mount| mount.bind.clone()).collect();
+        binds.extend(self.name_resolution().map_err(|error| LaunchError::Place(error.to_string()))?);
+        launch.placement =
+            self.sandbox.place(&binds).map_err(|error| LaunchError::Place(error.to_string()))?;
         let start = std::fs::create_dir_all(&self.log_dir)
             .and_then(|()| launch.start(&logs::container_log(&self.log_dir, &container.name)));
         let (process, keeper) = start.map_err(|error| LaunchError::Start {
@@ -170,7 +279,7 @@ impl PodContext {
             why: error.to_string(),
         })?;
         let ports = container.ports.clone().unwrap_or_default();
-        Ok((process, keeper, Target { pod_ip, ports, launch }))
+        Ok((process, keeper, Target { pod_ip: self.pod_ip(), ports, launch }))
     }
 
     /// The data of a ConfigMap or Secret in the pod's namespace.
@@ -179,7 +288,12 @@ impl PodContext {
             KeySource::ConfigMap => Resource::ConfigMaps,
             KeySource::Secret => Resource::Secrets,
         };
-        let object = self.shared.registry.get(resource, &self.namespace, name).ok()?;
+        let Ok(object) = self.shared.registry.get(resource, &self.namespace, name) else {
+            // The one that every namespace has.
+            let is_root_ca = kind == KeySource::ConfigMap && name == service_account::ROOT_CA;
+            let ca = || self.shared.identity.authority_pem().as_bytes().to_vec();
+            return is_root_ca.then(|| Data::from([("ca.crt".to_owned(), ca())]));
+        };
         let entries = |field: &str| object[field].as_object().into_iter().flatten();
         let decoded = |text: &str| BASE64_STANDARD.decode(text).unwrap_or_default();
         let mut data = Data::new();

@@ -22,8 +22,8 @@ pub(super) struct Surroundings<'a> {
     pub(super) host_ip: &'a str,
     /// The data of a ConfigMap or Secret in the pod's namespace; `None` when there is none.
     pub(super) data: &'a dyn Fn(KeySource, &str) -> Option<Data>,
-    /// The variables of Services.
-    pub(super) services: &'a BTreeMap<String, String>,
+    /// Variables that the cluster gives: those of Services, and how to reach the API server.
+    pub(super) given: &'a BTreeMap<String, String>,
     /// What the node has to give: the limits of a container that names none.
     pub(super) allocatable: &'a BTreeMap<String, Quantity>,
 }
@@ -59,8 +59,8 @@ pub(super) enum EnvError {
     Source(String),
 }
 
-/// The variables that the manifest names, each able to refer to those before it, and those of
-/// Services.
+/// The variables that the manifest names, each able to refer to those before it, and those that
+/// the cluster gives.
 ///
 /// # Errors
 ///
@@ -92,7 +92,7 @@ pub(super) fn environment(
             env.insert(variable.name.clone(), value);
         }
     }
-    for (name, value) in around.services {
+    for (name, value) in around.given {
         env.entry(name.clone()).or_insert_with(|| value.clone());
     }
     Ok(env)
@@ -113,7 +113,7 @@ fn value_of(
     match (&variable.value_from, given) {
         (Some(source), None) => value_from(&variable.name, source, container, around),
         (_, given) => {
-            let lookup = |name: &str| before.get(name).or_else(|| around.services.get(name)).cloned();
+            let lookup = |name: &str| before.get(name).or_else(|| around.given.get(name)).cloned();
             Ok(Some(expand(given.unwrap_or_default(), lookup)))
         }
     }
@@ -302,7 +302,7 @@ mod tests {
             pod_ip: "127.64.1.1",
             host_ip: "127.64.0.1",
             data: &data,
-            services: &services,
+            given: &services,
             allocatable: &allocatable,
         };
         environment(&serde_json::from_value(container).unwrap(), &around)

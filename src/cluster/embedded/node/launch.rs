@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Container;
 use super::env::{self, EnvError, Surroundings};
 use super::expand::expand;
 use super::process::Launch;
+use super::volumes::{self, Made, Mount, VolumeError, on_machine};
 use crate::cluster::embedded::network::Placement;
 
 /// Variables of the agent's own environment that every container gets: what programs of
@@ -32,6 +33,9 @@ pub(super) enum LaunchError {
     /// A variable's source cannot be read.
     #[error(transparent)]
     Env(#[from] EnvError),
+    /// A path within a volume cannot be.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
     /// Its mounts cannot be made.
     #[error("{0}")]
     Place(String),
@@ -45,7 +49,7 @@ impl LaunchError {
     pub(super) fn reason(&self) -> &'static str {
         match self {
             Self::NoCommand { .. } | Self::NoWorkingDir { .. } | Self::Place(_) => "CreateContainerError",
-            Self::Env(_) => "CreateContainerConfigError",
+            Self::Env(_) | Self::Volume(_) => "CreateContainerConfigError",
             Self::NoProgram { .. } | Self::Start { .. } => "RunContainerError",
         }
     }
@@ -65,12 +69,14 @@ pub(super) fn launch(
     container: &Container,
     around: &Surroundings<'_>,
     own_binary: &Path,
+    volumes: &Made,
 ) -> Result<Launch, LaunchError> {
     let own_env = env::environment(container, around)?;
+    let mounts = volumes::mounts(container, volumes, |name| own_env.get(name).cloned())?;
     let lookup = |name: &str| own_env.get(name).cloned();
     let mut words = container.command.iter().flatten().map(|word| expand(word, lookup));
     let working_dir = container.working_dir.as_ref().filter(|dir| !dir.is_empty()).map(PathBuf::from);
-    if let Some(dir) = working_dir.as_ref().filter(|dir| !dir.is_dir()) {
+    if let Some(dir) = working_dir.as_ref().filter(|dir| !on_machine(dir, &mounts).is_dir()) {
         return Err(LaunchError::NoWorkingDir { dir: dir.display().to_string() });
     }
 
@@ -80,7 +86,7 @@ pub(super) fn launch(
     env.extend(own_env.clone());
 
     let program = match words.next() {
-        Some(word) => find_program(&word, working_dir.as_deref(), env.get("PATH"))?,
+        Some(word) => find_program(&word, working_dir.as_deref(), env.get("PATH"), &mounts)?,
         None => {
             let image = container.image.as_deref().unwrap_or_default();
             if !is_own_image(image) {
@@ -99,6 +105,7 @@ pub(super) fn launch(
         working_dir,
         container_id,
         placement: Placement::default(),
+        mounts,
     })
 }
 
@@ -110,18 +117,23 @@ fn is_own_image(image: &str) -> bool {
     last.split(':').next() == Some("rolldrop")
 }
 
+/// The path of a program in a container.
+///
+/// # Errors
+///
+/// There is none.
 pub(super) fn find_program(
     word: &str,
     working_dir: Option<&Path>,
     path: Option<&String>,
+    mounts: &[Mount],
 ) -> Result<PathBuf, LaunchError> {
+    let exists = |file: &PathBuf| on_machine(file, mounts).is_file();
     let found = if word.contains('/') {
         let program = working_dir.map_or_else(|| PathBuf::from(word), |dir| dir.join(word));
-        program.is_file().then_some(program)
+        Some(program).filter(exists)
     } else {
-        path.and_then(|path| {
-            std::env::split_paths(path).map(|dir| dir.join(word)).find(|file| file.is_file())
-        })
+        path.and_then(|path| std::env::split_paths(path).map(|dir| dir.join(word)).find(exists))
     };
     found.ok_or_else(|| LaunchError::NoProgram { program: word.to_owned() })
 }
@@ -141,10 +153,10 @@ mod tests {
             pod_ip: "127.64.1.1",
             host_ip: "127.64.0.1",
             data: &|_, _| None,
-            services: &BTreeMap::new(),
+            given: &BTreeMap::new(),
             allocatable: &BTreeMap::new(),
         };
-        launch(&container, &around, Path::new("/opt/rolldrop"))
+        launch(&container, &around, Path::new("/opt/rolldrop"), &Made::new())
     }
 
     #[test]

@@ -22,6 +22,10 @@ use super::view::{Ended, Handle, Kind, Order, State};
 use crate::cluster::embedded::registry::{DeleteOptions, Part};
 use crate::cluster::embedded::resource::Resource;
 
+/// How long a kubelet waits before it tries again to mount a volume, at first and at most
+/// (`pkg/util/goroutinemap/exponentialbackoff`).
+const FIRST_MOUNT_RETRY: Duration = Duration::from_millis(500);
+const LONGEST_MOUNT_RETRY: Duration = Duration::from_secs(122);
 /// How long a kubelet waits before it tries again to make a sandbox.
 const SANDBOX_RETRY: Duration = Duration::from_secs(1);
 
@@ -106,11 +110,22 @@ impl PodWorker {
             observed_generation,
             started_at,
         };
+        let context = Arc::clone(&worker.context);
+        let mut seen = worker.seen.clone();
+        // A token does not outlive its pod's object, though containers may.
+        let disown = async {
+            if seen.wait_for(|seen| seen.gone).await.is_ok() {
+                context.revoke_token();
+            }
+            std::future::pending().await
+        };
         tokio::select! {
             () = worker.live_and_end() => {}
+            () = disown => {}
             () = stop.cancelled() => {}
         }
         supervisors.shutdown().await;
+        context.clean_up();
     }
 
     async fn live_and_end(&mut self) {
@@ -167,6 +182,7 @@ impl PodWorker {
     /// From the binding until every main container has ended for good.
     async fn live(&mut self) {
         self.write_status();
+        self.mount_volumes().await;
         self.prepare_sandbox().await;
         self.sandbox = Sandbox::Ready;
         self.write_status();
@@ -175,6 +191,16 @@ impl PodWorker {
         tokio::select! {
             () = run_in_order(&this.containers) => {}
             () = this.keep_status() => {}
+        }
+    }
+
+    /// Makes the pod's volumes, as often as it takes.
+    async fn mount_volumes(&self) {
+        let mut wait = FIRST_MOUNT_RETRY;
+        while let Err(error) = self.context.make_volumes() {
+            self.context.warn_pod("FailedMount", &error.to_string());
+            sleep(wait).await;
+            wait = (wait * 2).min(LONGEST_MOUNT_RETRY);
         }
     }
 

@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::logs::LogFile;
+use super::volumes::Mount;
 use crate::cluster::embedded::descendants::{self, Member};
 use crate::cluster::embedded::network::Placement;
 
@@ -45,6 +46,8 @@ pub(super) struct Launch {
     pub(super) container_id: String,
     /// Where it starts.
     pub(super) placement: Placement,
+    /// What is mounted there.
+    pub(super) mounts: Vec<Mount>,
 }
 
 /// How a process ended.
@@ -263,6 +266,7 @@ mod tests {
             working_dir: None,
             container_id: format!("{:032x}", rand::random::<u128>()),
             placement: Placement::default(),
+            mounts: Vec::new(),
         }
     }
 

@@ -141,6 +141,12 @@ impl Registry {
                 ));
             }
         };
+        if options.orphans() && !is_dry_run {
+            // Before the owner goes: its dependents go when they see that it has gone.
+            let owner = self.get(resource, namespace, name)?;
+            check_preconditions(resource, name, &owner, options)?;
+            self.orphan_dependents(&owner["metadata"]["uid"]);
+        }
         let now = self.now_seconds();
         let mut outcome = Outcome::Removed;
         let mut would_be = None;
@@ -168,9 +174,6 @@ impl Registry {
                 Outcome::Terminating => Deleted::Terminating(object),
                 Outcome::Due | Outcome::Removed => Deleted::Removed(object),
             });
-        }
-        if options.orphans() {
-            self.orphan_dependents(&object["metadata"]["uid"]);
         }
         Ok(match outcome {
             Outcome::Terminating => Deleted::Terminating(object),
@@ -229,6 +232,11 @@ impl Registry {
                     let mut object = current.clone();
                     if let Some(references) = object["metadata"]["ownerReferences"].as_array_mut() {
                         references.retain(|reference| reference["uid"] != *owner);
+                        if references.is_empty()
+                            && let Some(metadata) = object["metadata"].as_object_mut()
+                        {
+                            metadata.remove("ownerReferences");
+                        }
                     }
                     Ok::<_, std::convert::Infallible>(Step::Replace(object))
                 });
@@ -283,7 +291,8 @@ fn owners(object: &Value) -> impl Iterator<Item = &Value> {
     object["metadata"]["ownerReferences"].as_array().into_iter().flatten()
 }
 
-fn check_preconditions(
+/// Refuses what was meant for another object or another state of it.
+pub(super) fn check_preconditions(
     resource: Resource,
     name: &str,
     current: &Value,

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::super::conditions::{find, remove, unix_seconds};
 use super::super::key;
 use super::replicas;
 use super::sizes::Limits;
+use crate::cluster::embedded::conditions::{find, remove, unix_seconds};
 
 const AVAILABLE: &str = "Available";
 const PROGRESSING: &str = "Progressing";

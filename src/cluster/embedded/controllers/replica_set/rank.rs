@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::super::conditions::unix_seconds;
 use super::super::{condition, is_ready};
+use crate::cluster::embedded::conditions::unix_seconds;
 
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 

@@ -3,6 +3,12 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
+/// One of an object's `status.conditions`, or null.
+pub(super) fn of<'a>(object: &'a Value, condition_type: &str) -> &'a Value {
+    let conditions = object["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
+    find(conditions, condition_type).unwrap_or(&Value::Null)
+}
+
 /// The condition of a type.
 pub(super) fn find<'a>(conditions: &'a [Value], condition_type: &str) -> Option<&'a Value> {
     conditions.iter().find(|condition| condition["type"] == condition_type)

@@ -1,0 +1,112 @@
+//! The `eviction` subresource of pods.
+//!
+//! What may be evicted is decided in the [registry](super::super::registry); here are the order
+//! of the steps, as watchers of a real cluster see them (the condition `DisruptionTarget` first,
+//! then the deletion), and the time between them.
+
+use std::time::Duration;
+
+use http::{Method, Request, StatusCode};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+
+use super::super::Shared;
+use super::super::registry::{Approval, DeleteOptions, Eviction, still_processed};
+use super::super::resource::Resource;
+use super::super::status::Status;
+use super::respond::{self, Answer};
+use super::route::Query;
+
+/// How often, and after which time, an eviction that somebody else's write came between is tried
+/// again (`EvictionsRetry` in pkg/registry/core/pod/storage/eviction.go).
+const ATTEMPTS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Evicts a pod, if it may be.
+pub(super) async fn answer(
+    request: Request<Incoming>,
+    shared: &Shared,
+    query: &Query,
+    namespace: &str,
+    name: &str,
+) -> Result<Answer, Status> {
+    if *request.method() != Method::POST {
+        return Err(Status::method_not_allowed());
+    }
+    let object = super::body::read_any(request).await?;
+    if object["kind"].as_str().is_some_and(|kind| kind != "Eviction") {
+        return Err(Status::bad_request(format!("not a Eviction object: {}", object["kind"])));
+    }
+    if object["metadata"]["name"].as_str().is_some_and(|own| own != name) {
+        return Err(Status::bad_request("name in URL does not match name in Eviction object"));
+    }
+    let wish = &object["deleteOptions"];
+    let is_dry = |value: &Value| value.as_array().is_some_and(|list| !list.is_empty());
+    let eviction = if is_dry(&wish["dryRun"]) || !query.get("dryRun").is_empty() {
+        Eviction::DryRun
+    } else {
+        Eviction::Real
+    };
+    let options: DeleteOptions = match wish {
+        Value::Null => DeleteOptions::default(),
+        wish => serde_json::from_value(wish.clone())
+            .map_err(|error| Status::bad_request(format!("invalid DeleteOptions: {error}")))?,
+    };
+    evict(shared, namespace, name, &options, eviction).await?;
+    let success =
+        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
+    Ok(respond::json(StatusCode::CREATED, &success))
+}
+
+async fn evict(
+    shared: &Shared,
+    namespace: &str,
+    name: &str,
+    options: &DeleteOptions,
+    eviction: Eviction,
+) -> Result<(), Status> {
+    let registry = &shared.registry;
+    let delay = || tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_delete));
+    for attempt in 1.. {
+        delay().await;
+        let pod = registry.get(Resource::Pods, namespace, name)?;
+        let approval = registry.approve_eviction(&pod, eviction)?;
+        if eviction == Eviction::DryRun {
+            return Ok(());
+        }
+        let mut options = options.clone();
+        let own_version =
+            options.preconditions.as_ref().is_some_and(|wanted| wanted.resource_version.is_some());
+        let relies_on_state = approval == Approval::Unchanged && !own_version;
+        if relies_on_state {
+            let version = pod["metadata"]["resourceVersion"].as_str().map(str::to_owned);
+            options.preconditions.get_or_insert_default().resource_version = version;
+        }
+        let marked = registry.mark_for_eviction(namespace, name, &options);
+        let marked = match marked {
+            // A pod that has not started may be tried again; one that counted as unhealthy may have
+            // become healthy, which is for the client to try again.
+            Err(status) if relies_on_state && status.code() == 409 => {
+                let pending = pod["status"]["phase"] == "Pending";
+                if pending && attempt < ATTEMPTS {
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+                return Err(if pending { status } else { still_processed(name) });
+            }
+            marked => marked?,
+        };
+        if let Some(version) =
+            options.preconditions.as_mut().and_then(|wanted| wanted.resource_version.as_mut())
+        {
+            // Marking it was our own change.
+            *version = marked["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
+        }
+        if !relies_on_state {
+            delay().await;
+        }
+        registry.delete(Resource::Pods, namespace, name, &options)?;
+        return Ok(());
+    }
+    Ok(())
+}

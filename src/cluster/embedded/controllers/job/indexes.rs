@@ -1,0 +1,61 @@
+//! The completion indexes of an Indexed Job. Pure.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+/// The annotation and label that hold a pod's index.
+pub(super) const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
+
+/// The index of a pod.
+pub(super) fn of(pod: &Value) -> Option<i64> {
+    pod["metadata"]["annotations"][COMPLETION_INDEX].as_str()?.parse().ok()
+}
+
+/// Reads `status.completedIndexes`, such as `0-3,5`.
+pub(super) fn parse(text: &str) -> BTreeSet<i64> {
+    let intervals = text.split(',').filter_map(|interval| {
+        let (first, last) = interval.split_once('-').unwrap_or((interval, interval));
+        Some(first.parse::<i64>().ok()?..=last.parse::<i64>().ok()?)
+    });
+    intervals.flatten().collect()
+}
+
+/// Writes indexes as intervals: two in a row with a comma, more with a dash.
+pub(super) fn write(indexes: &BTreeSet<i64>) -> String {
+    let mut intervals: Vec<(i64, i64)> = Vec::new();
+    for &index in indexes {
+        match intervals.last_mut() {
+            Some((_, last)) if *last + 1 == index => *last = index,
+            _ => intervals.push((index, index)),
+        }
+    }
+    let text = |&(first, last): &(i64, i64)| match last - first {
+        0 => first.to_string(),
+        1 => format!("{first},{last}"),
+        _ => format!("{first}-{last}"),
+    };
+    intervals.iter().map(text).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn intervals_are_written_as_in_kubernetes() {
+        let set = |indexes: &[i64]| indexes.iter().copied().collect();
+        assert_eq!(write(&set(&[])), "");
+        assert_eq!(write(&set(&[1])), "1");
+        assert_eq!(write(&set(&[0, 1, 3, 4, 5, 7])), "0,1,3-5,7");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_reads_back(indexes in prop::collection::btree_set(0_i64..60, 0..40)) {
+            prop_assert_eq!(parse(&write(&indexes)), indexes);
+        }
+    }
+}

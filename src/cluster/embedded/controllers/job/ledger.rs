@@ -1,0 +1,71 @@
+//! Which pods of a Job have been counted, so that each counts once.
+//!
+//! Kubernetes keeps finished pods by a finalizer until they are counted. Here the controller lives
+//! as long as the cluster and sees every pod's last state, so it remembers instead.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio::time::{Duration, Instant};
+
+/// The pods of one Job that are over.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    counted: BTreeSet<String>,
+    /// Pods that are gone and not counted yet, in their last state.
+    gone: BTreeMap<String, Arc<Value>>,
+    /// Failures since the last success, and the time of the last one.
+    failures: Option<(u32, Instant)>,
+}
+
+fn uid(pod: &Value) -> String {
+    pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
+}
+
+impl Ledger {
+    /// Keeps the last state of a pod that is gone.
+    pub(super) fn keep(&mut self, pod: Arc<Value>) {
+        let uid = uid(&pod);
+        if !self.counted.contains(&uid) {
+            self.gone.insert(uid, pod);
+        }
+    }
+
+    /// The pods that are gone and not counted.
+    pub(super) fn gone(&self) -> impl Iterator<Item = &Arc<Value>> {
+        self.gone.values()
+    }
+
+    /// Whether a pod is yet to be counted.
+    pub(super) fn is_open(&self, pod: &Value) -> bool {
+        !self.counted.contains(&uid(pod))
+    }
+
+    /// Never counts this pod (again).
+    pub(super) fn close(&mut self, pod: &Value) {
+        let uid = uid(pod);
+        self.gone.remove(&uid);
+        self.counted.insert(uid);
+    }
+
+    /// Takes note of pods that have succeeded and failed since the last time.
+    pub(super) fn note(&mut self, succeeded: usize, failed: usize) {
+        if succeeded > 0 {
+            self.failures = None;
+        }
+        if failed > 0 {
+            let before = self.failures.map_or(0, |(count, _)| count);
+            let count = before.saturating_add(u32::try_from(failed).unwrap_or(u32::MAX));
+            self.failures = Some((count, Instant::now()));
+        }
+    }
+
+    /// How long to wait before the next pod is made: `first` after one failure, doubling with each
+    /// more up to `longest`.
+    pub(super) fn pause(&self, first: Duration, longest: Duration) -> Duration {
+        let Some((count, since)) = self.failures else { return Duration::ZERO };
+        let factor = 2_u32.saturating_pow(count.saturating_sub(1));
+        first.saturating_mul(factor).min(longest).saturating_sub(since.elapsed())
+    }
+}

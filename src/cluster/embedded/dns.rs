@@ -1,0 +1,246 @@
+//! The cluster's DNS server: names of Services and of the endpoints of headless ones.
+//!
+//! It answers for `cluster.local` alone, over UDP and TCP, at the control plane's address, and is
+//! the endpoint of the Service `kube-system/kube-dns`. Like CoreDNS it follows the API and answers
+//! from what it has seen; what it sees comes after a delay (`dnsPropagation`). What names mean is in
+//! [`records`], the DNS's own form in [`answer`].
+
+mod answer;
+mod records;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use futures::StreamExt;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::Shared;
+use super::controllers::follow;
+use super::registry::{Registry, WatchEvent, WatchEventType};
+use super::resource::Resource;
+use super::status::Status;
+use answer::{Transport, answer};
+use records::Records;
+
+/// The port of DNS.
+const PORT: u16 = 53;
+/// The place of its Service's address among all, so that it is 10.96.0.10 where it can be.
+const SERVICE_ADDRESS: usize = 9;
+/// How long a TCP connection may be idle (CoreDNS's default).
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How many TCP connections are served at a time.
+const MAX_CONNECTIONS: usize = 64;
+
+/// Open sockets, not served yet.
+#[derive(Debug)]
+pub(super) struct Server {
+    udp: UdpSocket,
+    tcp: TcpListener,
+    address: SocketAddr,
+}
+
+impl Server {
+    /// Opens port 53 of `ip`, or, where that is not allowed or taken, any port that is free for
+    /// both UDP and TCP.
+    pub(super) async fn bind(ip: Ipv4Addr) -> io::Result<Self> {
+        if let Ok(server) = Self::bind_port(ip, PORT).await {
+            return Ok(server);
+        }
+        let mut last = Self::bind_port(ip, 0).await;
+        for _ in 0..16 {
+            if last.is_ok() {
+                break;
+            }
+            last = Self::bind_port(ip, 0).await;
+        }
+        last
+    }
+
+    async fn bind_port(ip: Ipv4Addr, port: u16) -> io::Result<Self> {
+        let udp = UdpSocket::bind((ip, port)).await?;
+        let address = udp.local_addr()?;
+        let tcp = TcpListener::bind(address).await?;
+        Ok(Self { udp, tcp, address })
+    }
+
+    /// Where it answers.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Creates the Service by which pods find it, and the slice that leads here.
+    pub(super) fn announce(&self, registry: &Registry) -> Result<(), Status> {
+        const NAMESPACE: &str = "kube-system";
+        const NAME: &str = "kube-dns";
+        let port = self.address.port();
+        let labels = json!({
+            "k8s-app": "kube-dns",
+            "kubernetes.io/cluster-service": "true",
+            "kubernetes.io/name": "CoreDNS",
+        });
+        let ports = [("dns", "UDP"), ("dns-tcp", "TCP")];
+        let service_ports =
+            ports.map(|(name, protocol)| json!({"name": name, "port": port, "protocol": protocol}));
+        let mut spec = json!({"ports": service_ports});
+        if let Some(address) = registry.service_addresses().nth(SERVICE_ADDRESS) {
+            spec["clusterIP"] = json!(address);
+        }
+        let service = json!({"metadata": {"name": NAME, "labels": labels}, "spec": spec});
+        registry.create(Resource::Services, NAMESPACE, service)?;
+        let slice = json!({
+            "metadata": {"name": NAME, "labels": {"kubernetes.io/service-name": NAME}},
+            "addressType": "IPv4",
+            "endpoints": [{
+                "addresses": [self.address.ip()],
+                "conditions": {"ready": true, "serving": true, "terminating": false},
+            }],
+            "ports": ports.map(|(name, protocol)| json!({"name": name, "port": port, "protocol": protocol})),
+        });
+        registry.create(Resource::EndpointSlices, NAMESPACE, slice).map(|_| ())
+    }
+
+    /// Answers until the cluster ends.
+    pub(super) async fn serve(self, shared: Shared) {
+        let zone = Arc::new(RwLock::new(Zone::default()));
+        let stop = shared.stop.clone();
+        let settings = Settings { ttl_seconds: shared.config.dns.ttl_seconds(), zone: Arc::clone(&zone) };
+        let mut tasks = JoinSet::new();
+        tasks.spawn(keep_up(shared, zone));
+        tasks.spawn(serve_udp(self.udp, settings.clone()));
+        tasks.spawn(serve_tcp(self.tcp, settings));
+        tokio::select! {
+            () = stop.cancelled() => {}
+            Some(ended) = tasks.join_next() => {
+                if let Err(error) = ended {
+                    tracing::error!(%error, "the DNS server failed");
+                }
+            }
+        }
+        tasks.shutdown().await;
+    }
+}
+
+/// What is answered from.
+#[derive(Debug, Default)]
+struct Zone {
+    records: Records,
+    /// Rises with every change.
+    serial: u32,
+}
+
+#[derive(Clone)]
+struct Settings {
+    ttl_seconds: u32,
+    zone: Arc<RwLock<Zone>>,
+}
+
+impl Settings {
+    fn answer(&self, question: &[u8], transport: Transport) -> Option<Vec<u8>> {
+        let zone = self.zone.read().unwrap_or_else(PoisonError::into_inner);
+        answer(question, &zone.records, self.ttl_seconds, zone.serial, transport)
+    }
+}
+
+/// Follows the API, a little late.
+async fn keep_up(shared: Shared, zone: Arc<RwLock<Zone>>) {
+    let followed = [Resource::Namespaces, Resource::Services, Resource::EndpointSlices];
+    let mut events = follow(&shared.registry, &followed);
+    // Changes that are not seen yet; one does not overtake another.
+    let mut coming: VecDeque<(Instant, (Resource, WatchEvent))> = VecDeque::new();
+    loop {
+        let next = coming.front().map(|(at, _)| *at);
+        tokio::select! {
+            Some(event) = events.next() => {
+                let due = Instant::now() + shared.sampler.sample(&shared.config.latencies.dns_propagation);
+                let at = coming.back().map_or(due, |(last, _)| due.max(*last));
+                coming.push_back((at, event));
+            }
+            () = async { sleep_until(next.unwrap_or_else(Instant::now)).await }, if next.is_some() => {
+                if let Some((_, (resource, event))) = coming.pop_front() {
+                    zone.write().unwrap_or_else(PoisonError::into_inner).apply(resource, event);
+                }
+            }
+        }
+    }
+}
+
+impl Zone {
+    fn apply(&mut self, resource: Resource, WatchEvent { event_type, object }: WatchEvent) {
+        let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+        let key = (text("namespace"), text("name"));
+        let table = match resource {
+            Resource::Namespaces => &mut self.records.namespaces,
+            Resource::Services => &mut self.records.services,
+            _ => &mut self.records.slices,
+        };
+        match event_type {
+            WatchEventType::Deleted => drop(table.remove(&key)),
+            _ => drop(table.insert(key, object)),
+        }
+        self.serial = self.serial.wrapping_add(1);
+    }
+}
+
+async fn serve_udp(socket: UdpSocket, settings: Settings) {
+    let mut question = [0; 4096];
+    loop {
+        // An error here is one of an earlier answer, whose client has gone.
+        let Ok((length, client)) = socket.recv_from(&mut question).await else { continue };
+        if let Some(answer) = settings.answer(&question[..length], Transport::Udp)
+            && let Err(error) = socket.send_to(&answer, client).await
+        {
+            tracing::debug!(%error, %client, "DNS answer not sent");
+        }
+    }
+}
+
+async fn serve_tcp(listener: TcpListener, settings: Settings) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        let accept = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (place, listener.accept().await)
+        };
+        let (place, accepted) = tokio::select! {
+            accepted = accept => accepted,
+            Some(_) = connections.join_next() => continue,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let settings = settings.clone();
+                connections.spawn(async move {
+                    if let Err(error) = serve_connection(stream, &settings).await {
+                        tracing::debug!(%error, "DNS connection ended");
+                    }
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "DNS server cannot accept");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+/// Questions and answers, each after its length in two bytes.
+async fn serve_connection(mut stream: TcpStream, settings: &Settings) -> io::Result<()> {
+    loop {
+        let length = timeout(IDLE_TIMEOUT, stream.read_u16()).await??;
+        let mut question = vec![0; usize::from(length)];
+        timeout(IDLE_TIMEOUT, stream.read_exact(&mut question)).await??;
+        let Some(answer) = settings.answer(&question, Transport::Tcp) else { return Ok(()) };
+        let Ok(length) = u16::try_from(answer.len()) else { return Ok(()) };
+        let framed = [&length.to_be_bytes()[..], &answer].concat();
+        timeout(IDLE_TIMEOUT, stream.write_all(&framed)).await??;
+    }
+}

@@ -1,0 +1,110 @@
+//! Asks the API server for the server's own pod, again and again, as an operator or a client
+//! that elects a leader does: so that the log shows until when that works.
+//!
+//! Where the API server is and what it wants is told as to any program in a pod: the variables
+//! `KUBERNETES_SERVICE_HOST` and `KUBERNETES_SERVICE_PORT`, and the files of the service account.
+//! On the embedded cluster's userspace dataplane, where no file can be put at that path, what
+//! they hold is in `ROLLDROP_API_TOKEN`, `ROLLDROP_API_CA` and `ROLLDROP_API_NAMESPACE`.
+
+use std::time::Duration;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use http::Request;
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::{Client, Config};
+use serde_json::json;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::log::{Entry, Log};
+
+const FILES: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// How long an answer may take.
+const LONGEST_ANSWER: Duration = Duration::from_secs(5);
+
+/// Why the API server cannot be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// The process is not told where it is.
+    #[error("the variable {0} is not set: this works in a pod only")]
+    NoVariable(&'static str),
+    /// The pod has no service account.
+    #[error(
+        "neither {FILES}/{file} nor the variable {variable} is there: the pod has no service account token"
+    )]
+    NoFile {
+        /// What is missing.
+        file: &'static str,
+        /// What could stand for it.
+        variable: &'static str,
+    },
+    /// What it is told makes no sense.
+    #[error("use the service account")]
+    Config(#[from] KubeconfigError),
+    /// No client can be made of it.
+    #[error("make a client")]
+    Client(#[from] kube::Error),
+}
+
+/// Asks for one pod.
+pub(super) struct Asker {
+    client: Client,
+    path: String,
+    period: Duration,
+}
+
+impl Asker {
+    /// Reads the service account. `pod` is the server's own.
+    ///
+    /// # Errors
+    ///
+    /// There is none, or the process is not told where the API server is.
+    pub(super) async fn new(period: Duration, pod: &str) -> Result<Self, ApiError> {
+        let variable = |name| std::env::var(name).map_err(|_| ApiError::NoVariable(name));
+        let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
+        let (ca, token) = (told("ca.crt", "ROLLDROP_API_CA")?, told("token", "ROLLDROP_API_TOKEN")?);
+        let namespace = told("namespace", "ROLLDROP_API_NAMESPACE")?;
+        let cluster = json!({
+            "server": format!("https://{host}:{port}"),
+            "certificate-authority-data": BASE64_STANDARD.encode(ca),
+        });
+        let kubeconfig: Kubeconfig = serde_json::from_value(json!({
+            "clusters": [{"name": "own", "cluster": cluster}],
+            "users": [{"name": "own", "user": {"token": token.trim()}}],
+            "contexts": [{"name": "own", "context": {"cluster": "own", "user": "own"}}],
+            "current-context": "own",
+        }))
+        .map_err(kube::Error::SerdeError)?;
+        let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        config.proxy_url = None;
+        let path = format!("/api/v1/namespaces/{}/pods/{pod}", namespace.trim());
+        Ok(Self { client: Client::try_from(config)?, path, period })
+    }
+
+    /// Asks and logs what comes of it. Never returns.
+    pub(super) async fn run(self, log: &Log) {
+        let mut ticks = interval(self.period);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        loop {
+            ticks.tick().await;
+            match self.ask().await {
+                Ok(()) => log.write(Entry::ApiAnswered),
+                Err(why) => log.write(Entry::ApiFailed { why: &why }),
+            }
+        }
+    }
+
+    async fn ask(&self) -> Result<(), String> {
+        let request = Request::get(&self.path).body(Vec::new()).map_err(|error| error.to_string())?;
+        match timeout(LONGEST_ANSWER, self.client.request_text(request)).await {
+            Ok(answer) => answer.map(drop).map_err(|error| error.to_string()),
+            Err(_) => Err(format!("no answer within {LONGEST_ANSWER:?}")),
+        }
+    }
+}
+
+/// A file of the service account, or the variable that stands for it.
+fn told(file: &'static str, variable: &'static str) -> Result<String, ApiError> {
+    let missing = |_| ApiError::NoFile { file, variable };
+    std::fs::read_to_string(format!("{FILES}/{file}")).or_else(|_| std::env::var(variable).map_err(missing))
+}

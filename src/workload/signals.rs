@@ -1,0 +1,114 @@
+//! The signals that the server notices.
+//!
+//! Not among them are SIGKILL and SIGSTOP, which no process can notice. A process that was
+//! stopped finds out afterwards, by SIGCONT and by the gap in its log.
+
+use std::fmt;
+use std::io;
+use std::str::FromStr;
+use std::task::Poll;
+
+use nix::sys::signal::Signal as Number;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// A signal that can be given a habit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StopSignal {
+    /// What a container runtime sends unless told otherwise.
+    Term,
+    /// Ctrl-C.
+    Int,
+    /// Ctrl-\\; some servers take it for a graceful stop.
+    Quit,
+    /// A lost terminal; by convention "read your configuration again".
+    Hup,
+    /// For programs' own use.
+    Usr1,
+    /// For programs' own use.
+    Usr2,
+}
+
+const ALL: [(StopSignal, &str, Number); 6] = [
+    (StopSignal::Term, "SIGTERM", Number::SIGTERM),
+    (StopSignal::Int, "SIGINT", Number::SIGINT),
+    (StopSignal::Quit, "SIGQUIT", Number::SIGQUIT),
+    (StopSignal::Hup, "SIGHUP", Number::SIGHUP),
+    (StopSignal::Usr1, "SIGUSR1", Number::SIGUSR1),
+    (StopSignal::Usr2, "SIGUSR2", Number::SIGUSR2),
+];
+
+impl StopSignal {
+    /// Whether it asks a server to stop, unless that is told otherwise.
+    pub fn means_stop(self) -> bool {
+        matches!(self, Self::Term | Self::Int | Self::Quit)
+    }
+}
+
+impl fmt::Display for StopSignal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(ALL.iter().find(|(signal, ..)| signal == self).map_or("", |(_, name, _)| name))
+    }
+}
+
+impl FromStr for StopSignal {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wanted = text.strip_prefix("SIG").unwrap_or(text);
+        let found = ALL.iter().find(|(_, name, _)| name.strip_prefix("SIG") == Some(wanted));
+        found.map(|(signal, ..)| *signal).ok_or_else(|| {
+            let names: Vec<_> = ALL.iter().map(|(_, name, _)| *name).collect();
+            format!("{text:?} is none of {}", names.join(", "))
+        })
+    }
+}
+
+/// What came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Noticed {
+    Signal(StopSignal),
+    /// The process goes on after it was stopped.
+    Continued,
+}
+
+/// The signals from now on.
+pub(super) struct Signals {
+    all: Vec<(Noticed, Signal)>,
+}
+
+impl Signals {
+    pub(super) fn install() -> io::Result<Self> {
+        let handled = |number: Number| signal(SignalKind::from_raw(number as i32));
+        let mut all = vec![(Noticed::Continued, handled(Number::SIGCONT)?)];
+        for (stop, _, number) in ALL {
+            all.push((Noticed::Signal(stop), handled(number)?));
+        }
+        Ok(Self { all })
+    }
+
+    pub(super) async fn next(&mut self) -> Noticed {
+        std::future::poll_fn(|context| {
+            for (noticed, signal) in &mut self.all {
+                if signal.poll_recv(context).is_ready() {
+                    return Poll::Ready(*noticed);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_named_with_or_without_their_prefix() {
+        assert_eq!("SIGUSR1".parse(), Ok(StopSignal::Usr1));
+        assert_eq!("HUP".parse(), Ok(StopSignal::Hup));
+        assert_eq!(StopSignal::Quit.to_string(), "SIGQUIT");
+        let error = "SIGKILL".parse::<StopSignal>().unwrap_err();
+        assert!(error.contains("SIGUSR2"), "{error}");
+    }
+}

@@ -1,0 +1,235 @@
+//! What pods find around them, on both dataplanes: files, the API server, and an end to all that
+//! they have started.
+
+use std::time::Duration;
+
+use http::Request;
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::{Value, json};
+
+use crate::harness::wait_for;
+use crate::termination::lab::{LIMIT, Lab, Seen};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+/// Runs a test on a cluster of its own.
+fn on(dataplane: &'static str, test: impl AsyncFnOnce(Lab)) {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async { test(Lab::start(dataplane, &json!({"dataplane": dataplane})).await).await });
+}
+
+fn shell(name: &str, script: &str) -> Value {
+    json!({"name": name, "image": "host", "command": ["sh", "-c", script]})
+}
+
+async fn run(lab: &Lab, name: &str, spec: Value) {
+    lab.create(PODS, &json!({"metadata": {"name": name}, "spec": spec})).await;
+}
+
+/// What a container of a pod has written, once it says `text`.
+fn log_with(lab: &Lab, pod: &str, container: &str, text: &str) -> String {
+    let (pods, own) = (lab.dir().join("pods"), format!("default_{pod}_"));
+    wait_for(text, LIMIT, || {
+        let mut dirs = std::fs::read_dir(&pods).into_iter().flatten().flatten();
+        let dir = dirs.find(|dir| dir.file_name().to_string_lossy().starts_with(&own))?;
+        let log = std::fs::read_to_string(dir.path().join(format!("{container}.log"))).ok()?;
+        log.contains(text).then_some(log)
+    })
+}
+
+async fn until_event(lab: &Lab, reason: &str) -> String {
+    let event = |seen: &[Seen]| {
+        let found = seen.iter().find(|seen| seen.kind() == "Event" && seen.object["reason"] == *reason)?;
+        Some(found.object["message"].as_str().unwrap_or_default().to_owned())
+    };
+    lab.until("default", reason, event).await
+}
+
+async fn until_deleted(lab: &Lab, pod: &str) {
+    let deleted = |seen: &[Seen]| {
+        seen.iter()
+            .any(|seen| seen.event == "DELETED" && seen.kind() == "Pod" && seen.name() == pod)
+            .then_some(())
+    };
+    lab.until("default", "the end of the pod", deleted).await;
+}
+
+/// What the API answers to a bearer of this token who asks for a pod.
+async fn status_with_token(lab: &Lab, token: &str, path: &str) -> u16 {
+    let mut file = Kubeconfig::read_from(lab.dir().join("kubeconfig")).expect("a kubeconfig");
+    for user in &mut file.auth_infos {
+        let user = user.auth_info.get_or_insert_default();
+        user.token = Some(token.to_owned().into());
+    }
+    let options = KubeConfigOptions::default();
+    let mut config = kube::Config::from_custom_kubeconfig(file, &options).await.expect("a config");
+    config.proxy_url = None;
+    let client = Client::try_from(config).expect("a client");
+    let request = Request::get(path).body(Vec::new().into()).expect("a request");
+    client.send(request).await.expect("an answer").status().as_u16()
+}
+
+#[test]
+fn files_are_where_the_manifest_says() {
+    on("kernel", async |lab| {
+        let settings = json!({
+            "metadata": {"name": "settings"},
+            "data": {"mode": "fast", "run.sh": "#!/bin/sh\necho mode $(cat /etc/settings/mode)\nsleep 1000\n"},
+        });
+        lab.create("/api/v1/namespaces/default/configmaps", &settings).await;
+        let secret = json!({"metadata": {"name": "key"}, "stringData": {"key": "s3cret"}});
+        lab.create("/api/v1/namespaces/default/secrets", &secret).await;
+        let mount = |name: &str, path: &str| json!({"name": name, "mountPath": path});
+        let mounts = json!([
+            mount("settings", "/etc/settings"),
+            mount("key", "/etc/key"),
+            mount("shared", "/work"),
+            mount("me", "/me"),
+        ]);
+        let mut app = json!({"name": "app", "image": "host", "command": ["/etc/settings/run.sh"]});
+        let mut other = shell(
+            "other",
+            "cat /etc/key/key; echo; cat /me/name; echo; touch /work/of-other; ls /work; \
+             echo x 2>/dev/null > /etc/settings/mode || echo read-only; sleep 1000",
+        );
+        app["volumeMounts"] = mounts.clone();
+        other["volumeMounts"] = mounts;
+        let spec = json!({
+            "terminationGracePeriodSeconds": 1,
+            "volumes": [
+                {"name": "settings", "configMap": {"name": "settings", "defaultMode": 0o755}},
+                {"name": "key", "secret": {"secretName": "key"}},
+                {"name": "shared", "emptyDir": {}},
+                {"name": "me", "downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+            ],
+            "containers": [app, other],
+        });
+        run(&lab, "files", spec).await;
+        log_with(&lab, "files", "app", "mode fast");
+        let log = log_with(&lab, "files", "other", "read-only");
+        assert_eq!(log, "s3cret\nfiles\nof-other\nread-only\n");
+    });
+}
+
+#[test]
+fn a_missing_config_map_holds_a_pod_back_and_says_so() {
+    on("kernel", async |lab| {
+        let mut app = shell("app", "cat /etc/settings/mode; sleep 1000");
+        app["volumeMounts"] = json!([{"name": "settings", "mountPath": "/etc/settings"}]);
+        let volume = json!({"name": "settings", "configMap": {"name": "settings"}});
+        run(&lab, "early", json!({"volumes": [volume], "containers": [app]})).await;
+        let why = "MountVolume.SetUp failed for volume \"settings\" : configmap \"settings\" not found";
+        assert_eq!(until_event(&lab, "FailedMount").await, why);
+        let settings = json!({"metadata": {"name": "settings"}, "data": {"mode": "fast"}});
+        lab.create("/api/v1/namespaces/default/configmaps", &settings).await;
+        log_with(&lab, "early", "app", "fast");
+    });
+}
+
+#[test]
+fn without_mounts_a_pod_that_needs_one_says_what_to_do() {
+    on("userspace", async |lab| {
+        let mut app = shell("app", "sleep 1000");
+        app["volumeMounts"] = json!([{"name": "tmp", "mountPath": "/work"}]);
+        let spec = json!({"volumes": [{"name": "tmp", "emptyDir": {}}], "containers": [app]});
+        run(&lab, "mounter", spec).await;
+        let why = until_event(&lab, "FailedMount").await;
+        assert!(why.contains("use dataplane kernel"), "{why}");
+    });
+}
+
+#[test]
+fn a_pods_token_is_good_as_long_as_the_pod() {
+    on("kernel", async |lab| {
+        let script = "cat /var/run/secrets/kubernetes.io/serviceaccount/token; echo; sleep 1000";
+        let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [shell("app", script)]});
+        run(&lab, "bearer", spec).await;
+        let token = log_with(&lab, "bearer", "app", "\n").trim().to_owned();
+        let path = format!("{PODS}/bearer");
+        assert_eq!(status_with_token(&lab, &token, &path).await, 200);
+        lab.call("DELETE", &path, None).await;
+        until_deleted(&lab, "bearer").await;
+        wait_for_async(async || status_with_token(&lab, &token, &path).await == 401).await;
+
+        let refusing = json!({"automountServiceAccountToken": false, "containers": [shell(
+            "app", "ls /var/run/secrets/kubernetes.io 2>/dev/null || echo none; sleep 1000",
+        )]});
+        run(&lab, "anonymous", refusing).await;
+        log_with(&lab, "anonymous", "app", "none");
+    });
+}
+
+async fn wait_for_async(condition: impl AsyncFn() -> bool) {
+    let met = async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(LIMIT, met).await.expect("it comes true in time");
+}
+
+/// Claim C9.
+#[test]
+fn the_api_server_answers_through_the_whole_shutdown() {
+    for dataplane in ["userspace", "kernel"] {
+        on(dataplane, async |lab| {
+            let spec = json!({
+                "terminationGracePeriodSeconds": 6,
+                "containers": [{
+                    "name": "app",
+                    "image": "rolldrop",
+                    "args": ["workload", "--listen", "$(POD_IP):8080", "--on-sigterm", "ignore",
+                             "--ask-api-every", "500ms", "--log", "-"],
+                    "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+                    "lifecycle": {"preStop": {"sleep": {"seconds": 3}}},
+                }],
+            });
+            run(&lab, "asker", spec).await;
+            log_with(&lab, "asker", "app", "api_answered");
+            lab.call("DELETE", &format!("{PODS}/asker"), None).await;
+            until_deleted(&lab, "asker").await;
+            let log = log_with(&lab, "asker", "app", "SIGTERM");
+            let (before, after) = log.split_once("SIGTERM").expect("a signal");
+            let answers = |part: &str| part.matches("\"api_answered\"").count();
+            // Six while the hook slept and six after the signal, on an idle machine.
+            assert!(answers(before) >= 3 && answers(after) >= 3, "{dataplane}: {log}");
+            assert!(!log.contains("api_failed"), "{dataplane}: {log}");
+        });
+    }
+}
+
+/// A process that did all it could to get away.
+#[test]
+fn a_process_that_hid_ends_with_its_pod() {
+    for dataplane in ["userspace", "kernel"] {
+        on(dataplane, async |lab| {
+            let hidden = "env -i setsid sh -c 'trap \"\" TERM HUP; while :; do echo alive; sleep 0.1; done'";
+            let script = format!("trap 'exit 0' TERM; ({hidden} &); while :; do sleep 0.05; done");
+            run(&lab, "hider", json!({"containers": [shell("app", &script)]})).await;
+            log_with(&lab, "hider", "app", "alive");
+            lab.call("DELETE", &format!("{PODS}/hider"), None).await;
+            until_deleted(&lab, "hider").await;
+            let lines = || log_with(&lab, "hider", "app", "alive").lines().count();
+            let before = lines();
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            assert_eq!(lines(), before, "{dataplane}: it still writes");
+        });
+    }
+}
+
+#[test]
+fn a_service_is_found_by_its_name() {
+    on("kernel", async |lab| {
+        let service = json!({"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}});
+        let service = lab.create("/api/v1/namespaces/default/services", &service).await.body;
+        let ip = service["spec"]["clusterIP"].as_str().expect("an address").to_owned();
+        let script = "until getent hosts web.default.svc.cluster.local; do sleep 0.1; done; getent hosts web; \
+                      cat /etc/resolv.conf; echo done; sleep 1000";
+        let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [shell("app", script)]});
+        run(&lab, "asker", spec).await;
+        let log = log_with(&lab, "asker", "app", "done");
+        assert_eq!(log.matches(&ip).count(), 2, "{log}");
+        assert!(log.contains("search default.svc.cluster.local"), "{log}");
+    });
+}
