@@ -10,6 +10,7 @@ mod command;
 mod harness;
 mod interruption;
 mod kernel;
+mod kube_client;
 mod kubectl;
 mod main_job;
 mod pods;

@@ -233,3 +233,44 @@ fn a_service_is_found_by_its_name() {
         assert!(log.contains("search default.svc.cluster.local"), "{log}");
     });
 }
+
+#[test]
+fn a_node_is_shut_down_and_booted_by_its_proxy() {
+    on("userspace", async |lab| {
+        run(
+            &lab,
+            "web",
+            json!({"containers": [shell("app", "trap 'exit 0' TERM; while :; do sleep 0.05; done")]}),
+        )
+        .await;
+        let ready = |seen: &[Seen]| pod_condition(seen, "web", "Ready", "True");
+        lab.until("default", "the pod ready", ready).await;
+        let node = "/api/v1/nodes/node-1/proxy";
+        assert_eq!(lab.call("POST", &format!("{node}/shutdown?grace=5"), None).await.status, 200);
+        let failed = |seen: &[Seen]| {
+            let mut pods = seen.iter().filter(|seen| seen.kind() == "Pod" && seen.name() == "web");
+            pods.any(|pod| pod.object["status"]["reason"] == "Terminated").then_some(())
+        };
+        lab.until("default", "its end", failed).await;
+        let pod = lab.call("GET", &format!("{PODS}/web"), None).await.body;
+        assert!(pod["metadata"]["deletionTimestamp"].is_null());
+        assert_eq!(lab.call("POST", &format!("{node}/restart"), None).await.status, 200);
+        let path = "/api/v1/nodes/node-1";
+        wait_for_async(async || {
+            let node = lab.call("GET", path, None).await.body;
+            let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "True")
+        })
+        .await;
+        assert_eq!(lab.call("POST", "/api/v1/nodes/nowhere/proxy/restart", None).await.status, 404);
+    });
+}
+
+fn pod_condition(seen: &[Seen], pod: &str, kind: &str, status: &str) -> Option<()> {
+    let mut pods = seen.iter().filter(|seen| seen.kind() == "Pod" && seen.name() == pod);
+    pods.any(|pod| {
+        let conditions = pod.object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.iter().any(|c| c["type"] == kind && c["status"] == status)
+    })
+    .then_some(())
+}

@@ -25,6 +25,8 @@ pub struct Config {
     pub gone_address: GoneAddress,
     /// The Service proxy's own settings.
     pub service_proxy: ServiceProxy,
+    /// The API server's own settings.
+    pub api: Api,
     /// The controllers' own settings.
     pub controllers: Controllers,
     /// Changes of an unrelated EndpointSlice per second, at random. Each makes the Service proxies
@@ -48,6 +50,7 @@ impl Default for Config {
             dataplane: DataplaneChoice::Auto,
             gone_address: GoneAddress::default(),
             service_proxy: ServiceProxy::default(),
+            api: Api::default(),
             controllers: Controllers::default(),
             background_churn: 0.0,
             dns: Dns::default(),
@@ -73,6 +76,9 @@ impl Config {
         if !(0.0..=MAX_CHURN).contains(&self.background_churn) {
             return Err(ConfigError::BackgroundChurn(self.background_churn));
         }
+        if self.api.bookmark_period.is_zero() {
+            return Err(ConfigError::BookmarkPeriod);
+        }
         Ok(())
     }
 }
@@ -89,6 +95,9 @@ pub enum ConfigError {
     /// A rate that is none, or that would keep the cluster from its work.
     #[error("backgroundChurn: {0} is outside 0..={MAX_CHURN} changes per second")]
     BackgroundChurn(f64),
+    /// Bookmarks without end.
+    #[error("api.bookmarkPeriod: it must be longer than 0")]
+    BookmarkPeriod,
 }
 
 /// Which dataplane to use.
@@ -127,6 +136,22 @@ pub struct ServiceProxy {
 impl Default for ServiceProxy {
     fn default() -> Self {
         Self { min_sync_period: Duration::from_secs(1) }
+    }
+}
+
+/// Settings of the API server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Api {
+    /// How often a watch that allows bookmarks is told how far it has seen; not zero.
+    #[serde(with = "duration")]
+    pub bookmark_period: Duration,
+}
+
+impl Default for Api {
+    fn default() -> Self {
+        // `defaultBookmarkFrequency` in staging/src/k8s.io/apiserver/pkg/storage/cacher/cacher.go.
+        Self { bookmark_period: Duration::from_secs(60) }
     }
 }
 

@@ -34,6 +34,11 @@ pub fn all() -> Vec<Parameter> {
             "least time from the end of one sync to the next (kube-proxy: minSyncPeriod)",
         ),
         (
+            "api.bookmarkPeriod",
+            to_text(config.api.bookmark_period),
+            "pause between two bookmarks of a watch (kube-apiserver: defaultBookmarkFrequency)",
+        ),
+        (
             "controllers.kubeApiQps",
             controllers.kube_api_qps.to_string(),
             "calls of one controller per second (kube-controller-manager: --kube-api-qps)",
