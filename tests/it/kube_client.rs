@@ -177,8 +177,8 @@ fn errors_are_of_their_kind() {
         let again = code_and_reason(refusal(maps.create(&post, &config_map("one", &[])).await));
         assert_eq!(again, (409, "AlreadyExists".to_owned()));
         maps.replace("one", &post, &made).await.expect("unchanged");
-        let changed = maps.patch("one", &PatchParams::default(), &Patch::Merge(json!({"data": {"a": "1"}})));
-        changed.await.expect("changed");
+        let change = Patch::Merge(json!({"data": {"a": "1"}}));
+        maps.patch("one", &PatchParams::default(), &change).await.expect("changed");
         let stale = code_and_reason(refusal(maps.replace("one", &post, &made).await));
         assert_eq!(stale, (409, "Conflict".to_owned()));
         let wrong_uid = DeleteParams::default().preconditions(kube::api::Preconditions {
@@ -406,7 +406,9 @@ fn evictions_are_granted_within_the_budget() {
             move |budget: Option<&PodDisruptionBudget>| {
                 let status = budget.and_then(|budget| budget.status.as_ref());
                 status.is_some_and(|s| {
-                    s.observed_generation.is_some() && s.expected_pods == 2 && s.disruptions_allowed == wanted
+                    s.observed_generation.is_some()
+                        && s.expected_pods == Some(2)
+                        && s.disruptions_allowed == Some(wanted)
                 })
             }
         };
