@@ -272,7 +272,7 @@ spec:
 }
 
 /// The watch at `path`, after its head.
-fn watch(server: &Server, path: &str) -> impl Iterator<Item = Value> {
+fn watch(server: &Server, path: &str) -> impl Iterator<Item = Value> + use<> {
     let mut stream = server.connect();
     // HTTP/1.0 is answered without chunks.
     let head = format!("GET {path} HTTP/1.0\r\nAuthorization: Bearer {}\r\n\r\n", server.token);

@@ -97,12 +97,7 @@ fn create_kubernetes_service(registry: &Registry, server: SocketAddr) -> Result<
 
 fn node(name: &str, address: &str, now: &str) -> Value {
     let os = std::env::consts::OS;
-    // As Go calls them.
-    let architecture = match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    };
+    let architecture = architecture();
     let resources = json!({"pods": "1000"});
     json!({
         "metadata": {
@@ -143,6 +138,15 @@ fn node(name: &str, address: &str, now: &str) -> Value {
             },
         },
     })
+}
+
+/// This machine's architecture, as Go calls it.
+pub(super) fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
 }
 
 /// What this machine calls its system.
