@@ -21,6 +21,7 @@ use kube::{Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::kubectl::{Kubectl, LIMIT, SharedCluster, pod, web};
 
@@ -328,7 +329,10 @@ fn a_store_keeps_step_with_the_api() {
         let (store, writer) = reflector::store();
         let config = watcher::Config::default().labels("kept=yes");
         let mut touched =
-            pin!(watcher(maps.clone(), config).default_backoff().reflect(writer).touched_objects());
+            watcher(maps.clone(), config).default_backoff().reflect(writer).touched_objects().boxed();
+        let _following =
+            AbortOnDropHandle::new(tokio::spawn(async move { while touched.next().await.is_some() {} }));
+        timeout(LIMIT, store.wait_until_ready()).await.expect("in time").expect("the store begins");
         let map = |name: &str, n: u32| -> ConfigMap {
             typed(
                 json!({"metadata": {"name": name, "labels": {"kept": "yes"}}, "data": {"n": n.to_string()}}),
@@ -351,8 +355,15 @@ fn a_store_keeps_step_with_the_api() {
             }
         }
         maps.create(&PostParams::default(), &map("last", 0)).await.expect("created");
-        // Events come in the order of the changes, so the last one ends it.
-        while next(&mut touched).await.name_any() != "last" {}
+        // Events come in the order of the changes, so that one is the last.
+        let last = reflector::ObjectRef::new("last").within(kubectl.namespace());
+        timeout(LIMIT, async {
+            while store.get(&last).is_none() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await
+        .expect("the store keeps up");
         let listed = maps.list(&ListParams::default().labels("kept=yes")).await.expect("a list");
         let of = |map: &ConfigMap| (map.name_any(), map.resource_version(), map.data.clone());
         let stored: BTreeSet<_> = store.state().iter().map(|map| of(map)).collect();

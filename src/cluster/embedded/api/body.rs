@@ -17,6 +17,8 @@ use super::route::Query;
 
 /// The largest request body, as in Kubernetes.
 const MAX_BODY_BYTES: usize = 3 * 1024 * 1024;
+/// How much more is read of a body that is refused for its size.
+const MAX_DISCARDED_BYTES: usize = 16 * 1024 * 1024;
 /// How long a body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -129,7 +131,16 @@ fn content_type(request: &Request<Incoming>) -> String {
 }
 
 async fn read(request: Request<Incoming>) -> Result<Bytes, Status> {
-    let body = Limited::new(request.into_body(), MAX_BODY_BYTES).collect();
+    let mut body = request.into_body();
+    let body = async {
+        let collected = Limited::new(&mut body, MAX_BODY_BYTES).collect().await;
+        if collected.is_err() {
+            // A client that still sends when the connection closes may never see the answer.
+            let mut rest = Limited::new(&mut body, MAX_DISCARDED_BYTES);
+            while let Some(Ok(_)) = rest.frame().await {}
+        }
+        collected
+    };
     let body = tokio::time::timeout(BODY_TIMEOUT, body)
         .await
         .map_err(|_| Status::timeout("the body of the request did not arrive in time"))?;
