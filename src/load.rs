@@ -14,11 +14,14 @@
 
 mod connection;
 mod exchange;
+mod feed;
 mod first_answer;
+mod pace;
 mod pacer;
 mod plan;
 mod ports;
 pub mod process;
+mod random;
 mod recorder;
 mod request;
 mod response;
@@ -44,6 +47,8 @@ use tokio_util::sync::CancellationToken;
 use crate::record::parts::{PartError, PartWriter};
 use crate::record::{Clock, RequestRow, RunDir, RunDirError, Stamp};
 use exchange::{Context, Endpoint};
+use feed::Feed;
+pub use pace::{Arrivals, Length, NotAStage, Pace, Stage};
 use plan::PlannedTarget;
 pub use plan::{Connections, Plan, PlanError, Settings, Target};
 use ports::SourcePorts;
@@ -216,7 +221,7 @@ impl Prepared {
         let Some(ports) = &self.ports else { return Vec::new() };
         let settings = &self.plan.settings;
         let ports = ports.len() * settings.source_addresses.len().max(1);
-        let length = settings.warmup + settings.duration;
+        let length = settings.warmup + settings.pace.duration().unwrap_or_default();
         let again = ports::used_again_after(self.plan.fresh_per_s(), length, ports);
         let warning = |again: Duration| {
             format!(
@@ -264,6 +269,7 @@ impl Prepared {
         }
         connection::allow_open(plan.max_connections);
         let control = Control::default();
+        let stop = control.stop.clone();
         let (batches, received) = sync_channel(WAITING_BATCHES);
         let mut tasks = Vec::with_capacity(sources.len());
         for (worker, source) in sources.iter().enumerate() {
@@ -280,16 +286,24 @@ impl Prepared {
                     endpoints: endpoints(&plan, source, &addresses),
                     abort: control.abort.clone(),
                 }),
-                share: plan.schedule.share(worker, sources.len()),
-                zero,
+                feed: Feed::new(&plan, worker, sources.len(), zero),
                 max_connections: share_of(plan.max_connections, worker, sources.len()),
                 stop: control.stop.clone(),
                 batches: batches.clone(),
             });
         }
         drop(batches);
-        let run =
-            Run { clock, started: zero, planned: plan.requests(), sources, tasks, received, tables, log };
+        let run = Run {
+            clock,
+            started: zero,
+            planned: plan.requests(),
+            sources,
+            tasks,
+            received,
+            stop,
+            tables,
+            log,
+        };
         let (done, summary) = oneshot::channel();
         let thread = thread::Builder::new().name("load-recorder".to_owned());
         let shared = control.clone();
@@ -304,7 +318,7 @@ impl Prepared {
 }
 
 impl Running {
-    /// The schedule's zero: request i of the run, warm-up included, is due at zero + i/rate.
+    /// The schedule's zero, when the warm-up begins.
     pub fn started(&self) -> Stamp {
         self.started
     }
@@ -341,10 +355,11 @@ impl Drop for Running {
 struct Run {
     clock: Clock,
     started: Stamp,
-    planned: u64,
+    planned: Option<u64>,
     sources: Vec<String>,
     tasks: Vec<Task>,
     received: Receiver<Batch>,
+    stop: CancellationToken,
     tables: Vec<PartWriter<RequestRow>>,
     log: Option<LogFile>,
 }
@@ -359,10 +374,10 @@ impl Run {
         let workers = self.tasks.len();
         let recorder =
             Recorder::new(self.clock, self.started, self.tables, self.log.as_mut(), progress, workers)?;
-        let stops = self.tasks.first().map(|task| task.stop.clone());
+        let stop = self.stop;
         // Without one of its workers or its record the load is not what was asked for.
         let end_all = || {
-            stops.iter().for_each(CancellationToken::cancel);
+            stop.cancel();
             abort.cancel();
         };
         let (recorded, done) = thread::scope(|scope| {
@@ -395,6 +410,7 @@ impl Run {
             (recorded, done)
         });
         recorded?;
+        let is_stopped = stop.is_cancelled();
         let (mut scheduled, mut tally) = (0, Tally::default());
         for done in done {
             let done = done?;
@@ -406,7 +422,7 @@ impl Run {
             started: self.started,
             ended: self.clock.now(),
             scheduled,
-            stopped_early: scheduled < self.planned,
+            stopped_early: self.planned.map_or(is_stopped, |planned| scheduled < planned),
             tally,
         })
     }

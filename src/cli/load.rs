@@ -5,13 +5,14 @@ mod output;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::time::Duration;
 
 use super::exit::Exit;
 use super::progress::Progress;
 use super::report::{Format, print};
 use super::signals::Interrupts;
-use crate::load::{Connections, Plan, PortRange, Prepared, Settings, Summary};
+use crate::load::{Arrivals, Connections, Length, Pace, Plan, PortRange, Prepared, Settings, Stage, Summary};
 use crate::record::run_dir::EventLog;
 use crate::record::run_info::{Balances, ClusterInfo, FORMAT_VERSION, LoadPlan, Target, Tool};
 use crate::record::{Clock, Event, EventKind, Expect, RunDir, RunInfo, Stamp};
@@ -27,12 +28,27 @@ Examples:
 pub(super) struct LoadArgs {
     /// Where requests go, such as http://HOST:PORT/PATH
     url: String,
-    /// Requests per second
-    #[arg(short, long, default_value_t = 200.0)]
-    rate: f64,
+    /// Requests per second, or max: a closed loop, in which each connection sends its next request
+    /// when it has the answer to the last
+    #[arg(short, long, default_value = "200", value_name = "RATE|max", conflicts_with = "stages")]
+    rate: Rate,
     /// Length of the counted part, such as 30s or 1m30s
-    #[arg(short, long, default_value = "30s", value_parser = super::parse_duration, value_name = "D")]
+    #[arg(short, long, default_value = "30s", value_parser = super::parse_duration, value_name = "D",
+        conflicts_with = "stages")]
     duration: Duration,
+    /// Send this many requests, instead of for a duration
+    #[arg(short = 'n', long, value_name = "N", conflicts_with_all = ["duration", "stages"])]
+    requests: Option<u64>,
+    /// A rate over some time, such as 100:10s, or a linear ramp, such as 100-500:30s; given several times,
+    /// one after the other
+    #[arg(long = "stage", value_name = "RATE:D|FROM-TO:D")]
+    stages: Vec<Stage>,
+    /// Send as independent users come (a Poisson process with the rate as its mean), not evenly
+    #[arg(long)]
+    poisson: bool,
+    /// Draw at random from this number on, so that a run can be repeated [default: another each time]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
     /// Length of a warm-up before it, which is recorded but not counted
     #[arg(long, default_value = "0s", value_parser = super::parse_duration, value_name = "D")]
     warmup: Duration,
@@ -77,6 +93,27 @@ pub(super) struct LoadArgs {
     quiet: bool,
 }
 
+/// What `--rate` takes.
+#[derive(Clone, Copy, Debug)]
+enum Rate {
+    PerSecond(f64),
+    Max,
+}
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "max" => Ok(Rate::Max),
+            number => number
+                .parse()
+                .map(Rate::PerSecond)
+                .map_err(|_| "needs a number of requests per second, or max".to_owned()),
+        }
+    }
+}
+
 impl LoadArgs {
     /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
@@ -90,8 +127,9 @@ impl LoadArgs {
 
     fn settings(&self) -> Settings {
         Settings {
-            rate: self.rate,
-            duration: self.duration,
+            pace: self.pace(),
+            arrivals: if self.poisson { Arrivals::Poisson } else { Arrivals::Even },
+            seed: self.seed.unwrap_or_else(rand::random),
             warmup: self.warmup,
             connections: self.connections,
             max_connections: self.max_connections,
@@ -104,6 +142,16 @@ impl LoadArgs {
             source_ports: self.source_ports,
             source_addresses: self.source_addresses.clone(),
             ..Settings::new(&self.url)
+        }
+    }
+
+    fn pace(&self) -> Pace {
+        match (self.rate, self.requests) {
+            _ if !self.stages.is_empty() => Pace::Open(self.stages.clone()),
+            (Rate::Max, Some(requests)) => Pace::Closed(Length::Requests(requests)),
+            (Rate::Max, None) => Pace::Closed(Length::Time(self.duration)),
+            (Rate::PerSecond(rate), Some(requests)) => Pace::constant_count(rate, requests),
+            (Rate::PerSecond(rate), None) => Pace::constant(rate, self.duration),
         }
     }
 
@@ -126,7 +174,7 @@ impl LoadArgs {
             run.started(running.started())?;
         }
         let control = running.control().clone();
-        let summary = progress.follow(running.join(), &control, Some(planned), &interrupts).await?;
+        let summary = progress.follow(running.join(), &control, planned, &interrupts).await?;
         let interrupted = interrupts.stop.is_cancelled();
         drop(progress);
         if let Some(run) = run {

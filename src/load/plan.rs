@@ -14,6 +14,7 @@ use http::{HeaderName, HeaderValue, Method};
 use serde::{Deserialize, Serialize};
 use url::Url;
 
+use super::pace::{Arrivals, Length, Pace, Stage};
 use super::ports::PortRange;
 use super::schedule::Schedule;
 use crate::record::row::ID_HEADER;
@@ -27,6 +28,8 @@ const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
 const MAX_WORKERS: usize = 256;
 /// The least limit on connections that is chosen where none is given.
 const MIN_DEFAULT_CONNECTIONS: f64 = 256.0;
+/// The connections of a closed loop where no number is given.
+const CLOSED_LOOP_CONNECTIONS: usize = 50;
 
 /// Something to send requests to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,10 +107,12 @@ impl FromStr for Connections {
 pub struct Settings {
     /// Where requests go: to each in turn.
     pub targets: Vec<Target>,
-    /// Requests per second, over all targets and workers.
-    pub rate: f64,
-    /// Length of the counted part.
-    pub duration: Duration,
+    /// How fast they leave, over all targets and workers.
+    pub pace: Pace,
+    /// How they are spread over the rates of an open loop.
+    pub arrivals: Arrivals,
+    /// Whatever is drawn at random is drawn from this.
+    pub seed: u64,
     /// Length of the warm-up before it, which is recorded but not counted.
     pub warmup: Duration,
     /// Which connections carry the requests.
@@ -143,8 +148,9 @@ impl Settings {
         let url = url.into();
         Self {
             targets: vec![Target { name: url.clone(), url }],
-            rate: 200.0,
-            duration: Duration::from_secs(30),
+            pace: Pace::constant(200.0, Duration::from_secs(30)),
+            arrivals: Arrivals::Even,
+            seed: 0,
             warmup: Duration::ZERO,
             connections: Connections::Fresh,
             max_connections: None,
@@ -191,11 +197,14 @@ pub enum PlanError {
     /// Rate and duration make no request.
     #[error("{rate} requests/s for {duration:?} make no request at all: raise the rate or the duration")]
     NoRequest {
-        /// Requests per second.
+        /// Requests per second, in the mean.
         rate: f64,
         /// Length of the counted part.
         duration: Duration,
     },
+    /// A closed loop cannot be spread.
+    #[error("a closed loop has no arrivals to spread: leave out either poisson or the closed loop")]
+    ClosedArrivals,
     /// Connections are given in another form.
     #[error("connections {0:?} are not fresh, keepalive, or mixed:SHARE with a share from 0 to 1")]
     Connections(String),
@@ -257,11 +266,20 @@ pub(super) struct PlannedTarget {
     pub(super) path: String,
 }
 
+/// Where the requests come from.
+#[derive(Clone, Debug)]
+pub(super) enum Timing {
+    /// Each has its time.
+    Schedule(Schedule),
+    /// Whenever a connection is free.
+    OnDemand(Length),
+}
+
 /// A load that can be carried out.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(super) settings: Settings,
-    pub(super) schedule: Schedule,
+    pub(super) timing: Timing,
     pub(super) targets: Vec<PlannedTarget>,
     pub(super) method: Method,
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
@@ -274,17 +292,10 @@ impl Plan {
     /// # Errors
     /// When they cannot be carried out; the error says which, and what would do.
     pub fn new(settings: Settings) -> Result<Self, PlanError> {
-        if !(settings.rate > 0.0 && settings.rate <= MAX_RATE) {
-            return Err(PlanError::Rate(settings.rate));
-        }
-        check_duration("a duration", settings.duration, false)?;
         check_duration("a warm-up", settings.warmup, true)?;
         check_duration("a connect timeout", settings.connect_timeout, false)?;
         check_duration("a response timeout", settings.response_timeout, false)?;
-        let schedule = Schedule::new(settings.rate, settings.warmup, settings.duration);
-        if schedule.main() == 0 {
-            return Err(PlanError::NoRequest { rate: settings.rate, duration: settings.duration });
-        }
+        let timing = plan_timing(&settings)?;
         if !(1..=MAX_WORKERS).contains(&settings.workers) {
             return Err(PlanError::Workers(settings.workers));
         }
@@ -310,20 +321,24 @@ impl Plan {
         if max_connections < settings.workers {
             return Err(PlanError::TooFewConnections { max: max_connections, workers: settings.workers });
         }
-        Ok(Self { schedule, targets, method, headers, max_connections, settings })
+        Ok(Self { timing, targets, method, headers, max_connections, settings })
     }
 
-    /// The requests that will be scheduled, warm-up included.
-    pub fn requests(&self) -> u64 {
-        self.schedule.warmup() + self.schedule.main()
+    /// The requests that will be scheduled, warm-up included; `None` where only the end will tell.
+    pub fn requests(&self) -> Option<u64> {
+        match &self.timing {
+            Timing::Schedule(schedule) => Some(schedule.warmup() + schedule.main()),
+            Timing::OnDemand(Length::Requests(requests)) if self.settings.warmup.is_zero() => Some(*requests),
+            Timing::OnDemand(_) => None,
+        }
     }
 
     /// Fresh connections a second, as far as they are planned.
     pub(super) fn fresh_per_s(&self) -> f64 {
         match self.settings.connections {
-            Connections::Fresh => self.settings.rate,
+            Connections::Fresh => self.settings.pace.peak_rate(),
             Connections::Keepalive => 0.0,
-            Connections::Mixed(share) => self.settings.rate * share,
+            Connections::Mixed(share) => self.settings.pace.peak_rate() * share,
         }
     }
 
@@ -335,12 +350,23 @@ impl Plan {
     /// The plan as `run.json` holds it. Headers and body stay out: they may hold secrets.
     pub fn load_plan(&self) -> LoadPlan {
         let settings = &self.settings;
+        let pacing = settings.pace.as_str();
         let mut other = BTreeMap::from([
             ("http".to_owned(), "1.1".into()),
             ("method".to_owned(), settings.method.clone().into()),
             ("max_connections".to_owned(), self.max_connections.into()),
             ("workers".to_owned(), settings.workers.into()),
         ]);
+        if let Pace::Open(stages) = &settings.pace
+            && pacing == "stages"
+        {
+            let stages: Vec<_> = stages.iter().map(Stage::to_string).collect();
+            other.insert("stages".to_owned(), stages.into());
+        }
+        if settings.arrivals == Arrivals::Poisson {
+            other.insert("arrivals".to_owned(), "poisson".into());
+            other.insert("seed".to_owned(), settings.seed.into());
+        }
         if let Some(ports) = settings.source_ports {
             other.insert("source_ports".to_owned(), ports.to_string().into());
         }
@@ -348,8 +374,9 @@ impl Plan {
             other.insert("fresh_share".to_owned(), share.into());
         }
         LoadPlan {
-            rate: settings.rate,
-            duration_s: settings.duration.as_secs_f64(),
+            pacing: pacing.to_owned(),
+            rate: settings.pace.mean_rate(),
+            duration_s: settings.pace.duration().unwrap_or_default().as_secs_f64(),
             warmup_s: settings.warmup.as_secs_f64(),
             connections: settings.connections.as_str().to_owned(),
             connect_timeout_s: settings.connect_timeout.as_secs_f64(),
@@ -377,10 +404,49 @@ pub(super) fn source_name(worker: usize) -> String {
     format!("load-{worker}")
 }
 
+fn plan_timing(settings: &Settings) -> Result<Timing, PlanError> {
+    let stages = match &settings.pace {
+        Pace::Open(stages) => stages,
+        Pace::Closed(_) if settings.arrivals != Arrivals::Even => return Err(PlanError::ClosedArrivals),
+        Pace::Closed(length) => {
+            match length {
+                Length::Time(duration) => check_duration("a duration", *duration, false)?,
+                Length::Requests(0) => {
+                    return Err(PlanError::NoRequest { rate: 0.0, duration: Duration::ZERO });
+                }
+                Length::Requests(_) => {}
+            }
+            return Ok(Timing::OnDemand(*length));
+        }
+    };
+    // A ramp may begin or end at 0, and a stage may be a pause; a load may not.
+    let is_rate = |rate: f64| (0.0..=MAX_RATE).contains(&rate);
+    let mut rates = stages.iter().flat_map(|stage| [stage.from, stage.to]);
+    if let Some(rate) = rates.find(|rate| !is_rate(*rate)) {
+        return Err(PlanError::Rate(rate));
+    }
+    if settings.pace.peak_rate() == 0.0 {
+        return Err(PlanError::Rate(0.0));
+    }
+    stages.iter().try_for_each(|stage| check_duration("a duration", stage.duration, false))?;
+    let duration = settings.pace.duration().unwrap_or_default();
+    check_duration("a duration", duration, false)?;
+    let rate = settings.pace.warmup_rate();
+    let warmup = Stage { from: rate, to: rate, duration: settings.warmup };
+    let schedule = Schedule::new(warmup, stages, settings.arrivals, settings.seed);
+    match schedule.main() {
+        0 => Err(PlanError::NoRequest { rate: settings.pace.mean_rate(), duration }),
+        _ => Ok(Timing::Schedule(schedule)),
+    }
+}
+
 /// As many connections as the rate keeps open when every request runs into both timeouts.
 fn default_connections(settings: &Settings) -> usize {
+    if matches!(settings.pace, Pace::Closed(_)) {
+        return CLOSED_LOOP_CONNECTIONS.max(settings.workers);
+    }
     let held_s = (settings.connect_timeout + settings.response_timeout).as_secs_f64();
-    let connections = (settings.rate * held_s).ceil().max(MIN_DEFAULT_CONNECTIONS);
+    let connections = (settings.pace.peak_rate() * held_s).ceil().max(MIN_DEFAULT_CONNECTIONS);
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -453,16 +519,21 @@ mod tests {
 
     #[test]
     fn bad_settings_say_what_is_wrong() {
+        let pace = |rate, s| Pace::constant(rate, Duration::from_secs(s));
         let url = |url: &'static str| refused(move |s| s.targets[0].url = url.to_owned());
         assert!(url("nonsense").starts_with("\"nonsense\" is no usable URL: relative URL without a base"));
         assert!(url("https://x/").contains("scheme \"https\" is not supported, only http"));
         assert!(url("http://me:secret@x/").contains("credentials"));
         assert!(refused(|s| s.targets.clear()).contains("no target"));
-        assert!(refused(|s| s.rate = 0.0).starts_with("rate 0 is not above 0"));
-        assert!(refused(|s| s.rate = f64::NAN).contains("NaN"));
-        assert!(refused(|s| s.duration = Duration::ZERO).starts_with("a duration of 0ns is not above 0"));
+        assert!(refused(|s| s.pace = pace(0.0, 30)).starts_with("rate 0 is not above 0"));
+        assert!(refused(|s| s.pace = pace(f64::NAN, 30)).contains("NaN"));
+        assert!(refused(|s| s.pace = pace(1.0, 0)).starts_with("a duration of 0ns is not above 0"));
         assert!(refused(|s| s.response_timeout = Duration::MAX).contains("a response timeout"));
-        assert!(refused(|s| s.rate = 0.01).contains("make no request at all"));
+        assert!(refused(|s| s.pace = pace(0.01, 30)).contains("make no request at all"));
+        let stages = |texts: &[&str]| Pace::Open(texts.iter().map(|text| text.parse().unwrap()).collect());
+        assert!(refused(|s| s.pace = stages(&["5:1s", "5:0s"])).contains("a duration of 0ns"));
+        assert!(refused(|s| s.pace = stages(&["0-1e9:1s"])).starts_with("rate 1000000000 is not"));
+        assert!(refused(|s| s.pace = stages(&[])).starts_with("rate 0 is not"));
         assert!(refused(|s| s.workers = 0).contains("0 workers"));
         assert!(refused(|s| s.max_connections = Some(0)).contains("0 connections are too few"));
         assert!(

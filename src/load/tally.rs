@@ -99,6 +99,8 @@ pub struct Tally {
     pub outcomes: Counts,
     /// Statuses of complete responses outside the success set.
     pub error_statuses: BTreeMap<u16, u64>,
+    /// Error numbers behind the outcomes that have one.
+    pub errnos: BTreeMap<(Outcome, i32), u64>,
     /// Requests that were not sent, by reason.
     pub not_sent: BTreeMap<Arc<str>, u64>,
     /// Response times of the answered requests (`ok`, `http_error`): from the
@@ -117,6 +119,7 @@ impl Default for Tally {
             warmup: 0,
             outcomes: Counts::default(),
             error_statuses: BTreeMap::new(),
+            errnos: BTreeMap::new(),
             not_sent: BTreeMap::new(),
             response_ns: histogram(),
             service_ns: histogram(),
@@ -136,6 +139,9 @@ impl Tally {
         if let (Outcome::HttpError, Some(status)) = (row.outcome, row.status) {
             *self.error_statuses.entry(status).or_default() += 1;
         }
+        if let Some(errno) = row.errno {
+            *self.errnos.entry((row.outcome, errno)).or_default() += 1;
+        }
         if let Some(reason) = &row.not_sent_reason {
             *self.not_sent.entry(reason.clone()).or_default() += 1;
         }
@@ -153,6 +159,9 @@ impl Tally {
         self.outcomes.merge(&other.outcomes);
         for (status, count) in &other.error_statuses {
             *self.error_statuses.entry(*status).or_default() += count;
+        }
+        for (errno, count) in &other.errnos {
+            *self.errnos.entry(*errno).or_default() += count;
         }
         for (reason, count) in &other.not_sent {
             *self.not_sent.entry(reason.clone()).or_default() += count;

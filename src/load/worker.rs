@@ -18,9 +18,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::Connection;
 use super::exchange::{Context, Ended, Exchange, NotSent, Via};
+use super::feed::Feed;
 use super::pacer::Pacer;
 use super::request::Persistence;
-use super::schedule::{Due, Share};
+use super::schedule::Due;
 use super::tally::Tally;
 use crate::record::{RequestRow, Stamp};
 
@@ -58,10 +59,8 @@ pub(super) struct Task {
     pub(super) worker: usize,
     /// What its exchanges share.
     pub(super) context: Arc<Context>,
-    /// Its part of the schedule.
-    pub(super) share: Share,
-    /// When the schedule begins.
-    pub(super) zero: Stamp,
+    /// Its requests.
+    pub(super) feed: Feed,
     /// The most connections that it may have open.
     pub(super) max_connections: usize,
     /// Ends its schedule early.
@@ -98,8 +97,6 @@ impl Task {
 
 struct Worker {
     task: Task,
-    /// The next request of the share; `None` past the end and after a stop.
-    next: Option<Due>,
     scheduled: u64,
     in_flight: JoinSet<Ended>,
     pool: Pool,
@@ -109,11 +106,9 @@ struct Worker {
 
 impl Worker {
     fn new(task: Task) -> Self {
-        let next = task.share.request(0, task.zero);
         let pool = Pool::new(task.context.endpoints.len(), task.max_connections);
         Self {
             task,
-            next,
             scheduled: 0,
             in_flight: JoinSet::new(),
             pool,
@@ -129,13 +124,15 @@ impl Worker {
         loop {
             // Whatever woke the loop: what is due comes first.
             let is_behind = self.release_due();
-            let due = self.next.map(|next| next.at);
-            if due.is_none() && self.in_flight.is_empty() {
+            let now = self.task.context.clock.now();
+            let is_over = self.task.feed.is_over(now);
+            let due = self.next(now).map(|next| next.at);
+            if is_over && self.in_flight.is_empty() {
                 break;
             }
             tokio::select! {
                 biased;
-                () = &mut stopped, if due.is_some() => self.end_schedule(),
+                () = &mut stopped, if !is_over => self.end_schedule(),
                 () = tokio::task::yield_now(), if is_behind => {}
                 reached = pacer.wait_until(due.unwrap_or_default()), if due.is_some() && !is_behind => reached?,
                 Some(ended) = self.in_flight.join_next() => match ended {
@@ -153,7 +150,7 @@ impl Worker {
     fn release_due(&mut self) -> bool {
         for _ in 0..RELEASES_PER_TURN {
             let now = self.task.context.clock.now();
-            match self.next.filter(|due| due.at <= now) {
+            match self.next(now).filter(|due| due.at <= now) {
                 Some(due) => self.release(due, now),
                 None => return false,
             }
@@ -161,17 +158,23 @@ impl Worker {
         true
     }
 
-    /// Dispatches what is due by now, however much that is, and nothing after it.
+    /// Dispatches what is due by now, however much that is, and nothing after it. In a closed
+    /// loop nothing is ever overdue.
     fn end_schedule(&mut self) {
         let end = self.task.context.clock.now();
-        while let Some(due) = self.next.filter(|due| due.at <= end) {
+        while let Some(due) = self.next(end).filter(|due| due.at <= end && self.task.feed.is_open_loop()) {
             self.release(due, self.task.context.clock.now());
         }
-        self.next = None;
+        self.task.feed.end();
+    }
+
+    /// The next request, due now or later; `None` while there is none to wait for.
+    fn next(&self, now: Stamp) -> Option<Due> {
+        self.task.feed.next(now, self.task.max_connections.saturating_sub(self.in_flight.len()))
     }
 
     fn release(&mut self, due: Due, now: Stamp) {
-        self.next = self.task.share.request(due.seq + 1, self.task.zero);
+        self.task.feed.advance(due);
         self.scheduled += 1;
         self.dispatch(due, now);
     }
@@ -212,6 +215,7 @@ impl Worker {
     }
 
     fn finish(&mut self, row: RequestRow) {
+        self.task.feed.ended(&row);
         self.tally.add(&row);
         self.rows.push(row);
         if self.rows.len() >= BATCH_ROWS {

@@ -253,7 +253,7 @@ fn services_get_addresses_of_their_own() {
 #[tokio::test]
 async fn a_watch_translates_changes_into_its_selection() {
     let registry = registry();
-    let selection = Selection::parse("app=web", "").unwrap();
+    let selection = Selection::parse(Resource::Pods, "app=web", "").unwrap();
     registry.create(Resource::Pods, "default", pod("a")).unwrap();
     let mut watch = registry.watch(Resource::Pods, Some("default"), selection, WatchFrom::Existing).unwrap();
     let relabel = |label: &'static str| {
