@@ -78,8 +78,8 @@ fn parse_config(json: &str) -> Result<Box<Config>, String> {
 fn after_help() -> String {
     let mut help = "Example:\n  rolldrop cluster --kubeconfig ./kubeconfig --config '{\"nodes\": 2}'\n\n\
                     Parameters of the configuration with their defaults and, in parentheses, the sources\n\
-                    of these. A latency is one duration or {min, median, p95, max}; \"row\" is one of the\n\
-                    measurements on a real v1.36.2.\n\n"
+                    of these. A latency is one duration or {min, median, p95, max}, shown as min / median /\n\
+                    p95 / max; \"row\" is one of the measurements on a real v1.36.2.\n\n"
         .to_owned();
     let mut section = String::new();
     for Parameter { name, default, about } in parameters::all() {
