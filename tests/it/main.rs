@@ -5,8 +5,10 @@
 
 mod api;
 mod bad_input;
+mod churn;
 mod cluster;
 mod command;
+mod dns;
 mod harness;
 mod interruption;
 mod kernel;
