@@ -30,7 +30,7 @@ use super::status::{FieldError, Status};
 use super::store::{self, Change, Step, Store};
 use crate::record::Clock;
 
-pub use deletion::{DeleteOptions, Deleted, Preconditions, Propagation};
+pub use deletion::{DeleteOptions, Deleted, Due, Preconditions, Propagation};
 pub use event::{ContainerSource, EventType};
 pub use eviction::{Approval, Eviction, covers, set_allowed_condition, still_processed};
 pub use page::{Page, PageRequest};

@@ -71,12 +71,12 @@ pub enum Propagation {
 }
 
 /// What a deletion has led to so far.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Deleted {
     /// The object is on its way out: it has a grace period, contents or finalizers.
     Terminating(Arc<Value>),
-    /// The object is marked, and nothing keeps it any more: [`Registry::finish_delete`] is next.
-    Due(Arc<Value>),
+    /// The object is marked, and nothing keeps it any more: [`Due::finish`] is next.
+    Due(Due),
     /// The object is gone; this was its last state.
     Removed(Arc<Value>),
 }
@@ -85,8 +85,48 @@ impl Deleted {
     /// The object's newest state.
     pub fn object(&self) -> &Arc<Value> {
         match self {
-            Self::Terminating(object) | Self::Due(object) | Self::Removed(object) => object,
+            Self::Terminating(object) | Self::Removed(object) => object,
+            Self::Due(due) => &due.object,
         }
+    }
+}
+
+/// A pod that is marked, still there, and kept by nothing. It goes with [`Due::finish`] or, should
+/// whoever holds this be cut off, when this is dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct Due {
+    registry: Registry,
+    resource: Resource,
+    object: Arc<Value>,
+}
+
+impl Due {
+    /// Removes the object and answers its last state. Another may have done so before, and
+    /// somebody may have put a finalizer on it; then that is who removes it.
+    pub fn finish(self) -> Arc<Value> {
+        self.remove().unwrap_or_else(|| Arc::clone(&self.object))
+    }
+
+    fn remove(&self) -> Option<Arc<Value>> {
+        let text = |field: &str| self.object["metadata"][field].as_str().unwrap_or_default();
+        let removed = self.registry.inner.store.modify(
+            self.resource,
+            text("namespace"),
+            text("name"),
+            |current| -> Result<Step, std::convert::Infallible> {
+                let is_this = current["metadata"]["uid"] == self.object["metadata"]["uid"];
+                Ok(if is_this && is_due(self.resource, current) { Step::Remove } else { Step::Keep })
+            },
+        );
+        let Ok(object) = removed;
+        object.filter(|object| object["metadata"]["uid"] == self.object["metadata"]["uid"])
+    }
+}
+
+impl Drop for Due {
+    fn drop(&mut self) {
+        self.remove();
     }
 }
 
@@ -105,13 +145,10 @@ impl Registry {
         name: &str,
         options: &DeleteOptions,
     ) -> Result<Deleted, Status> {
-        match self.begin_delete(resource, namespace, name, options)? {
-            Deleted::Due(object) => {
-                let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
-                self.finish_delete(resource, namespace, name, uid).map(Deleted::Removed)
-            }
-            deleted => Ok(deleted),
-        }
+        Ok(match self.begin_delete(resource, namespace, name, options)? {
+            Deleted::Due(due) => Deleted::Removed(due.finish()),
+            deleted => deleted,
+        })
     }
 
     /// The first half of [`Registry::delete`], for those who let time pass before the second as
@@ -177,32 +214,9 @@ impl Registry {
         }
         Ok(match outcome {
             Outcome::Terminating => Deleted::Terminating(object),
-            Outcome::Due => Deleted::Due(object),
+            Outcome::Due => Deleted::Due(Due { registry: self.clone(), resource, object }),
             Outcome::Removed => Deleted::Removed(object),
         })
-    }
-
-    /// The second half of [`Registry::delete`]: removes an object that is marked and due.
-    ///
-    /// # Errors
-    ///
-    /// 404 when it is gone, 409 when another has its name, or when something keeps it.
-    pub fn finish_delete(
-        &self,
-        resource: Resource,
-        namespace: &str,
-        name: &str,
-        uid: &str,
-    ) -> Result<Arc<Value>, Status> {
-        let removed = self.inner.store.modify(resource, namespace, name, |current| {
-            check_preconditions(resource, name, current, &DeleteOptions::of(uid))?;
-            if is_due(resource, current) {
-                Ok(Step::Remove)
-            } else {
-                Err(Status::conflict(resource, name, "it is not due for removal"))
-            }
-        })?;
-        removed.ok_or_else(|| Status::not_found(resource, name))
     }
 
     /// Removes a terminating namespace, once it is empty.
