@@ -114,13 +114,10 @@ fn default_job(job: &mut Value) {
         spec["completions"] = json!(1);
     }
     default_to(spec, "parallelism", 1);
-    let per_index = spec["backoffLimitPerIndex"].is_number();
-    default_to(spec, "backoffLimit", if per_index { i32::MAX } else { 6 });
+    default_to(spec, "backoffLimit", 6);
     default_to(spec, "completionMode", "NonIndexed");
     default_to(spec, "suspend", false);
-    let has_failure_policy = spec["podFailurePolicy"].is_object();
-    let replacement = if has_failure_policy { "Failed" } else { "TerminatingOrFailed" };
-    default_to(spec, "podReplacementPolicy", replacement);
+    default_to(spec, "podReplacementPolicy", "TerminatingOrFailed");
     default_to(spec, "manualSelector", false);
     default_pod_spec(&mut spec["template"]["spec"]);
     default_to(job, "status", json!({}));

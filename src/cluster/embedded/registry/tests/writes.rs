@@ -96,6 +96,50 @@ fn a_marked_pod_goes_even_if_whoever_deletes_it_is_cut_off() {
 }
 
 #[test]
+fn some_updates_must_say_from_which_version() {
+    let registry = registry();
+    for (resource, refused) in
+        [(Resource::Leases, true), (Resource::PodDisruptionBudgets, true), (Resource::EndpointSlices, false)]
+    {
+        let mut object = json!({"metadata": {"name": "a"}, "spec": {}});
+        if resource == Resource::EndpointSlices {
+            object = json!({"metadata": {"name": "a"}, "addressType": "IPv4", "endpoints": []});
+        }
+        let created = registry.create(resource, "default", object.clone()).unwrap();
+        let options = WriteOptions::of("test");
+        let update =
+            |object: Value| registry.update_with(resource, "default", "a", Part::Main, object, &options);
+        match update(object.clone()) {
+            Err(status) if refused => {
+                assert_eq!(status.code(), 422);
+                assert!(status.to_string().contains("must be specified for an update"), "{status}");
+            }
+            result => assert!(result.is_ok() && !refused, "{resource:?}"),
+        }
+        object["metadata"]["resourceVersion"] =
+            registry.get(resource, "default", "a").unwrap()["metadata"]["resourceVersion"].clone();
+        object["metadata"]["uid"] = created["metadata"]["uid"].clone();
+        update(object).unwrap();
+    }
+}
+
+#[test]
+fn components_own_what_they_write_in_what_clients_made() {
+    let registry = registry();
+    let options = WriteOptions::of("kubectl");
+    registry.create_with(Resource::Pods, "default", pod("a"), &options).unwrap();
+    let kubelet = registry.acting_as("kubelet");
+    let written = kubelet.modify(Resource::Pods, "default", "a", Part::Status, |pod| {
+        pod["status"]["phase"] = json!("Running");
+    });
+    let written = written.unwrap();
+    let entries = written["metadata"]["managedFields"].as_array().unwrap();
+    let kubelets = entries.iter().find(|entry| entry["manager"] == "kubelet").unwrap();
+    assert_eq!(kubelets["subresource"], "status");
+    assert_eq!(kubelets["fieldsV1"], json!({"f:status": {"f:phase": {}}}));
+}
+
+#[test]
 fn a_finalizer_that_comes_in_time_keeps_a_marked_pod() {
     let registry = registry_with_pod();
     let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };

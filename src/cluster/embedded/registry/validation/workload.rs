@@ -136,15 +136,9 @@ pub(super) fn validate_job(job: &Value, current: Option<&Value>, errors: &mut Er
     if spec["manualSelector"] != true {
         check_generated_labels(job, errors);
     }
-    for field in [
-        "parallelism",
-        "completions",
-        "activeDeadlineSeconds",
-        "backoffLimit",
-        "ttlSecondsAfterFinished",
-        "backoffLimitPerIndex",
-        "maxFailedIndexes",
-    ] {
+    for field in
+        ["parallelism", "completions", "activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished"]
+    {
         errors.check_not_negative(spec, "spec", field);
     }
     errors.check_one_of(&spec["completionMode"], "spec.completionMode", &["Indexed", "NonIndexed"]);
@@ -152,11 +146,11 @@ pub(super) fn validate_job(job: &Value, current: Option<&Value>, errors: &mut Er
     if is_indexed && spec["completions"].is_null() {
         errors.required("spec.completions", "when completion mode is Indexed");
     }
-    if !is_indexed {
-        for field in ["backoffLimitPerIndex", "maxFailedIndexes"] {
-            if spec[field].is_number() {
-                errors.invalid(&format!("spec.{field}"), &spec[field], "requires indexed completion mode");
-            }
+    for field in
+        ["podFailurePolicy", "successPolicy", "backoffLimitPerIndex", "maxFailedIndexes", "managedBy"]
+    {
+        if !spec[field].is_null() {
+            errors.forbidden(&format!("spec.{field}"), "is not supported by this cluster");
         }
     }
     if spec["selector"].is_object() {
@@ -174,7 +168,7 @@ pub(super) fn validate_job(job: &Value, current: Option<&Value>, errors: &mut Er
         Some(_) => errors.unsupported(field, policy, &["OnFailure", "Never"]),
     }
     let Some(old) = current.map(|current| &current["spec"]) else { return };
-    for field in ["selector", "template", "completionMode", "podFailurePolicy", "backoffLimitPerIndex"] {
+    for field in ["selector", "template", "completionMode"] {
         if old[field] != spec[field] {
             errors.invalid(&format!("spec.{field}"), &spec[field], IMMUTABLE);
         }
