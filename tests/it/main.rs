@@ -14,6 +14,7 @@ mod kubectl;
 mod main_job;
 mod pods;
 mod runs;
+mod stale_flows;
 mod termination;
 mod tidy;
 mod truth;

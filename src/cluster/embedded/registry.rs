@@ -24,6 +24,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::address::AddressBlock;
+use super::config::ApiServer;
 use super::resource::Resource;
 use super::selector::Selection;
 use super::status::{FieldError, Status};
@@ -50,6 +51,7 @@ struct Inner {
     store: Store,
     clock: Clock,
     addresses: AddressBlock,
+    settings: ApiServer,
     /// Held from choosing a Service's address until the Service is stored.
     service_addresses: Mutex<()>,
     /// The name of the event that says what has this hash.
@@ -115,11 +117,12 @@ pub struct WatchEvent {
 
 impl Registry {
     /// An empty cluster.
-    pub fn new(clock: Clock, addresses: AddressBlock) -> Self {
+    pub fn new(clock: Clock, addresses: AddressBlock, settings: ApiServer) -> Self {
         let inner = Inner {
             store: Store::default(),
             clock,
             addresses,
+            settings,
             service_addresses: Mutex::new(()),
             events: Mutex::default(),
         };

@@ -177,21 +177,6 @@ fn workloads() {
 }
 
 #[test]
-fn what_no_controller_acts_on_is_refused() {
-    let spec = json!({
-        "template": pod("a"),
-        "podFailurePolicy": {"rules": []},
-        "successPolicy": {"rules": []},
-        "managedBy": "example.org/other",
-    });
-    let mut job = json!({"metadata": {"name": "pi"}, "spec": spec});
-    job["spec"]["template"]["spec"]["restartPolicy"] = json!("Never");
-    let expected = ["podFailurePolicy", "successPolicy", "managedBy"];
-    let expected = expected.map(|field| format!("spec.{field}: Forbidden: is not supported by this cluster"));
-    assert_eq!(complaints(Resource::Jobs, job), expected);
-}
-
-#[test]
 fn a_jobs_template_and_selector_are_fixed() {
     let registry = registry();
     let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "app", "image": "i"}]}});

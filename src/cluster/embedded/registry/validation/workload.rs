@@ -142,16 +142,15 @@ pub(super) fn validate_job(job: &Value, current: Option<&Value>, errors: &mut Er
         errors.check_not_negative(spec, "spec", field);
     }
     errors.check_one_of(&spec["completionMode"], "spec.completionMode", &["Indexed", "NonIndexed"]);
+    // Better refused than silently without effect.
+    for field in ["podFailurePolicy", "successPolicy", "backoffLimitPerIndex", "maxFailedIndexes"] {
+        if !spec[field].is_null() {
+            errors.forbidden(&format!("spec.{field}"), "the embedded cluster does not support it");
+        }
+    }
     let is_indexed = spec["completionMode"] == "Indexed";
     if is_indexed && spec["completions"].is_null() {
         errors.required("spec.completions", "when completion mode is Indexed");
-    }
-    for field in
-        ["podFailurePolicy", "successPolicy", "backoffLimitPerIndex", "maxFailedIndexes", "managedBy"]
-    {
-        if !spec[field].is_null() {
-            errors.forbidden(&format!("spec.{field}"), "is not supported by this cluster");
-        }
     }
     if spec["selector"].is_object() {
         check_selector(&spec["selector"], "spec.selector", errors);
