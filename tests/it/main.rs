@@ -9,6 +9,7 @@ mod command;
 mod harness;
 mod interruption;
 mod kernel;
+mod load;
 mod main_job;
 mod pods;
 mod runs;
