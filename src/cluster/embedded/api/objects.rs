@@ -28,7 +28,7 @@ pub(super) async fn collection(
 ) -> Result<Answer, Status> {
     let presentation = Presentation::of(&request, query)?;
     let registry = &shared.registry;
-    let selection = Selection::parse(query.get("labelSelector"), query.get("fieldSelector"))?;
+    let selection = Selection::parse(resource, query.get("labelSelector"), query.get("fieldSelector"))?;
     match *request.method() {
         Method::GET if query.is_set("watch") => {
             watch::answer(shared, query, presentation, resource, namespace.as_deref(), selection)
@@ -53,12 +53,12 @@ pub(super) async fn collection(
                 (None, true) => return Err(Status::method_not_allowed()),
             };
             let object = read_object(request, resource).await?;
-            let warning = check_fields(query, resource, &object)?;
+            let warnings = check_fields(query, resource, &object)?;
             if resource == Resource::Pods {
                 tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_create)).await;
             }
             let created = registry.create_with(resource, &namespace, object, &options)?;
-            Ok(with_warning(presentation.object(StatusCode::CREATED, shared, resource, &created), warning))
+            Ok(with_warnings(presentation.object(StatusCode::CREATED, shared, resource, &created), warnings))
         }
         Method::DELETE => {
             let options = read_delete_options(request, query).await?;
@@ -107,19 +107,19 @@ pub(super) async fn object(
         Method::PUT => {
             let options = write_options(&request, query, part.subresource())?;
             let object = read_object(request, resource).await?;
-            let warning = check_fields(query, resource, &object)?;
+            let warnings = check_fields(query, resource, &object)?;
             let updated = registry.update_with(resource, namespace, name, part, object, &options)?;
-            with_warning(show(&updated), warning)
+            with_warnings(show(&updated), warnings)
         }
         Method::PATCH => {
             let options = write_options(&request, query, part.subresource())?;
             let patch = read_patch(request).await?;
-            let warning = match patch.kind {
+            let warnings = match patch.kind {
                 PatchKind::Apply => check_fields(query, resource, &patch.body)?,
-                _ => None,
+                _ => Vec::new(),
             };
             let patched = registry.patch(resource, namespace, name, part, &patch, &options)?;
-            with_warning(show(&patched), warning)
+            with_warnings(show(&patched), warnings)
         }
         Method::DELETE if part == Part::Main => {
             let options = read_delete_options(request, query).await?;
@@ -278,29 +278,28 @@ fn is_dry_run(query: &Query) -> Result<bool, Status> {
 }
 
 /// What `fieldValidation` asks for: an error for unknown fields, a warning (the default), or nothing.
-fn check_fields(query: &Query, resource: Resource, object: &Value) -> Result<Option<HeaderValue>, Status> {
+fn check_fields(query: &Query, resource: Resource, object: &Value) -> Result<Vec<HeaderValue>, Status> {
     let validation = query.get("fieldValidation");
     if validation == "Ignore" {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let unknown = schema::unknown_fields(resource, object);
-    if unknown.is_empty() {
-        return Ok(None);
-    }
-    let list =
-        unknown.iter().map(|field| format!("unknown field \"{field}\"")).collect::<Vec<_>>().join(", ");
-    if validation == "Strict" {
+    let unknown: Vec<_> = unknown.iter().map(|field| format!("unknown field \"{field}\"")).collect();
+    if validation == "Strict" && !unknown.is_empty() {
+        let list = unknown.join(", ");
         let kind = resource.kind();
         let message =
             format!("{kind} in version \"v1\" cannot be handled as a {kind}: strict decoding error: {list}");
         return Err(Status::bad_request(message));
     }
-    Ok(HeaderValue::from_str(&format!("299 - \"{}\"", list.replace('"', "\\\""))).ok())
+    let quoted = unknown.iter().map(|warning| warning.replace('\\', "\\\\").replace('"', "\\\""));
+    let headers = quoted.filter_map(|warning| HeaderValue::from_str(&format!("299 - \"{warning}\"")).ok());
+    Ok(headers.collect())
 }
 
-fn with_warning(mut answer: Answer, warning: Option<HeaderValue>) -> Answer {
-    if let Some(warning) = warning {
-        answer.headers_mut().insert(header::WARNING, warning);
+fn with_warnings(mut answer: Answer, warnings: Vec<HeaderValue>) -> Answer {
+    for warning in warnings {
+        answer.headers_mut().append(header::WARNING, warning);
     }
     answer
 }
