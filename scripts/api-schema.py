@@ -15,6 +15,9 @@ PACKAGES = {
     "metav1": "apimachinery/pkg/apis/meta/v1",
     "v1": "api/core/v1",
     "apps": "api/apps/v1",
+    "authentication": "api/authentication/v1",
+    "authorization": "api/authorization/v1",
+    "autoscaling": "api/autoscaling/v1",
     "batch": "api/batch/v1",
     "coordination": "api/coordination/v1",
     "discovery": "api/discovery/v1",
@@ -24,9 +27,13 @@ ROOTS = [
     ("v1", ["Namespace", "Node", "Pod", "Service", "Endpoints", "Event", "ConfigMap", "Secret", "ServiceAccount"]),
     ("apps", ["Deployment", "ReplicaSet"]),
     ("discovery", ["EndpointSlice"]),
-    ("policy", ["PodDisruptionBudget"]),
+    ("policy", ["PodDisruptionBudget", "Eviction"]),
     ("batch", ["Job"]),
     ("coordination", ["Lease"]),
+    ("authentication", ["SelfSubjectReview"]),
+    ("authorization", ["SelfSubjectAccessReview", "SelfSubjectRulesReview"]),
+    ("autoscaling", ["Scale"]),
+    ("metav1", ["DeleteOptions"]),
 ]
 SCALARS = {
     "string": "string",
@@ -134,7 +141,8 @@ def main(checkout):
                 yield from fields_of(*qualify(package, go_type.lstrip("*")), f"{holder}{number}." if number else holder)
                 continue
             kind = type_of(package, go_type)
-            number = number_of(tag)
+            # The type of a whole object is no part of it in protobuf.
+            number = "" if name == "TypeMeta" else number_of(tag)
             flags = [f"#{holder}{number}"] if number else []
             is_value = not go_type.startswith("*")
             home, own = qualify(package, go_type)

@@ -80,9 +80,11 @@ pub enum Target {
 /// The load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
-    /// Requests per second.
-    pub rate: f64,
-    /// Length of the counted part.
+    /// Requests per second, one stage after the other; one stage at least.
+    pub stages: Vec<Stage>,
+    /// The seed of Poisson arrivals; `None` for even ones.
+    pub poisson: Option<u64>,
+    /// Length of the counted part: that of all stages.
     pub duration: Duration,
     /// Length of the warm-up before it.
     pub warmup: Duration,
@@ -103,6 +105,17 @@ pub struct Load {
     /// The ports that connections come from, both ends included; `None` for the system's
     /// ephemeral ports.
     pub source_ports: Option<(u16, u16)>,
+}
+
+/// A rate over some time: constant, or a straight line from one to another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stage {
+    /// Requests per second at its beginning.
+    pub from: f64,
+    /// Requests per second at its end.
+    pub to: f64,
+    /// Its length.
+    pub duration: Duration,
 }
 
 /// How connections are used.
@@ -246,7 +259,7 @@ spec:
     #[test]
     fn what_is_left_out_takes_the_documented_defaults() {
         let load = load_text(MINIMAL).unwrap().load;
-        assert_eq!(load.rate, 200.0);
+        assert_eq!(load.stages, [Stage { from: 200.0, to: 200.0, duration: Duration::from_secs(10) }]);
         assert_eq!(load.connections, Connections::Fresh);
         assert_eq!(load.connect_timeout, Duration::from_secs(1));
         assert_eq!(load.response_timeout, Duration::from_secs(5));
@@ -254,10 +267,34 @@ spec:
     }
 
     #[test]
+    fn a_ramp_leads_from_the_rate_before_it() {
+        let stages =
+            "stages: [{rate: 9, duration: 2s, ramp: linear}, {rate: 4, duration: 1s}], arrivals: poisson";
+        let load = load_text(&MINIMAL.replace("duration: 10s", stages)).unwrap().load;
+        let stage = |from, to, s| Stage { from, to, duration: Duration::from_secs(s) };
+        assert_eq!(load.stages, [stage(0.0, 9.0, 2), stage(4.0, 4.0, 1)]);
+        assert_eq!((load.duration, load.poisson), (Duration::from_secs(3), Some(0)));
+        let wrong = |load: &str| load_text(&MINIMAL.replace("duration: 10s", load)).unwrap_err();
+        let both = wrong("rate: 1, stages: [{rate: 1, duration: 1s}]");
+        assert_eq!(
+            both,
+            "x.yaml:6: spec.load.stages: each has its own rate and duration: leave out load.rate and load.duration"
+        );
+        assert_eq!(
+            wrong("stages: [{rate: 0, duration: 1s}]"),
+            "x.yaml:6: spec.load.stages: must be above 0 requests/s somewhere"
+        );
+        assert_eq!(
+            wrong("stages: [{rate: 1, duration: 0s}]"),
+            "x.yaml:6: spec.load.stages[0].duration: must be longer than 0"
+        );
+    }
+
+    #[test]
     fn an_override_replaces_a_value_before_it_is_checked() {
         let overrides = ["load.rate=7".to_owned(), "load.connections.mode=keepalive".to_owned()];
         let loaded = parse::<Value>(MINIMAL, "x.yaml", Path::new("."), &overrides).unwrap();
-        assert_eq!(loaded.scenario.load.rate, 7.0);
+        assert_eq!(loaded.scenario.load.stages[0].to, 7.0);
         assert_eq!(loaded.scenario.load.connections, Connections::Keepalive);
         let wrong = parse::<Value>(MINIMAL, "x.yaml", Path::new("."), &["load.rate=-1".to_owned()]);
         assert_eq!(

@@ -37,6 +37,7 @@ fn records() -> Records {
             balances: Balances::Connections,
         }],
         load: LoadPlan {
+            pacing: "constant".into(),
             rate: 300.0,
             duration_s: 10.0,
             warmup_s: 0.0,

@@ -22,8 +22,8 @@ pub struct Limits {
 pub const LIMITS: Limits =
     Limits { not_sent_share: 0.001, send_lag_p99_ms: 100.0, steal: 0.20, run_queue_delay: 1.0 };
 
-/// Each reason why the run is invalid.
-pub(super) fn invalid(timeline: &Timeline, load: &LoadResult, terminations: &[Termination]) -> Vec<String> {
+/// Each reason why a load was not what was asked for.
+pub fn not_as_planned(load: &LoadResult) -> Vec<String> {
     let mut why = Vec::new();
     if load.scheduled == 0 {
         why.push("no request was recorded".to_owned());
@@ -45,6 +45,12 @@ pub(super) fn invalid(timeline: &Timeline, load: &LoadResult, terminations: &[Te
             LIMITS.send_lag_p99_ms
         ));
     }
+    why
+}
+
+/// Each reason why the run is invalid.
+pub(super) fn invalid(timeline: &Timeline, load: &LoadResult, terminations: &[Termination]) -> Vec<String> {
+    let mut why = not_as_planned(load);
     for (source, samples) in &timeline.machine {
         let average = |value: fn(&MachineSample) -> f64| {
             let during =

@@ -225,10 +225,10 @@ impl Run<'_> {
             .await_ready(&scenario.target, &scenario.manifests, disruptions)
             .await
             .map_err(interruption)?;
-        let target = load::Target { name: ready.target.name.clone(), url: ready.target.url.clone() };
+        let target = load::Target::new(ready.target.name.as_str(), ready.target.url.as_str());
         let mut settings = load_settings(scenario, target);
         if self.command.is_some() {
-            settings.duration = OPEN_END;
+            settings.pace = settings.pace.held_until(OPEN_END);
         }
 
         // The load comes from where the cluster's Services can be reached, which need not be here.
@@ -283,7 +283,7 @@ impl Run<'_> {
             control.stop();
             Ok(())
         };
-        let planned = self.command.is_none().then(|| plan.requests());
+        let planned = self.command.is_none().then(|| plan.requests()).flatten();
         let loading = self.progress.follow(worker.join(), &control, planned, self.interrupts);
         let ((), ended) = tokio::try_join!(disrupting, async { anyhow::Ok(loading.await?) })?;
         info.sources = worker.recorders();
@@ -380,11 +380,19 @@ fn interruption(error: CoordinatorError) -> anyhow::Error {
     }
 }
 
+fn load_stage(stage: scenario::Stage) -> load::Stage {
+    load::Stage { from: stage.from, to: stage.to, duration: stage.duration }
+}
+
 fn load_settings(scenario: &Scenario, target: load::Target) -> load::Settings {
     let load = &scenario.load;
     load::Settings {
-        rate: load.rate,
-        duration: load.duration,
+        pace: load::Pace::Open(load.stages.iter().map(|stage| load_stage(*stage)).collect()),
+        arrivals: match load.poisson {
+            Some(_) => load::Arrivals::Poisson,
+            None => load::Arrivals::Even,
+        },
+        seed: load.poisson.unwrap_or_default(),
         warmup: load.warmup,
         connections: match load.connections {
             Connections::Fresh => load::Connections::Fresh,

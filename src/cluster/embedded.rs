@@ -117,6 +117,9 @@ pub enum EmbeddedError {
     /// The Service proxies failed.
     #[error(transparent)]
     ServiceProxy(#[from] service_proxy::ServiceProxyError),
+    /// The first process of the containers' PID namespace was killed, and they with it.
+    #[error("all containers were killed from outside")]
+    Containers(#[source] Option<io::Error>),
     /// A part of the cluster panicked; its message is in the log.
     #[error("a part of the cluster ended unexpectedly")]
     Ended,
@@ -164,7 +167,7 @@ impl Embedded {
                 .map_err(EmbeddedError::Addresses)?,
         };
         let clock = Clock::start();
-        let registry = Registry::new(clock, addresses);
+        let registry = Registry::new(clock, addresses, config.api_server.clone());
         let network = match options.entered {
             Some(entered) => {
                 Network::Kernel(Arc::new(fabric(entered, &registry, &config, &options.log_dir)?))
@@ -211,6 +214,15 @@ impl Embedded {
             tasks.spawn(async move {
                 api::serve(listener, shared).await;
                 Ok(())
+            });
+        }
+        if let Network::Kernel(fabric) = &network {
+            let (fabric, stop) = (Arc::clone(fabric), stop.clone());
+            tasks.spawn(async move {
+                tokio::select! {
+                    ended = fabric.ended() => Err(EmbeddedError::Containers(ended.err())),
+                    () = stop.cancelled() => Ok(()),
+                }
             });
         }
         {

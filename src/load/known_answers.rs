@@ -3,7 +3,7 @@
 
 mod server;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ async fn run(settings: Settings) -> (Summary, Vec<RequestRow>) {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = RunDir::create(dir.path()).unwrap();
     let plan = Plan::new(settings).unwrap();
-    let planned = plan.requests();
+    let planned = plan.requests().unwrap();
     let prepared = Prepared::new(plan).await.unwrap();
     let mut running = prepared.start(Clock::start(), Some(&run_dir)).unwrap();
     let summary = running.join().await.unwrap();
@@ -70,8 +70,7 @@ fn assert_agree(rows: &[RequestRow], log: &Log) {
 async fn every_outcome_is_what_the_server_did() {
     let server = Server::start(&PROMPT).await;
     let (summary, rows) = run(Settings {
-        rate: 1000.0,
-        duration: Duration::from_millis(1500),
+        pace: Pace::constant(1000.0, Duration::from_millis(1500)),
         warmup: Duration::from_millis(50),
         connections: Connections::Mixed(0.3),
         connect_timeout: Duration::from_secs(60),
@@ -93,8 +92,7 @@ async fn every_outcome_is_what_the_server_did() {
 async fn what_hangs_ends_at_the_response_timeout() {
     let server = Server::start(&HANGING).await;
     let (summary, rows) = run(Settings {
-        rate: 60.0,
-        duration: Duration::from_millis(500),
+        pace: Pace::constant(60.0, Duration::from_millis(500)),
         connect_timeout: Duration::from_secs(60),
         response_timeout: Duration::from_secs(3),
         ..Settings::new(format!("http://{}/", server.address))
@@ -116,11 +114,10 @@ fn closed_address() -> (Socket, SocketAddr) {
 async fn targets_take_turns_and_a_closed_port_refuses() {
     let server = Server::start(&[Script::Ok]).await;
     let (_bound, closed) = closed_address();
-    let target = |name: &str, address| Target { name: name.into(), url: format!("http://{address}/") };
+    let target = |name: &str, address| Target::new(name, format!("http://{address}/"));
     let (_, rows) = run(Settings {
         targets: vec![target("open", server.address), target("closed", closed)],
-        rate: 200.0,
-        duration: Duration::from_millis(500),
+        pace: Pace::constant(200.0, Duration::from_millis(500)),
         connect_timeout: Duration::from_secs(60),
         response_timeout: Duration::from_secs(60),
         ..Settings::new("")
@@ -155,8 +152,7 @@ async fn syns_that_go_unanswered_end_at_the_connect_timeout() {
         }
     }
     let (_, rows) = run(Settings {
-        rate: 20.0,
-        duration: Duration::from_millis(500),
+        pace: Pace::constant(20.0, Duration::from_millis(500)),
         connect_timeout: Duration::from_millis(100),
         ..Settings::new(format!("http://{address}/"))
     })
@@ -178,8 +174,7 @@ async fn until(control: &Control, wanted: impl Fn(&Progress) -> bool) {
 
 fn endless(server: &Server) -> Settings {
     Settings {
-        rate: 100.0,
-        duration: Duration::from_secs(3600),
+        pace: Pace::constant(100.0, Duration::from_secs(3600)),
         ..Settings::new(format!("http://{}/", server.address))
     }
 }
@@ -238,7 +233,11 @@ async fn what_the_connections_do_not_allow_is_not_sent() {
 
 #[test]
 fn what_the_worker_comes_to_too_late_is_not_sent() {
-    let plan = Plan::new(Settings { rate: 10.0, ..Settings::new("http://127.0.0.1:1/") }).unwrap();
+    let plan = Plan::new(Settings {
+        pace: Pace::constant(10.0, Duration::from_secs(30)),
+        ..Settings::new("http://127.0.0.1:1/")
+    })
+    .unwrap();
     let clock = Clock::start();
     let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
     let (batches, received) = sync_channel(WAITING_BATCHES);
@@ -246,15 +245,14 @@ fn what_the_worker_comes_to_too_late_is_not_sent() {
     let done = Task {
         worker: 0,
         context: Arc::new(Context {
-            endpoints: endpoints(&plan, "load-0", &[address]),
+            endpoints: endpoints(&plan, 0, &[address]),
             plan: plan.clone(),
             clock,
             source: "load-0".into(),
             ports: None,
             abort,
         }),
-        share: plan.schedule.share(0, 1),
-        zero: clock.now() - Duration::from_secs(60),
+        feed: Feed::new(&plan, 0, 1, clock.now() - Duration::from_secs(60)),
         max_connections: 1,
         stop,
         batches,
@@ -275,8 +273,7 @@ async fn the_latency_log_holds_every_answer_under_its_outcome() {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = RunDir::create(dir.path()).unwrap();
     let plan = Plan::new(Settings {
-        rate: 100.0,
-        duration: Duration::from_millis(1500),
+        pace: Pace::constant(100.0, Duration::from_millis(1500)),
         response_timeout: Duration::from_secs(60),
         ..Settings::new(format!("http://{}/", server.address))
     })
@@ -317,7 +314,7 @@ async fn rows_that_cannot_be_written_are_an_error() {
     let server = Server::start(&[Script::Ok]).await;
     let dir = tempfile::tempdir().unwrap();
     let run_dir = RunDir::create(dir.path()).unwrap();
-    let settings = Settings { duration: Duration::from_millis(100), ..endless(&server) };
+    let settings = Settings { pace: Pace::constant(100.0, Duration::from_millis(100)), ..endless(&server) };
     let prepared = Prepared::new(Plan::new(settings).unwrap()).await.unwrap();
     let mut running = prepared.start(Clock::start(), Some(&run_dir)).unwrap();
     std::fs::remove_dir(dir.path().join("requests")).unwrap();
@@ -329,8 +326,7 @@ async fn connections_come_from_the_source_ports_in_turn() {
     let server = Server::start(&[Script::Ok]).await;
     let range = PortRange { first: 20_000, last: 20_499 };
     let (_, rows) = run(Settings {
-        rate: 400.0,
-        duration: Duration::from_secs(1),
+        pace: Pace::constant(400.0, Duration::from_secs(1)),
         response_timeout: Duration::from_secs(60),
         workers: 2,
         source_ports: Some(range),
@@ -345,4 +341,45 @@ async fn connections_come_from_the_source_ports_in_turn() {
     assert!(ports.windows(2).all(|pair| pair[0] != pair[1]), "one was taken twice: {ports:?}");
     let log = server.log.lock().unwrap();
     assert!(log.values().all(|truth| truth.peer.ip() == Ipv4Addr::new(127, 0, 0, 7)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_closed_loop_keeps_its_connections_busy_and_sends_as_many_as_were_asked_for() {
+    let server = Server::start(&[Script::Ok]).await;
+    let (_, rows) = run(Settings {
+        pace: Pace::Closed(Length::Requests(500)),
+        connections: Connections::Keepalive,
+        max_connections: Some(4),
+        connect_timeout: Duration::from_secs(60),
+        response_timeout: Duration::from_secs(60),
+        workers: 2,
+        ..Settings::new(format!("http://{}/", server.address))
+    })
+    .await;
+    assert_agree(&rows, &server.log);
+    let connections: BTreeSet<_> = rows.iter().map(|row| (row.source.clone(), row.conn)).collect();
+    assert_eq!(connections.len(), 4);
+    for connection in connections {
+        let mut own: Vec<_> =
+            rows.iter().filter(|row| (row.source.clone(), row.conn) == connection).collect();
+        own.sort_by_key(|row| row.seq);
+        assert!(own.windows(2).all(|pair| pair[0].end <= pair[1].scheduled), "one at a time");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stages_and_poisson_arrivals_are_sent_whole() {
+    let server = Server::start(&[Script::Ok]).await;
+    let stages = ["0-400:500ms", "400:250ms", "0:100ms", "400-0:500ms"].map(|text| text.parse().unwrap());
+    let (_, rows) = run(Settings {
+        pace: Pace::Open(stages.to_vec()),
+        arrivals: Arrivals::Poisson,
+        seed: 7,
+        connect_timeout: Duration::from_secs(60),
+        response_timeout: Duration::from_secs(60),
+        ..Settings::new(format!("http://{}/", server.address))
+    })
+    .await;
+    assert_eq!(rows.len(), 300);
+    assert_agree(&rows, &server.log);
 }

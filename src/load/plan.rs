@@ -3,21 +3,24 @@
 //! A plan holds only what can be carried out, so that bad input is refused
 //! before the first request. It resolves no names and opens no sockets.
 
+mod target;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, Method};
 use serde::{Deserialize, Serialize};
-use url::Url;
 
+use super::connect_to::ConnectTo;
+use super::pace::{Arrivals, Length, Pace, Stage};
 use super::ports::PortRange;
 use super::schedule::Schedule;
-use crate::record::row::ID_HEADER;
-use crate::record::run_info::{LoadPlan, Role, Source};
+use super::template::UnknownPlaceholder;
+use crate::record::run_info::{self, Balances, LoadPlan, Role, Source};
+pub(super) use target::{PlannedTarget, Text};
+use target::{cycle, plan_target};
 
 /// The rate above which a plan is refused, in requests per second.
 const MAX_RATE: f64 = 1_000_000.0;
@@ -25,8 +28,14 @@ const MAX_RATE: f64 = 1_000_000.0;
 const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The most worker threads that a plan takes.
 const MAX_WORKERS: usize = 256;
+/// The most retries that a plan takes.
+const MAX_RETRIES: u32 = 100;
+/// The longest cycle in which targets with weights take their turns.
+const MAX_CYCLE: u64 = 65_536;
 /// The least limit on connections that is chosen where none is given.
 const MIN_DEFAULT_CONNECTIONS: f64 = 256.0;
+/// The connections of a closed loop where no number is given.
+const CLOSED_LOOP_CONNECTIONS: usize = 50;
 
 /// Something to send requests to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +44,22 @@ pub struct Target {
     pub name: String,
     /// `http://host[:port][/path][?query]`.
     pub url: String,
+    /// Its share of the requests: this, of the sum of all targets' weights.
+    pub weight: u32,
+    /// The method of its requests, where it has one of its own.
+    pub method: Option<String>,
+    /// Headers of its own, which go before those of the same name that all requests have.
+    pub headers: Vec<(String, String)>,
+    /// A body of its own.
+    pub body: Option<Vec<u8>>,
+}
+
+impl Target {
+    /// A target with nothing of its own.
+    pub fn new(name: impl Into<String>, url: impl Into<String>) -> Self {
+        let (name, url) = (name.into(), url.into());
+        Self { name, url, weight: 1, method: None, headers: Vec::new(), body: None }
+    }
 }
 
 /// Which connections carry the requests.
@@ -102,12 +127,14 @@ impl FromStr for Connections {
 /// Settings as a user gives them; [`Plan::new`] checks them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Where requests go: to each in turn.
+    /// Where requests go: to each in turn, as often as its weight says.
     pub targets: Vec<Target>,
-    /// Requests per second, over all targets and workers.
-    pub rate: f64,
-    /// Length of the counted part.
-    pub duration: Duration,
+    /// How fast they leave, over all targets and workers.
+    pub pace: Pace,
+    /// How they are spread over the rates of an open loop.
+    pub arrivals: Arrivals,
+    /// Whatever is drawn at random is drawn from this.
+    pub seed: u64,
     /// Length of the warm-up before it, which is recorded but not counted.
     pub warmup: Duration,
     /// Which connections carry the requests.
@@ -125,6 +152,18 @@ pub struct Settings {
     pub headers: Vec<(String, String)>,
     /// The request's body; none is sent when it is empty.
     pub body: Vec<u8>,
+    /// Whether URLs, header values and bodies have placeholders (`template`).
+    pub template: bool,
+    /// Where to connect instead of where the URLs say; the first that fits counts.
+    pub connect_to: Vec<ConnectTo>,
+    /// The most requests that a connection carries; `None` for any number.
+    pub max_requests: Option<u64>,
+    /// The age after which a connection carries no further request; `None` for any age.
+    pub max_age: Option<Duration>,
+    /// How often a request that failed is sent again. The row keeps the first outcome.
+    pub retries: u32,
+    /// From a failure to the next attempt.
+    pub retry_delay: Duration,
     /// Statuses that count as success, as inclusive ranges.
     pub success: Vec<(u16, u16)>,
     /// Worker threads.
@@ -142,9 +181,10 @@ impl Settings {
     pub fn new(url: impl Into<String>) -> Self {
         let url = url.into();
         Self {
-            targets: vec![Target { name: url.clone(), url }],
-            rate: 200.0,
-            duration: Duration::from_secs(30),
+            targets: vec![Target::new(url.as_str(), url.as_str())],
+            pace: Pace::constant(200.0, Duration::from_secs(30)),
+            arrivals: Arrivals::Even,
+            seed: 0,
             warmup: Duration::ZERO,
             connections: Connections::Fresh,
             max_connections: None,
@@ -153,6 +193,12 @@ impl Settings {
             method: "GET".to_owned(),
             headers: Vec::new(),
             body: Vec::new(),
+            template: false,
+            connect_to: Vec::new(),
+            max_requests: None,
+            max_age: None,
+            retries: 0,
+            retry_delay: Duration::ZERO,
             success: vec![(200, 399)],
             workers: 1,
             source_ports: None,
@@ -191,11 +237,14 @@ pub enum PlanError {
     /// Rate and duration make no request.
     #[error("{rate} requests/s for {duration:?} make no request at all: raise the rate or the duration")]
     NoRequest {
-        /// Requests per second.
+        /// Requests per second, in the mean.
         rate: f64,
         /// Length of the counted part.
         duration: Duration,
     },
+    /// A closed loop cannot be spread.
+    #[error("a closed loop has no arrivals to spread: leave out either poisson or the closed loop")]
+    ClosedArrivals,
     /// Connections are given in another form.
     #[error("connections {0:?} are not fresh, keepalive, or mixed:SHARE with a share from 0 to 1")]
     Connections(String),
@@ -237,34 +286,48 @@ pub enum PlanError {
         /// Why not.
         why: &'static str,
     },
+    /// A template cannot be filled in.
+    #[error("{what}: {why}")]
+    Template {
+        /// Which text.
+        what: String,
+        /// What is wrong with it.
+        why: UnknownPlaceholder,
+    },
+    /// A target gets no requests.
+    #[error("target {0:?} has weight 0: give it one above 0, or leave it out")]
+    NoWeight(String),
+    /// Weights have too little in common to take turns.
+    #[error("the targets' weights add up to {0}, more than {MAX_CYCLE}: use smaller ones")]
+    Weights(u64),
+    /// Too many retries.
+    #[error("{0} retries are more than {MAX_RETRIES}")]
+    Retries(u32),
+    /// A connection that carries no request.
+    #[error("0 requests to a connection are too few: at least 1")]
+    MaxRequests,
     /// A range of statuses is empty or out of range.
     #[error("success statuses {0}-{1} are no range within 100-599")]
     Success(u16, u16),
 }
 
-/// A target whose URL has been taken apart.
+/// Where the requests come from.
 #[derive(Clone, Debug)]
-pub(super) struct PlannedTarget {
-    /// The name in the rows.
-    pub(super) name: Arc<str>,
-    /// The host to resolve: a name or an address, without brackets.
-    pub(super) host: String,
-    /// The port to connect to.
-    pub(super) port: u16,
-    /// The value of the Host header.
-    pub(super) authority: String,
-    /// Path and query, as they are sent.
-    pub(super) path: String,
+pub(super) enum Timing {
+    /// Each has its time.
+    Schedule(Schedule),
+    /// Whenever a connection is free.
+    OnDemand(Length),
 }
 
 /// A load that can be carried out.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(super) settings: Settings,
-    pub(super) schedule: Schedule,
+    pub(super) timing: Timing,
     pub(super) targets: Vec<PlannedTarget>,
-    pub(super) method: Method,
-    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+    /// The targets' turns, again and again.
+    pub(super) cycle: Vec<usize>,
     pub(super) max_connections: usize,
 }
 
@@ -274,17 +337,10 @@ impl Plan {
     /// # Errors
     /// When they cannot be carried out; the error says which, and what would do.
     pub fn new(settings: Settings) -> Result<Self, PlanError> {
-        if !(settings.rate > 0.0 && settings.rate <= MAX_RATE) {
-            return Err(PlanError::Rate(settings.rate));
-        }
-        check_duration("a duration", settings.duration, false)?;
         check_duration("a warm-up", settings.warmup, true)?;
         check_duration("a connect timeout", settings.connect_timeout, false)?;
         check_duration("a response timeout", settings.response_timeout, false)?;
-        let schedule = Schedule::new(settings.rate, settings.warmup, settings.duration);
-        if schedule.main() == 0 {
-            return Err(PlanError::NoRequest { rate: settings.rate, duration: settings.duration });
-        }
+        let timing = plan_timing(&settings)?;
         if !(1..=MAX_WORKERS).contains(&settings.workers) {
             return Err(PlanError::Workers(settings.workers));
         }
@@ -300,30 +356,41 @@ impl Plan {
         if settings.targets.is_empty() {
             return Err(PlanError::NoTarget);
         }
-        let targets = settings.targets.iter().map(plan_target).collect::<Result<_, _>>()?;
-        let method = Method::from_bytes(settings.method.as_bytes())
-            .ok()
-            .filter(|method| *method != Method::CONNECT)
-            .ok_or_else(|| PlanError::Method(settings.method.clone()))?;
-        let headers = settings.headers.iter().map(plan_header).collect::<Result<_, _>>()?;
+        if settings.retries > MAX_RETRIES {
+            return Err(PlanError::Retries(settings.retries));
+        }
+        if settings.max_requests == Some(0) {
+            return Err(PlanError::MaxRequests);
+        }
+        if let Some(age) = settings.max_age {
+            check_duration("a connection's age", age, false)?;
+        }
+        check_duration("a retry's delay", settings.retry_delay, true)?;
+        let targets = settings.targets.iter().map(|target| plan_target(target, &settings));
+        let targets = targets.collect::<Result<_, _>>()?;
+        let cycle = cycle(&settings.targets)?;
         let max_connections = settings.max_connections.unwrap_or_else(|| default_connections(&settings));
         if max_connections < settings.workers {
             return Err(PlanError::TooFewConnections { max: max_connections, workers: settings.workers });
         }
-        Ok(Self { schedule, targets, method, headers, max_connections, settings })
+        Ok(Self { timing, targets, cycle, max_connections, settings })
     }
 
-    /// The requests that will be scheduled, warm-up included.
-    pub fn requests(&self) -> u64 {
-        self.schedule.warmup() + self.schedule.main()
+    /// The requests that will be scheduled, warm-up included; `None` where only the end will tell.
+    pub fn requests(&self) -> Option<u64> {
+        match &self.timing {
+            Timing::Schedule(schedule) => Some(schedule.warmup() + schedule.main()),
+            Timing::OnDemand(Length::Requests(requests)) if self.settings.warmup.is_zero() => Some(*requests),
+            Timing::OnDemand(_) => None,
+        }
     }
 
     /// Fresh connections a second, as far as they are planned.
     pub(super) fn fresh_per_s(&self) -> f64 {
         match self.settings.connections {
-            Connections::Fresh => self.settings.rate,
+            Connections::Fresh => self.settings.pace.peak_rate(),
             Connections::Keepalive => 0.0,
-            Connections::Mixed(share) => self.settings.rate * share,
+            Connections::Mixed(share) => self.settings.pace.peak_rate() * share,
         }
     }
 
@@ -335,12 +402,48 @@ impl Plan {
     /// The plan as `run.json` holds it. Headers and body stay out: they may hold secrets.
     pub fn load_plan(&self) -> LoadPlan {
         let settings = &self.settings;
+        let pacing = settings.pace.as_str();
         let mut other = BTreeMap::from([
             ("http".to_owned(), "1.1".into()),
-            ("method".to_owned(), settings.method.clone().into()),
             ("max_connections".to_owned(), self.max_connections.into()),
             ("workers".to_owned(), settings.workers.into()),
         ]);
+        if let Pace::Open(stages) = &settings.pace
+            && pacing == "stages"
+        {
+            let stages: Vec<_> = stages.iter().map(Stage::to_string).collect();
+            other.insert("stages".to_owned(), stages.into());
+        }
+        if settings.arrivals == Arrivals::Poisson {
+            other.insert("arrivals".to_owned(), "poisson".into());
+        }
+        if settings.arrivals == Arrivals::Poisson || settings.template {
+            other.insert("seed".to_owned(), settings.seed.into());
+        }
+        // Names alone: values may be secrets.
+        let headers = settings.headers.iter().map(|(name, _)| name.clone());
+        let headers: Vec<String> = headers.collect();
+        if !headers.is_empty() {
+            other.insert("headers".to_owned(), headers.into());
+        }
+        let methods = self.targets.iter().map(|target| (target.name.to_string(), target.method.to_string()));
+        other.insert("methods".to_owned(), methods.collect::<BTreeMap<_, _>>().into_iter().collect());
+        if self.targets.iter().any(PlannedTarget::has_idempotency_key) {
+            other.insert("idempotency_key".to_owned(), true.into());
+        }
+        let connect_to: Vec<String> = settings.connect_to.iter().map(ConnectTo::to_string).collect();
+        if !connect_to.is_empty() {
+            other.insert("connect_to".to_owned(), connect_to.into());
+        }
+        if let Some(max) = settings.max_requests {
+            other.insert("max_requests_per_connection".to_owned(), max.into());
+        }
+        if let Some(age) = settings.max_age {
+            other.insert("max_connection_age_s".to_owned(), age.as_secs_f64().into());
+        }
+        if settings.retries > 0 {
+            other.insert("retries".to_owned(), settings.retries.into());
+        }
         if let Some(ports) = settings.source_ports {
             other.insert("source_ports".to_owned(), ports.to_string().into());
         }
@@ -348,8 +451,9 @@ impl Plan {
             other.insert("fresh_share".to_owned(), share.into());
         }
         LoadPlan {
-            rate: settings.rate,
-            duration_s: settings.duration.as_secs_f64(),
+            pacing: pacing.to_owned(),
+            rate: settings.pace.mean_rate(),
+            duration_s: settings.pace.duration().unwrap_or_default().as_secs_f64(),
             warmup_s: settings.warmup.as_secs_f64(),
             connections: settings.connections.as_str().to_owned(),
             connect_timeout_s: settings.connect_timeout.as_secs_f64(),
@@ -357,6 +461,17 @@ impl Plan {
             success: settings.success.clone(),
             other,
         }
+    }
+
+    /// The targets as `run.json` lists them, where nothing is known of who routes to them.
+    pub fn targets(&self) -> Vec<run_info::Target> {
+        let target = |target: &PlannedTarget| run_info::Target {
+            name: target.name.to_string(),
+            url: target.url.clone(),
+            consumer: target.name.to_string(),
+            balances: Balances::Connections,
+        };
+        self.targets.iter().map(target).collect()
     }
 
     /// The load's sources as `run.json` lists them, where nobody else keeps the time.
@@ -377,10 +492,49 @@ pub(super) fn source_name(worker: usize) -> String {
     format!("load-{worker}")
 }
 
+fn plan_timing(settings: &Settings) -> Result<Timing, PlanError> {
+    let stages = match &settings.pace {
+        Pace::Open(stages) => stages,
+        Pace::Closed(_) if settings.arrivals != Arrivals::Even => return Err(PlanError::ClosedArrivals),
+        Pace::Closed(length) => {
+            match length {
+                Length::Time(duration) => check_duration("a duration", *duration, false)?,
+                Length::Requests(0) => {
+                    return Err(PlanError::NoRequest { rate: 0.0, duration: Duration::ZERO });
+                }
+                Length::Requests(_) => {}
+            }
+            return Ok(Timing::OnDemand(*length));
+        }
+    };
+    // A ramp may begin or end at 0, and a stage may be a pause; a load may not.
+    let is_rate = |rate: f64| (0.0..=MAX_RATE).contains(&rate);
+    let mut rates = stages.iter().flat_map(|stage| [stage.from, stage.to]);
+    if let Some(rate) = rates.find(|rate| !is_rate(*rate)) {
+        return Err(PlanError::Rate(rate));
+    }
+    if settings.pace.peak_rate() == 0.0 {
+        return Err(PlanError::Rate(0.0));
+    }
+    stages.iter().try_for_each(|stage| check_duration("a duration", stage.duration, false))?;
+    let duration = settings.pace.duration().unwrap_or_default();
+    check_duration("a duration", duration, false)?;
+    let rate = settings.pace.warmup_rate();
+    let warmup = Stage { from: rate, to: rate, duration: settings.warmup };
+    let schedule = Schedule::new(warmup, stages, settings.arrivals, settings.seed);
+    match schedule.main() {
+        0 => Err(PlanError::NoRequest { rate: settings.pace.mean_rate(), duration }),
+        _ => Ok(Timing::Schedule(schedule)),
+    }
+}
+
 /// As many connections as the rate keeps open when every request runs into both timeouts.
 fn default_connections(settings: &Settings) -> usize {
+    if matches!(settings.pace, Pace::Closed(_)) {
+        return CLOSED_LOOP_CONNECTIONS.max(settings.workers);
+    }
     let held_s = (settings.connect_timeout + settings.response_timeout).as_secs_f64();
-    let connections = (settings.rate * held_s).ceil().max(MIN_DEFAULT_CONNECTIONS);
+    let connections = (settings.pace.peak_rate() * held_s).ceil().max(MIN_DEFAULT_CONNECTIONS);
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -398,52 +552,10 @@ fn check_duration(what: &'static str, given: Duration, zero_allowed: bool) -> Re
     Ok(())
 }
 
-fn plan_target(target: &Target) -> Result<PlannedTarget, PlanError> {
-    let bad = |why: String| PlanError::Url { url: target.url.clone(), why };
-    let url = Url::parse(&target.url).map_err(|e| bad(format!("{e}; write it as http://HOST:PORT/PATH")))?;
-    if url.scheme() != "http" {
-        return Err(bad(format!("scheme {:?} is not supported, only http", url.scheme())));
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err(bad("credentials in a URL are not sent: give an Authorization header".to_owned()));
-    }
-    let host = match url.host() {
-        Some(url::Host::Domain(name)) => name.to_owned(),
-        Some(url::Host::Ipv4(address)) => address.to_string(),
-        Some(url::Host::Ipv6(address)) => address.to_string(),
-        None => return Err(bad("it names no host".to_owned())),
-    };
-    let mut path = url.path().to_owned();
-    if let Some(query) = url.query() {
-        path.push('?');
-        path.push_str(query);
-    }
-    let port = url.port_or_known_default().unwrap_or(80);
-    // The port is left out where it is the scheme's own, as browsers do.
-    let authority = match (url.host_str(), url.port()) {
-        (Some(host), Some(port)) => format!("{host}:{port}"),
-        (Some(host), None) => host.to_owned(),
-        (None, _) => return Err(bad("it names no host".to_owned())),
-    };
-    Ok(PlannedTarget { name: target.name.as_str().into(), host, port, authority, path })
-}
-
-/// Headers that the generator writes itself: they frame the message or identify the request.
-const RESERVED: [&str; 4] = ["connection", "content-length", "transfer-encoding", ID_HEADER];
-
-fn plan_header((name, value): &(String, String)) -> Result<(HeaderName, HeaderValue), PlanError> {
-    let bad = |why| PlanError::Header { name: name.clone(), why };
-    let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad("its name is not valid"))?;
-    if RESERVED.contains(&parsed.as_str()) {
-        return Err(bad("rolldrop sets it itself"));
-    }
-    let value = HeaderValue::from_str(value).map_err(|_| bad("its value is not valid"))?;
-    Ok((parsed, value))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::template::Piece;
 
     fn refused(change: impl FnOnce(&mut Settings)) -> String {
         let mut settings = Settings::new("http://127.0.0.1:8080/");
@@ -453,16 +565,21 @@ mod tests {
 
     #[test]
     fn bad_settings_say_what_is_wrong() {
+        let pace = |rate, s| Pace::constant(rate, Duration::from_secs(s));
         let url = |url: &'static str| refused(move |s| s.targets[0].url = url.to_owned());
         assert!(url("nonsense").starts_with("\"nonsense\" is no usable URL: relative URL without a base"));
         assert!(url("https://x/").contains("scheme \"https\" is not supported, only http"));
         assert!(url("http://me:secret@x/").contains("credentials"));
         assert!(refused(|s| s.targets.clear()).contains("no target"));
-        assert!(refused(|s| s.rate = 0.0).starts_with("rate 0 is not above 0"));
-        assert!(refused(|s| s.rate = f64::NAN).contains("NaN"));
-        assert!(refused(|s| s.duration = Duration::ZERO).starts_with("a duration of 0ns is not above 0"));
+        assert!(refused(|s| s.pace = pace(0.0, 30)).starts_with("rate 0 is not above 0"));
+        assert!(refused(|s| s.pace = pace(f64::NAN, 30)).contains("NaN"));
+        assert!(refused(|s| s.pace = pace(1.0, 0)).starts_with("a duration of 0ns is not above 0"));
         assert!(refused(|s| s.response_timeout = Duration::MAX).contains("a response timeout"));
-        assert!(refused(|s| s.rate = 0.01).contains("make no request at all"));
+        assert!(refused(|s| s.pace = pace(0.01, 30)).contains("make no request at all"));
+        let stages = |texts: &[&str]| Pace::Open(texts.iter().map(|text| text.parse().unwrap()).collect());
+        assert!(refused(|s| s.pace = stages(&["5:1s", "5:0s"])).contains("a duration of 0ns"));
+        assert!(refused(|s| s.pace = stages(&["0-1e9:1s"])).starts_with("rate 1000000000 is not"));
+        assert!(refused(|s| s.pace = stages(&[])).starts_with("rate 0 is not"));
         assert!(refused(|s| s.workers = 0).contains("0 workers"));
         assert!(refused(|s| s.max_connections = Some(0)).contains("0 connections are too few"));
         assert!(
@@ -472,6 +589,15 @@ mod tests {
         assert!(refused(|s| s.headers.push(("a b".into(), "c".into()))).contains("its name"));
         assert!(refused(|s| s.headers.push(("a".into(), "b\nc".into()))).contains("its value"));
         assert!(refused(|s| s.headers.push(("Rolldrop-Id".into(), "x".into()))).contains("sets it itself"));
+        assert!(refused(|s| s.retries = 101).contains("101 retries"));
+        assert!(refused(|s| s.max_requests = Some(0)).contains("0 requests to a connection"));
+        let template = |body: &str| {
+            refused(|s| {
+                s.template = true;
+                s.body = body.into();
+            })
+        };
+        assert!(template("{{what}}").starts_with("body: placeholder \"{{what}}\" is none of {{seq}}"));
         assert!(refused(|s| s.success = vec![(300, 200)]).contains("300-200"));
     }
 
@@ -480,13 +606,50 @@ mod tests {
         let target = |url: &str| {
             let plan = Plan::new(Settings::new(url)).unwrap();
             let t = plan.targets[0].clone();
-            (t.host, t.port, t.authority, t.path)
+            let [Piece::Bytes(path)] = t.path.as_slice() else { panic!("{:?}", t.path) };
+            (t.host, t.port, t.authority, String::from_utf8(path.clone()).unwrap())
         };
         let expected = |host: &str, port, authority: &str, path: &str| {
             (host.to_owned(), port, authority.to_owned(), path.to_owned())
         };
         assert_eq!(target("http://web"), expected("web", 80, "web", "/"));
         assert_eq!(target("http://[::1]:81/a%20b?c=d#e"), expected("::1", 81, "[::1]:81", "/a%20b?c=d"));
+    }
+
+    #[test]
+    fn targets_take_turns_by_weight() {
+        let turns = |weights: &[u32]| {
+            let target = |weight: &u32| Target { weight: *weight, ..Target::new("t", "http://web/") };
+            let targets = weights.iter().map(target).collect();
+            Plan::new(Settings { targets, ..Settings::new("") }).map(|plan| plan.cycle)
+        };
+        assert_eq!(turns(&[1, 1]).unwrap(), [0, 1]);
+        assert_eq!(turns(&[300, 100]).unwrap(), [0, 0, 1, 0]);
+        assert_eq!(turns(&[5, 1, 1]).unwrap(), [0, 0, 1, 0, 2, 0, 0]);
+        assert!(turns(&[1, 0]).unwrap_err().to_string().contains("weight 0"));
+        assert!(turns(&[65_536, 1]).unwrap_err().to_string().contains("add up to 65537"));
+    }
+
+    #[test]
+    fn what_is_sent_elsewhere_still_names_its_target() {
+        let connect_to = vec!["web:80:127.0.0.1:8080".parse().unwrap()];
+        let plan = Plan::new(Settings { connect_to, ..Settings::new("http://web/") }).unwrap();
+        let target = &plan.targets[0];
+        assert_eq!(
+            (target.host.as_str(), target.port, target.authority.as_str()),
+            ("127.0.0.1", 8080, "web")
+        );
+    }
+
+    #[test]
+    fn secrets_are_not_in_the_plan_that_is_written() {
+        let plan = Plan::new(Settings {
+            headers: vec![("Authorization".into(), "Bearer hush".into())],
+            body: b"hush".to_vec(),
+            ..Settings::new("http://web/")
+        });
+        let written = serde_json::to_string(&plan.unwrap().load_plan()).unwrap();
+        assert!(written.contains("Authorization") && !written.contains("hush"), "{written}");
     }
 
     #[test]

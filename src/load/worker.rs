@@ -18,9 +18,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::Connection;
 use super::exchange::{Context, Ended, Exchange, NotSent, Via};
+use super::feed::Feed;
 use super::pacer::Pacer;
 use super::request::Persistence;
-use super::schedule::{Due, Share};
+use super::schedule::Due;
 use super::tally::Tally;
 use crate::record::{RequestRow, Stamp};
 
@@ -58,10 +59,8 @@ pub(super) struct Task {
     pub(super) worker: usize,
     /// What its exchanges share.
     pub(super) context: Arc<Context>,
-    /// Its part of the schedule.
-    pub(super) share: Share,
-    /// When the schedule begins.
-    pub(super) zero: Stamp,
+    /// Its requests.
+    pub(super) feed: Feed,
     /// The most connections that it may have open.
     pub(super) max_connections: usize,
     /// Ends its schedule early.
@@ -98,8 +97,6 @@ impl Task {
 
 struct Worker {
     task: Task,
-    /// The next request of the share; `None` past the end and after a stop.
-    next: Option<Due>,
     scheduled: u64,
     in_flight: JoinSet<Ended>,
     pool: Pool,
@@ -109,11 +106,15 @@ struct Worker {
 
 impl Worker {
     fn new(task: Task) -> Self {
-        let next = task.share.request(0, task.zero);
-        let pool = Pool::new(task.context.endpoints.len(), task.max_connections);
+        let settings = &task.context.plan.settings;
+        let limits = Limits {
+            connections: task.max_connections,
+            requests: settings.max_requests.unwrap_or(u64::MAX),
+            age: settings.max_age,
+        };
+        let pool = Pool::new(task.context.endpoints.len(), limits);
         Self {
             task,
-            next,
             scheduled: 0,
             in_flight: JoinSet::new(),
             pool,
@@ -129,13 +130,15 @@ impl Worker {
         loop {
             // Whatever woke the loop: what is due comes first.
             let is_behind = self.release_due();
-            let due = self.next.map(|next| next.at);
-            if due.is_none() && self.in_flight.is_empty() {
+            let now = self.task.context.clock.now();
+            let is_over = self.task.feed.is_over(now);
+            let due = self.next(now).map(|next| next.at);
+            if is_over && self.in_flight.is_empty() {
                 break;
             }
             tokio::select! {
                 biased;
-                () = &mut stopped, if due.is_some() => self.end_schedule(),
+                () = &mut stopped, if !is_over => self.end_schedule(),
                 () = tokio::task::yield_now(), if is_behind => {}
                 reached = pacer.wait_until(due.unwrap_or_default()), if due.is_some() && !is_behind => reached?,
                 Some(ended) = self.in_flight.join_next() => match ended {
@@ -153,7 +156,7 @@ impl Worker {
     fn release_due(&mut self) -> bool {
         for _ in 0..RELEASES_PER_TURN {
             let now = self.task.context.clock.now();
-            match self.next.filter(|due| due.at <= now) {
+            match self.next(now).filter(|due| due.at <= now) {
                 Some(due) => self.release(due, now),
                 None => return false,
             }
@@ -161,23 +164,29 @@ impl Worker {
         true
     }
 
-    /// Dispatches what is due by now, however much that is, and nothing after it.
+    /// Dispatches what is due by now, however much that is, and nothing after it. In a closed
+    /// loop nothing is ever overdue.
     fn end_schedule(&mut self) {
         let end = self.task.context.clock.now();
-        while let Some(due) = self.next.filter(|due| due.at <= end) {
+        while let Some(due) = self.next(end).filter(|due| due.at <= end && self.task.feed.is_open_loop()) {
             self.release(due, self.task.context.clock.now());
         }
-        self.next = None;
+        self.task.feed.end();
+    }
+
+    /// The next request, due now or later; `None` while there is none to wait for.
+    fn next(&self, now: Stamp) -> Option<Due> {
+        self.task.feed.next(now, self.task.max_connections.saturating_sub(self.in_flight.len()))
     }
 
     fn release(&mut self, due: Due, now: Stamp) {
-        self.next = self.task.share.request(due.seq + 1, self.task.zero);
+        self.task.feed.advance(due);
         self.scheduled += 1;
         self.dispatch(due, now);
     }
 
     fn dispatch(&mut self, due: Due, now: Stamp) {
-        let endpoint = endpoint_of(due.index, self.task.context.endpoints.len());
+        let endpoint = endpoint_of(due.index, &self.task.context.plan.cycle);
         let row = self.row(due, endpoint, now);
         let persistence = if self.task.context.plan.settings.connections.is_fresh(due.seq) {
             Persistence::Close
@@ -187,7 +196,7 @@ impl Worker {
         let via = if now > due.at + LATE_LIMIT {
             Err(NotSent::Late)
         } else {
-            self.pool.take(endpoint, persistence).ok_or(NotSent::MaxConnections)
+            self.pool.take(endpoint, persistence, now).ok_or(NotSent::MaxConnections)
         };
         match via {
             Ok(via) => {
@@ -195,7 +204,7 @@ impl Worker {
                 self.in_flight.spawn(Exchange { context, endpoint, via, persistence, row }.run());
             }
             Err(reason) => {
-                self.finish(RequestRow { not_sent_reason: Some(reason.as_str().into()), ..row });
+                self.finish(RequestRow { not_sent_reason: Some(reason.as_str().into()), ..row }, endpoint);
             }
         }
     }
@@ -208,11 +217,13 @@ impl Worker {
 
     fn end(&mut self, ended: Ended) {
         self.pool.give_back(ended.endpoint, ended.connection);
-        self.finish(ended.row);
+        self.finish(ended.row, ended.endpoint);
     }
 
-    fn finish(&mut self, row: RequestRow) {
-        self.tally.add(&row);
+    fn finish(&mut self, row: RequestRow, endpoint: usize) {
+        self.task.feed.ended(&row);
+        let go_replays = self.task.context.endpoints.get(endpoint).is_some_and(|e| e.go_replays);
+        self.tally.add(&row, go_replays);
         self.rows.push(row);
         if self.rows.len() >= BATCH_ROWS {
             self.flush();
@@ -231,9 +242,21 @@ impl Worker {
     }
 }
 
-/// Requests go to the endpoints in turn.
-fn endpoint_of(index: u64, endpoints: usize) -> usize {
-    usize::try_from(index % endpoints as u64).unwrap_or(0)
+/// Requests go to the endpoints in turn, as the plan's cycle has it.
+fn endpoint_of(index: u64, cycle: &[usize]) -> usize {
+    let turn = usize::try_from(index % cycle.len().max(1) as u64).unwrap_or(0);
+    cycle.get(turn).copied().unwrap_or(0)
+}
+
+/// What connections may do.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// So many may be open.
+    connections: usize,
+    /// Each may carry so many requests,
+    requests: u64,
+    /// and no further one when it is older than this.
+    age: Option<Duration>,
 }
 
 /// The worker's connections: idle ones at hand, those in use counted.
@@ -241,22 +264,23 @@ struct Pool {
     /// Per endpoint; the one that has been idle for longest is first.
     idle: Vec<VecDeque<Connection>>,
     in_use: usize,
-    max: usize,
+    limits: Limits,
     next_id: u64,
 }
 
 impl Pool {
-    fn new(endpoints: usize, max: usize) -> Self {
+    fn new(endpoints: usize, limits: Limits) -> Self {
         let idle = std::iter::repeat_with(VecDeque::new).take(endpoints).collect();
-        Self { idle, in_use: 0, max, next_id: 0 }
+        Self { idle, in_use: 0, limits, next_id: 0 }
     }
 
     /// A connection for one request; `None` when no more are allowed. An idle
     /// one whose close has already arrived is dropped: no request was ever put on it.
-    fn take(&mut self, endpoint: usize, persistence: Persistence) -> Option<Via> {
+    fn take(&mut self, endpoint: usize, persistence: Persistence, now: Stamp) -> Option<Via> {
         if persistence == Persistence::Keep {
             while let Some(connection) = self.idle[endpoint].pop_front() {
-                if connection.is_idle() {
+                let is_young = self.limits.age.is_none_or(|age| now < connection.since + age);
+                if is_young && connection.is_idle() {
                     self.in_use += 1;
                     return Some(Via::Idle(connection));
                 }
@@ -264,7 +288,7 @@ impl Pool {
         }
         let open = self.in_use + self.idle.iter().map(VecDeque::len).sum::<usize>();
         // An idle connection that this request cannot use makes room for one that it can.
-        if open >= self.max && !self.idle.iter_mut().any(|idle| idle.pop_front().is_some()) {
+        if open >= self.limits.connections && !self.idle.iter_mut().any(|idle| idle.pop_front().is_some()) {
             return None;
         }
         self.in_use += 1;
@@ -275,6 +299,7 @@ impl Pool {
 
     fn give_back(&mut self, endpoint: usize, connection: Option<Connection>) {
         self.in_use -= 1;
-        self.idle[endpoint].extend(connection);
+        self.idle[endpoint]
+            .extend(connection.filter(|connection| connection.requests < self.limits.requests));
     }
 }

@@ -100,9 +100,12 @@ pub enum Balances {
 /// The load that a run set out to send.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadPlan {
-    /// Requests per second, over all sources.
+    /// `constant`, `stages`, or `closed_loop`, which has no intended send times.
+    #[serde(default = "constant")]
+    pub pacing: String,
+    /// Requests per second, over all sources: the mean of the counted part; 0 for a closed loop.
     pub rate: f64,
-    /// Length of the counted part, in seconds.
+    /// Length of the counted part, in seconds; 0 where requests are counted instead.
     pub duration_s: f64,
     /// Length of the warm-up before it, in seconds.
     pub warmup_s: f64,
@@ -117,6 +120,10 @@ pub struct LoadPlan {
     /// Further settings, by name.
     #[serde(default, flatten)]
     pub other: BTreeMap<String, serde_json::Value>,
+}
+
+fn constant() -> String {
+    "constant".to_owned()
 }
 
 /// One recorder.

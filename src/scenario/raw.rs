@@ -77,6 +77,10 @@ pub(super) enum Port {
 pub(super) struct Load {
     pub(super) rate: Option<f64>,
     pub(super) duration: Option<Span>,
+    #[serde(default)]
+    pub(super) stages: Vec<Stage>,
+    pub(super) arrivals: Option<Arrivals>,
+    pub(super) seed: Option<u64>,
     pub(super) warmup: Option<Span>,
     pub(super) connections: Option<Connections>,
     pub(super) timeout: Option<Timeout>,
@@ -85,6 +89,28 @@ pub(super) struct Load {
     pub(super) headers: BTreeMap<String, String>,
     pub(super) success: Option<Vec<Status>>,
     pub(super) source_ports: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Stage {
+    pub(super) rate: f64,
+    pub(super) duration: Span,
+    pub(super) ramp: Option<Ramp>,
+}
+
+/// How a stage comes to its rate; at once where it is left out.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Ramp {
+    Linear,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Arrivals {
+    Even,
+    Poisson,
 }
 
 #[derive(Debug, Deserialize)]

@@ -7,7 +7,9 @@ use serde_json::Value;
 
 use super::raw;
 use super::yaml::Document;
-use super::{Action, ClusterChoice, Connections, Disruption, Load, Loaded, Scenario, ScenarioError, Target};
+use super::{
+    Action, ClusterChoice, Connections, Disruption, Load, Loaded, Scenario, ScenarioError, Stage, Target,
+};
 use crate::record::{Bounds, Expect, WindowBounds};
 
 const API_VERSION: &str = "rolldrop.dev/v1";
@@ -136,16 +138,12 @@ fn target(raw: raw::Target, manifests: &[Value], document: &Document) -> Result<
 }
 
 fn load(raw: raw::Load, document: &Document) -> Result<Load, ScenarioError> {
-    let rate = raw.rate.unwrap_or(200.0);
-    if !(rate > 0.0 && rate <= MAX_RATE) {
-        let why = format!("is {rate}, must be above 0 and at most {MAX_RATE} requests/s");
-        return Err(document.error("spec.load.rate", why));
-    }
     let positive = |span: Option<raw::Span>, default: Duration, key: &str| match span.map_or(default, |s| s.0)
     {
         Duration::ZERO => Err(document.error(&format!("spec.load.{key}"), "must be longer than 0")),
         duration => Ok(duration),
     };
+    let stages = stages(&raw, document)?;
     let (mode, share, max) = raw.connections.map_or((None, None, None), |c| (c.mode, c.share, c.max));
     let connections = match (mode.unwrap_or(raw::Mode::Fresh), share) {
         (raw::Mode::Fresh, None) => Connections::Fresh,
@@ -169,8 +167,12 @@ fn load(raw: raw::Load, document: &Document) -> Result<Load, ScenarioError> {
         Some(list) => list.iter().map(|status| status_range(status, document)).collect::<Result<_, _>>()?,
     };
     Ok(Load {
-        rate,
-        duration: positive(raw.duration, Duration::from_secs(30), "duration")?,
+        duration: stages.iter().map(|stage| stage.duration).sum(),
+        stages,
+        poisson: match raw.arrivals {
+            Some(raw::Arrivals::Poisson) => Some(raw.seed.unwrap_or(0)),
+            Some(raw::Arrivals::Even) | None => None,
+        },
         warmup: raw.warmup.map_or(Duration::ZERO, |s| s.0),
         connections,
         max_connections: max,
@@ -181,6 +183,42 @@ fn load(raw: raw::Load, document: &Document) -> Result<Load, ScenarioError> {
         success,
         source_ports: raw.source_ports.map(|range| source_ports(&range, document)).transpose()?,
     })
+}
+
+fn stages(raw: &raw::Load, document: &Document) -> Result<Vec<Stage>, ScenarioError> {
+    let rate = |rate: f64, may_be_0: bool, key: &str| {
+        let range = if may_be_0 { "0 or above" } else { "above 0" };
+        let why = || format!("is {rate}, must be {range} and at most {MAX_RATE} requests/s");
+        let is_rate = (rate > 0.0 || may_be_0 && rate == 0.0) && rate <= MAX_RATE;
+        if is_rate { Ok(rate) } else { Err(document.error(key, why())) }
+    };
+    let length = |duration: Duration, key: &str| match duration {
+        Duration::ZERO => Err(document.error(key, "must be longer than 0")),
+        duration => Ok(duration),
+    };
+    if raw.stages.is_empty() {
+        let rate = rate(raw.rate.unwrap_or(200.0), false, "spec.load.rate")?;
+        let duration = raw.duration.map_or(Duration::from_secs(30), |span| span.0);
+        let duration = length(duration, "spec.load.duration")?;
+        return Ok(vec![Stage { from: rate, to: rate, duration }]);
+    }
+    if raw.rate.is_some() || raw.duration.is_some() {
+        let why = "each has its own rate and duration: leave out load.rate and load.duration";
+        return Err(document.error("spec.load.stages", why));
+    }
+    let mut before = 0.0;
+    let mut stages = Vec::with_capacity(raw.stages.len());
+    for (index, stage) in raw.stages.iter().enumerate() {
+        let key = format!("spec.load.stages[{index}]");
+        let to = rate(stage.rate, true, &format!("{key}.rate"))?;
+        let from = if stage.ramp.is_some() { before } else { to };
+        stages.push(Stage { from, to, duration: length(stage.duration.0, &format!("{key}.duration"))? });
+        before = to;
+    }
+    match stages.iter().any(|stage| stage.to > 0.0) {
+        true => Ok(stages),
+        false => Err(document.error("spec.load.stages", "must be above 0 requests/s somewhere")),
+    }
 }
 
 fn source_ports(text: &str, document: &Document) -> Result<(u16, u16), ScenarioError> {

@@ -3,14 +3,19 @@
 //! A measured run takes half a minute, so each built-in scenario is run once
 //! (`runs`), and the tests look at that run's directory from all sides.
 
+mod api;
 mod bad_input;
 mod cluster;
 mod command;
 mod harness;
 mod interruption;
+mod kernel;
+mod kubectl;
+mod load;
 mod main_job;
 mod pods;
 mod runs;
+mod stale_flows;
 mod termination;
 mod tidy;
 mod truth;

@@ -217,3 +217,19 @@ fn a_process_that_hid_ends_with_its_pod() {
         });
     }
 }
+
+#[test]
+fn a_service_is_found_by_its_name() {
+    on("kernel", async |lab| {
+        let service = json!({"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}});
+        let service = lab.create("/api/v1/namespaces/default/services", &service).await.body;
+        let ip = service["spec"]["clusterIP"].as_str().expect("an address").to_owned();
+        let script = "until getent hosts web.default.svc.cluster.local; do sleep 0.1; done; getent hosts web; \
+                      cat /etc/resolv.conf; echo done; sleep 1000";
+        let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [shell("app", script)]});
+        run(&lab, "asker", spec).await;
+        let log = log_with(&lab, "asker", "app", "done");
+        assert_eq!(log.matches(&ip).count(), 2, "{log}");
+        assert!(log.contains("search default.svc.cluster.local"), "{log}");
+    });
+}

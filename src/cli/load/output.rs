@@ -7,36 +7,80 @@ use std::fmt::Write;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
+use serde_json::Value;
 
-use crate::analysis::model::{LoadResult, Percentiles, SendLag};
-use crate::load::{Summary, Tally};
+use crate::analysis::model::{LoadResult, Percentiles, SendLag, Verdict};
+use crate::analysis::validity::not_as_planned;
+use crate::load::{Summary, Tally, errno_name};
 use crate::record::Outcome;
 use crate::record::run_info::LoadPlan;
 
 /// What `--format json` prints, with the names of result.json.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    load: LoadResult,
-    requests: Requests,
-    latency_ms: Latencies,
+    /// Whether this was the load that was asked for.
+    pub(super) verdict: Verdict,
+    load: Load,
+    pub(super) requests: Requests,
+    pub(super) latency_ms: Latencies,
+}
+
+/// The load as it was planned and sent.
+#[derive(Debug, Serialize)]
+struct Load {
+    /// `constant`, `stages` or `closed_loop`.
+    pacing: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arrivals: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stages: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seed: Option<Value>,
+    /// Requests per second that were due, that were sent, and that were not.
+    per_s: Rates,
+    #[serde(flatten)]
+    sent: LoadResult,
 }
 
 #[derive(Debug, Serialize)]
-struct Requests {
+struct Rates {
+    /// None in a closed loop, where nothing is due.
+    offered: Option<f64>,
+    sent: f64,
+    not_sent: f64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Requests {
     warmup: u64,
-    total: u64,
+    pub(super) total: u64,
     ok: u64,
-    dropped: u64,
-    app_errors: u64,
-    not_sent: u64,
+    pub(super) dropped: u64,
+    pub(super) app_errors: u64,
+    pub(super) not_sent: u64,
     cancelled: u64,
+    pub(super) by_outcome: BTreeMap<Outcome, u64>,
+    /// Failures that Go's net/http would have hidden by sending the request again.
+    go_hidden: u64,
+    /// What a client that retries saw, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    with_retries: Option<WithRetries>,
+}
+
+/// What a client that retries saw in the end.
+#[derive(Debug, Serialize)]
+struct WithRetries {
+    retried: u64,
+    ok: u64,
     by_outcome: BTreeMap<Outcome, u64>,
 }
 
 #[derive(Debug, Serialize)]
-struct Latencies {
-    response: Percentiles,
-    service: Percentiles,
+pub(super) struct Latencies {
+    /// From the intended send time; none in a closed loop, which has no such time.
+    pub(super) response: Option<Percentiles>,
+    /// From the actual send time.
+    pub(super) service: Percentiles,
 }
 
 impl Report {
@@ -44,19 +88,42 @@ impl Report {
     pub(super) fn new(plan: &LoadPlan, summary: &Summary) -> Self {
         let tally = &summary.tally;
         let total = tally.outcomes.total();
-        let duration_s = if summary.stopped_early { total as f64 / plan.rate } else { plan.duration_s };
+        let is_closed_loop = plan.pacing == "closed_loop";
+        // How long it was under way; a schedule that was carried out has the length that was planned.
+        let elapsed_s = summary.ended.ns_since(summary.started) as f64 / 1e9 - plan.warmup_s;
+        let duration_s = match (is_closed_loop, summary.stopped_early) {
+            (false, false) => plan.duration_s,
+            (false, true) => elapsed_s.clamp(0.0, plan.duration_s),
+            (true, _) => elapsed_s.max(0.0),
+        };
+        let not_sent = tally.outcomes.of(Outcome::NotSent);
+        let per_s = |requests: u64| if duration_s > 0.0 { requests as f64 / duration_s } else { 0.0 };
         let lag_us = |quantile| tally.send_lag_ns.value_at_quantile(quantile) as f64 / 1e3;
+        let sent = LoadResult {
+            rate: if is_closed_loop { per_s(total) } else { plan.rate },
+            duration_s,
+            scheduled: total,
+            not_sent,
+            send_lag_us: SendLag { p50: lag_us(0.5), p99: lag_us(0.99), max: lag_us(1.0) },
+        };
+        let why = not_as_planned(&sent);
         Self {
-            load: LoadResult {
-                rate: plan.rate,
-                duration_s,
-                scheduled: total,
-                not_sent: tally.outcomes.of(Outcome::NotSent),
-                send_lag_us: SendLag { p50: lag_us(0.5), p99: lag_us(0.99), max: lag_us(1.0) },
+            verdict: if why.is_empty() { Verdict::Valid } else { Verdict::Invalid { why } },
+            load: Load {
+                pacing: plan.pacing.clone(),
+                arrivals: plan.other.get("arrivals").cloned(),
+                stages: plan.other.get("stages").cloned(),
+                seed: plan.other.get("seed").cloned(),
+                per_s: Rates {
+                    offered: (!is_closed_loop).then(|| per_s(total)),
+                    sent: per_s(total - not_sent),
+                    not_sent: per_s(not_sent),
+                },
+                sent,
             },
-            requests: Requests::new(tally),
+            requests: Requests::new(plan, tally),
             latency_ms: Latencies {
-                response: percentiles_ms(&tally.response_ns),
+                response: (!is_closed_loop).then(|| percentiles_ms(&tally.response_ns)),
                 service: percentiles_ms(&tally.service_ns),
             },
         }
@@ -64,7 +131,7 @@ impl Report {
 }
 
 impl Requests {
-    fn new(tally: &Tally) -> Self {
+    fn new(plan: &LoadPlan, tally: &Tally) -> Self {
         let outcomes = &tally.outcomes;
         let gateway = gateway_errors(tally);
         let [ok, not_sent, cancelled, http_errors] =
@@ -80,6 +147,12 @@ impl Requests {
             not_sent,
             cancelled,
             by_outcome: outcomes.iter().collect(),
+            go_hidden: tally.go_hidden,
+            with_retries: plan.other.contains_key("retries").then(|| WithRetries {
+                retried: tally.retried,
+                ok: tally.final_outcomes.of(Outcome::Ok),
+                by_outcome: tally.final_outcomes.iter().collect(),
+            }),
         }
     }
 }
@@ -93,6 +166,14 @@ fn gateway_errors(tally: &Tally) -> u64 {
 fn percentiles_ms(ns: &Histogram<u64>) -> Percentiles {
     let at = |quantile| ns.value_at_quantile(quantile) as f64 / 1e6;
     Percentiles { n: ns.len(), p50: at(0.5), p90: at(0.9), p99: at(0.99), p99_9: at(0.999), max: at(1.0) }
+}
+
+/// What a percentile table is made of: response times, or, in a closed loop, service times.
+pub(super) fn latency<'a>(plan: &LoadPlan, summary: &'a Summary) -> &'a Histogram<u64> {
+    match plan.pacing.as_str() {
+        "closed_loop" => &summary.tally.service_ns,
+        _ => &summary.tally.response_ns,
+    }
 }
 
 /// The result as a table.
@@ -110,14 +191,10 @@ fn write_text(
     report: &Report,
     summary: &Summary,
 ) -> std::fmt::Result {
-    let Report { load, requests, latency_ms } = report;
+    let Report { verdict, load, requests, latency_ms } = report;
     let share = |count: u64| 100.0 * count as f64 / requests.total.max(1) as f64;
     let early = if summary.stopped_early { " (stopped early)" } else { "" };
-    writeln!(
-        out,
-        "{url}: {} requests/s for {:.1} s, {} connections{early}\n",
-        plan.rate, load.duration_s, plan.connections
-    )?;
+    writeln!(out, "{url}: {}, {} connections{early}\n", load.in_words(), plan.connections)?;
     writeln!(out, "requests   {:>10}", requests.total)?;
     for (name, count) in [
         ("ok", requests.ok),
@@ -141,9 +218,19 @@ fn write_text(
     if failures.count() > 0 {
         writeln!(out)?;
     }
-    if latency_ms.response.n > 0 {
+    if requests.go_hidden > 0 {
+        let hidden = requests.go_hidden;
+        writeln!(out, "a Go client (net/http) would have hidden {hidden} of these: it sends them again\n")?;
+    }
+    if let Some(WithRetries { retried, ok, .. }) = &requests.with_retries {
+        let lost = requests.total - ok;
+        writeln!(out, "with retries: {retried} requests were sent again, {lost} were not ok in the end\n")?;
+    }
+    let response = latency_ms.response.as_ref();
+    let rows = [("response", response), ("service", Some(&latency_ms.service))];
+    if latency_ms.service.n > 0 {
         writeln!(out, "{:<10} {:>9} {:>9} {:>9} {:>9} {:>9}", "ms", "p50", "p90", "p99", "p99.9", "max")?;
-        for (name, p) in [("response", &latency_ms.response), ("service", &latency_ms.service)] {
+        for (name, p) in rows.into_iter().filter_map(|(name, p)| Some((name, p?))) {
             writeln!(
                 out,
                 "{name:<10} {:>9.2} {:>9.2} {:>9.2} {:>9.2} {:>9.2}",
@@ -152,23 +239,45 @@ fn write_text(
         }
         writeln!(out)?;
     }
-    let sent = requests.total - requests.not_sent;
-    let sent_rate = plan.rate * sent as f64 / requests.total.max(1) as f64;
-    let lag = &load.send_lag_us;
-    writeln!(
-        out,
-        "sent {sent_rate:.1} of {:.1} requests/s; send lag p50 {:.0} µs, p99 {:.0} µs, max {:.0} µs",
-        plan.rate, lag.p50, lag.p99, lag.max
-    )?;
-    if requests.not_sent > 0 {
-        writeln!(
+    match load.per_s.offered {
+        Some(offered) => {
+            let lag = &load.sent.send_lag_us;
+            writeln!(
+                out,
+                "requests/s  offered {offered:.1}, sent {:.1}, not sent {:.1}",
+                load.per_s.sent, load.per_s.not_sent
+            )?;
+            writeln!(out, "send lag    p50 {:.0} µs, p99 {:.0} µs, max {:.0} µs", lag.p50, lag.p99, lag.max)?;
+        }
+        None => writeln!(
             out,
-            "WARNING: {} requests were not sent, by the generator's own fault: \
-             this is not the load that was asked for",
-            requests.not_sent
-        )?;
+            "requests/s  sent {:.1}\nCLOSED LOOP: a slow answer delayed the requests after it, so there are no \
+             response times; service times say nothing about users who come when they come",
+            load.per_s.sent
+        )?,
+    }
+    if let Verdict::Invalid { why } = verdict {
+        writeln!(out, "\nINVALID: this is not the load that was asked for: {}", why.join("; "))?;
     }
     Ok(())
+}
+
+impl Load {
+    fn in_words(&self) -> String {
+        let length = format!("{:.1} s", self.sent.duration_s);
+        let rate = match (&self.stages, self.pacing.as_str()) {
+            (_, "closed_loop") => format!("closed loop for {length}"),
+            (Some(Value::Array(stages)), _) => {
+                let stages: Vec<_> = stages.iter().filter_map(Value::as_str).collect();
+                format!("{} requests/s", stages.join(", "))
+            }
+            _ => format!("{} requests/s for {length}", self.sent.rate),
+        };
+        match &self.seed {
+            Some(seed) if self.arrivals.is_some() => format!("{rate}, Poisson arrivals (seed {seed})"),
+            _ => rate,
+        }
+    }
 }
 
 /// What is known about an outcome beyond its count.
@@ -181,7 +290,11 @@ fn details(outcome: Outcome, tally: &Tally) -> String {
         Outcome::NotSent => {
             list(tally.not_sent.iter().map(|(reason, n)| format!("{n} × {reason}")).collect())
         }
-        _ => String::new(),
+        _ => {
+            let own = tally.errnos.range((outcome, i32::MIN)..=(outcome, i32::MAX));
+            let errnos: Vec<_> = own.map(|((_, errno), n)| format!("{n} × {}", errno_name(*errno))).collect();
+            if errnos.is_empty() { String::new() } else { list(errnos) }
+        }
     }
 }
 
@@ -190,7 +303,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::load::{Plan, Settings};
+    use crate::load::{Pace, Plan, Settings};
     use crate::record::Stamp;
 
     fn summary() -> Summary {
@@ -205,6 +318,8 @@ mod tests {
             tally.outcomes.add(outcome, count);
         }
         tally.error_statuses = BTreeMap::from([(404, 2), (503, 3)]);
+        tally.errnos =
+            BTreeMap::from([((Outcome::ConnectRefused, nix::errno::Errno::ECONNREFUSED as i32), 2)]);
         tally.not_sent = BTreeMap::from([("late".into(), 2)]);
         for ms in 1..=90 {
             tally.response_ns.record(ms * 1_000_000).unwrap();
@@ -223,7 +338,7 @@ mod tests {
 
     fn report() -> (LoadPlan, Summary, Report) {
         let settings =
-            Settings { rate: 100.0, duration: Duration::from_secs(1), ..Settings::new("http://web/") };
+            Settings { pace: Pace::constant(100.0, Duration::from_secs(1)), ..Settings::new("http://web/") };
         let plan = Plan::new(settings).unwrap().load_plan();
         let summary = summary();
         let report = Report::new(&plan, &summary);
@@ -254,7 +369,7 @@ mod tests {
         warm-up            10   not counted
 
         http_error                    5  (2 × 404, 3 × 503)
-        connect_refused               2
+        connect_refused               2  (2 × ECONNREFUSED)
         not_sent                      2  (2 × late)
         cancelled                     1
 
@@ -262,8 +377,10 @@ mod tests {
         response       45.02     81.00     90.05     90.05     90.05
         service        22.51     40.50     45.02     45.02     45.02
 
-        sent 98.0 of 100.0 requests/s; send lag p50 45 µs, p99 90 µs, max 90 µs
-        WARNING: 2 requests were not sent, by the generator's own fault: this is not the load that was asked for
+        requests/s  offered 100.0, sent 98.0, not sent 2.0
+        send lag    p50 45 µs, p99 90 µs, max 90 µs
+
+        INVALID: this is not the load that was asked for: 2 of 100 requests were not sent (2.00 %, limit 0.10 %)
         ");
     }
 }

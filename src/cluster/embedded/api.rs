@@ -15,8 +15,10 @@ mod discovery;
 mod eviction;
 mod log;
 mod negotiate;
+mod node_command;
 mod objects;
 mod present;
+mod protobuf;
 mod proxy;
 mod respond;
 mod review;
@@ -39,6 +41,7 @@ use tokio::task::JoinSet;
 use tokio_io_timeout::TimeoutStream;
 
 use super::Shared;
+use super::resource::Resource;
 use super::status::Status;
 use respond::Answer;
 use route::{Query, Route, Subresource};
@@ -121,7 +124,8 @@ async fn answer(request: Request<Incoming>, shared: &Shared) -> Answer {
 async fn dispatch(request: Request<Incoming>, shared: &Shared) -> Result<Answer, Status> {
     let user = auth::authenticate(&request, shared).ok_or_else(Status::unauthorized)?;
     let query = Query::of(request.uri());
-    match Route::of(request.uri().path()).ok_or_else(Status::unknown_path)? {
+    let Some(route) = Route::of(request.uri().path()) else { return Ok(respond::unknown_path()) };
+    match route {
         Route::Document(document) => {
             if request.method() != Method::GET {
                 return Err(Status::method_not_allowed());
@@ -132,8 +136,18 @@ async fn dispatch(request: Request<Incoming>, shared: &Shared) -> Result<Answer,
         Route::Collection { resource, namespace } => {
             objects::collection(request, shared, &query, resource, namespace).await
         }
-        Route::Object { namespace, name, subresource: Subresource::Proxy { port, path }, .. } => {
-            proxy::forward(request, shared, &namespace, &name, port.as_deref(), &path).await
+        Route::Object { resource, namespace, name, subresource: Subresource::Proxy { port, path } } => {
+            match resource {
+                Resource::Nodes => node_command::answer(&request, shared, &query, &name, &path),
+                Resource::Services => {
+                    let target = proxy::of_service(shared, &namespace, &name, port.as_deref())?;
+                    proxy::forward(request, target, &path).await
+                }
+                _ => {
+                    let target = proxy::of_pod(shared, &namespace, &name, port.as_deref())?;
+                    proxy::forward(request, target, &path).await
+                }
+            }
         }
         Route::Object { namespace, name, subresource: Subresource::Eviction, .. } => {
             eviction::answer(request, shared, &query, &namespace, &name).await

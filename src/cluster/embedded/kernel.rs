@@ -26,6 +26,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::sched::CloneFlags;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 
 use super::config::GoneAddress;
@@ -96,6 +98,17 @@ impl Fabric {
         }
         link(entered.pids(), &names.join("pids")).map_err(network)?;
         Ok(Self { entered, nodes, ip, names })
+    }
+
+    /// Waits until all containers have ended because their PID namespace has.
+    ///
+    /// # Errors
+    ///
+    /// The system cannot tell.
+    pub async fn ended(&self) -> io::Result<()> {
+        let mut pipe = pipe::Receiver::from_owned_fd(self.entered.sign_of_life()?)?;
+        while pipe.read(&mut [0; 64]).await? > 0 {}
+        Ok(())
     }
 
     /// Runs `work` on a thread in the network namespace of node `index` (from 0).

@@ -5,14 +5,15 @@
 //! deletion and addresses of Services. It knows nothing of HTTP and takes no time: delays
 //! are the business of whoever calls.
 
-mod admission;
 mod defaults;
 mod deletion;
 mod event;
 mod eviction;
 mod managed;
+mod page;
 mod patch;
 mod service;
+mod validation;
 mod write;
 
 use std::collections::VecDeque;
@@ -23,6 +24,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::address::AddressBlock;
+use super::config::ApiServer;
 use super::resource::Resource;
 use super::selector::Selection;
 use super::status::{FieldError, Status};
@@ -32,6 +34,7 @@ use crate::record::Clock;
 pub use deletion::{DeleteOptions, Deleted, Preconditions, Propagation};
 pub use event::{ContainerSource, EventType};
 pub use eviction::{Approval, Eviction, covers, set_allowed_condition, still_processed};
+pub use page::{Page, PageRequest};
 pub use patch::{Patch, PatchKind};
 pub use write::WriteOptions;
 
@@ -48,6 +51,7 @@ struct Inner {
     store: Store,
     clock: Clock,
     addresses: AddressBlock,
+    settings: ApiServer,
     /// Held from choosing a Service's address until the Service is stored.
     service_addresses: Mutex<()>,
 }
@@ -111,8 +115,9 @@ pub struct WatchEvent {
 
 impl Registry {
     /// An empty cluster.
-    pub fn new(clock: Clock, addresses: AddressBlock) -> Self {
-        let inner = Inner { store: Store::default(), clock, addresses, service_addresses: Mutex::new(()) };
+    pub fn new(clock: Clock, addresses: AddressBlock, settings: ApiServer) -> Self {
+        let inner =
+            Inner { store: Store::default(), clock, addresses, settings, service_addresses: Mutex::new(()) };
         Self { inner: Arc::new(inner), component: "kube-controller-manager" }
     }
 
@@ -307,7 +312,7 @@ impl Watch {
     }
 
     fn select(&self, change: Change) -> Option<WatchEvent> {
-        let Change { before, object, removed, version } = change;
+        let Change { before, object, removed, version, .. } = change;
         if self.namespace.as_ref().is_some_and(|namespace| object["metadata"]["namespace"] != **namespace) {
             return None;
         }

@@ -116,6 +116,11 @@ pub fn of(resource: Resource) -> &'static Structure {
     structure(SCHEMA.roots[resource.kind()])
 }
 
+/// The structure of a kind of object, whether or not it is a resource's.
+pub fn named(kind: &str) -> Option<&'static Structure> {
+    SCHEMA.roots.get(kind).map(|index| structure(*index))
+}
+
 /// The structure that a [`Kind::Structure`] stands for.
 pub fn structure(index: usize) -> &'static Structure {
     &SCHEMA.structures[index]

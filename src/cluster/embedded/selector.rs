@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::resource::Resource;
 use super::status::Status;
 
 /// What a list or watch asks for.
@@ -28,13 +29,14 @@ impl Selection {
         Self { labels: LabelSelector::default(), fields: vec![requirement] }
     }
 
-    /// Reads the query parameters `labelSelector` and `fieldSelector`.
+    /// Reads the query parameters `labelSelector` and `fieldSelector` of a request for `resource`.
     ///
     /// # Errors
     ///
-    /// 400 for what is not a selector.
-    pub fn parse(labels: &str, fields: &str) -> Result<Self, Status> {
-        let fields = fields.split(',').filter(|term| !term.trim().is_empty()).map(FieldRequirement::parse);
+    /// 400 for what is not a selector, and for a field that cannot be selected by.
+    pub fn parse(resource: Resource, labels: &str, fields: &str) -> Result<Self, Status> {
+        let fields = fields.split(',').filter(|term| !term.trim().is_empty());
+        let fields = fields.map(|term| FieldRequirement::parse(resource, term));
         Ok(Self { labels: LabelSelector::parse(labels)?, fields: fields.collect::<Result<_, _>>()? })
     }
 
@@ -175,7 +177,7 @@ struct FieldRequirement {
 }
 
 impl FieldRequirement {
-    fn parse(term: &str) -> Result<Self, Status> {
+    fn parse(resource: Resource, term: &str) -> Result<Self, Status> {
         let (path, value, equal) = if let Some((path, value)) = term.split_once("!=") {
             (path, value, false)
         } else if let Some((path, value)) = term.split_once("==").or_else(|| term.split_once('=')) {
@@ -183,17 +185,73 @@ impl FieldRequirement {
         } else {
             return Err(Status::bad_request(format!("invalid field selector: {term:?}")));
         };
-        Ok(Self { path: path.trim().to_owned(), value: value.trim().to_owned(), equal })
+        let path = path.trim();
+        if matches!(path, "metadata.name" | "metadata.namespace") || selectable(resource).contains(&path) {
+            return Ok(Self { path: path.to_owned(), value: value.trim().to_owned(), equal });
+        }
+        let message = match selectable(resource) {
+            [] => format!(
+                "{path:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+            ),
+            _ => format!("field label not supported: {path}"),
+        };
+        Err(Status::bad_request(message))
     }
 
     fn matches(&self, object: &Value) -> bool {
-        let found = self.path.split('.').fold(object, |value, key| &value[key]);
+        let path = if self.path == "source" { "source.component" } else { &self.path };
+        let found = path.split('.').fold(object, |value, key| &value[key]);
         let text = match found {
             Value::String(text) => text.clone(),
-            Value::Null => String::new(),
+            Value::Null => zero(path).to_owned(),
             other => other.to_string(),
         };
         (text == self.value) == self.equal
+    }
+}
+
+/// The fields that objects of a resource can be selected by, beside name and namespace
+/// (Kubernetes pkg/apis/core/v1/conversion.go and its like).
+fn selectable(resource: Resource) -> &'static [&'static str] {
+    match resource {
+        Resource::Pods => &[
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "spec.hostNetwork",
+            "status.phase",
+            "status.podIP",
+            "status.nominatedNodeName",
+        ],
+        Resource::Nodes => &["spec.unschedulable"],
+        Resource::Namespaces => &["status.phase"],
+        Resource::Services => &["spec.clusterIP", "spec.type"],
+        Resource::Secrets => &["type"],
+        Resource::Jobs => &["status.successful"],
+        Resource::Events => &[
+            "involvedObject.kind",
+            "involvedObject.namespace",
+            "involvedObject.name",
+            "involvedObject.uid",
+            "involvedObject.apiVersion",
+            "involvedObject.resourceVersion",
+            "involvedObject.fieldPath",
+            "reason",
+            "reportingComponent",
+            "source",
+            "type",
+        ],
+        _ => &[],
+    }
+}
+
+/// What a selectable field is where the object says nothing of it.
+fn zero(path: &str) -> &'static str {
+    match path {
+        "spec.hostNetwork" | "spec.unschedulable" => "false",
+        "status.successful" => "0",
+        _ => "",
     }
 }
 
@@ -245,10 +303,14 @@ mod tests {
     #[test]
     fn field_selectors_reach_into_objects() {
         let pod = json!({"metadata": {"name": "a"}, "spec": {"nodeName": "node-1"}, "status": {}});
-        let matches = |fields| Selection::parse("", fields).unwrap().matches(&pod);
+        let matches = |fields| Selection::parse(Resource::Pods, "", fields).unwrap().matches(&pod);
         assert!(matches("metadata.name=a,spec.nodeName!=node-2"));
         assert!(matches("status.phase="));
         assert!(!matches("spec.nodeName="));
-        assert!(Selection::parse("", "nonsense").is_err());
+        assert!(matches("spec.hostNetwork=false"));
+        for refused in ["nonsense", "spec.hostname=x"] {
+            assert!(Selection::parse(Resource::Pods, "", refused).is_err(), "{refused}");
+        }
+        assert!(Selection::parse(Resource::ConfigMaps, "", "metadata.name=a").is_ok());
     }
 }

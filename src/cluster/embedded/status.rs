@@ -237,7 +237,7 @@ impl Status {
 
 /// One wrong field of an object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {}: {message}", self.problem())]
+#[error("{field}: {}", self.body())]
 pub struct FieldError {
     reason: &'static str,
     field: String,
@@ -245,12 +245,7 @@ pub struct FieldError {
 }
 
 impl FieldError {
-    /// The field is missing.
-    pub fn required(field: impl Into<String>) -> Self {
-        Self { reason: "FieldValueRequired", field: field.into(), message: "must be set".to_owned() }
-    }
-
-    /// The field is missing, for a reason.
+    /// The field is missing. `why` may be empty.
     pub fn required_because(field: impl Into<String>, why: &str) -> Self {
         Self { reason: "FieldValueRequired", field: field.into(), message: why.to_owned() }
     }
@@ -265,25 +260,41 @@ impl FieldError {
         Self { reason: "FieldValueNotSupported", field: field.into(), message: format!("{value}: {why}") }
     }
 
+    /// The field must be the only one with this value.
+    pub fn duplicate(field: impl Into<String>, value: &Value) -> Self {
+        Self { reason: "FieldValueDuplicate", field: field.into(), message: value.to_string() }
+    }
+
+    /// The field names something that does not exist.
+    pub fn not_found(field: impl Into<String>, value: &Value) -> Self {
+        Self { reason: "FieldValueNotFound", field: field.into(), message: value.to_string() }
+    }
+
+    /// The field is larger than it may be.
+    pub fn too_long(field: impl Into<String>, why: &str) -> Self {
+        Self { reason: "FieldValueTooLong", field: field.into(), message: why.to_owned() }
+    }
+
     /// The field may not be set, or not be changed.
     pub fn forbidden(field: impl Into<String>, why: &str) -> Self {
         Self { reason: "FieldValueForbidden", field: field.into(), message: why.to_owned() }
     }
 
-    fn problem(&self) -> &'static str {
-        match self.reason {
+    /// What is wrong, in words.
+    fn body(&self) -> String {
+        let problem = match self.reason {
             "FieldValueRequired" => "Required value",
             "FieldValueForbidden" => "Forbidden",
             "FieldValueNotSupported" => "Unsupported value",
+            "FieldValueDuplicate" => "Duplicate value",
+            "FieldValueNotFound" => "Not found",
+            "FieldValueTooLong" => "Too long",
             _ => "Invalid value",
-        }
+        };
+        if self.message.is_empty() { problem.to_owned() } else { format!("{problem}: {}", self.message) }
     }
 
     fn to_json(&self) -> Value {
-        json!({
-            "reason": self.reason,
-            "message": format!("{}: {}", self.problem(), self.message),
-            "field": self.field,
-        })
+        json!({"reason": self.reason, "message": self.body(), "field": self.field})
     }
 }

@@ -15,6 +15,9 @@ use super::resource::Resource;
 
 /// Changes remembered per resource.
 const HISTORY: usize = 8192;
+/// How much the remembered changes of all resources may weigh (see [`weight`]). As values they
+/// take a few times as much.
+const HISTORY_BYTES: usize = 16 * 1024 * 1024;
 
 /// All objects of a cluster. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -33,6 +36,8 @@ struct Shared {
 struct State {
     version: u64,
     tables: BTreeMap<Resource, Table>,
+    /// What all remembered changes weigh.
+    history_bytes: usize,
 }
 
 #[derive(Debug, Default)]
@@ -55,6 +60,7 @@ pub struct Change {
     pub object: Arc<Value>,
     /// Whether the change removed the object.
     pub removed: bool,
+    bytes: usize,
 }
 
 /// What a call of [`Store::modify`] makes of an object.
@@ -111,6 +117,37 @@ impl Store {
             }
         });
         (objects, state.version)
+    }
+
+    /// What [`Store::list`] answered when the newest change was `version`.
+    ///
+    /// # Errors
+    ///
+    /// [`Gone`] when the history no longer reaches back that far.
+    pub fn list_at(
+        &self,
+        resource: Resource,
+        namespace: Option<&str>,
+        version: u64,
+    ) -> Result<Vec<Arc<Value>>, Gone> {
+        let state = self.lock();
+        let Some(table) = state.tables.get(&resource) else { return Ok(Vec::new()) };
+        if version < table.forgotten {
+            return Err(Gone { version, oldest: table.forgotten });
+        }
+        let mut objects = table.objects.clone();
+        for change in table.history.iter().rev().take_while(|change| change.version > version) {
+            let text = |field: &str| change.object["metadata"][field].as_str().unwrap_or_default().to_owned();
+            let key = (text("namespace"), text("name"));
+            match &change.before {
+                Some(before) => objects.insert(key, Arc::clone(before)),
+                None => objects.remove(&key),
+            };
+        }
+        drop(state);
+        let listed =
+            objects.into_iter().filter(|(key, _)| namespace.is_none_or(|namespace| key.0 == namespace));
+        Ok(listed.map(|(_, object)| object).collect())
     }
 
     /// Stores a new object, or answers `None` when the name is taken.
@@ -195,7 +232,10 @@ impl State {
         let object = Arc::new(object);
         let table = self.tables.entry(resource).or_default();
         let before = table.objects.insert(key, Arc::clone(&object));
-        table.remember(Change { version: self.version, before, object: Arc::clone(&object), removed: false });
+        let bytes = weight(&object);
+        let change =
+            Change { version: self.version, before, object: Arc::clone(&object), removed: false, bytes };
+        self.remember(resource, change);
         object
     }
 
@@ -207,19 +247,37 @@ impl State {
         let mut last = before.as_deref().cloned().unwrap_or_default();
         set_version(&mut last, self.version);
         let object = Arc::new(last);
-        table.remember(Change { version: self.version, before, object: Arc::clone(&object), removed: true });
+        let bytes = weight(&object);
+        let change =
+            Change { version: self.version, before, object: Arc::clone(&object), removed: true, bytes };
+        self.remember(resource, change);
         object
+    }
+
+    fn remember(&mut self, resource: Resource, change: Change) {
+        self.history_bytes += change.bytes;
+        let table = self.tables.entry(resource).or_default();
+        table.history.push_back(change);
+        if table.history.len() > HISTORY {
+            self.history_bytes -= table.forget_oldest();
+        }
+        // What is too much goes in order of age, whatever it is about; the newest always stays.
+        while self.history_bytes > HISTORY_BYTES {
+            let age = |table: &&mut Table| table.history.front().map_or(u64::MAX, |change| change.version);
+            match self.tables.values_mut().min_by_key(age) {
+                Some(table) if age(&table) < self.version => self.history_bytes -= table.forget_oldest(),
+                _ => break,
+            }
+        }
     }
 }
 
 impl Table {
-    fn remember(&mut self, change: Change) {
-        if self.history.len() == HISTORY
-            && let Some(oldest) = self.history.pop_front()
-        {
-            self.forgotten = oldest.version;
-        }
-        self.history.push_back(change);
+    /// Forgets the oldest change, and answers what it weighed.
+    fn forget_oldest(&mut self) -> usize {
+        let Some(oldest) = self.history.pop_front() else { return 0 };
+        self.forgotten = oldest.version;
+        oldest.bytes
     }
 }
 
@@ -358,6 +416,39 @@ mod tests {
         assert!(store.watch(Resource::Pods, 10).is_err());
         assert_eq!(store.watch(Resource::Pods, 11).unwrap().next().await.unwrap().version, 12);
         assert_eq!(store.lock().tables[&Resource::Pods].history.len(), HISTORY);
+    }
+
+    #[test]
+    fn history_is_bounded_by_what_it_weighs() {
+        let store = Store::default();
+        store.create(Resource::Pods, "default", "a", object(0)).unwrap();
+        let big = json!({"metadata": {"name": "b"}, "data": "x".repeat(HISTORY_BYTES / 4)});
+        store.create(Resource::ConfigMaps, "default", "b", big.clone()).unwrap();
+        for _ in 0..10 {
+            let replace = |_: &Value| Ok::<_, Infallible>(Step::Replace(big.clone()));
+            store.modify(Resource::ConfigMaps, "default", "b", replace).unwrap();
+        }
+        let state = store.lock();
+        assert!(state.history_bytes <= HISTORY_BYTES);
+        assert_eq!(state.tables[&Resource::ConfigMaps].history.len(), 3);
+        assert_eq!(state.tables[&Resource::Pods].forgotten, 1, "the oldest goes first");
+    }
+
+    #[test]
+    fn a_list_of_the_past_is_what_it_was() {
+        let store = Store::default();
+        let named = |name: &str, n: u64| json!({"metadata": {"namespace": "default", "name": name}, "n": n});
+        store.create(Resource::Pods, "default", "a", named("a", 0)).unwrap();
+        store.create(Resource::Pods, "default", "b", named("b", 0)).unwrap();
+        let (then, version) = store.list(Resource::Pods, None);
+        let step = |name: &str, step| {
+            store.modify(Resource::Pods, "default", name, |_| Ok::<_, Infallible>(step)).unwrap();
+        };
+        step("a", Step::Replace(named("a", 1)));
+        step("b", Step::Remove);
+        store.create(Resource::Pods, "default", "c", named("c", 0)).unwrap();
+        assert_eq!(store.list_at(Resource::Pods, Some("default"), version).unwrap(), then);
+        assert_eq!(store.list_at(Resource::Pods, Some("other"), version).unwrap().len(), 0);
     }
 
     #[test]

@@ -172,7 +172,7 @@ mod tests {
     use tokio_util::task::AbortOnDropHandle;
 
     use super::*;
-    use crate::load::Settings;
+    use crate::load::{Pace, Settings};
     use crate::record::parts::read_table;
     use crate::record::{Outcome, RequestRow};
 
@@ -240,7 +240,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("run.json"), "{}").unwrap();
         let mut worker = Served::begin(dir.path());
-        let settings = Settings { duration: Duration::from_secs(3600), ..Settings::new(url) };
+        let settings =
+            Settings { pace: Pace::constant(200.0, Duration::from_secs(3600)), ..Settings::new(url) };
         let prepare = Prepare { settings, first_answer_limit: Duration::from_secs(30) };
         order(&mut worker.orders, &Order::Prepare(Box::new(prepare))).await;
         worker

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::super::registry::{DeleteOptions, Patch, PatchKind};
 use super::super::resource::Resource;
 use super::super::status::Status;
+use super::protobuf;
 use super::route::Query;
 
 /// The largest request body, as in Kubernetes.
@@ -20,7 +21,7 @@ const MAX_BODY_BYTES: usize = 3 * 1024 * 1024;
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The types of object that are read.
-const OBJECT_TYPES: &str = "application/json, application/yaml";
+const OBJECT_TYPES: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
 /// Reads an object that is to be stored under `resource`.
 pub(super) async fn read_object(request: Request<Incoming>, resource: Resource) -> Result<Value, Status> {
@@ -95,6 +96,7 @@ pub(super) async fn read_delete_options(
 enum Format {
     Json,
     Yaml,
+    Protobuf,
 }
 
 impl Format {
@@ -104,6 +106,10 @@ impl Format {
             Self::Yaml => {
                 serde_saphyr::from_slice(body).map_err(|error| format!("yaml parse error: {error}"))
             }
+            Self::Protobuf => {
+                let object = protobuf::decode(body).map_err(|error| error.to_string())?;
+                T::deserialize(object).map_err(|error| error.to_string())
+            }
         }
     }
 }
@@ -112,6 +118,7 @@ fn format_of(request: &Request<Incoming>) -> Result<Format, Status> {
     match content_type(request).as_str() {
         "" | "application/json" => Ok(Format::Json),
         "application/yaml" => Ok(Format::Yaml),
+        "application/vnd.kubernetes.protobuf" => Ok(Format::Protobuf),
         _ => Err(Status::unsupported_media_type(OBJECT_TYPES)),
     }
 }

@@ -12,6 +12,7 @@ use super::review::Review;
 use super::route::Document;
 
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+const PROXY_VERBS: [&str; 5] = ["create", "delete", "get", "patch", "update"];
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// The answer to a GET of `document` from a client that accepts `accept`.
@@ -123,7 +124,13 @@ fn entries(group: &str) -> Vec<Entry> {
         if resource == Resource::Pods {
             subresource("eviction", "Eviction", Some(("policy", "v1")), &["create"]);
             subresource("log", "Pod", None, &["get"]);
-            subresource("proxy", "PodProxyOptions", None, &["create", "delete", "get", "patch", "update"]);
+            subresource("proxy", "PodProxyOptions", None, &PROXY_VERBS);
+        }
+        if resource == Resource::Services {
+            subresource("proxy", "ServiceProxyOptions", None, &PROXY_VERBS);
+        }
+        if resource == Resource::Nodes {
+            subresource("proxy", "NodeProxyOptions", None, &["create"]);
         }
         if resource.has_scale() {
             subresource("scale", "Scale", Some(("autoscaling", "v1")), &["get", "patch", "update"]);

@@ -5,7 +5,9 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::super::Shared;
-use super::super::registry::{DeleteOptions, Deleted, Part, PatchKind, Propagation, WriteOptions};
+use super::super::registry::{
+    DeleteOptions, Deleted, PageRequest, Part, PatchKind, Propagation, WriteOptions,
+};
 use super::super::resource::Resource;
 use super::super::schema;
 use super::super::selector::Selection;
@@ -26,15 +28,22 @@ pub(super) async fn collection(
 ) -> Result<Answer, Status> {
     let presentation = Presentation::of(&request, query)?;
     let registry = &shared.registry;
-    let selection = Selection::parse(query.get("labelSelector"), query.get("fieldSelector"))?;
+    let selection = Selection::parse(resource, query.get("labelSelector"), query.get("fieldSelector"))?;
     match *request.method() {
         Method::GET if query.is_set("watch") => {
             watch::answer(shared, query, presentation, resource, namespace.as_deref(), selection)
         }
         Method::GET => {
-            let list = registry.list(resource, namespace.as_deref(), &selection);
-            let metadata = json!({"resourceVersion": list.version.to_string()});
-            Ok(presentation.list(shared, resource, &metadata, &list.items))
+            let request = page_request(query)?;
+            let page = registry.list_page(resource, namespace.as_deref(), &selection, &request)?;
+            let mut metadata = json!({"resourceVersion": page.list.version.to_string()});
+            if let Some(token) = page.next {
+                metadata["continue"] = json!(token);
+            }
+            if let Some(remaining) = page.remaining {
+                metadata["remainingItemCount"] = json!(remaining);
+            }
+            Ok(presentation.list(shared, resource, &metadata, &page.list.items))
         }
         Method::POST => {
             let options = write_options(&request, query, "")?;
@@ -44,12 +53,12 @@ pub(super) async fn collection(
                 (None, true) => return Err(Status::method_not_allowed()),
             };
             let object = read_object(request, resource).await?;
-            let warning = check_fields(query, resource, &object)?;
+            let warnings = check_fields(query, resource, &object)?;
             if resource == Resource::Pods {
                 tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_create)).await;
             }
             let created = registry.create_with(resource, &namespace, object, &options)?;
-            Ok(with_warning(presentation.object(StatusCode::CREATED, shared, resource, &created), warning))
+            Ok(with_warnings(presentation.object(StatusCode::CREATED, shared, resource, &created), warnings))
         }
         Method::DELETE => {
             let options = read_delete_options(request, query).await?;
@@ -98,19 +107,19 @@ pub(super) async fn object(
         Method::PUT => {
             let options = write_options(&request, query, part.subresource())?;
             let object = read_object(request, resource).await?;
-            let warning = check_fields(query, resource, &object)?;
+            let warnings = check_fields(query, resource, &object)?;
             let updated = registry.update_with(resource, namespace, name, part, object, &options)?;
-            with_warning(show(&updated), warning)
+            with_warnings(show(&updated), warnings)
         }
         Method::PATCH => {
             let options = write_options(&request, query, part.subresource())?;
             let patch = read_patch(request).await?;
-            let warning = match patch.kind {
+            let warnings = match patch.kind {
                 PatchKind::Apply => check_fields(query, resource, &patch.body)?,
-                _ => None,
+                _ => Vec::new(),
             };
             let patched = registry.patch(resource, namespace, name, part, &patch, &options)?;
-            with_warning(show(&patched), warning)
+            with_warnings(show(&patched), warnings)
         }
         Method::DELETE if part == Part::Main => {
             let options = read_delete_options(request, query).await?;
@@ -221,6 +230,23 @@ fn scale_of(object: &Value) -> Value {
     })
 }
 
+/// Which part of which list is asked for. A version without more is a lower bound, which every
+/// list of the present meets.
+fn page_request(query: &Query) -> Result<PageRequest, Status> {
+    let number = |name: &str| match query.get(name) {
+        "" => Ok(0),
+        text => text.parse::<u64>().map_err(|_| Status::bad_request(format!("invalid {name}: {text:?}"))),
+    };
+    let version = number("resourceVersion")?;
+    let exact_version = match query.get("resourceVersionMatch") {
+        "" | "NotOlderThan" => None,
+        "Exact" if version > 0 => Some(version),
+        other => return Err(Status::bad_request(format!("invalid resourceVersionMatch: {other:?}"))),
+    };
+    let limit = usize::try_from(number("limit")?).unwrap_or(usize::MAX);
+    Ok(PageRequest { limit, token: query.get("continue").to_owned(), exact_version })
+}
+
 /// Who writes, and how. A client that does not name itself goes by its `User-Agent`.
 fn write_options(
     request: &Request<Incoming>,
@@ -252,29 +278,28 @@ fn is_dry_run(query: &Query) -> Result<bool, Status> {
 }
 
 /// What `fieldValidation` asks for: an error for unknown fields, a warning (the default), or nothing.
-fn check_fields(query: &Query, resource: Resource, object: &Value) -> Result<Option<HeaderValue>, Status> {
+fn check_fields(query: &Query, resource: Resource, object: &Value) -> Result<Vec<HeaderValue>, Status> {
     let validation = query.get("fieldValidation");
     if validation == "Ignore" {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let unknown = schema::unknown_fields(resource, object);
-    if unknown.is_empty() {
-        return Ok(None);
-    }
-    let list =
-        unknown.iter().map(|field| format!("unknown field \"{field}\"")).collect::<Vec<_>>().join(", ");
-    if validation == "Strict" {
+    let unknown: Vec<_> = unknown.iter().map(|field| format!("unknown field \"{field}\"")).collect();
+    if validation == "Strict" && !unknown.is_empty() {
+        let list = unknown.join(", ");
         let kind = resource.kind();
         let message =
             format!("{kind} in version \"v1\" cannot be handled as a {kind}: strict decoding error: {list}");
         return Err(Status::bad_request(message));
     }
-    Ok(HeaderValue::from_str(&format!("299 - \"{}\"", list.replace('"', "\\\""))).ok())
+    let quoted = unknown.iter().map(|warning| warning.replace('\\', "\\\\").replace('"', "\\\""));
+    let headers = quoted.filter_map(|warning| HeaderValue::from_str(&format!("299 - \"{warning}\"")).ok());
+    Ok(headers.collect())
 }
 
-fn with_warning(mut answer: Answer, warning: Option<HeaderValue>) -> Answer {
-    if let Some(warning) = warning {
-        answer.headers_mut().insert(header::WARNING, warning);
+fn with_warnings(mut answer: Answer, warnings: Vec<HeaderValue>) -> Answer {
+    for warning in warnings {
+        answer.headers_mut().append(header::WARNING, warning);
     }
     answer
 }

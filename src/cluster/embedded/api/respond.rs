@@ -36,6 +36,11 @@ pub(super) fn text(text: impl Into<Bytes>) -> Answer {
     bytes_of(StatusCode::OK, "text/plain; charset=utf-8", text)
 }
 
+/// The answer where there is nothing, not even a kind of object.
+pub(super) fn unknown_path() -> Answer {
+    bytes_of(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", "404 page not found\n")
+}
+
 /// Says that an answer's body is of another type.
 pub(super) fn set_content_type(answer: &mut Answer, content_type: &'static str) {
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));

@@ -51,7 +51,7 @@ pub(super) enum Subresource {
     Eviction,
     /// A pod's output.
     Log,
-    /// A port of a pod: where to, and the path there with its leading slash.
+    /// A port of a pod or a Service, or a node's agent: where to, and the path there with its leading slash.
     Proxy {
         port: Option<String>,
         path: String,
@@ -119,7 +119,9 @@ impl Route {
             (Some("scale"), None) if resource.has_scale() => Subresource::Scale,
             (Some("eviction"), None) if resource == Resource::Pods => Subresource::Eviction,
             (Some("log"), None) if resource == Resource::Pods => Subresource::Log,
-            (Some("proxy"), rest) if resource == Resource::Pods => {
+            (Some("proxy"), rest)
+                if matches!(resource, Resource::Pods | Resource::Services | Resource::Nodes) =>
+            {
                 Subresource::Proxy { port: port.clone(), path: format!("/{}", rest.unwrap_or_default()) }
             }
             _ => return None,

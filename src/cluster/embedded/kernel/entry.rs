@@ -8,6 +8,7 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
@@ -67,6 +68,8 @@ pub struct Entered {
     init: Child,
     /// The first process ends when this closes.
     lifeline: Option<ChildStdin>,
+    /// Closes when the first process ends.
+    sign_of_life: OwnedFd,
 }
 
 /// Takes this process, which must have no second thread yet, into namespaces of its own. Should
@@ -108,11 +111,11 @@ impl Entered {
         });
         let mut init = started.map_err(refused)?;
         let lifeline = init.stdin.take();
+        let silent = || KernelError::Init { why: "it has no standard output".to_owned() };
+        let mut stdout = BufReader::new(init.stdout.take().ok_or_else(silent)?);
         let mut said = String::new();
-        if let Some(stdout) = init.stdout.take() {
-            // What it failed to say is empty.
-            let _ = BufReader::new(stdout).read_line(&mut said);
-        }
+        // What it failed to say is empty.
+        let _ = stdout.read_line(&mut said);
         let said = said.trim();
         if said != init::READY {
             drop(lifeline);
@@ -128,7 +131,13 @@ impl Entered {
             mounts: open("mnt", CloneFlags::CLONE_NEWNS)?,
             init,
             lifeline,
+            sign_of_life: stdout.into_inner().into(),
         })
+    }
+
+    /// A pipe that closes when all containers end, whoever ends them.
+    pub(super) fn sign_of_life(&self) -> io::Result<OwnedFd> {
+        self.sign_of_life.try_clone()
     }
 
     /// The PID namespace of all containers.

@@ -16,6 +16,10 @@ use crate::cluster::embedded::config::GoneAddress;
 /// On the outer end of every link, as Calico has it.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 
+/// The hardware address of both ends of a link without ARP: packets carry the sender's own as
+/// the receiver's.
+const GONE: &str = "02:00:00:00:00:01";
+
 /// Two scripts for the two ends of a link.
 pub(super) struct Scripts {
     /// In the namespace that the new one is attached to.
@@ -69,7 +73,7 @@ pub(super) fn node(
          link set node{number} up\n\
          route add {address}/32 dev node{number} src {control_plane}\n\
          route add {pods}/24 via {address} dev node{number} onlink src {control_plane}\n\
-         link add gone{number} type veth peer name gone netns {net}\n\
+         link add gone{number} address {GONE} type veth peer name gone address {GONE} netns {net}\n\
          link set gone{number} arp off\n"
     );
     if gone == GoneAddress::Unreachable {

@@ -1,6 +1,7 @@
 //! What the parts of a pod share: its manifest, its surroundings, and how to speak of it.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -24,12 +25,14 @@ use super::view::Kind;
 use super::volumes::{self, Made, VolumeError};
 use crate::cluster::embedded::Shared;
 use crate::cluster::embedded::latency::{Latencies, Latency};
-use crate::cluster::embedded::network::{Sandbox, Store};
+use crate::cluster::embedded::network::{Bind, Sandbox, Store};
 use crate::cluster::embedded::registry::{ContainerSource, EventType};
 use crate::cluster::embedded::resource::Resource;
 use crate::cluster::embedded::selector::Selection;
 
 const COMPONENT: &str = "kubelet";
+/// No volume's name, since it has a dot.
+const RESOLV_CONF: &str = "resolv.conf";
 
 /// What the parts of a pod share.
 pub(super) struct PodContext {
@@ -183,6 +186,30 @@ impl PodContext {
         Ok(())
     }
 
+    /// Where names are looked up: in the cluster's DNS, unless the pod's `dnsPolicy` says as the
+    /// machine does, or nothing can be mounted.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    fn name_resolution(&self) -> io::Result<Option<Bind>> {
+        let policy = self.spec().and_then(|spec| spec.dns_policy.as_deref());
+        let service = self.shared.registry.get(Resource::Services, "kube-system", "kube-dns");
+        let (Some(store), Ok(service)) = (self.store(), service) else { return Ok(None) };
+        let Some(server) = service["spec"]["clusterIP"].as_str().filter(|_| policy != Some("Default")) else {
+            return Ok(None);
+        };
+        let namespace = &self.namespace;
+        let text = format!(
+            "search {namespace}.svc.cluster.local svc.cluster.local cluster.local\n\
+             nameserver {server}\noptions ndots:5\n"
+        );
+        std::fs::create_dir_all(&store.made_at)?;
+        std::fs::write(store.made_at.join(RESOLV_CONF), text)?;
+        let target = PathBuf::from("/etc").join(RESOLV_CONF);
+        Ok(Some(Bind { source: store.known_as.join(RESOLV_CONF), target, read_only: false }))
+    }
+
     /// Where the pod's volumes are made.
     fn store(&self) -> Option<Store> {
         let Store { made_at, known_as } = self.shared.network.store()?;
@@ -194,7 +221,7 @@ impl PodContext {
         self.revoke_token();
         let Some(store) = self.store() else { return };
         if let Err(error) = std::fs::remove_dir_all(&store.made_at)
-            && error.kind() != std::io::ErrorKind::NotFound
+            && error.kind() != io::ErrorKind::NotFound
         {
             tracing::warn!(%error, pod = %self.name, "volumes are not removed");
         }
@@ -241,7 +268,8 @@ impl PodContext {
             format!("Container image \"{image}\" already present on machine and can be accessed by the pod");
         self.note(&container.name, "Pulled", &present);
         self.note(&container.name, "Created", "Container created");
-        let binds: Vec<_> = launch.mounts.iter().map(|mount| mount.bind.clone()).collect();
+        let mut binds: Vec<_> = launch.mounts.iter().map(|mount| mount.bind.clone()).collect();
+        binds.extend(self.name_resolution().map_err(|error| LaunchError::Place(error.to_string()))?);
         launch.placement =
             self.sandbox.place(&binds).map_err(|error| LaunchError::Place(error.to_string()))?;
         let start = std::fs::create_dir_all(&self.log_dir)

@@ -141,6 +141,21 @@ impl Registry {
                 ));
             }
         };
+        if options.orphans() && !is_dry_run {
+            // Before the owner goes, as its dependents would go with it; and marked as going, or its
+            // controller would claim them again.
+            let marked = self.inner.store.modify(resource, namespace, name, |current| {
+                check_preconditions(resource, name, current, options)?;
+                if matches!(resource, Resource::Pods | Resource::Namespaces)
+                    || current["metadata"]["deletionTimestamp"].is_string()
+                {
+                    return Ok(Step::Keep);
+                }
+                Ok(Step::Replace(marked_for_deletion(current, self.now_seconds())))
+            })?;
+            let owner = marked.ok_or_else(|| Status::not_found(resource, name))?;
+            self.orphan_dependents(&owner["metadata"]["uid"]);
+        }
         let now = self.now_seconds();
         let mut outcome = Outcome::Removed;
         let mut would_be = None;
@@ -168,9 +183,6 @@ impl Registry {
                 Outcome::Terminating => Deleted::Terminating(object),
                 Outcome::Due | Outcome::Removed => Deleted::Removed(object),
             });
-        }
-        if options.orphans() {
-            self.orphan_dependents(&object["metadata"]["uid"]);
         }
         Ok(match outcome {
             Outcome::Terminating => Deleted::Terminating(object),
@@ -229,6 +241,11 @@ impl Registry {
                     let mut object = current.clone();
                     if let Some(references) = object["metadata"]["ownerReferences"].as_array_mut() {
                         references.retain(|reference| reference["uid"] != *owner);
+                        if references.is_empty()
+                            && let Some(metadata) = object["metadata"].as_object_mut()
+                        {
+                            metadata.remove("ownerReferences");
+                        }
                     }
                     Ok::<_, std::convert::Infallible>(Step::Replace(object))
                 });
@@ -267,16 +284,19 @@ fn delete_step(resource: Resource, current: &Value, requested_grace: Option<i64>
         Resource::Namespaces => delete_namespace(current, now),
         _ if !has_finalizers(current) => Step::Remove,
         _ if current["metadata"]["deletionTimestamp"].is_string() => Step::Keep,
-        _ => {
-            let mut object = current.clone();
-            object["metadata"]["deletionTimestamp"] = json!(rfc3339(now));
-            object["metadata"]["deletionGracePeriodSeconds"] = json!(0);
-            if let Some(generation) = current["metadata"]["generation"].as_i64() {
-                object["metadata"]["generation"] = json!(generation + 1);
-            }
-            Step::Replace(object)
-        }
+        _ => Step::Replace(marked_for_deletion(current, now)),
     }
+}
+
+/// An object that waits for nothing but its finalizers.
+fn marked_for_deletion(current: &Value, now: i64) -> Value {
+    let mut object = current.clone();
+    object["metadata"]["deletionTimestamp"] = json!(rfc3339(now));
+    object["metadata"]["deletionGracePeriodSeconds"] = json!(0);
+    if let Some(generation) = current["metadata"]["generation"].as_i64() {
+        object["metadata"]["generation"] = json!(generation + 1);
+    }
+    object
 }
 
 fn owners(object: &Value) -> impl Iterator<Item = &Value> {

@@ -1,7 +1,11 @@
 use super::*;
 
 pub(super) fn registry() -> Registry {
-    let registry = Registry::new(Clock::start(), AddressBlock::claim(rand::random_range(0..128)).unwrap());
+    let registry = Registry::new(
+        Clock::start(),
+        AddressBlock::claim(rand::random_range(0..128)).unwrap(),
+        Default::default(),
+    );
     registry.create(Resource::Namespaces, "", json!({"metadata": {"name": "default"}})).unwrap();
     registry
 }
@@ -203,24 +207,6 @@ fn each_part_leaves_the_other_alone() {
 }
 
 #[test]
-fn what_is_wrong_is_named_by_field() {
-    let registry = registry();
-    let mut bad = deployment();
-    bad["spec"]["replicas"] = json!(-1);
-    bad["spec"]["template"]["metadata"]["labels"] = json!({"app": "api"});
-    let status = registry.create(Resource::Deployments, "default", bad).unwrap_err();
-    assert_eq!(status.code(), 422);
-    let causes = status.to_json()["details"]["causes"].as_array().unwrap().clone();
-    let fields: Vec<_> = causes.iter().map(|cause| cause["field"].as_str().unwrap()).collect();
-    assert_eq!(fields, ["spec.replicas", "spec.template.metadata.labels"]);
-
-    let mut long_sleep = pod("a");
-    long_sleep["spec"]["containers"][0]["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 31}}});
-    let status = registry.create(Resource::Pods, "default", long_sleep).unwrap_err();
-    assert!(status.to_string().contains("lifecycle.preStop.sleep.seconds"), "{status}");
-}
-
-#[test]
 fn a_running_pod_keeps_its_specification() {
     let registry = registry_with_pod();
     let refused = registry.modify(Resource::Pods, "default", "a", Part::Main, |pod| {
@@ -267,7 +253,7 @@ fn services_get_addresses_of_their_own() {
 #[tokio::test]
 async fn a_watch_translates_changes_into_its_selection() {
     let registry = registry();
-    let selection = Selection::parse("app=web", "").unwrap();
+    let selection = Selection::parse(Resource::Pods, "app=web", "").unwrap();
     registry.create(Resource::Pods, "default", pod("a")).unwrap();
     let mut watch = registry.watch(Resource::Pods, Some("default"), selection, WatchFrom::Existing).unwrap();
     let relabel = |label: &'static str| {
@@ -307,6 +293,34 @@ fn a_repeated_event_is_counted() {
 }
 
 mod defaults;
+mod validation;
 mod writes;
 
 pub(super) use defaults::recorded;
+
+#[test]
+fn what_no_job_can_do_here_is_refused() {
+    let registry = registry();
+    let job = |field: &str, value: Value| {
+        let mut job = json!({"metadata": {"name": "work"}, "spec": {
+            "completions": 1, "completionMode": "Indexed",
+            "template": {"spec": {
+                "restartPolicy": "Never",
+                "containers": [{"name": "app", "image": "host", "command": ["true"]}],
+            }},
+        }});
+        job["spec"][field] = value;
+        registry.create(Resource::Jobs, "default", job)
+    };
+    for (field, value) in [
+        ("podFailurePolicy", json!({"rules": []})),
+        ("successPolicy", json!({"rules": []})),
+        ("backoffLimitPerIndex", json!(1)),
+        ("maxFailedIndexes", json!(1)),
+    ] {
+        let refused = job(field, value).unwrap_err().to_json();
+        assert_eq!(refused["code"], 422);
+        assert_eq!(refused["details"]["causes"][0]["field"], format!("spec.{field}"));
+    }
+    assert!(job("backoffLimit", json!(0)).is_ok());
+}

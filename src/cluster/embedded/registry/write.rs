@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::deletion::{has_finalizers, is_due};
 use super::managed::{self, Writer};
 use super::{
-    Part, Patch, PatchKind, Registry, admission, copy_or_remove, defaults, in_name_characters, random_uid,
-    remove, service,
+    Part, Patch, PatchKind, Registry, copy_or_remove, defaults, in_name_characters, random_uid, remove,
+    service, validation,
 };
 use crate::cluster::embedded::resource::Resource;
 use crate::cluster::embedded::schema;
@@ -72,7 +72,7 @@ impl Registry {
         options: &WriteOptions,
         applied: Option<&Value>,
     ) -> Result<Arc<Value>, Status> {
-        admission::check_shape(resource, &object)?;
+        validation::check_shape(resource, &object)?;
         self.check_namespace(resource, namespace, &object)?;
         let metadata = &mut object["metadata"];
         if metadata.get("resourceVersion").and_then(Value::as_str).is_some_and(|version| !version.is_empty())
@@ -112,8 +112,8 @@ impl Registry {
         } else if !writer.manager.is_empty() {
             managed::record_creation(resource, &mut object, writer);
         }
-        defaults::prepare(resource, &mut object);
-        admission::validate(resource, &name, None, &object)?;
+        defaults::prepare(resource, &mut object, &self.inner.settings);
+        validation::validate(resource, &name, None, &object)?;
         let allocation = self.begin_allocation(resource, namespace, &name);
         if let Some(allocation) = &allocation {
             self.allocate_for_service(&name, &mut object, &allocation.others)?;
@@ -243,7 +243,7 @@ impl Registry {
             if patch.kind != PatchKind::Apply {
                 return patch.apply(resource, current).map(Made::Plain);
             }
-            admission::check_shape(resource, &patch.body)?;
+            validation::check_shape(resource, &patch.body)?;
             managed::apply(resource, current, &patch.body, writer, options.force).map(Made::WithRecord)
         });
         match result {
@@ -290,7 +290,7 @@ impl Registry {
                     (object, Some(record))
                 }
             };
-            admission::check_shape(resource, &made)?;
+            validation::check_shape(resource, &made)?;
             check_identity(resource, name, current, &made)?;
             let client_record = made["metadata"].get("managedFields").cloned();
             let mut new = match part {
@@ -317,8 +317,8 @@ impl Registry {
                 }
             }
             if part == Part::Main {
-                defaults::prepare(resource, &mut new);
-                admission::validate(resource, name, Some(current), &new)?;
+                defaults::prepare(resource, &mut new, &self.inner.settings);
+                validation::validate(resource, name, Some(current), &new)?;
                 if let Some(allocation) = &allocation {
                     self.allocate_for_service(name, &mut new, &allocation.others)?;
                 }

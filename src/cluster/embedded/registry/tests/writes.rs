@@ -1,4 +1,4 @@
-//! Dry runs, finalizers and preconditions.
+//! Dry runs, finalizers and pages.
 
 use super::*;
 
@@ -102,4 +102,39 @@ fn a_terminating_namespace_takes_nothing_new() {
         let refused = registry.delete(Resource::Namespaces, "", name, &DeleteOptions::default()).unwrap_err();
         assert_eq!(refused.code(), 403);
     }
+}
+
+#[test]
+fn pages_show_one_state_until_it_is_forgotten() {
+    let registry = registry();
+    let names = |page: &Page| {
+        let name = |object: &Arc<Value>| object["metadata"]["name"].as_str().unwrap().to_owned();
+        page.list.items.iter().map(name).collect::<Vec<_>>()
+    };
+    for name in ["a", "b", "c", "d", "e"] {
+        registry.create(Resource::Pods, "default", pod(name)).unwrap();
+    }
+    let all = Selection::all();
+    let list = |token: &str| {
+        let request = PageRequest { limit: 2, token: token.to_owned(), exact_version: None };
+        registry.list_page(Resource::Pods, Some("default"), &all, &request)
+    };
+    let first = list("").unwrap();
+    assert_eq!((names(&first), first.remaining), (vec!["a".to_owned(), "b".to_owned()], Some(3)));
+    registry.delete(Resource::Pods, "default", "c", &DeleteOptions::default()).unwrap();
+    registry.create(Resource::Pods, "default", pod("ca")).unwrap();
+    let second = list(first.next.as_deref().unwrap()).unwrap();
+    assert_eq!(names(&second), ["c", "d"]);
+    assert_eq!(second.list.version, first.list.version);
+    let third = list(second.next.as_deref().unwrap()).unwrap();
+    assert_eq!((names(&third), third.next, third.remaining), (vec!["e".to_owned()], None, None));
+    assert_eq!(list("nonsense").unwrap_err().code(), 400);
+    for n in 0..9_000 {
+        registry
+            .modify(Resource::Pods, "default", "a", Part::Status, |pod| {
+                pod["status"]["message"] = json!(n.to_string())
+            })
+            .unwrap();
+    }
+    assert_eq!(list(first.next.as_deref().unwrap()).unwrap_err().reason(), "Expired");
 }

@@ -1,0 +1,357 @@
+//! Objects in protobuf, as kubectl's typed clients send them (`kubectl create deployment`,
+//! `drain`), read into the JSON that everybody else sends.
+//!
+//! Reading only: answers are JSON, which these clients accept, too. Field numbers come from the
+//! [`schema`]; what it does not know is left out, as in Kubernetes.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::super::schema::{self, Field, Kind, Structure};
+
+/// What every object in protobuf begins with.
+const MAGIC: &[u8] = b"k8s\0";
+
+/// Why bytes are no object.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum DecodeError {
+    #[error("the body does not begin as an object in protobuf does")]
+    NoMagic,
+    #[error("the body ends in the middle of a field")]
+    Truncated,
+    #[error("the body holds what is no field: wire type {0}")]
+    WireType(u64),
+    #[error("field {0} is of another type")]
+    FieldType(String),
+    #[error("no kind {kind:?} is known in version {api_version:?}")]
+    UnknownKind { kind: String, api_version: String },
+}
+
+use DecodeError::{FieldType, NoMagic, Truncated, UnknownKind, WireType};
+
+/// Reads one object.
+pub(super) fn decode(body: &[u8]) -> Result<Value, DecodeError> {
+    // The envelope: 1 is the type (1 apiVersion, 2 kind), 2 the object itself.
+    let mut envelope = Reader(body.strip_prefix(MAGIC).ok_or(NoMagic)?);
+    let (mut api_version, mut kind, mut object) = (String::new(), String::new(), &[][..]);
+    while let Some((number, data)) = envelope.next()? {
+        match (number, data) {
+            (1, Data::Bytes(bytes)) => {
+                let mut fields = Reader(bytes);
+                while let Some((number, data)) = fields.next()? {
+                    match number {
+                        1 => api_version = data.text("apiVersion")?,
+                        2 => kind = data.text("kind")?,
+                        _ => {}
+                    }
+                }
+            }
+            (2, Data::Bytes(bytes)) => object = bytes,
+            _ => {}
+        }
+    }
+    let Some(structure) = schema::named(&kind) else { return Err(UnknownKind { kind, api_version }) };
+    let mut fields = Map::new();
+    read_structure(object, structure, &[], &mut fields)?;
+    fields.insert("apiVersion".to_owned(), json!(api_version));
+    fields.insert("kind".to_owned(), json!(kind));
+    Ok(Value::Object(fields))
+}
+
+/// Reads the fields whose numbers begin with `path` into `object`.
+fn read_structure(
+    bytes: &[u8],
+    structure: &Structure,
+    path: &[u32],
+    object: &mut Map<String, Value>,
+) -> Result<(), DecodeError> {
+    let mut reader = Reader(bytes);
+    while let Some((number, data)) = reader.next()? {
+        let here = [path, &[number]].concat();
+        let found = structure.fields.iter().find(|(_, field)| field.protobuf.starts_with(&here));
+        match (found, data) {
+            (Some((name, field)), data) if field.protobuf == here => read_field(name, field, data, object)?,
+            // A message whose fields JSON has in the object around it.
+            (Some(_), Data::Bytes(inner)) => read_structure(inner, structure, &here, object)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn read_field(
+    name: &str,
+    field: &Field,
+    data: Data<'_>,
+    object: &mut Map<String, Value>,
+) -> Result<(), DecodeError> {
+    match &field.kind {
+        Kind::List(element) => {
+            let element = read_value(name, element, data)?;
+            match object.entry(name).or_insert_with(|| json!([])) {
+                Value::Array(list) => list.push(element),
+                _ => return Err(FieldType(name.to_owned())),
+            }
+        }
+        Kind::Map(element) => {
+            let mut entry = Reader(data.bytes(name)?);
+            let (mut key, mut value) = (String::new(), read_value(name, element, Data::Bytes(&[])).ok());
+            while let Some((number, data)) = entry.next()? {
+                match number {
+                    1 => key = data.text(name)?,
+                    2 => value = Some(read_value(name, element, data)?),
+                    _ => {}
+                }
+            }
+            object.entry(name).or_insert_with(|| json!({}))[key] = value.unwrap_or_default();
+        }
+        kind => {
+            let value = read_value(name, kind, data)?;
+            let is_zero = match &value {
+                Value::Null => true,
+                Value::Bool(value) => !value,
+                Value::Number(value) => value.as_i64() == Some(0),
+                Value::String(value) => value.is_empty(),
+                _ => false,
+            };
+            if !(value.is_null() || is_zero && field.omits_zero) {
+                object.insert(name.to_owned(), value);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn read_value(name: &str, kind: &Kind, data: Data<'_>) -> Result<Value, DecodeError> {
+    let wrong = || FieldType(name.to_owned());
+    Ok(match kind {
+        Kind::String => json!(data.text(name)?),
+        Kind::Bool => json!(data.number(name)? != 0),
+        Kind::Integer { .. } => json!(data.number(name)?),
+        Kind::Bytes => json!(BASE64_STANDARD.encode(data.bytes(name)?)),
+        Kind::Structure(index) => {
+            let mut fields = Map::new();
+            read_structure(data.bytes(name)?, schema::structure(*index), &[], &mut fields)?;
+            Value::Object(fields)
+        }
+        // 1 is the text of the quantity.
+        Kind::Quantity => {
+            json!(first_field(data.bytes(name)?)?.map_or(Ok(String::new()), |data| data.text(name))?)
+        }
+        // 1 says which of the two it is: 2 is a number, 3 a text.
+        Kind::IntOrString => {
+            let (mut is_text, mut number, mut text) = (false, 0, String::new());
+            let mut fields = Reader(data.bytes(name)?);
+            while let Some((field, data)) = fields.next()? {
+                match field {
+                    1 => is_text = data.number(name)? != 0,
+                    2 => number = data.number(name)?,
+                    3 => text = data.text(name)?,
+                    _ => {}
+                }
+            }
+            if is_text { json!(text) } else { json!(number) }
+        }
+        // 1 is seconds, 2 nanoseconds; no time at all is empty.
+        Kind::Time => {
+            let (mut seconds, mut nanoseconds) = (None, 0);
+            let mut fields = Reader(data.bytes(name)?);
+            while let Some((field, data)) = fields.next()? {
+                match field {
+                    1 => seconds = Some(data.number(name)?),
+                    2 => nanoseconds = i32::try_from(data.number(name)?).map_err(|_| wrong())?,
+                    _ => {}
+                }
+            }
+            match seconds {
+                Some(seconds) => {
+                    json!(Timestamp::new(seconds, nanoseconds).map_err(|_| wrong())?.to_string())
+                }
+                None => Value::Null,
+            }
+        }
+        // 1 is JSON.
+        Kind::Any => match first_field(data.bytes(name)?)? {
+            Some(data) => serde_json::from_slice(data.bytes(name)?).map_err(|_| wrong())?,
+            None => Value::Null,
+        },
+        Kind::List(_) | Kind::Map(_) => return Err(wrong()),
+    })
+}
+
+fn first_field(bytes: &[u8]) -> Result<Option<Data<'_>>, DecodeError> {
+    let mut fields = Reader(bytes);
+    while let Some((number, data)) = fields.next()? {
+        if number == 1 {
+            return Ok(Some(data));
+        }
+    }
+    Ok(None)
+}
+
+/// What a field holds, as far as the encoding itself says.
+#[derive(Clone, Copy)]
+enum Data<'a> {
+    Number(u64),
+    Bytes(&'a [u8]),
+}
+
+impl<'a> Data<'a> {
+    fn bytes(self, name: &str) -> Result<&'a [u8], DecodeError> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes),
+            Self::Number(_) => Err(FieldType(name.to_owned())),
+        }
+    }
+
+    fn text(self, name: &str) -> Result<String, DecodeError> {
+        String::from_utf8(self.bytes(name)?.to_vec()).map_err(|_| FieldType(name.to_owned()))
+    }
+
+    /// Numbers are written as 64 bits in two's complement.
+    fn number(self, name: &str) -> Result<i64, DecodeError> {
+        match self {
+            Self::Number(number) => Ok(number.cast_signed()),
+            Self::Bytes(_) => Err(FieldType(name.to_owned())),
+        }
+    }
+}
+
+/// Reads one field after the other.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn next(&mut self) -> Result<Option<(u32, Data<'a>)>, DecodeError> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let tag = self.varint()?;
+        let number = u32::try_from(tag >> 3).map_err(|_| WireType(tag & 7))?;
+        let data = match tag & 7 {
+            0 => Data::Number(self.varint()?),
+            1 => Data::Bytes(self.take(8)?),
+            2 => {
+                let length = self.varint()?;
+                Data::Bytes(self.take(usize::try_from(length).map_err(|_| Truncated)?)?)
+            }
+            5 => Data::Bytes(self.take(4)?),
+            other => return Err(WireType(other)),
+        };
+        Ok(Some((number, data)))
+    }
+
+    fn varint(&mut self) -> Result<u64, DecodeError> {
+        let mut value = 0;
+        for shift in (0..u64::BITS).step_by(7) {
+            let byte = self.take(1)?[0];
+            value |= u64::from(byte & 0x7F) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(Truncated)
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], DecodeError> {
+        let (taken, rest) = self.0.split_at_checked(length).ok_or(Truncated)?;
+        self.0 = rest;
+        Ok(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn varint(mut value: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while value >= 0x80 {
+            bytes.push(u8::try_from(value & 0x7F).unwrap() | 0x80);
+            value >>= 7;
+        }
+        bytes.push(u8::try_from(value).unwrap());
+        bytes
+    }
+
+    fn message(number: u64, content: &[u8]) -> Vec<u8> {
+        [varint(number << 3 | 2), varint(content.len() as u64), content.to_vec()].concat()
+    }
+
+    fn number(number: u64, value: i64) -> Vec<u8> {
+        [varint(number << 3), varint(value.cast_unsigned())].concat()
+    }
+
+    fn envelope(api_version: &str, kind: &str, object: &[u8]) -> Vec<u8> {
+        let type_meta = [message(1, api_version.as_bytes()), message(2, kind.as_bytes())].concat();
+        [MAGIC.to_vec(), message(1, &type_meta), message(2, object)].concat()
+    }
+
+    #[test]
+    fn a_pod_is_read_as_its_json() {
+        let metadata = [
+            message(1, b"web"),
+            message(2, b""),
+            message(8, b""),
+            message(11, &[message(1, b"app"), message(2, b"web")].concat()),
+        ];
+        let get =
+            [message(1, b"/ready"), message(2, &[number(1, 1), number(2, 0), message(3, b"http")].concat())];
+        // A probe's action is a message of its own in protobuf.
+        let probe = [message(1, &message(2, &get.concat())), number(4, 7)];
+        let container = [message(1, b"app"), message(2, b"echo:1"), message(10, &probe.concat())];
+        let spec = [message(2, &container.concat()), message(3, b"Always"), number(4, 30)];
+        let pod = [message(1, &metadata.concat()), message(2, &spec.concat()), message(3, b"")].concat();
+        let expected = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "web", "labels": {"app": "web"}},
+            "spec": {
+                "containers": [{
+                    "name": "app",
+                    "image": "echo:1",
+                    "readinessProbe": {"httpGet": {"path": "/ready", "port": "http"}, "periodSeconds": 7},
+                }],
+                "restartPolicy": "Always",
+                "terminationGracePeriodSeconds": 30,
+            },
+            "status": {},
+        });
+        assert_eq!(decode(&envelope("v1", "Pod", &pod)), Ok(expected));
+    }
+
+    #[test]
+    fn times_bytes_and_negative_numbers_are_read() {
+        let metadata = [message(1, b"s"), message(8, &number(1, 1_795_219_200))].concat();
+        let data = [message(1, b"password"), message(2, b"open")].concat();
+        let secret = [message(1, &metadata), message(2, &data), message(3, b"Opaque")].concat();
+        let secret = decode(&envelope("v1", "Secret", &secret)).unwrap();
+        assert_eq!(secret["metadata"]["creationTimestamp"], "2026-11-21T00:00:00Z");
+        assert_eq!(secret["data"], json!({"password": "b3Blbg=="}));
+        let deployment = message(2, &number(1, -1));
+        let deployment = decode(&envelope("apps/v1", "Deployment", &deployment)).unwrap();
+        assert_eq!(deployment["spec"]["replicas"], -1);
+    }
+
+    #[test]
+    fn what_is_no_object_is_refused() {
+        assert_eq!(decode(b"{}"), Err(NoMagic));
+        assert_eq!(decode(b"k8s\0\x0a\x7f"), Err(Truncated));
+        assert_eq!(decode(b"k8s\0\x0b"), Err(WireType(3)));
+        assert!(matches!(decode(&envelope("v9", "Thing", b"")), Err(UnknownKind { .. })));
+        let name_is_number = message(1, &number(1, 5));
+        let error = decode(&envelope("v1", "Pod", &name_is_number)).unwrap_err();
+        assert_eq!(error, FieldType("name".to_owned()));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_do_harm(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode(&[MAGIC, &bytes].concat());
+            let _ = decode(&envelope("v1", "Pod", &bytes));
+        }
+    }
+}

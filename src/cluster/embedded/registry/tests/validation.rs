@@ -1,0 +1,252 @@
+//! What people get wrong, and what they are told.
+
+use super::*;
+
+/// The causes of a refusal as `field: message`.
+fn complaints(resource: Resource, object: Value) -> Vec<String> {
+    let refused = registry().create(resource, "default", object).unwrap_err();
+    causes(&refused)
+}
+
+fn causes(refused: &Status) -> Vec<String> {
+    assert_eq!((refused.code(), refused.reason()), (422, "Invalid"), "{refused}");
+    let causes = refused.to_json()["details"]["causes"].as_array().unwrap().clone();
+    let text = |cause: &Value, field: &str| cause[field].as_str().unwrap().to_owned();
+    causes.iter().map(|cause| format!("{}: {}", text(cause, "field"), text(cause, "message"))).collect()
+}
+
+fn pod_with(change: impl FnOnce(&mut Value)) -> Value {
+    let mut pod = pod("a");
+    change(&mut pod["spec"]);
+    pod
+}
+
+fn container_with(field: &str, value: Value) -> Value {
+    pod_with(|spec| spec["containers"][0][field] = value)
+}
+
+#[test]
+fn a_refusal_reads_as_a_real_servers() {
+    let golden = recorded("error-422");
+    let registry = registry();
+    let mut object = golden["request"]["body"].clone();
+    let wanted = object["spec"]["replicas"].take();
+    for field in ["uid", "resourceVersion"] {
+        remove(&mut object["metadata"], field);
+    }
+    registry.create(Resource::Deployments, "default", object.clone()).unwrap();
+    object["spec"]["replicas"] = wanted;
+    let refused = registry.update(Resource::Deployments, "default", "web", object).unwrap_err();
+    assert_eq!(refused.to_json(), golden["response"]);
+}
+
+#[test]
+fn conflicts_and_absences_read_as_a_real_servers() {
+    let registry = registry();
+    let golden = recorded("error-409-exists");
+    let service = golden["request"]["body"].clone();
+    registry.create(Resource::Services, "default", service.clone()).unwrap();
+    let taken = registry.create(Resource::Services, "default", service).unwrap_err();
+    assert_eq!(taken.to_json(), golden["response"]);
+    let absent = registry.get(Resource::Pods, "default", "nosuch").unwrap_err();
+    assert_eq!(absent.to_json(), recorded("error-404")["response"]);
+    registry.create(Resource::Deployments, "default", deployment()).unwrap();
+    let mut stale = deployment();
+    stale["metadata"]["resourceVersion"] = json!("1");
+    let stale = registry.update(Resource::Deployments, "default", "web", stale).unwrap_err();
+    assert_eq!(stale.to_json(), recorded("error-409-conflict")["response"]);
+}
+
+#[test]
+fn pods() {
+    let cases = [
+        (pod_with(|spec| spec["containers"] = json!([])), "spec.containers: Required value"),
+        (container_with("image", json!("")), "spec.containers[0].image: Required value"),
+        (
+            container_with("ports", json!([{"containerPort": 70_000}])),
+            "spec.containers[0].ports[0].containerPort: Invalid value: 70000: must be between 1 and 65535, inclusive",
+        ),
+        (
+            container_with(
+                "ports",
+                json!([{"containerPort": 80, "name": "a"}, {"containerPort": 81, "name": "a"}]),
+            ),
+            "spec.containers[0].ports[1].name: Duplicate value: \"a\"",
+        ),
+        (
+            container_with("readinessProbe", json!({"periodSeconds": 1})),
+            "spec.containers[0].readinessProbe: Required value: must specify a handler type",
+        ),
+        (
+            container_with("livenessProbe", json!({"tcpSocket": {"port": 1}, "exec": {"command": ["a"]}})),
+            "spec.containers[0].livenessProbe.tcpSocket: Forbidden: may not specify more than 1 handler type",
+        ),
+        (
+            container_with("lifecycle", json!({"preStop": {"sleep": {"seconds": 31}}})),
+            "spec.containers[0].lifecycle.preStop.sleep: Invalid value: 31: must be non-negative and less than terminationGracePeriodSeconds (30)",
+        ),
+        (
+            container_with("resources", json!({"limits": {"cpu": "1"}, "requests": {"cpu": "1500m"}})),
+            "spec.containers[0].resources.requests: Invalid value: \"1500m\": must be less than or equal to cpu limit of 1",
+        ),
+        (
+            container_with(
+                "env",
+                json!([{"name": "A", "value": "1", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]),
+            ),
+            "spec.containers[0].env[0].valueFrom: Invalid value: \"\": may not be specified when `value` is not empty",
+        ),
+        (
+            container_with("volumeMounts", json!([{"name": "v", "mountPath": "/v"}])),
+            "spec.containers[0].volumeMounts[0].name: Not found: \"v\"",
+        ),
+        (
+            pod_with(|spec| spec["restartPolicy"] = json!("Sometimes")),
+            "spec.restartPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"Never\", \"OnFailure\"",
+        ),
+        (
+            pod_with(|spec| {
+                spec["initContainers"] = json!([{"name": "app", "image": "i"}]);
+            }),
+            "spec.initContainers[0].name: Duplicate value: \"app\"",
+        ),
+        (
+            pod_with(|spec| {
+                let hook = json!({"preStop": {"exec": {"command": ["true"]}}});
+                spec["initContainers"] = json!([{"name": "init", "image": "i", "lifecycle": hook}]);
+            }),
+            "spec.initContainers[0].lifecycle: Forbidden: may not be set for init containers without restartPolicy=Always",
+        ),
+    ];
+    for (pod, complaint) in cases {
+        assert_eq!(complaints(Resource::Pods, pod), [complaint]);
+    }
+    // An exec sleep is not looked into, and a negative grace period means the shortest.
+    let fine = pod_with(|spec| {
+        spec["terminationGracePeriodSeconds"] = json!(-5);
+        spec["containers"][0]["lifecycle"] = json!({"preStop": {"exec": {"command": ["sleep", "99"]}}});
+    });
+    let created = registry().create(Resource::Pods, "default", fine).unwrap();
+    assert_eq!(created["spec"]["terminationGracePeriodSeconds"], 1);
+}
+
+#[test]
+fn workloads() {
+    let mut bad = deployment();
+    bad["spec"]["template"]["metadata"]["labels"] = json!({"app": "api"});
+    bad["spec"]["strategy"] = json!({"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "0%"}});
+    bad["spec"]["minReadySeconds"] = json!(700);
+    assert_eq!(
+        complaints(Resource::Deployments, bad),
+        [
+            "spec.template.metadata.labels: Invalid value: {\"app\":\"api\"}: `selector` does not match template `labels`",
+            "spec.strategy.rollingUpdate.maxUnavailable: Invalid value: \"0%\": may not be 0 when `maxSurge` is 0",
+            "spec.progressDeadlineSeconds: Invalid value: 600: must be greater than minReadySeconds",
+        ]
+    );
+    let mut unselective = deployment();
+    remove(&mut unselective["spec"], "selector");
+    assert_eq!(complaints(Resource::Deployments, unselective), ["spec.selector: Required value"]);
+    let registry = registry();
+    registry.create(Resource::Deployments, "default", deployment()).unwrap();
+    let refused = registry.modify(Resource::Deployments, "default", "web", Part::Main, |object| {
+        object["spec"]["selector"] = json!({"matchLabels": {"app": "web", "a": "b"}});
+        object["spec"]["template"]["metadata"]["labels"] = json!({"app": "web", "a": "b"});
+    });
+    let complaint =
+        "spec.selector: Invalid value: {\"matchLabels\":{\"a\":\"b\",\"app\":\"web\"}}: field is immutable";
+    assert_eq!(causes(&refused.unwrap_err()), [complaint]);
+
+    let template = json!({"spec": {"containers": [{"name": "app", "image": "i"}]}});
+    let job = json!({"metadata": {"name": "pi"}, "spec": {"completionMode": "Indexed", "parallelism": 2, "template": template}});
+    assert_eq!(
+        complaints(Resource::Jobs, job),
+        [
+            "spec.completions: Required value: when completion mode is Indexed",
+            "spec.template.spec.restartPolicy: Required value: valid values: \"OnFailure\", \"Never\"",
+        ]
+    );
+    let budget = json!({"metadata": {"name": "web"}, "spec": {"minAvailable": 1, "maxUnavailable": "120%"}});
+    assert_eq!(
+        complaints(Resource::PodDisruptionBudgets, budget),
+        [
+            "spec: Invalid value: {\"maxUnavailable\":\"120%\",\"minAvailable\":1}: minAvailable and maxUnavailable cannot be both set",
+            "spec.maxUnavailable: Invalid value: \"120%\": must not be greater than 100%",
+        ]
+    );
+}
+
+#[test]
+fn a_jobs_template_and_selector_are_fixed() {
+    let registry = registry();
+    let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "app", "image": "i"}]}});
+    registry
+        .create(
+            Resource::Jobs,
+            "default",
+            json!({"metadata": {"name": "pi"}, "spec": {"template": template}}),
+        )
+        .unwrap();
+    let refused = registry.modify(Resource::Jobs, "default", "pi", Part::Main, |job| {
+        job["spec"]["template"]["spec"]["containers"][0]["image"] = json!("j");
+    });
+    let refused = causes(&refused.unwrap_err());
+    assert!(
+        refused[0].starts_with("spec.template: Invalid value: {")
+            && refused[0].ends_with("field is immutable")
+    );
+    let suspended = registry.modify(Resource::Jobs, "default", "pi", Part::Main, |job| {
+        job["spec"]["suspend"] = json!(true);
+    });
+    assert_eq!(suspended.unwrap()["metadata"]["generation"], 2);
+}
+
+#[test]
+fn services() {
+    let service = |spec: Value| json!({"metadata": {"name": "web"}, "spec": spec});
+    assert_eq!(complaints(Resource::Services, service(json!({}))), ["spec.ports: Required value"]);
+    let ports =
+        json!([{"port": 0, "name": "a"}, {"port": 80, "name": "a", "targetPort": "toolongforaportname"}]);
+    assert_eq!(
+        complaints(Resource::Services, service(json!({"ports": ports}))),
+        [
+            "spec.ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive",
+            "spec.ports[0].targetPort: Invalid value: 0: must be between 1 and 65535, inclusive",
+            "spec.ports[1].name: Duplicate value: \"a\"",
+            "spec.ports[1].targetPort: Invalid value: \"toolongforaportname\": must be no more than 15 characters",
+        ]
+    );
+    let registry = registry();
+    let created =
+        registry.create(Resource::Services, "default", service(json!({"ports": [{"port": 80}]}))).unwrap();
+    let refused = registry.modify(Resource::Services, "default", "web", Part::Main, |service| {
+        service["spec"]["clusterIP"] = json!("10.0.0.1");
+    });
+    let refused = causes(&refused.unwrap_err());
+    assert_eq!(refused, ["spec.clusterIPs[0]: Invalid value: [\"10.0.0.1\"]: may not change once set"]);
+    assert!(created["spec"]["clusterIP"].is_string());
+}
+
+#[test]
+fn names_labels_and_owners() {
+    let named = |name: &str| json!({"metadata": {"name": name}});
+    for bad in ["A", "a_b", "-a", "a/b", "..", "a..b", &"a".repeat(254)] {
+        let complaints = complaints(Resource::ConfigMaps, named(bad));
+        assert!(complaints[0].starts_with("metadata.name: Invalid value"), "{complaints:?}");
+    }
+    let service = json!({"metadata": {"name": "1a"}, "spec": {"ports": [{"port": 80}]}});
+    assert!(complaints(Resource::Services, service)[0].contains("a DNS-1035 label must consist of"));
+    let object = json!({"metadata": {
+        "name": "a",
+        "labels": {"a b": "x", "ok": "x y"},
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": ""}],
+    }});
+    let fields = complaints(Resource::ConfigMaps, object);
+    assert_eq!(fields.len(), 3, "{fields:?}");
+    assert!(
+        fields[2].starts_with("metadata.ownerReferences[0].uid: Invalid value: \"\": uid must not be empty")
+    );
+    let big = json!({"metadata": {"name": "a", "annotations": {"a": "x".repeat(300_000)}}});
+    let too_long = "metadata.annotations: Too long: may not be more than 262144 bytes";
+    assert_eq!(complaints(Resource::ConfigMaps, big), [too_long]);
+}

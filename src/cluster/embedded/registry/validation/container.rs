@@ -1,0 +1,307 @@
+//! Containers: ports, environment, resources, probes and hooks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::metadata::check_label;
+use super::{Errors, elements, is_blank};
+
+const FIELD_PATHS: [&str; 9] = [
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+];
+
+/// Where a container is.
+pub(super) struct Place<'a> {
+    /// The specification of its pod.
+    pub(super) pod: &'a Value,
+    pub(super) volumes: &'a BTreeMap<String, Value>,
+    pub(super) is_init: bool,
+}
+
+pub(super) fn validate(container: &Value, path: &str, place: &Place<'_>, errors: &mut Errors) {
+    match container["name"].as_str() {
+        None | Some("") => errors.required(&format!("{path}.name"), ""),
+        Some(name) => check_label(name, &format!("{path}.name"), errors),
+    }
+    if is_blank(&container["image"]) {
+        errors.required(&format!("{path}.image"), "");
+    }
+    let policies = ["Always", "IfNotPresent", "Never"];
+    errors.check_one_of(&container["imagePullPolicy"], &format!("{path}.imagePullPolicy"), &policies);
+    let policies = ["FallbackToLogsOnError", "File"];
+    let policy = &container["terminationMessagePolicy"];
+    errors.check_one_of(policy, &format!("{path}.terminationMessagePolicy"), &policies);
+    validate_ports(container, path, errors);
+    validate_environment(container, path, errors);
+    validate_mounts(container, path, place, errors);
+    validate_resources(&container["resources"], &format!("{path}.resources"), errors);
+
+    let restarts = &container["restartPolicy"];
+    let is_sidecar = place.is_init && restarts == "Always";
+    if !restarts.is_null() {
+        errors.check_one_of(restarts, &format!("{path}.restartPolicy"), &["Always", "Never", "OnFailure"]);
+    }
+    let parts = ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"];
+    if place.is_init && !is_sidecar {
+        for part in parts.iter().filter(|part| container[**part].is_object()) {
+            let why = "may not be set for init containers without restartPolicy=Always";
+            errors.forbidden(&format!("{path}.{part}"), why);
+        }
+        return;
+    }
+    let grace = place.pod["terminationGracePeriodSeconds"].as_i64();
+    for probe in &parts[1..] {
+        if container[*probe].is_object() {
+            validate_probe(
+                &container[*probe],
+                &format!("{path}.{probe}"),
+                *probe == "readinessProbe",
+                errors,
+            );
+        }
+    }
+    for hook in ["postStart", "preStop"] {
+        let handler = &container["lifecycle"][hook];
+        if handler.is_object() {
+            validate_handler(handler, &format!("{path}.lifecycle.{hook}"), grace, errors);
+        }
+    }
+}
+
+fn validate_ports(container: &Value, path: &str, errors: &mut Errors) {
+    let mut names = BTreeSet::new();
+    for (n, port) in elements(container, "ports") {
+        let path = format!("{path}.ports[{n}]");
+        let name = port["name"].as_str().unwrap_or_default();
+        if !name.is_empty() {
+            errors.check_port_name(name, &format!("{path}.name"));
+            if !names.insert(name) {
+                errors.duplicate(&format!("{path}.name"), &port["name"]);
+            }
+        }
+        match port["containerPort"].as_i64() {
+            None | Some(0) => errors.required(&format!("{path}.containerPort"), ""),
+            Some(_) => errors.check_port_number(&port["containerPort"], &format!("{path}.containerPort")),
+        }
+        if port["hostPort"].as_i64().is_some_and(|port| port != 0) {
+            errors.check_port_number(&port["hostPort"], &format!("{path}.hostPort"));
+        }
+        errors.check_one_of(&port["protocol"], &format!("{path}.protocol"), &["SCTP", "TCP", "UDP"]);
+    }
+}
+
+fn validate_environment(container: &Value, path: &str, errors: &mut Errors) {
+    for (n, variable) in elements(container, "env") {
+        let path = format!("{path}.env[{n}]");
+        let name = variable["name"].as_str().unwrap_or_default();
+        if name.is_empty() {
+            errors.required(&format!("{path}.name"), "");
+        } else if name.contains('=') || !name.chars().all(|c| c.is_ascii_graphic() || c == ' ') {
+            let why = "a valid environment variable name must consist only of printable ASCII characters other than '='";
+            errors.invalid(&format!("{path}.name"), &variable["name"], why);
+        }
+        let source = &variable["valueFrom"];
+        if !source.is_object() {
+            continue;
+        }
+        let path = format!("{path}.valueFrom");
+        let given: Vec<_> = source.as_object().into_iter().flatten().map(|(key, _)| key.as_str()).collect();
+        if given.is_empty() {
+            let why = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`";
+            errors.invalid(&path, &json!(""), why);
+        } else if !is_blank(&variable["value"]) {
+            errors.invalid(&path, &json!(""), "may not be specified when `value` is not empty");
+        } else if given.len() > 1 {
+            errors.invalid(&path, &json!(""), "may not have more than one field specified at a time");
+        }
+        for kind in given {
+            validate_reference(&source[kind], kind, &format!("{path}.{kind}"), errors);
+        }
+    }
+    for (n, source) in elements(container, "envFrom") {
+        let path = format!("{path}.envFrom[{n}]");
+        let given: Vec<_> =
+            ["configMapRef", "secretRef"].into_iter().filter(|kind| source[*kind].is_object()).collect();
+        match given[..] {
+            [kind] if is_blank(&source[kind]["name"]) => errors.required(&format!("{path}.{kind}.name"), ""),
+            [_] => {}
+            [] => errors.invalid(&path, &json!(""), "must specify one of: `configMapRef` or `secretRef`"),
+            _ => errors.invalid(&path, &json!(""), "may not have more than one field specified at a time"),
+        }
+    }
+}
+
+fn validate_reference(reference: &Value, kind: &str, path: &str, errors: &mut Errors) {
+    match kind {
+        "configMapKeyRef" | "secretKeyRef" => {
+            for field in ["name", "key"] {
+                if is_blank(&reference[field]) {
+                    errors.required(&format!("{path}.{field}"), "");
+                }
+            }
+        }
+        "fieldRef" => {
+            let wanted = reference["fieldPath"].as_str().unwrap_or_default();
+            let is_keyed =
+                |prefix: &str| wanted.strip_prefix(prefix).is_some_and(|rest| rest.ends_with("']"));
+            if wanted.is_empty() {
+                errors.required(&format!("{path}.fieldPath"), "");
+            } else if !FIELD_PATHS.contains(&wanted)
+                && !is_keyed("metadata.labels['")
+                && !is_keyed("metadata.annotations['")
+            {
+                errors.unsupported(&format!("{path}.fieldPath"), &reference["fieldPath"], &FIELD_PATHS);
+            }
+        }
+        "resourceFieldRef" if is_blank(&reference["resource"]) => {
+            errors.required(&format!("{path}.resource"), "");
+        }
+        _ => {}
+    }
+}
+
+fn validate_mounts(container: &Value, path: &str, place: &Place<'_>, errors: &mut Errors) {
+    let mut targets = BTreeSet::new();
+    for (n, mount) in elements(container, "volumeMounts") {
+        let path = format!("{path}.volumeMounts[{n}]");
+        let name = mount["name"].as_str().unwrap_or_default();
+        if name.is_empty() {
+            errors.required(&format!("{path}.name"), "");
+        } else if !place.volumes.contains_key(name) {
+            errors.not_found(&format!("{path}.name"), &mount["name"]);
+        }
+        let target = mount["mountPath"].as_str().unwrap_or_default();
+        if target.is_empty() {
+            errors.required(&format!("{path}.mountPath"), "");
+        } else if !targets.insert(target) {
+            errors.invalid(&format!("{path}.mountPath"), &mount["mountPath"], "must be unique");
+        }
+        let inner = mount["subPath"].as_str().unwrap_or_default();
+        if inner.starts_with('/') {
+            errors.invalid(&format!("{path}.subPath"), &mount["subPath"], "must be a relative path");
+        }
+        if inner.split('/').any(|part| part == "..") {
+            errors.invalid(&format!("{path}.subPath"), &mount["subPath"], "must not contain '..'");
+        }
+    }
+}
+
+fn validate_resources(resources: &Value, path: &str, errors: &mut Errors) {
+    for list in ["limits", "requests"] {
+        for (name, amount) in resources[list].as_object().into_iter().flatten() {
+            if quantity(amount) < 0.0 {
+                errors.invalid(
+                    &format!("{path}.{list}[{name}]"),
+                    amount,
+                    "must be greater than or equal to 0",
+                );
+            }
+        }
+    }
+    for (name, asked) in resources["requests"].as_object().into_iter().flatten() {
+        let limit = &resources["limits"][name];
+        if !limit.is_null() && quantity(asked) > quantity(limit) {
+            let limit = limit.as_str().map_or_else(|| limit.to_string(), str::to_owned);
+            errors.invalid(
+                &format!("{path}.requests"),
+                asked,
+                &format!("must be less than or equal to {name} limit of {limit}"),
+            );
+        }
+    }
+}
+
+/// The size of a quantity whose form has been checked.
+fn quantity(value: &Value) -> f64 {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let end = text.find(|c: char| !c.is_ascii_digit() && !"+-.".contains(c)).unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let factor = match unit {
+        "n" => 1e-9,
+        "u" => 1e-6,
+        "m" => 1e-3,
+        "k" => 1e3,
+        "M" => 1e6,
+        "G" => 1e9,
+        "T" => 1e12,
+        "P" => 1e15,
+        "E" => 1e18,
+        "Ki" => 2_f64.powi(10),
+        "Mi" => 2_f64.powi(20),
+        "Gi" => 2_f64.powi(30),
+        "Ti" => 2_f64.powi(40),
+        "Pi" => 2_f64.powi(50),
+        "Ei" => 2_f64.powi(60),
+        _ => return text.parse().unwrap_or(0.0),
+    };
+    number.parse().unwrap_or(0.0) * factor
+}
+
+fn validate_probe(probe: &Value, path: &str, is_readiness: bool, errors: &mut Errors) {
+    validate_handler(probe, path, None, errors);
+    for field in
+        ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"]
+    {
+        errors.check_not_negative(probe, path, field);
+    }
+    let grace = &probe["terminationGracePeriodSeconds"];
+    let field = format!("{path}.terminationGracePeriodSeconds");
+    if is_readiness {
+        if !grace.is_null() {
+            errors.invalid(&field, grace, "must not be set for readinessProbes");
+        }
+        return;
+    }
+    if grace.as_i64().is_some_and(|grace| grace <= 0) {
+        errors.invalid(&field, grace, "must be greater than 0");
+    }
+    if probe["successThreshold"] != 1 {
+        errors.invalid(&format!("{path}.successThreshold"), &probe["successThreshold"], "must be 1");
+    }
+}
+
+/// A probe's or hook's action. `grace` bounds a sleep.
+fn validate_handler(handler: &Value, path: &str, grace: Option<i64>, errors: &mut Errors) {
+    let kinds = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
+    let mut given = kinds.into_iter().filter(|kind| handler[*kind].is_object());
+    let Some(kind) = given.next() else {
+        errors.required(path, "must specify a handler type");
+        return;
+    };
+    for other in given {
+        errors.forbidden(&format!("{path}.{other}"), "may not specify more than 1 handler type");
+    }
+    let (action, path) = (&handler[kind], format!("{path}.{kind}"));
+    match kind {
+        "exec" => {
+            if elements(action, "command").next().is_none() {
+                errors.required(&format!("{path}.command"), "");
+            }
+        }
+        "httpGet" => {
+            if is_blank(&action["path"]) {
+                errors.required(&format!("{path}.path"), "");
+            }
+            errors.check_port(&action["port"], &format!("{path}.port"));
+            errors.check_one_of(&action["scheme"], &format!("{path}.scheme"), &["HTTP", "HTTPS"]);
+        }
+        "sleep" => {
+            let seconds = action["seconds"].as_i64().unwrap_or(0);
+            if let Some(grace) = grace.filter(|grace| !(0..=*grace).contains(&seconds)) {
+                let why =
+                    format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");
+                errors.invalid(&path, &json!(seconds), &why);
+            }
+        }
+        _ => errors.check_port(&action["port"], &format!("{path}.port")),
+    }
+}

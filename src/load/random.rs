@@ -1,0 +1,63 @@
+//! Random numbers that are the same on every machine and in every version: a schedule or a
+//! body that was drawn can be drawn again from the seed in run.json.
+
+/// Numbers from a seed (SplitMix64: Steele, Lea, Flood 2014).
+#[derive(Clone, Debug)]
+pub(super) struct Random(u64);
+
+impl Random {
+    /// The sequence that belongs to `seed`.
+    pub(super) const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The sequence that belongs to one of many things that share a seed.
+    pub(super) fn of(seed: u64, thing: u64) -> Self {
+        let mut mixed = Self(seed ^ Self(thing).next());
+        Self(mixed.next())
+    }
+
+    /// The next number.
+    pub(super) const fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// The next number above 0 and up to 1.
+    pub(super) const fn unit(&mut self) -> f64 {
+        ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// The next number from `first` to `last`, ends included; `first` if they are in the wrong order.
+    pub(super) const fn between(&mut self, first: u64, last: u64) -> u64 {
+        match last.saturating_sub(first).checked_add(1) {
+            // The bias is below 2^-64 times the number of choices.
+            Some(choices) => first + ((self.next() as u128 * choices as u128) >> 64) as u64,
+            None => self.next(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_are_those_of_the_published_generator() {
+        let mut random = Random::new(1_234_567);
+        let drawn = [random.next(), random.next(), random.next()];
+        assert_eq!(drawn, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);
+    }
+
+    #[test]
+    fn a_number_between_stays_between() {
+        let mut random = Random::new(7);
+        let drawn: Vec<_> = (0..1000).map(|_| random.between(3, 5)).collect();
+        assert!([3, 4, 5].iter().all(|n| drawn.contains(n)) && drawn.iter().all(|n| (3..=5).contains(n)));
+        assert_eq!(random.between(9, 9), 9);
+        assert!((0..1000).all(|_| (0.0..=1.0).contains(&random.unit())));
+    }
+}

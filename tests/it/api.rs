@@ -1,0 +1,377 @@
+//! The embedded cluster's API as seen by plain HTTP clients, well-behaved and hostile.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Instant;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Value, json};
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use crate::harness::wait_for;
+use crate::kubectl::{Kubectl, LIMIT, SharedCluster, pod};
+
+/// The API server's address, and what a client needs to talk to it.
+struct Server {
+    address: String,
+    authority: Vec<u8>,
+    token: String,
+}
+
+type Tls = StreamOwned<ClientConnection, TcpStream>;
+
+/// An answer: status, head, and body.
+struct Answer {
+    code: u16,
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+}
+
+impl Server {
+    fn get() -> Self {
+        let text = std::fs::read_to_string(SharedCluster::get().kubeconfig()).expect("a kubeconfig");
+        let config: Value = serde_json::from_str(&text).expect("it is JSON");
+        let cluster = &config["clusters"][0]["cluster"];
+        let text = |value: &Value| value.as_str().expect("a string").to_owned();
+        let authority = BASE64_STANDARD.decode(text(&cluster["certificate-authority-data"])).expect("base64");
+        Self {
+            address: text(&cluster["server"]).replace("https://", ""),
+            authority,
+            token: text(&config["users"][0]["user"]["token"]),
+        }
+    }
+
+    fn connect(&self) -> Tls {
+        let mut roots = RootCertStore::empty();
+        roots
+            .add(CertificateDer::from_pem_slice(&self.authority).expect("a certificate"))
+            .expect("it is valid");
+        let provider = tokio_rustls::rustls::crypto::ring::default_provider();
+        let config = ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_safe_default_protocol_versions()
+            .expect("protocol versions")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = ServerName::try_from("127.0.0.1").expect("a name");
+        let session = ClientConnection::new(Arc::new(config), name).expect("a session");
+        let stream = TcpStream::connect(&self.address).expect("it listens");
+        stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
+        StreamOwned::new(session, stream)
+    }
+
+    /// One request with these header lines, on a connection of its own.
+    fn send(&self, line: &str, headers: &str, body: &[u8]) -> Answer {
+        let mut stream = self.connect();
+        let length = body.len();
+        let head = format!(
+            "{line} HTTP/1.1\r\nHost: api\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n"
+        );
+        // The server may answer and close before it has read all.
+        let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
+        read_answer(&mut stream)
+    }
+
+    fn request(&self, line: &str, headers: &str, body: &str) -> Answer {
+        let headers = format!("Authorization: Bearer {}\r\n{headers}", self.token);
+        self.send(line, &headers, body.as_bytes())
+    }
+
+    fn get_json(&self, path: &str) -> Value {
+        self.request(&format!("GET {path}"), "", "").json()
+    }
+}
+
+fn read_answer(stream: &mut impl Read) -> Answer {
+    let mut bytes = Vec::new();
+    // An end without a farewell is as good.
+    let _ = stream.read_to_end(&mut bytes);
+    let text = String::from_utf8_lossy(&bytes);
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+    let code = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+    Answer { code, head: head.to_ascii_lowercase(), body: body.to_owned() }
+}
+
+#[test]
+fn without_a_valid_token_nothing_is_said() {
+    let server = Server::get();
+    for headers in ["", "Authorization: Bearer guess\r\n", "Authorization: Basic YTpi\r\n"] {
+        let answer = server.send("GET /api/v1/pods", headers, b"");
+        assert_eq!(answer.code, 401, "{headers}");
+        assert_eq!(answer.json()["reason"], "Unauthorized");
+    }
+    // Only loopback is listened on, and only TLS is spoken.
+    assert!(server.address.starts_with("127.0.0.1:"));
+    let mut plain = TcpStream::connect(&server.address).expect("it listens");
+    plain.write_all(b"GET /version HTTP/1.1\r\nHost: api\r\n\r\n").expect("it is sent");
+    assert_eq!(read_answer(&mut plain).code, 0);
+}
+
+#[test]
+fn answers_come_in_the_form_that_is_asked_for() {
+    let server = Server::get();
+    let get = |accept: &str| server.request("GET /api/v1/namespaces", &format!("Accept: {accept}\r\n"), "");
+    assert_eq!(get("application/vnd.kubernetes.protobuf, application/json").json()["kind"], "NamespaceList");
+    let metadata = get("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").json();
+    assert_eq!(metadata["kind"], "PartialObjectMetadataList");
+    assert!(metadata["items"][0]["spec"].is_null());
+    let table = get("application/json;as=Table;g=meta.k8s.io;v=v1").json();
+    assert_eq!(table["columnDefinitions"][0]["name"], "Name");
+    assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
+    assert_eq!(get("text/html").code, 406);
+    let unknown = server.request("GET /apis/nosuch/v1/things", "", "");
+    assert_eq!((unknown.code, unknown.body.as_str()), (404, "404 page not found\n"));
+}
+
+#[test]
+fn bodies_come_in_json_yaml_and_nothing_else() {
+    let kubectl = Kubectl::in_namespace("api");
+    let server = Server::get();
+    let post = format!("POST /api/v1/namespaces/{}/configmaps", kubectl.namespace());
+    let send = |content_type: &str, body: &str| {
+        server.request(&post, &format!("Content-Type: {content_type}\r\n"), body)
+    };
+    assert_eq!(send("application/json", r#"{"metadata": {"name": "a"}}"#).code, 201);
+    assert_eq!(send("application/yaml", "metadata:\n  name: b\n").code, 201);
+    let refused = send("text/plain", "x");
+    assert_eq!((refused.code, refused.json()["reason"].as_str()), (415, Some("UnsupportedMediaType")));
+    for nonsense in ["{nope", "", "[1]", "\"text\"", "null", "{\"metadata\": 1}"] {
+        let refused = send("application/json", nonsense);
+        assert_eq!(refused.code, 400, "{nonsense}: {}", refused.body);
+        assert_eq!(refused.json()["reason"], "BadRequest", "{nonsense}");
+    }
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    assert_eq!(send("application/json", &format!("{{\"data\": {deep}}}")).code, 400);
+    let bombs = [
+        "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\ng: [*f,*f,*f,*f,*f,*f,*f,*f,*f]\n",
+    ];
+    for bomb in bombs {
+        assert_eq!(send("application/yaml", bomb).code, 400);
+    }
+    let patch = format!("PATCH /api/v1/namespaces/{}/configmaps/a", kubectl.namespace());
+    assert_eq!(server.request(&patch, "Content-Type: text/plain\r\n", "x").code, 415);
+    let unknown = server.request(
+        &format!("{post}?fieldValidation=Warn"),
+        "Content-Type: application/json\r\n",
+        r#"{"metadata": {"name": "c"}, "typo": "x"}"#,
+    );
+    assert_eq!(unknown.code, 201);
+    assert!(unknown.head.contains("warning: 299 - \"unknown field \\\"typo\\\"\""), "{}", unknown.head);
+}
+
+#[test]
+fn bodies_that_are_too_large_are_refused() {
+    let server = Server::get();
+    let body = format!("{{\"data\": \"{}\"}}", "x".repeat(4 << 20));
+    let answer = server.request(
+        "POST /api/v1/namespaces/default/configmaps",
+        "Content-Type: application/json\r\n",
+        &body,
+    );
+    assert_eq!((answer.code, answer.json()["reason"].as_str()), (413, Some("RequestEntityTooLarge")));
+}
+
+#[test]
+fn slow_clients_are_cut_off() {
+    let server = Server::get();
+    let started = Instant::now();
+    // One never says hello, one never ends its head, one never sends its body.
+    let mut silent = TcpStream::connect(&server.address).expect("it listens");
+    silent.set_read_timeout(Some(LIMIT)).expect("a timeout");
+    let mut half = server.connect();
+    half.write_all(b"GET /version HTTP/1.1\r\nHost: api\r\nX-Slow: ").expect("it is sent");
+    let mut bodiless = server.connect();
+    let head = format!(
+        "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: api\r\nAuthorization: Bearer {}\r\n\
+         Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{",
+        server.token
+    );
+    bodiless.write_all(head.as_bytes()).expect("it is sent");
+    read_answer(&mut silent);
+    read_answer(&mut half);
+    let mut first = [0; 12];
+    bodiless.read_exact(&mut first).expect("an answer");
+    assert_eq!(&first, b"HTTP/1.1 504");
+    assert!(started.elapsed() < LIMIT);
+}
+
+#[test]
+fn paths_do_not_lead_out() {
+    let kubectl = Kubectl::in_namespace("api");
+    kubectl.apply(&pod("idle", "exec sleep 1000"));
+    kubectl.ok("wait pod/idle --for=condition=Ready --timeout=60s");
+    let server = Server::get();
+    let pods = format!("/api/v1/namespaces/{}/pods", kubectl.namespace());
+    for path in [
+        format!("{pods}/idle/log?container=../../../../etc/passwd"),
+        format!("{pods}/idle/log?container=..%2F..%2Fcluster"),
+        format!("{pods}/..%2F..%2F..%2Fetc/log"),
+        format!("{pods}/%2e%2e/log"),
+        "/api/v1/namespaces/../../etc/pods/passwd/log".to_owned(),
+        format!("{pods}/../../../../etc/passwd"),
+    ] {
+        let answer = server.request(&format!("GET {path}"), "", "");
+        assert!(matches!(answer.code, 400 | 404), "{path}: {} {}", answer.code, answer.body);
+        assert!(!answer.body.contains("root:"), "{path}");
+    }
+    // What a proxied path says is the pod's business: it goes there, and nowhere else.
+    let answer = server.request(&format!("GET {pods}/idle:1/proxy/../../../../../version"), "", "");
+    assert_eq!((answer.code, answer.json()["reason"].as_str()), (503, Some("ServiceUnavailable")));
+}
+
+#[test]
+fn requests_are_proxied_to_pods_and_services() {
+    let kubectl = Kubectl::in_namespace("api");
+    kubectl.apply(
+        "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - name: app
+        image: rolldrop
+        args: [workload, --listen, '$(POD_IP):8080']
+        env: [{name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]
+        ports: [{containerPort: 8080, name: http}]
+        readinessProbe: {httpGet: {path: /, port: http}, periodSeconds: 1}
+",
+    );
+    kubectl.ok("rollout status deployment web --timeout=60s");
+    kubectl.ok("expose deployment web --port 80 --target-port http");
+    let server = Server::get();
+    let namespace = format!("/api/v1/namespaces/{}", kubectl.namespace());
+    let pod = kubectl.field("pods", ".items[0].metadata.name");
+    for path in [
+        format!("{namespace}/pods/{pod}:8080/proxy/"),
+        format!("{namespace}/pods/{pod}:http/proxy/?with=query"),
+        format!("{namespace}/pods/{pod}/proxy"),
+    ] {
+        assert_eq!(server.request(&format!("GET {path}"), "", "").code, 200, "{path}");
+        assert_eq!(server.request(&format!("POST {path}"), "", "hello").code, 200, "{path}");
+    }
+    let service = format!("{namespace}/services/web:80/proxy/");
+    wait_for("an endpoint", LIMIT, || {
+        (server.request(&format!("GET {service}"), "", "").code == 200).then_some(())
+    });
+    assert_eq!(server.request(&format!("GET {namespace}/services/web:81/proxy/"), "", "").code, 503);
+    assert_eq!(server.request(&format!("GET {namespace}/pods/{pod}:nosuch/proxy/"), "", "").code, 400);
+}
+
+/// The watch at `path`, after its head.
+fn watch(server: &Server, path: &str) -> impl Iterator<Item = Value> {
+    let mut stream = server.connect();
+    // HTTP/1.0 is answered without chunks.
+    let head = format!("GET {path} HTTP/1.0\r\nAuthorization: Bearer {}\r\n\r\n", server.token);
+    stream.write_all(head.as_bytes()).expect("it is sent");
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(stream)).map_while(Result::ok);
+    lines.by_ref().find(|line| line.is_empty()).expect("the end of the head");
+    lines.map(|line| serde_json::from_str(&line).expect("an event"))
+}
+
+#[test]
+fn a_watch_resumes_and_is_told_when_it_cannot() {
+    let kubectl = Kubectl::in_namespace("api");
+    let server = Server::get();
+    let maps = format!("/api/v1/namespaces/{}/configmaps", kubectl.namespace());
+    let version =
+        |object: &Value| object["metadata"]["resourceVersion"].as_str().expect("a version").to_owned();
+    let start = version(&server.get_json(&maps));
+    for name in ["a", "b", "c"] {
+        let body = json!({"metadata": {"name": name}}).to_string();
+        assert_eq!(server.request(&format!("POST {maps}"), "", &body).code, 201);
+    }
+    let path = |version: &str| format!("{maps}?watch=1&timeoutSeconds=5&resourceVersion={version}");
+    let names = |events: &[Value]| {
+        events.iter().map(|event| event["object"]["metadata"]["name"].clone()).collect::<Vec<_>>()
+    };
+    let all: Vec<_> = watch(&server, &path(&start)).take(3).collect();
+    assert_eq!(names(&all), ["a", "b", "c"]);
+    let rest: Vec<_> = watch(&server, &path(&version(&all[0]["object"]))).take(2).collect();
+    assert_eq!(names(&rest), ["b", "c"]);
+
+    let initial = format!(
+        "{maps}?watch=1&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=5"
+    );
+    let bookmark = watch(&server, &initial).find(|event| event["type"] == "BOOKMARK").expect("a bookmark");
+    assert_eq!(bookmark["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
+
+    // More changes than are remembered.
+    let patch = |n: usize| {
+        let body = json!({"data": {"n": n.to_string()}}).to_string();
+        format!(
+            "PATCH {maps}/a HTTP/1.1\r\nHost: api\r\nAuthorization: Bearer {}\r\n\
+             Content-Type: application/merge-patch+json\r\nContent-Length: {}\r\n\r\n{body}",
+            server.token,
+            body.len()
+        )
+    };
+    let mut writer = server.connect();
+    for batch in 0..90 {
+        let requests: String = (0..100).map(|n| patch(batch * 100 + n)).collect();
+        writer.write_all(requests.as_bytes()).expect("they are sent");
+        let mut answered = 0;
+        let mut buffer = [0; 65536];
+        while answered < 100 {
+            let read = writer.read(&mut buffer).expect("answers");
+            answered += buffer[..read].windows(12).filter(|window| window == b"HTTP/1.1 200").count();
+        }
+    }
+    let answer = server.request(&format!("GET {}", path(&start)), "", "");
+    assert_eq!((answer.code, answer.json()["reason"].as_str()), (410, Some("Expired")));
+}
+
+#[test]
+fn many_connections_wait_their_turn() {
+    let server = Server::get();
+    let idle: Vec<_> = (0..700).map_while(|_| TcpStream::connect(&server.address).ok()).collect();
+    assert!(idle.len() > 600, "{}", idle.len());
+    drop(idle);
+    wait_for("an answer", LIMIT, || (server.request("GET /version", "", "").code == 200).then_some(()));
+}
+
+#[test]
+fn a_watcher_that_never_reads_is_cut_off() {
+    let kubectl = Kubectl::in_namespace("api");
+    let server = Server::get();
+    let maps = format!("/api/v1/namespaces/{}/configmaps", kubectl.namespace());
+    let filler = "x".repeat(200_000);
+    for n in 0..40 {
+        let body = json!({"metadata": {"name": format!("m{n}")}, "data": {"filler": filler}}).to_string();
+        assert_eq!(server.request(&format!("POST {maps}"), "", &body).code, 201);
+    }
+    let mut stream = server.connect();
+    let head =
+        format!("GET {maps}?watch=1 HTTP/1.1\r\nHost: api\r\nAuthorization: Bearer {}\r\n\r\n", server.token);
+    stream.write_all(head.as_bytes()).expect("it is sent");
+    // 8 MB are on their way, which no socket buffer holds; it reads once, and no more.
+    stream.read_exact(&mut [0; 100]).expect("the beginning of an answer");
+    let port = |address: std::io::Result<std::net::SocketAddr>| address.expect("an address").port();
+    let (server_port, own_port) = (port(stream.sock.peer_addr()), port(stream.sock.local_addr()));
+    assert!(is_connected(server_port, own_port));
+    wait_for("the server lets go", LIMIT, || (!is_connected(server_port, own_port)).then_some(()));
+}
+
+/// Whether the connection between two ports of 127.0.0.1 is open, seen from the first one's side.
+fn is_connected(local: u16, remote: u16) -> bool {
+    const ESTABLISHED: &str = "01";
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("the table of connections");
+    let ends = [format!("0100007F:{local:04X}"), format!("0100007F:{remote:04X}")];
+    table.lines().any(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        words.get(1..4).is_some_and(|words| words == [&ends[0], &ends[1], ESTABLISHED])
+    })
+}

@@ -1,0 +1,352 @@
+//! The kernel dataplane, by what clients inside and outside of its network see.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use crate::harness::{Process, process_tree, wait_for};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A cluster as `rolldrop run` starts it, but surely on the kernel dataplane.
+struct Cluster {
+    child: Child,
+    dir: tempfile::TempDir,
+    client: Client,
+}
+
+impl Cluster {
+    async fn start(config: Value) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_rolldrop"))
+            .args(["cluster", "--lifeline", "--dataplane", "kernel", "--config", &config.to_string()])
+            .arg("--log-dir")
+            .arg(dir.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let mut ready = String::new();
+        BufReader::new(child.stdout.take().expect("its stdout")).read_line(&mut ready).expect("a line");
+        if ready.is_empty() {
+            let mut why = String::new();
+            child.stderr.take().expect("its stderr").read_to_string(&mut why).expect("what it said");
+            panic!("the kernel dataplane does not work on this machine: {why}");
+        }
+        let file = Kubeconfig::read_from(dir.path().join("kubeconfig")).expect("a kubeconfig");
+        let options = KubeConfigOptions::default();
+        let mut config = kube::Config::from_custom_kubeconfig(file, &options).await.expect("a config");
+        config.proxy_url = None;
+        let client = Client::try_from(config).expect("a client");
+        Self { child, dir, client }
+    }
+
+    fn pods(&self) -> Api<Pod> {
+        Api::default_namespaced(self.client.clone())
+    }
+
+    /// A pod with the label `app: web`, whose container runs a shell script.
+    async fn pod(&self, name: &str, script: &str) {
+        let binary = env!("CARGO_BIN_EXE_rolldrop");
+        let pod = json!({
+            "metadata": {"name": name, "labels": {"app": "web"}},
+            "spec": {"containers": [{
+                "name": "app", "image": "host",
+                "command": ["sh", "-c", script, binary, self.dir.path()],
+                "env": [{"name": "ROLLDROP_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+            }]},
+        });
+        let pod = serde_json::from_value(pod).expect("a pod");
+        self.pods().create(&PostParams::default(), &pod).await.expect("it is created");
+    }
+
+    /// The Service `web`, port 80, of those pods; answers its address.
+    async fn service(&self, kind: &str) -> (String, Option<i32>) {
+        let services = Api::<Service>::default_namespaced(self.client.clone());
+        let service = json!({
+            "metadata": {"name": "web"},
+            "spec": {"type": kind, "selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]},
+        });
+        let service = serde_json::from_value(service).expect("a Service");
+        let service = services.create(&PostParams::default(), &service).await.expect("it is created");
+        let spec = service.spec.expect("a spec");
+        let port = spec.ports.and_then(|ports| ports[0].node_port);
+        (spec.cluster_ip.expect("an address"), port)
+    }
+
+    fn exec(&self, args: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_rolldrop"))
+            .args(["cluster", "exec", "--kubeconfig"])
+            .arg(self.dir.path().join("kubeconfig"))
+            .args(args)
+            .output()
+            .expect("the binary starts")
+    }
+
+    /// What curl in the network says of a request: the HTTP status, or `exit CODE`.
+    fn curl(&self, url: &str, more: &[&str]) -> String {
+        let head = ["--", "curl", "--silent", "--output", "/dev/null", "--max-time", "1"];
+        let output = self.exec(&[&head[..], &["--write-out", "%{http_code}"], more, &[url]].concat());
+        match output.status.code() {
+            Some(0) => String::from_utf8_lossy(&output.stdout).into_owned(),
+            code => format!("exit {}", code.unwrap_or(-1)),
+        }
+    }
+
+    /// The outcomes of some requests on fresh connections.
+    fn outcomes(&self, spot: &[&str], url: &str) -> BTreeMap<String, u64> {
+        let load = ["--", env!("CARGO_BIN_EXE_rolldrop"), "load", url, "-r", "20", "-d", "500ms"];
+        let more = ["--warmup", "0s", "--connect-timeout", "300ms", "--format", "json", "--quiet"];
+        outcomes_of(&self.exec(&[spot, &load[..], &more[..]].concat()))
+    }
+
+    /// Waits until all requests have this outcome.
+    fn wait_for_outcome(&self, url: &str, outcome: &str) {
+        let mut seen = BTreeMap::new();
+        let deadline = std::time::Instant::now() + LIMIT;
+        while !(seen.len() == 1 && seen.contains_key(outcome)) {
+            assert!(std::time::Instant::now() < deadline, "{url}: no {outcome}, but {seen:?}");
+            seen = self.outcomes(&[], url);
+        }
+    }
+
+    /// Deletes a pod and waits until its object, and so its address, is gone; answers the address.
+    async fn delete(&self, name: &str) -> String {
+        let pod = self.pods().get(name).await.expect("the pod");
+        let parameters = DeleteParams::default().grace_period(1);
+        self.pods().delete(name, &parameters).await.expect("it is deleted");
+        let deadline = tokio::time::Instant::now() + LIMIT;
+        while self.pods().get_opt(name).await.expect("an answer").is_some() {
+            assert!(tokio::time::Instant::now() < deadline, "{name} stays");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        pod.status.and_then(|status| status.pod_ip).expect("an address")
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        // It ends by itself: the tests of its clean-up look at that.
+        let _ = self.child.wait();
+    }
+}
+
+fn outcomes_of(output: &Output) -> BTreeMap<String, u64> {
+    let said = String::from_utf8_lossy(&output.stdout);
+    let result: Value = serde_json::from_str(&said)
+        .unwrap_or_else(|e| panic!("{e}: {said}{}", String::from_utf8_lossy(&output.stderr)));
+    serde_json::from_value(result["requests"]["by_outcome"].clone()).expect("outcomes")
+}
+
+/// No delays, so that the tests are short.
+fn config(latencies: &Value) -> Value {
+    let mut all = json!({
+        "scheduledToSandbox": "0ms", "sandboxToProcessStart": "0ms", "terminatedToFinalDelete": "0ms",
+        "processGoneToAddressGone": "0ms", "processGoneToStatus": "0ms",
+    });
+    let more = latencies.as_object().expect("an object").clone();
+    all.as_object_mut().expect("an object").extend(more);
+    json!({"latencies": all, "serviceProxy": {"minSyncPeriod": "50ms"}})
+}
+
+/// Endpoints stay in their slices although their pods are gone.
+fn endpoints_stay() -> Value {
+    json!({"deletionToSlice": "1h", "terminatedToSlice": "1h"})
+}
+
+const SERVE: &str = r#"exec "$0" workload --listen 0.0.0.0:8080"#;
+
+#[tokio::test]
+async fn three_replicas_listen_on_the_same_port_and_curl_reaches_them_all() {
+    let cluster = Cluster::start(config(&json!({}))).await;
+    let (ip, _) = cluster.service("ClusterIP").await;
+    let deployment: Deployment = serde_json::from_value(json!({
+        "metadata": {"name": "web"},
+        "spec": {"replicas": 3, "selector": {"matchLabels": {"app": "web"}}, "template": {
+            "metadata": {"labels": {"app": "web"}},
+            "spec": {"containers": [{
+                "name": "app", "image": "rolldrop", "args": ["workload", "--listen", "0.0.0.0:8080"],
+                "readinessProbe": {"httpGet": {"path": "/readyz", "port": 8080}, "periodSeconds": 1},
+            }]},
+        }},
+    }))
+    .expect("a Deployment");
+    let deployments = Api::<Deployment>::default_namespaced(cluster.client.clone());
+    deployments.create(&PostParams::default(), &deployment).await.expect("it is created");
+    let pods = cluster.pods();
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    let ips = loop {
+        let list = pods.list(&ListParams::default()).await.expect("pods");
+        let ready = |pod: &Pod| {
+            let status = pod.status.clone()?;
+            let ready = status.conditions?.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+            ready.then_some(status.pod_ip?)
+        };
+        let ips: Vec<String> = list.iter().filter_map(ready).collect();
+        if ips.len() == 3 {
+            break ips;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "three ready pods");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    cluster.wait_for_outcome(&format!("http://{ip}/"), "ok");
+    for ip in &ips {
+        assert_eq!(cluster.curl(&format!("http://{ip}:8080/"), &[]), "200", "{ip}");
+    }
+    assert_eq!(cluster.curl(&format!("http://{ip}/"), &[]), "200");
+    // Each one's localhost is its own, and its own Service leads a pod also to itself.
+    let pod = pods.list(&ListParams::default()).await.expect("pods").items[0].metadata.name.clone();
+    let pod = format!("default/{}", pod.expect("a name"));
+    for url in ["http://127.0.0.1:8080/".to_owned(), format!("http://{ip}/")] {
+        let outcomes = cluster.outcomes(&["--pod", &pod], &url);
+        assert_eq!(outcomes.keys().collect::<Vec<_>>(), ["ok"], "{url}: {outcomes:?}");
+    }
+    let inside = cluster.exec(&["--pod", &pod, "--", "curl", "-sk", "https://10.96.0.1/version"]);
+    let answer = String::from_utf8_lossy(&inside.stdout).into_owned();
+    assert!(answer.contains("kind"), "the API as a pod reaches it: {answer}");
+    let missing = cluster.exec(&["--pod", "default/none", "--", "true"]);
+    let said = String::from_utf8_lossy(&missing.stderr).into_owned();
+    assert!(missing.status.code() == Some(2) && said.contains(&pod), "{said}");
+}
+
+#[tokio::test]
+async fn a_listener_that_is_gone_refuses_and_so_does_a_service_without_endpoints() {
+    let cluster = Cluster::start(config(&json!({}))).await;
+    let (ip, _) = cluster.service("ClusterIP").await;
+    let url = format!("http://{ip}/");
+    cluster.wait_for_outcome(&url, "connect_refused");
+
+    cluster.pod("web", r#""$0" workload --listen 0.0.0.0:8080 & echo $! > "$1/pid"; sleep 1000"#).await;
+    cluster.wait_for_outcome(&url, "ok");
+    // The server ends; its pod, and so its endpoint, does not.
+    let pid = cluster.dir.path().join("pid");
+    let kill = format!("kill -9 $(cat {})", pid.display());
+    assert!(cluster.exec(&["--pod", "default/web", "--", "sh", "-c", &kill]).status.success());
+    cluster.wait_for_outcome(&url, "connect_refused");
+}
+
+#[tokio::test]
+async fn an_address_that_is_gone_stalls() {
+    for (gone, outcome) in [("drop", "connect_timeout")] {
+        let mut config = config(&endpoints_stay());
+        config["goneAddress"] = gone.into();
+        let cluster = Cluster::start(config).await;
+        let (ip, _) = cluster.service("ClusterIP").await;
+        cluster.pod("web", SERVE).await;
+        cluster.wait_for_outcome(&format!("http://{ip}/"), "ok");
+        let pod = cluster.delete("web").await;
+        cluster.wait_for_outcome(&format!("http://{ip}/"), outcome);
+        cluster.wait_for_outcome(&format!("http://{pod}:8080/"), outcome);
+    }
+}
+
+#[tokio::test]
+async fn an_established_connection_outlives_its_endpoint() {
+    let cluster = Cluster::start(config(&json!({}))).await;
+    let (ip, _) = cluster.service("ClusterIP").await;
+    let url = format!("http://{ip}/");
+    cluster.pod("web", SERVE).await;
+    cluster.wait_for_outcome(&url, "ok");
+    let load = Command::new(env!("CARGO_BIN_EXE_rolldrop"))
+        .args(["cluster", "exec", "--kubeconfig"])
+        .arg(cluster.dir.path().join("kubeconfig"))
+        .args(["--", env!("CARGO_BIN_EXE_rolldrop"), "load", &url, "-r", "20", "-d", "6s", "--warmup", "0s"])
+        .args(["--connections", "keepalive", "-c", "1", "--workers", "1", "--format", "json", "--quiet"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let flow = || {
+        let table = cluster.exec(&["--", "conntrack", "-L", "-p", "tcp", "--state", "ESTABLISHED"]);
+        String::from_utf8_lossy(&table.stdout).contains(&format!("dst={ip} ")).then_some(())
+    };
+    wait_for("the connection", LIMIT, flow);
+    let label = Patch::Merge(json!({"metadata": {"labels": {"app": "other"}}}));
+    cluster.pods().patch("web", &PatchParams::default(), &label).await.expect("it is patched");
+    cluster.wait_for_outcome(&url, "connect_refused");
+    let outcomes = outcomes_of(&load.wait_with_output().expect("its end"));
+    assert_eq!(outcomes, BTreeMap::from([("ok".to_owned(), 120)]));
+}
+
+#[tokio::test]
+async fn a_stale_flow_is_met_recognised_by_its_source_port_and_avoided_by_another() {
+    let cluster = Cluster::start(config(&json!({"deletionToSlice": "4s", "terminatedToSlice": "4s"}))).await;
+    let (ip, _) = cluster.service("ClusterIP").await;
+    let url = format!("http://{ip}/");
+    cluster.pod("first", SERVE).await;
+    cluster.wait_for_outcome(&url, "ok");
+    let dead = cluster.delete("first").await;
+    let same_port = ["--local-port", "40001"];
+    assert_eq!(cluster.curl(&url, &same_port), "exit 28", "stalls: the rule still leads to {dead}");
+    cluster.pod("second", SERVE).await;
+    cluster.wait_for_outcome(&url, "ok");
+
+    assert_eq!(cluster.curl(&url, &same_port), "exit 28", "stalls, although the rules are right");
+    let table = cluster.exec(&["--", "conntrack", "-L", "-p", "tcp", "--state", "SYN_SENT"]);
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    let entry = table.lines().find(|line| line.contains(&format!("dst={ip} sport=40001 ")));
+    assert!(entry.is_some_and(|entry| entry.contains(&format!("src={dead} "))), "{table}");
+    assert_eq!(cluster.curl(&url, &["--local-port", "40002"]), "200", "another port works at once");
+}
+
+/// The processes of a cluster with a pod that ignores SIGTERM, and its network namespaces.
+async fn with_a_stubborn_pod(cluster: &Cluster) -> (Vec<Process>, Vec<PathBuf>) {
+    cluster.pod("web", "trap '' TERM; (setsid env -i sleep 1000 &); sleep 1000; :").await;
+    // The cluster, the containers' first process, a shell and two sleeps.
+    let tree = wait_for("the pod's processes", LIMIT, || {
+        Some(process_tree(cluster.child.id())).filter(|tree| tree.len() >= 5)
+    });
+    let names = cluster.dir.path().join("namespaces");
+    let links = [names.join("nodes/node-1"), names.join("pods/default/web/net")];
+    let namespaces =
+        links.iter().map(|link| fs::read_link(fs::read_link(link).expect("a link")).expect("a namespace"));
+    (tree, namespaces.collect())
+}
+
+/// Whether a process is in one of these namespaces.
+fn is_inhabited(namespaces: &[PathBuf]) -> bool {
+    let processes = fs::read_dir("/proc").expect("/proc").flatten();
+    let of = |entry: fs::DirEntry| fs::read_link(entry.path().join("ns/net")).ok();
+    processes.filter_map(of).any(|namespace| namespaces.contains(&namespace))
+}
+
+#[tokio::test]
+async fn nothing_is_left_whoever_is_killed() {
+    for killed in ["the parent's pipe", "the cluster", "the first process", "both"] {
+        let mut cluster = Cluster::start(config(&json!({}))).await;
+        let (tree, namespaces) = with_a_stubborn_pod(&cluster).await;
+        let own = &tree[0];
+        let init = tree.iter().skip(1).find(|process| process.runs("cluster"));
+        let init = init.unwrap_or_else(|| panic!("no first process: {tree:?}"));
+        match killed {
+            "the parent's pipe" => drop(cluster.child.stdin.take()),
+            "the cluster" => own.kill(),
+            "the first process" => init.kill(),
+            _ => {
+                own.kill();
+                init.kill();
+            }
+        }
+        let gone = || (!tree.iter().any(Process::is_alive) && !is_inhabited(&namespaces)).then_some(());
+        wait_for(&format!("nothing left of a cluster after {killed} was killed"), LIMIT, gone);
+        if killed != "both" {
+            let left = ["kubeconfig", "namespaces"].map(|name| cluster.dir.path().join(name));
+            wait_for(&format!("no files left: {killed}"), LIMIT, || {
+                (!left.iter().any(|file| file.exists())).then_some(())
+            });
+        }
+        let gone = cluster.exec(&["--", "true"]);
+        assert_eq!(gone.status.code(), Some(2), "{}", String::from_utf8_lossy(&gone.stderr));
+    }
+}

@@ -1,0 +1,268 @@
+//! The real kubectl, unmodified, against a running `rolldrop cluster`.
+//!
+//! All tests share one cluster of three nodes; each has a namespace of its own. The cluster
+//! ends with the test process, whose end of the pipe it holds on to.
+
+mod apply;
+mod change;
+mod create;
+mod delete;
+mod describe;
+mod get;
+mod logs;
+mod nodes;
+mod rollout;
+
+use std::fmt;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::harness::wait_for;
+
+/// Long enough for a machine that is busy with other tests.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+const KUBECTL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin/kubectl");
+
+/// The cluster that all tests share.
+pub(crate) struct SharedCluster {
+    /// Its standard input is the lifeline.
+    _process: Child,
+    /// Holds the kubeconfig and kubectl's cache.
+    dir: PathBuf,
+}
+
+impl SharedCluster {
+    /// The cluster, started by whoever comes first.
+    pub(crate) fn get() -> &'static Self {
+        static CLUSTER: OnceLock<SharedCluster> = OnceLock::new();
+        CLUSTER.get_or_init(Self::start)
+    }
+
+    fn start() -> Self {
+        // Below target, where a left-over does no harm: statics are never dropped.
+        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kubectl-cluster");
+        if let Err(error) = std::fs::remove_dir_all(&dir) {
+            assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{}: {error}", dir.display());
+        }
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let log = std::fs::File::create(dir.join("cluster.log")).expect("a log");
+        let mut process = Command::new(env!("CARGO_BIN_EXE_rolldrop"))
+            .args(["cluster", "--lifeline", "--config", r#"{"nodes": 3, "dataplane": "userspace"}"#])
+            .arg("--log-dir")
+            .arg(&dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .expect("the binary starts");
+        let mut line = String::new();
+        let stdout = process.stdout.take().expect("its stdout");
+        BufReader::new(stdout).read_line(&mut line).expect("a line when it is ready");
+        let ready: Value = serde_json::from_str(&line).expect("the line is JSON");
+        assert_eq!(ready["ready"], true, "{line}");
+        Self { _process: process, dir }
+    }
+
+    /// A file that a test may make, beside the cluster's own.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The cluster's kubeconfig.
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.dir.join("kubeconfig")
+    }
+}
+
+/// kubectl in a namespace of its own.
+pub(crate) struct Kubectl {
+    namespace: String,
+}
+
+impl Kubectl {
+    /// A new namespace, named after what is tested in it.
+    #[track_caller]
+    pub(crate) fn in_namespace(what: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let namespace = format!("{what}-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let kubectl = Self { namespace };
+        let manifest =
+            format!("{{apiVersion: v1, kind: Namespace, metadata: {{name: {}}}}}", kubectl.namespace);
+        kubectl.apply(&manifest);
+        kubectl
+    }
+
+    /// The namespace.
+    pub(crate) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The command for `kubectl ARGS...`, split at blanks.
+    pub(crate) fn command(&self, args: &str) -> Command {
+        let cluster = SharedCluster::get();
+        let mut command = Command::new(KUBECTL);
+        command
+            .args(["--namespace", &self.namespace])
+            .args(args.split_whitespace())
+            .env("KUBECONFIG", cluster.kubeconfig())
+            .env("HOME", &cluster.dir)
+            .env_remove("KUBECTL_EXTERNAL_DIFF")
+            .current_dir(&cluster.dir)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs `kubectl ARGS...` to its end, whatever that is.
+    pub(crate) fn run(&self, args: &str) -> Ran {
+        self.run_with(args, "")
+    }
+
+    fn run_with(&self, args: &str, input: &str) -> Ran {
+        let mut command = self.command(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("kubectl starts: scripts/test installs it");
+        let mut stdin = child.stdin.take().expect("its stdin");
+        stdin.write_all(input.as_bytes()).expect("it reads its input");
+        drop(stdin);
+        let output = child.wait_with_output().expect("an end");
+        Ran { line: format!("kubectl {args} -n {}", self.namespace), output }
+    }
+
+    /// Runs `kubectl ARGS...`, which succeeds, and answers what it wrote to stdout.
+    #[track_caller]
+    pub(crate) fn ok(&self, args: &str) -> String {
+        self.run(args).ok()
+    }
+
+    /// Runs `kubectl ARGS...`, which fails, and answers what it wrote to stderr.
+    #[track_caller]
+    pub(crate) fn fails(&self, args: &str) -> String {
+        let ran = self.run(args);
+        assert!(!ran.output.status.success(), "it should fail\n{ran}");
+        ran.stderr()
+    }
+
+    /// Runs `kubectl ARGS... -f -` with a manifest.
+    #[track_caller]
+    pub(crate) fn with_manifest(&self, args: &str, manifest: &str) -> Ran {
+        self.run_with(&format!("{args} -f -"), manifest)
+    }
+
+    /// Applies a manifest.
+    #[track_caller]
+    pub(crate) fn apply(&self, manifest: &str) -> String {
+        self.with_manifest("apply", manifest).ok()
+    }
+
+    /// One field of an object, by its JSON path.
+    #[track_caller]
+    pub(crate) fn field(&self, object: &str, path: &str) -> String {
+        self.ok(&format!("get {object} -o jsonpath={{{path}}}"))
+    }
+
+    /// Waits until `kubectl ARGS...` succeeds with an output that is as wished.
+    #[track_caller]
+    pub(crate) fn until(&self, args: &str, wished: impl Fn(&str) -> bool) -> String {
+        wait_for(&format!("kubectl {args}"), LIMIT, || {
+            let ran = self.run(args);
+            Some(ran.stdout()).filter(|stdout| ran.output.status.success() && wished(stdout))
+        })
+    }
+
+    /// Runs a deployment `web` of idle pods, and waits until all are ready.
+    #[track_caller]
+    pub(crate) fn run_web(&self, replicas: u32) {
+        self.apply(&web(replicas));
+        self.ok("rollout status deployment/web --timeout=60s");
+    }
+}
+
+impl Drop for Kubectl {
+    fn drop(&mut self) {
+        // Its pods would take time from other tests.
+        self.run(&format!("delete namespace {} --wait=false", self.namespace));
+    }
+}
+
+/// A deployment `web` whose pods do nothing, and end at once.
+pub(crate) fn web(replicas: u32) -> String {
+    format!(
+        "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: web, labels: {{app: web}}}}
+spec:
+  replicas: {replicas}
+  selector: {{matchLabels: {{app: web}}}}
+  template:
+    metadata: {{labels: {{app: web}}}}
+    spec:
+      containers: [{{name: app, image: host/sleep:1, command: [sleep, '1000'], ports: [{{containerPort: 8080}}]}}]
+"
+    )
+}
+
+/// A pod that runs a shell script.
+pub(crate) fn pod(name: &str, script: &str) -> String {
+    format!(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, labels: {{app: {name}}}}}
+spec:
+  restartPolicy: Never
+  containers:
+  - name: app
+    image: host/shell:1
+    command: [sh, -c, {script:?}]
+"
+    )
+}
+
+/// A finished run of kubectl.
+pub(crate) struct Ran {
+    line: String,
+    output: Output,
+}
+
+impl Ran {
+    /// What it wrote to stdout; it has succeeded.
+    #[track_caller]
+    pub(crate) fn ok(self) -> String {
+        assert!(self.output.status.success(), "it should succeed\n{self}");
+        self.stdout()
+    }
+
+    /// Its exit code.
+    pub(crate) fn code(&self) -> Option<i32> {
+        self.output.status.code()
+    }
+
+    pub(crate) fn stdout(&self) -> String {
+        String::from_utf8_lossy(&self.output.stdout).into_owned()
+    }
+
+    pub(crate) fn stderr(&self) -> String {
+        String::from_utf8_lossy(&self.output.stderr).into_owned()
+    }
+}
+
+impl fmt::Display for Ran {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "$ {}\n--- {}", self.line, self.output.status)?;
+        writeln!(f, "--- stdout\n{}", self.stdout())?;
+        writeln!(f, "--- stderr\n{}", self.stderr())
+    }
+}
+
+/// The words of each line of a table.
+pub(crate) fn rows(table: &str) -> Vec<Vec<&str>> {
+    table.lines().map(|line| line.split_whitespace().collect()).collect()
+}

@@ -1,0 +1,91 @@
+//! `kubectl apply`, on the client's side and on the server's, `diff` and dry runs.
+
+use super::{Kubectl, web};
+
+#[test]
+fn apply_says_created_configured_and_unchanged() {
+    let kubectl = Kubectl::in_namespace("apply");
+    assert_eq!(kubectl.apply(&web(1)), "deployment.apps/web created\n");
+    assert_eq!(kubectl.apply(&web(1)), "deployment.apps/web unchanged\n");
+    assert_eq!(kubectl.apply(&web(2)), "deployment.apps/web configured\n");
+    assert_eq!(kubectl.field("deployment/web", ".spec.replicas"), "2");
+    let deleted = kubectl.with_manifest("delete", &web(2)).ok();
+    assert_eq!(deleted, format!("deployment.apps \"web\" deleted from {} namespace\n", kubectl.namespace()));
+}
+
+#[test]
+fn apply_merges_three_ways() {
+    let kubectl = Kubectl::in_namespace("apply");
+    let map = |labels: &str, data: &str| {
+        format!(
+            "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: map, labels: {labels}}}, data: {data}}}"
+        )
+    };
+    kubectl.apply(&map("{a: '1', b: '2'}", "{x: one, y: two}"));
+    // Somebody else's changes stay; what the manifest no longer says goes.
+    kubectl.ok("label configmap map c=3");
+    kubectl.ok(r#"patch configmap map --type merge -p {"data":{"z":"three"}}"#);
+    assert_eq!(kubectl.apply(&map("{a: '1'}", "{x: four}")), "configmap/map configured\n");
+    let map: serde_json::Value = serde_json::from_str(&kubectl.ok("get configmap map -o json")).unwrap();
+    assert_eq!(map["metadata"]["labels"], serde_json::json!({"a": "1", "c": "3"}));
+    assert_eq!(map["data"], serde_json::json!({"x": "four", "z": "three"}));
+}
+
+#[test]
+fn a_list_of_containers_merges_by_name() {
+    let kubectl = Kubectl::in_namespace("apply");
+    kubectl.apply(&web(0));
+    kubectl.ok(
+        r#"patch deployment web -p {"spec":{"template":{"spec":{"containers":[{"name":"other","image":"i","command":["sleep","9"]}]}}}}"#,
+    );
+    kubectl.apply(&web(0).replace("sleep:1", "sleep:2"));
+    let images = kubectl.field("deployment/web", ".spec.template.spec.containers[*].image");
+    let mut images: Vec<_> = images.split(' ').collect();
+    images.sort_unstable();
+    assert_eq!(images, ["host/sleep:2", "i"]);
+}
+
+#[test]
+fn apply_on_the_server_side() {
+    let kubectl = Kubectl::in_namespace("apply");
+    let applied = |replicas| kubectl.with_manifest("apply --server-side", &web(replicas)).ok();
+    assert_eq!(applied(1), "deployment.apps/web serverside-applied\n");
+    assert_eq!(applied(2), "deployment.apps/web serverside-applied\n");
+    assert_eq!(kubectl.field("deployment/web", ".spec.replicas"), "2");
+}
+
+#[test]
+fn an_unknown_field_is_refused_by_name() {
+    let kubectl = Kubectl::in_namespace("apply");
+    let ran = kubectl.with_manifest("apply", &web(1).replace("replicas:", "replicaz:"));
+    assert_eq!(ran.code(), Some(1), "{ran}");
+    assert!(ran.stderr().contains("strict decoding error: unknown field \"spec.replicaz\""), "{ran}");
+}
+
+#[test]
+fn diff_shows_what_apply_would_change() {
+    let kubectl = Kubectl::in_namespace("apply");
+    kubectl.apply(&web(0));
+    let same = kubectl.with_manifest("diff", &web(0));
+    assert_eq!((same.code(), same.stdout()), (Some(0), String::new()), "{same}");
+    let differs = kubectl.with_manifest("diff", &web(0).replace("sleep:1", "sleep:2"));
+    assert_eq!(differs.code(), Some(1), "{differs}");
+    assert!(differs.stdout().contains("-        image: host/sleep:1"), "{differs}");
+    assert!(differs.stdout().contains("+        image: host/sleep:2"), "{differs}");
+    assert_eq!(kubectl.field("deployment/web", ".spec.template.spec.containers[0].image"), "host/sleep:1");
+}
+
+#[test]
+fn a_dry_run_changes_nothing() {
+    let kubectl = Kubectl::in_namespace("apply");
+    let created = kubectl.with_manifest("apply --dry-run=server", &web(1)).ok();
+    assert_eq!(created, "deployment.apps/web created (server dry run)\n");
+    assert!(kubectl.fails("get deployment web").contains("NotFound"));
+    kubectl.apply(&web(0));
+    let configured = kubectl.with_manifest("apply --dry-run=server", &web(3)).ok();
+    assert_eq!(configured, "deployment.apps/web configured (server dry run)\n");
+    assert_eq!(kubectl.field("deployment/web", ".spec.replicas"), "0");
+    let deleted = kubectl.ok("delete deployment web --dry-run=server");
+    assert!(deleted.contains("(server dry run)"), "{deleted}");
+    assert_eq!(kubectl.ok("get deployment web -o name"), "deployment.apps/web\n");
+}

@@ -1,0 +1,70 @@
+//! Changes to single objects: labels, annotations, patches, Services made from workloads.
+
+use super::Kubectl;
+
+#[test]
+fn labels_and_annotations_come_and_go() {
+    let kubectl = Kubectl::in_namespace("change");
+    kubectl.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: map}}");
+    assert_eq!(kubectl.ok("label configmap map tier=front"), "configmap/map labeled\n");
+    let refused = kubectl.fails("label configmap map tier=back");
+    assert!(refused.contains("'tier' already has a value (front), and --overwrite is false"), "{refused}");
+    kubectl.ok("label configmap map tier=back --overwrite");
+    assert_eq!(kubectl.field("configmap/map", ".metadata.labels.tier"), "back");
+    assert_eq!(kubectl.ok("label configmap map tier-"), "configmap/map unlabeled\n");
+    assert_eq!(kubectl.field("configmap/map", ".metadata.labels.tier"), "");
+    assert_eq!(kubectl.ok("annotate configmap map why=because"), "configmap/map annotated\n");
+    assert_eq!(kubectl.field("configmap/map", ".metadata.annotations.why"), "because");
+    let invalid = kubectl.fails("label configmap map bad=-");
+    assert!(invalid.contains("invalid"), "{invalid}");
+}
+
+#[test]
+fn patches_come_in_three_kinds() {
+    let kubectl = Kubectl::in_namespace("change");
+    kubectl.run_web(0);
+    let patched = kubectl.ok(r#"patch deployment web -p {"spec":{"minReadySeconds":1}}"#);
+    assert_eq!(patched, "deployment.apps/web patched\n");
+    kubectl.ok(r#"patch deployment web --type merge -p {"metadata":{"labels":{"app":null,"tier":"front"}}}"#);
+    kubectl.ok(
+        r#"patch deployment web --type json -p [{"op":"test","path":"/spec/replicas","value":0},{"op":"replace","path":"/spec/replicas","value":1}]"#,
+    );
+    let web: serde_json::Value = serde_json::from_str(&kubectl.ok("get deployment web -o json")).unwrap();
+    assert_eq!(web["spec"]["minReadySeconds"], 1);
+    assert_eq!(web["metadata"]["labels"], serde_json::json!({"tier": "front"}));
+    assert_eq!(web["spec"]["replicas"], 1);
+    let unchanged = kubectl.ok(r#"patch deployment web -p {"spec":{"minReadySeconds":1}}"#);
+    assert_eq!(unchanged, "deployment.apps/web patched (no change)\n");
+    let invalid = kubectl.fails(r#"patch deployment web -p {"spec":{"replicas":-1}}"#);
+    assert!(
+        invalid.contains("spec.replicas: Invalid value: -1: must be greater than or equal to 0"),
+        "{invalid}"
+    );
+    kubectl.ok(r#"patch deployment web --subresource scale --type merge -p {"spec":{"replicas":0}}"#);
+    assert_eq!(kubectl.field("deployment/web", ".spec.replicas"), "0");
+}
+
+#[test]
+fn a_deployment_is_exposed_as_a_service() {
+    let kubectl = Kubectl::in_namespace("change");
+    kubectl.run_web(1);
+    let exposed = kubectl.ok("expose deployment web --name front --port 80 --target-port 8080");
+    assert_eq!(exposed, "service/front exposed\n");
+    assert_eq!(kubectl.field("service/front", ".spec.selector.app"), "web");
+    let pod = kubectl.field("pods", ".items[0].status.podIP");
+    kubectl
+        .until("get endpointslices -l kubernetes.io/service-name=front -o yaml", |text| text.contains(&pod));
+}
+
+#[test]
+fn a_stale_object_is_refused() {
+    let kubectl = Kubectl::in_namespace("change");
+    kubectl.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: map}}");
+    let stale = kubectl.ok("get configmap map -o json");
+    kubectl.ok("label configmap map a=b");
+    let refused = kubectl.with_manifest("replace", &stale);
+    assert_eq!(refused.code(), Some(1), "{refused}");
+    let conflict = "Operation cannot be fulfilled on configmaps \"map\": the object has been modified; \
+                    please apply your changes to the latest version and try again";
+    assert!(refused.stderr().contains(conflict), "{refused}");
+}

@@ -1,0 +1,105 @@
+//! `kubectl delete` and `wait`.
+
+use super::{Kubectl, LIMIT, pod, wait_for};
+
+/// A pod that ignores SIGTERM.
+fn stubborn(kubectl: &Kubectl) {
+    kubectl.apply(&pod("stubborn", "trap '' TERM; while :; do sleep 1; done"));
+    kubectl.ok("wait pod/stubborn --for=condition=Ready --timeout=60s");
+}
+
+#[test]
+fn deletion_waits_for_the_end() {
+    let kubectl = Kubectl::in_namespace("delete");
+    kubectl.apply(&pod("idle", "exec sleep 1000"));
+    kubectl.ok("wait pod/idle --for=condition=Ready --timeout=60s");
+    assert_eq!(
+        kubectl.ok("delete pod idle"),
+        format!("pod \"idle\" deleted from {} namespace\n", kubectl.namespace())
+    );
+    assert!(kubectl.fails("get pod idle").contains("NotFound"));
+}
+
+#[test]
+fn the_grace_period_is_the_callers() {
+    let kubectl = Kubectl::in_namespace("delete");
+    stubborn(&kubectl);
+    kubectl.ok("delete pod stubborn --grace-period=5 --wait=false");
+    assert_eq!(kubectl.field("pod/stubborn", ".metadata.deletionGracePeriodSeconds"), "5");
+    let gone = kubectl.ok("wait pod/stubborn --for=delete --timeout=60s");
+    assert_eq!(gone, "pod/stubborn condition met\n");
+}
+
+#[test]
+fn force_does_not_wait_for_the_pod() {
+    let kubectl = Kubectl::in_namespace("delete");
+    stubborn(&kubectl);
+    let ran = kubectl.run("delete pod stubborn --force --grace-period=0");
+    assert!(ran.stderr().contains("Immediate deletion does not wait for confirmation"), "{ran}");
+    assert!(ran.stdout().contains("pod \"stubborn\" force deleted"), "{ran}");
+    assert!(kubectl.fails("get pod stubborn").contains("NotFound"));
+}
+
+#[test]
+fn what_was_owned_goes_with_its_owner() {
+    let kubectl = Kubectl::in_namespace("delete");
+    kubectl.run_web(2);
+    kubectl.ok("delete deployment web");
+    wait_for("nothing is left", LIMIT, || kubectl.ok("get rs,pods -o name").is_empty().then_some(()));
+}
+
+#[test]
+fn orphans_stay() {
+    let kubectl = Kubectl::in_namespace("delete");
+    kubectl.run_web(1);
+    kubectl.ok("delete deployment web --cascade=orphan");
+    assert_eq!(kubectl.field("rs", ".items[0].metadata.ownerReferences"), "");
+    assert_eq!(kubectl.ok("get pods --field-selector status.phase=Running -o name").lines().count(), 1);
+}
+
+#[test]
+fn many_are_deleted_by_label_and_all() {
+    let kubectl = Kubectl::in_namespace("delete");
+    for name in ["a", "b", "c"] {
+        kubectl.ok(&format!("create configmap {name}"));
+    }
+    kubectl.ok("label configmap a b group=x");
+    assert_eq!(kubectl.ok("delete configmap -l group=x").lines().count(), 2);
+    kubectl.ok("delete configmap --all");
+    let left = kubectl.ok("get configmap -o name");
+    assert!(left.lines().all(|name| name == "configmap/kube-root-ca.crt"), "{left}");
+    let missing = kubectl.fails("delete configmap a");
+    assert_eq!(missing, "Error from server (NotFound): configmaps \"a\" not found\n");
+    assert_eq!(kubectl.ok("delete configmap a --ignore-not-found"), "");
+}
+
+#[test]
+fn a_namespace_takes_everything_with_it() {
+    let kubectl = Kubectl::in_namespace("delete");
+    kubectl.run_web(1);
+    let namespace = kubectl.namespace();
+    assert_eq!(
+        kubectl.ok(&format!("delete namespace {namespace}")),
+        format!("namespace \"{namespace}\" deleted\n")
+    );
+    assert_eq!(kubectl.ok("get pods,deployments -o name"), "");
+}
+
+#[test]
+fn waiting_gives_up_in_time() {
+    let kubectl = Kubectl::in_namespace("delete");
+    kubectl.run_web(1);
+    assert_eq!(
+        kubectl.ok("wait deployment/web --for=condition=Available --timeout=60s"),
+        "deployment.apps/web condition met\n"
+    );
+    assert_eq!(
+        kubectl.ok("wait deployment/web --for=jsonpath={.status.readyReplicas}=1 --timeout=60s"),
+        "deployment.apps/web condition met\n"
+    );
+    let error = kubectl.fails("wait deployment/web --for=jsonpath={.status.readyReplicas}=9 --timeout=1s");
+    assert!(error.ends_with("error: timed out waiting for the condition on deployments/web\n"), "{error}");
+    let error = kubectl.fails("wait deployment/web --for=delete --timeout=1s");
+    // Beside it may stand that a watch was short.
+    assert!(error.ends_with("error: timed out waiting for the condition on deployments/web\n"), "{error}");
+}

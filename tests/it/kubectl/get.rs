@@ -1,0 +1,154 @@
+//! `kubectl get` in all its forms, and what the API says about itself.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use super::{Kubectl, pod, rows};
+
+#[test]
+fn tables_have_the_usual_columns() {
+    let kubectl = Kubectl::in_namespace("get");
+    kubectl.run_web(2);
+    kubectl.ok("expose deployment web --port 80 --target-port 8080");
+    let header = |args: &str| rows(&kubectl.until(args, |table| !table.is_empty()))[0].join(" ");
+    assert_eq!(header("get pods"), "NAME READY STATUS RESTARTS AGE");
+    assert_eq!(
+        header("get pods -o wide"),
+        "NAME READY STATUS RESTARTS AGE IP NODE NOMINATED NODE READINESS GATES"
+    );
+    assert_eq!(header("get deployments"), "NAME READY UP-TO-DATE AVAILABLE AGE");
+    assert_eq!(
+        header("get deploy -o wide"),
+        "NAME READY UP-TO-DATE AVAILABLE AGE CONTAINERS IMAGES SELECTOR"
+    );
+    assert_eq!(header("get rs"), "NAME DESIRED CURRENT READY AGE");
+    assert_eq!(header("get svc"), "NAME TYPE CLUSTER-IP EXTERNAL-IP PORT(S) AGE");
+    assert_eq!(header("get endpointslices"), "NAME ADDRESSTYPE PORTS ENDPOINTS AGE");
+    assert_eq!(header("get nodes"), "NAME STATUS ROLES AGE VERSION");
+    assert_eq!(header("get namespaces"), "NAME STATUS AGE");
+    assert_eq!(header("get serviceaccounts"), "NAME AGE");
+    assert_eq!(header("get events"), "LAST SEEN TYPE REASON OBJECT MESSAGE");
+
+    let deployments = kubectl.ok("get deploy --no-headers");
+    assert_eq!(rows(&deployments)[0][..4], ["web", "2/2", "2", "2"], "{deployments}");
+    let pods = kubectl.ok("get pods --no-headers");
+    assert!(rows(&pods).iter().all(|row| row[1..4] == ["1/1", "Running", "0"]), "{pods}");
+    let services = kubectl.ok("get svc web --no-headers");
+    assert_eq!(rows(&services)[0][1], "ClusterIP");
+    assert_eq!(rows(&services)[0][3..5], ["<none>", "80/TCP"]);
+    let all = kubectl.ok("get all -o name");
+    for kind in ["pod/", "service/", "deployment.apps/", "replicaset.apps/"] {
+        assert!(all.contains(kind), "{all}");
+    }
+}
+
+#[test]
+fn a_pods_status_is_the_word_that_people_know() {
+    let kubectl = Kubectl::in_namespace("get");
+    kubectl.apply(&pod("done", "exit 0"));
+    kubectl.apply(&pod("broken", "exit 3"));
+    kubectl.apply(&pod("slow", "trap '' TERM; while :; do sleep 1; done"));
+    kubectl.apply(&pod("crash", "exit 1").replace("restartPolicy: Never", "restartPolicy: Always"));
+    let shows = |name: &str, status: &str| {
+        kubectl.until(&format!("get pod {name} --no-headers"), |row| rows(row)[0][2] == status);
+    };
+    shows("done", "Completed");
+    shows("broken", "Error");
+    shows("crash", "CrashLoopBackOff");
+    let restarts = kubectl.until("get pod crash --no-headers", |row| row.contains(" ago)"));
+    assert!(rows(&restarts)[0][4].starts_with('('), "{restarts}");
+    shows("slow", "Running");
+    kubectl.ok("delete pod slow --wait=false");
+    shows("slow", "Terminating");
+    kubectl.ok("delete pod slow --force --grace-period=0 --wait=false");
+}
+
+#[test]
+fn output_comes_in_many_formats() {
+    let kubectl = Kubectl::in_namespace("get");
+    kubectl.run_web(1);
+    assert_eq!(kubectl.ok("get deployment web -o name"), "deployment.apps/web\n");
+    let json: serde_json::Value = serde_json::from_str(&kubectl.ok("get deployment web -o json")).unwrap();
+    assert_eq!((json["kind"].as_str(), json["spec"]["replicas"].as_i64()), (Some("Deployment"), Some(1)));
+    let yaml = kubectl.ok("get deployment web -o yaml");
+    assert!(yaml.starts_with("apiVersion: apps/v1\nkind: Deployment\nmetadata:\n"), "{yaml}");
+    let list: serde_json::Value = serde_json::from_str(&kubectl.ok("get pods -o json")).unwrap();
+    assert_eq!((list["kind"].as_str(), list["items"][0]["kind"].as_str()), (Some("List"), Some("Pod")));
+    assert_eq!(kubectl.field("pods", ".items[*].status.phase"), "Running");
+    let columns =
+        kubectl.ok("get pods -o custom-columns=PHASE:.status.phase,IMAGE:.spec.containers[0].image");
+    assert_eq!(rows(&columns), [["PHASE", "IMAGE"], ["Running", "host/sleep:1"]]);
+    assert!(kubectl.ok("get pods --show-labels").contains("app=web,pod-template-hash="));
+    let sorted = kubectl.ok("get events --sort-by=.metadata.creationTimestamp -o name");
+    assert!(sorted.starts_with("event/"), "{sorted}");
+}
+
+#[test]
+fn selectors_choose() {
+    let kubectl = Kubectl::in_namespace("get");
+    kubectl.run_web(1);
+    kubectl.apply(&pod("done", "exit 0"));
+    kubectl.ok("wait pod/done --for=jsonpath={.status.phase}=Succeeded --timeout=60s");
+    assert_eq!(kubectl.ok("get pods -l app=done -o name"), "pod/done\n");
+    assert_eq!(kubectl.ok("get pods -l app!=web -o name"), "pod/done\n");
+    assert_eq!(kubectl.ok("get pods --field-selector status.phase=Succeeded -o name"), "pod/done\n");
+    assert_eq!(kubectl.ok("get pods --field-selector metadata.name=done -o name"), "pod/done\n");
+    let node = kubectl.field("pod/done", ".spec.nodeName");
+    assert!(
+        kubectl.ok(&format!("get pods --field-selector spec.nodeName={node} -o name")).contains("pod/done")
+    );
+    let refused = kubectl.fails("get pods --field-selector spec.hostname=x");
+    assert!(refused.contains("field label not supported: spec.hostname"), "{refused}");
+    let events = kubectl.ok("get events --field-selector involvedObject.name=done,reason=Started -o name");
+    assert_eq!(events.lines().count(), 1, "{events}");
+    let everywhere = kubectl.ok("get pods -A -l app=done --no-headers");
+    assert!(rows(&everywhere).iter().any(|row| row[..2] == [kubectl.namespace(), "done"]), "{everywhere}");
+    let deployments = kubectl.ok("get pods -l tier=none");
+    assert_eq!(deployments, "");
+}
+
+#[test]
+fn what_is_not_there_is_said_so() {
+    let kubectl = Kubectl::in_namespace("get");
+    assert_eq!(kubectl.fails("get pod nosuch"), "Error from server (NotFound): pods \"nosuch\" not found\n");
+    let unknown = kubectl.fails("get things");
+    assert_eq!(unknown, "error: the server doesn't have a resource type \"things\"\n");
+    let ran = kubectl.run("get deployments");
+    assert_eq!(ran.stderr(), format!("No resources found in {} namespace.\n", kubectl.namespace()));
+}
+
+#[test]
+fn a_watch_shows_rows_as_they_change() {
+    let kubectl = Kubectl::in_namespace("get");
+    let mut command = kubectl.command("get pods -w --no-headers");
+    let mut watch = command.stdout(Stdio::piped()).spawn().expect("kubectl starts");
+    kubectl.apply(&pod("short", "sleep 1"));
+    let mut seen = Vec::new();
+    for line in BufReader::new(watch.stdout.take().expect("its stdout")).lines() {
+        let line = line.expect("a line");
+        seen.push(rows(&line)[0][2].to_owned());
+        if line.contains("Completed") {
+            break;
+        }
+    }
+    watch.kill().expect("it still runs");
+    watch.wait().expect("an end");
+    seen.dedup();
+    assert_eq!(seen, ["Pending", "ContainerCreating", "Running", "Completed"]);
+}
+
+#[test]
+fn the_api_describes_itself() {
+    let kubectl = Kubectl::in_namespace("get");
+    let resources = kubectl.ok("api-resources --no-headers");
+    let names: Vec<_> = rows(&resources).iter().map(|row| row[0]).collect();
+    for name in ["pods", "services", "deployments", "jobs", "poddisruptionbudgets", "endpointslices"] {
+        assert!(names.contains(&name), "{resources}");
+    }
+    let short = kubectl.ok("api-resources --api-group=apps --no-headers");
+    assert_eq!(rows(&short)[0], ["deployments", "deploy", "apps/v1", "true", "Deployment"]);
+    assert!(kubectl.ok("api-versions").lines().any(|version| version == "policy/v1"));
+    assert!(kubectl.ok("version").contains("Server Version: v1.36"));
+    assert!(kubectl.ok("cluster-info").contains("Kubernetes control plane"));
+    assert_eq!(kubectl.ok("get --raw /readyz"), "ok");
+}

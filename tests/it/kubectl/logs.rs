@@ -1,0 +1,82 @@
+//! `kubectl logs`.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use super::{Kubectl, SharedCluster, pod};
+
+const TWO: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: two}
+spec:
+  restartPolicy: Never
+  containers:
+  - {name: first, image: host/shell:1, command: [sh, -c, 'echo from first']}
+  - {name: second, image: host/shell:1, command: [sh, -c, 'echo from second']}
+";
+
+#[test]
+fn logs_are_those_of_a_container() {
+    let kubectl = Kubectl::in_namespace("logs");
+    kubectl.apply(TWO);
+    kubectl.ok("wait pod/two --for=jsonpath={.status.phase}=Succeeded --timeout=60s");
+    assert_eq!(kubectl.ok("logs two -c second"), "from second\n");
+    let ran = kubectl.run("logs two");
+    assert_eq!(ran.stdout(), "from first\n", "{ran}");
+    assert!(ran.stderr().contains("Defaulted container \"first\" out of: first, second"), "{ran}");
+    let all = kubectl.ok("logs two --all-containers --prefix");
+    let mut all: Vec<_> = all.lines().collect();
+    all.sort_unstable();
+    assert_eq!(all, ["[pod/two/first] from first", "[pod/two/second] from second"]);
+    let missing = kubectl.fails("logs two -c third");
+    assert!(missing.contains("container third is not valid for pod two"), "{missing}");
+}
+
+#[test]
+fn the_last_lines_come_alone() {
+    let kubectl = Kubectl::in_namespace("logs");
+    kubectl.apply(&pod("count", "for n in 1 2 3 4 5; do echo $n; done"));
+    kubectl.ok("wait pod/count --for=jsonpath={.status.phase}=Succeeded --timeout=60s");
+    assert_eq!(kubectl.ok("logs count"), "1\n2\n3\n4\n5\n");
+    assert_eq!(kubectl.ok("logs count --tail=2"), "4\n5\n");
+    assert_eq!(kubectl.ok("logs count --tail=0"), "");
+    assert_eq!(kubectl.ok("logs count --limit-bytes=4"), "1\n2\n");
+    let refused = kubectl.fails("logs count --timestamps");
+    assert!(refused.contains("its logs hold no times"), "{refused}");
+}
+
+#[test]
+fn a_follower_sees_lines_as_they_come_and_the_end() {
+    let kubectl = Kubectl::in_namespace("logs");
+    kubectl.apply(&pod("talk", "trap 'echo two; exit 0' TERM; echo one; while :; do sleep 0.1; done"));
+    kubectl.ok("wait pod/talk --for=condition=Ready --timeout=60s");
+    let mut follow = kubectl.command("logs -f talk").stdout(Stdio::piped()).spawn().expect("kubectl starts");
+    let mut lines = BufReader::new(follow.stdout.take().expect("its stdout")).lines();
+    assert_eq!(lines.next().expect("a line").expect("readable"), "one");
+    kubectl.ok("delete pod talk --wait=false");
+    assert_eq!(lines.next().expect("a line").expect("readable"), "two");
+    assert!(lines.next().is_none());
+    assert!(follow.wait().expect("an end").success());
+}
+
+#[test]
+fn a_workloads_logs_are_those_of_its_pods() {
+    let kubectl = Kubectl::in_namespace("logs");
+    let web = super::web(2).replace("[sleep, '1000']", "[sh, -c, 'echo up; exec sleep 1000']");
+    kubectl.apply(&web);
+    kubectl.ok("rollout status deployment web --timeout=60s");
+    kubectl.until("logs deployment/web", |text| text == "up\n");
+    kubectl.until("logs -l app=web", |text| text == "up\nup\n");
+}
+
+#[test]
+fn the_previous_run_can_be_read() {
+    let kubectl = Kubectl::in_namespace("logs");
+    let marker = SharedCluster::get().file(kubectl.namespace());
+    let script =
+        format!("if mkdir {}; then echo first; exit 1; fi; echo second; exec sleep 1000", marker.display());
+    kubectl.apply(&pod("again", &script).replace("restartPolicy: Never", "restartPolicy: Always"));
+    kubectl.until("logs again --previous", |text| text == "first\n");
+    kubectl.until("logs again", |text| text.ends_with("second\n"));
+}
