@@ -24,6 +24,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::address::AddressBlock;
+use super::config::ApiServer;
 use super::resource::Resource;
 use super::selector::Selection;
 use super::status::{FieldError, Status};
@@ -50,6 +51,7 @@ struct Inner {
     store: Store,
     clock: Clock,
     addresses: AddressBlock,
+    settings: ApiServer,
     /// Held from choosing a Service's address until the Service is stored.
     service_addresses: Mutex<()>,
 }
@@ -113,8 +115,9 @@ pub struct WatchEvent {
 
 impl Registry {
     /// An empty cluster.
-    pub fn new(clock: Clock, addresses: AddressBlock) -> Self {
-        let inner = Inner { store: Store::default(), clock, addresses, service_addresses: Mutex::new(()) };
+    pub fn new(clock: Clock, addresses: AddressBlock, settings: ApiServer) -> Self {
+        let inner =
+            Inner { store: Store::default(), clock, addresses, settings, service_addresses: Mutex::new(()) };
         Self { inner: Arc::new(inner), component: "kube-controller-manager" }
     }
 

@@ -112,7 +112,7 @@ impl Registry {
         } else if !writer.manager.is_empty() {
             managed::record_creation(resource, &mut object, writer);
         }
-        defaults::prepare(resource, &mut object);
+        defaults::prepare(resource, &mut object, &self.inner.settings);
         validation::validate(resource, &name, None, &object)?;
         let allocation = self.begin_allocation(resource, namespace, &name);
         if let Some(allocation) = &allocation {
@@ -317,7 +317,7 @@ impl Registry {
                 }
             }
             if part == Part::Main {
-                defaults::prepare(resource, &mut new);
+                defaults::prepare(resource, &mut new, &self.inner.settings);
                 validation::validate(resource, name, Some(current), &new)?;
                 if let Some(allocation) = &allocation {
                     self.allocate_for_service(name, &mut new, &allocation.others)?;
