@@ -11,6 +11,7 @@ mod harness;
 mod interruption;
 mod kernel;
 mod kubectl;
+mod load;
 mod main_job;
 mod pods;
 mod runs;
