@@ -13,6 +13,7 @@ mod harness;
 mod interruption;
 mod kernel;
 mod kubectl;
+mod load;
 mod main_job;
 mod pods;
 mod runs;
