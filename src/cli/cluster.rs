@@ -74,16 +74,46 @@ fn parse_config(json: &str) -> Result<Box<Config>, String> {
     Ok(Box::new(config))
 }
 
+/// The parameters, laid out as in a configuration.
 fn after_help() -> String {
     let mut help = "Example:\n  rolldrop cluster --kubeconfig ./kubeconfig --config '{\"nodes\": 2}'\n\n\
-                    Parameters of the configuration, their defaults, and the sources of these. A latency is\n\
-                    one duration or {min, median, p95, max}; rows are those of the measurements on a real\n\
-                    v1.36.2:\n"
+                    Parameters of the configuration with their defaults and, in parentheses, the sources\n\
+                    of these. A latency is one duration or {min, median, p95, max}, shown as min / median /\n\
+                    p95 / max; \"row\" is one of the measurements on a real v1.36.2.\n\n"
         .to_owned();
+    let mut section = String::new();
     for Parameter { name, default, about } in parameters::all() {
-        help.push_str(&format!("  {name:<40} {default}\n      {about}\n"));
+        let (own_section, key) = name.rsplit_once('.').unwrap_or(("", &name));
+        if own_section != section {
+            own_section.clone_into(&mut section);
+            help.push_str(&format!("\n  {section}:\n"));
+        }
+        let indent = if section.is_empty() { 2 } else { 4 };
+        help.push_str(&format!("{:indent$}{key}: {default}\n", ""));
+        push_wrapped(&mut help, &about, indent + 4);
     }
     help
+}
+
+/// Appends a text in lines that fit a terminal of 100 columns.
+fn push_wrapped(to: &mut String, text: &str, indent: usize) {
+    let mut column = 0;
+    for word in text.split_whitespace() {
+        if column > 0 && column + 1 + word.len() > 98 {
+            to.push('\n');
+            column = 0;
+        }
+        if column == 0 {
+            to.push_str(&" ".repeat(indent));
+            column = indent;
+        } else {
+            to.push(' ');
+            column += 1;
+        }
+        to.push_str(word);
+        column += word.len();
+    }
+    to.push('\n');
 }
 
 impl ClusterArgs {

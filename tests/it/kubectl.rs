@@ -10,6 +10,7 @@ mod delete;
 mod describe;
 mod get;
 mod logs;
+mod nodes;
 mod rollout;
 
 use std::fmt;

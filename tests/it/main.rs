@@ -5,15 +5,19 @@
 
 mod api;
 mod bad_input;
+mod churn;
 mod cluster;
 mod command;
+mod dns;
 mod harness;
 mod interruption;
 mod kernel;
 mod kubectl;
+mod load;
 mod main_job;
 mod pods;
 mod runs;
+mod stale_flows;
 mod termination;
 mod tidy;
 mod truth;

@@ -5,23 +5,29 @@ use std::process::Command;
 use rolldrop::analysis::model::{Cause, Verdict};
 use rolldrop::record::{EventKind, Outcome, Phase};
 
-use crate::runs::{self, MeasuredRun};
+use crate::runs::{self, Dataplane, MeasuredRun};
 
 #[test]
 fn naive_exit_drops_requests_and_attributes_them() {
-    let run = runs::naive_exit();
-    let requests = &run.result.requests;
-    assert!(requests.dropped > 0, "{}", run.finished);
-    assert_eq!(run.result.terminations.len(), 3);
-    let attributed: u64 = run.result.terminations.iter().map(|t| t.requests.dropped).sum();
-    assert_eq!(attributed + requests.unattributed, requests.dropped, "{}", run.finished);
-    let killed_in_flight = requests.by_cause.get(&Cause::KilledInFlight).copied().unwrap_or(0);
-    assert!(requests.outside_window <= killed_in_flight, "{}", run.finished);
+    for run in runs::naive_exit() {
+        let requests = &run.result.requests;
+        assert!(requests.dropped > 0, "{}", run.finished);
+        assert_eq!(run.result.terminations.len(), 3);
+        let attributed: u64 = run.result.terminations.iter().map(|t| t.requests.dropped).sum();
+        assert_eq!(attributed + requests.unattributed, requests.dropped, "{}", run.finished);
+        let killed_in_flight = requests.by_cause.get(&Cause::KilledInFlight).copied().unwrap_or(0);
+        assert!(requests.outside_window <= killed_in_flight, "{}", run.finished);
+        let dataplane = match run.dataplane {
+            Dataplane::Kernel => "nftables",
+            Dataplane::Userspace => "userspace",
+        };
+        assert_eq!(run.result.cluster.dataplane, dataplane);
+    }
 }
 
 #[test]
 fn waiting_before_sigterm_or_draining_in_the_app_drops_none_and_the_window_is_still_measured() {
-    for run in [runs::prestop_sleep(), runs::drain_in_app()] {
+    for run in runs::prestop_sleep().iter().chain(runs::drain_in_app()) {
         assert_eq!(run.result.requests.dropped, 0, "{}", run.finished);
         for termination in &run.result.terminations {
             let window = termination.windows.first().expect("a window");
@@ -90,7 +96,7 @@ fn the_proxies_hand_over_every_row() {
 
 #[test]
 fn the_summary_reads_like_an_answer() {
-    let run = runs::naive_exit();
+    let [run, _] = runs::naive_exit();
     let text = run.finished.stdout();
     for part in ["dropped", "preStop", "window", "report.html", "charts"] {
         assert!(text.contains(part), "{part:?} is missing\n{}", run.finished);
@@ -110,7 +116,7 @@ fn the_summary_reads_like_an_answer() {
 
 #[test]
 fn the_report_made_again_from_disk_is_the_same() {
-    let run = runs::naive_exit();
+    let [run, _] = runs::naive_exit();
     let result = run.path.join("result.json");
     let before = std::fs::read(&result).expect("result.json");
     let again =
@@ -120,7 +126,7 @@ fn the_report_made_again_from_disk_is_the_same() {
 
 #[test]
 fn duckdb_reads_the_tables() {
-    let run = runs::naive_exit();
+    let [run, _] = runs::naive_exit();
     let python = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin/python");
     let query = "
 import duckdb, sys

@@ -1,5 +1,6 @@
-//! One run of each built-in scenario, shared by the tests that look at it.
+//! One run of each built-in scenario on each dataplane, shared by the tests that look at it.
 
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -10,8 +11,19 @@ use serde_json::Value;
 
 use crate::harness::{Finished, Rolldrop};
 
+/// How the embedded cluster carries Services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dataplane {
+    /// The kernel's own: namespaces and nftables.
+    Kernel,
+    /// Loopback addresses and TCP proxies.
+    Userspace,
+}
+
 /// A finished run.
 pub(crate) struct MeasuredRun {
+    /// What carried its Services.
+    pub(crate) dataplane: Dataplane,
     /// What the command said.
     pub(crate) finished: Finished,
     /// The run directory.
@@ -25,24 +37,31 @@ pub(crate) struct MeasuredRun {
 /// Runs that measure take turns: two at once would disturb each other.
 static TURN: Mutex<()> = Mutex::new(());
 
-pub(crate) fn naive_exit() -> &'static MeasuredRun {
-    static RUN: OnceLock<MeasuredRun> = OnceLock::new();
-    RUN.get_or_init(|| measure(&["run", "--out", "run", "--quiet"]))
+/// A scenario's run on each dataplane.
+type Both = [MeasuredRun; 2];
+
+fn on_both(scenario: &str) -> Both {
+    [Dataplane::Kernel, Dataplane::Userspace].map(|dataplane| measure(scenario, dataplane, &[]))
 }
 
-pub(crate) fn prestop_sleep() -> &'static MeasuredRun {
-    static RUN: OnceLock<MeasuredRun> = OnceLock::new();
-    RUN.get_or_init(|| measure(&["run", "prestop-sleep", "--out", "run", "--quiet"]))
+pub(crate) fn naive_exit() -> &'static Both {
+    static RUNS: OnceLock<Both> = OnceLock::new();
+    RUNS.get_or_init(|| on_both("naive-exit"))
 }
 
-pub(crate) fn drain_in_app() -> &'static MeasuredRun {
-    static RUN: OnceLock<MeasuredRun> = OnceLock::new();
-    RUN.get_or_init(|| measure(&["run", "drain-in-app", "--out", "run", "--quiet"]))
+pub(crate) fn prestop_sleep() -> &'static Both {
+    static RUNS: OnceLock<Both> = OnceLock::new();
+    RUNS.get_or_init(|| on_both("prestop-sleep"))
 }
 
-/// Every built-in scenario's run.
-pub(crate) fn all() -> [&'static MeasuredRun; 3] {
-    [naive_exit(), prestop_sleep(), drain_in_app()]
+pub(crate) fn drain_in_app() -> &'static Both {
+    static RUNS: OnceLock<Both> = OnceLock::new();
+    RUNS.get_or_init(|| on_both("drain-in-app"))
+}
+
+/// Every built-in scenario's runs.
+pub(crate) fn all() -> impl Iterator<Item = &'static MeasuredRun> {
+    [naive_exit(), prestop_sleep(), drain_in_app()].into_iter().flatten()
 }
 
 /// Keeps measuring runs apart for as long as the answer lives.
@@ -53,16 +72,50 @@ pub(crate) fn turn() -> impl Drop {
 /// A starved machine makes a run invalid, which says nothing about the program: it is repeated so often.
 const REPEATS: usize = 3;
 
-fn measure(args: &[&str]) -> MeasuredRun {
+/// Runs a scenario, by its name or as the text of a file, with further arguments.
+pub(crate) fn measure(scenario: &str, dataplane: Dataplane, more: &[&str]) -> MeasuredRun {
     let _turn = turn();
+    let (file, text) = if scenario.contains('\n') { ("scenario.yaml", scenario) } else { (scenario, "") };
+    let dataplane_name = match dataplane {
+        Dataplane::Kernel => "kernel",
+        Dataplane::Userspace => "userspace",
+    };
+    let args = ["run", file, "--out", "run", "--quiet", "--dataplane", dataplane_name];
+    let run = || {
+        let run = Rolldrop::new(args.iter().chain(more));
+        if text.is_empty() { run.finish() } else { run.file(file, text).finish() }
+    };
     let invalid = |run: &Finished| run.stdout().contains("INVALID");
-    let run = || Rolldrop::new(args).finish();
     let finished = (1..REPEATS).map(|_| run()).find(|run| !invalid(run)).unwrap_or_else(run).expect_code(0);
     let path = finished.dir().join("run");
     let records = RunDir::open(&path).and_then(|run| run.read()).expect("the run directory reads");
     let result = fs::read(path.join("result.json")).expect("result.json");
     let result = serde_json::from_slice(&result).expect("result.json reads");
-    MeasuredRun { finished, path, records, result }
+    MeasuredRun { dataplane, finished, path, records, result }
+}
+
+/// When the Service proxy's table without a pod took effect, in Unix seconds: just before and just
+/// after the swap, for each pod that the Service `web` was ever routed to and is no more.
+pub(crate) fn stopped_routing(run: &MeasuredRun) -> BTreeMap<String, (f64, f64)> {
+    let mut routed = HashSet::new();
+    let mut stopped = BTreeMap::new();
+    for line in json_lines(&run.path.join("cluster/service-proxy.jsonl")) {
+        if line["kind"] != "sync" || line["service"] != "default/web" {
+            continue;
+        }
+        let pods = line["endpoints"].as_array().into_iter().flatten();
+        let now: HashSet<String> = pods.map(|e| e["pod"].as_str().unwrap_or_default().to_owned()).collect();
+        for pod in routed.difference(&now) {
+            stopped.insert(String::clone(pod), (seconds(&line["swap_begin_ns"]), seconds(&line["t_ns"])));
+        }
+        routed = now;
+    }
+    stopped
+}
+
+/// A stamp of a log, in Unix seconds.
+pub(crate) fn seconds(stamp: &Value) -> f64 {
+    stamp.as_i64().expect("nanoseconds") as f64 / 1e9
 }
 
 /// A file of JSON lines.

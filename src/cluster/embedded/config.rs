@@ -25,6 +25,10 @@ pub struct Config {
     pub gone_address: GoneAddress,
     /// The Service proxy's own settings.
     pub service_proxy: ServiceProxy,
+    /// The API server's own settings.
+    pub api_server: ApiServer,
+    /// The scheduler's own settings.
+    pub scheduler: Scheduler,
     /// The controllers' own settings.
     pub controllers: Controllers,
     /// Changes of an unrelated EndpointSlice per second, at random. Each makes the Service proxies
@@ -48,6 +52,8 @@ impl Default for Config {
             dataplane: DataplaneChoice::Auto,
             gone_address: GoneAddress::default(),
             service_proxy: ServiceProxy::default(),
+            api_server: ApiServer::default(),
+            scheduler: Scheduler::default(),
             controllers: Controllers::default(),
             background_churn: 0.0,
             dns: Dns::default(),
@@ -153,7 +159,44 @@ impl Dns {
     }
 }
 
-/// Settings of the controllers, named as the options of kube-controller-manager and kube-apiserver.
+/// Settings of the API server, named as kube-apiserver's options.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct ApiServer {
+    /// How long a pod that says nothing of it stays on a node that is not ready.
+    pub default_not_ready_toleration_seconds: u32,
+    /// How long a pod that says nothing of it stays on a node that cannot be reached.
+    pub default_unreachable_toleration_seconds: u32,
+}
+
+impl Default for ApiServer {
+    fn default() -> Self {
+        // plugin/pkg/admission/defaulttolerationseconds.
+        Self { default_not_ready_toleration_seconds: 300, default_unreachable_toleration_seconds: 300 }
+    }
+}
+
+/// Settings of the scheduler, named as those of its configuration file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Scheduler {
+    /// The pause after a pod fitted nowhere, doubling with each attempt.
+    #[serde(with = "duration")]
+    pub pod_initial_backoff: Duration,
+    /// The longest such pause.
+    #[serde(with = "duration")]
+    pub pod_max_backoff: Duration,
+}
+
+impl Default for Scheduler {
+    fn default() -> Self {
+        // `DefaultPodInitialBackoffDuration`, `DefaultPodMaxBackoffDuration` in
+        // pkg/scheduler/backend/queue.
+        Self { pod_initial_backoff: Duration::from_secs(1), pod_max_backoff: Duration::from_secs(10) }
+    }
+}
+
+/// Settings of the controllers, named as the options and constants of kube-controller-manager.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Controllers {
@@ -161,6 +204,21 @@ pub struct Controllers {
     pub kube_api_qps: u32,
     /// Calls that one controller may make at once.
     pub kube_api_burst: u32,
+    /// EndpointSlice: the pause after a write has failed, doubling with each failure in a row.
+    #[serde(with = "duration")]
+    pub endpoint_slice_sync_back_off: Duration,
+    /// EndpointSlice: the longest such pause.
+    #[serde(with = "duration")]
+    pub endpoint_slice_max_sync_back_off: Duration,
+    /// PodDisruptionBudget: how long an approved eviction may take to become a deletion.
+    #[serde(with = "duration")]
+    pub disruption_deletion_timeout: Duration,
+    /// PodDisruptionBudget: when the condition of an eviction that came to nothing is taken back.
+    #[serde(with = "duration")]
+    pub stale_pod_disruption_timeout: Duration,
+    /// How long a node has to be gone before its pods are removed.
+    #[serde(with = "duration")]
+    pub pod_gc_quarantine_time: Duration,
     /// Job: the pause after a pod has failed, doubling with each failure in a row.
     #[serde(with = "duration")]
     pub job_pod_failure_back_off: Duration,
@@ -176,6 +234,14 @@ impl Default for Controllers {
             // staging/src/k8s.io/controller-manager/config/v1alpha1/defaults.go.
             kube_api_qps: 20,
             kube_api_burst: 30,
+            // `defaultSyncBackOff`, `maxSyncBackOff` in pkg/controller/endpointslice.
+            endpoint_slice_sync_back_off: Duration::from_secs(1),
+            endpoint_slice_max_sync_back_off: Duration::from_secs(1000),
+            // `DeletionTimeout`, `stalePodDisruptionTimeout` in pkg/controller/disruption.
+            disruption_deletion_timeout: Duration::from_secs(120),
+            stale_pod_disruption_timeout: Duration::from_secs(120),
+            // `quarantineTime` in pkg/controller/podgc.
+            pod_gc_quarantine_time: Duration::from_secs(40),
             // `DefaultJobPodFailureBackOff`, `MaxJobPodFailureBackOff` in pkg/controller/job.
             job_pod_failure_back_off: Duration::from_secs(10),
             job_pod_failure_back_off_max: Duration::from_secs(600),

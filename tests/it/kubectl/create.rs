@@ -34,6 +34,8 @@ fn objects_are_created_by_name() {
     assert_eq!(kubectl.field("service/front", ".spec.ports[0].targetPort"), "8080");
     kubectl.ok("create poddisruptionbudget api --selector=app=api --min-available=50%");
     assert_eq!(kubectl.field("pdb/api", ".spec.minAvailable"), "50%");
+    kubectl.ok("create job once --image=host/true:1 -- true");
+    kubectl.ok("wait job/once --for=condition=Complete --timeout=60s");
     let dry = kubectl.ok("create namespace elsewhere --dry-run=server");
     assert_eq!(dry, "namespace/elsewhere created (server dry run)\n");
 }

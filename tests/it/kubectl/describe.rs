@@ -66,3 +66,34 @@ fn nodes_show_their_pods() {
     let line = format!("  {} ", kubectl.namespace());
     assert!(node.lines().any(|text| text.starts_with(&line) && text.contains("idle")), "{node}");
 }
+
+#[test]
+fn jobs_and_disruption_budgets_show_their_counts() {
+    let kubectl = Kubectl::in_namespace("describe");
+    kubectl.run_web(2);
+    kubectl.apply(
+        "
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: web}
+spec: {minAvailable: 1, selector: {matchLabels: {app: web}}}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: twice}
+spec:
+  completions: 2
+  template: {spec: {restartPolicy: Never, containers: [{name: app, image: host/true:1, command: ['true']}]}}
+",
+    );
+    kubectl.ok("wait job/twice --for=condition=Complete --timeout=60s");
+    let job = kubectl.ok("describe job twice");
+    assert_eq!(value(&job, "Completions"), "2");
+    assert_eq!(value(&job, "Pods Statuses"), "0 Active (0 Ready) / 2 Succeeded / 0 Failed");
+    let jobs = kubectl.ok("get job twice --no-headers");
+    assert_eq!(super::rows(&jobs)[0][..3], ["twice", "Complete", "2/2"]);
+    let budget = kubectl.until("describe pdb web", |text| text.contains("Allowed disruptions:  1\n"));
+    assert_eq!(value(&budget, "Min available"), "1");
+    let budgets = kubectl.ok("get pdb web --no-headers");
+    assert_eq!(super::rows(&budgets)[0][..4], ["web", "1", "N/A", "1"]);
+}

@@ -20,42 +20,45 @@ fn answered_by<'a>(run: &'a MeasuredRun, termination: &'a Termination) -> Vec<(f
 #[test]
 fn c02_a_pod_gets_traffic_while_it_shuts_down_and_after_it_is_gone() {
     // While it shuts down: new connections after the deletion, answered by the pod itself.
-    let run = runs::prestop_sleep();
-    let fresh_after_t0 = |termination| {
-        answered_by(run, termination).iter().filter(|(at, row)| *at > 0.0 && !row.conn_reused).count()
-    };
-    let late: usize = run.result.terminations.iter().map(fresh_after_t0).sum();
-    assert!(late > 0, "{}", run.finished);
+    for run in runs::prestop_sleep() {
+        let fresh_after_t0 = |termination| {
+            answered_by(run, termination).iter().filter(|(at, row)| *at > 0.0 && !row.conn_reused).count()
+        };
+        let late: usize = run.result.terminations.iter().map(fresh_after_t0).sum();
+        assert!(late > 0, "{}", run.finished);
+    }
     // After it is gone: connections that found nobody.
-    let run = runs::naive_exit();
-    assert!(run.result.requests.by_cause[&Cause::RoutedToDeadPod] > 0, "{}", run.finished);
+    for run in runs::naive_exit() {
+        assert!(run.result.requests.by_cause[&Cause::RoutedToDeadPod] > 0, "{}", run.finished);
+    }
 }
 
 #[test]
 fn c16_a_pod_that_ends_before_its_endpoint_is_gone_loses_requests() {
-    let run = runs::naive_exit();
-    assert!(run.result.requests.dropped > 0, "{}", run.finished);
-    assert_eq!(
-        run.result.requests.dropped,
-        run.result.requests.in_window + run.result.requests.outside_window
-    );
+    for run in runs::naive_exit() {
+        let requests = &run.result.requests;
+        assert!(requests.dropped > 0, "{}", run.finished);
+        assert_eq!(requests.dropped, requests.in_window + requests.outside_window);
+    }
 }
 
 #[test]
 fn c17_an_app_that_serves_on_after_sigterm_loses_none() {
-    let run = runs::drain_in_app();
-    assert_eq!((run.result.terminations.len(), run.result.requests.dropped), (3, 0), "{}", run.finished);
+    for run in runs::drain_in_app() {
+        assert_eq!((run.result.terminations.len(), run.result.requests.dropped), (3, 0), "{}", run.finished);
+    }
 }
 
 #[test]
 fn c18_a_pre_stop_sleep_loses_none() {
-    let run = runs::prestop_sleep();
-    assert_eq!((run.result.terminations.len(), run.result.requests.dropped), (3, 0), "{}", run.finished);
+    for run in runs::prestop_sleep() {
+        assert_eq!((run.result.terminations.len(), run.result.requests.dropped), (3, 0), "{}", run.finished);
+    }
 }
 
 #[test]
 fn c19_a_pod_that_shuts_down_slowly_gets_no_new_connection_once_its_endpoint_is_out() {
-    for run in [runs::prestop_sleep(), runs::drain_in_app()] {
+    for run in runs::prestop_sleep().iter().chain(runs::drain_in_app()) {
         for termination in &run.result.terminations {
             let upper = termination.windows[0].upper_s.expect("an upper bound");
             let rows = answered_by(run, termination);

@@ -38,7 +38,7 @@ pub(super) fn claim(
                     owners.retain(|owner| owner["uid"] != *uid)
                 })?;
             }
-            None if matches && !is_being_deleted(owner) && !is_being_deleted(&object) => {
+            None if matches && !is_being_deleted(&object) && may_adopt(registry, owner) => {
                 let reference = controller_reference(owner);
                 claimed.extend(change_owners(registry, resource, &object, |owners| owners.push(reference))?);
             }
@@ -46,6 +46,17 @@ pub(super) fn claim(
         }
     }
     Ok(claimed)
+}
+
+/// Whether the owner, as it is by now, still takes on objects.
+fn may_adopt(registry: &Registry, owner: &Value) -> bool {
+    let text = |field: &str| owner[field].as_str().unwrap_or_default();
+    let Some(resource) = Resource::of_kind(text("apiVersion"), text("kind")) else { return false };
+    let (namespace, name) = key(owner);
+    let current = registry.get(resource, &namespace, &name);
+    current.is_ok_and(|current| {
+        current["metadata"]["uid"] == owner["metadata"]["uid"] && !is_being_deleted(&current)
+    })
 }
 
 /// Changes the owner references of an object; `None` when it is gone.

@@ -1,0 +1,46 @@
+//! `kubectl cordon`, `drain` and `uncordon`.
+
+use super::{Kubectl, LIMIT, rows, wait_for, web};
+
+/// Nobody else's pods are drained.
+const DRAIN: &str = "drain node-3 --pod-selector=group=drained --timeout=60s";
+
+#[test]
+fn a_drained_node_takes_no_pods_until_it_is_uncordoned() {
+    let kubectl = Kubectl::in_namespace("nodes");
+    let pinned =
+        web(2).replace("labels: {app: web}}\n    spec:", "labels: {app: web, group: drained}}\n    spec:");
+    kubectl.apply(&pinned.replace(
+        "      containers",
+        "      nodeSelector: {kubernetes.io/hostname: node-3}\n      containers",
+    ));
+    kubectl.ok("rollout status deployment web --timeout=60s");
+    kubectl.apply(
+        "{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: web}, \
+         spec: {minAvailable: 2, selector: {matchLabels: {app: web}}}}",
+    );
+    kubectl.until("get pdb web -o jsonpath={.status.currentHealthy}", |healthy| healthy == "2");
+
+    assert_eq!(kubectl.ok("cordon node-3"), "node/node-3 cordoned\n");
+    let node = kubectl.ok("get node node-3 --no-headers");
+    assert_eq!(rows(&node)[0][1], "Ready,SchedulingDisabled");
+
+    // The budget allows none, so the drain keeps trying.
+    let blocked = kubectl.fails(&DRAIN.replace("60s", "3s"));
+    assert!(
+        blocked.contains("Cannot evict pod as it would violate the pod's disruption budget."),
+        "{blocked}"
+    );
+
+    kubectl.ok("delete pdb web");
+    let drained = kubectl.ok(DRAIN);
+    assert!(drained.contains("node/node-3 already cordoned"), "{drained}");
+    assert_eq!(drained.lines().filter(|line| line.ends_with(" evicted")).count(), 2, "{drained}");
+    assert!(drained.ends_with("node/node-3 drained\n"), "{drained}");
+
+    // Their successors wait for the node.
+    let pending = || kubectl.ok("get pods --field-selector status.phase=Pending -o name").lines().count();
+    wait_for("two pods wait", LIMIT, || (pending() == 2).then_some(()));
+    assert_eq!(kubectl.ok("uncordon node-3"), "node/node-3 uncordoned\n");
+    kubectl.ok("rollout status deployment web --timeout=60s");
+}

@@ -1,0 +1,87 @@
+//! Stale flows, on the kernel dataplane: met when source ports are used again early, told apart
+//! from the window, and avoided by walking the ports.
+
+use rolldrop::analysis::model::Cause;
+use rolldrop::record::{Outcome, RequestRow};
+
+use crate::runs::{Dataplane, MeasuredRun, measure, stopped_routing};
+
+/// The second pod goes while the Service proxy's throttle holds its removal back: for seconds
+/// connections go to an address that is no more.
+const SCENARIO: &str = r#"
+apiVersion: rolldrop.dev/v1
+kind: Scenario
+metadata: {name: stale-flows}
+spec:
+  cluster: {embedded: {nodes: 1, serviceProxy: {minSyncPeriod: 5s}}}
+  manifests:
+    - inline:
+        apiVersion: apps/v1
+        kind: Deployment
+        metadata: {name: web}
+        spec:
+          replicas: 3
+          selector: {matchLabels: {app: web}}
+          template:
+            metadata: {labels: {app: web}}
+            spec:
+              containers:
+                - name: app
+                  image: rolldrop
+                  args: [workload, --listen, "0.0.0.0:8080", --on-sigterm, exit, --log, "-"]
+                  env: [{name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]
+                  readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1}
+    - inline:
+        apiVersion: v1
+        kind: Service
+        metadata: {name: web}
+        spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+  target: {service: web}
+  load: {rate: 100, warmup: 2s, duration: 16s}
+  disruptions:
+    - {at: 1s, action: deletePod, selector: app=web}
+    - {at: 2s, action: deletePod, selector: app=web}
+"#;
+
+/// What the swap of a table may take, and two clocks may differ by.
+const TOLERANCE_S: f64 = 0.05;
+
+/// The connects that failed though they began when the last rule to a gone pod was gone.
+fn failed_by_right_rules(run: &MeasuredRun) -> Vec<&RequestRow> {
+    let gone = stopped_routing(run).into_values().map(|(_, after)| after).fold(0.0, f64::max);
+    let begun = |row: &RequestRow| row.connect_start.map_or(0.0, |at| at.unix_ns() as f64 / 1e9);
+    let failed = |row: &&RequestRow| row.outcome != Outcome::Ok && begun(row) > gone + TOLERANCE_S;
+    run.records.requests.iter().filter(failed).collect()
+}
+
+#[test]
+fn ports_that_are_used_again_early_meet_stale_flows_which_move_no_window() {
+    let run = measure(SCENARIO, Dataplane::Kernel, &["--set", "load.sourcePorts=40000-40299"]);
+    assert!(run.finished.stderr().contains("source ports are used again after 3 s"), "{}", run.finished);
+    let failed = failed_by_right_rules(&run);
+    let stale = run.result.requests.by_cause.get(&Cause::StaleFlow).copied().unwrap_or(0);
+    assert!(!failed.is_empty(), "no stale flow was met\n{}", run.finished);
+    assert!(stale >= failed.len() as u64, "{stale} of {}\n{}", failed.len(), run.finished);
+    assert!(run.result.requests.outside_window >= failed.len() as u64, "{}", run.finished);
+
+    let zero = run.records.requests.iter().map(|row| row.scheduled).min().expect("rows").unix_ns() as f64
+        / 1e9
+        + run.records.info.load.warmup_s;
+    let stopped = stopped_routing(&run);
+    for termination in &run.result.terminations {
+        let window = termination.windows.first().expect("a window");
+        let (_, after) = stopped[&termination.pod];
+        let lower = zero + termination.t0_s + window.lower_s;
+        assert!(lower <= after + TOLERANCE_S, "{window:?}\n{}", run.finished);
+    }
+}
+
+#[test]
+fn walked_ports_meet_no_stale_flow() {
+    let run = measure(SCENARIO, Dataplane::Kernel, &[]);
+    let timeouts = run.result.requests.by_outcome.get(&Outcome::ConnectTimeout).copied().unwrap_or(0);
+    assert!(timeouts > 0, "nothing was swallowed\n{}", run.finished);
+    let failed = failed_by_right_rules(&run);
+    assert!(failed.is_empty(), "{failed:?}\n{}", run.finished);
+    assert_eq!(run.result.requests.by_cause.get(&Cause::StaleFlow), None, "{}", run.finished);
+}
