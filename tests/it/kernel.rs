@@ -554,8 +554,8 @@ async fn exec_in_a_pod_passes_signals_on_and_the_exit_status_back() {
     wait_for("the pod", LIMIT, || cluster.exec(&in_pod("true")).status.success().then_some(()));
     assert_eq!(cluster.exec(&in_pod("exit 7")).status.code(), Some(7));
     assert_eq!(cluster.exec(&in_pod("kill -9 $$")).status.code(), Some(137));
-    for (signal, code) in [(Signal::SIGTERM, 42), (Signal::SIGINT, 43)] {
-        let script = "trap 'exit 42' TERM; trap 'exit 43' INT; echo ready; while :; do sleep 0.1; done";
+    for (signal, code) in [(Signal::SIGTERM, 42), (Signal::SIGUSR1, 43)] {
+        let script = "trap 'exit 42' TERM; trap 'exit 43' USR1; echo ready; while :; do sleep 0.1; done";
         let mut child =
             cluster.exec_command(&in_pod(script)).stdout(Stdio::piped()).spawn().expect("the binary starts");
         let mut ready = String::new();
