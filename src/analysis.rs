@@ -26,7 +26,8 @@ pub use model::{Analysis, RunResult};
 use model::{Cause, Latencies, LoadResult, Mode, RequestCounts, Stage, Start, Termination, Verdict, Window};
 pub use policy::{Class, Policy};
 
-use crate::record::{Outcome, Phase, Stamp};
+use crate::record::retry;
+use crate::record::{Outcome, Phase, RequestRow, Stamp};
 use crate::timeline::{PodEnd, Request, Timeline};
 
 /// The chance, shared by the terminations of a mode, that an upper bound is too small.
@@ -236,8 +237,12 @@ fn first_served(timeline: &Timeline) -> HashMap<&str, Stamp> {
 }
 
 fn count(timeline: &Timeline, judged: &[Judged<'_>]) -> RequestCounts {
-    let method = timeline.info.load.other.get("method").and_then(|m| m.as_str()).unwrap_or("GET");
-    let idempotent = matches!(method, "GET" | "HEAD" | "PUT" | "DELETE" | "OPTIONS" | "TRACE");
+    let load = &timeline.info.load.other;
+    let method = |row: &RequestRow| {
+        let own = load.get("methods").and_then(|methods| methods.get(&*row.target)).and_then(|m| m.as_str());
+        own.unwrap_or("GET")
+    };
+    let has_key = load.get("idempotency_key").and_then(|has| has.as_bool()).unwrap_or(false);
     let mut c = RequestCounts {
         warmup: timeline.requests.iter().filter(|r| r.row.phase == Phase::Warmup).count() as u64,
         total: judged.len() as u64,
@@ -259,10 +264,11 @@ fn count(timeline: &Timeline, judged: &[Judged<'_>]) -> RequestCounts {
         c.outside_window += u64::from(!j.in_window);
         c.unattributed += u64::from(cause == Cause::Unattributed);
         c.ambiguous += u64::from(j.candidates.len() > 1);
-        if idempotent && row.outcome != Outcome::HttpError {
-            c.retry_hidden.safe_idempotent += 1;
-            c.retry_hidden.go_net_http += u64::from(row.conn_reused && row.bytes_received == 0);
-        }
+        let method = method(row);
+        let is_idempotent = retry::is_idempotent(method) && row.outcome != Outcome::HttpError;
+        c.retry_hidden.safe_idempotent += u64::from(is_idempotent);
+        let go_hides = retry::go_hides(row, has_key || retry::go_replays(method));
+        c.retry_hidden.go_net_http += u64::from(go_hides);
     }
     debug_assert!(closes(&c), "accounting does not close: {c:?}");
     c

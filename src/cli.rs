@@ -33,7 +33,7 @@ enum Command {
     /// Measure a scenario: deploy, load, disrupt, and report what was lost and why.
     Run(run::RunArgs),
     /// Run the load generator alone.
-    Load(load::LoadArgs),
+    Load(Box<load::LoadArgs>),
     /// Send a load as another process says.
     #[command(hide = true)]
     LoadWorker(load_worker::LoadWorkerArgs),

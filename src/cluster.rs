@@ -112,11 +112,13 @@ impl Cluster {
     }
 
     fn from_config(
-        config: kube::Config,
+        mut config: kube::Config,
         kubeconfig: Option<PathBuf>,
         process: Option<ClusterProcess>,
     ) -> Result<Self, ClusterError> {
         let default_namespace = config.default_namespace.clone();
+        // What is measured is one request, not the client's repetitions of it.
+        config.default_retry = false;
         let client = Client::try_from(config).map_err(|error| ClusterError::Client(Box::new(error)))?;
         Ok(Self { client, default_namespace, kubeconfig, process })
     }
@@ -158,6 +160,39 @@ impl Cluster {
         drop(self.client);
         if let Some(process) = self.process {
             process.stop().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::Api;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_refused_request_is_not_repeated() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let cluster = Cluster::from_config(kube::Config::new(server), None, None).unwrap();
+        let pods: Api<Pod> = Api::default_namespaced(cluster.client());
+        for status in ["429 Too Many Requests", "503 Service Unavailable", "504 Gateway Timeout"] {
+            let answer = async {
+                // Any further request of this round would find nobody, and the test would not end.
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    request.push(stream.read_u8().await.unwrap());
+                }
+                let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            };
+            let ((), answered) = futures::join!(answer, pods.get("web"));
+            let kube::Error::Api(error) = answered.unwrap_err() else { panic!("no answer of the API") };
+            assert_eq!(error.code.to_string(), status[..3]);
         }
     }
 }

@@ -12,6 +12,7 @@
 //! `rolldrop run` does. HTTP/1.1 without TLS. Names are resolved once, before the
 //! first request.
 
+mod connect_to;
 mod connection;
 mod exchange;
 mod feed;
@@ -23,10 +24,13 @@ mod ports;
 pub mod process;
 mod random;
 mod recorder;
+mod records;
 mod request;
 mod response;
 mod schedule;
 mod tally;
+pub mod targets;
+mod template;
 mod worker;
 
 #[cfg(test)]
@@ -45,7 +49,9 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::record::parts::{PartError, PartWriter};
+use crate::record::retry;
 use crate::record::{Clock, RequestRow, RunDir, RunDirError, Stamp};
+pub use connect_to::{ConnectTo, NotAnOverride};
 use exchange::{Context, Endpoint};
 use feed::Feed;
 pub use pace::{Arrivals, Length, NotAStage, Pace, Stage};
@@ -53,9 +59,12 @@ use plan::PlannedTarget;
 pub use plan::{Connections, Plan, PlanError, Settings, Target};
 use ports::SourcePorts;
 pub use ports::{NotARange, PortRange};
-use recorder::{LogFile, Recorder};
-use request::{Persistence, Template};
-pub use tally::{Counts, Tally};
+use recorder::{Files, LogFile, Recorder};
+use records::RecordWriter;
+pub use records::{NotARecord, Record, RecordFormat};
+use request::{Persistence, Sender, Template};
+pub use tally::{Counts, Tally, errno_name};
+pub use template::UnknownPlaceholder;
 pub use worker::LATE_LIMIT;
 use worker::{Batch, Done, Task};
 
@@ -97,6 +106,14 @@ pub enum LoadError {
     /// The interval log could not be written.
     #[error("failed to write {path}")]
     LatencyLog {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file of rows could not be written.
+    #[error("failed to write {path}")]
+    Record {
         /// The file.
         path: PathBuf,
         /// Why.
@@ -197,6 +214,8 @@ pub struct Prepared {
     addresses: Vec<SocketAddr>,
     /// The source ports of all workers; `None` where the kernel chooses.
     ports: Option<Vec<u16>>,
+    /// Files that rows go to beside the run directory.
+    records: Vec<RecordWriter>,
 }
 
 impl Prepared {
@@ -212,8 +231,21 @@ impl Prepared {
         let (ports, workers) = (ports::usable(plan.settings.source_ports), plan.settings.workers);
         match ports.as_ref().map(Vec::len) {
             Some(ports) if ports < workers => Err(PlanError::TooFewPorts { ports, workers }.into()),
-            _ => Ok(Self { plan, addresses, ports }),
+            _ => Ok(Self { plan, addresses, ports, records: Vec::new() }),
         }
+    }
+
+    /// The same load, whose rows also go to these files, which are created at once.
+    ///
+    /// # Errors
+    /// When one cannot be created.
+    pub fn with_records(mut self, records: &[Record]) -> Result<Self, LoadError> {
+        for record in records {
+            let writer = RecordWriter::create(record, &self.plan)
+                .map_err(|source| LoadError::Record { path: record.path.clone(), source })?;
+            self.records.push(writer);
+        }
+        Ok(self)
     }
 
     /// What whoever wants this load should know before it starts.
@@ -257,7 +289,7 @@ impl Prepared {
     /// # Errors
     /// When the files cannot be created, or no thread can be started.
     pub fn start_at(self, zero: Stamp, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running, LoadError> {
-        let Self { plan, addresses, ports } = self;
+        let Self { plan, addresses, ports, records } = self;
         let sources = plan.sources();
         let mut tables = Vec::new();
         let mut log = None;
@@ -283,7 +315,7 @@ impl Prepared {
                     plan: plan.clone(),
                     clock,
                     source: source.as_str().into(),
-                    endpoints: endpoints(&plan, source, &addresses),
+                    endpoints: endpoints(&plan, worker, &addresses),
                     abort: control.abort.clone(),
                 }),
                 feed: Feed::new(&plan, worker, sources.len(), zero),
@@ -300,6 +332,7 @@ impl Prepared {
             sources,
             tasks,
             received,
+            records,
             stop,
             tables,
             log,
@@ -360,6 +393,7 @@ struct Run {
     tasks: Vec<Task>,
     received: Receiver<Batch>,
     stop: CancellationToken,
+    records: Vec<RecordWriter>,
     tables: Vec<PartWriter<RequestRow>>,
     log: Option<LogFile>,
 }
@@ -372,8 +406,8 @@ impl Run {
         abort: &CancellationToken,
     ) -> Result<Summary, LoadError> {
         let workers = self.tasks.len();
-        let recorder =
-            Recorder::new(self.clock, self.started, self.tables, self.log.as_mut(), progress, workers)?;
+        let files = Files { tables: self.tables, records: self.records, log: self.log.as_mut() };
+        let recorder = Recorder::new(self.clock, self.started, files, progress, workers)?;
         let stop = self.stop;
         // Without one of its workers or its record the load is not what was asked for.
         let end_all = || {
@@ -441,14 +475,19 @@ async fn resolve(target: &PlannedTarget) -> Result<SocketAddr, LoadError> {
     addresses.next().ok_or_else(|| failed(io::Error::other("it has no address")))
 }
 
-/// The plan's targets, as they are at hand for one source.
-fn endpoints(plan: &Plan, source: &str, addresses: &[SocketAddr]) -> Vec<Endpoint> {
+/// The plan's targets, as they are at hand for one worker.
+fn endpoints(plan: &Plan, worker: usize, addresses: &[SocketAddr]) -> Vec<Endpoint> {
+    let source = plan::source_name(worker);
+    let Settings { workers, seed, .. } = plan.settings;
+    let sender = Sender { source: &source, worker, workers, seed };
     let endpoint = |(target, address): (&PlannedTarget, &SocketAddr)| Endpoint {
         name: target.name.clone(),
+        method: target.method.clone(),
+        go_replays: retry::go_replays(target.method.as_str()) || target.has_idempotency_key(),
         address: *address,
         address_text: address.to_string().into(),
-        closing: Template::new(plan, target, source, Persistence::Close),
-        keeping: Template::new(plan, target, source, Persistence::Keep),
+        closing: Template::new(target, sender, Persistence::Close),
+        keeping: Template::new(target, sender, Persistence::Keep),
     };
     plan.targets.iter().zip(addresses).map(endpoint).collect()
 }

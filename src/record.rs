@@ -10,6 +10,7 @@ pub mod event;
 pub mod expect;
 pub mod outcome;
 pub mod parts;
+pub mod retry;
 pub mod row;
 pub mod run_dir;
 pub mod run_info;

@@ -225,7 +225,7 @@ impl Run<'_> {
             .await_ready(&scenario.target, &scenario.manifests, disruptions)
             .await
             .map_err(interruption)?;
-        let target = load::Target { name: ready.target.name.clone(), url: ready.target.url.clone() };
+        let target = load::Target::new(ready.target.name.as_str(), ready.target.url.as_str());
         let mut settings = load_settings(scenario, target);
         if self.command.is_some() {
             settings.pace = settings.pace.held_until(OPEN_END);

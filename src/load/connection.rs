@@ -13,6 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::ports::SourcePorts;
+use crate::record::{Clock, Stamp};
 
 /// Bytes that are asked for in one read.
 const READ_SIZE: usize = 8 * 1024;
@@ -125,7 +126,7 @@ impl Dialing {
     ///
     /// # Errors
     /// When it was refused or could not be made.
-    pub(super) async fn connected(self, id: u64) -> io::Result<Connection> {
+    pub(super) async fn connected(self, id: u64, clock: Clock) -> io::Result<Connection> {
         if let Some(e) = self.failed {
             return Err(e);
         }
@@ -134,7 +135,14 @@ impl Dialing {
             return Err(e);
         }
         let buffer = Vec::with_capacity(READ_SIZE);
-        Ok(Connection { stream: self.stream, id, local_port: self.local_port, buffer })
+        Ok(Connection {
+            stream: self.stream,
+            id,
+            since: clock.now(),
+            requests: 0,
+            local_port: self.local_port,
+            buffer,
+        })
     }
 }
 
@@ -143,6 +151,10 @@ pub(super) struct Connection {
     stream: TcpStream,
     /// Its number within its source.
     pub(super) id: u64,
+    /// When it stood.
+    pub(super) since: Stamp,
+    /// Requests that it has carried.
+    pub(super) requests: u64,
     /// Its local port.
     pub(super) local_port: Option<u16>,
     /// Bytes that were read and not yet taken.
@@ -196,7 +208,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let dialing = dial(listener.local_addr().unwrap(), None).unwrap();
         let port = dialing.local_port;
-        let connection = dialing.connected(7).await.unwrap();
+        let connection = dialing.connected(7, Clock::start()).await.unwrap();
         let (server, peer) = listener.accept().await.unwrap();
         assert_eq!((connection.id, connection.local_port), (7, Some(peer.port())));
         assert_eq!(port, connection.local_port);

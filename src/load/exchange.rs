@@ -9,7 +9,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tokio::time::timeout;
+use http::Method;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::connection::{self, CannotDial, Connection};
@@ -18,6 +19,7 @@ use super::ports::SourcePorts;
 use super::request::{Persistence, Template};
 use super::response::{self, Head};
 use crate::http1::Body;
+use crate::record::retry::is_retried;
 use crate::record::{Clock, Outcome, RequestRow};
 
 /// What all exchanges of one worker have in common.
@@ -42,6 +44,10 @@ pub(super) struct Context {
 pub(super) struct Endpoint {
     /// The target's name.
     pub(super) name: Arc<str>,
+    /// The method of its requests.
+    pub(super) method: Method,
+    /// Whether Go's net/http would replay its requests.
+    pub(super) go_replays: bool,
     /// The address it resolved to.
     pub(super) address: SocketAddr,
     /// The same, as it stands in rows.
@@ -141,7 +147,36 @@ impl Exchange {
             }
         };
         row.final_outcome = row.outcome;
+        if context.plan.settings.retries > 0 {
+            tokio::select! {
+                biased;
+                () = retry(&context, endpoint, &mut row) => {}
+                () = context.abort.cancelled() => row.final_outcome = Outcome::Cancelled,
+            }
+        }
         Ended { row, endpoint, connection }
+    }
+}
+
+/// Does what a client that retries would do: sends the request again, on a new connection, while
+/// it fails and attempts are left. The row keeps the facts of the first attempt.
+async fn retry(context: &Context, endpoint: usize, row: &mut RequestRow) {
+    let method = context.endpoints[endpoint].method.as_str();
+    let settings = &context.plan.settings;
+    let mut status = row.status;
+    while row.attempts <= settings.retries && is_retried(method, row.final_outcome, status) {
+        if !settings.retry_delay.is_zero() {
+            sleep(settings.retry_delay).await;
+        }
+        row.attempts += 1;
+        let now = context.clock.now();
+        let (source, target) = (row.source.clone(), row.target.clone());
+        let again = RequestRow::not_sent(source, row.seq, target, row.phase, row.scheduled, now);
+        let mut again = RequestRow { attempts: row.attempts, ..again };
+        // Its connection has no row and is not kept: it needs no number.
+        let ended = attempt(context, endpoint, Via::Dial(0), Persistence::Close, &mut again).await;
+        row.final_outcome = ended.err().map_or(again.outcome, |failure| failure.outcome);
+        status = again.status;
     }
 }
 
@@ -170,9 +205,10 @@ async fn attempt(
     };
     // The connection's buffer is empty between requests; it serves the request first.
     let mut request = std::mem::take(&mut connection.buffer);
-    template.fill(row.seq, &mut request);
+    template.fill(row.seq, row.attempts, &mut request);
+    connection.requests += 1;
     let limit = context.plan.settings.response_timeout;
-    let reusable = match timeout(limit, talk(context, &mut connection, request, row)).await {
+    let reusable = match timeout(limit, talk(context, endpoint, &mut connection, request, row)).await {
         Ok(result) => result?,
         Err(_) if row.head.is_some() => return Err(Failure::new(Outcome::BodyTimeout, None)),
         Err(_) => return Err(Failure::new(Outcome::ResponseTimeout, None)),
@@ -199,9 +235,9 @@ async fn connect(
     row.conn = Some(id);
     row.local_port = dialing.local_port;
     row.remote_addr = Some(endpoint.address_text.clone());
-    match timeout(context.plan.settings.connect_timeout, dialing.connected(id)).await {
+    match timeout(context.plan.settings.connect_timeout, dialing.connected(id, context.clock)).await {
         Ok(Ok(connection)) => {
-            row.connected = Some(context.clock.now());
+            row.connected = Some(connection.since);
             Ok(connection)
         }
         Ok(Err(e)) => Err(Failure::new(connect_outcome(&e), e.raw_os_error())),
@@ -224,6 +260,7 @@ fn connect_outcome(error: &io::Error) -> Outcome {
 /// connection can carry another request.
 async fn talk(
     context: &Context,
+    endpoint: &Endpoint,
     connection: &mut Connection,
     request: Vec<u8>,
     row: &mut RequestRow,
@@ -235,7 +272,7 @@ async fn talk(
     // A server may answer and close before it has read everything: a write that
     // failed is no reason not to look for its answer.
     let write_error = written.err();
-    let mut head = read_head(context, connection, row, write_error.as_ref()).await?;
+    let mut head = read_head(&endpoint.method, connection, row, write_error.as_ref()).await?;
     row.head = Some(context.clock.now());
     row.status = Some(head.status);
     row.pod = head.pod.take();
@@ -246,7 +283,7 @@ async fn talk(
 }
 
 async fn read_head(
-    context: &Context,
+    method: &Method,
     connection: &mut Connection,
     row: &mut RequestRow,
     write_error: Option<&io::Error>,
@@ -254,7 +291,7 @@ async fn read_head(
     loop {
         // Interim responses (RFC 9110, 15.2) announce a final one. Nothing was
         // asked that would lead to 101.
-        while let Some(head) = parse(connection, context)? {
+        while let Some(head) = parse(connection, method)? {
             connection.buffer.drain(..head.len);
             match head.status {
                 101 => return Err(PROTOCOL_ERROR),
@@ -271,11 +308,11 @@ async fn read_head(
     }
 }
 
-fn parse(connection: &Connection, context: &Context) -> Result<Option<Head>, Failure> {
+fn parse(connection: &Connection, method: &Method) -> Result<Option<Head>, Failure> {
     if connection.buffer.is_empty() {
         return Ok(None);
     }
-    response::parse_head(&connection.buffer, &context.plan.method).map_err(|_| PROTOCOL_ERROR)
+    response::parse_head(&connection.buffer, method).map_err(|_| PROTOCOL_ERROR)
 }
 
 async fn read_body(

@@ -114,7 +114,7 @@ fn closed_address() -> (Socket, SocketAddr) {
 async fn targets_take_turns_and_a_closed_port_refuses() {
     let server = Server::start(&[Script::Ok]).await;
     let (_bound, closed) = closed_address();
-    let target = |name: &str, address| Target { name: name.into(), url: format!("http://{address}/") };
+    let target = |name: &str, address| Target::new(name, format!("http://{address}/"));
     let (_, rows) = run(Settings {
         targets: vec![target("open", server.address), target("closed", closed)],
         pace: Pace::constant(200.0, Duration::from_millis(500)),
@@ -245,7 +245,7 @@ fn what_the_worker_comes_to_too_late_is_not_sent() {
     let done = Task {
         worker: 0,
         context: Arc::new(Context {
-            endpoints: endpoints(&plan, "load-0", &[address]),
+            endpoints: endpoints(&plan, 0, &[address]),
             plan: plan.clone(),
             clock,
             source: "load-0".into(),

@@ -3,22 +3,24 @@
 //! A plan holds only what can be carried out, so that bad input is refused
 //! before the first request. It resolves no names and opens no sockets.
 
+mod target;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, Method};
 use serde::{Deserialize, Serialize};
-use url::Url;
 
+use super::connect_to::ConnectTo;
 use super::pace::{Arrivals, Length, Pace, Stage};
 use super::ports::PortRange;
 use super::schedule::Schedule;
-use crate::record::row::ID_HEADER;
-use crate::record::run_info::{LoadPlan, Role, Source};
+use super::template::UnknownPlaceholder;
+use crate::record::run_info::{self, Balances, LoadPlan, Role, Source};
+pub(super) use target::{PlannedTarget, Text};
+use target::{cycle, plan_target};
 
 /// The rate above which a plan is refused, in requests per second.
 const MAX_RATE: f64 = 1_000_000.0;
@@ -26,6 +28,10 @@ const MAX_RATE: f64 = 1_000_000.0;
 const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The most worker threads that a plan takes.
 const MAX_WORKERS: usize = 256;
+/// The most retries that a plan takes.
+const MAX_RETRIES: u32 = 100;
+/// The longest cycle in which targets with weights take their turns.
+const MAX_CYCLE: u64 = 65_536;
 /// The least limit on connections that is chosen where none is given.
 const MIN_DEFAULT_CONNECTIONS: f64 = 256.0;
 /// The connections of a closed loop where no number is given.
@@ -38,6 +44,22 @@ pub struct Target {
     pub name: String,
     /// `http://host[:port][/path][?query]`.
     pub url: String,
+    /// Its share of the requests: this, of the sum of all targets' weights.
+    pub weight: u32,
+    /// The method of its requests, where it has one of its own.
+    pub method: Option<String>,
+    /// Headers of its own, which go before those of the same name that all requests have.
+    pub headers: Vec<(String, String)>,
+    /// A body of its own.
+    pub body: Option<Vec<u8>>,
+}
+
+impl Target {
+    /// A target with nothing of its own.
+    pub fn new(name: impl Into<String>, url: impl Into<String>) -> Self {
+        let (name, url) = (name.into(), url.into());
+        Self { name, url, weight: 1, method: None, headers: Vec::new(), body: None }
+    }
 }
 
 /// Which connections carry the requests.
@@ -105,7 +127,7 @@ impl FromStr for Connections {
 /// Settings as a user gives them; [`Plan::new`] checks them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Where requests go: to each in turn.
+    /// Where requests go: to each in turn, as often as its weight says.
     pub targets: Vec<Target>,
     /// How fast they leave, over all targets and workers.
     pub pace: Pace,
@@ -130,6 +152,18 @@ pub struct Settings {
     pub headers: Vec<(String, String)>,
     /// The request's body; none is sent when it is empty.
     pub body: Vec<u8>,
+    /// Whether URLs, header values and bodies have placeholders (`template`).
+    pub template: bool,
+    /// Where to connect instead of where the URLs say; the first that fits counts.
+    pub connect_to: Vec<ConnectTo>,
+    /// The most requests that a connection carries; `None` for any number.
+    pub max_requests: Option<u64>,
+    /// The age after which a connection carries no further request; `None` for any age.
+    pub max_age: Option<Duration>,
+    /// How often a request that failed is sent again. The row keeps the first outcome.
+    pub retries: u32,
+    /// From a failure to the next attempt.
+    pub retry_delay: Duration,
     /// Statuses that count as success, as inclusive ranges.
     pub success: Vec<(u16, u16)>,
     /// Worker threads.
@@ -147,7 +181,7 @@ impl Settings {
     pub fn new(url: impl Into<String>) -> Self {
         let url = url.into();
         Self {
-            targets: vec![Target { name: url.clone(), url }],
+            targets: vec![Target::new(url.as_str(), url.as_str())],
             pace: Pace::constant(200.0, Duration::from_secs(30)),
             arrivals: Arrivals::Even,
             seed: 0,
@@ -159,6 +193,12 @@ impl Settings {
             method: "GET".to_owned(),
             headers: Vec::new(),
             body: Vec::new(),
+            template: false,
+            connect_to: Vec::new(),
+            max_requests: None,
+            max_age: None,
+            retries: 0,
+            retry_delay: Duration::ZERO,
             success: vec![(200, 399)],
             workers: 1,
             source_ports: None,
@@ -246,24 +286,29 @@ pub enum PlanError {
         /// Why not.
         why: &'static str,
     },
+    /// A template cannot be filled in.
+    #[error("{what}: {why}")]
+    Template {
+        /// Which text.
+        what: String,
+        /// What is wrong with it.
+        why: UnknownPlaceholder,
+    },
+    /// A target gets no requests.
+    #[error("target {0:?} has weight 0: give it one above 0, or leave it out")]
+    NoWeight(String),
+    /// Weights have too little in common to take turns.
+    #[error("the targets' weights add up to {0}, more than {MAX_CYCLE}: use smaller ones")]
+    Weights(u64),
+    /// Too many retries.
+    #[error("{0} retries are more than {MAX_RETRIES}")]
+    Retries(u32),
+    /// A connection that carries no request.
+    #[error("0 requests to a connection are too few: at least 1")]
+    MaxRequests,
     /// A range of statuses is empty or out of range.
     #[error("success statuses {0}-{1} are no range within 100-599")]
     Success(u16, u16),
-}
-
-/// A target whose URL has been taken apart.
-#[derive(Clone, Debug)]
-pub(super) struct PlannedTarget {
-    /// The name in the rows.
-    pub(super) name: Arc<str>,
-    /// The host to resolve: a name or an address, without brackets.
-    pub(super) host: String,
-    /// The port to connect to.
-    pub(super) port: u16,
-    /// The value of the Host header.
-    pub(super) authority: String,
-    /// Path and query, as they are sent.
-    pub(super) path: String,
 }
 
 /// Where the requests come from.
@@ -281,8 +326,8 @@ pub struct Plan {
     pub(super) settings: Settings,
     pub(super) timing: Timing,
     pub(super) targets: Vec<PlannedTarget>,
-    pub(super) method: Method,
-    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+    /// The targets' turns, again and again.
+    pub(super) cycle: Vec<usize>,
     pub(super) max_connections: usize,
 }
 
@@ -311,17 +356,24 @@ impl Plan {
         if settings.targets.is_empty() {
             return Err(PlanError::NoTarget);
         }
-        let targets = settings.targets.iter().map(plan_target).collect::<Result<_, _>>()?;
-        let method = Method::from_bytes(settings.method.as_bytes())
-            .ok()
-            .filter(|method| *method != Method::CONNECT)
-            .ok_or_else(|| PlanError::Method(settings.method.clone()))?;
-        let headers = settings.headers.iter().map(plan_header).collect::<Result<_, _>>()?;
+        if settings.retries > MAX_RETRIES {
+            return Err(PlanError::Retries(settings.retries));
+        }
+        if settings.max_requests == Some(0) {
+            return Err(PlanError::MaxRequests);
+        }
+        if let Some(age) = settings.max_age {
+            check_duration("a connection's age", age, false)?;
+        }
+        check_duration("a retry's delay", settings.retry_delay, true)?;
+        let targets = settings.targets.iter().map(|target| plan_target(target, &settings));
+        let targets = targets.collect::<Result<_, _>>()?;
+        let cycle = cycle(&settings.targets)?;
         let max_connections = settings.max_connections.unwrap_or_else(|| default_connections(&settings));
         if max_connections < settings.workers {
             return Err(PlanError::TooFewConnections { max: max_connections, workers: settings.workers });
         }
-        Ok(Self { timing, targets, method, headers, max_connections, settings })
+        Ok(Self { timing, targets, cycle, max_connections, settings })
     }
 
     /// The requests that will be scheduled, warm-up included; `None` where only the end will tell.
@@ -353,7 +405,6 @@ impl Plan {
         let pacing = settings.pace.as_str();
         let mut other = BTreeMap::from([
             ("http".to_owned(), "1.1".into()),
-            ("method".to_owned(), settings.method.clone().into()),
             ("max_connections".to_owned(), self.max_connections.into()),
             ("workers".to_owned(), settings.workers.into()),
         ]);
@@ -365,7 +416,33 @@ impl Plan {
         }
         if settings.arrivals == Arrivals::Poisson {
             other.insert("arrivals".to_owned(), "poisson".into());
+        }
+        if settings.arrivals == Arrivals::Poisson || settings.template {
             other.insert("seed".to_owned(), settings.seed.into());
+        }
+        // Names alone: values may be secrets.
+        let headers = settings.headers.iter().map(|(name, _)| name.clone());
+        let headers: Vec<String> = headers.collect();
+        if !headers.is_empty() {
+            other.insert("headers".to_owned(), headers.into());
+        }
+        let methods = self.targets.iter().map(|target| (target.name.to_string(), target.method.to_string()));
+        other.insert("methods".to_owned(), methods.collect::<BTreeMap<_, _>>().into_iter().collect());
+        if self.targets.iter().any(PlannedTarget::has_idempotency_key) {
+            other.insert("idempotency_key".to_owned(), true.into());
+        }
+        let connect_to: Vec<String> = settings.connect_to.iter().map(ConnectTo::to_string).collect();
+        if !connect_to.is_empty() {
+            other.insert("connect_to".to_owned(), connect_to.into());
+        }
+        if let Some(max) = settings.max_requests {
+            other.insert("max_requests_per_connection".to_owned(), max.into());
+        }
+        if let Some(age) = settings.max_age {
+            other.insert("max_connection_age_s".to_owned(), age.as_secs_f64().into());
+        }
+        if settings.retries > 0 {
+            other.insert("retries".to_owned(), settings.retries.into());
         }
         if let Some(ports) = settings.source_ports {
             other.insert("source_ports".to_owned(), ports.to_string().into());
@@ -384,6 +461,17 @@ impl Plan {
             success: settings.success.clone(),
             other,
         }
+    }
+
+    /// The targets as `run.json` lists them, where nothing is known of who routes to them.
+    pub fn targets(&self) -> Vec<run_info::Target> {
+        let target = |target: &PlannedTarget| run_info::Target {
+            name: target.name.to_string(),
+            url: target.url.clone(),
+            consumer: target.name.to_string(),
+            balances: Balances::Connections,
+        };
+        self.targets.iter().map(target).collect()
     }
 
     /// The load's sources as `run.json` lists them, where nobody else keeps the time.
@@ -464,52 +552,10 @@ fn check_duration(what: &'static str, given: Duration, zero_allowed: bool) -> Re
     Ok(())
 }
 
-fn plan_target(target: &Target) -> Result<PlannedTarget, PlanError> {
-    let bad = |why: String| PlanError::Url { url: target.url.clone(), why };
-    let url = Url::parse(&target.url).map_err(|e| bad(format!("{e}; write it as http://HOST:PORT/PATH")))?;
-    if url.scheme() != "http" {
-        return Err(bad(format!("scheme {:?} is not supported, only http", url.scheme())));
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err(bad("credentials in a URL are not sent: give an Authorization header".to_owned()));
-    }
-    let host = match url.host() {
-        Some(url::Host::Domain(name)) => name.to_owned(),
-        Some(url::Host::Ipv4(address)) => address.to_string(),
-        Some(url::Host::Ipv6(address)) => address.to_string(),
-        None => return Err(bad("it names no host".to_owned())),
-    };
-    let mut path = url.path().to_owned();
-    if let Some(query) = url.query() {
-        path.push('?');
-        path.push_str(query);
-    }
-    let port = url.port_or_known_default().unwrap_or(80);
-    // The port is left out where it is the scheme's own, as browsers do.
-    let authority = match (url.host_str(), url.port()) {
-        (Some(host), Some(port)) => format!("{host}:{port}"),
-        (Some(host), None) => host.to_owned(),
-        (None, _) => return Err(bad("it names no host".to_owned())),
-    };
-    Ok(PlannedTarget { name: target.name.as_str().into(), host, port, authority, path })
-}
-
-/// Headers that the generator writes itself: they frame the message or identify the request.
-const RESERVED: [&str; 4] = ["connection", "content-length", "transfer-encoding", ID_HEADER];
-
-fn plan_header((name, value): &(String, String)) -> Result<(HeaderName, HeaderValue), PlanError> {
-    let bad = |why| PlanError::Header { name: name.clone(), why };
-    let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad("its name is not valid"))?;
-    if RESERVED.contains(&parsed.as_str()) {
-        return Err(bad("rolldrop sets it itself"));
-    }
-    let value = HeaderValue::from_str(value).map_err(|_| bad("its value is not valid"))?;
-    Ok((parsed, value))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::template::Piece;
 
     fn refused(change: impl FnOnce(&mut Settings)) -> String {
         let mut settings = Settings::new("http://127.0.0.1:8080/");
@@ -543,6 +589,15 @@ mod tests {
         assert!(refused(|s| s.headers.push(("a b".into(), "c".into()))).contains("its name"));
         assert!(refused(|s| s.headers.push(("a".into(), "b\nc".into()))).contains("its value"));
         assert!(refused(|s| s.headers.push(("Rolldrop-Id".into(), "x".into()))).contains("sets it itself"));
+        assert!(refused(|s| s.retries = 101).contains("101 retries"));
+        assert!(refused(|s| s.max_requests = Some(0)).contains("0 requests to a connection"));
+        let template = |body: &str| {
+            refused(|s| {
+                s.template = true;
+                s.body = body.into();
+            })
+        };
+        assert!(template("{{what}}").starts_with("body: placeholder \"{{what}}\" is none of {{seq}}"));
         assert!(refused(|s| s.success = vec![(300, 200)]).contains("300-200"));
     }
 
@@ -551,13 +606,50 @@ mod tests {
         let target = |url: &str| {
             let plan = Plan::new(Settings::new(url)).unwrap();
             let t = plan.targets[0].clone();
-            (t.host, t.port, t.authority, t.path)
+            let [Piece::Bytes(path)] = t.path.as_slice() else { panic!("{:?}", t.path) };
+            (t.host, t.port, t.authority, String::from_utf8(path.clone()).unwrap())
         };
         let expected = |host: &str, port, authority: &str, path: &str| {
             (host.to_owned(), port, authority.to_owned(), path.to_owned())
         };
         assert_eq!(target("http://web"), expected("web", 80, "web", "/"));
         assert_eq!(target("http://[::1]:81/a%20b?c=d#e"), expected("::1", 81, "[::1]:81", "/a%20b?c=d"));
+    }
+
+    #[test]
+    fn targets_take_turns_by_weight() {
+        let turns = |weights: &[u32]| {
+            let target = |weight: &u32| Target { weight: *weight, ..Target::new("t", "http://web/") };
+            let targets = weights.iter().map(target).collect();
+            Plan::new(Settings { targets, ..Settings::new("") }).map(|plan| plan.cycle)
+        };
+        assert_eq!(turns(&[1, 1]).unwrap(), [0, 1]);
+        assert_eq!(turns(&[300, 100]).unwrap(), [0, 0, 1, 0]);
+        assert_eq!(turns(&[5, 1, 1]).unwrap(), [0, 0, 1, 0, 2, 0, 0]);
+        assert!(turns(&[1, 0]).unwrap_err().to_string().contains("weight 0"));
+        assert!(turns(&[65_536, 1]).unwrap_err().to_string().contains("add up to 65537"));
+    }
+
+    #[test]
+    fn what_is_sent_elsewhere_still_names_its_target() {
+        let connect_to = vec!["web:80:127.0.0.1:8080".parse().unwrap()];
+        let plan = Plan::new(Settings { connect_to, ..Settings::new("http://web/") }).unwrap();
+        let target = &plan.targets[0];
+        assert_eq!(
+            (target.host.as_str(), target.port, target.authority.as_str()),
+            ("127.0.0.1", 8080, "web")
+        );
+    }
+
+    #[test]
+    fn secrets_are_not_in_the_plan_that_is_written() {
+        let plan = Plan::new(Settings {
+            headers: vec![("Authorization".into(), "Bearer hush".into())],
+            body: b"hush".to_vec(),
+            ..Settings::new("http://web/")
+        });
+        let written = serde_json::to_string(&plan.unwrap().load_plan()).unwrap();
+        assert!(written.contains("Authorization") && !written.contains("hush"), "{written}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Random numbers that are the same on every machine and in every version: a schedule
-//! that was drawn can be drawn again from the seed in run.json.
+//! Random numbers that are the same on every machine and in every version: a schedule or a
+//! body that was drawn can be drawn again from the seed in run.json.
 
 /// Numbers from a seed (SplitMix64: Steele, Lea, Flood 2014).
 #[derive(Clone, Debug)]
@@ -9,6 +9,12 @@ impl Random {
     /// The sequence that belongs to `seed`.
     pub(super) const fn new(seed: u64) -> Self {
         Self(seed)
+    }
+
+    /// The sequence that belongs to one of many things that share a seed.
+    pub(super) fn of(seed: u64, thing: u64) -> Self {
+        let mut mixed = Self(seed ^ Self(thing).next());
+        Self(mixed.next())
     }
 
     /// The next number.
@@ -24,6 +30,15 @@ impl Random {
     pub(super) const fn unit(&mut self) -> f64 {
         ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
     }
+
+    /// The next number from `first` to `last`, ends included; `first` if they are in the wrong order.
+    pub(super) const fn between(&mut self, first: u64, last: u64) -> u64 {
+        match last.saturating_sub(first).checked_add(1) {
+            // The bias is below 2^-64 times the number of choices.
+            Some(choices) => first + ((self.next() as u128 * choices as u128) >> 64) as u64,
+            None => self.next(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -38,8 +53,11 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_one_is_never_0() {
+    fn a_number_between_stays_between() {
         let mut random = Random::new(7);
-        assert!((0..1000).map(|_| random.unit()).all(|part| 0.0 < part && part <= 1.0));
+        let drawn: Vec<_> = (0..1000).map(|_| random.between(3, 5)).collect();
+        assert!([3, 4, 5].iter().all(|n| drawn.contains(n)) && drawn.iter().all(|n| (3..=5).contains(n)));
+        assert_eq!(random.between(9, 9), 9);
+        assert!((0..1000).all(|_| (0.0..=1.0).contains(&random.unit())));
     }
 }

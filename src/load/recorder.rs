@@ -13,6 +13,7 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriter, IntervalLogWriterBuilder, Tag};
 
+use super::records::RecordWriter;
 use super::tally::{self, Counts};
 use super::worker::Batch;
 use super::{LoadError, Progress, Recent};
@@ -34,8 +35,19 @@ pub(super) struct Recorder<'a> {
     clock: Clock,
     /// The rows' tables, one per worker; none without a run directory.
     tables: Vec<PartWriter<RequestRow>>,
+    records: Vec<RecordWriter>,
     log: Option<LatencyLog<'a>>,
     live: Live<'a>,
+}
+
+/// The files that the recorder writes.
+pub(super) struct Files<'a> {
+    /// The rows' tables, in the order of the workers; none without a run directory.
+    pub(super) tables: Vec<PartWriter<RequestRow>>,
+    /// Rows in other forms.
+    pub(super) records: Vec<RecordWriter>,
+    /// The interval log, where there is a run directory.
+    pub(super) log: Option<&'a mut LogFile>,
 }
 
 /// What the interval log borrows for its life.
@@ -57,20 +69,20 @@ impl LogFile {
 }
 
 impl<'a> Recorder<'a> {
-    /// A recorder of the given tables, in the order of the workers, and log.
+    /// A recorder that writes these files.
     ///
     /// # Errors
     /// When the log cannot be begun.
     pub(super) fn new(
         clock: Clock,
         zero: Stamp,
-        tables: Vec<PartWriter<RequestRow>>,
-        log: Option<&'a mut LogFile>,
+        files: Files<'a>,
         progress: &'a Mutex<Progress>,
         workers: usize,
     ) -> Result<Self, LoadError> {
+        let Files { tables, records, log } = files;
         let log = log.map(|file| LatencyLog::begin(file, zero)).transpose()?;
-        Ok(Self { clock, tables, log, live: Live::new(progress, zero, workers) })
+        Ok(Self { clock, tables, records, log, live: Live::new(progress, zero, workers) })
     }
 
     /// Records until every worker has dropped its sender. `failed` is called
@@ -107,6 +119,10 @@ impl<'a> Recorder<'a> {
         for table in self.tables {
             table.finish()?;
         }
+        for record in self.records {
+            let path = record.path().to_owned();
+            record.finish().map_err(|source| LoadError::Record { path, source })?;
+        }
         Ok(())
     }
 
@@ -116,6 +132,11 @@ impl<'a> Recorder<'a> {
                 log.add(&batch.rows);
             }
             log.turn(now)?;
+        }
+        for record in &mut self.records {
+            let rows = batch.as_ref().map_or(&[][..], |batch| &batch.rows);
+            let written = record.write(rows);
+            written.map_err(|source| LoadError::Record { path: record.path().to_owned(), source })?;
         }
         if let Some(batch) = batch
             && let Some(table) = self.tables.get_mut(batch.worker)

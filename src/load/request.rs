@@ -1,12 +1,17 @@
-//! A request as bytes: all but its number is made once, before the first is sent.
+//! A request as bytes: all but its number, and what a template asks for, is made once, before
+//! the first is sent.
 
 use std::io::Write;
 
-use super::plan::{Plan, PlannedTarget};
+use super::plan::{PlannedTarget, Text};
+use super::random::Random;
+use super::template::{self, Piece};
 use crate::record::row::ID_HEADER;
 
 /// Sent unless the user gives another.
 const USER_AGENT: &str = concat!("rolldrop/", env!("CARGO_PKG_VERSION"));
+/// Names the request that an attempt repeats. It has no id of its own: it has no row.
+pub(super) const RETRY_HEADER: &str = "rolldrop-retry-of";
 
 /// What the request says about its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,70 +22,136 @@ pub(super) enum Persistence {
     Keep,
 }
 
-/// The requests of one source to one target: bytes around a number.
+/// Whose requests a template makes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sender<'a> {
+    /// The source's name.
+    pub(super) source: &'a str,
+    /// The worker's number.
+    pub(super) worker: usize,
+    /// The number of workers.
+    pub(super) workers: usize,
+    /// The load's seed.
+    pub(super) seed: u64,
+}
+
+/// The requests of one source to one target: bytes around what differs between them.
 #[derive(Debug)]
 pub(super) struct Template {
-    before_seq: Vec<u8>,
-    after_seq: Vec<u8>,
+    /// Request line and header fields, but for those that follow.
+    head: Vec<Piece>,
+    body: Body,
+    source: String,
+    worker: u64,
+    workers: u64,
+    seed: u64,
+}
+
+#[derive(Debug)]
+enum Body {
+    /// Its length is in the head.
+    Fixed(Vec<u8>),
+    /// Its length is not known before it is made.
+    Made(Vec<Piece>),
 }
 
 impl Template {
-    /// The template of `source`'s requests to `target`.
-    pub(super) fn new(plan: &Plan, target: &PlannedTarget, source: &str, persistence: Persistence) -> Self {
-        let mut head = format!("{} {} HTTP/1.1\r\n", plan.method, target.path).into_bytes();
-        let mut header = |name: &str, value: &[u8]| {
-            head.extend_from_slice(name.as_bytes());
-            head.extend_from_slice(b": ");
-            head.extend_from_slice(value);
-            head.extend_from_slice(b"\r\n");
+    /// The template of a sender's requests to `target`.
+    pub(super) fn new(target: &PlannedTarget, sender: Sender<'_>, persistence: Persistence) -> Self {
+        let mut head = vec![Piece::Bytes(format!("{} ", target.method).into_bytes())];
+        head.extend(target.path.iter().cloned());
+        head.push(Piece::Bytes(b" HTTP/1.1\r\n".to_vec()));
+        let mut header = |name: &str, value: &[Piece]| {
+            head.push(Piece::Bytes(format!("{name}: ").into_bytes()));
+            head.extend(value.iter().cloned());
+            head.push(Piece::Bytes(b"\r\n".to_vec()));
         };
-        let given = |name: &str| plan.headers.iter().any(|(given, _)| given.as_str() == name);
+        let text = |text: &str| [Piece::Bytes(text.as_bytes().to_vec())];
+        let given = |name: &str| target.headers.iter().any(|(given, _)| given.as_str() == name);
         if !given("host") {
-            header("host", target.authority.as_bytes());
+            header("host", &text(&target.authority));
         }
         if !given("user-agent") {
-            header("user-agent", USER_AGENT.as_bytes());
+            header("user-agent", &text(USER_AGENT));
         }
-        for (name, value) in &plan.headers {
-            header(name.as_str(), value.as_bytes());
+        for (name, value) in &target.headers {
+            header(name.as_str(), value);
         }
-        let body = &plan.settings.body;
-        // Methods with a meaning for content announce that there is none.
-        if !body.is_empty() || ["POST", "PUT", "PATCH"].contains(&plan.method.as_str()) {
-            header("content-length", body.len().to_string().as_bytes());
-        }
+        let body = match &target.body {
+            Text::Fixed(body) => {
+                // Methods with a meaning for content announce that there is none.
+                if !body.is_empty() || ["POST", "PUT", "PATCH"].contains(&target.method.as_str()) {
+                    header("content-length", &text(&body.len().to_string()));
+                }
+                Body::Fixed(body.clone())
+            }
+            Text::Made(pieces) => Body::Made(pieces.clone()),
+        };
         if persistence == Persistence::Close {
-            header("connection", b"close");
+            header("connection", &text("close"));
         }
-        let mut before_seq = head;
-        before_seq.extend_from_slice(format!("{ID_HEADER}: {source}-").as_bytes());
-        let mut after_seq = b"\r\n\r\n".to_vec();
-        after_seq.extend_from_slice(body);
-        Self { before_seq, after_seq }
+        Self {
+            head: joined(head),
+            body,
+            source: sender.source.to_owned(),
+            worker: sender.worker as u64,
+            workers: sender.workers as u64,
+            seed: sender.seed,
+        }
     }
 
-    /// Writes the request numbered `seq` to `out`, replacing what is there.
-    pub(super) fn fill(&self, seq: u64, out: &mut Vec<u8>) {
+    /// Writes the request numbered `seq`, as it is sent for the `attempt`th time, counted from 1,
+    /// to `out`, replacing what is there.
+    pub(super) fn fill(&self, seq: u64, attempt: u32, out: &mut Vec<u8>) {
         out.clear();
-        out.reserve(self.before_seq.len() + 20 + self.after_seq.len());
-        out.extend_from_slice(&self.before_seq);
+        let number = seq * self.workers + self.worker;
+        let mut random = Random::of(self.seed, number);
+        template::fill(&self.head, number, &mut random, out);
+        let id = if attempt == 1 { ID_HEADER } else { RETRY_HEADER };
+        for part in [id, ": ", &self.source, "-"] {
+            out.extend_from_slice(part.as_bytes());
+        }
         // Writing to a vector cannot fail.
-        let _ = write!(out, "{seq}");
-        out.extend_from_slice(&self.after_seq);
+        let _ = write!(out, "{seq}\r\n");
+        match &self.body {
+            Body::Fixed(body) => {
+                out.extend_from_slice(b"\r\n");
+                out.extend_from_slice(body);
+            }
+            Body::Made(pieces) => {
+                let mut body = Vec::new();
+                template::fill(pieces, number, &mut random, &mut body);
+                let _ = write!(out, "content-length: {}\r\n\r\n", body.len());
+                out.extend_from_slice(&body);
+            }
+        }
     }
+}
+
+/// The same text in as few pieces as can be.
+fn joined(pieces: Vec<Piece>) -> Vec<Piece> {
+    let mut joined: Vec<Piece> = Vec::new();
+    for piece in pieces {
+        match (joined.last_mut(), piece) {
+            (Some(Piece::Bytes(last)), Piece::Bytes(more)) => last.extend(more),
+            (_, piece) => joined.push(piece),
+        }
+    }
+    joined
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::plan::Settings;
+    use crate::load::plan::{Plan, Settings};
 
     fn request(persistence: Persistence, change: impl FnOnce(&mut Settings)) -> String {
         let mut settings = Settings::new("http://web:8080/x?y=z");
         change(&mut settings);
         let plan = Plan::new(settings).unwrap();
         let mut out = b"an earlier request".to_vec();
-        Template::new(&plan, &plan.targets[0], "load-3", persistence).fill(41, &mut out);
+        let sender = Sender { source: "load-3", worker: 3, workers: 4, seed: 1 };
+        Template::new(&plan.targets[0], sender, persistence).fill(41, 1, &mut out);
         String::from_utf8(out).unwrap().replace(env!("CARGO_PKG_VERSION"), "VERSION")
     }
 
@@ -104,6 +175,37 @@ mod tests {
             changed,
             "POST /x?y=z HTTP/1.1\r\nuser-agent: rolldrop/VERSION\r\nhost: other\r\na: b\r\n\
              content-length: 2\r\nrolldrop-id: load-3-41\r\n\r\n{}"
+        );
+    }
+
+    #[test]
+    fn what_a_target_says_goes_before_what_is_said_of_all() {
+        let changed = request(Persistence::Keep, |s| {
+            s.headers = vec![("A".into(), "all".into()), ("B".into(), "all".into())];
+            s.body = b"all".to_vec();
+            s.targets[0].method = Some("PUT".into());
+            s.targets[0].headers = vec![("a".into(), "own".into())];
+            s.targets[0].body = Some(b"own".to_vec());
+        });
+        assert_eq!(
+            changed,
+            "PUT /x?y=z HTTP/1.1\r\nhost: web:8080\r\nuser-agent: rolldrop/VERSION\r\nb: all\r\na: own\r\n\
+             content-length: 3\r\nrolldrop-id: load-3-41\r\n\r\nown"
+        );
+    }
+
+    #[test]
+    fn a_template_is_filled_in_everywhere() {
+        let made = request(Persistence::Keep, |s| {
+            s.template = true;
+            s.targets[0].url = "http://web/{{seq}}?q={{int:5-5}}".into();
+            s.headers = vec![("A".into(), "n{{seq}}".into())];
+            s.body = b"<{{seq}}>".to_vec();
+        });
+        assert_eq!(
+            made,
+            "GET /167?q=5 HTTP/1.1\r\nhost: web\r\nuser-agent: rolldrop/VERSION\r\na: n167\r\n\
+             rolldrop-id: load-3-41\r\ncontent-length: 5\r\n\r\n<167>"
         );
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use crate::record::retry::go_hides;
 use crate::record::{Outcome, Phase, RequestRow, Stamp};
 
 /// Significant decimal digits of every histogram.
@@ -41,6 +42,21 @@ pub(super) fn begun(row: &RequestRow) -> Option<Stamp> {
 /// Whether there was a complete response.
 pub(super) fn is_answered(row: &RequestRow) -> bool {
     matches!(row.outcome, Outcome::Ok | Outcome::HttpError)
+}
+
+/// The name of an error number, where the system has one.
+#[cfg(unix)]
+pub fn errno_name(errno: i32) -> String {
+    match nix::errno::Errno::from_raw(errno) {
+        nix::errno::Errno::UnknownErrno => format!("errno {errno}"),
+        known => format!("{known:?}"),
+    }
+}
+
+/// The name of an error number, where the system has one.
+#[cfg(not(unix))]
+pub fn errno_name(errno: i32) -> String {
+    format!("errno {errno}")
 }
 
 /// Counts by outcome.
@@ -101,6 +117,12 @@ pub struct Tally {
     pub error_statuses: BTreeMap<u16, u64>,
     /// Error numbers behind the outcomes that have one.
     pub errnos: BTreeMap<(Outcome, i32), u64>,
+    /// What clients that retry saw in the end, where retries are modelled.
+    pub final_outcomes: Counts,
+    /// Requests that were sent more than once.
+    pub retried: u64,
+    /// Failures that Go's net/http would have hidden by sending the request again.
+    pub go_hidden: u64,
     /// Requests that were not sent, by reason.
     pub not_sent: BTreeMap<Arc<str>, u64>,
     /// Response times of the answered requests (`ok`, `http_error`): from the
@@ -120,6 +142,9 @@ impl Default for Tally {
             outcomes: Counts::default(),
             error_statuses: BTreeMap::new(),
             errnos: BTreeMap::new(),
+            final_outcomes: Counts::default(),
+            retried: 0,
+            go_hidden: 0,
             not_sent: BTreeMap::new(),
             response_ns: histogram(),
             service_ns: histogram(),
@@ -129,13 +154,16 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// Adds a request that has ended.
-    pub(super) fn add(&mut self, row: &RequestRow) {
+    /// Adds a request that has ended. Go's net/http replays some, as its method and headers say.
+    pub(super) fn add(&mut self, row: &RequestRow, go_replays: bool) {
         if row.phase == Phase::Warmup {
             self.warmup += 1;
             return;
         }
         self.outcomes.add(row.outcome, 1);
+        self.final_outcomes.add(row.final_outcome, 1);
+        self.retried += u64::from(row.attempts > 1);
+        self.go_hidden += u64::from(go_hides(row, go_replays));
         if let (Outcome::HttpError, Some(status)) = (row.outcome, row.status) {
             *self.error_statuses.entry(status).or_default() += 1;
         }
@@ -157,6 +185,9 @@ impl Tally {
     pub(super) fn merge(&mut self, other: &Tally) {
         self.warmup += other.warmup;
         self.outcomes.merge(&other.outcomes);
+        self.final_outcomes.merge(&other.final_outcomes);
+        self.retried += other.retried;
+        self.go_hidden += other.go_hidden;
         for (status, count) in &other.error_statuses {
             *self.error_statuses.entry(*status).or_default() += count;
         }
@@ -204,12 +235,12 @@ mod tests {
     #[test]
     fn latencies_are_those_of_answers_and_lag_that_of_all_that_was_sent() {
         let mut first = Tally::default();
-        first.add(&row(Outcome::Ok, Some(101), Some(103), 110));
-        first.add(&row(Outcome::HttpError, None, Some(105), 150));
+        first.add(&row(Outcome::Ok, Some(101), Some(103), 110), true);
+        first.add(&row(Outcome::HttpError, None, Some(105), 150), true);
         let mut second = Tally::default();
-        second.add(&row(Outcome::ConnectTimeout, Some(120), None, 9_000));
-        second.add(&row(Outcome::NotSent, None, None, 100));
-        second.add(&RequestRow { phase: Phase::Warmup, ..row(Outcome::Ok, None, Some(100), 101) });
+        second.add(&row(Outcome::ConnectTimeout, Some(120), None, 9_000), true);
+        second.add(&row(Outcome::NotSent, None, None, 100), true);
+        second.add(&RequestRow { phase: Phase::Warmup, ..row(Outcome::Ok, None, Some(100), 101) }, true);
         let mut all = Tally::default();
         all.merge(&first);
         all.merge(&second);

@@ -106,7 +106,13 @@ struct Worker {
 
 impl Worker {
     fn new(task: Task) -> Self {
-        let pool = Pool::new(task.context.endpoints.len(), task.max_connections);
+        let settings = &task.context.plan.settings;
+        let limits = Limits {
+            connections: task.max_connections,
+            requests: settings.max_requests.unwrap_or(u64::MAX),
+            age: settings.max_age,
+        };
+        let pool = Pool::new(task.context.endpoints.len(), limits);
         Self {
             task,
             scheduled: 0,
@@ -180,7 +186,7 @@ impl Worker {
     }
 
     fn dispatch(&mut self, due: Due, now: Stamp) {
-        let endpoint = endpoint_of(due.index, self.task.context.endpoints.len());
+        let endpoint = endpoint_of(due.index, &self.task.context.plan.cycle);
         let row = self.row(due, endpoint, now);
         let persistence = if self.task.context.plan.settings.connections.is_fresh(due.seq) {
             Persistence::Close
@@ -190,7 +196,7 @@ impl Worker {
         let via = if now > due.at + LATE_LIMIT {
             Err(NotSent::Late)
         } else {
-            self.pool.take(endpoint, persistence).ok_or(NotSent::MaxConnections)
+            self.pool.take(endpoint, persistence, now).ok_or(NotSent::MaxConnections)
         };
         match via {
             Ok(via) => {
@@ -198,7 +204,7 @@ impl Worker {
                 self.in_flight.spawn(Exchange { context, endpoint, via, persistence, row }.run());
             }
             Err(reason) => {
-                self.finish(RequestRow { not_sent_reason: Some(reason.as_str().into()), ..row });
+                self.finish(RequestRow { not_sent_reason: Some(reason.as_str().into()), ..row }, endpoint);
             }
         }
     }
@@ -211,12 +217,13 @@ impl Worker {
 
     fn end(&mut self, ended: Ended) {
         self.pool.give_back(ended.endpoint, ended.connection);
-        self.finish(ended.row);
+        self.finish(ended.row, ended.endpoint);
     }
 
-    fn finish(&mut self, row: RequestRow) {
+    fn finish(&mut self, row: RequestRow, endpoint: usize) {
         self.task.feed.ended(&row);
-        self.tally.add(&row);
+        let go_replays = self.task.context.endpoints.get(endpoint).is_some_and(|e| e.go_replays);
+        self.tally.add(&row, go_replays);
         self.rows.push(row);
         if self.rows.len() >= BATCH_ROWS {
             self.flush();
@@ -235,9 +242,21 @@ impl Worker {
     }
 }
 
-/// Requests go to the endpoints in turn.
-fn endpoint_of(index: u64, endpoints: usize) -> usize {
-    usize::try_from(index % endpoints as u64).unwrap_or(0)
+/// Requests go to the endpoints in turn, as the plan's cycle has it.
+fn endpoint_of(index: u64, cycle: &[usize]) -> usize {
+    let turn = usize::try_from(index % cycle.len().max(1) as u64).unwrap_or(0);
+    cycle.get(turn).copied().unwrap_or(0)
+}
+
+/// What connections may do.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// So many may be open.
+    connections: usize,
+    /// Each may carry so many requests,
+    requests: u64,
+    /// and no further one when it is older than this.
+    age: Option<Duration>,
 }
 
 /// The worker's connections: idle ones at hand, those in use counted.
@@ -245,22 +264,23 @@ struct Pool {
     /// Per endpoint; the one that has been idle for longest is first.
     idle: Vec<VecDeque<Connection>>,
     in_use: usize,
-    max: usize,
+    limits: Limits,
     next_id: u64,
 }
 
 impl Pool {
-    fn new(endpoints: usize, max: usize) -> Self {
+    fn new(endpoints: usize, limits: Limits) -> Self {
         let idle = std::iter::repeat_with(VecDeque::new).take(endpoints).collect();
-        Self { idle, in_use: 0, max, next_id: 0 }
+        Self { idle, in_use: 0, limits, next_id: 0 }
     }
 
     /// A connection for one request; `None` when no more are allowed. An idle
     /// one whose close has already arrived is dropped: no request was ever put on it.
-    fn take(&mut self, endpoint: usize, persistence: Persistence) -> Option<Via> {
+    fn take(&mut self, endpoint: usize, persistence: Persistence, now: Stamp) -> Option<Via> {
         if persistence == Persistence::Keep {
             while let Some(connection) = self.idle[endpoint].pop_front() {
-                if connection.is_idle() {
+                let is_young = self.limits.age.is_none_or(|age| now < connection.since + age);
+                if is_young && connection.is_idle() {
                     self.in_use += 1;
                     return Some(Via::Idle(connection));
                 }
@@ -268,7 +288,7 @@ impl Pool {
         }
         let open = self.in_use + self.idle.iter().map(VecDeque::len).sum::<usize>();
         // An idle connection that this request cannot use makes room for one that it can.
-        if open >= self.max && !self.idle.iter_mut().any(|idle| idle.pop_front().is_some()) {
+        if open >= self.limits.connections && !self.idle.iter_mut().any(|idle| idle.pop_front().is_some()) {
             return None;
         }
         self.in_use += 1;
@@ -279,6 +299,7 @@ impl Pool {
 
     fn give_back(&mut self, endpoint: usize, connection: Option<Connection>) {
         self.in_use -= 1;
-        self.idle[endpoint].extend(connection);
+        self.idle[endpoint]
+            .extend(connection.filter(|connection| connection.requests < self.limits.requests));
     }
 }

@@ -166,6 +166,24 @@ fn bodies_come_in_json_yaml_and_nothing_else() {
     );
     assert_eq!(unknown.code, 201);
     assert!(unknown.head.contains("warning: 299 - \"unknown field \\\"typo\\\"\""), "{}", unknown.head);
+    let twice = |validation: &str| {
+        let body = r#"{"metadata": {"name": "d"}, "data": {"a": "1", "a": "2"}, "typo": "x"}"#;
+        server.request(
+            &format!("{post}?fieldValidation={validation}"),
+            "Content-Type: application/json\r\n",
+            body,
+        )
+    };
+    let refused = twice("Strict");
+    assert_eq!(refused.code, 400);
+    assert_eq!(
+        refused.json()["message"],
+        "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: strict decoding error: \
+         duplicate field \"data.a\", unknown field \"typo\""
+    );
+    let warned = twice("Warn");
+    assert_eq!((warned.code, warned.json()["data"]["a"].as_str()), (201, Some("2")));
+    assert!(warned.head.contains("warning: 299 - \"duplicate field \\\"data.a\\\"\""), "{}", warned.head);
 }
 
 #[test]

@@ -32,6 +32,12 @@ impl Rolldrop {
         Self { command, dir }
     }
 
+    /// Further arguments.
+    pub(crate) fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
+        self.command.args(args);
+        self
+    }
+
     /// Writes a file into the directory.
     pub(crate) fn file(self, name: &str, text: &str) -> Self {
         std::fs::write(self.dir.path().join(name), text).expect("a file");

@@ -39,7 +39,7 @@ pub(crate) struct SharedCluster {
 }
 
 /// Its bookmarks come often, so that no test waits long for one.
-const CONFIG: &str = r#"{"nodes": 3, "dataplane": "userspace", "api": {"bookmarkPeriod": "1s"}}"#;
+const CONFIG: &str = r#"{"nodes": 3, "dataplane": "userspace", "apiServer": {"bookmarkPeriod": "1s"}}"#;
 
 impl SharedCluster {
     /// The cluster, started by whoever comes first.

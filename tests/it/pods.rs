@@ -11,24 +11,24 @@ use serde_json::{Value, json};
 use crate::harness::wait_for;
 use crate::termination::lab::{LIMIT, Lab, Seen};
 
-const PODS: &str = "/api/v1/namespaces/default/pods";
+pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// Runs a test on a cluster of its own.
-fn on(dataplane: &'static str, test: impl AsyncFnOnce(Lab)) {
+pub(crate) fn on(dataplane: &'static str, test: impl AsyncFnOnce(Lab)) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async { test(Lab::start(dataplane, &json!({"dataplane": dataplane})).await).await });
 }
 
-fn shell(name: &str, script: &str) -> Value {
+pub(crate) fn shell(name: &str, script: &str) -> Value {
     json!({"name": name, "image": "host", "command": ["sh", "-c", script]})
 }
 
-async fn run(lab: &Lab, name: &str, spec: Value) {
+pub(crate) async fn run(lab: &Lab, name: &str, spec: Value) {
     lab.create(PODS, &json!({"metadata": {"name": name}, "spec": spec})).await;
 }
 
 /// What a container of a pod has written, once it says `text`.
-fn log_with(lab: &Lab, pod: &str, container: &str, text: &str) -> String {
+pub(crate) fn log_with(lab: &Lab, pod: &str, container: &str, text: &str) -> String {
     let (pods, own) = (lab.dir().join("pods"), format!("default_{pod}_"));
     wait_for(text, LIMIT, || {
         let mut dirs = std::fs::read_dir(&pods).into_iter().flatten().flatten();

@@ -33,7 +33,7 @@ use recording::Recording;
 type Recorded = BTreeMap<&'static str, Result<Recording, String>>;
 
 /// The dataplanes that the cases are recorded on.
-const DATAPLANES: [&str; 1] = ["userspace"];
+const DATAPLANES: [&str; 2] = ["userspace", "kernel"];
 
 /// Between the first acts of two cases.
 const STAGGER: Duration = Duration::from_millis(100);
@@ -58,7 +58,10 @@ fn recordings(case: &str) -> Vec<&'static Recording> {
 fn record(dataplane: &'static str) -> Recorded {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let lab = Arc::new(Lab::start(dataplane, &json!({"dataplane": dataplane})).await);
+        // Each case was recorded alone: the controllers' rate of calls is no limit to all at once.
+        let controllers = json!({"kubeApiQps": 1000, "kubeApiBurst": 1000});
+        let config = json!({"dataplane": dataplane, "controllers": controllers});
+        let lab = Arc::new(Lab::start(dataplane, &config).await);
         let mut running = JoinSet::new();
         let pods =
             [recorded::cases(&lab), node_agent::cases(&lab), claims::cases(&lab), services::cases(&lab)];

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::analysis::model::{LoadResult, Percentiles, SendLag, Verdict};
 use crate::analysis::validity::not_as_planned;
-use crate::load::{Summary, Tally};
+use crate::load::{Summary, Tally, errno_name};
 use crate::record::Outcome;
 use crate::record::run_info::LoadPlan;
 
@@ -60,6 +60,19 @@ pub(super) struct Requests {
     pub(super) not_sent: u64,
     cancelled: u64,
     pub(super) by_outcome: BTreeMap<Outcome, u64>,
+    /// Failures that Go's net/http would have hidden by sending the request again.
+    go_hidden: u64,
+    /// What a client that retries saw, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    with_retries: Option<WithRetries>,
+}
+
+/// What a client that retries saw in the end.
+#[derive(Debug, Serialize)]
+struct WithRetries {
+    retried: u64,
+    ok: u64,
+    by_outcome: BTreeMap<Outcome, u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -108,7 +121,7 @@ impl Report {
                 },
                 sent,
             },
-            requests: Requests::new(tally),
+            requests: Requests::new(plan, tally),
             latency_ms: Latencies {
                 response: (!is_closed_loop).then(|| percentiles_ms(&tally.response_ns)),
                 service: percentiles_ms(&tally.service_ns),
@@ -118,7 +131,7 @@ impl Report {
 }
 
 impl Requests {
-    fn new(tally: &Tally) -> Self {
+    fn new(plan: &LoadPlan, tally: &Tally) -> Self {
         let outcomes = &tally.outcomes;
         let gateway = gateway_errors(tally);
         let [ok, not_sent, cancelled, http_errors] =
@@ -134,6 +147,12 @@ impl Requests {
             not_sent,
             cancelled,
             by_outcome: outcomes.iter().collect(),
+            go_hidden: tally.go_hidden,
+            with_retries: plan.other.contains_key("retries").then(|| WithRetries {
+                retried: tally.retried,
+                ok: tally.final_outcomes.of(Outcome::Ok),
+                by_outcome: tally.final_outcomes.iter().collect(),
+            }),
         }
     }
 }
@@ -147,6 +166,14 @@ fn gateway_errors(tally: &Tally) -> u64 {
 fn percentiles_ms(ns: &Histogram<u64>) -> Percentiles {
     let at = |quantile| ns.value_at_quantile(quantile) as f64 / 1e6;
     Percentiles { n: ns.len(), p50: at(0.5), p90: at(0.9), p99: at(0.99), p99_9: at(0.999), max: at(1.0) }
+}
+
+/// What a percentile table is made of: response times, or, in a closed loop, service times.
+pub(super) fn latency<'a>(plan: &LoadPlan, summary: &'a Summary) -> &'a Histogram<u64> {
+    match plan.pacing.as_str() {
+        "closed_loop" => &summary.tally.service_ns,
+        _ => &summary.tally.response_ns,
+    }
 }
 
 /// The result as a table.
@@ -190,6 +217,14 @@ fn write_text(
     }
     if failures.count() > 0 {
         writeln!(out)?;
+    }
+    if requests.go_hidden > 0 {
+        let hidden = requests.go_hidden;
+        writeln!(out, "a Go client (net/http) would have hidden {hidden} of these: it sends them again\n")?;
+    }
+    if let Some(WithRetries { retried, ok, .. }) = &requests.with_retries {
+        let lost = requests.total - ok;
+        writeln!(out, "with retries: {retried} requests were sent again, {lost} were not ok in the end\n")?;
     }
     let response = latency_ms.response.as_ref();
     let rows = [("response", response), ("service", Some(&latency_ms.service))];
@@ -261,20 +296,6 @@ fn details(outcome: Outcome, tally: &Tally) -> String {
             if errnos.is_empty() { String::new() } else { list(errnos) }
         }
     }
-}
-
-/// The error's name where the system has one.
-#[cfg(unix)]
-fn errno_name(errno: i32) -> String {
-    match nix::errno::Errno::from_raw(errno) {
-        nix::errno::Errno::UnknownErrno => format!("errno {errno}"),
-        known => format!("{known:?}"),
-    }
-}
-
-#[cfg(not(unix))]
-fn errno_name(errno: i32) -> String {
-    format!("errno {errno}")
 }
 
 #[cfg(test)]

@@ -26,7 +26,9 @@ pub struct Config {
     /// The Service proxy's own settings.
     pub service_proxy: ServiceProxy,
     /// The API server's own settings.
-    pub api: Api,
+    pub api_server: ApiServer,
+    /// The scheduler's own settings.
+    pub scheduler: Scheduler,
     /// The controllers' own settings.
     pub controllers: Controllers,
     /// Changes of an unrelated EndpointSlice per second, at random. Each makes the Service proxies
@@ -50,7 +52,8 @@ impl Default for Config {
             dataplane: DataplaneChoice::Auto,
             gone_address: GoneAddress::default(),
             service_proxy: ServiceProxy::default(),
-            api: Api::default(),
+            api_server: ApiServer::default(),
+            scheduler: Scheduler::default(),
             controllers: Controllers::default(),
             background_churn: 0.0,
             dns: Dns::default(),
@@ -76,7 +79,7 @@ impl Config {
         if !(0.0..=MAX_CHURN).contains(&self.background_churn) {
             return Err(ConfigError::BackgroundChurn(self.background_churn));
         }
-        if self.api.bookmark_period.is_zero() {
+        if self.api_server.bookmark_period.is_zero() {
             return Err(ConfigError::BookmarkPeriod);
         }
         Ok(())
@@ -96,7 +99,7 @@ pub enum ConfigError {
     #[error("backgroundChurn: {0} is outside 0..={MAX_CHURN} changes per second")]
     BackgroundChurn(f64),
     /// Bookmarks without end.
-    #[error("api.bookmarkPeriod: it must be longer than 0")]
+    #[error("apiServer.bookmarkPeriod: it must be longer than 0")]
     BookmarkPeriod,
 }
 
@@ -139,22 +142,6 @@ impl Default for ServiceProxy {
     }
 }
 
-/// Settings of the API server.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
-pub struct Api {
-    /// How often a watch that allows bookmarks is told how far it has seen; not zero.
-    #[serde(with = "duration")]
-    pub bookmark_period: Duration,
-}
-
-impl Default for Api {
-    fn default() -> Self {
-        // `defaultBookmarkFrequency` in staging/src/k8s.io/apiserver/pkg/storage/cacher/cacher.go.
-        Self { bookmark_period: Duration::from_secs(60) }
-    }
-}
-
 /// Settings of the cluster's DNS server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
@@ -178,7 +165,52 @@ impl Dns {
     }
 }
 
-/// Settings of the controllers, named as the options of kube-controller-manager and kube-apiserver.
+/// Settings of the API server, named as kube-apiserver's options.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct ApiServer {
+    /// How long a pod that says nothing of it stays on a node that is not ready.
+    pub default_not_ready_toleration_seconds: u32,
+    /// How long a pod that says nothing of it stays on a node that cannot be reached.
+    pub default_unreachable_toleration_seconds: u32,
+    /// How often a watch that allows bookmarks is told how far it has seen; not zero.
+    #[serde(with = "duration")]
+    pub bookmark_period: Duration,
+}
+
+impl Default for ApiServer {
+    fn default() -> Self {
+        Self {
+            // plugin/pkg/admission/defaulttolerationseconds.
+            default_not_ready_toleration_seconds: 300,
+            default_unreachable_toleration_seconds: 300,
+            // `defaultBookmarkFrequency` in staging/src/k8s.io/apiserver/pkg/storage/cacher/cacher.go.
+            bookmark_period: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Settings of the scheduler, named as those of its configuration file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Scheduler {
+    /// The pause after a pod fitted nowhere, doubling with each attempt.
+    #[serde(with = "duration")]
+    pub pod_initial_backoff: Duration,
+    /// The longest such pause.
+    #[serde(with = "duration")]
+    pub pod_max_backoff: Duration,
+}
+
+impl Default for Scheduler {
+    fn default() -> Self {
+        // `DefaultPodInitialBackoffDuration`, `DefaultPodMaxBackoffDuration` in
+        // pkg/scheduler/backend/queue.
+        Self { pod_initial_backoff: Duration::from_secs(1), pod_max_backoff: Duration::from_secs(10) }
+    }
+}
+
+/// Settings of the controllers, named as the options and constants of kube-controller-manager.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Controllers {
@@ -186,6 +218,21 @@ pub struct Controllers {
     pub kube_api_qps: u32,
     /// Calls that one controller may make at once.
     pub kube_api_burst: u32,
+    /// EndpointSlice: the pause after a write has failed, doubling with each failure in a row.
+    #[serde(with = "duration")]
+    pub endpoint_slice_sync_back_off: Duration,
+    /// EndpointSlice: the longest such pause.
+    #[serde(with = "duration")]
+    pub endpoint_slice_max_sync_back_off: Duration,
+    /// PodDisruptionBudget: how long an approved eviction may take to become a deletion.
+    #[serde(with = "duration")]
+    pub disruption_deletion_timeout: Duration,
+    /// PodDisruptionBudget: when the condition of an eviction that came to nothing is taken back.
+    #[serde(with = "duration")]
+    pub stale_pod_disruption_timeout: Duration,
+    /// How long a node has to be gone before its pods are removed.
+    #[serde(with = "duration")]
+    pub pod_gc_quarantine_time: Duration,
     /// Job: the pause after a pod has failed, doubling with each failure in a row.
     #[serde(with = "duration")]
     pub job_pod_failure_back_off: Duration,
@@ -201,6 +248,14 @@ impl Default for Controllers {
             // staging/src/k8s.io/controller-manager/config/v1alpha1/defaults.go.
             kube_api_qps: 20,
             kube_api_burst: 30,
+            // `defaultSyncBackOff`, `maxSyncBackOff` in pkg/controller/endpointslice.
+            endpoint_slice_sync_back_off: Duration::from_secs(1),
+            endpoint_slice_max_sync_back_off: Duration::from_secs(1000),
+            // `DeletionTimeout`, `stalePodDisruptionTimeout` in pkg/controller/disruption.
+            disruption_deletion_timeout: Duration::from_secs(120),
+            stale_pod_disruption_timeout: Duration::from_secs(120),
+            // `quarantineTime` in pkg/controller/podgc.
+            pod_gc_quarantine_time: Duration::from_secs(40),
             // `DefaultJobPodFailureBackOff`, `MaxJobPodFailureBackOff` in pkg/controller/job.
             job_pod_failure_back_off: Duration::from_secs(10),
             job_pod_failure_back_off_max: Duration::from_secs(600),

@@ -16,10 +16,10 @@ pub struct Parameter {
     pub about: String,
 }
 
-/// Every parameter; the delays come last.
+/// Every parameter, section by section; the delays come last.
 pub fn all() -> Vec<Parameter> {
     let config = Config::default();
-    let controllers = &config.controllers;
+    let Config { api_server, scheduler, controllers, .. } = &config;
     let settings = [
         ("nodes", config.nodes.to_string(), "number of nodes"),
         ("dataplane", "auto".to_owned(), "auto, kernel or userspace"),
@@ -29,14 +29,47 @@ pub fn all() -> Vec<Parameter> {
             "what becomes of connections to a pod that is gone (kernel dataplane)",
         ),
         (
+            "backgroundChurn",
+            config.background_churn.to_string(),
+            "changes of an unrelated EndpointSlice per second, at random; each makes Service proxies sync",
+        ),
+        (
+            "firstProbeMissed",
+            format!("{:.3}", config.first_probe_missed),
+            "share of first probes that come a period late (15 of 90 measured starts)",
+        ),
+        (
             "serviceProxy.minSyncPeriod",
             to_text(config.service_proxy.min_sync_period),
             "least time from the end of one sync to the next (kube-proxy: minSyncPeriod)",
         ),
         (
-            "api.bookmarkPeriod",
-            to_text(config.api.bookmark_period),
+            "apiServer.defaultNotReadyTolerationSeconds",
+            api_server.default_not_ready_toleration_seconds.to_string(),
+            "how long pods stay on a node that is not ready, unless they say otherwise \
+             (kube-apiserver: --default-not-ready-toleration-seconds)",
+        ),
+        (
+            "apiServer.defaultUnreachableTolerationSeconds",
+            api_server.default_unreachable_toleration_seconds.to_string(),
+            "the same for a node that cannot be reached \
+             (kube-apiserver: --default-unreachable-toleration-seconds)",
+        ),
+        (
+            "apiServer.bookmarkPeriod",
+            to_text(api_server.bookmark_period),
             "pause between two bookmarks of a watch (kube-apiserver: defaultBookmarkFrequency)",
+        ),
+        (
+            "scheduler.podInitialBackoff",
+            to_text(scheduler.pod_initial_backoff),
+            "pause after a pod fitted nowhere, doubling \
+             (pkg/scheduler/backend/queue: DefaultPodInitialBackoffDuration)",
+        ),
+        (
+            "scheduler.podMaxBackoff",
+            to_text(scheduler.pod_max_backoff),
+            "the longest such pause (pkg/scheduler/backend/queue: DefaultPodMaxBackoffDuration)",
         ),
         (
             "controllers.kubeApiQps",
@@ -49,6 +82,35 @@ pub fn all() -> Vec<Parameter> {
             "calls of one controller at once (kube-controller-manager: --kube-api-burst)",
         ),
         (
+            "controllers.endpointSliceSyncBackOff",
+            to_text(controllers.endpoint_slice_sync_back_off),
+            "EndpointSlice: pause after a failed write, doubling \
+             (pkg/controller/endpointslice: defaultSyncBackOff)",
+        ),
+        (
+            "controllers.endpointSliceMaxSyncBackOff",
+            to_text(controllers.endpoint_slice_max_sync_back_off),
+            "EndpointSlice: the longest such pause (pkg/controller/endpointslice: maxSyncBackOff)",
+        ),
+        (
+            "controllers.disruptionDeletionTimeout",
+            to_text(controllers.disruption_deletion_timeout),
+            "PodDisruptionBudget: how long an approved eviction may take to become a deletion \
+             (pkg/controller/disruption: DeletionTimeout)",
+        ),
+        (
+            "controllers.stalePodDisruptionTimeout",
+            to_text(controllers.stale_pod_disruption_timeout),
+            "condition DisruptionTarget: when that of an eviction that came to nothing is taken back \
+             (pkg/controller/disruption: stalePodDisruptionTimeout)",
+        ),
+        (
+            "controllers.podGcQuarantineTime",
+            to_text(controllers.pod_gc_quarantine_time),
+            "how long a node has to be gone before its pods are removed \
+             (pkg/controller/podgc: quarantineTime)",
+        ),
+        (
             "controllers.jobPodFailureBackOff",
             to_text(controllers.job_pod_failure_back_off),
             "Job: pause after a failure, doubling (pkg/controller/job: DefaultJobPodFailureBackOff)",
@@ -58,17 +120,7 @@ pub fn all() -> Vec<Parameter> {
             to_text(controllers.job_pod_failure_back_off_max),
             "Job: the longest such pause (pkg/controller/job: MaxJobPodFailureBackOff)",
         ),
-        (
-            "backgroundChurn",
-            config.background_churn.to_string(),
-            "changes of an unrelated EndpointSlice per second, at random; each makes Service proxies sync",
-        ),
         ("dns.ttl", to_text(config.dns.ttl), "how long DNS answers may be kept (CoreDNS: plugin kubernetes)"),
-        (
-            "firstProbeMissed",
-            format!("{:.3}", config.first_probe_missed),
-            "share of first probes that come a period late (15 of 90 measured starts)",
-        ),
     ];
     let settings = settings.into_iter().map(|(name, default, about)| Parameter {
         name: name.to_owned(),

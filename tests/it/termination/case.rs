@@ -18,6 +18,8 @@ pub(crate) const POD: &str = "pod-1";
 pub(crate) enum Act {
     /// DELETE, with this grace period.
     Delete(Option<i64>),
+    /// POST of an Eviction.
+    Evict,
     /// A merge patch of an object in the case's namespace: `services/web`.
     Patch(&'static str, Value),
 }
@@ -68,6 +70,8 @@ pub(crate) struct Case {
     /// More of the pod's and of the Service's spec.
     spec: Value,
     service: Value,
+    /// What is created before the pod: `(path below the namespace, object)`.
+    objects: Vec<(&'static str, Value)>,
     /// From when on the acts are done, and whether the containers' processes are there by then.
     begins: fn(&[Seen]) -> bool,
     has_processes: bool,
@@ -104,6 +108,7 @@ impl Case {
             sidecars: Vec::new(),
             spec: json!({}),
             service: json!({"selector": {"app": "web"}, "ports": [{"port": 8080}]}),
+            objects: Vec::new(),
             begins: is_ready,
             has_processes: true,
             acts: Vec::new(),
@@ -160,6 +165,12 @@ impl Case {
         self
     }
 
+    /// An object that is created before the pod.
+    pub(crate) fn object(mut self, path: &'static str, object: Value) -> Self {
+        self.objects.push((path, object));
+        self
+    }
+
     /// Adds to the Service's spec.
     pub(crate) fn service(mut self, field: &str, value: Value) -> Self {
         self.service[field] = value;
@@ -212,7 +223,8 @@ impl Case {
 
     /// The path of something in the case's namespace.
     fn path(&self, below: &str) -> String {
-        format!("/api/v1/namespaces/{}/{below}", self.namespace())
+        let group = if below.starts_with("poddisruptionbudgets") { "apis/policy/v1" } else { "api/v1" };
+        format!("/{group}/namespaces/{}/{below}", self.namespace())
     }
 
     /// Creates the pod and what belongs to it.
@@ -221,6 +233,9 @@ impl Case {
         self.lab.create("/api/v1/namespaces", &namespace).await;
         let service = json!({"metadata": {"name": "web"}, "spec": self.service});
         self.lab.create(&self.path("services"), &service).await;
+        for (path, object) in &self.objects {
+            self.lab.create(&self.path(path), object).await;
+        }
         let mut pod = json!({"metadata": {"name": POD, "labels": {"app": "web"}}, "spec": self.spec});
         let of = |list: &[(&str, Value)]| list.iter().map(|(_, container)| container.clone()).collect();
         let (containers, sidecars): (Vec<Value>, Vec<Value>) = (of(&self.containers), of(&self.sidecars));
@@ -238,6 +253,13 @@ impl Case {
                 let options =
                     json!({"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": grace});
                 self.lab.call("DELETE", &pod, grace.map(|_| &options)).await
+            }
+            Act::Evict => {
+                let eviction = json!({
+                    "apiVersion": "policy/v1", "kind": "Eviction",
+                    "metadata": {"name": POD, "namespace": self.namespace()},
+                });
+                self.lab.call("POST", &format!("{pod}/eviction"), Some(&eviction)).await
             }
             Act::Patch(what, patch) => self.lab.call("PATCH", &self.path(what), Some(patch)).await,
         }
@@ -297,7 +319,7 @@ pub(crate) fn condition<'a>(pod: &'a Value, kind: &str) -> Option<&'a Value> {
 }
 
 /// Whether the newest that was seen is a ready pod and a ready endpoint.
-pub(crate) fn is_ready(seen: &[Seen]) -> bool {
+fn is_ready(seen: &[Seen]) -> bool {
     let newest = |kind: &str| seen.iter().rfind(|seen| seen.kind() == kind).map(|seen| &seen.object);
     let pod_ready =
         newest("Pod").and_then(|pod| condition(pod, "Ready")).is_some_and(|c| c["status"] == "True");

@@ -19,6 +19,10 @@ pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
             .grace(8)
             .hook(json!({"sleep": {"seconds": 5}}))
             .act(0.0, Act::Delete(None)),
+        Case::new(lab, "c09", &["--on-sigterm", "drain", "--drain-for", "10s", "--ask-api-every", "1s"])
+            .grace(8)
+            .hook(json!({"sleep": {"seconds": 5}}))
+            .act(0.0, Act::Delete(None)),
     ];
     cases.into_iter().map(|case| (case.name(), case)).collect()
 }
@@ -111,6 +115,18 @@ fn c08_one_grace_period_is_shared_by_hook_and_shutdown() {
         // Not the full 8 s after SIGTERM: what the hook has left of them, killed in the middle.
         assert!((7.9..9.5).contains(&gone), "{ours}");
         assert_eq!((ours.exit_code("app"), ours.count("app exiting")), (137, 0), "{ours}");
+    }
+}
+
+#[test]
+fn c09_the_api_answers_a_pod_through_its_whole_graceful_shutdown() {
+    for ours in recordings("c09") {
+        let gone = ours.first("app gone");
+        assert!((7.9..9.5).contains(&gone), "{ours}");
+        let answered =
+            ours.process.iter().filter(|(at, what)| *at > 0.0 && what == "app api answered").count();
+        assert!(answered >= 6 && ours.last("app api answered") > gone - 2.0, "{answered}: {ours}");
+        assert!(!ours.process.iter().any(|(at, what)| *at > 0.0 && what == "app api failed"), "{ours}");
     }
 }
 

@@ -68,6 +68,7 @@ pub(crate) struct Answer {
     /// When the whole of it was there.
     pub(crate) answered_ns: i64,
     pub(crate) status: u16,
+    pub(crate) headers: http::HeaderMap,
     pub(crate) body: Value,
 }
 
@@ -156,6 +157,8 @@ impl Lab {
         let mut config = kube::Config::from_custom_kubeconfig(file, &options).await.expect("a config");
         config.proxy_url = None;
         config.read_timeout = None;
+        // What the API refuses is to be seen.
+        config.default_retry = false;
         let client = Client::try_from(config).expect("a client");
         let journal = std::sync::Arc::new(Journal::default());
         let mut watches = JoinSet::new();
@@ -187,7 +190,8 @@ impl Lab {
         let (head, body) = answer.into_parts();
         let bytes = http_body_util::BodyExt::collect(body).await.expect("a whole answer").to_bytes();
         let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-        Answer { sent_ns, answered_ns: now_ns(), status: head.status.as_u16(), body }
+        let (status, headers) = (head.status.as_u16(), head.headers);
+        Answer { sent_ns, answered_ns: now_ns(), status, headers, body }
     }
 
     /// Creates an object; fails unless it is created.

@@ -17,6 +17,10 @@ pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
     let slow = json!({"httpGet": {
         "path": "/slow?ms=15000", "port": 8080, "httpHeaders": [{"name": "rolldrop-id", "value": "hook-1"}],
     }});
+    let budget = json!({
+        "metadata": {"name": "budget"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}},
+    });
     let exit_7 = "trap 'say SIGTERM; exit 7' TERM; while :; do sleep 0.1; done";
     let cases = [
         server("F", EXIT),
@@ -79,6 +83,14 @@ pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
             .exec_hook(2)
             .sidecar(&Server::sidecar(SERVE_3))
             .act(0.0, delete.clone()),
+        server("E7-evict-ok", EXIT).grace(5).act(0.0, Act::Evict),
+        server("E7-evict-pdb-exhausted", EXIT)
+            .grace(5)
+            .object("poddisruptionbudgets", budget)
+            .act(0.0, Act::Evict)
+            .act(1.0, Act::Evict)
+            .act(2.0, Act::Patch("poddisruptionbudgets/budget", json!({"spec": {"minAvailable": 0}})))
+            .act(3.0, Act::Evict),
         Case::script(lab, "E9-exitcode7", exit_7).grace(10).act(0.0, delete.clone()),
     ];
     cases.into_iter().map(|case| (case.name(), case)).collect()
@@ -216,6 +228,29 @@ fn a_sidecar_gets_2_s_when_the_main_container_uses_up_the_grace_period() {
 }
 
 #[test]
+fn an_eviction_marks_the_pod_and_then_deletes_it() {
+    goes_as_recorded("E7-evict-ok");
+    for ours in recordings("E7-evict-ok") {
+        assert_eq!((ours.answers[0].status, &ours.answers[0].body["status"]), (201, &json!("Success")));
+    }
+}
+
+#[test]
+fn an_eviction_that_the_budget_forbids_changes_nothing() {
+    goes_as_recorded("E7-evict-pdb-exhausted");
+    for ours in recordings("E7-evict-pdb-exhausted") {
+        let statuses: Vec<u16> = ours.answers.iter().map(|answer| answer.status).collect();
+        assert_eq!(statuses, [429, 429, 200, 201], "{ours}");
+        let refusal = &ours.answers[0];
+        assert!(!refusal.headers.contains_key("retry-after"), "{:?}", refusal.headers);
+        assert_eq!(refusal.body["reason"], "TooManyRequests");
+        assert_eq!(refusal.body["details"]["causes"][0]["reason"], "DisruptionBudget");
+        let message = "The disruption budget budget needs 1 healthy pods and has 1 currently";
+        assert_eq!(refusal.body["details"]["causes"][0]["message"], message);
+    }
+}
+
+#[test]
 fn an_exit_code_is_kept() {
     goes_as_recorded("E9-exitcode7");
 }
@@ -232,6 +267,6 @@ fn a_label_moves_a_pod_out_of_a_service_and_back() {
         let order = order_of("EndpointSlice", ours);
         assert_eq!(removed.orders_of("EndpointSlice"), [[order[0].as_str()]], "{ours}");
         assert_eq!(added.orders_of("EndpointSlice"), [[order[1].as_str()]], "{ours}");
-        assert!(ours.first("app SIGTERM") > 4.0, "the pod lives on: {ours}");
+        assert!(ours.first("app SIGTERM") > 3.5, "the pod lives on: {ours}");
     }
 }

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::super::registry::{DeleteOptions, Patch, PatchKind};
 use super::super::resource::Resource;
+use super::super::schema::{self, Decoded};
 use super::super::status::Status;
 use super::protobuf;
 use super::route::Query;
@@ -26,10 +27,14 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 const OBJECT_TYPES: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
 /// Reads an object that is to be stored under `resource`.
-pub(super) async fn read_object(request: Request<Incoming>, resource: Resource) -> Result<Value, Status> {
+pub(super) async fn read_object(request: Request<Incoming>, resource: Resource) -> Result<Decoded, Status> {
     let format = format_of(&request)?;
     let body = read(request).await?;
-    format.parse(&body).map_err(|error| {
+    let decoded = match format {
+        Format::Json => schema::decode(&body).map_err(|error| format!("json parse error: {error}")),
+        _ => format.parse(&body).map(|value| Decoded { value, duplicates: Vec::new() }),
+    };
+    decoded.map_err(|error| {
         let kind = resource.kind();
         Status::bad_request(format!(
             "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; {error}"

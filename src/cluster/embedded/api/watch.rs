@@ -64,7 +64,7 @@ pub(super) fn answer(
         presentation,
         resource,
         ends_at: Instant::now() + timeout,
-        next_bookmark: bookmarks.then(|| Instant::now() + shared.config.api.bookmark_period),
+        next_bookmark: bookmarks.then(|| Instant::now() + shared.config.api_server.bookmark_period),
         initial_events_pending: initial_events && bookmarks,
         is_first: true,
         shared: shared.clone(),
@@ -109,7 +109,7 @@ impl Feed {
                     if Instant::now() >= self.ends_at {
                         return None;
                     }
-                    self.next_bookmark = Some(Instant::now() + self.shared.config.api.bookmark_period);
+                    self.next_bookmark = Some(Instant::now() + self.shared.config.api_server.bookmark_period);
                     if let Some(version) = self.watch.caught_up() {
                         return Some((self.bookmark(version, Value::Null), Some(self)));
                     }

@@ -2,8 +2,10 @@
 //! how many may be disrupted.
 //!
 //! After pkg/controller/disruption. The [eviction](crate::cluster::embedded::registry) takes from
-//! what is written here; a pod that it has approved counts as gone until it is, or until two
-//! minutes have passed.
+//! what is written here; a pod that it has approved counts as gone until it is, or until its time
+//! for that is over. Conditions of evictions that came to nothing are taken back in [`stale`].
+
+mod stale;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,9 +26,6 @@ use crate::cluster::embedded::selector::Selection;
 
 const COMPONENT: &str = "controllermanager";
 
-/// How long an approved eviction may take to show (`DeletionTimeout`).
-const DELETION_TIMEOUT_SECONDS: i64 = 120;
-
 pub(super) async fn run(shared: Shared) {
     let followed =
         [Resource::PodDisruptionBudgets, Resource::Pods, Resource::ReplicaSets, Resource::Deployments];
@@ -42,11 +41,11 @@ pub(super) async fn run(shared: Shared) {
             shared.registry.list(Resource::PodDisruptionBudgets, Some(&namespace), &Selection::all());
         budgets.items.iter().map(|budget| key(budget)).collect()
     };
-    worker::run(events, BACK_OFF, named, |budget| {
+    let budgets = worker::run(events, BACK_OFF, named, |budget| {
         let shared = shared.clone();
         async move { reconcile(&shared, &budget) }
-    })
-    .await;
+    });
+    futures::join!(budgets, stale::run(&shared));
 }
 
 fn reconcile(shared: &Shared, (namespace, name): &Key) -> Outcome {
@@ -64,6 +63,7 @@ fn reconcile(shared: &Shared, (namespace, name): &Key) -> Outcome {
         let reason = "CalculateExpectedPodCountFailed";
         registry.record_event(&budget, EventType::Warning, reason, &message, COMPONENT);
     }
+    let timeout = shared.config.controllers.disruption_deletion_timeout;
     let mut again = None;
     registry.modify(
         Resource::PodDisruptionBudgets,
@@ -71,7 +71,7 @@ fn reconcile(shared: &Shared, (namespace, name): &Key) -> Outcome {
         name,
         Part::Status,
         |budget| match demand {
-            Ok(demand) => again = fill_status(budget, &pods, demand, &now),
+            Ok(demand) => again = fill_status(budget, &pods, demand, timeout, &now),
             Err(why) => fail_safe(budget, &why, &now),
         },
     )?;
@@ -129,16 +129,22 @@ fn scale_of(registry: &Registry, namespace: &str, owner: &Value) -> Option<(Stri
 }
 
 /// Writes the counts, and answers when an approved eviction that nothing came of is forgotten.
-fn fill_status(budget: &mut Value, pods: &[Arc<Value>], demand: Demand, now: &str) -> Option<Duration> {
+fn fill_status(
+    budget: &mut Value,
+    pods: &[Arc<Value>],
+    demand: Demand,
+    timeout: Duration,
+    now: &str,
+) -> Option<Duration> {
     let now_seconds = unix_seconds(&json!(now)).unwrap_or(0);
     let mut disrupted = Map::new();
     let (mut healthy, mut again) = (0, None);
     for pod in pods.iter().filter(|pod| !is_being_deleted(pod)) {
         let (_, name) = key(pod);
         let approved = &budget["status"]["disruptedPods"][&name];
-        let left = unix_seconds(approved).map_or(0, |at| at + DELETION_TIMEOUT_SECONDS - now_seconds);
-        if left > 0 {
-            again = Some(again.map_or(left, |other: i64| other.min(left)));
+        let left = time_left(approved, timeout, now_seconds);
+        if let Some(left) = left {
+            again = Some(again.map_or(left, |other: Duration| other.min(left)));
             disrupted.insert(name, approved.clone());
         } else {
             healthy += i64::from(is_ready(pod));
@@ -159,7 +165,13 @@ fn fill_status(budget: &mut Value, pods: &[Arc<Value>], demand: Demand, now: &st
     }
     budget["status"] = status;
     set_allowed_condition(budget, now);
-    again.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs)
+    again
+}
+
+/// What is left of a time that began at a written point; `None` when it is over.
+fn time_left(since: &Value, time: Duration, now_seconds: i64) -> Option<Duration> {
+    let passed = u64::try_from(now_seconds - unix_seconds(since)?).unwrap_or(0);
+    time.checked_sub(Duration::from_secs(passed)).filter(|left| !left.is_zero())
 }
 
 /// Allows nothing while it is not known what there should be.

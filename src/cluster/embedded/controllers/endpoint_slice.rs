@@ -7,11 +7,11 @@
 //! is decided in [`packing`]. Services without a selector are left alone.
 
 mod packing;
+mod trigger;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
@@ -29,41 +29,56 @@ use crate::cluster::embedded::registry::{DeleteOptions, Part, WatchEventType};
 use crate::cluster::embedded::resource::Resource;
 use crate::cluster::embedded::selector::{LabelSelector, Selection};
 use crate::cluster::embedded::status::Status;
+use trigger::Triggers;
+pub(super) use trigger::annotate;
 use view::View;
 
 const MANAGED_BY: &str = "endpointslice-controller.k8s.io";
 const HEADLESS: &str = "service.kubernetes.io/headless";
 
-/// `defaultSyncBackOff` and `maxSyncBackOff` (pkg/controller/endpointslice).
-const BACK_OFF: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(1000) };
+/// What the controller knows beside the objects.
+#[derive(Debug, Default)]
+struct Known {
+    view: Mutex<View>,
+    triggers: Mutex<Triggers>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 pub(super) async fn run(shared: Shared) {
-    let view = Arc::new(Mutex::new(View::default()));
+    let known = Arc::new(Known::default());
+    let settings = &shared.config.controllers;
+    let back_off = BackOff {
+        first: settings.endpoint_slice_sync_back_off,
+        longest: settings.endpoint_slice_max_sync_back_off,
+    };
     let rate = ClientRate::of(&shared.config);
     let legacy_rate = ClientRate::of(&shared.config);
-    let changes = changed_services(shared.clone(), Arc::clone(&view));
+    let changes = changed_services(shared.clone(), Arc::clone(&known));
     worker::run(
         changes,
-        BACK_OFF,
+        back_off,
         |services| services,
         |service| {
-            let (shared, view) = (shared.clone(), Arc::clone(&view));
+            let (shared, known) = (shared.clone(), Arc::clone(&known));
             let (rate, legacy_rate) = (rate.clone(), legacy_rate.clone());
-            async move { sync(&shared, &view, &rate, &legacy_rate, &service).await }
+            async move { sync(&shared, &known, &rate, &legacy_rate, &service).await }
         },
     )
     .await;
 }
 
 /// The Services whose slices may have to change, as soon as that is visible.
-fn changed_services(shared: Shared, view: Arc<Mutex<View>>) -> BoxStream<'static, Vec<Key>> {
+fn changed_services(shared: Shared, known: Arc<Known>) -> BoxStream<'static, Vec<Key>> {
     let events = follow(&shared.registry, &[Resource::Services, Resource::Pods]);
-    let start = (shared, view, events, Queue::new());
-    stream::unfold(start, |(shared, view, mut events, mut queue)| async move {
+    let start = (shared, known, events, Queue::new());
+    stream::unfold(start, |(shared, known, mut events, mut queue)| async move {
         let services = tokio::select! {
-            Some(event) = events.next() => observe(&shared, &view, event, &mut queue),
+            Some(event) = events.next() => observe(&shared, &known, event, &mut queue),
             pod = queue.next() => {
-                let mut view = view.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut view = lock(&known.view);
                 let changed = view.advance(&pod);
                 if let Some(wait) = view.next_due(&pod) {
                     queue.add(pod.clone(), wait);
@@ -71,28 +86,23 @@ fn changed_services(shared: Shared, view: Arc<Mutex<View>>) -> BoxStream<'static
                 selecting(&shared, &pod.0, &changed)
             }
         };
-        Some((services, (shared, view, events, queue)))
+        Some((services, (shared, known, events, queue)))
     })
     .boxed()
 }
 
 /// Takes note of an event, and answers the Services that it concerns at once.
-fn observe(
-    shared: &Shared,
-    view: &Mutex<View>,
-    (resource, event): Observed,
-    queue: &mut Queue<Key>,
-) -> Vec<Key> {
+fn observe(shared: &Shared, known: &Known, (resource, event): Observed, queue: &mut Queue<Key>) -> Vec<Key> {
     let object_key = key(&event.object);
     let removed = event.event_type == WatchEventType::Deleted;
     if resource == Resource::Pods {
         let state = (!removed).then_some(event.object);
-        let mut view = view.lock().unwrap_or_else(PoisonError::into_inner);
-        let wait = view.observe(object_key.clone(), state, shared);
+        let wait = lock(&known.view).observe(object_key.clone(), state, shared);
         queue.add(object_key, wait);
         return Vec::new();
     }
     if removed {
+        lock(&known.triggers).forget(&object_key);
         endpoints::remove(shared, &event.object);
         return Vec::new();
     }
@@ -117,7 +127,7 @@ pub(super) type Group = (Value, Vec<Value>);
 /// Writes the slices of one Service as far as they differ from what they should be.
 async fn sync(
     shared: &Shared,
-    view: &Mutex<View>,
+    known: &Known,
     rate: &ClientRate,
     legacy_rate: &ClientRate,
     (namespace, name): &Key,
@@ -128,13 +138,15 @@ async fn sync(
     if service["spec"]["type"] == "ExternalName" || is_being_deleted(&service) {
         return Ok(None);
     }
-    let mut pods = view.lock().unwrap_or_else(PoisonError::into_inner).pods_in(namespace);
+    let mut pods = lock(&known.view).pods_in(namespace);
     pods.retain(|pod| selector.matches(&pod["metadata"]["labels"]));
     let groups = endpoints_by_ports(&service, pods.iter().map(Arc::as_ref));
+    let trigger = lock(&known.triggers).look(&service, pods.iter().map(Arc::as_ref));
+    let trigger = trigger.as_deref();
     // Two controllers in Kubernetes, each with a client of its own.
     let (legacy, slices) = futures::join!(
-        endpoints::write(shared, legacy_rate, &service, groups.values()),
-        write_slices(shared, rate, &service, &groups),
+        endpoints::write(shared, legacy_rate, &service, groups.values(), trigger),
+        write_slices(shared, rate, &service, &groups, trigger),
     );
     legacy.and(slices).map(|()| None)
 }
@@ -144,6 +156,7 @@ async fn write_slices(
     rate: &ClientRate,
     service: &Value,
     groups: &BTreeMap<String, Group>,
+    trigger: Option<&str>,
 ) -> Result<(), Status> {
     let (namespace, name) = key(service);
     let own =
@@ -193,7 +206,9 @@ async fn write_slices(
             Some(slice) => writes.push((slice, ports, endpoints)),
             None => {
                 rate.permit().await;
-                create(shared, service, &labels, ports, endpoints)?;
+                let mut slice = new_slice(service, &labels, ports, endpoints);
+                annotate(&mut slice, trigger);
+                shared.registry.create(Resource::EndpointSlices, &namespace, slice)?;
             }
         }
     }
@@ -203,6 +218,7 @@ async fn write_slices(
             slice["metadata"]["labels"] = labels.clone();
             slice["ports"] = ports.clone();
             slice["endpoints"] = json!(endpoints);
+            annotate(slice, trigger);
         })?;
     }
     for slice in spare {
@@ -216,25 +232,17 @@ async fn write_slices(
     Ok(())
 }
 
-fn create(
-    shared: &Shared,
-    service: &Value,
-    labels: &Value,
-    ports: &Value,
-    endpoints: Vec<Value>,
-) -> Result<(), Status> {
-    let (namespace, name) = key(service);
-    let slice = json!({
+fn new_slice(service: &Value, labels: &Value, ports: &Value, endpoints: Vec<Value>) -> Value {
+    json!({
         "metadata": {
-            "generateName": format!("{name}-"),
+            "generateName": format!("{}-", key(service).1),
             "labels": labels,
             "ownerReferences": [controller_reference(service)],
         },
         "addressType": "IPv4",
         "endpoints": endpoints,
         "ports": ports,
-    });
-    shared.registry.create(Resource::EndpointSlices, &namespace, slice).map(|_| ())
+    })
 }
 
 /// The labels of a Service's slices: its own, and those by which slices are found.

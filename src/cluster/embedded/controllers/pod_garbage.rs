@@ -1,9 +1,7 @@
 //! Removes pods that nobody else will: those of a node that no longer exists.
 //!
-//! After `gcOrphaned` (pkg/controller/podgc/gc_controller.go): a node has to be gone for 40 s, then
-//! its pods are marked as failed and deleted without grace, for there is no agent left to end them.
-
-use std::time::Duration;
+//! After `gcOrphaned` (pkg/controller/podgc/gc_controller.go): a node has to be gone for a while,
+//! then its pods are marked as failed and deleted without grace, for there is no agent left to end them.
 
 use futures::StreamExt;
 use serde_json::{Value, json};
@@ -15,17 +13,15 @@ use crate::cluster::embedded::registry::{DeleteOptions, Part, WatchEventType};
 use crate::cluster::embedded::resource::Resource;
 use crate::cluster::embedded::selector::Selection;
 
-/// How long a node has to be gone (`quarantineTime`).
-const QUARANTINE: Duration = Duration::from_secs(40);
-
 pub(super) async fn run(shared: Shared) {
     let mut events = follow(&shared.registry, &[Resource::Nodes]);
     let mut queue = Queue::new();
+    let quarantine = shared.config.controllers.pod_gc_quarantine_time;
     loop {
         tokio::select! {
             Some((_, event)) = events.next() => {
                 if event.event_type == WatchEventType::Deleted {
-                    queue.add(key(&event.object).1, QUARANTINE);
+                    queue.add(key(&event.object).1, quarantine);
                 }
             }
             node = queue.next() => {
@@ -68,6 +64,8 @@ fn remove_pods_of(shared: &Shared, node: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use futures::FutureExt;
 
     use super::super::bench::Bench;
@@ -86,7 +84,7 @@ mod tests {
         );
         tokio::time::sleep(Duration::from_secs(1)).await;
         bench.registry().delete(Resource::Nodes, "", "node-1", &DeleteOptions::default()).unwrap();
-        tokio::time::sleep(QUARANTINE - Duration::from_secs(1)).await;
+        tokio::time::sleep(Duration::from_secs(39)).await;
         assert_eq!(bench.list(Resource::Pods).len(), 1);
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert!(bench.list(Resource::Pods).is_empty());

@@ -2,9 +2,7 @@
 //!
 //! Where a pod may go and where it goes best is decided in [`fit`]. A pod for which there is no
 //! node says so in its condition and in an event, and is tried again when nodes change or pods go,
-//! but not more often than the scheduler's back-off allows (1 s, doubling up to 10 s:
-//! `DefaultPodInitialBackoffDuration`, `DefaultPodMaxBackoffDuration` in
-//! pkg/scheduler/backend/queue).
+//! but not more often than the scheduler's back-off allows (pkg/scheduler/backend/queue).
 
 mod fit;
 
@@ -24,11 +22,12 @@ use crate::cluster::embedded::resource::Resource;
 use crate::cluster::embedded::selector::Selection;
 
 const COMPONENT: &str = "default-scheduler";
-const BACK_OFF: BackOff = BackOff { first: Duration::from_secs(1), longest: Duration::from_secs(10) };
 
 pub(super) async fn run(shared: Shared) {
     let mut events = follow(&shared.registry, &[Resource::Pods, Resource::Nodes]);
     let mut queue = Queue::new();
+    let settings = &shared.config.scheduler;
+    let back_off = BackOff { first: settings.pod_initial_backoff, longest: settings.pod_max_backoff };
     let mut waiting = Waiting::default();
     loop {
         tokio::select! {
@@ -43,7 +42,7 @@ pub(super) async fn run(shared: Shared) {
                 }
                 let makes_room = resource == Resource::Nodes || gone || is_terminal(&event.object);
                 if makes_room {
-                    for (pod, delay) in waiting.all() {
+                    for (pod, delay) in waiting.all(back_off) {
                         queue.add(pod, delay);
                     }
                 }
@@ -65,9 +64,9 @@ impl Waiting {
     }
 
     /// All of them, each with the time until it may be tried again.
-    fn all(&self) -> Vec<(Key, Duration)> {
+    fn all(&self, back_off: BackOff) -> Vec<(Key, Duration)> {
         let delay = |(attempts, last): &(u32, Instant)| {
-            (*last + BACK_OFF.after(*attempts)).saturating_duration_since(Instant::now())
+            (*last + back_off.after(*attempts)).saturating_duration_since(Instant::now())
         };
         self.0.iter().map(|(pod, tried)| (pod.clone(), delay(tried))).collect()
     }

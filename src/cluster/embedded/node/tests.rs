@@ -31,7 +31,11 @@ struct Node {
 impl Node {
     fn start() -> Self {
         let clock = Clock::start();
-        let registry = Registry::new(clock, AddressBlock::claim(rand::random_range(0..128)).unwrap());
+        let registry = Registry::new(
+            clock,
+            AddressBlock::claim(rand::random_range(0..128)).unwrap(),
+            Default::default(),
+        );
         registry.create(Resource::Namespaces, "", json!({"metadata": {"name": "default"}})).unwrap();
         let ready = json!({"conditions": [{"type": "Ready", "status": "True"}]});
         let object = json!({"metadata": {"name": "node-1"}, "status": ready});

@@ -9,6 +9,7 @@ use base64::Engine as _;
 use serde_json::{Value, json};
 
 use super::{Resource, remove};
+use crate::cluster::embedded::config::ApiServer;
 
 /// Fills in what every reader of the object fills in.
 pub(super) fn fill_defaults(resource: Resource, object: &mut Value) {
@@ -114,13 +115,10 @@ fn default_job(job: &mut Value) {
         spec["completions"] = json!(1);
     }
     default_to(spec, "parallelism", 1);
-    let per_index = spec["backoffLimitPerIndex"].is_number();
-    default_to(spec, "backoffLimit", if per_index { i32::MAX } else { 6 });
+    default_to(spec, "backoffLimit", 6);
     default_to(spec, "completionMode", "NonIndexed");
     default_to(spec, "suspend", false);
-    let has_failure_policy = spec["podFailurePolicy"].is_object();
-    let replacement = if has_failure_policy { "Failed" } else { "TerminatingOrFailed" };
-    default_to(spec, "podReplacementPolicy", replacement);
+    default_to(spec, "podReplacementPolicy", "TerminatingOrFailed");
     default_to(spec, "manualSelector", false);
     default_pod_spec(&mut spec["template"]["spec"]);
     default_to(job, "status", json!({}));
@@ -151,10 +149,10 @@ fn default_requests(spec: &mut Value) {
 
 /// Sets what the cluster itself decides of an object that is created or updated. Its name and uid
 /// are known.
-pub(super) fn prepare(resource: Resource, object: &mut Value) {
+pub(super) fn prepare(resource: Resource, object: &mut Value, settings: &ApiServer) {
     match resource {
         Resource::Namespaces => default_to(object, "spec", json!({"finalizers": ["kubernetes"]})),
-        Resource::Pods => prepare_pod(object),
+        Resource::Pods => prepare_pod(object, settings),
         Resource::Services => {
             let spec = &mut object["spec"];
             if spec["type"] != "ExternalName" {
@@ -167,7 +165,7 @@ pub(super) fn prepare(resource: Resource, object: &mut Value) {
     }
 }
 
-fn prepare_pod(pod: &mut Value) {
+fn prepare_pod(pod: &mut Value, settings: &ApiServer) {
     let spec = &mut pod["spec"];
     default_to(spec, "priority", 0);
     default_to(spec, "preemptionPolicy", "PreemptLowerPriority");
@@ -175,15 +173,16 @@ fn prepare_pod(pod: &mut Value) {
         spec["serviceAccount"].as_str().filter(|name| !name.is_empty()).unwrap_or("default").to_owned();
     default_to(spec, "serviceAccountName", account);
     spec["serviceAccount"] = spec["serviceAccountName"].clone();
-    for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
-        default_toleration(spec, key);
-    }
+    let not_ready = settings.default_not_ready_toleration_seconds;
+    default_toleration(spec, "node.kubernetes.io/not-ready", not_ready);
+    let unreachable = settings.default_unreachable_toleration_seconds;
+    default_toleration(spec, "node.kubernetes.io/unreachable", unreachable);
     let quality = quality_of_service(spec);
     default_to(pod, "status", json!({"phase": "Pending"}));
     default_to(&mut pod["status"], "qosClass", quality);
 }
 
-fn default_toleration(spec: &mut Value, key: &str) {
+fn default_toleration(spec: &mut Value, key: &str, seconds: u32) {
     default_to(spec, "tolerations", json!([]));
     let tolerated = |toleration: &Value| {
         let covers = |field: &str, value: &str| {
@@ -192,7 +191,9 @@ fn default_toleration(spec: &mut Value, key: &str) {
         covers("key", key) && covers("effect", "NoExecute")
     };
     if let Some(list) = spec["tolerations"].as_array_mut().filter(|list| !list.iter().any(tolerated)) {
-        list.push(json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}));
+        list.push(
+            json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}),
+        );
     }
 }
 

@@ -1,7 +1,11 @@
 use super::*;
 
 pub(super) fn registry() -> Registry {
-    let registry = Registry::new(Clock::start(), AddressBlock::claim(rand::random_range(0..128)).unwrap());
+    let registry = Registry::new(
+        Clock::start(),
+        AddressBlock::claim(rand::random_range(0..128)).unwrap(),
+        Default::default(),
+    );
     registry.create(Resource::Namespaces, "", json!({"metadata": {"name": "default"}})).unwrap();
     registry
 }
@@ -286,6 +290,17 @@ fn a_repeated_event_is_counted() {
     assert_eq!(events.len(), 1);
     assert_eq!(events[0]["count"], 3);
     assert_eq!(events[0]["involvedObject"]["name"], "a");
+    // Named after the time in nanoseconds.
+    let time = events[0]["metadata"]["name"].as_str().unwrap().strip_prefix("a.").unwrap();
+    let seconds = i64::from_str_radix(time, 16).unwrap() / 1_000_000_000;
+    assert!((registry.now_seconds() - seconds).abs() < 60);
+    // One that was deleted begins anew.
+    let name = events[0]["metadata"]["name"].as_str().unwrap();
+    registry.delete(Resource::Events, "default", name, &DeleteOptions::default()).unwrap();
+    registry.record_event(&pod, EventType::Warning, "Unhealthy", "probe failed", "kubelet");
+    let events = registry.list(Resource::Events, Some("default"), &Selection::all()).items;
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0]["count"], 1);
 }
 
 mod defaults;
@@ -293,3 +308,30 @@ mod validation;
 mod writes;
 
 pub(super) use defaults::recorded;
+
+#[test]
+fn what_no_job_can_do_here_is_refused() {
+    let registry = registry();
+    let job = |field: &str, value: Value| {
+        let mut job = json!({"metadata": {"name": "work"}, "spec": {
+            "completions": 1, "completionMode": "Indexed",
+            "template": {"spec": {
+                "restartPolicy": "Never",
+                "containers": [{"name": "app", "image": "host", "command": ["true"]}],
+            }},
+        }});
+        job["spec"][field] = value;
+        registry.create(Resource::Jobs, "default", job)
+    };
+    for (field, value) in [
+        ("podFailurePolicy", json!({"rules": []})),
+        ("successPolicy", json!({"rules": []})),
+        ("backoffLimitPerIndex", json!(1)),
+        ("maxFailedIndexes", json!(1)),
+    ] {
+        let refused = job(field, value).unwrap_err().to_json();
+        assert_eq!(refused["code"], 422);
+        assert_eq!(refused["details"]["causes"][0]["field"], format!("spec.{field}"));
+    }
+    assert!(job("backoffLimit", json!(0)).is_ok());
+}

@@ -43,7 +43,11 @@ struct Fixture {
 impl Fixture {
     async fn start() -> Self {
         let clock = Clock::start();
-        let registry = Registry::new(clock, AddressBlock::claim(rand::random_range(0..128)).unwrap());
+        let registry = Registry::new(
+            clock,
+            AddressBlock::claim(rand::random_range(0..128)).unwrap(),
+            Default::default(),
+        );
         registry.create(Resource::Namespaces, "", json!({"metadata": {"name": "default"}})).unwrap();
         let service = json!({"metadata": {"name": "web"}, "spec": {"ports": [{"port": 8080}]}});
         let service = registry.create(Resource::Services, "default", service).unwrap();

@@ -136,28 +136,21 @@ pub(super) fn validate_job(job: &Value, current: Option<&Value>, errors: &mut Er
     if spec["manualSelector"] != true {
         check_generated_labels(job, errors);
     }
-    for field in [
-        "parallelism",
-        "completions",
-        "activeDeadlineSeconds",
-        "backoffLimit",
-        "ttlSecondsAfterFinished",
-        "backoffLimitPerIndex",
-        "maxFailedIndexes",
-    ] {
+    for field in
+        ["parallelism", "completions", "activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished"]
+    {
         errors.check_not_negative(spec, "spec", field);
     }
     errors.check_one_of(&spec["completionMode"], "spec.completionMode", &["Indexed", "NonIndexed"]);
+    // Better refused than silently without effect.
+    for field in ["podFailurePolicy", "successPolicy", "backoffLimitPerIndex", "maxFailedIndexes"] {
+        if !spec[field].is_null() {
+            errors.forbidden(&format!("spec.{field}"), "the embedded cluster does not support it");
+        }
+    }
     let is_indexed = spec["completionMode"] == "Indexed";
     if is_indexed && spec["completions"].is_null() {
         errors.required("spec.completions", "when completion mode is Indexed");
-    }
-    if !is_indexed {
-        for field in ["backoffLimitPerIndex", "maxFailedIndexes"] {
-            if spec[field].is_number() {
-                errors.invalid(&format!("spec.{field}"), &spec[field], "requires indexed completion mode");
-            }
-        }
     }
     if spec["selector"].is_object() {
         check_selector(&spec["selector"], "spec.selector", errors);
@@ -174,7 +167,7 @@ pub(super) fn validate_job(job: &Value, current: Option<&Value>, errors: &mut Er
         Some(_) => errors.unsupported(field, policy, &["OnFailure", "Never"]),
     }
     let Some(old) = current.map(|current| &current["spec"]) else { return };
-    for field in ["selector", "template", "completionMode", "podFailurePolicy", "backoffLimitPerIndex"] {
+    for field in ["selector", "template", "completionMode"] {
         if old[field] != spec[field] {
             errors.invalid(&format!("spec.{field}"), &spec[field], IMMUTABLE);
         }

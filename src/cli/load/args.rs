@@ -1,0 +1,282 @@
+//! The arguments of `rolldrop load`, and the settings that they make.
+
+use std::io::Read;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use super::super::report::Format;
+use super::fail_on::FailOn;
+use crate::load::{
+    Arrivals, ConnectTo, Connections, Length, Pace, PortRange, Record, Settings, Stage, Target, targets,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  rolldrop load http://127.0.0.1:8080/ -r 500 -d 10s
+  rolldrop load http://web.shop.svc/ --connections mixed:0.2 --out run1 --format json
+  rolldrop load http://127.0.0.1:8080/ --stage 0-500:30s --stage 500:2m --poisson
+  rolldrop load http://127.0.0.1:8080/ -r max -c 50 --connections keepalive -n 100000
+  rolldrop load http://127.0.0.1:8080/items -m POST --template --body '{\"id\": \"{{uuid}}\"}'
+  rolldrop load --targets targets.txt -H @headers --fail-on 'dropped>0.1%' --fail-on 'p99>200ms'
+  rolldrop load http://127.0.0.1:8080/ --record vegeta-json=hits.json && vegeta report hits.json
+
+Exit status: 0 measured, whatever was seen; 1 a limit of --fail-on was passed; 2 nothing measured;
+3 with --fail-on, if this was not the load that was asked for; 130 interrupted.";
+
+/// Arguments of `rolldrop load`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(in super::super) struct LoadArgs {
+    /// Where requests go, such as http://HOST:PORT/PATH; several take turns
+    #[arg(value_name = "URL", required_unless_present = "targets")]
+    urls: Vec<String>,
+    /// A file of targets in vegeta's http or json format, or - for stdin; a comment such as
+    /// "# weight: 3" before a target gives it a weight
+    #[arg(long, value_name = "FILE", conflicts_with = "urls")]
+    targets: Option<PathBuf>,
+    /// Requests per second, or max: a closed loop, in which each connection sends its next request
+    /// when it has the answer to the last
+    #[arg(short, long, default_value = "200", value_name = "RATE|max", conflicts_with = "stages")]
+    rate: Rate,
+    /// Length of the counted part, such as 30s or 1m30s
+    #[arg(short, long, default_value = "30s", value_parser = super::super::parse_duration, value_name = "D",
+        conflicts_with = "stages")]
+    duration: Duration,
+    /// Send this many requests, instead of for a duration
+    #[arg(short = 'n', long, value_name = "N", conflicts_with_all = ["duration", "stages"])]
+    requests: Option<u64>,
+    /// A rate over some time, such as 100:10s, or a linear ramp, such as 100-500:30s; given several times,
+    /// one after the other
+    #[arg(long = "stage", value_name = "RATE:D|FROM-TO:D")]
+    stages: Vec<Stage>,
+    /// Send as independent users come (a Poisson process with the rate as its mean), not evenly
+    #[arg(long)]
+    poisson: bool,
+    /// Draw at random from this number on, so that a run can be repeated [default: another each time]
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Length of a warm-up before it, which is recorded but not counted
+    #[arg(long, default_value = "0s", value_parser = super::super::parse_duration, value_name = "D")]
+    warmup: Duration,
+    /// The most connections open at a time [default: what the rate can hold open until its timeouts]
+    #[arg(short = 'c', long, value_name = "N")]
+    max_connections: Option<usize>,
+    /// fresh (a new one for each request), keepalive, or mixed:SHARE (that share of requests on fresh ones)
+    #[arg(long, default_value_t = Connections::Fresh, value_name = "MODE")]
+    connections: Connections,
+    /// How long connecting may take
+    #[arg(long, default_value = "1s", value_parser = super::super::parse_duration, value_name = "D")]
+    connect_timeout: Duration,
+    /// How long the whole answer may take, from the moment of sending
+    #[arg(long, default_value = "5s", value_parser = super::super::parse_duration, value_name = "D")]
+    response_timeout: Duration,
+    /// A request header, or a file with one a line; may be given several times
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE|@FILE")]
+    headers: Vec<String>,
+    /// A request header whose value is taken from an environment variable
+    #[arg(long, value_name = "NAME=VARIABLE")]
+    header_from_env: Vec<String>,
+    /// The request's method
+    #[arg(short, long, default_value = "GET")]
+    method: String,
+    /// The request's body
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    body: String,
+    /// A file with the request's body, or - for stdin
+    #[arg(long, value_name = "FILE", conflicts_with = "body")]
+    body_file: Option<PathBuf>,
+    /// Fill in {{seq}}, {{uuid}}, {{random:N}} and {{int:A-B}} in URLs, header values and bodies
+    #[arg(long)]
+    template: bool,
+    /// Statuses that count as success
+    #[arg(long, default_value = "200-399", value_delimiter = ',', value_parser = parse_statuses,
+        value_name = "STATUS|FROM-TO")]
+    success: Vec<(u16, u16)>,
+    /// For requests to HOST1:PORT1 (empty: any), connect to HOST2:PORT2 (empty: the same)
+    #[arg(long, value_name = "HOST1:PORT1:HOST2:PORT2")]
+    connect_to: Vec<ConnectTo>,
+    /// The most requests that a kept connection carries
+    #[arg(long, value_name = "N")]
+    max_requests: Option<u64>,
+    /// The age after which a kept connection carries no further request
+    #[arg(long, value_name = "D", value_parser = super::super::parse_duration)]
+    max_age: Option<Duration>,
+    /// Do as a client that retries: send what failed again, up to N times, on a new connection.
+    /// Counts and rows keep the first outcome
+    #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "N")]
+    retry: u32,
+    /// From a failure to the next attempt
+    #[arg(long, default_value = "0s", value_parser = super::super::parse_duration, value_name = "D", requires = "retry")]
+    retry_delay: Duration,
+    /// The ports that connections come from, used in turn [default: the system's ephemeral ports]
+    #[arg(long, value_name = "FIRST-LAST")]
+    source_ports: Option<PortRange>,
+    /// An address that connections come from; may be given as often as there are workers
+    #[arg(long = "source-address", value_name = "ADDRESS")]
+    source_addresses: Vec<IpAddr>,
+    /// Worker threads
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    workers: usize,
+    /// Write a run directory, which must not exist yet or be empty
+    #[arg(long, value_name = "DIR")]
+    pub(super) out: Option<PathBuf>,
+    /// Also write rows: csv=FILE, vegeta-csv=FILE or vegeta-json=FILE; may be given several times
+    #[arg(long, value_name = "FORMAT=FILE")]
+    pub(super) record: Vec<Record>,
+    /// Write the percentile table of the response times, as HdrHistogram's plotter takes it
+    #[arg(long, value_name = "FILE")]
+    pub(super) hgrm: Option<PathBuf>,
+    /// Exit with 1 if this is so, such as dropped>0.1%, p99>200ms or connect_refused>0
+    #[arg(long, value_name = "METRIC>LIMIT")]
+    pub(super) fail_on: Vec<FailOn>,
+    /// The form of the result on stdout
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub(super) format: Format,
+    /// No progress on stderr
+    #[arg(short, long)]
+    pub(super) quiet: bool,
+}
+
+/// What `--rate` takes.
+#[derive(Clone, Copy, Debug)]
+enum Rate {
+    PerSecond(f64),
+    Max,
+}
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "max" => Ok(Rate::Max),
+            number => number
+                .parse()
+                .map(Rate::PerSecond)
+                .map_err(|_| "needs a number of requests per second, or max".to_owned()),
+        }
+    }
+}
+
+impl LoadArgs {
+    /// The settings, with what files and the environment have to say.
+    pub(super) fn settings(&self) -> anyhow::Result<Settings> {
+        let read = |path: &Path| match path.to_str() {
+            Some("-") => {
+                let mut bytes = Vec::new();
+                std::io::stdin().read_to_end(&mut bytes).map(|_| bytes)
+            }
+            _ => std::fs::read(path),
+        };
+        let targets = match &self.targets {
+            None => self.urls.iter().map(|url| Target::new(url.as_str(), url.as_str())).collect(),
+            Some(path) => {
+                let failed = || format!("failed to read the targets in {}", path.display());
+                let text = String::from_utf8(read(path).with_context(failed)?).with_context(failed)?;
+                targets::parse(&text, |body| read(Path::new(body))).with_context(failed)?
+            }
+        };
+        let body = match &self.body_file {
+            None => self.body.clone().into_bytes(),
+            Some(path) => {
+                read(path).with_context(|| format!("failed to read the body {}", path.display()))?
+            }
+        };
+        Ok(Settings {
+            targets,
+            headers: self.headers()?,
+            template: self.template,
+            success: self.success.clone(),
+            connect_to: self.connect_to.clone(),
+            max_requests: self.max_requests,
+            max_age: self.max_age,
+            retries: self.retry,
+            retry_delay: self.retry_delay,
+            body,
+            pace: self.pace(),
+            arrivals: if self.poisson { Arrivals::Poisson } else { Arrivals::Even },
+            seed: self.seed.unwrap_or_else(rand::random),
+            warmup: self.warmup,
+            connections: self.connections,
+            max_connections: self.max_connections,
+            connect_timeout: self.connect_timeout,
+            response_timeout: self.response_timeout,
+            method: self.method.clone(),
+            workers: self.workers,
+            source_ports: self.source_ports,
+            source_addresses: self.source_addresses.clone(),
+        })
+    }
+
+    fn pace(&self) -> Pace {
+        match (self.rate, self.requests) {
+            _ if !self.stages.is_empty() => Pace::Open(self.stages.clone()),
+            (Rate::Max, Some(requests)) => Pace::Closed(Length::Requests(requests)),
+            (Rate::Max, None) => Pace::Closed(Length::Time(self.duration)),
+            (Rate::PerSecond(rate), Some(requests)) => Pace::constant_count(rate, requests),
+            (Rate::PerSecond(rate), None) => Pace::constant(rate, self.duration),
+        }
+    }
+
+    fn headers(&self) -> anyhow::Result<Vec<(String, String)>> {
+        let mut headers = Vec::new();
+        for given in &self.headers {
+            match given.strip_prefix('@') {
+                None => headers.push(parse_header(given)?),
+                Some(path) => {
+                    let failed = || format!("failed to read the headers in {path}");
+                    let text = std::fs::read_to_string(path).with_context(failed)?;
+                    let lines = text.lines().filter(|line| !line.trim().is_empty());
+                    for (line, number) in lines.zip(1..) {
+                        // Not what it says: it may be a secret.
+                        let wrong = || format!("{path}: header {number} is not written as 'Name: value'");
+                        headers.push(parse_header(line).ok().with_context(wrong)?);
+                    }
+                }
+            }
+        }
+        for given in &self.header_from_env {
+            let (name, variable) = given.split_once('=').with_context(|| {
+                format!("--header-from-env {given:?} is not NAME=VARIABLE, such as Authorization=TOKEN")
+            })?;
+            let value = std::env::var(variable).with_context(|| {
+                format!("failed to read header {name} from the environment variable {variable}")
+            })?;
+            headers.push((name.trim().to_owned(), value.trim().to_owned()));
+        }
+        Ok(headers)
+    }
+}
+
+fn parse_header(text: &str) -> anyhow::Result<(String, String)> {
+    let (name, value) =
+        text.split_once(':').with_context(|| format!("header {text:?} is not written as 'Name: value'"))?;
+    Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+fn parse_statuses(text: &str) -> Result<(u16, u16), String> {
+    let (from, to) = text.split_once('-').unwrap_or((text, text));
+    let parse = |status: &str| status.trim().parse().ok();
+    parse(from).zip(parse(to)).ok_or_else(|| "takes statuses and ranges such as 200-299,404".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_split_at_its_first_colon() {
+        assert_eq!(parse_header("A: b: c ").unwrap(), ("A".into(), "b: c".into()));
+        assert!(parse_header("A").is_err());
+    }
+
+    #[test]
+    fn statuses_are_single_or_ranges() {
+        assert_eq!((parse_statuses("404"), parse_statuses("200-299")), (Ok((404, 404)), Ok((200, 299))));
+        assert!(parse_statuses("2xx").is_err());
+    }
+}

@@ -1,0 +1,94 @@
+//! Connecting somewhere else than the URL says, as curl's `--connect-to` does.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// For requests to one host and port, connect to another. What the request says stays as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectTo {
+    /// The URL's host that this is for, without brackets; `None` for every host.
+    pub from_host: Option<String>,
+    /// The URL's port that this is for; `None` for every port.
+    pub from_port: Option<u16>,
+    /// The host to connect to, without brackets; `None` for the URL's own.
+    pub host: Option<String>,
+    /// The port to connect to; `None` for the URL's own.
+    pub port: Option<u16>,
+}
+
+impl ConnectTo {
+    /// Where to connect for `host` and `port`; `None` if this is not for them.
+    pub(super) fn target(&self, host: &str, port: u16) -> Option<(String, u16)> {
+        let is_for = self.from_host.as_ref().is_none_or(|from| from.eq_ignore_ascii_case(host))
+            && self.from_port.is_none_or(|from| from == port);
+        let to = || (self.host.clone().unwrap_or_else(|| host.to_owned()), self.port.unwrap_or(port));
+        is_for.then(to)
+    }
+}
+
+/// An override that is written otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not HOST1:PORT1:HOST2:PORT2, of which each may be empty, such as web:80:127.0.0.1:8080")]
+pub struct NotAnOverride(String);
+
+impl FromStr for ConnectTo {
+    type Err = NotAnOverride;
+
+    fn from_str(text: &str) -> Result<Self, NotAnOverride> {
+        let parse = || {
+            let (from_host, rest) = host(text)?;
+            let (from_port, rest) = rest.split_once(':')?;
+            let (to_host, to_port) = host(rest)?;
+            let port = |text: &str| match text {
+                "" => Some(None),
+                number => number.parse().ok().map(Some),
+            };
+            Some(Self { from_host, from_port: port(from_port)?, host: to_host, port: port(to_port)? })
+        };
+        parse().ok_or_else(|| NotAnOverride(text.to_owned()))
+    }
+}
+
+/// The host at the beginning, and what follows the colon after it.
+fn host(text: &str) -> Option<(Option<String>, &str)> {
+    let (host, rest) = match text.strip_prefix('[') {
+        Some(inside) => inside.split_once("]:")?,
+        None => text.split_once(':')?,
+    };
+    Some(((!host.is_empty()).then(|| host.to_owned()), rest))
+}
+
+impl fmt::Display for ConnectTo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let host = |host: &Option<String>| match host {
+            Some(address) if address.contains(':') => format!("[{address}]"),
+            host => host.clone().unwrap_or_default(),
+        };
+        let port = |port: &Option<u16>| port.map(|port| port.to_string()).unwrap_or_default();
+        let (from_host, to_host) = (host(&self.from_host), host(&self.host));
+        write!(f, "{from_host}:{}:{to_host}:{}", port(&self.from_port), port(&self.port))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_override_is_written_as_for_curl() {
+        let to = |text: &str| text.parse::<ConnectTo>();
+        for text in ["web:80:127.0.0.1:8080", "::[::1]:", "[fe80::1]:1:b:2", ":::8080"] {
+            assert_eq!(to(text).map(|to| to.to_string()), Ok(text.to_owned()));
+        }
+        for wrong in ["web", "web:80", "web:80:b", "web:eighty:b:1", "[::1:80:b:1"] {
+            assert!(to(wrong).is_err(), "{wrong}");
+        }
+        let target = |text: &str, host: &str| to(text).unwrap().target(host, 80);
+        assert_eq!(target("web:80:127.0.0.1:8080", "WEB"), Some(("127.0.0.1".into(), 8080)));
+        assert_eq!(target("web:81:127.0.0.1:8080", "web"), None);
+        assert_eq!(target("::[::1]:", "web"), Some(("::1".into(), 80)));
+        assert_eq!(target(":::8080", "web"), Some(("web".into(), 8080)));
+    }
+}

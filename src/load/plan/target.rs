@@ -1,0 +1,158 @@
+//! A target as it is sent to: its URL taken apart, its request put together, its turn.
+
+use std::sync::Arc;
+
+use http::{HeaderName, HeaderValue, Method};
+use url::Url;
+
+use super::{MAX_CYCLE, PlanError, Settings, Target};
+use crate::load::request::RETRY_HEADER;
+use crate::load::template::{self, Piece};
+use crate::record::row::ID_HEADER;
+
+/// A target whose URL has been taken apart.
+#[derive(Clone, Debug)]
+pub(in crate::load) struct PlannedTarget {
+    /// The name in the rows.
+    pub(in crate::load) name: Arc<str>,
+    /// The host to resolve: a name or an address, without brackets.
+    pub(in crate::load) host: String,
+    /// The port to connect to.
+    pub(in crate::load) port: u16,
+    /// The value of the Host header.
+    pub(in crate::load) authority: String,
+    /// The whole URL, for records.
+    pub(in crate::load) url: String,
+    /// Path and query, as they are sent.
+    pub(in crate::load) path: Vec<Piece>,
+    /// The method.
+    pub(in crate::load) method: Method,
+    /// Headers, but for those that the generator writes itself.
+    pub(in crate::load) headers: Vec<(HeaderName, Vec<Piece>)>,
+    /// The body.
+    pub(in crate::load) body: Text,
+}
+
+/// A body.
+#[derive(Clone, Debug)]
+pub(in crate::load) enum Text {
+    /// The same in every request.
+    Fixed(Vec<u8>),
+    /// Made anew for each.
+    Made(Vec<Piece>),
+}
+
+impl PlannedTarget {
+    /// Whether its requests say that they may be sent twice, whatever their method.
+    pub(in crate::load) fn has_idempotency_key(&self) -> bool {
+        let names = ["idempotency-key", "x-idempotency-key"];
+        self.headers.iter().any(|(name, _)| names.contains(&name.as_str()))
+    }
+}
+
+/// Checks a target.
+///
+/// # Errors
+/// When its requests cannot be sent.
+pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<PlannedTarget, PlanError> {
+    let bad = |why: String| PlanError::Url { url: target.url.clone(), why };
+    let url = Url::parse(&target.url).map_err(|e| bad(format!("{e}; write it as http://HOST:PORT/PATH")))?;
+    if url.scheme() != "http" {
+        return Err(bad(format!("scheme {:?} is not supported, only http", url.scheme())));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(bad("credentials in a URL are not sent: give an Authorization header".to_owned()));
+    }
+    let host = match url.host() {
+        Some(url::Host::Domain(name)) => name.to_owned(),
+        Some(url::Host::Ipv4(address)) => address.to_string(),
+        Some(url::Host::Ipv6(address)) => address.to_string(),
+        None => return Err(bad("it names no host".to_owned())),
+    };
+    let mut path = url.path().to_owned();
+    if let Some(query) = url.query() {
+        path.push('?');
+        path.push_str(query);
+    }
+    let port = url.port_or_known_default().unwrap_or(80);
+    let text = |text: &[u8], what: &str| match settings.template {
+        false => Ok(vec![Piece::Bytes(text.to_vec())]),
+        true => template::parse(text).map_err(|why| PlanError::Template { what: what.to_owned(), why }),
+    };
+    if settings.template {
+        // The only characters of a placeholder that a URL's path may not have.
+        path = path.replace("%7B%7B", "{{").replace("%7D%7D", "}}");
+    }
+    let path = text(path.as_bytes(), &format!("URL {:?}", target.url))?;
+    let method = target.method.as_ref().unwrap_or(&settings.method);
+    let method = Method::from_bytes(method.as_bytes())
+        .ok()
+        .filter(|method| *method != Method::CONNECT)
+        .ok_or_else(|| PlanError::Method(method.clone()))?;
+    let is_own = |name: &str| target.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
+    let common = settings.headers.iter().filter(|(name, _)| !is_own(name));
+    let mut headers = Vec::new();
+    for (name, value) in common.chain(&target.headers).map(plan_header).collect::<Result<Vec<_>, _>>()? {
+        headers.push((name.clone(), text(value.as_bytes(), &format!("header {name}"))?));
+    }
+    let body = target.body.as_ref().unwrap_or(&settings.body);
+    let body = match settings.template {
+        true if !body.is_empty() => Text::Made(text(body, "body")?),
+        _ => Text::Fixed(body.clone()),
+    };
+    // The port is left out where it is the scheme's own, as browsers do.
+    let authority = match (url.host_str(), url.port()) {
+        (Some(host), Some(port)) => format!("{host}:{port}"),
+        (Some(host), None) => host.to_owned(),
+        (None, _) => return Err(bad("it names no host".to_owned())),
+    };
+    let connect_to = settings.connect_to.iter().find_map(|to| to.target(&host, port));
+    let (host, port) = connect_to.unwrap_or((host, port));
+    let (name, url) = (target.name.as_str().into(), url.to_string());
+    Ok(PlannedTarget { name, host, port, authority, url, path, method, headers, body })
+}
+
+/// The order in which targets take turns: each as often as its weight says, and as evenly as
+/// can be (smooth weighted round robin).
+///
+/// # Errors
+/// When a weight is 0, or they take too long a cycle.
+pub(super) fn cycle(targets: &[Target]) -> Result<Vec<usize>, PlanError> {
+    if let Some(target) = targets.iter().find(|target| target.weight == 0) {
+        return Err(PlanError::NoWeight(target.name.clone()));
+    }
+    let weights = || targets.iter().map(|target| i64::from(target.weight));
+    let common = weights().fold(0, gcd).max(1);
+    let total: i64 = weights().map(|weight| weight / common).sum();
+    let length = total.unsigned_abs();
+    if length > MAX_CYCLE {
+        return Err(PlanError::Weights(length));
+    }
+    let mut credit = vec![0; targets.len()];
+    let mut cycle = Vec::new();
+    for _ in 0..length {
+        credit.iter_mut().zip(weights()).for_each(|(credit, weight)| *credit += weight / common);
+        // The first of those with the most credit.
+        let next = (0..credit.len()).rev().max_by_key(|target| credit[*target]).unwrap_or(0);
+        credit[next] -= total;
+        cycle.push(next);
+    }
+    Ok(cycle)
+}
+
+fn gcd(a: i64, b: i64) -> i64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Headers that the generator writes itself: they frame the message or identify the request.
+const RESERVED: [&str; 5] = ["connection", "content-length", "transfer-encoding", ID_HEADER, RETRY_HEADER];
+
+fn plan_header((name, value): &(String, String)) -> Result<(HeaderName, HeaderValue), PlanError> {
+    let bad = |why| PlanError::Header { name: name.clone(), why };
+    let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad("its name is not valid"))?;
+    if RESERVED.contains(&parsed.as_str()) {
+        return Err(bad("rolldrop sets it itself"));
+    }
+    let value = HeaderValue::from_str(value).map_err(|_| bad("its value is not valid"))?;
+    Ok((parsed, value))
+}

@@ -1,0 +1,139 @@
+//! Text with placeholders, which are filled in anew for every request.
+//!
+//! | placeholder | what it becomes |
+//! |---|---|
+//! | `{{seq}}` | the request's number in the whole load, from 0 |
+//! | `{{uuid}}` | a random UUID (version 4) |
+//! | `{{random:N}}` | N random letters and digits |
+//! | `{{int:A-B}}` | a random whole number from A to B |
+//!
+//! What is random is drawn from the load's seed and the request's number.
+
+use std::io::Write;
+
+use super::random::Random;
+
+/// The most characters that `{{random:N}}` makes.
+const MAX_RANDOM: usize = 1 << 20;
+
+/// A part of a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// Bytes as they are.
+    Bytes(Vec<u8>),
+    /// The request's number.
+    Seq,
+    /// A UUID.
+    Uuid,
+    /// As many letters and digits.
+    Random(usize),
+    /// A number from the first to the second.
+    Int(u64, u64),
+}
+
+/// A placeholder that means nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("placeholder {0:?} is none of {{{{seq}}}}, {{{{uuid}}}}, {{{{random:N}}}} and {{{{int:A-B}}}}")]
+pub struct UnknownPlaceholder(String);
+
+/// Takes a text apart.
+///
+/// # Errors
+/// When there is a placeholder in it that means nothing.
+pub(super) fn parse(mut text: &[u8]) -> Result<Vec<Piece>, UnknownPlaceholder> {
+    let find = |text: &[u8], mark: &[u8]| text.windows(2).position(|two| two == mark);
+    let mut pieces = Vec::new();
+    while let Some(start) = find(text, b"{{") {
+        // What is opened and never closed is text.
+        let Some(length) = find(&text[start..], b"}}") else { break };
+        if start > 0 {
+            pieces.push(Piece::Bytes(text[..start].to_vec()));
+        }
+        let inside = String::from_utf8_lossy(&text[start + 2..start + length]);
+        let piece =
+            placeholder(inside.trim()).ok_or_else(|| UnknownPlaceholder(format!("{{{{{inside}}}}}")))?;
+        pieces.push(piece);
+        text = &text[start + length + 2..];
+    }
+    if !text.is_empty() {
+        pieces.push(Piece::Bytes(text.to_vec()));
+    }
+    Ok(pieces)
+}
+
+fn placeholder(inside: &str) -> Option<Piece> {
+    match inside.split_once(':') {
+        None if inside == "seq" => Some(Piece::Seq),
+        None if inside == "uuid" => Some(Piece::Uuid),
+        Some(("random", length)) => {
+            length.parse().ok().filter(|length| *length <= MAX_RANDOM).map(Piece::Random)
+        }
+        Some(("int", range)) => {
+            let (first, last) = range.split_once('-')?;
+            let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+            (first <= last).then_some(Piece::Int(first, last))
+        }
+        _ => None,
+    }
+}
+
+/// Writes the text of the request with this number to `out`.
+pub(super) fn fill(pieces: &[Piece], seq: u64, random: &mut Random, out: &mut Vec<u8>) {
+    const CHARACTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    for piece in pieces {
+        // Writing to a vector cannot fail.
+        let _ = match piece {
+            Piece::Bytes(bytes) => out.write_all(bytes),
+            Piece::Seq => write!(out, "{seq}"),
+            Piece::Uuid => {
+                let (high, low) = (random.next(), random.next());
+                let (a, b, c) = (high >> 32, (high >> 16) & 0xffff, high & 0x0fff);
+                let (d, e) = ((low >> 48) & 0x3fff | 0x8000, low & 0xffff_ffff_ffff);
+                write!(out, "{a:08x}-{b:04x}-4{c:03x}-{d:04x}-{e:012x}")
+            }
+            Piece::Random(length) => {
+                let last = CHARACTERS.len() as u64 - 1;
+                let draw = || usize::try_from(random.between(0, last)).ok().and_then(|n| CHARACTERS.get(n));
+                out.extend(std::iter::repeat_with(draw).take(*length).flatten());
+                Ok(())
+            }
+            Piece::Int(first, last) => write!(out, "{}", random.between(*first, *last)),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(text: &str, seq: u64, seed: u64) -> String {
+        let mut out = Vec::new();
+        fill(&parse(text.as_bytes()).unwrap(), seq, &mut Random::of(seed, seq), &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn placeholders_are_filled_in_and_come_back_with_the_seed() {
+        assert_eq!(filled("a{{seq}}b{{ seq }}", 12, 0), "a12b12");
+        assert_eq!(filled("no {placeholder}} and {{ no end", 0, 0), "no {placeholder}} and {{ no end");
+        let text = "{{uuid}} {{random:8}} {{int:5-6}}";
+        assert_eq!(filled(text, 1, 7), filled(text, 1, 7));
+        assert_ne!(filled(text, 1, 7), filled(text, 2, 7));
+        assert_ne!(filled(text, 1, 7), filled(text, 1, 8));
+        let drawn = filled(text, 3, 9);
+        let parts: Vec<_> = drawn.split(' ').collect();
+        let groups: Vec<_> = parts[0].split('-').map(str::len).collect();
+        assert_eq!(groups, [8, 4, 4, 4, 12], "{drawn}");
+        assert_eq!(&parts[0][14..15], "4", "{drawn}");
+        assert!(parts[1].len() == 8 && parts[1].bytes().all(|b| b.is_ascii_alphanumeric()), "{drawn}");
+        assert!(["5", "6"].contains(&parts[2]), "{drawn}");
+    }
+
+    #[test]
+    fn a_placeholder_that_means_nothing_says_what_there_is() {
+        for wrong in ["{{sequence}}", "{{random}}", "{{random:x}}", "{{int:6-5}}", "{{}}"] {
+            let said = parse(wrong.as_bytes()).unwrap_err().to_string();
+            assert!(said.contains(wrong) && said.contains("{{int:A-B}}"), "{said}");
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! `rolldrop load`, against a server that writes down what it got.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+
+use crate::harness::{Finished, Rolldrop};
+
+/// A request as the server read it.
+#[derive(Clone, Debug)]
+struct Got {
+    line: String,
+    headers: BTreeMap<String, String>,
+    body: String,
+}
+
+/// Answers every request, except that `/lost` is closed upon, and `/flaky` unless it is a retry.
+struct Server {
+    address: SocketAddr,
+    got: Arc<Mutex<Vec<Got>>>,
+}
+
+impl Server {
+    /// Serves until the test process ends.
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let got = Arc::new(Mutex::new(Vec::new()));
+        let log = Arc::clone(&got);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let log = Arc::clone(&log);
+                std::thread::spawn(move || serve(stream, &log));
+            }
+        });
+        Self { address, got }
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    fn got(&self) -> Vec<Got> {
+        self.got.lock().expect("the log").clone()
+    }
+}
+
+fn serve(stream: TcpStream, log: &Mutex<Vec<Got>>) -> Option<()> {
+    let mut reader = BufReader::new(stream.try_clone().ok()?);
+    let mut writer = stream;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok().filter(|count| *count > 0)?;
+        let mut headers = BTreeMap::new();
+        loop {
+            let mut field = String::new();
+            reader.read_line(&mut field).ok().filter(|count| *count > 0)?;
+            let Some((name, value)) = field.trim_end().split_once(": ") else { break };
+            headers.insert(name.to_owned(), value.to_owned());
+        }
+        let length = headers.get("content-length").map_or(0, |length| length.parse().expect("a length"));
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).ok()?;
+        let is_retry = headers.contains_key("rolldrop-retry-of");
+        let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
+        let got = Got { line: line.trim_end().to_owned(), headers, body: String::from_utf8(body).ok()? };
+        log.lock().ok()?.push(got);
+        if path == "/lost" || path == "/flaky" && !is_retry {
+            return None;
+        }
+        writer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").ok()?;
+    }
+}
+
+fn json(finished: &Finished) -> Value {
+    serde_json::from_str(&finished.stdout()).unwrap_or_else(|e| panic!("{e}\n{finished}"))
+}
+
+#[test]
+fn targets_take_turns_with_templates_and_secrets_stay_out_of_the_record() {
+    let server = Server::start();
+    let targets = format!(
+        "# weight: 3\nGET {}\n\nPOST {}\nContent-Type: text/plain\n@body.txt\n",
+        server.url("/a?n={{seq}}"),
+        server.url("/b")
+    );
+    let finished = Rolldrop::new(["load", "--targets", "targets.txt", "--template", "-r", "400", "-n", "40"])
+        .args(["-H", "@headers.txt", "--out", "run", "--format", "json", "--connect-timeout", "60s"])
+        .args(["--response-timeout", "60s", "--record", "csv=rows.csv", "--record", "vegeta-csv=hits.csv"])
+        .args(["--record", "vegeta-json=hits.json", "--hgrm", "latency.hgrm"])
+        .file("targets.txt", &targets)
+        .file("headers.txt", "Authorization: Bearer hush\n")
+        .file("body.txt", "number {{seq}} of {{random:4}}")
+        .finish()
+        .expect_code(0);
+    let result = json(&finished);
+    let got = server.got();
+    assert_eq!((got.len(), &result["requests"]["ok"]), (40, &Value::from(40)), "{finished}");
+    let to_a = got.iter().filter(|got| got.line.starts_with("GET /a?n=")).count();
+    assert_eq!(to_a, 30, "{finished}");
+    for got in &got {
+        assert_eq!(got.headers["authorization"], "Bearer hush");
+        let seq = got.headers["rolldrop-id"].rsplit_once('-').expect("an id").1;
+        let is_filled = match got.line.strip_prefix("GET ") {
+            Some(rest) => rest.starts_with(&format!("/a?n={seq} ")),
+            None => got.body.starts_with(&format!("number {seq} of ")),
+        };
+        assert!(is_filled, "{got:?}");
+    }
+    let read = |name: &str| std::fs::read_to_string(finished.dir().join(name)).expect("a file");
+    assert!(!read("run/run.json").contains("hush") && read("run/run.json").contains("Authorization"));
+    assert_eq!(read("rows.csv").lines().count(), 41, "{finished}");
+    assert!(read("hits.csv").lines().all(|line| line.split(',').nth(1) == Some("200")), "{finished}");
+    assert_eq!(read("hits.json").lines().count(), 40, "{finished}");
+    assert!(read("latency.hgrm").contains("Total count    =           40]"), "{finished}");
+}
+
+#[test]
+fn retries_are_told_apart_from_what_happened_first() {
+    let server = Server::start();
+    let finished = Rolldrop::new(["load", &server.url("/flaky"), &server.url("/lost"), "--retry", "2"])
+        .args(["-r", "200", "-n", "20", "--format", "json", "--out", "run", "--fail-on", "dropped>19"])
+        .args(["--connect-timeout", "60s", "--response-timeout", "60s"])
+        .finish()
+        .expect_code(1);
+    let requests = &json(&finished)["requests"];
+    assert_eq!(requests["by_outcome"]["eof_before_response"], 20, "{finished}");
+    assert_eq!(requests["with_retries"]["ok"], 10, "{finished}");
+    assert_eq!(requests["go_hidden"], 0, "on fresh connections Go retries nothing\n{finished}");
+    assert!(finished.stderr().contains("--fail-on dropped>19: 20.000 requests"), "{finished}");
+    let got = server.got();
+    let retries = got.iter().filter(|got| got.headers.contains_key("rolldrop-retry-of")).count();
+    assert_eq!((got.len(), retries), (20 + 10 + 20, 30), "{finished}");
+    let rows =
+        rolldrop::record::parts::read_table::<rolldrop::record::RequestRow>(&finished.dir().join("run"))
+            .expect("rows");
+    for row in rows {
+        let is_lost = row.target.ends_with("/lost");
+        assert_eq!(row.attempts, if is_lost { 3 } else { 2 });
+        assert_eq!(row.final_outcome.as_str(), if is_lost { "eof_before_response" } else { "ok" });
+    }
+}
+
+#[test]
+fn connections_end_when_they_have_carried_enough() {
+    let server = Server::start();
+    let port = server.address.port();
+    let elsewhere = format!("web.example:80:127.0.0.1:{port}");
+    let finished = Rolldrop::new(["load", "http://web.example/", "--connect-to", &elsewhere, "-r", "max"])
+        .args(["-n", "100", "-c", "1", "--connections", "keepalive", "--max-requests", "7", "--out", "run"])
+        .args(["--connect-timeout", "60s", "--response-timeout", "60s"])
+        .finish()
+        .expect_code(0);
+    assert!(finished.stdout().contains("CLOSED LOOP"), "{finished}");
+    assert!(!finished.stdout().contains("\nresponse "), "{finished}");
+    assert!(server.got().iter().all(|got| got.headers["host"] == "web.example"), "{finished}");
+    let rows =
+        rolldrop::record::parts::read_table::<rolldrop::record::RequestRow>(&finished.dir().join("run"))
+            .expect("rows");
+    let mut carried: BTreeMap<_, u64> = BTreeMap::new();
+    rows.iter().for_each(|row| *carried.entry(row.conn).or_default() += 1);
+    assert_eq!((rows.len(), carried.len(), carried.values().max()), (100, 15, Some(&7)), "{finished}");
+}
+
+#[test]
+fn bad_input_is_told_before_a_request_is_sent() {
+    let server = Server::start();
+    let url = server.url("/");
+    let said = |args: &[&str]| {
+        let finished = Rolldrop::new(["load"].iter().chain(args)).file("bad.txt", "GET\n").finish();
+        finished.expect_code(2).stderr()
+    };
+    assert!(said(&["nonsense"]).contains("\"nonsense\" is no usable URL"));
+    assert!(said(&[&url, "-r", "0"]).contains("rate 0 is not above 0"));
+    assert!(said(&[&url, "-r", "fast"]).contains("needs a number of requests per second, or max"));
+    assert!(said(&[&url, "-d", "5"]).contains("needs a number and its unit"));
+    assert!(said(&[&url, "--stage", "5"]).contains("neither RATE:DURATION"));
+    assert!(said(&[&url, "--stage", "5:1s", "-d", "5s"]).contains("cannot be used with"));
+    assert!(said(&[&url, "-H", "nonsense"]).contains("\"nonsense\" is not written as 'Name: value'"));
+    assert!(said(&[&url, "-H", "@missing"]).contains("failed to read the headers in missing"));
+    assert!(said(&[&url, "--header-from-env", "A=ROLLDROP_UNSET"]).contains("ROLLDROP_UNSET"));
+    assert!(said(&[&url, "--body-file", "missing"]).contains("failed to read the body missing"));
+    assert!(said(&[&url, "--template", "--body", "{{x}}"]).contains("placeholder \"{{x}}\""));
+    assert!(said(&["--targets", "bad.txt"]).contains("line 1: \"GET\" is no target"));
+    assert!(said(&[&url, "--fail-on", "p99>5"]).contains("takes METRIC>LIMIT"));
+    assert!(said(&[&url, "--record", "rows.csv"]).contains("is not FORMAT=FILE"));
+    assert!(said(&[&url, "--record", "csv=no/such/rows"]).contains("failed to write no/such/rows"));
+    assert!(said(&[&url, "--connect-to", "web"]).contains("HOST1:PORT1:HOST2:PORT2"));
+    assert!(said(&[&url, "--success", "2xx"]).contains("takes statuses"));
+    assert_eq!(server.got().len(), 0);
+}
