@@ -22,8 +22,11 @@ use crate::timeline::{Request, Timeline};
 const LINK_ALPHA: f64 = 1e-6;
 /// How many of a pod's last arrivals before t0 show its share at t0.
 const RECENT: usize = 50;
-/// How long a connection-tracking entry outlives a SYN that nobody answered.
+/// How long a connection-tracking entry outlives a SYN that nobody answered: Linux'
+/// `nf_conntrack_tcp_timeout_syn_sent`.
 const STALE_FOR_NS: i64 = 120_000_000_000;
+/// The same for a connection that the other side reset: `nf_conntrack_tcp_timeout_close`.
+const RESET_FOR_NS: i64 = 10_000_000_000;
 /// Without any rate: how long after the endpoint's removal a consumer may lag.
 /// The Service proxy's minSyncPeriod of 1 s, and some.
 const LAG_NS: i64 = 1_500_000_000;
@@ -88,26 +91,31 @@ fn rate_at(t0: Stamp, before: &[Stamp]) -> f64 {
 }
 
 /// Which connects a connection-tracking entry led astray: those that failed from the source
-/// port of an earlier one to the same address that nobody had answered, while its entry stands.
+/// port of an earlier one to the same address that nobody had answered, or that was reset,
+/// while its entry stands.
 fn stale_flows(requests: &[Request]) -> Vec<bool> {
-    let mut unanswered: HashMap<(&str, u16, &str), Stamp> = HashMap::new();
+    let mut left: HashMap<(&str, u16, &str), Stamp> = HashMap::new();
     let mut stale = vec![false; requests.len()];
     let mut order: Vec<usize> = (0..requests.len()).filter(|&i| requests[i].is_new_connection()).collect();
     order.sort_by_key(|&i| requests[i].begun());
     for i in order {
         let row = &requests[i].row;
         let (Some(port), Some(to)) = (row.local_port, row.remote_addr.as_deref()) else { continue };
-        let before = unanswered.remove(&(&*row.source, port, to));
-        let entry_stands =
-            || before.is_some_and(|before| requests[i].begun().ns_since(before) <= STALE_FOR_NS);
+        let flow = (&*row.source, port, to);
+        let entry_stands = left.remove(&flow).is_some_and(|until| requests[i].begun() <= until);
         match row.outcome {
             // The SYN, or its repetition, renews the entry. An unreachable host answers no SYN either.
             Outcome::ConnectTimeout | Outcome::ConnectUnreachable => {
-                stale[i] = entry_stands();
-                unanswered.insert((&row.source, port, to), row.end);
+                stale[i] = entry_stands;
+                left.insert(flow, row.end.shifted_ns(STALE_FOR_NS));
             }
-            // A refusal ends the entry, and so does a connection that came about.
-            Outcome::ConnectRefused => stale[i] = entry_stands(),
+            // A refusal ends the entry.
+            Outcome::ConnectRefused => stale[i] = entry_stands,
+            // The other side's reset leaves the entry of a connection that came about.
+            Outcome::ResetBeforeResponse | Outcome::ResetMidResponse => {
+                left.insert(flow, row.end.shifted_ns(RESET_FOR_NS));
+            }
+            // A connection that came about and was closed: the next one begins an entry of its own.
             _ => {}
         }
     }

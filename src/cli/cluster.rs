@@ -142,6 +142,33 @@ fn temporary_dir(purpose: &str) -> PathBuf {
     std::env::temp_dir().join(format!("rolldrop-{purpose}-{}", std::process::id()))
 }
 
+/// What the temporary directories of clusters are for, by their names.
+const PURPOSE: &str = "cluster";
+
+/// Makes a temporary directory. It is in use until the answer is dropped, or the process killed.
+fn mark_as_in_use(dir: &Path) -> io::Result<File> {
+    fs::create_dir_all(dir)?;
+    let file = File::open(dir)?;
+    file.lock()?;
+    Ok(file)
+}
+
+/// Removes the temporary directories of clusters that were killed before they could do so.
+fn remove_those_of_the_killed() {
+    let prefix = format!("rolldrop-{PURPOSE}-");
+    for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.strip_prefix(&prefix)) else { continue };
+        let has_ended = !Path::new("/proc").join(pid).exists();
+        // In another PID namespace it may live, and use the directory.
+        let is_free = || File::open(entry.path()).is_ok_and(|dir| dir.try_lock().is_ok());
+        if has_ended && is_free() {
+            // Another user's is not ours to remove.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// Where a cluster's files are.
 struct Files {
     log_dir: PathBuf,
@@ -176,25 +203,22 @@ struct Dataplane {
 impl Dataplane {
     /// Takes this process, while it has one thread, where the dataplane wants it.
     fn choose(choice: DataplaneChoice, leftovers: &[PathBuf]) -> anyhow::Result<Self> {
-        let mut notice = None;
-        let is_kernel = match choice {
-            DataplaneChoice::Userspace => false,
-            DataplaneChoice::Kernel => true,
-            DataplaneChoice::Auto => match kernel::check::check() {
-                Ok(()) => true,
-                Err(error) => {
-                    let why = anyhow::Error::from(error);
-                    notice = Some(format!("using the userspace dataplane: {why:#}"));
-                    false
-                }
-            },
-        };
-        let entered = if is_kernel {
-            Some(kernel::enter(leftovers).context("the kernel dataplane is not possible here")?)
-        } else {
-            None
-        };
-        Ok(Self { entered, notice })
+        if choice == DataplaneChoice::Userspace {
+            return Ok(Self { entered: None, notice: None });
+        }
+        match (kernel::check::check(), choice) {
+            (Err(why), DataplaneChoice::Auto) => {
+                let why = anyhow::Error::from(why);
+                Ok(Self { entered: None, notice: Some(format!("using the userspace dataplane: {why:#}")) })
+            }
+            (checked, _) => {
+                let entered = checked.and_then(|()| kernel::enter(leftovers));
+                Ok(Self {
+                    entered: Some(entered.context("the kernel dataplane is not possible here")?),
+                    notice: None,
+                })
+            }
+        }
     }
 }
 
@@ -208,7 +232,14 @@ impl ServeArgs {
         let _no_process_is_left = KillDescendants::on_drop().context("adopt orphaned processes")?;
         let absolute = |path: PathBuf| std::path::absolute(path).context("find the current directory");
         let is_temporary = self.log_dir.is_none();
-        let log_dir = absolute(self.log_dir.unwrap_or_else(|| temporary_dir("cluster")))?;
+        let log_dir = absolute(self.log_dir.unwrap_or_else(|| temporary_dir(PURPOSE)))?;
+        // Held to the end.
+        let _mark_of_life = if is_temporary {
+            remove_those_of_the_killed();
+            Some(mark_as_in_use(&log_dir).with_context(|| format!("create {}", log_dir.display()))?)
+        } else {
+            None
+        };
         let kubeconfig = absolute(self.kubeconfig.unwrap_or_else(|| log_dir.join("kubeconfig")))?;
         let files = Files { log_dir, kubeconfig, is_temporary };
         let config = *self.config.unwrap_or_default();

@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use super::embedded::config::ConfigError;
-use super::embedded::{Config, descendants};
+use super::embedded::{Config, descendants, kernel};
 
 /// How long the cluster may take to be ready.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -80,6 +80,8 @@ pub(super) struct ClusterProcess {
     /// Its process, which leads a session of its own.
     pid: i32,
     kubeconfig: PathBuf,
+    /// Where its links to namespaces are, if it uses the kernel dataplane.
+    namespaces: PathBuf,
     notice: Option<String>,
 }
 
@@ -109,7 +111,8 @@ impl ClusterProcess {
             .map_err(spawn_error)?;
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or(-1);
         let stdout = child.stdout.take();
-        let mut process = Self { child, pid, kubeconfig, notice: None };
+        let namespaces = kernel::names_dir(log_dir);
+        let mut process = Self { child, pid, kubeconfig, namespaces, notice: None };
 
         let first_line = async {
             match stdout {
@@ -169,11 +172,17 @@ impl Drop for ClusterProcess {
         // While the process lives it cleans up itself; if it was killed, its pods are ours.
         if !matches!(self.child.try_wait(), Ok(None)) {
             descendants::kill_cluster(self.pid);
-            // It removes its kubeconfig itself, unless it was killed.
-            if let Err(error) = std::fs::remove_file(&self.kubeconfig)
-                && error.kind() != io::ErrorKind::NotFound
-            {
-                tracing::warn!(%error, path = %self.kubeconfig.display(), "not removed");
+            // It removes its kubeconfig and its links itself, unless it was killed.
+            let removed = [
+                (&self.kubeconfig, std::fs::remove_file(&self.kubeconfig)),
+                (&self.namespaces, std::fs::remove_dir_all(&self.namespaces)),
+            ];
+            for (path, removed) in removed {
+                if let Err(error) = removed
+                    && error.kind() != io::ErrorKind::NotFound
+                {
+                    tracing::warn!(%error, path = %path.display(), "not removed");
+                }
             }
         }
     }

@@ -47,7 +47,9 @@ use kernel::{Fabric, NodePlan};
 use latency::Sampler;
 use network::Network;
 use node::NodeInfo;
-use registry::Registry;
+use registry::{DeleteOptions, Deleted, Registry};
+use resource::Resource;
+use status::Status;
 use tokens::Tokens;
 
 /// Where pods reach the API server on a private network, behind the Service `kubernetes`.
@@ -80,6 +82,32 @@ pub struct Shared {
     pub log_dir: Arc<PathBuf>,
     /// Cancelled when the cluster is to end.
     pub stop: CancellationToken,
+}
+
+impl Shared {
+    /// The same cluster, written to in the name of one of its components.
+    fn acting_as(&self, component: &'static str) -> Self {
+        Self { registry: self.registry.acting_as(component), ..self.clone() }
+    }
+
+    /// Deletes a pod as the API server does, which takes time: until it is marked, and once more
+    /// until it goes if it has no grace. Cut off in between, it goes at once.
+    async fn delete_pod(
+        &self,
+        namespace: &str,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<Deleted, Status> {
+        let latencies = &self.config.latencies;
+        tokio::time::sleep(self.sampler.sample(&latencies.pod_delete)).await;
+        Ok(match self.registry.begin_delete(Resource::Pods, namespace, name, options)? {
+            Deleted::Due(due) => {
+                tokio::time::sleep(self.sampler.sample(&latencies.marked_to_deleted)).await;
+                Deleted::Removed(due.finish())
+            }
+            deleted => deleted,
+        })
+    }
 }
 
 /// An embedded cluster could not start, or not go on.
@@ -239,7 +267,7 @@ impl Embedded {
                 address: shared.registry.node_address(index),
                 own_binary: options.own_binary.clone(),
             };
-            let shared = shared.clone();
+            let shared = shared.acting_as("kubelet");
             tasks.spawn(async move {
                 node::run(shared, node).await;
                 Ok(())

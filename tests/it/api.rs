@@ -166,6 +166,24 @@ fn bodies_come_in_json_yaml_and_nothing_else() {
     );
     assert_eq!(unknown.code, 201);
     assert!(unknown.head.contains("warning: 299 - \"unknown field \\\"typo\\\"\""), "{}", unknown.head);
+    let twice = |validation: &str| {
+        let body = r#"{"metadata": {"name": "d"}, "data": {"a": "1", "a": "2"}, "typo": "x"}"#;
+        server.request(
+            &format!("{post}?fieldValidation={validation}"),
+            "Content-Type: application/json\r\n",
+            body,
+        )
+    };
+    let refused = twice("Strict");
+    assert_eq!(refused.code, 400);
+    assert_eq!(
+        refused.json()["message"],
+        "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: strict decoding error: \
+         duplicate field \"data.a\", unknown field \"typo\""
+    );
+    let warned = twice("Warn");
+    assert_eq!((warned.code, warned.json()["data"]["a"].as_str()), (201, Some("2")));
+    assert!(warned.head.contains("warning: 299 - \"duplicate field \\\"data.a\\\"\""), "{}", warned.head);
 }
 
 #[test]
@@ -272,7 +290,7 @@ spec:
 }
 
 /// The watch at `path`, after its head.
-fn watch(server: &Server, path: &str) -> impl Iterator<Item = Value> {
+fn watch(server: &Server, path: &str) -> impl Iterator<Item = Value> + use<> {
     let mut stream = server.connect();
     // HTTP/1.0 is answered without chunks.
     let head = format!("GET {path} HTTP/1.0\r\nAuthorization: Bearer {}\r\n\r\n", server.token);
@@ -335,12 +353,67 @@ fn a_watch_resumes_and_is_told_when_it_cannot() {
 }
 
 #[test]
-fn many_connections_wait_their_turn() {
+fn idle_connections_make_room() {
     let server = Server::get();
     let idle: Vec<_> = (0..700).map_while(|_| TcpStream::connect(&server.address).ok()).collect();
     assert!(idle.len() > 600, "{}", idle.len());
+    // All places are taken by clients that say nothing, for longer than this client would wait.
+    for _ in 0..20 {
+        assert_eq!(server.request("GET /version", "", "").code, 200);
+    }
     drop(idle);
-    wait_for("an answer", LIMIT, || (server.request("GET /version", "", "").code == 200).then_some(()));
+}
+
+#[test]
+fn a_watch_has_bookmarks_when_it_asks_for_them() {
+    let kubectl = Kubectl::in_namespace("api");
+    let server = Server::get();
+    let maps = format!("/api/v1/namespaces/{}/configmaps", kubectl.namespace());
+    let version = server.get_json(&maps)["metadata"]["resourceVersion"].clone();
+    let version = version.as_str().expect("a version");
+    let path = format!("{maps}?watch=1&timeoutSeconds=30&resourceVersion={version}");
+    let with = watch(&server, &format!("{path}&allowWatchBookmarks=true"));
+    let bookmarks: Vec<_> = with.filter(|event| event["type"] == "BOOKMARK").take(2).collect();
+    let number = |bookmark: &Value| -> u64 {
+        let version = bookmark["object"]["metadata"]["resourceVersion"].as_str();
+        version.and_then(|version| version.parse().ok()).expect("a version")
+    };
+    assert!(number(&bookmarks[0]) >= version.parse().expect("a number"));
+    assert!(number(&bookmarks[1]) >= number(&bookmarks[0]));
+    assert_eq!(bookmarks[0]["object"]["kind"], "ConfigMap");
+    assert_eq!(bookmarks.len(), 2);
+    let without = path.replace("timeoutSeconds=30", "timeoutSeconds=3");
+    assert!(watch(&server, &without).all(|event| event["type"] != "BOOKMARK"));
+}
+
+#[test]
+fn a_watcher_that_is_outrun_is_told_so() {
+    let kubectl = Kubectl::in_namespace("api");
+    let server = Server::get();
+    let maps = format!("/api/v1/namespaces/{}/configmaps", kubectl.namespace());
+    let large = json!({"metadata": {"name": "large"}, "data": {"filler": "x".repeat(900_000)}}).to_string();
+    assert_eq!(server.request(&format!("POST {maps}"), "", &large).code, 201);
+    let mut slow = server.connect();
+    let head = format!("GET {maps}?watch=1 HTTP/1.0\r\nAuthorization: Bearer {}\r\n\r\n", server.token);
+    slow.write_all(head.as_bytes()).expect("it is sent");
+    let mut read = vec![0; 64 * 1024];
+    slow.read_exact(&mut read).expect("the beginning of an answer");
+    // Each change is as large as the object, and far more of them than are remembered come while
+    // the watcher reads a little.
+    for n in 0..60 {
+        let body = json!({"data": {"n": n.to_string()}}).to_string();
+        let patch = "Content-Type: application/merge-patch+json\r\n";
+        assert_eq!(server.request(&format!("PATCH {maps}/large"), patch, &body).code, 200);
+        let mut more = [0; 64 * 1024];
+        slow.read_exact(&mut more).expect("more of the answer");
+        read.extend_from_slice(&more);
+    }
+    slow.read_to_end(&mut read).ok();
+    let text = String::from_utf8(read).expect("text");
+    let last = text.lines().last().expect("a line");
+    let last: Value = serde_json::from_str(last).expect("an event");
+    assert_eq!((&last["type"], &last["object"]["code"]), (&json!("ERROR"), &json!(410)));
+    assert_eq!(last["object"]["reason"], "Expired");
 }
 
 #[test]

@@ -1,35 +1,83 @@
-//! The kernel dataplane, by what clients inside and outside of its network see.
+//! The kernel dataplane, by what clients inside and outside of its network see; and what both
+//! dataplanes do alike.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use crate::harness::{Process, process_tree, wait_for};
+use crate::runs::json_lines;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A cluster as `rolldrop run` starts it, but surely on the kernel dataplane.
+/// A cluster as `rolldrop run` starts it.
 struct Cluster {
     child: Child,
     dir: tempfile::TempDir,
     client: Client,
+    program: Program,
+}
+
+/// How the binary is run.
+struct Program {
+    /// A command that runs it, as another user for example.
+    through: Vec<&'static str>,
+    binary: PathBuf,
+}
+
+impl Program {
+    fn command(&self) -> Command {
+        let mut words = self.through.iter().map(OsStr::new).chain([self.binary.as_os_str()]);
+        let mut command = Command::new(words.next().expect("the binary at least"));
+        command.args(words);
+        command
+    }
+}
+
+/// Binary and directory of a user without privileges: whoever runs the tests, but not root.
+fn unprivileged() -> (Program, tempfile::TempDir) {
+    const NOBODY: u32 = 65534;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    if !nix::unistd::geteuid().is_root() {
+        return (Program { through: vec![], binary: env!("CARGO_BIN_EXE_rolldrop").into() }, dir);
+    }
+    std::os::unix::fs::chown(dir.path(), Some(NOBODY), Some(NOBODY)).expect("root may");
+    // What root has built may be where nobody else can go.
+    let binary = dir.path().join("rolldrop");
+    fs::copy(env!("CARGO_BIN_EXE_rolldrop"), &binary).expect("a copy");
+    let through = vec!["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    (Program { through, binary }, dir)
 }
 
 impl Cluster {
     async fn start(config: Value) -> Self {
+        Self::start_on("kernel", config).await
+    }
+
+    async fn start_on(dataplane: &str, config: Value) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_rolldrop"))
-            .args(["cluster", "--lifeline", "--dataplane", "kernel", "--config", &config.to_string()])
+        let program = Program { through: vec![], binary: env!("CARGO_BIN_EXE_rolldrop").into() };
+        Self::start_as(program, dir, dataplane, config).await
+    }
+
+    async fn start_as(program: Program, dir: tempfile::TempDir, dataplane: &str, config: Value) -> Self {
+        let mut child = program
+            .command()
+            .args(["cluster", "--lifeline", "--dataplane", dataplane, "--config", &config.to_string()])
             .arg("--log-dir")
             .arg(dir.path())
             .stdin(Stdio::piped())
@@ -42,14 +90,14 @@ impl Cluster {
         if ready.is_empty() {
             let mut why = String::new();
             child.stderr.take().expect("its stderr").read_to_string(&mut why).expect("what it said");
-            panic!("the kernel dataplane does not work on this machine: {why}");
+            panic!("the {dataplane} dataplane does not work on this machine: {why}");
         }
         let file = Kubeconfig::read_from(dir.path().join("kubeconfig")).expect("a kubeconfig");
         let options = KubeConfigOptions::default();
         let mut config = kube::Config::from_custom_kubeconfig(file, &options).await.expect("a config");
         config.proxy_url = None;
         let client = Client::try_from(config).expect("a client");
-        Self { child, dir, client }
+        Self { child, dir, client, program }
     }
 
     fn pods(&self) -> Api<Pod> {
@@ -58,13 +106,21 @@ impl Cluster {
 
     /// A pod with the label `app: web`, whose container runs a shell script.
     async fn pod(&self, name: &str, script: &str) {
-        let binary = env!("CARGO_BIN_EXE_rolldrop");
+        self.pod_on(name, script, None).await;
+    }
+
+    /// The same, on a node of choice.
+    async fn pod_on(&self, name: &str, script: &str, node: Option<&str>) {
+        let binary = &self.program.binary;
         let pod = json!({
             "metadata": {"name": name, "labels": {"app": "web"}},
-            "spec": {"containers": [{
+            "spec": {"nodeName": node, "containers": [{
                 "name": "app", "image": "host",
                 "command": ["sh", "-c", script, binary, self.dir.path()],
-                "env": [{"name": "ROLLDROP_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+                "env": [
+                    {"name": "ROLLDROP_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+                    {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+                ],
             }]},
         });
         let pod = serde_json::from_value(pod).expect("a pod");
@@ -85,18 +141,24 @@ impl Cluster {
         (spec.cluster_ip.expect("an address"), port)
     }
 
+    fn exec_command(&self, args: &[&str]) -> Command {
+        let mut command = self.program.command();
+        command.args(["cluster", "exec", "--kubeconfig"]).arg(self.dir.path().join("kubeconfig")).args(args);
+        command
+    }
+
     fn exec(&self, args: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_rolldrop"))
-            .args(["cluster", "exec", "--kubeconfig"])
-            .arg(self.dir.path().join("kubeconfig"))
-            .args(args)
-            .output()
-            .expect("the binary starts")
+        self.exec_command(args).output().expect("the binary starts")
     }
 
     /// What curl in the network says of a request: the HTTP status, or `exit CODE`.
     fn curl(&self, url: &str, more: &[&str]) -> String {
-        let head = ["--", "curl", "--silent", "--output", "/dev/null", "--max-time", "1"];
+        self.curl_at("node-1", url, more)
+    }
+
+    /// The same, at a node of choice.
+    fn curl_at(&self, node: &str, url: &str, more: &[&str]) -> String {
+        let head = ["--node", node, "--", "curl", "--silent", "--output", "/dev/null", "--max-time", "1"];
         let output = self.exec(&[&head[..], &["--write-out", "%{http_code}"], more, &[url]].concat());
         match output.status.code() {
             Some(0) => String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -167,6 +229,7 @@ fn endpoints_stay() -> Value {
 }
 
 const SERVE: &str = r#"exec "$0" workload --listen 0.0.0.0:8080"#;
+const SERVE_AT_POD_IP: &str = r#"exec "$0" workload --listen "$POD_IP:8080""#;
 
 #[tokio::test]
 async fn three_replicas_listen_on_the_same_port_and_curl_reaches_them_all() {
@@ -238,8 +301,8 @@ async fn a_listener_that_is_gone_refuses_and_so_does_a_service_without_endpoints
 }
 
 #[tokio::test]
-async fn an_address_that_is_gone_stalls() {
-    for (gone, outcome) in [("drop", "connect_timeout")] {
+async fn an_address_that_is_gone_stalls_or_is_unreachable() {
+    for (gone, outcome) in [("drop", "connect_timeout"), ("unreachable", "connect_unreachable")] {
         let mut config = config(&endpoints_stay());
         config["goneAddress"] = gone.into();
         let cluster = Cluster::start(config).await;
@@ -349,4 +412,188 @@ async fn nothing_is_left_whoever_is_killed() {
         let gone = cluster.exec(&["--", "true"]);
         assert_eq!(gone.status.code(), Some(2), "{}", String::from_utf8_lossy(&gone.stderr));
     }
+}
+
+#[tokio::test]
+async fn every_node_answers_at_its_own_address_by_its_own_table() {
+    for (dataplane, without_endpoints) in [("kernel", "exit 7"), ("userspace", "exit 56")] {
+        let mut config = config(
+            &json!({"sliceToRule": {"min": "0ms", "median": "300ms", "p95": "600ms", "max": "700ms"}}),
+        );
+        config["nodes"] = 2.into();
+        let cluster = Cluster::start_on(dataplane, config).await;
+        let nodes = Api::<Node>::all(cluster.client.clone());
+        let nodes = nodes.list(&ListParams::default()).await.expect("nodes");
+        let nodes: Vec<(String, String)> = nodes
+            .into_iter()
+            .map(|node| {
+                let addresses = node.status.and_then(|status| status.addresses).expect("addresses");
+                let internal = addresses.into_iter().find(|address| address.type_ == "InternalIP");
+                (node.metadata.name.expect("a name"), internal.expect("an internal one").address)
+            })
+            .collect();
+        assert_eq!(nodes.len(), 2);
+        let (_, port) = cluster.service("NodePort").await;
+        let port = port.expect("a node port");
+        // A pod on either node: connections cross from one to the other.
+        for (pod, _) in &nodes {
+            cluster.pod_on(pod, SERVE_AT_POD_IP, Some(pod)).await;
+        }
+        // What the sync lines of a node say of the Service: names of pods.
+        let tables = |node: &str| -> Vec<Vec<String>> {
+            let log = json_lines(&cluster.dir.path().join("service-proxy.jsonl"));
+            let of_node = |line: &&Value| line["node"] == node && line["service"] == "default/web";
+            let pods = |line: &Value| {
+                let endpoints = line["endpoints"].as_array().expect("endpoints");
+                endpoints.iter().map(|e| e["pod"].as_str().expect("a pod").to_owned()).collect()
+            };
+            log.iter().filter(of_node).map(pods).collect()
+        };
+        for (node, _) in &nodes {
+            wait_for(&format!("both pods in the table of {node}"), LIMIT, || {
+                tables(node).last().is_some_and(|pods| pods.len() == 2).then_some(())
+            });
+        }
+        // From everywhere, by everyone's table, to pods everywhere: none of these stalls.
+        for (from, _) in &nodes {
+            for (_, address) in &nodes {
+                let outcomes = cluster.outcomes(&["--node", from], &format!("http://{address}:{port}/"));
+                assert_eq!(
+                    outcomes.keys().collect::<Vec<_>>(),
+                    ["ok"],
+                    "{dataplane}: {from} to {address}: {outcomes:?}"
+                );
+            }
+        }
+        let gone = DeleteParams::default().grace_period(1);
+        for (pod, _) in &nodes {
+            cluster.pods().delete(pod, &gone).await.expect("it is deleted");
+        }
+        for (node, address) in &nodes {
+            let url = format!("http://{address}:{port}/");
+            wait_for(&format!("{dataplane}: {url} without endpoints"), LIMIT, || {
+                (cluster.curl_at(node, &url, &[]) == without_endpoints).then_some(())
+            });
+            wait_for(&format!("an empty table of {node}"), LIMIT, || {
+                tables(node).last().is_some_and(Vec::is_empty).then_some(())
+            });
+        }
+        let log = json_lines(&cluster.dir.path().join("service-proxy.jsonl"));
+        let last =
+            |node: &str| log.iter().rfind(|line| line["node"] == node).map(|line| line["t_ns"].as_i64());
+        assert_ne!(last(&nodes[0].0), last(&nodes[1].0), "each has a lag of its own");
+    }
+}
+
+#[tokio::test]
+async fn a_user_without_privileges_has_the_kernel_dataplane() {
+    let (program, dir) = unprivileged();
+    let mut cluster = Cluster::start_as(program, dir, "kernel", config(&json!({}))).await;
+    let (ip, _) = cluster.service("ClusterIP").await;
+    cluster.pod("web", SERVE).await;
+    let url = format!("http://{ip}/");
+    wait_for(&url, LIMIT, || (cluster.curl(&url, &[]) == "200").then_some(()));
+    // Root of the cluster's namespaces, and of nothing outside.
+    let id = cluster.exec(&["--pod", "default/web", "--", "sh", "-c", "id -u"]);
+    assert!(String::from_utf8_lossy(&id.stdout).starts_with("0\n"), "{id:?}");
+    let status = fs::read_to_string(format!("/proc/{}/status", cluster.child.id())).expect("it runs");
+    let uids = status.lines().find(|line| line.starts_with("Uid:")).expect("its users");
+    assert!(!uids.split_whitespace().any(|uid| uid == "0"), "{uids}");
+    cluster.delete("web").await;
+    wait_for("a refusal", LIMIT, || (cluster.curl(&url, &[]) == "exit 7").then_some(()));
+    let tree = process_tree(cluster.child.id());
+    drop(cluster.child.stdin.take());
+    let gone = || (!tree.iter().any(Process::is_alive)).then_some(());
+    wait_for("nothing left", LIMIT, gone);
+}
+
+#[test]
+fn auto_says_why_it_is_userspace_and_kernel_does_not_start() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let nft = dir.path().join("nft");
+    fs::write(&nft, "#!/bin/sh\necho no such family >&2\nexit 1\n").expect("a file");
+    fs::set_permissions(&nft, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    let path = std::env::join_paths(
+        [dir.path().to_owned()]
+            .into_iter()
+            .chain(std::env::split_paths(&std::env::var_os("PATH").expect("a PATH"))),
+    )
+    .expect("a path");
+    let start = |dataplane: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rolldrop"));
+        command
+            .args(["cluster", "--lifeline", "--dataplane", dataplane, "--log-dir"])
+            .arg(dir.path().join("log"));
+        command.env("PATH", &path).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("the binary starts")
+    };
+    let mut auto = start("auto");
+    let mut ready = String::new();
+    BufReader::new(auto.stdout.take().expect("its stdout")).read_line(&mut ready).expect("a line");
+    let output = auto.wait_with_output().expect("its end");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let notice = "using the userspace dataplane: cannot set rules for Services";
+    assert!(output.status.success() && ready.contains(notice), "{ready}{said}");
+    assert!(said.lines().count() == 1 && said.contains(notice) && said.contains("no such family"), "{said}");
+
+    let output = start("kernel").wait_with_output().expect("its end");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("the kernel dataplane is not possible here: cannot set rules for Services"),
+        "{said}"
+    );
+    assert!(said.contains("no such family"), "{said}");
+}
+
+#[tokio::test]
+async fn exec_in_a_pod_passes_signals_on_and_the_exit_status_back() {
+    let cluster = Cluster::start(config(&json!({}))).await;
+    cluster.pod("web", SERVE).await;
+    let in_pod = |script: &'static str| ["--pod", "default/web", "--", "sh", "-c", script];
+    wait_for("the pod", LIMIT, || cluster.exec(&in_pod("true")).status.success().then_some(()));
+    assert_eq!(cluster.exec(&in_pod("exit 7")).status.code(), Some(7));
+    assert_eq!(cluster.exec(&in_pod("kill -9 $$")).status.code(), Some(137));
+    for (signal, code) in [(Signal::SIGTERM, 42), (Signal::SIGUSR1, 43)] {
+        let script = "trap 'exit 42' TERM; trap 'exit 43' USR1; echo ready; while :; do sleep 0.1; done";
+        let mut child =
+            cluster.exec_command(&in_pod(script)).stdout(Stdio::piped()).spawn().expect("the binary starts");
+        let mut ready = String::new();
+        BufReader::new(child.stdout.take().expect("its stdout")).read_line(&mut ready).expect("a line");
+        assert_eq!(ready, "ready\n");
+        let pid = i32::try_from(child.id()).expect("a pid");
+        kill(Pid::from_raw(pid), signal).expect("it is there");
+        assert_eq!(child.wait().expect("its end").code(), Some(code));
+    }
+}
+
+/// Starts a cluster without a directory of its own; answers it and its temporary directory.
+fn start_in_temporary_directory(parent: &Path) -> (Child, PathBuf) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rolldrop"));
+    command.args(["cluster", "--lifeline", "--dataplane", "kernel"]).env("TMPDIR", parent);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("the binary starts");
+    let mut ready = String::new();
+    BufReader::new(child.stdout.take().expect("its stdout")).read_line(&mut ready).expect("a line");
+    let dir = parent.join(format!("rolldrop-cluster-{}", child.id()));
+    assert!(dir.join("kubeconfig").exists(), "{ready}");
+    (child, dir)
+}
+
+#[test]
+fn the_directory_of_a_killed_cluster_goes_with_the_next_start() {
+    let parent = tempfile::tempdir().expect("a temporary directory");
+    let (mut killed, stale) = start_in_temporary_directory(parent.path());
+    let (mut alive, in_use) = start_in_temporary_directory(parent.path());
+    assert!(stale.exists(), "it is in use");
+    process_tree(killed.id()).iter().for_each(Process::kill);
+    killed.wait().expect("its end");
+    assert!(stale.exists(), "nobody was left to remove it");
+    let (mut next, own) = start_in_temporary_directory(parent.path());
+    assert!(!stale.exists() && in_use.exists());
+    for child in [&mut alive, &mut next] {
+        drop(child.stdin.take());
+        child.wait().expect("its end");
+    }
+    assert!(!in_use.exists() && !own.exists());
 }

@@ -38,6 +38,9 @@ pub(crate) struct SharedCluster {
     dir: PathBuf,
 }
 
+/// Its bookmarks come often, so that no test waits long for one.
+const CONFIG: &str = r#"{"nodes": 3, "dataplane": "userspace", "apiServer": {"bookmarkPeriod": "1s"}}"#;
+
 impl SharedCluster {
     /// The cluster, started by whoever comes first.
     pub(crate) fn get() -> &'static Self {
@@ -54,7 +57,7 @@ impl SharedCluster {
         std::fs::create_dir_all(&dir).expect("a directory");
         let log = std::fs::File::create(dir.join("cluster.log")).expect("a log");
         let mut process = Command::new(env!("CARGO_BIN_EXE_rolldrop"))
-            .args(["cluster", "--lifeline", "--config", r#"{"nodes": 3, "dataplane": "userspace"}"#])
+            .args(["cluster", "--lifeline", "--config", CONFIG])
             .arg("--log-dir")
             .arg(&dir)
             .stdin(Stdio::piped())

@@ -5,11 +5,14 @@
 
 mod api;
 mod bad_input;
+mod churn;
 mod cluster;
 mod command;
+mod dns;
 mod harness;
 mod interruption;
 mod kernel;
+mod kube_client;
 mod kubectl;
 mod load;
 mod main_job;

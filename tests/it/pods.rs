@@ -11,24 +11,24 @@ use serde_json::{Value, json};
 use crate::harness::wait_for;
 use crate::termination::lab::{LIMIT, Lab, Seen};
 
-const PODS: &str = "/api/v1/namespaces/default/pods";
+pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// Runs a test on a cluster of its own.
-fn on(dataplane: &'static str, test: impl AsyncFnOnce(Lab)) {
+pub(crate) fn on(dataplane: &'static str, test: impl AsyncFnOnce(Lab)) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async { test(Lab::start(dataplane, &json!({"dataplane": dataplane})).await).await });
 }
 
-fn shell(name: &str, script: &str) -> Value {
+pub(crate) fn shell(name: &str, script: &str) -> Value {
     json!({"name": name, "image": "host", "command": ["sh", "-c", script]})
 }
 
-async fn run(lab: &Lab, name: &str, spec: Value) {
+pub(crate) async fn run(lab: &Lab, name: &str, spec: Value) {
     lab.create(PODS, &json!({"metadata": {"name": name}, "spec": spec})).await;
 }
 
 /// What a container of a pod has written, once it says `text`.
-fn log_with(lab: &Lab, pod: &str, container: &str, text: &str) -> String {
+pub(crate) fn log_with(lab: &Lab, pod: &str, container: &str, text: &str) -> String {
     let (pods, own) = (lab.dir().join("pods"), format!("default_{pod}_"));
     wait_for(text, LIMIT, || {
         let mut dirs = std::fs::read_dir(&pods).into_iter().flatten().flatten();
@@ -232,4 +232,45 @@ fn a_service_is_found_by_its_name() {
         assert_eq!(log.matches(&ip).count(), 2, "{log}");
         assert!(log.contains("search default.svc.cluster.local"), "{log}");
     });
+}
+
+#[test]
+fn a_node_is_shut_down_and_booted_by_its_proxy() {
+    on("userspace", async |lab| {
+        run(
+            &lab,
+            "web",
+            json!({"containers": [shell("app", "trap 'exit 0' TERM; while :; do sleep 0.05; done")]}),
+        )
+        .await;
+        let ready = |seen: &[Seen]| pod_condition(seen, "web", "Ready", "True");
+        lab.until("default", "the pod ready", ready).await;
+        let node = "/api/v1/nodes/node-1/proxy";
+        assert_eq!(lab.call("POST", &format!("{node}/shutdown?grace=5"), None).await.status, 200);
+        let failed = |seen: &[Seen]| {
+            let mut pods = seen.iter().filter(|seen| seen.kind() == "Pod" && seen.name() == "web");
+            pods.any(|pod| pod.object["status"]["reason"] == "Terminated").then_some(())
+        };
+        lab.until("default", "its end", failed).await;
+        let pod = lab.call("GET", &format!("{PODS}/web"), None).await.body;
+        assert!(pod["metadata"]["deletionTimestamp"].is_null());
+        assert_eq!(lab.call("POST", &format!("{node}/restart"), None).await.status, 200);
+        let path = "/api/v1/nodes/node-1";
+        wait_for_async(async || {
+            let node = lab.call("GET", path, None).await.body;
+            let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "True")
+        })
+        .await;
+        assert_eq!(lab.call("POST", "/api/v1/nodes/nowhere/proxy/restart", None).await.status, 404);
+    });
+}
+
+fn pod_condition(seen: &[Seen], pod: &str, kind: &str, status: &str) -> Option<()> {
+    let mut pods = seen.iter().filter(|seen| seen.kind() == "Pod" && seen.name() == pod);
+    pods.any(|pod| {
+        let conditions = pod.object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.iter().any(|c| c["type"] == kind && c["status"] == status)
+    })
+    .then_some(())
 }

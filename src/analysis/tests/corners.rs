@@ -172,14 +172,15 @@ fn a_repeated_port_is_a_stale_flow_while_the_entry_stands_and_moves_no_window() 
 }
 
 #[test]
-fn only_what_nobody_answered_leaves_a_stale_flow() {
-    let stale_after = |first: Outcome, second: Outcome| {
+fn what_nobody_answered_or_was_reset_leaves_a_stale_flow() {
+    let stale_later = |ms: i64, first: Outcome, second: Outcome| {
         let mut records = three_pods();
         connect(&mut records, 60_000, 40_001, first);
-        connect(&mut records, 70_000, 40_001, second);
+        connect(&mut records, 60_000 + ms, 40_001, second);
         analysed(records).result.requests.by_cause.get(&Cause::StaleFlow).copied()
     };
-    use Outcome::{ConnectRefused, ConnectTimeout, ConnectUnreachable, Ok};
+    let stale_after = |first, second| stale_later(9_000, first, second);
+    use Outcome::{ConnectRefused, ConnectTimeout, ConnectUnreachable, Ok, ResetBeforeResponse};
     for (first, second, expected) in [
         (ConnectTimeout, ConnectUnreachable, Some(1)),
         (ConnectUnreachable, ConnectTimeout, Some(1)),
@@ -187,9 +188,11 @@ fn only_what_nobody_answered_leaves_a_stale_flow() {
         (ConnectRefused, ConnectTimeout, None),
         (Ok, ConnectTimeout, None),
         (ConnectTimeout, Ok, None),
+        (ResetBeforeResponse, ConnectTimeout, Some(1)),
     ] {
         assert_eq!(stale_after(first, second), expected, "{first} {second}");
     }
+    assert_eq!(stale_later(11_000, ResetBeforeResponse, ConnectTimeout), None, "that entry stands for 10 s");
     let mut records = three_pods();
     timeout(&mut records, 60_000, 40_001);
     connect(&mut records, 62_000, 40_001, Outcome::Ok);

@@ -7,10 +7,11 @@
 //!
 //! A client that is slow costs little and is cut off: it has [`HEAD_TIMEOUT`] for a TLS
 //! handshake and for the head of each request, and an answer that it does not read for
-//! [`STALL_TIMEOUT`] ends.
+//! [`STALL_TIMEOUT`] ends. Idle connections make room for new ones (`connection`).
 
 mod auth;
 mod body;
+mod connection;
 mod discovery;
 mod eviction;
 mod log;
@@ -34,15 +35,15 @@ use std::time::Duration;
 use http::{Method, Request};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_io_timeout::TimeoutStream;
 
 use super::Shared;
 use super::resource::Resource;
 use super::status::Status;
+use connection::{AnswerBody, Noticed, Place, Places};
 use respond::Answer;
 use route::{Query, Route, Subresource};
 
@@ -56,20 +57,16 @@ pub const GIT_VERSION: &str = "v1.36.2+rolldrop";
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a client may leave an answer unread before its connection ends.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Connections at a time; more wait in the listener's backlog.
+/// Connections at a time; when none of them is idle, more wait.
 const MAX_CONNECTIONS: usize = 512;
 
 /// Serves the API on `listener` until the cluster ends.
 pub async fn serve(listener: TcpListener, shared: Shared) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let places = Places::new(MAX_CONNECTIONS);
     let mut connections = JoinSet::new();
     loop {
-        let accept = async {
-            let place = Arc::clone(&places).acquire_owned().await;
-            (place, listener.accept().await)
-        };
-        let (place, accepted) = tokio::select! {
-            accepted = accept => accepted,
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
             Some(_) = connections.join_next() => continue,
             () = shared.stop.cancelled() => return,
         };
@@ -82,12 +79,22 @@ pub async fn serve(listener: TcpListener, shared: Shared) {
                 continue;
             }
         };
+        let place = tokio::select! {
+            place = places.take() => place,
+            () = shared.stop.cancelled() => return,
+        };
+        let Some(place) = place.map(Arc::new) else { return };
         let shared = shared.clone();
         connections.spawn(async move {
-            if let Err(error) = serve_connection(stream, &shared).await {
-                tracing::debug!(error, "API connection ended");
+            tokio::select! {
+                biased;
+                () = place.closing() => {}
+                ended = serve_connection(stream, &shared, &place) => {
+                    if let Err(error) = ended {
+                        tracing::debug!(error, "API connection ended");
+                    }
+                }
             }
-            drop(place);
         });
     }
 }
@@ -95,6 +102,7 @@ pub async fn serve(listener: TcpListener, shared: Shared) {
 async fn serve_connection(
     stream: TcpStream,
     shared: &Shared,
+    place: &Arc<Place>,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     // Watch events are small and must not wait for each other.
     stream.set_nodelay(true)?;
@@ -102,10 +110,15 @@ async fn serve_connection(
     stream.set_write_timeout(Some(STALL_TIMEOUT));
     let handshake = shared.identity.acceptor.accept(Box::pin(stream));
     let stream = tokio::time::timeout(HEAD_TIMEOUT, handshake).await??;
-    let service = service_fn(|request| async { Ok::<_, Infallible>(answer(request, shared).await) });
+    let service = service_fn(|request| async {
+        let in_hand = place.begin_request();
+        let answer = answer(request, shared).await;
+        Ok::<_, Infallible>(answer.map(|body| AnswerBody { body, _request: in_hand }))
+    });
+    let stream = Noticed { stream, place: Arc::clone(place) };
     hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
+        // The place's own clock cuts off slow heads, and leaves idle connections more time.
+        .header_read_timeout(None)
         .serve_connection(TokioIo::new(stream), service)
         .await?;
     Ok(())

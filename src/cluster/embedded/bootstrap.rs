@@ -96,7 +96,8 @@ fn create_kubernetes_service(registry: &Registry, server: SocketAddr) -> Result<
 }
 
 fn node(name: &str, address: &str, now: &str) -> Value {
-    let (os, architecture) = (std::env::consts::OS, std::env::consts::ARCH);
+    let os = std::env::consts::OS;
+    let architecture = architecture();
     let resources = json!({"pods": "1000"});
     json!({
         "metadata": {
@@ -125,16 +126,38 @@ fn node(name: &str, address: &str, now: &str) -> Value {
             }],
             "nodeInfo": {
                 "architecture": architecture,
-                "bootID": "",
-                "containerRuntimeVersion": "processes://",
-                "kernelVersion": "",
+                "bootID": first_line("/proc/sys/kernel/random/boot_id"),
+                "containerRuntimeVersion": concat!("processes://", env!("CARGO_PKG_VERSION")),
+                "kernelVersion": first_line("/proc/sys/kernel/osrelease"),
                 "kubeProxyVersion": "",
                 "kubeletVersion": GIT_VERSION,
-                "machineID": "",
+                "machineID": first_line("/etc/machine-id"),
                 "operatingSystem": os,
-                "osImage": "",
+                "osImage": os_image(),
                 "systemUUID": "",
             },
         },
     })
+}
+
+/// This machine's architecture, as Go calls it.
+pub(super) fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// What this machine calls its system.
+fn os_image() -> String {
+    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let name = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    name.map_or_else(|| "Linux".to_owned(), |name| name.trim_matches(['"', '\'']).to_owned())
+}
+
+/// The first line of a file; empty without one.
+fn first_line(path: &str) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().next().unwrap_or_default().to_owned()
 }

@@ -79,6 +79,9 @@ impl Config {
         if !(0.0..=MAX_CHURN).contains(&self.background_churn) {
             return Err(ConfigError::BackgroundChurn(self.background_churn));
         }
+        if self.api_server.bookmark_period.is_zero() {
+            return Err(ConfigError::BookmarkPeriod);
+        }
         Ok(())
     }
 }
@@ -95,6 +98,9 @@ pub enum ConfigError {
     /// A rate that is none, or that would keep the cluster from its work.
     #[error("backgroundChurn: {0} is outside 0..={MAX_CHURN} changes per second")]
     BackgroundChurn(f64),
+    /// Bookmarks without end.
+    #[error("apiServer.bookmarkPeriod: it must be longer than 0")]
+    BookmarkPeriod,
 }
 
 /// Which dataplane to use.
@@ -167,12 +173,20 @@ pub struct ApiServer {
     pub default_not_ready_toleration_seconds: u32,
     /// How long a pod that says nothing of it stays on a node that cannot be reached.
     pub default_unreachable_toleration_seconds: u32,
+    /// How often a watch that allows bookmarks is told how far it has seen; not zero.
+    #[serde(with = "duration")]
+    pub bookmark_period: Duration,
 }
 
 impl Default for ApiServer {
     fn default() -> Self {
-        // plugin/pkg/admission/defaulttolerationseconds.
-        Self { default_not_ready_toleration_seconds: 300, default_unreachable_toleration_seconds: 300 }
+        Self {
+            // plugin/pkg/admission/defaulttolerationseconds.
+            default_not_ready_toleration_seconds: 300,
+            default_unreachable_toleration_seconds: 300,
+            // `defaultBookmarkFrequency` in staging/src/k8s.io/apiserver/pkg/storage/cacher/cacher.go.
+            bookmark_period: Duration::from_secs(60),
+        }
     }
 }
 

@@ -43,7 +43,7 @@ pub async fn run(shared: Shared) {
     let mut tasks = JoinSet::new();
     tasks.spawn(deployment::run(shared.clone()));
     tasks.spawn(replica_set::run(shared.clone()));
-    tasks.spawn(scheduler::run(shared.clone()));
+    tasks.spawn(scheduler::run(shared.acting_as("kube-scheduler")));
     tasks.spawn(namespace_content::run(shared.clone()));
     tasks.spawn(churn::run(shared.clone()));
     tasks.spawn(disruption::run(shared.clone()));

@@ -70,7 +70,7 @@ impl Fabric {
     ///
     /// # Errors
     ///
-    /// What the kernel or `ip` refuses.
+    /// What the kernel, `ip` or `nft` refuses.
     pub fn build(
         entered: Entered,
         control_plane: Ipv4Addr,
@@ -78,7 +78,7 @@ impl Fabric {
         gone: GoneAddress,
         names: PathBuf,
     ) -> Result<Self, KernelError> {
-        let ip = Tool::find("ip")?;
+        let (ip, nft) = (Tool::find("ip")?, Tool::find("nft")?);
         let network = |source| KernelError::Network { source };
         links::forward_packets().map_err(network)?;
         ip.run(&["-batch", "-"], &links::fabric(control_plane)).map_err(network)?;
@@ -86,11 +86,18 @@ impl Fabric {
         let mut nodes = Vec::new();
         for (number, plan) in (1..).zip(plans) {
             let net = Namespace::new(CloneFlags::CLONE_NEWNET, "net").map_err(network)?;
-            let scripts = links::node(number, plan, control_plane, &net.path(), gone);
+            let scripts = links::node(number, plan, control_plane, &net.path());
             ip.run(&["-batch", "-"], &scripts.outside).map_err(network)?;
             let set_up = net.run(|| {
                 links::forward_packets()?;
-                ip.run(&["-batch", "-"], &scripts.inside)
+                ip.run(&["-batch", "-"], &scripts.inside)?;
+                match gone {
+                    GoneAddress::Drop => Ok(()),
+                    GoneAddress::Unreachable => {
+                        links::send_all_icmp_errors()?;
+                        nft.run(&["-f", "-"], &links::gone_is_unreachable())
+                    }
+                }
             });
             set_up.map_err(network)?;
             link(&net, &names.join("nodes").join(&plan.name)).map_err(network)?;

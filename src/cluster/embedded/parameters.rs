@@ -56,6 +56,11 @@ pub fn all() -> Vec<Parameter> {
              (kube-apiserver: --default-unreachable-toleration-seconds)",
         ),
         (
+            "apiServer.bookmarkPeriod",
+            to_text(api_server.bookmark_period),
+            "pause between two bookmarks of a watch (kube-apiserver: defaultBookmarkFrequency)",
+        ),
+        (
             "scheduler.podInitialBackoff",
             to_text(scheduler.pod_initial_backoff),
             "pause after a pod fitted nowhere, doubling \

@@ -16,7 +16,7 @@ mod service;
 mod validation;
 mod write;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
 
@@ -31,7 +31,7 @@ use super::status::{FieldError, Status};
 use super::store::{self, Change, Step, Store};
 use crate::record::Clock;
 
-pub use deletion::{DeleteOptions, Deleted, Preconditions, Propagation};
+pub use deletion::{DeleteOptions, Deleted, Due, FOREGROUND, Preconditions, Propagation};
 pub use event::{ContainerSource, EventType};
 pub use eviction::{Approval, Eviction, covers, set_allowed_condition, still_processed};
 pub use page::{Page, PageRequest};
@@ -54,6 +54,8 @@ struct Inner {
     settings: ApiServer,
     /// Held from choosing a Service's address until the Service is stored.
     service_addresses: Mutex<()>,
+    /// The name of the event that says what has this hash.
+    events: Mutex<HashMap<u64, String>>,
 }
 
 /// Which part of an object a write may change.
@@ -116,8 +118,14 @@ pub struct WatchEvent {
 impl Registry {
     /// An empty cluster.
     pub fn new(clock: Clock, addresses: AddressBlock, settings: ApiServer) -> Self {
-        let inner =
-            Inner { store: Store::default(), clock, addresses, settings, service_addresses: Mutex::new(()) };
+        let inner = Inner {
+            store: Store::default(),
+            clock,
+            addresses,
+            settings,
+            service_addresses: Mutex::new(()),
+            events: Mutex::default(),
+        };
         Self { inner: Arc::new(inner), component: "kube-controller-manager" }
     }
 

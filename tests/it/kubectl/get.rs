@@ -152,3 +152,47 @@ fn the_api_describes_itself() {
     assert!(kubectl.ok("cluster-info").contains("Kubernetes control plane"));
     assert_eq!(kubectl.ok("get --raw /readyz"), "ok");
 }
+
+#[test]
+fn every_kind_has_its_row() {
+    let kubectl = Kubectl::in_namespace("get");
+    kubectl.run_web(2);
+    kubectl.ok("expose deployment web --port 80 --target-port 8080");
+    kubectl.ok("create configmap settings --from-literal=a=1 --from-literal=b=2");
+    kubectl.ok("create secret generic hidden --from-literal=a=1");
+    kubectl.ok("create serviceaccount robot");
+    kubectl.ok("create poddisruptionbudget web --selector=app=web --min-available=1");
+    kubectl.ok("create job work --image=host/shell:1 -- sh -c true");
+    let row = |line: &str| rows(line)[0].iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let get = |what: &str| row(&kubectl.ok(&format!("get {what} --no-headers")));
+    let ips: Vec<_> =
+        kubectl.field("pods -l app=web", ".items[*].status.podIP").split(' ').map(str::to_owned).collect();
+
+    kubectl.until("get endpoints web --no-headers", |line| {
+        line.matches(":8080").count() == 2 && ips.iter().all(|ip| line.contains(ip.as_str()))
+    });
+    let slices = "get endpointslices -l kubernetes.io/service-name=web --no-headers";
+    let slice = row(&kubectl.until(slices, |line| ips.iter().all(|ip| line.contains(ip.as_str()))));
+    assert_eq!(slice[1..3], ["IPv4", "8080"]);
+    assert_eq!(get("configmap settings")[..2], ["settings", "2"]);
+    assert_eq!(get("secret hidden")[..3], ["hidden", "Opaque", "1"]);
+    assert_eq!(get("serviceaccount robot")[0], "robot");
+    let budget = "get poddisruptionbudgets web --no-headers";
+    let budget = row(&kubectl.until(budget, |line| rows(line)[0][3] == "1"));
+    assert_eq!(budget[..4], ["web", "1", "N/A", "1"]);
+    let job = row(&kubectl.until("get job work --no-headers", |line| line.contains("Complete")));
+    assert_eq!(job[..3], ["work", "Complete", "1/1"]);
+    let events = kubectl.ok("get events --no-headers");
+    assert!(
+        rows(&events).iter().any(|row| row[1..4] == ["Normal", "SuccessfulCreate", "job/work"]),
+        "{events}"
+    );
+    kubectl.apply(
+        "{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: turn}, spec: {holderIdentity: somebody}}",
+    );
+    assert_eq!(get("lease turn")[..2], ["turn", "somebody"]);
+
+    let node = kubectl.ok("get nodes -o wide --no-headers");
+    assert!(!node.contains("<unknown>"), "{node}");
+    assert!(node.contains("processes://"), "{node}");
+}

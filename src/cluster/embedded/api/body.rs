@@ -11,12 +11,15 @@ use serde_json::{Value, json};
 
 use super::super::registry::{DeleteOptions, Patch, PatchKind};
 use super::super::resource::Resource;
+use super::super::schema::{self, Decoded};
 use super::super::status::Status;
 use super::protobuf;
 use super::route::Query;
 
 /// The largest request body, as in Kubernetes.
 const MAX_BODY_BYTES: usize = 3 * 1024 * 1024;
+/// How much more is read of a body that is refused for its size.
+const MAX_DISCARDED_BYTES: usize = 16 * 1024 * 1024;
 /// How long a body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -24,10 +27,14 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 const OBJECT_TYPES: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
 /// Reads an object that is to be stored under `resource`.
-pub(super) async fn read_object(request: Request<Incoming>, resource: Resource) -> Result<Value, Status> {
+pub(super) async fn read_object(request: Request<Incoming>, resource: Resource) -> Result<Decoded, Status> {
     let format = format_of(&request)?;
     let body = read(request).await?;
-    format.parse(&body).map_err(|error| {
+    let decoded = match format {
+        Format::Json => schema::decode(&body).map_err(|error| format!("json parse error: {error}")),
+        _ => format.parse(&body).map(|value| Decoded { value, duplicates: Vec::new() }),
+    };
+    decoded.map_err(|error| {
         let kind = resource.kind();
         Status::bad_request(format!(
             "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; {error}"
@@ -129,7 +136,16 @@ fn content_type(request: &Request<Incoming>) -> String {
 }
 
 async fn read(request: Request<Incoming>) -> Result<Bytes, Status> {
-    let body = Limited::new(request.into_body(), MAX_BODY_BYTES).collect();
+    let mut body = request.into_body();
+    let body = async {
+        let collected = Limited::new(&mut body, MAX_BODY_BYTES).collect().await;
+        if collected.is_err() {
+            // A client that still sends when the connection closes may never see the answer.
+            let mut rest = Limited::new(&mut body, MAX_DISCARDED_BYTES);
+            while let Some(Ok(_)) = rest.frame().await {}
+        }
+        collected
+    };
     let body = tokio::time::timeout(BODY_TIMEOUT, body)
         .await
         .map_err(|_| Status::timeout("the body of the request did not arrive in time"))?;

@@ -4,6 +4,7 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 
+use super::super::bootstrap;
 use super::super::resource::Resource;
 use super::GIT_VERSION;
 use super::negotiate::wants_aggregated;
@@ -48,13 +49,17 @@ fn version() -> Value {
     json!({
         "major": "1",
         "minor": "36",
+        "emulationMajor": "1",
+        "emulationMinor": "36",
+        "minCompatibilityMajor": "1",
+        "minCompatibilityMinor": "35",
         "gitVersion": GIT_VERSION,
         "gitCommit": "",
         "gitTreeState": "clean",
         "buildDate": "",
         "goVersion": "",
         "compiler": "",
-        "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
+        "platform": format!("{}/{}", std::env::consts::OS, bootstrap::architecture()),
     })
 }
 

@@ -66,9 +66,8 @@ async fn evict(
     eviction: Eviction,
 ) -> Result<(), Status> {
     let registry = &shared.registry;
-    let delay = || tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_delete));
     for attempt in 1.. {
-        delay().await;
+        tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_delete)).await;
         let pod = registry.get(Resource::Pods, namespace, name)?;
         let approval = registry.approve_eviction(&pod, eviction)?;
         if eviction == Eviction::DryRun {
@@ -102,11 +101,11 @@ async fn evict(
             // Marking it was our own change.
             *version = marked["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
         }
-        if !relies_on_state {
-            delay().await;
-        }
-        registry.delete(Resource::Pods, namespace, name, &options)?;
-        return Ok(());
+        return if relies_on_state {
+            registry.delete(Resource::Pods, namespace, name, &options).map(|_| ())
+        } else {
+            shared.delete_pod(namespace, name, &options).await.map(|_| ())
+        };
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use super::super::registry::{
     DeleteOptions, Deleted, PageRequest, Part, PatchKind, Propagation, WriteOptions,
 };
 use super::super::resource::Resource;
-use super::super::schema;
+use super::super::schema::{self, Decoded};
 use super::super::selector::Selection;
 use super::super::status::Status;
 use super::body::{read_delete_options, read_object, read_patch};
@@ -52,8 +52,8 @@ pub(super) async fn collection(
                 (None, false) => String::new(),
                 (None, true) => return Err(Status::method_not_allowed()),
             };
-            let object = read_object(request, resource).await?;
-            let warnings = check_fields(query, resource, &object)?;
+            let Decoded { value: object, duplicates } = read_object(request, resource).await?;
+            let warnings = check_fields(query, resource, &object, &duplicates)?;
             if resource == Resource::Pods {
                 tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_create)).await;
             }
@@ -106,8 +106,8 @@ pub(super) async fn object(
         Method::GET => show(&*registry.get(resource, namespace, name)?),
         Method::PUT => {
             let options = write_options(&request, query, part.subresource())?;
-            let object = read_object(request, resource).await?;
-            let warnings = check_fields(query, resource, &object)?;
+            let Decoded { value: object, duplicates } = read_object(request, resource).await?;
+            let warnings = check_fields(query, resource, &object, &duplicates)?;
             let updated = registry.update_with(resource, namespace, name, part, object, &options)?;
             with_warnings(show(&updated), warnings)
         }
@@ -115,7 +115,7 @@ pub(super) async fn object(
             let options = write_options(&request, query, part.subresource())?;
             let patch = read_patch(request).await?;
             let warnings = match patch.kind {
-                PatchKind::Apply => check_fields(query, resource, &patch.body)?,
+                PatchKind::Apply => check_fields(query, resource, &patch.body, &[])?,
                 _ => Vec::new(),
             };
             let patched = registry.patch(resource, namespace, name, part, &patch, &options)?;
@@ -138,7 +138,7 @@ async fn delete(
     options: &DeleteOptions,
 ) -> Result<Deleted, Status> {
     if resource == Resource::Pods {
-        tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_delete)).await;
+        return shared.delete_pod(namespace, name, options).await;
     }
     // Kubernetes' own default for Jobs, from the time before garbage collection.
     let options = match options.propagation_policy {
@@ -190,7 +190,7 @@ async fn scale(
     }
     let options = write_options(&request, query, "scale")?;
     let (put, patch) = match *request.method() {
-        Method::PUT => (read_object(request, resource).await?, None),
+        Method::PUT => (read_object(request, resource).await?.value, None),
         Method::PATCH => (Value::Null, Some(read_patch(request).await?)),
         _ => return Err(Status::method_not_allowed()),
     };
@@ -277,22 +277,30 @@ fn is_dry_run(query: &Query) -> Result<bool, Status> {
     }
 }
 
-/// What `fieldValidation` asks for: an error for unknown fields, a warning (the default), or nothing.
-fn check_fields(query: &Query, resource: Resource, object: &Value) -> Result<Vec<HeaderValue>, Status> {
+/// What `fieldValidation` asks for where fields are unknown or given twice: an error, a warning each
+/// (the default), or nothing.
+fn check_fields(
+    query: &Query,
+    resource: Resource,
+    object: &Value,
+    duplicates: &[String],
+) -> Result<Vec<HeaderValue>, Status> {
     let validation = query.get("fieldValidation");
     if validation == "Ignore" {
         return Ok(Vec::new());
     }
     let unknown = schema::unknown_fields(resource, object);
-    let unknown: Vec<_> = unknown.iter().map(|field| format!("unknown field \"{field}\"")).collect();
-    if validation == "Strict" && !unknown.is_empty() {
-        let list = unknown.join(", ");
+    let duplicates = duplicates.iter().map(|field| format!("duplicate field \"{field}\""));
+    let unknown = unknown.iter().map(|field| format!("unknown field \"{field}\""));
+    let wrong: Vec<_> = duplicates.chain(unknown).collect();
+    if validation == "Strict" && !wrong.is_empty() {
+        let list = wrong.join(", ");
         let kind = resource.kind();
         let message =
             format!("{kind} in version \"v1\" cannot be handled as a {kind}: strict decoding error: {list}");
         return Err(Status::bad_request(message));
     }
-    let quoted = unknown.iter().map(|warning| warning.replace('\\', "\\\\").replace('"', "\\\""));
+    let quoted = wrong.iter().map(|warning| warning.replace('\\', "\\\\").replace('"', "\\\""));
     let headers = quoted.filter_map(|warning| HeaderValue::from_str(&format!("299 - \"{warning}\"")).ok());
     Ok(headers.collect())
 }

@@ -302,7 +302,7 @@ mod tests {
             [message(1, b"/ready"), message(2, &[number(1, 1), number(2, 0), message(3, b"http")].concat())];
         // A probe's action is a message of its own in protobuf.
         let probe = [message(1, &message(2, &get.concat())), number(4, 7)];
-        let container = [message(1, b"app"), message(2, b"echo:1"), message(10, &probe.concat())];
+        let container = [message(1, b"app"), message(2, b"echo:1"), message(11, &probe.concat())];
         let spec = [message(2, &container.concat()), message(3, b"Always"), number(4, 30)];
         let pod = [message(1, &metadata.concat()), message(2, &spec.concat()), message(3, b"")].concat();
         let expected = json!({

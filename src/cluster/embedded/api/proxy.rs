@@ -6,7 +6,7 @@
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-use http::{HeaderName, Request, header};
+use http::{HeaderMap, HeaderName, Request, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
@@ -23,10 +23,13 @@ use super::respond::{Answer, BodyError};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Headers that belong to one connection, or to the API server alone.
-const NOT_FORWARDED: [HeaderName; 6] = [
+const NOT_FORWARDED: [HeaderName; 9] = [
     header::AUTHORIZATION,
     header::CONNECTION,
     header::HOST,
+    HeaderName::from_static("keep-alive"),
+    header::PROXY_AUTHORIZATION,
+    header::TRAILER,
     header::TRANSFER_ENCODING,
     header::TE,
     header::UPGRADE,
@@ -120,24 +123,34 @@ pub(super) async fn forward(
     let (mut parts, body) = request.into_parts();
     let query = parts.uri.query().map(|query| format!("?{query}")).unwrap_or_default();
     parts.uri = format!("{path}{query}").parse().map_err(|_| Status::bad_request("the path is no URI"))?;
-    for header in &NOT_FORWARDED {
-        parts.headers.remove(header);
-    }
+    remove_hop_by_hop(&mut parts.headers);
     let host = target.to_string().parse().map_err(|_| Status::internal("an address is no header value"))?;
     parts.headers.insert(header::HOST, host);
 
     let answer =
         sender.send_request(Request::from_parts(parts, body)).await.map_err(|error| unreachable(&error))?;
     let (mut parts, body) = answer.into_parts();
-    for header in &NOT_FORWARDED {
-        parts.headers.remove(header);
-    }
+    remove_hop_by_hop(&mut parts.headers);
     // The connection lives as long as the body that comes out of it.
     let body = body.map_err(BodyError::from).map_frame(move |frame| {
         let _ = &connection;
         frame
     });
     Ok(Answer::from_parts(parts, body.boxed_unsync()))
+}
+
+/// Removes what goes no further than one connection (RFC 9110, section 7.6.1).
+fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|names| names.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for header in named.iter().chain(&NOT_FORWARDED) {
+        headers.remove(header);
+    }
 }
 
 /// A port by number or name; without either the pod's first one, or 80.
@@ -153,4 +166,27 @@ fn resolve_port(pod: &Value, port: Option<&str>) -> Result<u16, Status> {
         Some((name, Err(_))) => ports.find(|port| port["name"] == name).and_then(number),
     };
     found.ok_or_else(|| Status::bad_request(format!("the pod has no port {:?}", port.unwrap_or_default())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_of_one_connection_go_no_further() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "close, X-Hop"),
+            ("connection", "x-other"),
+            ("x-hop", "1"),
+            ("x-other", "1"),
+            ("keep-alive", "timeout=5"),
+            ("authorization", "Bearer secret"),
+            ("x-kept", "1"),
+        ] {
+            headers.append(HeaderName::from_static(name), value.parse().unwrap());
+        }
+        remove_hop_by_hop(&mut headers);
+        assert_eq!(headers.keys().collect::<Vec<_>>(), ["x-kept"]);
+    }
 }

@@ -3,6 +3,8 @@
 
 mod age;
 mod cells;
+#[cfg(test)]
+mod golden;
 mod pod;
 
 use jiff::Timestamp;

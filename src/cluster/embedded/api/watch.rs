@@ -27,8 +27,6 @@ use super::route::Query;
 
 /// How long a watch lasts that does not say; clients come back from where they were.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(45 * 60);
-/// How often a watch that allows it is told how far it has seen.
-const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
 /// Events are sent together up to this size.
 const CHUNK_BYTES: usize = 32 * 1024;
 
@@ -66,7 +64,7 @@ pub(super) fn answer(
         presentation,
         resource,
         ends_at: Instant::now() + timeout,
-        next_bookmark: bookmarks.then(|| Instant::now() + BOOKMARK_PERIOD),
+        next_bookmark: bookmarks.then(|| Instant::now() + shared.config.api_server.bookmark_period),
         initial_events_pending: initial_events && bookmarks,
         is_first: true,
         shared: shared.clone(),
@@ -111,7 +109,7 @@ impl Feed {
                     if Instant::now() >= self.ends_at {
                         return None;
                     }
-                    self.next_bookmark = Some(Instant::now() + BOOKMARK_PERIOD);
+                    self.next_bookmark = Some(Instant::now() + self.shared.config.api_server.bookmark_period);
                     if let Some(version) = self.watch.caught_up() {
                         return Some((self.bookmark(version, Value::Null), Some(self)));
                     }

@@ -558,10 +558,9 @@ fn new_pod(job: &Value, index: Option<i64>) -> Value {
 
 async fn delete(shared: &Shared, rate: &ClientRate, job: &Value, pod: &Value) -> Result<(), Status> {
     rate.permit().await;
-    tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_delete)).await;
     let (namespace, name) = key(pod);
     let options = DeleteOptions::of(pod["metadata"]["uid"].as_str().unwrap_or_default());
-    match shared.registry.delete(Resource::Pods, &namespace, &name, &options) {
+    match shared.delete_pod(&namespace, &name, &options).await {
         Ok(_) => {
             let message = format!("Deleted pod: {name}");
             shared.registry.record_event(job, EventType::Normal, "SuccessfulDelete", &message, COMPONENT);

@@ -157,17 +157,13 @@ fn is_namespace_going(shared: &Shared, namespace: &str) -> bool {
 
 async fn delete(shared: &Shared, rate: &ClientRate, replica_set: &Value, pod: &Value) -> Result<(), Status> {
     rate.permit().await;
-    tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_delete)).await;
     let (namespace, name) = key(pod);
     let options = DeleteOptions::of(pod["metadata"]["uid"].as_str().unwrap_or_default());
-    let (event_type, reason, message, result) =
-        match shared.registry.delete(Resource::Pods, &namespace, &name, &options) {
-            Ok(_) => (EventType::Normal, "SuccessfulDelete", format!("Deleted pod: {name}"), Ok(())),
-            Err(status) if status.code() == 404 => return Ok(()),
-            Err(status) => {
-                (EventType::Warning, "FailedDelete", format!("Error deleting: {status}"), Err(status))
-            }
-        };
+    let (event_type, reason, message, result) = match shared.delete_pod(&namespace, &name, &options).await {
+        Ok(_) => (EventType::Normal, "SuccessfulDelete", format!("Deleted pod: {name}"), Ok(())),
+        Err(status) if status.code() == 404 => return Ok(()),
+        Err(status) => (EventType::Warning, "FailedDelete", format!("Error deleting: {status}"), Err(status)),
+    };
     shared.registry.record_event(replica_set, event_type, reason, &message, COMPONENT);
     result
 }

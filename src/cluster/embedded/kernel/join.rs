@@ -7,7 +7,12 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
+use nix::errno::Errno;
+use nix::libc::SI_KERNEL;
 use nix::sched::{CloneFlags, setns};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::names_dir;
@@ -106,7 +111,7 @@ impl Whereabouts {
                     (pod.join("mnt"), CloneFlags::CLONE_NEWNS),
                 ];
                 self.enter(&format!("pod {name} that runs"), &names.join("pods"), &links)?;
-                command.status().map_err(start)
+                run_and_pass_signals_on(&mut command).map_err(start)
             }
         }
     }
@@ -133,6 +138,45 @@ impl Whereabouts {
             setns(&file, kind).map_err(|errno| refused(errno.into()))?;
         }
         Ok(())
+    }
+}
+
+/// Runs a command to its end; what asks this process to end or to do something asks the command.
+fn run_and_pass_signals_on(command: &mut Command) -> io::Result<ExitStatus> {
+    let mut signals = SigSet::empty();
+    for signal in [
+        Signal::SIGCHLD,
+        Signal::SIGHUP,
+        Signal::SIGINT,
+        Signal::SIGQUIT,
+        Signal::SIGTERM,
+        Signal::SIGUSR1,
+        Signal::SIGUSR2,
+    ] {
+        signals.add(signal);
+    }
+    // The command itself starts with none blocked.
+    signals.thread_block()?;
+    let arrivals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)?;
+    let mut child = command.spawn()?;
+    let pid = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        let arrived = match arrivals.read_signal() {
+            Ok(Some(arrived)) => arrived,
+            Ok(None) | Err(Errno::EINTR) => continue,
+            Err(errno) => return Err(errno.into()),
+        };
+        let signal = i32::try_from(arrived.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok());
+        match signal {
+            // What the kernel sends, for a key, it sends to the whole group: the command has it.
+            Some(signal) if signal != Signal::SIGCHLD && arrived.ssi_code != SI_KERNEL => {
+                kill(pid, signal)?;
+            }
+            _ => {}
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! How the namespaces are connected: point-to-point links and routes, as scripts for `ip -batch`.
 //!
 //! Every hop is routed; there is no bridge. A node and a pod each have one interface `eth0`, and
-//! reach everything by a gateway that exists on the other end of every link. So all traffic of a
-//! pod passes its node's netfilter. What is for a pod that does not exist falls to the wider
-//! route of its node's pods, which leads nowhere.
+//! reach everything by the other end of that link. So all traffic of a pod passes its node's
+//! netfilter. What is for a pod that does not exist falls to the wider route of its node's pods,
+//! which leads nowhere: to an interface whose other end is down.
 
 use std::fs;
 use std::io;
@@ -11,14 +11,13 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 
 use super::NodePlan;
-use crate::cluster::embedded::config::GoneAddress;
 
-/// On the outer end of every link, as Calico has it.
+/// On the node's end of every pod's link, as Calico has it. The links of nodes must have another
+/// gateway: a node answers no ARP request that comes from an address of its own.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 
-/// The hardware address of both ends of a link without ARP: packets carry the sender's own as
-/// the receiver's.
-const GONE: &str = "02:00:00:00:00:01";
+/// The next hop to pods that do not exist, behind an interface whose other end is down.
+const NOWHERE: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 2);
 
 /// Two scripts for the two ends of a link.
 pub(super) struct Scripts {
@@ -26,6 +25,12 @@ pub(super) struct Scripts {
     pub(super) outside: String,
     /// In the new namespace.
     pub(super) inside: String,
+}
+
+/// Lets this thread's network namespace send every ICMP error. By default a client gets six at
+/// once and one a second from then on; local ones get all.
+pub(super) fn send_all_icmp_errors() -> io::Result<()> {
+    fs::write("/proc/sys/net/ipv4/icmp_ratemask", "0")
 }
 
 /// Makes the network namespace of this thread a router.
@@ -58,41 +63,41 @@ pub(super) fn fabric(control_plane: Ipv4Addr) -> String {
 }
 
 /// Node `number`, whose namespace is at the path `net`.
-pub(super) fn node(
-    number: u32,
-    plan: &NodePlan,
-    control_plane: Ipv4Addr,
-    net: &Path,
-    gone: GoneAddress,
-) -> Scripts {
+pub(super) fn node(number: u32, plan: &NodePlan, control_plane: Ipv4Addr, net: &Path) -> Scripts {
     let NodePlan { address, pods, .. } = plan;
     let net = net.display();
-    let mut outside = format!(
+    let outside = format!(
         "link add node{number} type veth peer name eth0 netns {net}\n\
-         addr add {GATEWAY}/32 dev node{number} scope link\n\
+         addr add {control_plane}/32 dev node{number}\n\
          link set node{number} up\n\
          route add {address}/32 dev node{number} src {control_plane}\n\
-         route add {pods}/24 via {address} dev node{number} onlink src {control_plane}\n\
-         link add gone{number} address {GONE} type veth peer name gone address {GONE} netns {net}\n\
-         link set gone{number} arp off\n"
+         route add {pods}/24 via {address} dev node{number} onlink src {control_plane}\n"
     );
-    if gone == GoneAddress::Unreachable {
-        // An interface that is down swallows what it gets; one that is up can answer for it.
-        outside.push_str(&format!(
-            "link set gone{number} up\n\
-             rule add iif gone{number} type unreachable\n"
-        ));
-    }
     let inside = format!(
         "link set lo up\n\
          addr add {address}/32 dev eth0\n\
          link set eth0 up\n\
-         route add default via {GATEWAY} dev eth0 onlink src {address}\n\
+         route add default via {control_plane} dev eth0 onlink src {address}\n\
+         link add gone type veth peer name nowhere\n\
          link set gone arp off\n\
          link set gone up\n\
-         route add {pods}/24 dev gone src {address}\n"
+         route add {pods}/24 via {NOWHERE} dev gone onlink src {address}\n"
     );
     Scripts { outside, inside }
+}
+
+/// A script for `nft`, for a node that tells senders when a pod's address is gone. It goes by the
+/// route: the interface that a rule sees of a local packet is that of before its translation.
+pub(super) fn gone_is_unreachable() -> String {
+    let chain = |hook| {
+        format!(
+            "chain {hook} {{\n\
+             type filter hook {hook} priority 10\n\
+             rt ip nexthop {NOWHERE} reject with icmp host-unreachable\n\
+             }}\n"
+        )
+    };
+    format!("table ip gone {{\n{}{}}}\n", chain("forward"), chain("output"))
 }
 
 /// A pod of the node with the address `node`; the pod's namespace is at the path `net`.

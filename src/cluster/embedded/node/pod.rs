@@ -172,9 +172,7 @@ impl PodWorker {
         self.context.delay(|latencies| latencies.terminated_to_final_delete).await;
         let PodContext { shared, namespace, name, uid, .. } = &*self.context;
         // An object that is gone already was deleted by force.
-        if let Err(status) =
-            shared.registry.delete(Resource::Pods, namespace, name, &DeleteOptions::new(0, uid))
-        {
+        if let Err(status) = shared.delete_pod(namespace, name, &DeleteOptions::new(0, uid)).await {
             tracing::debug!(%status, pod = %name, "final delete");
         }
     }

@@ -15,6 +15,9 @@ use super::{FieldError, Registry, Resource, Status, Step, rfc3339};
 /// Namespaces that are always there.
 const IMMORTAL_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
+/// Keeps an object whose dependents are to go first. The garbage collector takes it off.
+pub const FOREGROUND: &str = "foregroundDeletion";
+
 /// How to delete.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -41,6 +44,14 @@ impl DeleteOptions {
         self.propagation_policy == Some(Propagation::Orphan) || self.orphan_dependents == Some(true)
     }
 
+    /// Whether dependents go first; `None`: as was asked for before.
+    fn in_foreground(&self) -> Option<bool> {
+        match self.propagation_policy {
+            Some(policy) => Some(policy == Propagation::Foreground),
+            None => self.orphan_dependents.map(|_| false),
+        }
+    }
+
     /// Only if the object still is the one with this uid.
     pub fn of(uid: &str) -> Self {
         let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
@@ -58,25 +69,24 @@ pub struct Preconditions {
     pub resource_version: Option<String>,
 }
 
-/// What becomes of the dependents of a deleted object. `Foreground` differs from `Background`
-/// only in what one sees on the way, and is treated alike here.
+/// What becomes of the dependents of a deleted object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Propagation {
     /// They stay, without their owner.
     Orphan,
     /// They are deleted after it.
     Background,
-    /// They are deleted after it, too.
+    /// They are deleted before it, which waits for those that block its deletion.
     Foreground,
 }
 
 /// What a deletion has led to so far.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum Deleted {
     /// The object is on its way out: it has a grace period, contents or finalizers.
     Terminating(Arc<Value>),
-    /// The object is marked, and nothing keeps it any more: [`Registry::finish_delete`] is next.
-    Due(Arc<Value>),
+    /// The object is marked, and nothing keeps it any more: [`Due::finish`] is next.
+    Due(Due),
     /// The object is gone; this was its last state.
     Removed(Arc<Value>),
 }
@@ -85,8 +95,48 @@ impl Deleted {
     /// The object's newest state.
     pub fn object(&self) -> &Arc<Value> {
         match self {
-            Self::Terminating(object) | Self::Due(object) | Self::Removed(object) => object,
+            Self::Terminating(object) | Self::Removed(object) => object,
+            Self::Due(due) => &due.object,
         }
+    }
+}
+
+/// A pod that is marked, still there, and kept by nothing. It goes with [`Due::finish`] or, should
+/// whoever holds this be cut off, when this is dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct Due {
+    registry: Registry,
+    resource: Resource,
+    object: Arc<Value>,
+}
+
+impl Due {
+    /// Removes the object and answers its last state. Another may have done so before, and
+    /// somebody may have put a finalizer on it; then that is who removes it.
+    pub fn finish(self) -> Arc<Value> {
+        self.remove().unwrap_or_else(|| Arc::clone(&self.object))
+    }
+
+    fn remove(&self) -> Option<Arc<Value>> {
+        let text = |field: &str| self.object["metadata"][field].as_str().unwrap_or_default();
+        let removed = self.registry.inner.store.modify(
+            self.resource,
+            text("namespace"),
+            text("name"),
+            |current| -> Result<Step, std::convert::Infallible> {
+                let is_this = current["metadata"]["uid"] == self.object["metadata"]["uid"];
+                Ok(if is_this && is_due(self.resource, current) { Step::Remove } else { Step::Keep })
+            },
+        );
+        let Ok(object) = removed;
+        object.filter(|object| object["metadata"]["uid"] == self.object["metadata"]["uid"])
+    }
+}
+
+impl Drop for Due {
+    fn drop(&mut self) {
+        self.remove();
     }
 }
 
@@ -105,13 +155,10 @@ impl Registry {
         name: &str,
         options: &DeleteOptions,
     ) -> Result<Deleted, Status> {
-        match self.begin_delete(resource, namespace, name, options)? {
-            Deleted::Due(object) => {
-                let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
-                self.finish_delete(resource, namespace, name, uid).map(Deleted::Removed)
-            }
-            deleted => Ok(deleted),
-        }
+        Ok(match self.begin_delete(resource, namespace, name, options)? {
+            Deleted::Due(due) => Deleted::Removed(due.finish()),
+            deleted => deleted,
+        })
     }
 
     /// The first half of [`Registry::delete`], for those who let time pass before the second as
@@ -161,7 +208,13 @@ impl Registry {
         let mut would_be = None;
         let deleted = self.inner.store.modify(resource, namespace, name, |current| {
             check_preconditions(resource, name, current, options)?;
-            let step = delete_step(resource, current, options.grace_period_seconds, now);
+            let step = match with_finalizer(resource, current, options.in_foreground()) {
+                None => delete_step(resource, current, options.grace_period_seconds, now),
+                Some(changed) => match delete_step(resource, &changed, options.grace_period_seconds, now) {
+                    Step::Keep => Step::Replace(changed),
+                    step => step,
+                },
+            };
             outcome = match &step {
                 Step::Remove => Outcome::Removed,
                 Step::Replace(object) if is_due(resource, object) => Outcome::Due,
@@ -186,32 +239,9 @@ impl Registry {
         }
         Ok(match outcome {
             Outcome::Terminating => Deleted::Terminating(object),
-            Outcome::Due => Deleted::Due(object),
+            Outcome::Due => Deleted::Due(Due { registry: self.clone(), resource, object }),
             Outcome::Removed => Deleted::Removed(object),
         })
-    }
-
-    /// The second half of [`Registry::delete`]: removes an object that is marked and due.
-    ///
-    /// # Errors
-    ///
-    /// 404 when it is gone, 409 when another has its name, or when something keeps it.
-    pub fn finish_delete(
-        &self,
-        resource: Resource,
-        namespace: &str,
-        name: &str,
-        uid: &str,
-    ) -> Result<Arc<Value>, Status> {
-        let removed = self.inner.store.modify(resource, namespace, name, |current| {
-            check_preconditions(resource, name, current, &DeleteOptions::of(uid))?;
-            if is_due(resource, current) {
-                Ok(Step::Remove)
-            } else {
-                Err(Status::conflict(resource, name, "it is not due for removal"))
-            }
-        })?;
-        removed.ok_or_else(|| Status::not_found(resource, name))
     }
 
     /// Removes a terminating namespace, once it is empty.
@@ -275,6 +305,31 @@ pub(super) fn is_due(resource: Resource, object: &Value) -> bool {
         && metadata["deletionTimestamp"].is_string()
         && metadata["deletionGracePeriodSeconds"] == 0
         && !has_finalizers(object)
+}
+
+/// The object with the finalizer for foreground deletion put on or taken off, if that changes it
+/// (`deletionFinalizersForGarbageCollection` in
+/// staging/src/k8s.io/apiserver/pkg/registry/generic/registry/store.go). Namespaces have a way of
+/// their own to wait for what is in them.
+fn with_finalizer(resource: Resource, object: &Value, in_foreground: Option<bool>) -> Option<Value> {
+    let wanted = in_foreground.filter(|_| resource != Resource::Namespaces)?;
+    if is_in_foreground(object) == wanted {
+        return None;
+    }
+    let mut object = object.clone();
+    let mut finalizers = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+    finalizers.retain(|finalizer| finalizer != FOREGROUND);
+    if wanted {
+        finalizers.push(json!(FOREGROUND));
+    }
+    object["metadata"]["finalizers"] = json!(finalizers);
+    Some(object)
+}
+
+/// Whether an object waits for its dependents to go, once it is being deleted.
+fn is_in_foreground(object: &Value) -> bool {
+    let finalizers = object["metadata"]["finalizers"].as_array();
+    finalizers.is_some_and(|finalizers| finalizers.iter().any(|finalizer| finalizer == FOREGROUND))
 }
 
 /// What a DELETE makes of an object at `now` (Unix seconds).

@@ -1,10 +1,15 @@
 //! Event objects: what users see under "Events" in `kubectl describe`.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::PoisonError;
 
 use serde_json::{Value, json};
 
 use super::{Part, Registry, Resource};
+
+/// Of how many events is remembered what they say, so that they are counted (`maxLruCacheEntries` in
+/// client-go's tools/record/events_cache.go).
+const MAX_COUNTED: usize = 4096;
 
 /// How an event is to be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,22 +58,32 @@ impl Registry {
         // Events about cluster-wide objects live in the default namespace.
         let namespace = metadata["namespace"].as_str().unwrap_or("default");
         let mut hasher = DefaultHasher::new();
-        let path = container.map(|container| container.path.as_str());
-        (metadata["uid"].as_str(), path, reason, message, component).hash(&mut hasher);
-        let name = format!("{object_name}.{:016x}", hasher.finish());
+        let source = container.map(|container| (container.path.as_str(), container.node));
+        let about_uid = (about["kind"].as_str(), object_name, metadata["uid"].as_str());
+        (namespace, about_uid, source, event_type == EventType::Normal, reason, message, component)
+            .hash(&mut hasher);
+        let what = hasher.finish();
 
         let now = self.now();
-        let counted = self.modify(Resource::Events, namespace, &name, Part::Main, |event| {
-            event["count"] = json!(event["count"].as_i64().unwrap_or(1) + 1);
-            event["lastTimestamp"] = json!(now);
-        });
-        if counted.is_ok() {
-            return;
+        // Held until the event is stored: of two recorders of the same, the second counts.
+        let mut recorded = self.inner.events.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(name) = recorded.get(&what) {
+            let counted = self.modify(Resource::Events, namespace, name, Part::Main, |event| {
+                event["count"] = json!(event["count"].as_i64().unwrap_or(1) + 1);
+                event["lastTimestamp"] = json!(now);
+            });
+            if counted.is_ok() {
+                return;
+            }
         }
+        if recorded.len() >= MAX_COUNTED {
+            recorded.clear();
+        }
+        let name = format!("{object_name}.{:x}", self.inner.clock.now().unix_ns());
         let mut event = json!({
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": name},
+            "metadata": {"name": &name},
             "involvedObject": {
                 "apiVersion": about["apiVersion"],
                 "kind": about["kind"],
@@ -95,8 +110,9 @@ impl Registry {
             event["source"]["host"] = json!(container.node);
             event["reportingInstance"] = json!(container.node);
         }
-        if let Err(status) = self.create(Resource::Events, namespace, event) {
-            tracing::debug!(%status, reason, object_name, "event not recorded");
+        match self.create(Resource::Events, namespace, event) {
+            Ok(_) => drop(recorded.insert(what, name)),
+            Err(status) => tracing::debug!(%status, reason, object_name, "event not recorded"),
         }
     }
 }

@@ -290,6 +290,17 @@ fn a_repeated_event_is_counted() {
     assert_eq!(events.len(), 1);
     assert_eq!(events[0]["count"], 3);
     assert_eq!(events[0]["involvedObject"]["name"], "a");
+    // Named after the time in nanoseconds.
+    let time = events[0]["metadata"]["name"].as_str().unwrap().strip_prefix("a.").unwrap();
+    let seconds = i64::from_str_radix(time, 16).unwrap() / 1_000_000_000;
+    assert!((registry.now_seconds() - seconds).abs() < 60);
+    // One that was deleted begins anew.
+    let name = events[0]["metadata"]["name"].as_str().unwrap();
+    registry.delete(Resource::Events, "default", name, &DeleteOptions::default()).unwrap();
+    registry.record_event(&pod, EventType::Warning, "Unhealthy", "probe failed", "kubelet");
+    let events = registry.list(Resource::Events, Some("default"), &Selection::all()).items;
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0]["count"], 1);
 }
 
 mod defaults;

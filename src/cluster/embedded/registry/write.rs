@@ -160,14 +160,15 @@ impl Registry {
         name: &str,
         object: Value,
     ) -> Result<Arc<Value>, Status> {
-        self.update_with(resource, namespace, name, Part::Main, object, &WriteOptions::default())
+        let options = WriteOptions::default();
+        self.write(resource, namespace, name, Part::Main, &options, |_, _| Ok(Made::Plain(object)))
     }
 
     /// Puts a part of `object` in the place of that of the one of that name, for a client.
     ///
     /// # Errors
     ///
-    /// As [`Registry::update`].
+    /// As [`Registry::update`]; 422 for an object without a resourceVersion where one is required.
     pub fn update_with(
         &self,
         resource: Resource,
@@ -177,6 +178,13 @@ impl Registry {
         object: Value,
         options: &WriteOptions,
     ) -> Result<Arc<Value>, Status> {
+        // Those whose strategy in pkg/registry does not `AllowUnconditionalUpdate`.
+        let needs_version = matches!(resource, Resource::Leases | Resource::PodDisruptionBudgets);
+        if needs_version && object["metadata"]["resourceVersion"].as_str().is_none_or(str::is_empty) {
+            let why = "must be specified for an update";
+            let error = FieldError::invalid("metadata.resourceVersion", &json!(0), why);
+            return Err(Status::invalid(resource, name, &[error]));
+        }
         self.write(resource, namespace, name, part, options, |_, _| Ok(Made::Plain(object)))
     }
 
@@ -279,7 +287,9 @@ impl Registry {
         };
         let now = self.now();
         let manager = if options.field_manager.is_empty() { self.component } else { &options.field_manager };
-        let writer = Writer { manager, subresource: options.subresource, now: &now };
+        let subresource =
+            if options.subresource.is_empty() { part.subresource() } else { options.subresource };
+        let writer = Writer { manager, subresource, now: &now };
         let mut would_be = None;
         let written = self.inner.store.modify(resource, namespace, name, |current| {
             let made = make(current, writer)?;

@@ -22,21 +22,31 @@ pub(super) struct View {
     coming: BTreeMap<Key, VecDeque<Coming>>,
 }
 
-/// When a pod's state becomes visible, and the state (`None`: gone).
-type Coming = (Instant, Option<Arc<Value>>);
+/// A change of a pod.
+#[derive(Debug)]
+struct Coming {
+    observed: Instant,
+    visible: Instant,
+    /// `None`: gone.
+    state: Option<Arc<Value>>,
+}
 
 impl View {
     /// Takes note of a pod's new state (`None`: gone) and answers when its next change is visible.
     pub(super) fn observe(&mut self, pod: Key, state: Option<Arc<Value>>, shared: &Shared) -> Duration {
         let seen = self.pods.get(&pod);
         let coming = self.coming.entry(pod).or_default();
-        let before = coming.back().map_or(seen, |(_, state)| state.as_ref());
+        let before = coming.back().map_or(seen, |earlier| earlier.state.as_ref());
         let latency = hop(before.map(Arc::as_ref), state.as_deref(), &shared.config.latencies);
-        let at = Instant::now() + shared.sampler.sample(&latency);
-        // A change never overtakes an earlier one of the same pod.
-        let at = coming.back().map_or(at, |(earlier, _)| at.max(*earlier));
-        coming.push_back((at, state));
-        coming.front().map_or(at, |(at, _)| *at).saturating_duration_since(Instant::now())
+        let observed = Instant::now();
+        let soonest = observed + shared.sampler.sample(&latency);
+        // A change never overtakes an earlier one of the same pod, nor comes closer to it: the
+        // controller writes slices for both.
+        let visible = coming.back().map_or(soonest, |earlier| {
+            soonest.max(earlier.visible + observed.saturating_duration_since(earlier.observed))
+        });
+        coming.push_back(Coming { observed, visible, state });
+        coming.front().map_or(visible, |first| first.visible).saturating_duration_since(observed)
     }
 
     /// Makes all changes of a pod visible that are due, and answers the states that it went through.
@@ -44,8 +54,8 @@ impl View {
         let mut states: Vec<_> = self.pods.get(pod).cloned().into_iter().collect();
         let now = Instant::now();
         let Some(coming) = self.coming.get_mut(pod) else { return states };
-        while coming.front().is_some_and(|(at, _)| *at <= now) {
-            match coming.pop_front().and_then(|(_, state)| state) {
+        while coming.front().is_some_and(|first| first.visible <= now) {
+            match coming.pop_front().and_then(|first| first.state) {
                 Some(state) => {
                     self.pods.insert(pod.clone(), Arc::clone(&state));
                     states.push(state);
@@ -63,8 +73,8 @@ impl View {
 
     /// When the next change of a pod becomes visible.
     pub(super) fn next_due(&self, pod: &Key) -> Option<Duration> {
-        let (at, _) = self.coming.get(pod)?.front()?;
-        Some(at.saturating_duration_since(Instant::now()))
+        let first = self.coming.get(pod)?.front()?;
+        Some(first.visible.saturating_duration_since(Instant::now()))
     }
 
     /// The visible pods of a namespace.

@@ -1,13 +1,14 @@
 use futures::FutureExt;
 
 use super::super::bench::Bench;
+use super::super::garbage;
 use super::*;
 use crate::cluster::embedded::Config;
 
 fn start() -> Bench {
     let mut config = Config::default();
     config.controllers.job_pod_failure_back_off = Duration::from_millis(1);
-    Bench::start_with(config, &[|shared| run(shared).boxed()])
+    Bench::start_with(config, &[|shared| run(shared).boxed(), |shared| garbage::run(shared).boxed()])
 }
 
 fn job(spec: Value) -> Value {

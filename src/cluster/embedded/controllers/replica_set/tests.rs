@@ -43,7 +43,7 @@ async fn pods_are_made_counted_and_replaced_while_they_terminate() {
     bench.holds("it is counted", |bench| status(bench)["terminatingReplicas"] == 1).await;
     bench.modify(Resource::ReplicaSets, "web", Part::Main, |set| set["spec"]["replicas"] = json!(1));
     bench.holds("two more go", |bench| bench.live_pods().len() == 1).await;
-    assert_eq!(bench.events("SuccessfulDelete").len(), 2);
+    bench.holds("it says so", |bench| bench.events("SuccessfulDelete").len() == 2).await;
 }
 
 #[tokio::test]

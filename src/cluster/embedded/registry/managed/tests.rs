@@ -46,9 +46,10 @@ fn status_is_recorded_as_a_real_server_records_it() {
     let registry = registry();
     let options = WriteOptions::of("kubectl-client-side-apply");
     let budgets = Resource::PodDisruptionBudgets;
-    registry.create_with(budgets, "default", applied_by_client(&golden), &options).unwrap();
+    let created = registry.create_with(budgets, "default", applied_by_client(&golden), &options).unwrap();
     let options = WriteOptions { subresource: "status", ..WriteOptions::of("kube-controller-manager") };
-    let object = json!({"status": golden["status"]});
+    let version = &created["metadata"]["resourceVersion"];
+    let object = json!({"metadata": {"resourceVersion": version}, "status": golden["status"]});
     let updated = registry.update_with(budgets, "default", "web", Part::Status, object, &options).unwrap();
     let owned = fields_of(&updated, "kube-controller-manager");
     assert_eq!(owned, fields_of(&golden, "kube-controller-manager"));

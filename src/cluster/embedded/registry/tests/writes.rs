@@ -69,8 +69,6 @@ fn a_pod_whose_grace_is_over_still_waits_for_its_finalizers() {
     let marked = delete(&registry, Some(0)).unwrap();
     assert!(matches!(marked, Deleted::Terminating(_)));
     assert_eq!(marked.object()["metadata"]["deletionGracePeriodSeconds"], 0);
-    let uid = marked.object()["metadata"]["uid"].as_str().unwrap().to_owned();
-    assert_eq!(registry.finish_delete(Resource::Pods, "default", "a", &uid).unwrap_err().code(), 409);
     registry
         .modify(Resource::Pods, "default", "a", Part::Main, |pod| pod["metadata"]["finalizers"] = json!([]))
         .unwrap();
@@ -78,16 +76,86 @@ fn a_pod_whose_grace_is_over_still_waits_for_its_finalizers() {
 }
 
 #[test]
-fn the_halves_of_a_delete_can_lie_apart() {
+fn a_marked_pod_goes_even_if_whoever_deletes_it_is_cut_off() {
+    for is_cut_off in [false, true] {
+        let registry = registry_with_pod();
+        let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
+        let begin = || registry.begin_delete(Resource::Pods, "default", "a", &options).unwrap();
+        let Deleted::Due(due) = begin() else { panic!("not due") };
+        assert!(registry.get(Resource::Pods, "default", "a").is_ok());
+        // Whoever comes in between is told the same.
+        let Deleted::Due(other) = begin() else { panic!("not due") };
+        if is_cut_off {
+            drop(due);
+        } else {
+            assert_eq!(due.finish()["metadata"]["deletionGracePeriodSeconds"], 0);
+        }
+        assert!(registry.get(Resource::Pods, "default", "a").is_err());
+        assert_eq!(other.finish()["metadata"]["name"], "a");
+    }
+}
+
+#[test]
+fn some_updates_must_say_from_which_version() {
+    let registry = registry();
+    for (resource, refused) in
+        [(Resource::Leases, true), (Resource::PodDisruptionBudgets, true), (Resource::EndpointSlices, false)]
+    {
+        let mut object = json!({"metadata": {"name": "a"}, "spec": {}});
+        if resource == Resource::EndpointSlices {
+            object = json!({"metadata": {"name": "a"}, "addressType": "IPv4", "endpoints": []});
+        }
+        let created = registry.create(resource, "default", object.clone()).unwrap();
+        let options = WriteOptions::of("test");
+        let update =
+            |object: Value| registry.update_with(resource, "default", "a", Part::Main, object, &options);
+        match update(object.clone()) {
+            Err(status) if refused => {
+                assert_eq!(status.code(), 422);
+                assert!(status.to_string().contains("must be specified for an update"), "{status}");
+            }
+            result => assert!(result.is_ok() && !refused, "{resource:?}"),
+        }
+        object["metadata"]["resourceVersion"] =
+            registry.get(resource, "default", "a").unwrap()["metadata"]["resourceVersion"].clone();
+        object["metadata"]["uid"] = created["metadata"]["uid"].clone();
+        update(object).unwrap();
+    }
+}
+
+#[test]
+fn components_own_what_they_write_in_what_clients_made() {
+    let registry = registry();
+    let options = WriteOptions::of("kubectl");
+    registry.create_with(Resource::Pods, "default", pod("a"), &options).unwrap();
+    let kubelet = registry.acting_as("kubelet");
+    let written = kubelet.modify(Resource::Pods, "default", "a", Part::Status, |pod| {
+        pod["status"]["phase"] = json!("Running");
+    });
+    let written = written.unwrap();
+    let entries = written["metadata"]["managedFields"].as_array().unwrap();
+    let kubelets = entries.iter().find(|entry| entry["manager"] == "kubelet").unwrap();
+    assert_eq!(kubelets["subresource"], "status");
+    assert_eq!(kubelets["fieldsV1"], json!({"f:status": {"f:phase": {}}}));
+}
+
+#[test]
+fn a_finalizer_that_comes_in_time_keeps_a_marked_pod() {
     let registry = registry_with_pod();
     let options = DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() };
-    let begun = registry.begin_delete(Resource::Pods, "default", "a", &options).unwrap();
-    assert!(matches!(begun, Deleted::Due(_)));
-    let uid = begun.object()["metadata"]["uid"].as_str().unwrap();
+    let Deleted::Due(due) = registry.begin_delete(Resource::Pods, "default", "a", &options).unwrap() else {
+        panic!("not due")
+    };
+    let set = |finalizers: Value| {
+        registry.modify(Resource::Pods, "default", "a", Part::Main, |pod| {
+            pod["metadata"]["finalizers"] = finalizers;
+        })
+    };
+    set(json!(["example.org/a"])).unwrap();
+    due.finish();
     assert!(registry.get(Resource::Pods, "default", "a").is_ok());
-    assert_eq!(registry.finish_delete(Resource::Pods, "default", "a", "other").unwrap_err().code(), 409);
-    registry.finish_delete(Resource::Pods, "default", "a", uid).unwrap();
-    assert_eq!(registry.finish_delete(Resource::Pods, "default", "a", uid).unwrap_err().code(), 404);
+    set(json!([])).unwrap();
+    assert!(registry.get(Resource::Pods, "default", "a").is_err());
 }
 
 #[test]
