@@ -35,8 +35,8 @@ type Recorded = BTreeMap<&'static str, Result<Recording, String>>;
 /// The dataplanes that the cases are recorded on.
 const DATAPLANES: [&str; 2] = ["userspace", "kernel"];
 
-/// Between the first acts of two cases.
-const STAGGER: Duration = Duration::from_millis(100);
+/// Between the beginnings of two cases, lest all pods start at once.
+const STAGGER: Duration = Duration::from_millis(200);
 
 /// The recordings of a case, one for each dataplane.
 #[track_caller]
@@ -65,10 +65,10 @@ fn record(dataplane: &'static str) -> Recorded {
         let mut running = JoinSet::new();
         let pods =
             [recorded::cases(&lab), node_agent::cases(&lab), claims::cases(&lab), services::cases(&lab)];
-        let pods = (0..)
-            .zip(pods.into_iter().flatten())
-            .map(|(n, (name, case))| (name, case.run(STAGGER * n).boxed()));
-        for (name, case) in pods.chain(services::flows(&lab)) {
+        // The cases of several pods, which take less time, come when all single ones run.
+        let pods = pods.into_iter().flatten().map(|(name, case)| (name, case.run().boxed()));
+        for (n, (name, case)) in (0..).zip(pods.chain(services::flows(&lab))) {
+            let case = tokio::time::sleep(STAGGER * n).then(|()| case);
             running.spawn(async move {
                 let recording = std::panic::AssertUnwindSafe(case).catch_unwind().await;
                 (name, recording.map_err(|panic| message_of(&*panic)))

@@ -10,6 +10,9 @@ use tokio::time::{Instant, sleep_until};
 use super::lab::{Answer, Held, Lab, Seen};
 use super::recording::Recording;
 
+/// From a ready pod to the first act.
+const SETTLED: Duration = Duration::from_millis(500);
+
 /// The pod of a case.
 pub(crate) const POD: &str = "pod-1";
 
@@ -265,9 +268,9 @@ impl Case {
         }
     }
 
-    /// Runs the case to the end of its pod and of all its processes; the first act comes `after`
-    /// the pod is ready. Without any act it is timed from the pod's creation, until it is ready.
-    pub(crate) async fn run(self, after: Duration) -> Recording {
+    /// Runs the case to the end of its pod and of all its processes; the first act comes when the
+    /// pod is ready. Without any act it is timed from the pod's creation, until it is ready.
+    pub(crate) async fn run(self) -> Recording {
         let namespace = self.namespace();
         let created = self.create().await;
         self.lab.until(&namespace, "its beginning", |seen| (self.begins)(seen).then_some(())).await;
@@ -279,7 +282,7 @@ impl Case {
                 ends.spawn(async move { (process.ended_ns().await, what) });
             }
         }
-        tokio::time::sleep(after).await;
+        tokio::time::sleep(SETTLED).await;
 
         let (mut answers, begin) = (Vec::new(), Instant::now());
         for (at_s, act) in &self.acts {
