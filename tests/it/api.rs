@@ -16,30 +16,34 @@ use crate::harness::wait_for;
 use crate::kubectl::{Kubectl, LIMIT, SharedCluster, pod};
 
 /// The API server's address, and what a client needs to talk to it.
-struct Server {
+pub(crate) struct Server {
     address: String,
     authority: Vec<u8>,
-    token: String,
+    pub(crate) token: String,
 }
 
-type Tls = StreamOwned<ClientConnection, TcpStream>;
+pub(crate) type Tls = StreamOwned<ClientConnection, TcpStream>;
 
 /// An answer: status, head, and body.
-struct Answer {
-    code: u16,
+pub(crate) struct Answer {
+    pub(crate) code: u16,
     head: String,
     body: String,
 }
 
 impl Answer {
-    fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
 }
 
 impl Server {
     fn get() -> Self {
-        let text = std::fs::read_to_string(SharedCluster::get().kubeconfig()).expect("a kubeconfig");
+        Self::of(SharedCluster::get())
+    }
+
+    pub(crate) fn of(cluster: &SharedCluster) -> Self {
+        let text = std::fs::read_to_string(cluster.kubeconfig()).expect("a kubeconfig");
         let config: Value = serde_json::from_str(&text).expect("it is JSON");
         let cluster = &config["clusters"][0]["cluster"];
         let text = |value: &Value| value.as_str().expect("a string").to_owned();
@@ -51,7 +55,7 @@ impl Server {
         }
     }
 
-    fn connect(&self) -> Tls {
+    pub(crate) fn connect(&self) -> Tls {
         let mut roots = RootCertStore::empty();
         roots
             .add(CertificateDer::from_pem_slice(&self.authority).expect("a certificate"))
@@ -81,12 +85,12 @@ impl Server {
         read_answer(&mut stream)
     }
 
-    fn request(&self, line: &str, headers: &str, body: &str) -> Answer {
+    pub(crate) fn request(&self, line: &str, headers: &str, body: &str) -> Answer {
         let headers = format!("Authorization: Bearer {}\r\n{headers}", self.token);
         self.send(line, &headers, body.as_bytes())
     }
 
-    fn get_json(&self, path: &str) -> Value {
+    pub(crate) fn get_json(&self, path: &str) -> Value {
         self.request(&format!("GET {path}"), "", "").json()
     }
 }

@@ -301,6 +301,22 @@ async fn a_listener_that_is_gone_refuses_and_so_does_a_service_without_endpoints
 }
 
 #[tokio::test]
+async fn a_client_in_a_pod_is_refused_every_time() {
+    let cluster = Cluster::start(config(&json!({}))).await;
+    let (ip, _) = cluster.service("ClusterIP").await;
+    let url = format!("http://{ip}/");
+    let container = json!({"name": "app", "image": "host", "command": ["sleep", "1000"]});
+    let client = json!({"metadata": {"name": "client"}, "spec": {"containers": [container]}});
+    let client = serde_json::from_value(client).expect("a pod");
+    cluster.pods().create(&PostParams::default(), &client).await.expect("it is created");
+    let spot = ["--pod", "default/client"];
+    let is_up = || cluster.exec(&[&spot[..], &["--", "true"]].concat()).status.success();
+    wait_for("the pod", LIMIT, || is_up().then_some(()));
+    cluster.wait_for_outcome(&url, "connect_refused");
+    assert_eq!(cluster.outcomes(&spot, &url), BTreeMap::from([("connect_refused".to_owned(), 10)]));
+}
+
+#[tokio::test]
 async fn an_address_that_is_gone_stalls_or_is_unreachable() {
     for (gone, outcome) in [("drop", "connect_timeout"), ("unreachable", "connect_unreachable")] {
         let mut config = config(&endpoints_stay());

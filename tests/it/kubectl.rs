@@ -33,7 +33,7 @@ const KUBECTL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin
 /// The cluster that all tests share.
 pub(crate) struct SharedCluster {
     /// Its standard input is the lifeline.
-    _process: Child,
+    process: Child,
     /// Holds the kubeconfig and kubectl's cache.
     dir: PathBuf,
 }
@@ -45,12 +45,13 @@ impl SharedCluster {
     /// The cluster, started by whoever comes first.
     pub(crate) fn get() -> &'static Self {
         static CLUSTER: OnceLock<SharedCluster> = OnceLock::new();
-        CLUSTER.get_or_init(Self::start)
+        CLUSTER.get_or_init(|| Self::start("kubectl-cluster"))
     }
 
-    fn start() -> Self {
+    /// One more cluster like it, in a directory of this name; it ends when dropped.
+    pub(crate) fn start(name: &str) -> Self {
         // Below target, where a left-over does no harm: statics are never dropped.
-        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kubectl-cluster");
+        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
         if let Err(error) = std::fs::remove_dir_all(&dir) {
             assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{}: {error}", dir.display());
         }
@@ -70,12 +71,17 @@ impl SharedCluster {
         BufReader::new(stdout).read_line(&mut line).expect("a line when it is ready");
         let ready: Value = serde_json::from_str(&line).expect("the line is JSON");
         assert_eq!(ready["ready"], true, "{line}");
-        Self { _process: process, dir }
+        Self { process, dir }
     }
 
     /// A file that a test may make, beside the cluster's own.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.id()
     }
 
     /// The cluster's kubeconfig.

@@ -10,6 +10,7 @@ mod cluster;
 mod command;
 mod dns;
 mod harness;
+mod hostile;
 mod interruption;
 mod kernel;
 mod kube_client;

@@ -274,3 +274,22 @@ fn pod_condition(seen: &[Seen], pod: &str, kind: &str, status: &str) -> Option<(
     })
     .then_some(())
 }
+
+#[test]
+fn a_hook_that_sleeps_longer_than_the_grace_period_is_refused() {
+    on("userspace", async |lab| {
+        let pod = |name: &str, hook: Value| {
+            let mut app = shell("app", "sleep 1000");
+            app["lifecycle"] = json!({"preStop": hook});
+            let spec = json!({"terminationGracePeriodSeconds": 5, "containers": [app]});
+            json!({"metadata": {"name": name}, "spec": spec})
+        };
+        let sleep = pod("sleeper", json!({"sleep": {"seconds": 6}}));
+        let refused = lab.call("POST", PODS, Some(&sleep)).await;
+        assert_eq!((refused.status, &refused.body["reason"]), (422, &json!("Invalid")), "{}", refused.body);
+        let cause = &refused.body["details"]["causes"][0];
+        assert_eq!(cause["field"], "spec.containers[0].lifecycle.preStop.sleep", "{}", refused.body);
+        // What a command does is its own affair.
+        lab.create(PODS, &pod("commander", json!({"exec": {"command": ["sleep", "6"]}}))).await;
+    });
+}

@@ -11,6 +11,7 @@ mod claims;
 mod golden;
 mod hops;
 pub(crate) mod lab;
+mod node;
 mod node_agent;
 mod recorded;
 mod recording;

@@ -31,6 +31,8 @@ pub struct Config {
     pub scheduler: Scheduler,
     /// The controllers' own settings.
     pub controllers: Controllers,
+    /// The node agents' own settings.
+    pub kubelet: Kubelet,
     /// Changes of an unrelated EndpointSlice per second, at random. Each makes the Service proxies
     /// sync, as on a busy cluster; 0 for none.
     pub background_churn: f64,
@@ -55,6 +57,7 @@ impl Default for Config {
             api_server: ApiServer::default(),
             scheduler: Scheduler::default(),
             controllers: Controllers::default(),
+            kubelet: Kubelet::default(),
             background_churn: 0.0,
             dns: Dns::default(),
             latencies: Latencies::default(),
@@ -79,10 +82,17 @@ impl Config {
         if !(0.0..=MAX_CHURN).contains(&self.background_churn) {
             return Err(ConfigError::BackgroundChurn(self.background_churn));
         }
-        if self.api_server.bookmark_period.is_zero() {
-            return Err(ConfigError::BookmarkPeriod);
+        let pauses = [
+            ("apiServer.bookmarkPeriod", self.api_server.bookmark_period),
+            ("kubelet.backOffPeriod", self.kubelet.back_off_period),
+            ("kubelet.backOffOnTransientErrorPeriod", self.kubelet.back_off_on_transient_error_period),
+            ("kubelet.volumeInitialBackOff", self.kubelet.volume_initial_back_off),
+            ("kubelet.volumeMaxBackOff", self.kubelet.volume_max_back_off),
+        ];
+        match pauses.into_iter().find(|(_, pause)| pause.is_zero()) {
+            Some((name, _)) => Err(ConfigError::NoPause(name)),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -98,9 +108,9 @@ pub enum ConfigError {
     /// A rate that is none, or that would keep the cluster from its work.
     #[error("backgroundChurn: {0} is outside 0..={MAX_CHURN} changes per second")]
     BackgroundChurn(f64),
-    /// Bookmarks without end.
-    #[error("apiServer.bookmarkPeriod: it must be longer than 0")]
-    BookmarkPeriod,
+    /// A repetition without end.
+    #[error("{0}: it must be longer than 0")]
+    NoPause(&'static str),
 }
 
 /// Which dataplane to use.
@@ -263,6 +273,57 @@ impl Default for Controllers {
     }
 }
 
+/// Settings of the node agents, named as the constants of a kubelet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Kubelet {
+    /// The least that a container gets between its stop signal and SIGKILL, in seconds.
+    pub minimum_grace_period_in_seconds: u32,
+    /// The pause before a container's second restart, doubling; the first comes at once.
+    #[serde(with = "duration")]
+    pub initial_crash_loop_back_off: Duration,
+    /// The longest such pause.
+    #[serde(with = "duration")]
+    pub max_crash_loop_back_off: Duration,
+    /// A container that ran this long is restarted at once again.
+    #[serde(with = "duration")]
+    pub crash_loop_back_off_expiry: Duration,
+    /// The pause after a container's configuration could not be made; not zero.
+    #[serde(with = "duration")]
+    pub back_off_period: Duration,
+    /// The pause after a sandbox could not be made; not zero.
+    #[serde(with = "duration")]
+    pub back_off_on_transient_error_period: Duration,
+    /// The pause after a volume could not be made, doubling with each attempt; not zero.
+    #[serde(with = "duration")]
+    pub volume_initial_back_off: Duration,
+    /// The longest such pause; not zero.
+    #[serde(with = "duration")]
+    pub volume_max_back_off: Duration,
+}
+
+impl Default for Kubelet {
+    fn default() -> Self {
+        Self {
+            // `minimumGracePeriodInSeconds` in pkg/kubelet/kuberuntime.
+            minimum_grace_period_in_seconds: 2,
+            // `initialCrashLoopBackOff`, `MaxCrashLoopBackOff` and the `HasExpiredFunc` of
+            // `crashLoopBackOff` in pkg/kubelet/kubelet.go.
+            initial_crash_loop_back_off: Duration::from_secs(10),
+            max_crash_loop_back_off: Duration::from_secs(300),
+            crash_loop_back_off_expiry: Duration::from_secs(600),
+            // `backOffPeriod` in pkg/kubelet/kubelet.go; `backOffOnTransientErrorPeriod` in
+            // pkg/kubelet/pod_workers.go.
+            back_off_period: Duration::from_secs(10),
+            back_off_on_transient_error_period: Duration::from_secs(1),
+            // `initialDurationBeforeRetry`, `maxDurationBeforeRetry` in
+            // pkg/util/goroutinemap/exponentialbackoff.
+            volume_initial_back_off: Duration::from_millis(500),
+            volume_max_back_off: Duration::from_secs(122),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -283,6 +344,9 @@ mod tests {
         assert_eq!(share.validate(), Err(ConfigError::FirstProbeMissed(1.5)));
         let busy = Config { background_churn: -1.0, ..Config::default() };
         assert_eq!(busy.validate(), Err(ConfigError::BackgroundChurn(-1.0)));
+        let mut hasty = Config::default();
+        hasty.kubelet.back_off_period = Duration::ZERO;
+        assert_eq!(hasty.validate(), Err(ConfigError::NoPause("kubelet.backOffPeriod")));
         assert_eq!(Config { nodes: 0, ..Config::default() }.validate(), Err(ConfigError::Nodes(0)));
     }
 

@@ -90,13 +90,11 @@ impl Fabric {
             ip.run(&["-batch", "-"], &scripts.outside).map_err(network)?;
             let set_up = net.run(|| {
                 links::forward_packets()?;
+                links::send_all_icmp_errors()?;
                 ip.run(&["-batch", "-"], &scripts.inside)?;
                 match gone {
                     GoneAddress::Drop => Ok(()),
-                    GoneAddress::Unreachable => {
-                        links::send_all_icmp_errors()?;
-                        nft.run(&["-f", "-"], &links::gone_is_unreachable())
-                    }
+                    GoneAddress::Unreachable => nft.run(&["-f", "-"], &links::gone_is_unreachable()),
                 }
             });
             set_up.map_err(network)?;

@@ -19,7 +19,7 @@ pub struct Parameter {
 /// Every parameter, section by section; the delays come last.
 pub fn all() -> Vec<Parameter> {
     let config = Config::default();
-    let Config { api_server, scheduler, controllers, .. } = &config;
+    let Config { api_server, scheduler, controllers, kubelet, .. } = &config;
     let settings = [
         ("nodes", config.nodes.to_string(), "number of nodes"),
         ("dataplane", "auto".to_owned(), "auto, kernel or userspace"),
@@ -119,6 +119,51 @@ pub fn all() -> Vec<Parameter> {
             "controllers.jobPodFailureBackOffMax",
             to_text(controllers.job_pod_failure_back_off_max),
             "Job: the longest such pause (pkg/controller/job: MaxJobPodFailureBackOff)",
+        ),
+        (
+            "kubelet.minimumGracePeriodInSeconds",
+            kubelet.minimum_grace_period_in_seconds.to_string(),
+            "least time between stop signal and SIGKILL \
+             (pkg/kubelet/kuberuntime: minimumGracePeriodInSeconds)",
+        ),
+        (
+            "kubelet.initialCrashLoopBackOff",
+            to_text(kubelet.initial_crash_loop_back_off),
+            "pause before a container's second restart, doubling; the first comes at once \
+             (pkg/kubelet: initialCrashLoopBackOff)",
+        ),
+        (
+            "kubelet.maxCrashLoopBackOff",
+            to_text(kubelet.max_crash_loop_back_off),
+            "the longest such pause (pkg/kubelet: MaxCrashLoopBackOff)",
+        ),
+        (
+            "kubelet.crashLoopBackOffExpiry",
+            to_text(kubelet.crash_loop_back_off_expiry),
+            "a container that ran this long is restarted at once again \
+             (pkg/kubelet: HasExpiredFunc of crashLoopBackOff)",
+        ),
+        (
+            "kubelet.backOffPeriod",
+            to_text(kubelet.back_off_period),
+            "pause after a container's configuration could not be made (pkg/kubelet: backOffPeriod)",
+        ),
+        (
+            "kubelet.backOffOnTransientErrorPeriod",
+            to_text(kubelet.back_off_on_transient_error_period),
+            "pause after a sandbox could not be made (pkg/kubelet: backOffOnTransientErrorPeriod)",
+        ),
+        (
+            "kubelet.volumeInitialBackOff",
+            to_text(kubelet.volume_initial_back_off),
+            "pause after a volume could not be made, doubling \
+             (pkg/util/goroutinemap/exponentialbackoff: initialDurationBeforeRetry)",
+        ),
+        (
+            "kubelet.volumeMaxBackOff",
+            to_text(kubelet.volume_max_back_off),
+            "the longest such pause \
+             (pkg/util/goroutinemap/exponentialbackoff: maxDurationBeforeRetry)",
         ),
         ("dns.ttl", to_text(config.dns.ttl), "how long DNS answers may be kept (CoreDNS: plugin kubernetes)"),
     ];

@@ -189,6 +189,11 @@ impl Registry {
         List { items, version }
     }
 
+    /// The objects, of whatever kind, whose `ownerReferences` name this uid.
+    pub fn dependents(&self, owner: &str) -> Vec<(Resource, Arc<Value>)> {
+        self.inner.store.dependents(owner)
+    }
+
     /// Follows a resource in one namespace or in all, as far as it is selected.
     ///
     /// # Errors

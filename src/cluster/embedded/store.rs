@@ -4,7 +4,7 @@
 //! is a cursor into the history that all watchers of a resource share, so one that
 //! never reads costs nothing; one that falls out of the history is told so.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -36,14 +36,18 @@ struct Shared {
 struct State {
     version: u64,
     tables: BTreeMap<Resource, Table>,
+    /// The objects whose `ownerReferences` name an object, by its uid.
+    dependents: HashMap<String, BTreeSet<(Resource, Key)>>,
     /// What all remembered changes weigh.
     history_bytes: usize,
 }
 
+/// Namespace (empty for cluster-wide resources) and name.
+type Key = (String, String);
+
 #[derive(Debug, Default)]
 struct Table {
-    /// By namespace (empty for cluster-wide resources) and name.
-    objects: BTreeMap<(String, String), Arc<Value>>,
+    objects: BTreeMap<Key, Arc<Value>>,
     history: VecDeque<Change>,
     /// The version of the newest change that the history has lost.
     forgotten: u64,
@@ -117,6 +121,16 @@ impl Store {
             }
         });
         (objects, state.version)
+    }
+
+    /// The objects, of whatever kind, whose `ownerReferences` name this uid.
+    pub fn dependents(&self, owner: &str) -> Vec<(Resource, Arc<Value>)> {
+        let state = self.lock();
+        let keys = state.dependents.get(owner).into_iter().flatten();
+        let object = |(resource, key): &(Resource, Key)| {
+            Some((*resource, Arc::clone(state.tables.get(resource)?.objects.get(key)?)))
+        };
+        keys.filter_map(object).collect()
     }
 
     /// What [`Store::list`] answered when the newest change was `version`.
@@ -226,12 +240,13 @@ impl Store {
 }
 
 impl State {
-    fn put(&mut self, resource: Resource, key: (String, String), mut object: Value) -> Arc<Value> {
+    fn put(&mut self, resource: Resource, key: Key, mut object: Value) -> Arc<Value> {
         self.version += 1;
         set_version(&mut object, self.version);
         let object = Arc::new(object);
         let table = self.tables.entry(resource).or_default();
-        let before = table.objects.insert(key, Arc::clone(&object));
+        let before = table.objects.insert(key.clone(), Arc::clone(&object));
+        self.index(resource, &key, before.as_deref(), Some(&object));
         let bytes = weight(&object);
         let change =
             Change { version: self.version, before, object: Arc::clone(&object), removed: false, bytes };
@@ -240,10 +255,11 @@ impl State {
     }
 
     /// Removes an object that exists.
-    fn remove(&mut self, resource: Resource, key: &(String, String)) -> Arc<Value> {
+    fn remove(&mut self, resource: Resource, key: &Key) -> Arc<Value> {
         self.version += 1;
         let table = self.tables.entry(resource).or_default();
         let before = table.objects.remove(key);
+        self.index(resource, key, before.as_deref(), None);
         let mut last = before.as_deref().cloned().unwrap_or_default();
         set_version(&mut last, self.version);
         let object = Arc::new(last);
@@ -252,6 +268,21 @@ impl State {
             Change { version: self.version, before, object: Arc::clone(&object), removed: true, bytes };
         self.remember(resource, change);
         object
+    }
+
+    /// Notes whose dependent an object is no longer, and whose it is now.
+    fn index(&mut self, resource: Resource, key: &Key, before: Option<&Value>, after: Option<&Value>) {
+        for owner in before.into_iter().flat_map(owner_uids) {
+            if let Some(dependents) = self.dependents.get_mut(owner) {
+                dependents.remove(&(resource, key.clone()));
+                if dependents.is_empty() {
+                    self.dependents.remove(owner);
+                }
+            }
+        }
+        for owner in after.into_iter().flat_map(owner_uids) {
+            self.dependents.entry(owner.to_owned()).or_default().insert((resource, key.clone()));
+        }
     }
 
     fn remember(&mut self, resource: Resource, change: Change) {
@@ -289,6 +320,11 @@ pub(super) fn weight(value: &Value) -> usize {
         Value::Array(list) => list.iter().map(weight).sum::<usize>() + 2,
         Value::Object(map) => map.iter().map(|(key, value)| key.len() + 4 + weight(value)).sum::<usize>() + 2,
     }
+}
+
+fn owner_uids(object: &Value) -> impl Iterator<Item = &str> {
+    let references = object["metadata"]["ownerReferences"].as_array();
+    references.into_iter().flatten().filter_map(|reference| reference["uid"].as_str())
 }
 
 fn set_version(object: &mut Value, version: u64) {
@@ -391,6 +427,25 @@ mod tests {
         ];
         assert_eq!(seen, expected);
         assert!(store.get(Resource::Pods, "default", "a").is_none());
+    }
+
+    #[test]
+    fn dependents_are_found_by_their_owners() {
+        let store = Store::default();
+        let owned = |owners: &[&str]| {
+            let references: Vec<_> = owners.iter().map(|uid| json!({"uid": uid})).collect();
+            json!({"metadata": {"name": "a", "ownerReferences": references}})
+        };
+        let is_dependent = |owner: &str| !store.dependents(owner).is_empty();
+        store.create(Resource::Pods, "default", "a", owned(&["x", "y"])).unwrap();
+        assert!(is_dependent("x") && is_dependent("y"));
+        let replaced = store.modify(Resource::Pods, "default", "a", |_| {
+            Ok::<_, Infallible>(Step::Replace(owned(&["y", "z"])))
+        });
+        assert_eq!(store.dependents("z"), [(Resource::Pods, replaced.unwrap().unwrap())]);
+        assert!(!is_dependent("x") && is_dependent("y"));
+        store.modify(Resource::Pods, "default", "a", |_| Ok::<_, Infallible>(Step::Remove)).unwrap();
+        assert!(store.lock().dependents.is_empty());
     }
 
     #[tokio::test]

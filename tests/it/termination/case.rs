@@ -25,6 +25,8 @@ pub(crate) enum Act {
     Evict,
     /// A merge patch of an object in the case's namespace: `services/web`.
     Patch(&'static str, Value),
+    /// A command to the agent of the first node.
+    Node(&'static str),
 }
 
 /// A container that serves HTTP as `rolldrop workload` does.
@@ -263,6 +265,9 @@ impl Case {
                     "metadata": {"name": POD, "namespace": self.namespace()},
                 });
                 self.lab.call("POST", &format!("{pod}/eviction"), Some(&eviction)).await
+            }
+            Act::Node(command) => {
+                self.lab.call("POST", &format!("/api/v1/nodes/node-1/proxy/{command}"), None).await
             }
             Act::Patch(what, patch) => self.lab.call("PATCH", &self.path(what), Some(patch)).await,
         }

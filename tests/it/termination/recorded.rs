@@ -14,9 +14,12 @@ use super::recordings;
 pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
     let server = |name, habit| Case::new(lab, name, habit);
     let delete = Act::Delete(None);
-    let slow = json!({"httpGet": {
-        "path": "/slow?ms=15000", "port": 8080, "httpHeaders": [{"name": "rolldrop-id", "value": "hook-1"}],
-    }});
+    let slow = |seconds: u32| {
+        json!({"httpGet": {
+            "path": format!("/slow?ms={}", seconds * 1000), "port": 8080,
+            "httpHeaders": [{"name": "rolldrop-id", "value": "hook-1"}],
+        }})
+    };
     let budget = json!({
         "metadata": {"name": "budget"},
         "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}},
@@ -30,25 +33,18 @@ pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
             .act(4.0, delete.clone()),
         server("A", EXIT).act(0.0, delete.clone()),
         server("Bsleep", EXIT).hook(json!({"sleep": {"seconds": 3}})).act(0.0, delete.clone()),
+        server("Bhttp", EXIT).hook(slow(3)).act(0.0, delete.clone()),
         server("Bserve", SERVE_3).act(0.0, delete.clone()),
         server("E1-prestop15-grace10-exit", EXIT).grace(10).exec_hook(15).act(0.0, delete.clone()),
         server("E1-prestop15-grace10-ignore", IGNORE).grace(10).exec_hook(15).act(0.0, delete.clone()),
-        server("E1-prestop15http-grace10-ignore", IGNORE)
-            .grace(10)
-            .hook(slow.clone())
-            .act(0.0, delete.clone()),
+        server("E1-prestop15http-grace10-ignore", IGNORE).grace(10).hook(slow(15)).act(0.0, delete.clone()),
         server("E1-prestop15sleep-grace20-del10-ignore", IGNORE)
             .grace(20)
             .hook(json!({"sleep": {"seconds": 15}}))
             .act(0.0, Act::Delete(Some(10))),
         server("E2-ignore-grace5", IGNORE).grace(5).act(0.0, delete.clone()),
         server("E3-force-hook3-ignore-grace30", IGNORE).exec_hook(3).act(0.0, Act::Delete(Some(0))),
-        server("E3-force-http3-exit-grace30", EXIT)
-            .hook(json!({"httpGet": {
-                "path": "/slow?ms=3000", "port": 8080,
-                "httpHeaders": [{"name": "rolldrop-id", "value": "hook-1"}],
-            }}))
-            .act(0.0, Act::Delete(Some(0))),
+        server("E3-force-http3-exit-grace30", EXIT).hook(slow(3)).act(0.0, Act::Delete(Some(0))),
         server("E3-force-ignore-grace30", IGNORE).act(0.0, Act::Delete(Some(0))),
         server("E3-grace1-ignore", IGNORE).act(0.0, Act::Delete(Some(1))),
         server("E4-grace40-over-spec10-ignore", IGNORE).grace(10).act(0.0, Act::Delete(Some(40))),
@@ -112,6 +108,11 @@ fn a_graceful_deletion_goes_as_recorded() {
 #[test]
 fn a_pre_stop_sleep_of_3_s_goes_as_recorded() {
     goes_as_recorded("Bsleep");
+}
+
+#[test]
+fn an_http_hook_of_3_s_goes_as_recorded() {
+    goes_as_recorded("Bhttp");
 }
 
 #[test]

@@ -15,7 +15,6 @@ use crate::cluster::embedded::registry::{
     DeleteOptions, FOREGROUND, Part, Propagation, Registry, WatchEventType,
 };
 use crate::cluster::embedded::resource::Resource;
-use crate::cluster::embedded::selector::Selection;
 
 pub(super) async fn run(shared: Shared) {
     let registry = &shared.registry;
@@ -54,13 +53,7 @@ fn waits_for_dependents(object: &Value) -> bool {
 }
 
 fn dependents(registry: &Registry, owner: &Value) -> Vec<(Resource, Arc<Value>)> {
-    let uid = &owner["metadata"]["uid"];
-    let of_kind = |resource| {
-        let mut objects = registry.list(resource, None, &Selection::all()).items;
-        objects.retain(|object| references(object).iter().any(|reference| reference["uid"] == *uid));
-        objects.into_iter().map(move |object| (resource, object))
-    };
-    Resource::ALL.into_iter().flat_map(of_kind).collect()
+    registry.dependents(owner["metadata"]["uid"].as_str().unwrap_or_default())
 }
 
 /// The kind and the object that a reference names, if it is there.

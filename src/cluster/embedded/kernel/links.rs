@@ -27,8 +27,9 @@ pub(super) struct Scripts {
     pub(super) inside: String,
 }
 
-/// Lets this thread's network namespace send every ICMP error. By default a client gets six at
-/// once and one a second from then on; local ones get all.
+/// Lets this thread's network namespace send every ICMP error, so that a client that measures sees
+/// each refusal. By default a peer in another namespace gets six at once and one a second from
+/// then on, and what it tries between stalls.
 pub(super) fn send_all_icmp_errors() -> io::Result<()> {
     fs::write("/proc/sys/net/ipv4/icmp_ratemask", "0")
 }

@@ -22,15 +22,6 @@ use super::process::{Exit, Keeper, Process};
 use super::stop::stop;
 use super::view::{Ended, Handle, Kind, Order, Restart, Running, State, View};
 
-/// The first wait before a restart, after one that came at once.
-const FIRST_BACK_OFF: Duration = Duration::from_secs(10);
-const LONGEST_BACK_OFF: Duration = Duration::from_secs(300);
-/// A container that ran this long starts its back-off anew.
-const BACK_OFF_RESET: Duration = Duration::from_secs(600);
-/// After a container could not be configured; a kubelet's pod worker tries again after its
-/// `backOffPeriod`.
-const CONFIG_RETRY: Duration = Duration::from_secs(10);
-
 /// Drives one container.
 pub(super) struct Supervisor {
     context: Arc<PodContext>,
@@ -93,7 +84,7 @@ impl Supervisor {
                     self.context.warn(&self.spec.name, "Failed", &format!("Error: {error}"));
                     let (reason, message) = (error.reason().to_owned(), error.to_string());
                     if error.is_about_configuration() {
-                        wait = CONFIG_RETRY;
+                        wait = self.context.kubelet().back_off_period;
                     }
                     self.publish(|view| {
                         view.settled = true;
@@ -108,7 +99,7 @@ impl Supervisor {
                         return self.stay_stopped().await;
                     }
                     self.previous = Some(ended);
-                    if begin.elapsed() >= BACK_OFF_RESET {
+                    if begin.elapsed() >= self.context.kubelet().crash_loop_back_off_expiry {
                         back_off = Duration::ZERO;
                     }
                     wait = back_off;
@@ -119,7 +110,11 @@ impl Supervisor {
                 () = sleep(wait) => {}
                 () = stopped(&mut order) => {}
             }
-            back_off = (back_off * 2).clamp(FIRST_BACK_OFF, LONGEST_BACK_OFF);
+            let kubelet = self.context.kubelet();
+            back_off = back_off
+                .saturating_mul(2)
+                .max(kubelet.initial_crash_loop_back_off)
+                .min(kubelet.max_crash_loop_back_off);
         }
     }
 

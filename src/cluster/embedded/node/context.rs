@@ -24,6 +24,7 @@ use super::service_account;
 use super::view::Kind;
 use super::volumes::{self, Made, VolumeError};
 use crate::cluster::embedded::Shared;
+use crate::cluster::embedded::config::Kubelet;
 use crate::cluster::embedded::latency::{Latencies, Latency};
 use crate::cluster::embedded::network::{Bind, Sandbox, Store};
 use crate::cluster::embedded::registry::{ContainerSource, EventType};
@@ -131,6 +132,11 @@ impl PodContext {
     /// Draws a delay of the model.
     pub(super) fn sample(&self, latency: impl Fn(&Latencies) -> Latency) -> Duration {
         self.shared.sampler.sample(&latency(&self.shared.config.latencies))
+    }
+
+    /// The node agent's settings.
+    pub(super) fn kubelet(&self) -> &Kubelet {
+        &self.shared.config.kubelet
     }
 
     /// Waits as long as the model says.

@@ -7,9 +7,6 @@
 
 use std::time::Duration;
 
-/// What a container always gets between the stop signal and SIGKILL.
-const MIN_STOP_SECONDS: u64 = 2;
-
 /// What is left of a container's grace period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grace {
@@ -34,9 +31,9 @@ impl Grace {
         Self { seconds: self.seconds.saturating_sub(waited.as_secs()) }
     }
 
-    /// From the stop signal to SIGKILL.
-    pub(super) fn stop_to_kill(self) -> Duration {
-        Duration::from_secs(self.seconds.max(MIN_STOP_SECONDS))
+    /// From the stop signal to SIGKILL, of which a container gets a minimum in any case.
+    pub(super) fn stop_to_kill(self, minimum_seconds: u32) -> Duration {
+        Duration::from_secs(self.seconds.max(minimum_seconds.into()))
     }
 }
 
@@ -56,7 +53,7 @@ mod tests {
                 grace = grace.after(waited);
             }
         }
-        (at.as_millis(), (at + grace.stop_to_kill()).as_millis())
+        (at.as_millis(), (at + grace.stop_to_kill(2)).as_millis())
     }
 
     #[test]

@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
 
 use serde_json::Value;
 use tokio::sync::watch;
@@ -21,13 +20,6 @@ use super::status::{ContainerSnapshot, RestartsOf, Sandbox, Snapshot, Verdict};
 use super::view::{Ended, Handle, Kind, Order, State};
 use crate::cluster::embedded::registry::{DeleteOptions, Part};
 use crate::cluster::embedded::resource::Resource;
-
-/// How long a kubelet waits before it tries again to mount a volume, at first and at most
-/// (`pkg/util/goroutinemap/exponentialbackoff`).
-const FIRST_MOUNT_RETRY: Duration = Duration::from_millis(500);
-const LONGEST_MOUNT_RETRY: Duration = Duration::from_secs(122);
-/// How long a kubelet waits before it tries again to make a sandbox.
-const SANDBOX_RETRY: Duration = Duration::from_secs(1);
 
 /// What the node agent is doing, as its pods need to know it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -194,11 +186,12 @@ impl PodWorker {
 
     /// Makes the pod's volumes, as often as it takes.
     async fn mount_volumes(&self) {
-        let mut wait = FIRST_MOUNT_RETRY;
+        let kubelet = self.context.kubelet();
+        let mut wait = kubelet.volume_initial_back_off;
         while let Err(error) = self.context.make_volumes() {
             self.context.warn_pod("FailedMount", &error.to_string());
             sleep(wait).await;
-            wait = (wait * 2).min(LONGEST_MOUNT_RETRY);
+            wait = wait.saturating_mul(2).min(kubelet.volume_max_back_off);
         }
     }
 
@@ -210,7 +203,7 @@ impl PodWorker {
             while let Err(error) = self.context.sandbox.prepare().await {
                 let message = format!("Failed to create pod sandbox: {error}");
                 self.context.warn_pod("FailedCreatePodSandBox", &message);
-                sleep(SANDBOX_RETRY).await;
+                sleep(self.context.kubelet().back_off_on_transient_error_period).await;
             }
         };
         tokio::join!(measured, prepared);

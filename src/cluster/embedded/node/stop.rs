@@ -55,7 +55,8 @@ pub(super) async fn stop(
     }
 
     process.stop(stop_signal(container));
-    let exit = match timeout(grace.stop_to_kill(), beside(&mut hook, process)).await {
+    let to_kill = grace.stop_to_kill(context.kubelet().minimum_grace_period_in_seconds);
+    let exit = match timeout(to_kill, beside(&mut hook, process)).await {
         Ok(exit) => exit,
         Err(_) => {
             process.kill();

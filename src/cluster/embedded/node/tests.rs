@@ -13,6 +13,7 @@ use super::*;
 use crate::cluster::embedded::Config;
 use crate::cluster::embedded::address::AddressBlock;
 use crate::cluster::embedded::api::{Identity, Serialised};
+use crate::cluster::embedded::config::Kubelet;
 use crate::cluster::embedded::latency::{Latencies, Sampler};
 use crate::cluster::embedded::network::Network;
 use crate::cluster::embedded::registry::{DeleteOptions, Registry, Watch};
@@ -30,6 +31,10 @@ struct Node {
 
 impl Node {
     fn start() -> Self {
+        Self::start_with(Kubelet::default())
+    }
+
+    fn start_with(kubelet: Kubelet) -> Self {
         let clock = Clock::start();
         let registry = Registry::new(
             clock,
@@ -46,6 +51,7 @@ impl Node {
             config: Arc::new(Config {
                 latencies: Latencies::ZERO,
                 first_probe_missed: 0.0,
+                kubelet,
                 ..Config::default()
             }),
             sampler: Sampler::seeded(1),
@@ -416,6 +422,19 @@ async fn what_ends_is_started_again_and_backs_off() {
     assert_eq!(node.log_with(&pods, "app", "run").await, "run\n");
     assert_eq!(node.log_with(&pods, "app.previous", "run").await, "run\n");
     assert!(node.events().contains(&"BackOff".to_owned()));
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn the_back_off_is_a_parameter() {
+    let pause = Duration::from_millis(1);
+    let kubelet =
+        Kubelet { initial_crash_loop_back_off: pause, max_crash_loop_back_off: pause, ..Kubelet::default() };
+    let node = Node::start_with(kubelet);
+    let mut pods = node.pod(json!({"containers": [shell("app", "exit 3")]}));
+    // By default the sixth restart comes after 150 s, which no test waits for.
+    let restarts = |pod: &Value| pod["status"]["containerStatuses"][0]["restartCount"].as_u64();
+    pods.until("six restarts", |pod| restarts(pod) >= Some(6)).await;
     node.stop().await;
 }
 

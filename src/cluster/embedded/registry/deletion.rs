@@ -260,27 +260,22 @@ impl Registry {
     }
 
     fn orphan_dependents(&self, owner: &Value) {
-        for resource in Resource::ALL {
-            for object in self.inner.store.list(resource, None).0 {
-                if !owners(&object).any(|reference| reference["uid"] == *owner) {
-                    continue;
-                }
-                let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
-                let name = object["metadata"]["name"].as_str().unwrap_or_default();
-                let orphaned = self.inner.store.modify(resource, namespace, name, |current| {
-                    let mut object = current.clone();
-                    if let Some(references) = object["metadata"]["ownerReferences"].as_array_mut() {
-                        references.retain(|reference| reference["uid"] != *owner);
-                        if references.is_empty()
-                            && let Some(metadata) = object["metadata"].as_object_mut()
-                        {
-                            metadata.remove("ownerReferences");
-                        }
+        for (resource, object) in self.dependents(owner.as_str().unwrap_or_default()) {
+            let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            let orphaned = self.inner.store.modify(resource, namespace, name, |current| {
+                let mut object = current.clone();
+                if let Some(references) = object["metadata"]["ownerReferences"].as_array_mut() {
+                    references.retain(|reference| reference["uid"] != *owner);
+                    if references.is_empty()
+                        && let Some(metadata) = object["metadata"].as_object_mut()
+                    {
+                        metadata.remove("ownerReferences");
                     }
-                    Ok::<_, std::convert::Infallible>(Step::Replace(object))
-                });
-                let Ok(_) = orphaned;
-            }
+                }
+                Ok::<_, std::convert::Infallible>(Step::Replace(object))
+            });
+            let Ok(_) = orphaned;
         }
     }
 }
@@ -352,10 +347,6 @@ fn marked_for_deletion(current: &Value, now: i64) -> Value {
         object["metadata"]["generation"] = json!(generation + 1);
     }
     object
-}
-
-fn owners(object: &Value) -> impl Iterator<Item = &Value> {
-    object["metadata"]["ownerReferences"].as_array().into_iter().flatten()
 }
 
 /// Refuses what was meant for another object or another state of it.

@@ -1,0 +1,68 @@
+//! What becomes of pods that end while their node's agent restarts or their node shuts down.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::case::{Act, Case, SERVE_2, condition};
+use super::lab::Lab;
+use super::recording::Recording;
+use super::{DATAPLANES, golden};
+use crate::pods::on;
+
+/// Records a case on each dataplane, on a cluster of its own: a node is all pods' concern.
+fn alone(case: impl Fn(&Arc<Lab>) -> Case, check: impl Fn(&Recording)) {
+    for dataplane in DATAPLANES {
+        on(dataplane, async |lab| {
+            let case = case(&Arc::new(lab)).spec("nodeName", json!("node-1"));
+            check(&case.run().await);
+        });
+    }
+}
+
+#[test]
+fn c11_a_restarted_node_agent_begins_the_full_grace_period_again() {
+    let case = |lab: &Arc<Lab>| {
+        let stubborn = "trap 'say SIGTERM' TERM; while :; do sleep 0.1; done";
+        let case = Case::script(lab, "restart", stubborn).grace(6).exec_hook(2);
+        case.act(0.0, Act::Delete(None)).act(4.0, Act::Node("restart"))
+    };
+    alone(case, |ours| {
+        assert_eq!(ours.answers[1].status, 200, "{ours}");
+        // The hook begins anew; the runtime has not restarted, and sends its signal once.
+        assert_eq!((ours.count("app hook begins"), ours.count("app SIGTERM")), (2, 1), "{ours}");
+        assert!((1.9..3.5).contains(&ours.first("app SIGTERM")), "{ours}");
+        assert!(ours.last("app hook begins") > 3.9, "{ours}");
+        // Without the restart it would be killed at 6 s; the agent starts after a second.
+        let gone = ours.first("app gone");
+        assert!((9.9..13.5).contains(&gone), "{ours}");
+        assert_eq!(ours.exit_code("app"), 137, "{ours}");
+    });
+}
+
+#[test]
+fn a_nodes_shutdown_ends_its_pods_without_deleting_them() {
+    let case = |lab: &Arc<Lab>| {
+        let case = Case::new(lab, "shutdown", SERVE_2).grace(5);
+        // A pod that has ended is deleted at once.
+        case.act(0.0, Act::Node("shutdown?grace=10")).act(8.0, Act::Delete(None))
+    };
+    alone(case, |ours| {
+        assert!(ours.first("app SIGTERM") < 1.5, "{ours}");
+        let (ended_at, ended) = ours.pod_seen("its end", |seen| seen.object["status"]["phase"] == "Failed");
+        assert!(ended_at < 8.0 && ended["metadata"]["deletionTimestamp"].is_null(), "{ours}");
+        assert_eq!(ended["status"]["reason"], "Terminated", "{ours}");
+        let target = condition(&ended, "DisruptionTarget").unwrap_or_else(|| panic!("no condition\n{ours}"));
+        assert_eq!((&target["status"], &target["reason"]), (&json!("True"), &json!("TerminationByKubelet")));
+        // Nothing in the object says that it ends: the endpoint goes by the pod's status alone, which
+        // first says that the node is not ready.
+        let order = golden::order(ours);
+        assert!(!order.iter().any(|(_, text)| text.contains("terminating=true")), "{ours}");
+        let unready = ours.pod_seen("not ready", |seen| {
+            condition(&seen.object, "Ready").is_some_and(|ready| ready["status"] == "False")
+        });
+        let changed = order.iter().find(|(at, text)| *at > 0.0 && text.starts_with("EndpointSlice"));
+        let (changed_at, _) = changed.unwrap_or_else(|| panic!("the endpoint stays\n{ours}"));
+        assert!(*changed_at > unready.0 - 0.05, "{ours}");
+    });
+}
