@@ -5,9 +5,9 @@
 //! objects served in `objects`, watches in `watch`, pods' own ports in `proxy`, their logs in
 //! `log`.
 //!
-//! A client that is slow costs little and is cut off: it has [`HEAD_TIMEOUT`] for a TLS
+//! A client that is slow costs little and is cut off: it has `HEAD_TIMEOUT` for a TLS
 //! handshake and for the head of each request, and an answer that it does not read for
-//! [`STALL_TIMEOUT`] ends. Idle connections make room for new ones (`connection`).
+//! `STALL_TIMEOUT` ends. Idle connections make room for new ones (`connection`).
 
 mod auth;
 mod body;

@@ -3,7 +3,7 @@
 //! It answers for `cluster.local` alone, over UDP and TCP, at the control plane's address, and is
 //! the endpoint of the Service `kube-system/kube-dns`. Like CoreDNS it follows the API and answers
 //! from what it has seen; what it sees comes after a delay (`dnsPropagation`). What names mean is in
-//! [`records`], the DNS's own form in [`answer`].
+//! [`records`], the DNS's own form in [`mod@answer`].
 
 mod answer;
 mod records;

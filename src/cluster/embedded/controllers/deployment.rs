@@ -3,7 +3,7 @@
 //! The steps are those of pkg/controller/deployment: a change of `spec.replicas` in the midst of a
 //! rollout is shared out proportionally; else the new ReplicaSet is scaled up first, then old ones
 //! down. Terminating pods are not counted. The arithmetic is in [`sizes`], revisions and templates
-//! in [`revision`], conditions in [`status`].
+//! in [`mod@revision`], conditions in [`status`].
 
 mod revision;
 pub(super) mod sizes;
