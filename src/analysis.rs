@@ -6,6 +6,7 @@
 
 mod cause;
 mod charts;
+pub mod compare;
 mod evidence;
 pub(crate) mod figures;
 mod findings;

@@ -1,6 +1,7 @@
 //! Command line: clap types, dispatch, exit status.
 
 mod cluster;
+mod compare;
 mod exit;
 mod gate;
 mod load;

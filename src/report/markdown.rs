@@ -152,14 +152,19 @@ fn checks(out: &mut String, result: &RunResult) {
 }
 
 /// A paragraph or another block, with the empty line after it.
-fn section(out: &mut String, text: &str) {
+pub(super) fn section(out: &mut String, text: &str) {
     if !text.is_empty() {
         let _ = write!(out, "{text}\n\n");
     }
 }
 
 /// A table; the columns named in `right` hold numbers.
-fn table(out: &mut String, header: &[&str], right: &[usize], rows: impl IntoIterator<Item = Vec<String>>) {
+pub(super) fn table(
+    out: &mut String,
+    header: &[&str],
+    right: &[usize],
+    rows: impl IntoIterator<Item = Vec<String>>,
+) {
     let _ = writeln!(out, "| {} |", header.join(" | "));
     let rules: Vec<&str> =
         (0..header.len()).map(|i| if right.contains(&i) { "--:" } else { "---" }).collect();
@@ -171,7 +176,7 @@ fn table(out: &mut String, header: &[&str], right: &[usize], rows: impl IntoIter
 }
 
 /// Text that Markdown shows as it is.
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

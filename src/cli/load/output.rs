@@ -88,7 +88,7 @@ impl Report {
     pub(super) fn new(plan: &LoadPlan, summary: &Summary) -> Self {
         let tally = &summary.tally;
         let total = tally.outcomes.total();
-        let is_closed_loop = plan.pacing == "closed_loop";
+        let is_closed_loop = plan.is_closed_loop();
         // How long it was under way; a schedule that was carried out has the length that was planned.
         let elapsed_s = summary.ended.ns_since(summary.started) as f64 / 1e9 - plan.warmup_s;
         let duration_s = match (is_closed_loop, summary.stopped_early) {
@@ -170,10 +170,7 @@ fn percentiles_ms(ns: &Histogram<u64>) -> Percentiles {
 
 /// What a percentile table is made of: response times, or, in a closed loop, service times.
 pub(super) fn latency<'a>(plan: &LoadPlan, summary: &'a Summary) -> &'a Histogram<u64> {
-    match plan.pacing.as_str() {
-        "closed_loop" => &summary.tally.service_ns,
-        _ => &summary.tally.response_ns,
-    }
+    if plan.is_closed_loop() { &summary.tally.service_ns } else { &summary.tally.response_ns }
 }
 
 /// The result as a table.

@@ -102,7 +102,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
             .to_owned(),
     };
     let mut canvas = Canvas::new(WIDTH, HEIGHT)?;
-    let top = frame::head(&mut canvas, result, &title, &subtitle, &legend(&series))?;
+    let top = frame::head(&mut canvas, words::warning(result), &title, &subtitle, &legend(&series))?;
     let bottom = f64::from(HEIGHT) - 100.0;
     let full = Rect { left: LEFT, top, right: RIGHT, bottom };
     if series.columns.is_empty() {
@@ -110,7 +110,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     } else {
         draw_plots(&mut canvas, &series, full)?;
     }
-    frame::foot(&mut canvas, result, HEIGHT);
+    frame::foot(&mut canvas, &words::provenance(result), HEIGHT);
     let alt = format!("Requests answered and dropped over the run, and response times. {title}.");
     Ok(Chart { name: "timeline.png", title, alt, png: canvas.into_png()? })
 }
@@ -145,9 +145,13 @@ fn draw_plots(canvas: &mut Canvas, series: &Series, full: Rect) -> Result<(), Ch
     for plot in [answered, dropped, latency] {
         frame::x_grid(canvas, plot, &ticks, &x);
     }
-    let rest = |s: &Second| BTreeMap::from([(Outcome::Ok, s.ok), (Outcome::NotSent, s.other)]);
-    draw_columns(canvas, series, answered, &x, &format!("answered {per}"), rest);
-    draw_columns(canvas, series, dropped, &x, &format!("dropped {per}"), |s| s.dropped.clone());
+    let stacks = |stack: fn(&Second) -> BTreeMap<Outcome, u64>| {
+        series.columns.iter().map(|s| (s.at_s, stack(s))).collect::<Vec<_>>()
+    };
+    let rest = stacks(|s| BTreeMap::from([(Outcome::Ok, s.ok), (Outcome::NotSent, s.other)]));
+    let lost = stacks(|s| s.dropped.clone());
+    draw_columns(canvas, &rest, series.step_s, tallest(&rest), answered, &x, &format!("answered {per}"));
+    draw_columns(canvas, &lost, series.step_s, tallest(&lost), dropped, &x, &format!("dropped {per}"));
     draw_latency(canvas, series, latency, &x)?;
     for plot in [answered, dropped, latency] {
         for (at, _) in &series.disruptions {
@@ -162,26 +166,35 @@ fn draw_plots(canvas: &mut Canvas, series: &Series, full: Rect) -> Result<(), Ch
     Ok(())
 }
 
-fn draw_columns(
+/// When a column begins, in seconds, and what is stacked in it.
+pub(super) type Column = (f64, BTreeMap<Outcome, u64>);
+
+/// The height of the tallest column.
+pub(super) fn tallest(columns: &[Column]) -> u64 {
+    columns.iter().map(|(_, stack)| stack.values().sum()).max().unwrap_or(0)
+}
+
+/// Draws columns of `step_s` seconds on a scale that fits one of `most`.
+pub(super) fn draw_columns(
     canvas: &mut Canvas,
-    series: &Series,
+    columns: &[Column],
+    step_s: f64,
+    most: u64,
     plot: Rect,
     x: &Axis,
     name: &str,
-    stack: impl Fn(&Second) -> BTreeMap<Outcome, u64>,
 ) {
-    let most = series.columns.iter().map(|s| stack(s).values().sum::<u64>()).max().unwrap_or(0);
     let y = Axis::linear(0.0, most.max(2) as f64 * 1.05, plot.bottom, plot.top);
     frame::y_grid(canvas, plot, &y.whole_ticks(6), &y);
-    for column in &series.columns {
-        let left = x.px(column.at_s);
-        let right = x.px(column.at_s + series.step_s);
+    for (at_s, stack) in columns {
+        let left = x.px(*at_s);
+        let right = x.px(at_s + step_s);
         let gap = if right - left > 6.0 { 1.0 } else { 0.0 };
         let mut height = 0;
-        for (outcome, n) in stack(column).into_iter().filter(|(_, n)| *n > 0) {
+        for (outcome, n) in stack.iter().filter(|(_, n)| **n > 0) {
             let (color, pattern) = match outcome {
                 Outcome::NotSent => (palette::GRID, Pattern::Rising),
-                outcome => palette::outcome(outcome),
+                outcome => palette::outcome(*outcome),
             };
             // Never thinner than can be seen: one failure among many must not vanish.
             let bottom = y.px(height as f64);
@@ -195,7 +208,7 @@ fn draw_columns(
         }
     }
     canvas.text(plot.left, plot.top - 9.0, name, &bold(SMALL));
-    if most == 0 {
+    if tallest(columns) == 0 {
         frame::message(canvas, plot, "none");
     }
 }
