@@ -12,6 +12,7 @@ mod report;
 mod run;
 mod scenarios;
 mod signals;
+mod stages;
 mod workload;
 
 use std::process::ExitCode;

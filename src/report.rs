@@ -116,4 +116,4 @@ pub fn comparison(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

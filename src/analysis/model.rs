@@ -536,6 +536,9 @@ pub struct ChartData {
     pub latency: LatencyHistograms,
     /// Requests by second of the run.
     pub seconds: Vec<Second>,
+    /// The load's stages, where there are several: when each began, in seconds since the counted part of the load
+    /// began, and its rates then and at its end, in requests per second.
+    pub stages: Vec<(f64, f64, f64)>,
     /// Length of the counted part as measured, in seconds since the counted part of the load began.
     pub end_s: f64,
 }

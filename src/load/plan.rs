@@ -5,7 +5,7 @@
 
 mod target;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -385,12 +385,30 @@ impl Plan {
         }
     }
 
+    /// The length of the whole schedule, warm-up included; `None` where only the end will tell.
+    pub fn length(&self) -> Option<Duration> {
+        self.settings.pace.duration().map(|counted| self.settings.warmup + counted)
+    }
+
     /// Fresh connections a second, as far as they are planned.
     pub(super) fn fresh_per_s(&self) -> f64 {
         match self.settings.connections {
             Connections::Fresh => self.settings.pace.peak_rate(),
             Connections::Keepalive => 0.0,
             Connections::Mixed(share) => self.settings.pace.peak_rate() * share,
+        }
+    }
+
+    /// The length of the warm-up.
+    pub fn warmup(&self) -> Duration {
+        self.settings.warmup
+    }
+
+    /// The stages of an open loop; none of a closed one.
+    pub fn stages(&self) -> Vec<Stage> {
+        match &self.settings.pace {
+            Pace::Open(stages) => stages.clone(),
+            Pace::Closed(_) => Vec::new(),
         }
     }
 
@@ -426,8 +444,18 @@ impl Plan {
         if !headers.is_empty() {
             other.insert("headers".to_owned(), headers.into());
         }
-        let methods = self.targets.iter().map(|target| (target.name.to_string(), target.method.to_string()));
-        other.insert("methods".to_owned(), methods.collect::<BTreeMap<_, _>>().into_iter().collect());
+        let mut methods: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+        for target in &self.targets {
+            methods.entry(target.name.to_string()).or_default().insert(target.method.as_str());
+        }
+        // Several under one name are no method of which it is known that clients replay it.
+        let joined = |(name, methods): (String, BTreeSet<&str>)| {
+            (name, methods.into_iter().collect::<Vec<_>>().join(", ").into())
+        };
+        other.insert(
+            "methods".to_owned(),
+            methods.into_iter().map(joined).collect::<serde_json::Map<_, _>>().into(),
+        );
         if self.targets.iter().any(PlannedTarget::has_idempotency_key) {
             other.insert("idempotency_key".to_owned(), true.into());
         }

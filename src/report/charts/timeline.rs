@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::axis::Axis;
 use super::canvas::{Canvas, Dash, Pattern, Rect};
-use super::frame::{self, Key, LEFT, RIGHT, SMALL, WIDTH, bold};
+use super::frame::{self, Key, LEFT, RIGHT, SMALL, WIDTH, bold, colored};
 use super::{Chart, ChartError, palette};
 use crate::analysis::Analysis;
 use crate::analysis::model::{RunResult, Second};
 use crate::record::Outcome;
-use crate::report::format::{count, counted, either, len, seconds_unit};
+use crate::report::format::{count, counted, either, len, plain, seconds_unit};
 use crate::report::words;
 
 const HEIGHT: u32 = 900;
@@ -25,6 +25,8 @@ struct Series {
     end_s: f64,
     /// When each pod's deletion took effect, and its name, in order of time.
     disruptions: Vec<(f64, String)>,
+    /// When each stage of the load began, and its rate.
+    stages: Vec<(f64, String)>,
 }
 
 fn series(analysis: &Analysis) -> Series {
@@ -44,8 +46,13 @@ fn series(analysis: &Analysis) -> Series {
     let mut disruptions: Vec<(f64, String)> =
         analysis.result.terminations.iter().map(|t| (t.t0_s, t.pod.clone())).collect();
     disruptions.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let stage = |(at, from, to): &(f64, f64, f64)| match from == to {
+        true => (*at, format!("{}/s", plain(*to))),
+        false => (*at, format!("{} → {}/s", plain(*from), plain(*to))),
+    };
+    let stages = analysis.charts.stages.iter().map(stage).collect();
     let last = seconds.last().map_or(0.0, |s| s.at_s + 1.0);
-    Series { step_s: per_column as f64, columns, end_s: analysis.charts.end_s.max(last), disruptions }
+    Series { step_s: per_column as f64, columns, end_s: analysis.charts.end_s.max(last), disruptions, stages }
 }
 
 /// Adds a second to a column. Percentiles cannot be merged: the largest stands for all.
@@ -156,6 +163,20 @@ fn draw_plots(canvas: &mut Canvas, series: &Series, full: Rect) -> Result<(), Ch
     for plot in [answered, dropped, latency] {
         for (at, _) in &series.disruptions {
             canvas.rule((x.px(*at), plot.top), (x.px(*at), plot.bottom), 1.5, palette::INK, Dash::Dashed);
+        }
+    }
+    for (i, (at, rate)) in series.stages.iter().enumerate() {
+        let next = series.stages.get(i + 1).map_or(RIGHT, |(at, _)| x.px(*at));
+        canvas.rule(
+            (x.px(*at), answered.top),
+            (x.px(*at), answered.bottom),
+            1.5,
+            palette::MUTED,
+            Dash::Dotted,
+        );
+        let style = colored(SMALL, palette::MUTED);
+        if canvas.text_width(rate, &style) + 12.0 < next - x.px(*at) {
+            canvas.text(x.px(*at) + 6.0, answered.top + 14.0, rate, &style);
         }
     }
     draw_names(canvas, series, full.top, &x);
