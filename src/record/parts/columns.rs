@@ -257,10 +257,10 @@ impl Texts {
 fn put_run(out: &mut Vec<u8>, value: u32, width: usize, rows: usize) {
     let mut header = rows << 1;
     while header >= 0x80 {
-        out.push((header & 0x7f) as u8 | 0x80);
+        out.push(header.to_le_bytes()[0] | 0x80);
         header >>= 7;
     }
-    out.push(header as u8);
+    out.push(header.to_le_bytes()[0]);
     out.extend(value.to_le_bytes().iter().take(width));
 }
 
