@@ -235,6 +235,23 @@ impl Prepared {
         }
     }
 
+    /// Waits until every target gives some answer.
+    ///
+    /// # Errors
+    /// When one gives none within the limit.
+    async fn first_answers(&mut self, limit: Duration) -> Result<(), LoadError> {
+        let settings = &self.plan.settings;
+        for (target, address) in self.plan.targets.iter().zip(&self.addresses) {
+            let from = first_answer::From {
+                address: settings.source_addresses.first().copied(),
+                ports: self.ports.as_mut(),
+                left: settings.workers,
+            };
+            first_answer::first_answer(&target.url, *address, from, limit).await?;
+        }
+        Ok(())
+    }
+
     /// The same load, whose rows also go to these files, which are created at once.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, Lines};
 use tokio::time::interval;
 
 use super::protocol::{Order, Prepare, Report};
-use crate::load::{LoadError, Plan, PlanError, Prepared, Running, Summary, first_answer};
+use crate::load::{LoadError, Plan, PlanError, Prepared, Running, Summary};
 use crate::machine;
 use crate::record::{Clock, RunDir, RunDirError, Stamp};
 
@@ -154,11 +154,8 @@ where
 /// Waits until every target answers from here.
 async fn ready(order: Prepare) -> Result<Prepared, WorkerError> {
     let Prepare { settings, first_answer_limit } = order;
-    let urls: Vec<String> = settings.targets.iter().map(|target| target.url.clone()).collect();
-    let prepared = Prepared::new(Plan::new(settings)?).await?;
-    for url in urls {
-        first_answer::first_answer(&url, first_answer_limit).await?;
-    }
+    let mut prepared = Prepared::new(Plan::new(settings)?).await?;
+    prepared.first_answers(first_answer_limit).await?;
     Ok(prepared)
 }
 
