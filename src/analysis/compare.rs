@@ -219,7 +219,8 @@ fn drops(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Vec<Ro
         return vec![row];
     }
     row.verdict = Some(Judgement::CannotTell);
-    let lost = |s: &Sample| s.blocks.iter().map(|b| b.lost() as f64).collect::<Vec<_>>();
+    let lost =
+        |s: &Sample| s.blocks.iter().map(|b| b.lost() as f64 / b.total.max(1) as f64).collect::<Vec<_>>();
     let all = || baseline.iter().chain(candidate);
     let stretch_s = all().map(|s| block_length(&lost(s)).ceil() * s.block_s).fold(0.0, f64::max);
     let (units_a, units_b) = (stretches(baseline, stretch_s), stretches(candidate, stretch_s));

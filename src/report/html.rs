@@ -323,11 +323,13 @@ fn requests(page: &mut String, result: &RunResult) {
 
 fn latency(page: &mut String, result: &RunResult) {
     let l = &result.latency_ms;
+    let (what, _) = words::latency(&result.load);
+    let [steady, disrupted] = ["steady", "while a pod went away"].map(|when| format!("{what}, {when}"));
     let rows = [
         ("response time", l.response),
         ("service time", l.service),
-        ("response time, steady", l.steady),
-        ("response time, while a pod went away", l.disrupted),
+        (steady.as_str(), l.steady),
+        (disrupted.as_str(), l.disrupted),
     ];
     let rows = rows.into_iter().filter(|(_, p)| p.n > 0).map(|(name, p)| {
         let mut row = vec![Cell::head(name), Cell::number(count(p.n))];

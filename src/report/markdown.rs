@@ -105,10 +105,11 @@ fn recommendations(out: &mut String, result: &RunResult) {
 
 fn latency(out: &mut String, result: &RunResult) {
     let latencies = &result.latency_ms;
-    if latencies.response.n == 0 {
+    if latencies.steady.n + latencies.disrupted.n == 0 {
         return;
     }
-    section(out, "## Response time");
+    let (what, _) = words::latency(&result.load);
+    section(out, &format!("## {}", words::sentence(what).trim_end_matches('.')));
     let rows = [("steady", latencies.steady), ("while a pod went away", latencies.disrupted)];
     let rows = rows.into_iter().filter(|(_, p)| p.n > 0).map(|(name, p)| {
         let mut row = vec![name.to_owned(), count(p.n)];

@@ -214,10 +214,11 @@ fn recommendation(page: &mut Page, rec: &Recommendation) {
 
 fn latency(page: &mut Page, result: &RunResult) {
     let latencies = &result.latency_ms;
-    if latencies.response.n == 0 {
+    if latencies.steady.n + latencies.disrupted.n == 0 {
         return;
     }
-    page.heading("LATENCY", "response time of answered requests, from the intended send time");
+    let (what, from) = words::latency(&result.load);
+    page.heading("LATENCY", &format!("{what} of answered requests, {from}"));
     page.line(&format!("  {:<26}  {:>9}  {:>11}  {:>11}  {:>11}", "", "requests", "p50", "p99", "max"));
     let rows = [("steady", latencies.steady), ("while a pod went away", latencies.disrupted)];
     for (name, p) in rows.into_iter().filter(|(_, p)| p.n > 0) {

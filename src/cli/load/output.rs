@@ -29,8 +29,6 @@ pub(super) struct Report {
 /// The load as it was planned and sent.
 #[derive(Debug, Serialize)]
 struct Load {
-    /// `constant`, `stages` or `closed_loop`.
-    pacing: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     arrivals: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,6 +99,7 @@ impl Report {
         let per_s = |requests: u64| if duration_s > 0.0 { requests as f64 / duration_s } else { 0.0 };
         let lag_us = |quantile| tally.send_lag_ns.value_at_quantile(quantile) as f64 / 1e3;
         let sent = LoadResult {
+            pacing: plan.pacing.clone(),
             rate: if is_closed_loop { per_s(total) } else { plan.rate },
             duration_s,
             scheduled: total,
@@ -120,7 +119,6 @@ impl Report {
         Self {
             verdict,
             load: Load {
-                pacing: plan.pacing.clone(),
                 arrivals: plan.other.get("arrivals").cloned(),
                 stages: plan.other.get("stages").cloned(),
                 seed: plan.other.get("seed").cloned(),
@@ -304,7 +302,7 @@ fn write_text(
 impl Load {
     fn in_words(&self) -> String {
         let length = format!("{:.1} s", self.sent.duration_s);
-        let rate = match (&self.stages, self.pacing.as_str()) {
+        let rate = match (&self.stages, self.sent.pacing.as_str()) {
             (_, "closed_loop") => format!("closed loop for {length}"),
             (Some(Value::Array(stages)), _) => {
                 let stages: Vec<_> = stages.iter().filter_map(Value::as_str).collect();

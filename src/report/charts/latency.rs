@@ -65,11 +65,13 @@ fn bar_index(position: f64) -> usize {
 
 fn title(result: &RunResult) -> String {
     let (steady, disrupted) = (&result.latency_ms.steady, &result.latency_ms.disrupted);
+    let what = words::sentence(words::latency(&result.load).0);
+    let what = what.trim_end_matches('.');
     match (steady.n, disrupted.n) {
         (0, 0) => "No request was answered".to_owned(),
-        (_, 0) => format!("Response time p99 {} ms; no pod went away", millis(steady.p99)),
+        (_, 0) => format!("{what} p99 {} ms; no pod went away", millis(steady.p99)),
         (0, _) => {
-            format!("Response time p99 {} ms while pods went away; no steady state", millis(disrupted.p99))
+            format!("{what} p99 {} ms while pods went away; no steady state", millis(disrupted.p99))
         }
         _ => format!(
             "Answered requests: p99 {} ms while a pod went away, {} ms otherwise",
@@ -83,8 +85,8 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     let result = &analysis.result;
     let latencies = &result.latency_ms;
     let title = title(result);
-    let subtitle =
-        "Response time from the intended send time, of requests that were answered; those dropped have none";
+    let (what, from) = words::latency(&result.load);
+    let subtitle = words::sentence(&format!("{what} {from}, of requests that were answered"));
     let mut canvas = Canvas::new(WIDTH, HEIGHT)?;
     let key = |name: &str, p: &Percentiles| format!("{name} ({})", counted(p.n, "request"));
     let mut legend = Vec::new();
@@ -94,7 +96,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     if latencies.disrupted.n > 0 {
         legend.push(Key::Line(key("while a pod went away", &latencies.disrupted), palette::DISRUPTED, 4));
     }
-    let top = frame::head(&mut canvas, words::warning(result), &title, subtitle, &legend)?;
+    let top = frame::head(&mut canvas, words::warning(result), &title, &subtitle, &legend)?;
     let bottom = f64::from(HEIGHT) - 110.0;
     let mut marks = Vec::new();
     for (name, p, color, dash) in [
@@ -178,7 +180,7 @@ pub(super) fn draw_plot(
         canvas.rule((*px, baseline - 13.0), (*px, plot.bottom), 2.0, *color, *dash);
         canvas.text(px + 6.0, baseline, label, &colored(bold(SMALL), *color));
     }
-    frame::x_axis(canvas, plot, &ticks, &x, Some("response time in ms (logarithmic)"));
+    frame::x_axis(canvas, plot, &ticks, &x, Some("ms (logarithmic)"));
     frame::y_title(canvas, plot.top, plot.bottom, "share of requests in %");
     Ok(())
 }
