@@ -325,11 +325,13 @@ impl sealed::Columns for RequestRow {
         optional int64 connect_start_ns;
         optional int64 connected_ns;
         optional int64 tls_ns;
+        optional binary tls_session (STRING);
         optional int64 sent_ns;
         optional int64 head_ns;
         required int64 end_ns;
         required binary outcome (STRING);
         optional int32 errno;
+        optional binary detail (STRING);
         optional int32 status;
         optional int32 grpc_status;
         optional binary not_sent_reason (STRING);
@@ -355,11 +357,13 @@ impl sealed::Columns for RequestRow {
         group.optional::<Int64Type>(optional_ns(|r| r.connect_start))?;
         group.optional::<Int64Type>(optional_ns(|r| r.connected))?;
         group.optional::<Int64Type>(optional_ns(|r| r.tls))?;
+        group.optional::<ByteArrayType>(rows.iter().map(|r| r.tls_session.map(|t| bytes(t.as_str()))))?;
         group.optional::<Int64Type>(optional_ns(|r| r.sent))?;
         group.optional::<Int64Type>(optional_ns(|r| r.head))?;
         group.required::<Int64Type>(rows.iter().map(|r| r.end.unix_ns()))?;
         group.required::<ByteArrayType>(rows.iter().map(|r| bytes(r.outcome.as_str())))?;
         group.optional::<Int32Type>(rows.iter().map(|r| r.errno))?;
+        group.optional::<ByteArrayType>(rows.iter().map(|r| r.detail.as_deref().map(bytes)))?;
         group.optional::<Int32Type>(rows.iter().map(|r| r.status.map(i32::from)))?;
         group.optional::<Int32Type>(rows.iter().map(|r| r.grpc_status))?;
         group.optional::<ByteArrayType>(rows.iter().map(|r| r.not_sent_reason.as_deref().map(bytes)))?;
@@ -385,11 +389,13 @@ impl sealed::Columns for RequestRow {
         let mut connect_start = group.optional::<Int64Type>()?;
         let mut connected = group.optional::<Int64Type>()?;
         let mut tls = group.optional::<Int64Type>()?;
+        let mut tls_session = group.optional::<ByteArrayType>()?;
         let mut sent = group.optional::<Int64Type>()?;
         let mut head = group.optional::<Int64Type>()?;
         let mut end = group.required::<Int64Type>()?;
         let mut outcome = group.required::<ByteArrayType>()?;
         let mut errno = group.optional::<Int32Type>()?;
+        let mut detail = group.optional::<ByteArrayType>()?;
         let mut status = group.optional::<Int32Type>()?;
         let mut grpc_status = group.optional::<Int32Type>()?;
         let mut not_sent_reason = group.optional::<ByteArrayType>()?;
@@ -413,11 +419,13 @@ impl sealed::Columns for RequestRow {
                     connect_start: value(connect_start.next())?.map(Stamp::from_unix_ns),
                     connected: value(connected.next())?.map(Stamp::from_unix_ns),
                     tls: value(tls.next())?.map(Stamp::from_unix_ns),
+                    tls_session: value(tls_session.next())?.map(|name| parse(&name)).transpose()?,
                     sent: value(sent.next())?.map(Stamp::from_unix_ns),
                     head: value(head.next())?.map(Stamp::from_unix_ns),
                     end: Stamp::from_unix_ns(value(end.next())?),
                     outcome: parse(&value(outcome.next())?)?,
                     errno: value(errno.next())?,
+                    detail: names.get_optional(value(detail.next())?)?,
                     status: value(status.next())?.map(narrow).transpose()?,
                     grpc_status: value(grpc_status.next())?,
                     not_sent_reason: names.get_optional(value(not_sent_reason.next())?)?,
@@ -560,7 +568,7 @@ fn narrow<T: TryFrom<i32, Error: std::fmt::Display>>(n: i32) -> Result<T, Parque
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Outcome, Phase, ServedEnd};
+    use crate::record::{Outcome, Phase, ServedEnd, TlsSession};
 
     fn request(seq: u64) -> RequestRow {
         let at = |ns: i64| Stamp::from_unix_ns(1_000 + ns);
@@ -573,6 +581,7 @@ mod tests {
             connect_start: Some(at(1)),
             connected: (seq.is_multiple_of(2)).then(|| at(2)),
             tls: None,
+            tls_session: (seq.is_multiple_of(5)).then_some(TlsSession::Resumed13),
             sent: (seq.is_multiple_of(2)).then(|| at(3)),
             head: None,
             end: at(9),
@@ -582,6 +591,7 @@ mod tests {
                 Outcome::ConnectRefused
             },
             errno: Some(104),
+            detail: (seq.is_multiple_of(7)).then(|| "alert unknown_ca (48)".into()),
             status: (seq.is_multiple_of(3)).then_some(503),
             grpc_status: None,
             not_sent_reason: None,
