@@ -253,14 +253,20 @@ impl Prepared {
         }
     }
 
-    /// Waits until every target answers from here, each for `limit` at most.
+    /// Waits until every target gives some answer.
     ///
     /// # Errors
-    /// When one does not.
-    async fn first_answers(&self, limit: Duration, clock: Clock) -> Result<(), LoadError> {
+    /// When one gives none within the limit.
+    async fn first_answers(&mut self, limit: Duration, clock: Clock) -> Result<(), LoadError> {
+        let settings = &self.plan.settings;
         for (target, address) in self.plan.targets.iter().zip(&self.addresses) {
             let tls = client(&self.plan, target);
-            first_answer::first_answer(target, address, tls.as_ref(), limit, clock).await?;
+            let from = first_answer::From {
+                address: settings.source_addresses.first().copied(),
+                ports: self.ports.as_mut(),
+                left: settings.workers,
+            };
+            first_answer::first_answer(target, address, tls.as_ref(), from, limit, clock).await?;
         }
         Ok(())
     }

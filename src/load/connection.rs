@@ -106,7 +106,11 @@ fn dial_tcp(remote: SocketAddr, ports: Option<&SourcePorts>) -> Result<Dialing, 
     }
 }
 
-fn dial_from(remote: SocketAddr, local: Option<SocketAddr>) -> Result<Dialing, CannotDial> {
+/// Begins to connect to `remote` from this address and port, or one that the kernel chooses.
+///
+/// # Errors
+/// When this machine cannot begin.
+pub(super) fn dial_from(remote: SocketAddr, local: Option<SocketAddr>) -> Result<Dialing, CannotDial> {
     let socket = open_socket(remote).map_err(CannotDial::Socket)?;
     if let Some(local) = local {
         // A port that waits out its last connection may serve another one, to another address.
@@ -141,7 +145,8 @@ fn open_socket(remote: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn unspecified(remote: SocketAddr) -> IpAddr {
+/// The address of no interface, of the same family.
+pub(super) fn unspecified(remote: SocketAddr) -> IpAddr {
     match remote {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

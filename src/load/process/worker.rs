@@ -154,7 +154,7 @@ where
 /// Waits until every target answers from here.
 async fn ready(order: Prepare, clock: Clock) -> Result<Prepared, WorkerError> {
     let Prepare { settings, first_answer_limit } = order;
-    let prepared = Prepared::new(Plan::new(settings)?).await?;
+    let mut prepared = Prepared::new(Plan::new(settings)?).await?;
     prepared.first_answers(first_answer_limit, clock).await?;
     Ok(prepared)
 }
