@@ -42,14 +42,14 @@ impl Sample {
         Self(ms)
     }
 
-    /// The smallest value that a share of the sample does not exceed.
-    pub(super) fn percentile(&self, share: f64) -> f64 {
-        let rank = (share * self.0.len() as f64).ceil() as usize;
+    /// The smallest value that so many percent of the sample do not exceed.
+    pub(super) fn percentile(&self, percent: usize) -> f64 {
+        let rank = (percent * self.0.len()).div_ceil(100);
         self.0[rank.clamp(1, self.0.len()) - 1]
     }
 
     pub(super) fn median(&self) -> f64 {
-        self.percentile(0.5)
+        self.percentile(50)
     }
 
     /// The largest distance of the two empirical distributions, and how likely one so large is
@@ -74,7 +74,7 @@ impl Sample {
 /// Minimum, median, 95th percentile, maximum, and how many values.
 impl fmt::Display for Sample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [min, median, p95, max] = [0.0, 0.5, 0.95, 1.0].map(|share| self.percentile(share));
+        let [min, median, p95, max] = [0, 50, 95, 100].map(|percent| self.percentile(percent));
         write!(f, "{min:.0} / {median:.0} / {p95:.0} / {max:.0} ({})", self.0.len())
     }
 }
@@ -98,7 +98,7 @@ impl Table {
     /// Adds a hop; answers how far our median lies outside of the measured p5 to p95, in ms.
     pub(super) fn add(&mut self, hop: &Hop, ours: &Sample) -> f64 {
         let Hop { group, from, to, measured } = hop;
-        let (low, high) = (measured.percentile(0.05), measured.percentile(0.95));
+        let (low, high) = (measured.percentile(5), measured.percentile(95));
         let off = (low - ours.median()).max(ours.median() - high).max(0.0);
         let p = measured.kolmogorov_smirnov(ours);
         self.hops += 1;
@@ -139,5 +139,5 @@ fn two_samples_of_one_distribution_look_alike_and_a_shifted_one_does_not() {
     let p = numbers(0).kolmogorov_smirnov(&numbers(15));
     assert!((0.0003..0.002).contains(&p), "{p}");
     assert!(numbers(0).kolmogorov_smirnov(&numbers(40)) < 1e-6);
-    assert_eq!([0.05, 0.5, 0.95].map(|share| numbers(1).percentile(share)), [2.0, 15.0, 29.0]);
+    assert_eq!([5, 50, 95].map(|percent| numbers(1).percentile(percent)), [2.0, 15.0, 29.0]);
 }
