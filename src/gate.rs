@@ -48,6 +48,8 @@ pub fn check(result: &RunResult, expect: &Expect) -> Vec<Check> {
 /// it does not even look worse.
 pub fn against_baseline(comparison: &Comparison) -> Vec<Check> {
     let check = |row: &Row| {
+        // What neither side has a value of is no figure of these runs.
+        row.baseline.or(row.candidate)?;
         let verdict = match row.verdict? {
             Judgement::Worse => CheckVerdict::Fail,
             Judgement::Better | Judgement::Same => CheckVerdict::Pass,

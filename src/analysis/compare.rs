@@ -412,7 +412,8 @@ fn rate([a, b]: &[Blocks; 2], effort: Effort) -> Row {
 fn fill(row: &mut Row, found: Result<Ratio, TooAlike>, less_is_better: bool, effort: Effort) {
     let ratio = match found {
         Ok(ratio) => ratio,
-        Err(TooAlike { stretch_s }) => {
+        Err(TooAlike { stretch_s, baseline, candidate }) => {
+            (row.baseline, row.candidate) = (Some(baseline), Some(candidate));
             let needed = FEWEST * stretch_s;
             row.why =
                 format!("what came within {stretch_s:.1} s is alike: it takes {needed:.0} s a side or more");

@@ -47,6 +47,9 @@ impl LoadArgs {
             return Ok(Exit::Interrupted.into());
         };
         let prepared = prepared?.with_records(&self.record)?;
+        if !self.reuse_ports {
+            prepared.check_ports()?;
+        }
         prepared.warnings().iter().for_each(|warning| progress.warn(warning));
         let mut running = prepared.start(clock, run.as_ref().map(|run| &run.dir))?;
         if let Some(run) = &mut run {

@@ -44,7 +44,7 @@ impl Progress {
         if quiet {
             Self::Quiet
         } else if std::io::stderr().is_terminal() {
-            let bar = ProgressBar::no_length();
+            let bar = ProgressBar::no_length().with_style(ProgressStyle::default_spinner());
             bar.enable_steady_tick(Duration::from_millis(200));
             Self::Bar(bar)
         } else {
@@ -134,20 +134,20 @@ impl Progress {
         let position = position(progress.scheduled, planned, left);
         match self {
             Self::Bar(bar) => {
-                if bar.message().is_empty() || bar.length() != planned {
-                    let template = match planned {
-                        Some(planned) => {
-                            bar.set_length(planned);
-                            "{bar:20} {msg}"
-                        }
-                        None => "{spinner} {msg}",
-                    };
-                    let style = ProgressStyle::with_template(template);
-                    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+                let (_, columns) = console::Term::stderr().size();
+                let columns = usize::from(columns);
+                // Where there is little room, words go before pictures.
+                let (template, bar_width) = match planned {
+                    Some(_) if columns >= 70 => ("{bar:20} {msg}", 21),
+                    _ => ("{msg}", 0),
+                };
+                let style = ProgressStyle::with_template(template);
+                bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+                if let Some(planned) = planned {
+                    bar.set_length(planned);
                 }
                 bar.set_position(progress.scheduled.min(planned.unwrap_or(u64::MAX)));
-                let (_, columns) = console::Term::stderr().size();
-                bar.set_message(block(&position, &parts(progress, rate), usize::from(columns)));
+                bar.set_message(block(&position, &parts(progress, rate), columns, bar_width));
             }
             Self::Lines => eprintln!("rolldrop: {position}; {}", parts(progress, rate).join("; ")),
             Self::Quiet => {}
@@ -222,10 +222,9 @@ fn parts(progress: &load::Progress, rate: &Rate) -> Vec<String> {
 }
 
 /// The parts below each other, no line wider than the terminal; a bar stands before the first.
-fn block(position: &str, parts: &[String], columns: usize) -> String {
-    const BAR: usize = 22;
+fn block(position: &str, parts: &[String], columns: usize, bar_width: usize) -> String {
     let fit = |text: &str, width: usize| console::truncate_str(text, width.max(1), "…").into_owned();
-    let mut lines = vec![fit(position, columns.saturating_sub(BAR))];
+    let mut lines = vec![fit(position, columns.saturating_sub(bar_width + 1))];
     lines.extend(parts.iter().map(|part| fit(part, columns.saturating_sub(1))));
     lines.join("\n")
 }
@@ -267,7 +266,7 @@ mod tests {
     fn no_line_is_wider_than_the_terminal() {
         let rate = Rate::begin();
         for columns in [10, 30, 40, 80, 200] {
-            let block = block("400/600 requests, 10 s left", &parts(&busy(), &rate), columns);
+            let block = block("400/600 requests, 10 s left", &parts(&busy(), &rate), columns, 0);
             let widths: Vec<usize> = block.lines().map(|line| line.chars().count()).collect();
             assert_eq!(widths.len(), 4);
             assert!(widths.iter().all(|width| *width < columns.max(2)), "{columns}: {block}");

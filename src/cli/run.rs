@@ -531,7 +531,7 @@ mod tests {
 
     #[test]
     fn stages_of_the_command_line_replace_those_of_the_scenario() {
-        let stages = ["0-50:2s", "50:10s"].map(|text| text.parse().unwrap());
+        let stages = ["0-50:2s", "50:20s"].map(|text| text.parse().unwrap());
         let loaded = scenario::load::<Value>(scenario::DEFAULT, &stage_overrides(&stages));
         let found: Vec<_> = loaded.unwrap().scenario.load.stages.into_iter().map(load_stage).collect();
         assert_eq!(found, stages);

@@ -290,6 +290,30 @@ pub enum PlanError {
         /// The number of workers.
         workers: usize,
     },
+    /// Fresh connections need more source ports than there are.
+    #[error(
+        "{per_s:.0} fresh connections/s to {remote} need {needed:.0} source ports, as one stays taken for up to \
+         {held_s} s after its connection (TIME_WAIT); there are {ports} ({addresses} source address(es)), enough \
+         for {enough:.0}/s. Send fewer, keep connections (--connections keepalive), or give more ports \
+         (--source-ports, net.ipv4.ip_local_port_range) or source addresses (--source-address). Where the server \
+         closes connections first, --reuse-ports sends all the same"
+    )]
+    PortsRunOut {
+        /// The address.
+        remote: String,
+        /// Fresh connections a second to it.
+        per_s: f64,
+        /// The ports that they take.
+        needed: f64,
+        /// For how long each is taken, in seconds.
+        held_s: u64,
+        /// The ports that there are, of all source addresses.
+        ports: usize,
+        /// The number of source addresses.
+        addresses: usize,
+        /// Fresh connections a second that the ports are enough for.
+        enough: f64,
+    },
     /// The method cannot be sent.
     #[error("method {0:?} cannot be sent")]
     Method(String),

@@ -362,7 +362,24 @@ fn a_comparison() -> (Comparison, SideChart, SideChart) {
 #[test]
 fn a_comparison_is_told_in_every_form() {
     let (comparison, before, after) = a_comparison();
-    insta::assert_snapshot!(comparison_text(&comparison, &TextOptions::default()), @"");
+    insta::assert_snapshot!(comparison_text(&comparison, &TextOptions::default()), @"
+    Worse than the baseline: response time p99 +34 %.
+      baseline  before: 6,000 requests in 30.0 s, 0 dropped, 3 pods ended
+      now       after: 6,000 requests in 30.0 s, 16 dropped, 3 pods ended
+
+    FIGURES   intervals at 95 %, one chance of 5 % to err over all verdicts; within 5 % is the same
+      figure             baseline      now                     change  verdict
+      dropped requests        0 %   0.27 %                          –  –
+      response time p50   1.00 ms  1.02 ms  +2.0 % (−1.0 % to +4.0 %)  same
+      response time p99   9.00 ms  12.1 ms     +34 % (+20 % to +51 %)  worse
+
+    HOW
+      dropped requests: block bootstrap over time
+      response time p50: block bootstrap over time
+      response time p99: block bootstrap over time
+
+    A side has one run only.
+    ");
     let files = super::comparison(&comparison, &before, &after).unwrap();
     let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
     assert_eq!(paths, ["comparison.json", "comparison.md", "comparison.html", "charts/comparison.png"]);
@@ -444,13 +461,14 @@ pub(crate) fn meets(value: &Value, schema: &Value, root: &Value, at: &str) -> Re
                 }
             }
             "propertyNames" => {
-                for key in value.as_object().unwrap().keys() {
+                for key in value.as_object().into_iter().flat_map(|object| object.keys()) {
                     meets(&Value::from(key.as_str()), rule, root, &child(key))?;
                 }
             }
             "additionalProperties" => {
                 let described = |key: &str| keywords.get("properties").is_some_and(|p| p.get(key).is_some());
-                for (key, value) in value.as_object().unwrap().iter().filter(|(key, _)| !described(key)) {
+                for (key, value) in value.as_object().into_iter().flatten().filter(|(key, _)| !described(key))
+                {
                     match rule {
                         Value::Bool(false) => return Err(format!("{}: not described", child(key))),
                         rule => meets(value, rule, root, &child(key))?,

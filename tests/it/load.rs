@@ -204,5 +204,15 @@ fn bad_input_is_told_before_a_request_is_sent() {
     assert!(said(&[&url, "--record", "csv=no/such/rows"]).contains("failed to write no/such/rows"));
     assert!(said(&[&url, "--connect-to", "web"]).contains("HOST1:PORT1:HOST2:PORT2"));
     assert!(said(&[&url, "--success", "2xx"]).contains("takes statuses"));
+    // A second's connections over loopback; elsewhere a minute's (TIME_WAIT).
+    let few = ["--source-ports", "41000-41099", "-d", "10m"];
+    let ports = said(&[&[url.as_str(), "-r", "400"], few.as_slice()].concat());
+    assert!(
+        ports.contains("400 fresh connections/s to 127.0.0.1:") && ports.contains("there are 100 ("),
+        "{ports}"
+    );
+    assert!(ports.contains("--connections keepalive") && ports.contains("--reuse-ports"), "{ports}");
+    let ports = said(&[&["http://192.0.2.1/", "-r", "2"], few.as_slice()].concat());
+    assert!(ports.contains("need 120 source ports, as one stays taken for up to 60 s"), "{ports}");
     assert_eq!(server.got().len(), 0);
 }

@@ -180,7 +180,10 @@ pub(super) struct Effort {
 pub(super) fn quantiles(a: &Blocks, b: &Blocks, q: f64, effort: Effort) -> Result<Ratio, TooAlike> {
     let length = |side: &Blocks| {
         let at = side.quantile_bin(&side.whole(), q) + 1;
-        side.length(|i| (side.below(&(i..i + 1), side.bins.len()) - side.below(&(i..i + 1), at)) as f64)
+        side.length(|i| {
+            let all = side.below(&(i..i + 1), side.bins.len());
+            (all - side.below(&(i..i + 1), at)) as f64 / all.max(1) as f64
+        })
     };
     ratio([a, b], [length(a), length(b)], |side, draw| side.quantile(draw, q), effort)
 }
@@ -196,6 +199,8 @@ pub(super) fn rates(a: &Blocks, b: &Blocks, effort: Effort) -> Result<Ratio, Too
 pub(super) struct TooAlike {
     /// How long the likeness lasts, in seconds.
     pub(super) stretch_s: f64,
+    pub(super) baseline: f64,
+    pub(super) candidate: f64,
 }
 
 fn ratio(
@@ -204,13 +209,13 @@ fn ratio(
     figure: impl Fn(&Blocks, &Draw) -> f64,
     effort: Effort,
 ) -> Result<Ratio, TooAlike> {
+    let [baseline, candidate] = sides.map(|side| figure(side, &side.whole()));
     let stretches = |i: usize| sides[i].len() as f64 / lengths[i] as f64;
     let fewest = stretches(0).min(stretches(1));
     if fewest < FEWEST {
         let stretch = |i: usize| lengths[i] as f64 * sides[i].block_s;
-        return Err(TooAlike { stretch_s: stretch(0).max(stretch(1)) });
+        return Err(TooAlike { stretch_s: stretch(0).max(stretch(1)), baseline, candidate });
     }
-    let [baseline, candidate] = sides.map(|side| figure(side, &side.whole()));
     let observed = (candidate / baseline).ln();
     let widening = widening(fewest, effort.confidence);
     // The same numbers for the same question.

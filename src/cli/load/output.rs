@@ -395,6 +395,7 @@ mod tests {
     fn what_was_stopped_early_says_so_first() {
         let (plan, mut summary, _) = report();
         summary.tally.outcomes = Counts::default();
+        summary.tally.error_statuses.clear();
         summary.tally.outcomes.add(Outcome::Ok, 40);
         (summary.ended, summary.stopped_early) = (Stamp::from_unix_ns(400_000_000), true);
         let report = Report::new(&plan, &summary);
