@@ -167,6 +167,14 @@ impl Status {
         status
     }
 
+    /// 422: a patch, shown as `value`, or what it would make of the object has wrong fields.
+    pub fn invalid_patch(value: &str, why: &str) -> Self {
+        let error = FieldError::invalid("patch", &json!(value), why);
+        let mut status = Self::new(422, "Invalid", format!(" \"\" is invalid: {error}"));
+        status.details = json!({"causes": [error.to_json()]});
+        status
+    }
+
     /// 422: a patch that is well formed, but does not fit the object.
     pub fn unprocessable(why: String) -> Self {
         let message = "the server rejected our request due to an error in our request";
