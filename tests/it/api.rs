@@ -200,7 +200,7 @@ fn fields_of_patches_and_of_yaml_are_checked_as_well() {
         server.request(&request, &format!("Content-Type: application/{content_type}\r\n"), body)
     };
     let post = |validation: &str, name: &str| {
-        let body = format!("metadata:\n  name: {name}\ndata:\n  a: x\n  a: y\n");
+        let body = format!("metadata:\n  name: {name}\ndata:\n  a: one\n  a: two\n");
         send(&format!("POST {maps}"), validation, "yaml", &body)
     };
     let strict = post("Strict", "a");
@@ -213,7 +213,7 @@ fn fields_of_patches_and_of_yaml_are_checked_as_well() {
         )
     );
     let warned = post("Warn", "a");
-    assert_eq!((warned.code, warned.json()["data"]["a"].as_str()), (201, Some("y")));
+    assert_eq!((warned.code, warned.json()["data"]["a"].as_str()), (201, Some("two")));
     assert!(warned.head.contains("line 5: key \\\"a\\\" already set in map"), "{}", warned.head);
 
     let patch = |validation: &str, content_type: &str, body: &str| {
@@ -251,6 +251,33 @@ fn fields_of_patches_and_of_yaml_are_checked_as_well() {
     let nonsense = patch("Nonsense", "merge-patch+json", "{}");
     assert_eq!(nonsense.code, 422);
     assert!(message(&nonsense).contains("fieldValidation: Unsupported value: \"Nonsense\""));
+}
+
+#[test]
+fn a_deletion_that_was_meant_for_another_object_is_refused() {
+    let kubectl = Kubectl::in_namespace("api-preconditions");
+    let server = Server::get();
+    let maps = format!("/api/v1/namespaces/{}/configmaps", kubectl.namespace());
+    let json = "Content-Type: application/json\r\n";
+    let send = |request: &str, body: &str| server.request(request, json, body);
+    let created = send(&format!("POST {maps}"), r#"{"metadata": {"name": "a"}}"#).json();
+    let uid = created["metadata"]["uid"].as_str().expect("a uid").to_owned();
+    for path in [format!("{maps}/a"), format!("{maps}?labelSelector=")] {
+        let refused = send(&format!("DELETE {path}"), r#"{"preconditions": {"uid": "another"}}"#);
+        assert_eq!(refused.code, 409, "{path}: {}", refused.body);
+        let refused = refused.json();
+        assert_eq!(refused["details"]["kind"], "ConfigMap", "{path}");
+        let told = format!(
+            "the UID in the precondition (another) does not match the UID in record ({uid}). \
+             The object might have been deleted and then recreated"
+        );
+        let told = format!("Operation cannot be fulfilled on ConfigMap \"a\": {told}");
+        assert_eq!(refused["message"], told, "{path}");
+    }
+    let version = send(&format!("DELETE {maps}/a"), r#"{"preconditions": {"resourceVersion": "1"}}"#);
+    assert_eq!(version.code, 409);
+    let meant = format!(r#"{{"preconditions": {{"uid": "{uid}"}}}}"#);
+    assert_eq!(send(&format!("DELETE {maps}/a"), &meant).code, 200);
 }
 
 #[test]
@@ -374,7 +401,12 @@ fn a_watch_resumes_and_is_told_when_it_cannot() {
     let maps = format!("/api/v1/namespaces/{}/configmaps", kubectl.namespace());
     let version =
         |object: &Value| object["metadata"]["resourceVersion"].as_str().expect("a version").to_owned();
-    let start = version(&server.get_json(&maps));
+    // A new namespace gets a ConfigMap from a controller.
+    let settled = || {
+        let list = server.get_json(&maps);
+        list["items"].as_array().is_some_and(|items| !items.is_empty()).then_some(list)
+    };
+    let start = version(&wait_for("the namespace's own ConfigMap", LIMIT, settled));
     for name in ["a", "b", "c"] {
         let body = json!({"metadata": {"name": name}}).to_string();
         assert_eq!(server.request(&format!("POST {maps}"), "", &body).code, 201);

@@ -65,7 +65,7 @@ impl Monitor {
             let taints_due = self.zones.values().filter_map(Zone::next_taint_at).min();
             tokio::select! {
                 _ = looks.tick() => self.look(),
-                () = at(taints_due) => {}
+                () = sleep_until(taints_due.unwrap_or_else(Instant::now)), if taints_due.is_some() => {}
             }
             self.taint_those_in_turn();
         }
@@ -287,14 +287,6 @@ fn mark_pods_not_ready(shared: &Shared, node: &str) -> Result<(), Status> {
         }
     }
     Ok(())
-}
-
-/// Waits for an instant; for none, forever.
-async fn at(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => sleep_until(instant).await,
-        None => std::future::pending().await,
-    }
 }
 
 #[cfg(test)]

@@ -375,7 +375,7 @@ pub(super) fn check_preconditions(
             let why = format!(
                 "the {label} in the precondition ({wanted}) does not match the {label} in record ({found}). {perhaps}"
             );
-            return Err(Status::conflict(resource, name, &why));
+            return Err(Status::precondition_failed(resource, name, &why));
         }
     }
     Ok(())
