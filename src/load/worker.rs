@@ -182,8 +182,8 @@ impl Worker {
         for _ in 0..RELEASES_PER_TURN {
             let released = self.state.borrow_mut().release(&self.context, self.context.clock.now());
             match released {
-                Some(Released::Sent(exchange)) => self.give(exchange, lanes),
-                Some(Released::NotSent) => {}
+                Some(Ok(exchange)) => self.give(exchange, lanes),
+                Some(Err(_)) => {}
                 None => return false,
             }
         }
@@ -201,7 +201,7 @@ impl Worker {
             }
             let released = state.release(&self.context, self.context.clock.now());
             drop(state);
-            if let Some(Released::Sent(exchange)) = released {
+            if let Some(Ok(exchange)) = released {
                 self.give(exchange, lanes);
             }
         }
@@ -258,7 +258,7 @@ impl Worker {
         state.pool.give_back(ended.endpoint, ended.connection);
         state.finish(&self.context, ended.row, ended.endpoint);
         let released = state.release(&self.context, now);
-        if let Some(Released::Sent(next)) = released {
+        if let Some(Ok(next)) = released {
             return Some(next);
         }
         // The loop knows when the next one of a schedule is due. What is to be done next in a
@@ -276,14 +276,6 @@ impl Worker {
 struct Lane {
     next: Option<Exchange>,
     waker: Waker,
-}
-
-/// A request whose time has come.
-enum Released {
-    /// To be sent now.
-    Sent(Exchange),
-    /// It has ended already.
-    NotSent,
 }
 
 struct State {
@@ -308,8 +300,9 @@ impl State {
         self.feed.next(now, self.max_connections.saturating_sub(self.in_flight))
     }
 
-    /// Takes the next request from the schedule, if it is due by now.
-    fn release(&mut self, context: &Rc<Context>, now: Stamp) -> Option<Released> {
+    /// Takes the next request from the schedule, if it is due by now. One that cannot be sent
+    /// has ended.
+    fn release(&mut self, context: &Rc<Context>, now: Stamp) -> Option<Result<Exchange, NotSent>> {
         let due = self.next(now).filter(|due| due.at <= now)?;
         self.feed.advance(due);
         self.scheduled += 1;
@@ -327,12 +320,12 @@ impl State {
         Some(match via {
             Ok(via) => {
                 self.in_flight += 1;
-                Released::Sent(Exchange { context: Rc::clone(context), endpoint, via, persistence, row })
+                Ok(Exchange { context: Rc::clone(context), endpoint, via, persistence, row })
             }
             Err(reason) => {
                 let row = RequestRow { not_sent_reason: Some(reason.as_str().into()), ..row };
                 self.finish(context, row, endpoint);
-                Released::NotSent
+                Err(reason)
             }
         })
     }
