@@ -284,7 +284,7 @@ fn what_the_worker_comes_to_too_late_is_not_sent() {
     let clock = Clock::start();
     let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
     let (batches, received) = sync_channel(WAITING_BATCHES);
-    let address = "127.0.0.1:1".parse().unwrap();
+    let address = Address::from("127.0.0.1:1".parse::<SocketAddr>().unwrap());
     let done = Task {
         worker: 0,
         context: Arc::new(Context {
