@@ -19,6 +19,7 @@ use super::ports::SourcePorts;
 use super::request::{Persistence, Template};
 use super::response::{self, Head};
 use super::tls::{self, Client, Fault};
+use super::websocket::{self, Messages};
 use crate::http1::Body;
 use crate::record::retry::is_retried;
 use crate::record::{Clock, Outcome, RequestRow};
@@ -40,6 +41,13 @@ pub(super) struct Context {
     pub(super) abort: CancellationToken,
 }
 
+impl Context {
+    /// By when the first byte must come of an answer to what is sent now.
+    pub(super) fn first_byte(&self) -> Option<Instant> {
+        self.plan.settings.first_byte_timeout.map(|limit| Instant::now() + limit)
+    }
+}
+
 /// A target with its address and its requests.
 #[derive(Debug)]
 pub(super) struct Endpoint {
@@ -57,6 +65,8 @@ pub(super) struct Endpoint {
     pub(super) closing: Template,
     /// The request that keeps it.
     pub(super) keeping: Template,
+    /// What is sent instead where it speaks WebSocket.
+    pub(super) messages: Option<Messages>,
 }
 
 /// The connection that a request is to use.
@@ -117,19 +127,19 @@ impl NotSent {
 }
 
 /// An exchange that did not end with a complete response.
-struct Failure {
-    outcome: Outcome,
-    errno: Option<i32>,
+pub(super) struct Failure {
+    pub(super) outcome: Outcome,
+    pub(super) errno: Option<i32>,
     /// What a protocol said for itself, where no error number does.
-    detail: Option<Arc<str>>,
+    pub(super) detail: Option<Arc<str>>,
 }
 
 impl Failure {
-    const fn new(outcome: Outcome, errno: Option<i32>) -> Self {
+    pub(super) const fn new(outcome: Outcome, errno: Option<i32>) -> Self {
         Self { outcome, errno, detail: None }
     }
 
-    fn with_detail(outcome: Outcome, detail: impl Into<Arc<str>>) -> Self {
+    pub(super) fn with_detail(outcome: Outcome, detail: impl Into<Arc<str>>) -> Self {
         Self { outcome, errno: None, detail: Some(detail.into()) }
     }
 }
@@ -207,16 +217,17 @@ async fn attempt(
         }
         Via::Dial(id) => connect(context, endpoint, id, row).await?,
     };
-    let template = match persistence {
-        Persistence::Close => &endpoint.closing,
-        Persistence::Keep => &endpoint.keeping,
-    };
-    // The connection's buffer is empty between requests; it serves the request first.
-    let mut request = std::mem::take(&mut connection.buffer);
-    template.fill(row.seq, row.attempts, &mut request);
     connection.requests += 1;
     let limit = context.plan.settings.response_timeout;
-    let reusable = match timeout(limit, talk(context, endpoint, &mut connection, request, row)).await {
+    let ended = match &endpoint.messages {
+        None => timeout(limit, talk(context, endpoint, persistence, &mut connection, row)).await,
+        // Boxed, so that requests do not carry the room for it.
+        Some(messages) => {
+            let talk = websocket::talk(context, messages, persistence, &mut connection, row);
+            timeout(limit, Box::pin(talk)).await
+        }
+    };
+    let reusable = match ended {
         Ok(result) => result?,
         Err(_) if row.head.is_some() => return Err(Failure::new(Outcome::BodyTimeout, None)),
         Err(_) => return Err(Failure::new(Outcome::ResponseTimeout, None)),
@@ -279,19 +290,28 @@ fn connect_outcome(error: &io::Error) -> Outcome {
 async fn talk(
     context: &Context,
     endpoint: &Endpoint,
+    persistence: Persistence,
     connection: &mut Connection,
-    request: Vec<u8>,
     row: &mut RequestRow,
 ) -> Result<bool, Failure> {
+    let template = match persistence {
+        Persistence::Close => &endpoint.closing,
+        Persistence::Keep => &endpoint.keeping,
+    };
+    // The connection's buffer is empty between requests; it serves the request first.
+    let mut request = std::mem::take(&mut connection.buffer);
+    template.fill(row.seq, row.attempts, &mut request);
     row.sent = Some(context.clock.now());
-    let first_byte = context.plan.settings.first_byte_timeout.map(|limit| Instant::now() + limit);
+    let first_byte = context.first_byte();
     let written = connection.write_all(&request, &mut row.bytes_sent).await;
     connection.buffer = request;
     connection.buffer.clear();
     // A server may answer and close before it has read everything: a write that
     // failed is no reason not to look for its answer.
     let write_error = written.err();
-    let mut head = read_head(&endpoint.method, connection, row, first_byte, write_error.as_ref()).await?;
+    let switch = Switch::Unasked;
+    let mut head =
+        read_head(&endpoint.method, switch, connection, row, first_byte, write_error.as_ref()).await?;
     row.head = Some(context.clock.now());
     row.status = Some(head.status);
     row.pod = head.pod.take();
@@ -301,20 +321,29 @@ async fn talk(
     Ok(head.keep_alive && write_error.is_none() && nothing_more)
 }
 
-async fn read_head(
+/// Whether the request asked for another protocol.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Switch {
+    Asked,
+    Unasked,
+}
+
+/// Reads the head of the final response, or of one that switches protocols where that was asked for.
+pub(super) async fn read_head(
     method: &Method,
+    switch: Switch,
     connection: &mut Connection,
     row: &mut RequestRow,
     first_byte: Option<Instant>,
     write_error: Option<&io::Error>,
 ) -> Result<Head, Failure> {
     loop {
-        // Interim responses (RFC 9110, 15.2) announce a final one. Nothing was
-        // asked that would lead to 101.
+        // Interim responses (RFC 9110, 15.2) announce a final one.
         while let Some(head) = parse(connection, method)? {
             connection.buffer.drain(..head.len);
             match head.status {
-                101 => return Err(PROTOCOL_ERROR),
+                101 if switch == Switch::Unasked => return Err(PROTOCOL_ERROR),
+                101 => return Ok(head),
                 100..=199 => {}
                 _ => return Ok(head),
             }
@@ -324,17 +353,31 @@ async fn read_head(
             true => Reached::Connection,
             false => Reached::Head,
         };
-        let read = match first_byte.filter(|_| row.bytes_received == 0) {
-            None => connection.read().await,
-            Some(deadline) => timeout_at(deadline, connection.read())
-                .await
-                .map_err(|_| Failure::with_detail(Outcome::ResponseTimeout, "first_byte"))?,
-        };
-        match read {
-            Ok(0) => return Err(ended_early(reached, write_error)),
-            Ok(count) => row.bytes_received += count as u64,
-            Err(e) => return Err(lost(reached, &e)),
+        read_more(connection, row, reached, first_byte, write_error).await?;
+    }
+}
+
+/// Reads what comes next of an answer that has an end of its own; the first byte by its deadline.
+pub(super) async fn read_more(
+    connection: &mut Connection,
+    row: &mut RequestRow,
+    reached: Reached,
+    first_byte: Option<Instant>,
+    write_error: Option<&io::Error>,
+) -> Result<(), Failure> {
+    let read = match first_byte.filter(|_| row.bytes_received == 0) {
+        None => connection.read().await,
+        Some(deadline) => timeout_at(deadline, connection.read())
+            .await
+            .map_err(|_| Failure::with_detail(Outcome::ResponseTimeout, "first_byte"))?,
+    };
+    match read {
+        Ok(0) => Err(ended_early(reached, write_error)),
+        Ok(count) => {
+            row.bytes_received += count as u64;
+            Ok(())
         }
+        Err(e) => Err(lost(reached, &e)),
     }
 }
 
@@ -345,7 +388,8 @@ fn parse(connection: &Connection, method: &Method) -> Result<Option<Head>, Failu
     response::parse_head(&connection.buffer, method).map_err(|_| PROTOCOL_ERROR)
 }
 
-async fn read_body(
+/// Reads the body to its end.
+pub(super) async fn read_body(
     connection: &mut Connection,
     head: &mut Head,
     row: &mut RequestRow,
@@ -368,16 +412,19 @@ async fn read_body(
 
 /// How far it had come.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reached {
+pub(super) enum Reached {
     /// Nothing has come over the connection.
     Connection,
     /// The connection has served before; nothing of this response has come.
     Nothing,
+    /// Part of the head.
     Head,
+    /// The head, and perhaps part of the body.
     Body,
 }
 
-const PROTOCOL_ERROR: Failure = Failure::new(Outcome::ProtocolError, None);
+/// The peer broke the protocol.
+pub(super) const PROTOCOL_ERROR: Failure = Failure::new(Outcome::ProtocolError, None);
 
 /// The stream ended before the response did. A reset that met the write shows as
 /// an end when reading afterwards.

@@ -6,6 +6,7 @@ mod hidden_retries;
 mod mixed;
 mod oracle;
 mod server;
+mod websocket;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};

@@ -31,6 +31,8 @@ pub(super) struct Head {
     pub(super) keep_alive: bool,
     /// The pod that answered, by its own account.
     pub(super) pod: Option<Arc<str>>,
+    /// The answer to a WebSocket's key, in a response that switches protocols.
+    pub(super) accept: Option<Arc<str>>,
 }
 
 /// Parses the head of a response to a request of `method` at the beginning of
@@ -51,6 +53,7 @@ pub(super) fn parse_head(bytes: &[u8], method: &Method) -> Result<Option<Head>, 
     let mut close = false;
     let mut keep_alive = false;
     let mut pod = None;
+    let mut accept = None;
     for field in response.headers.iter() {
         let name = field.name;
         if name.eq_ignore_ascii_case("content-length") {
@@ -62,12 +65,14 @@ pub(super) fn parse_head(bytes: &[u8], method: &Method) -> Result<Option<Head>, 
             keep_alive |= has_token(field.value, b"keep-alive");
         } else if name.eq_ignore_ascii_case(POD_HEADER) {
             pod = std::str::from_utf8(field.value).ok().filter(|pod| !pod.is_empty()).map(Arc::from);
+        } else if status == 101 && name.eq_ignore_ascii_case("sec-websocket-accept") {
+            accept = std::str::from_utf8(field.value).ok().map(Arc::from);
         }
     }
     let is_old = response.version != Some(1);
     let body = framing.body(status, method, is_old)?;
     let persistent = !close && (keep_alive || !is_old);
-    Ok(Some(Head { status, len, keep_alive: persistent && body != Body::UntilClose, body, pod }))
+    Ok(Some(Head { status, len, keep_alive: persistent && body != Body::UntilClose, body, pod, accept }))
 }
 
 /// What the header fields say about the body's length.
@@ -139,6 +144,7 @@ mod tests {
             body: Body::Length(5),
             keep_alive: true,
             pod: Some("web-1".into()),
+            accept: None,
         };
         assert_eq!(head(text), expected);
         for end in 0..expected.len {

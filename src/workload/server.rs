@@ -6,7 +6,6 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -298,7 +297,7 @@ async fn serve_connection(stream: TcpStream, shared: Rc<Shared>, finish: Cancell
         () = finish.cancelled() => {
             let first = timeout(FIRST_REQUEST_WAIT, poll_fn(|cx| connection.poll_without_shutdown(cx)));
             if asked.get() != Asked::Nothing || first.await.is_err() {
-                Pin::new(&mut connection).graceful_shutdown();
+                std::pin::Pin::new(&mut connection).graceful_shutdown();
                 let _ = poll_fn(|cx| connection.poll_without_shutdown(cx)).await;
             }
         }
