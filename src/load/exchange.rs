@@ -5,15 +5,20 @@
 //! become known, so that whatever cuts the exchange short (a timeout, the end
 //! of the run) leaves all that was seen until then.
 
+use std::cell::Cell;
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 
 use http::Method;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tokio_util::sync::CancellationToken;
+use tokio::time::sleep;
 
 use super::address::Address;
 use super::connection::{self, CannotDial, Connection};
+use super::deadlines::{Deadlines, Elapsed};
 use super::plan::Plan;
 use super::ports::SourcePorts;
 use super::request::{Persistence, Template};
@@ -22,7 +27,7 @@ use super::tls::{self, Client, Fault};
 use super::websocket::{self, Messages};
 use crate::http1::Body;
 use crate::record::retry::is_retried;
-use crate::record::{Clock, Outcome, RequestRow};
+use crate::record::{Clock, Outcome, RequestRow, Stamp};
 
 /// What all exchanges of one worker have in common.
 #[derive(Debug)]
@@ -37,14 +42,21 @@ pub(super) struct Context {
     pub(super) ports: Option<SourcePorts>,
     /// Where requests go, in the plan's order.
     pub(super) endpoints: Vec<Endpoint>,
-    /// Ends every exchange at once.
-    pub(super) abort: CancellationToken,
+    /// How long they may take.
+    pub(super) deadlines: Deadlines,
+    /// Whether they are all to end at once. Whoever sets this wakes them.
+    pub(super) is_aborted: Cell<bool>,
 }
 
 impl Context {
-    /// By when the first byte must come of an answer to what is sent now.
-    pub(super) fn first_byte(&self) -> Option<Instant> {
-        self.plan.settings.first_byte_timeout.map(|limit| Instant::now() + limit)
+    /// What `future` makes, unless that is cut off.
+    async fn unless_aborted<F: Future>(&self, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
+        poll_fn(|context| match future.as_mut().poll(context) {
+            Poll::Pending if self.is_aborted.get() => Poll::Ready(None),
+            polled => polled.map(Some),
+        })
+        .await
     }
 }
 
@@ -80,7 +92,7 @@ pub(super) enum Via {
 /// A request to be sent now.
 pub(super) struct Exchange {
     /// What its worker's exchanges share.
-    pub(super) context: Arc<Context>,
+    pub(super) context: Rc<Context>,
     /// The endpoint's index.
     pub(super) endpoint: usize,
     /// How it gets there.
@@ -99,6 +111,8 @@ pub(super) struct Ended {
     pub(super) endpoint: usize,
     /// Its connection, if it can carry another.
     pub(super) connection: Option<Connection>,
+    /// When all attempts were over.
+    pub(super) at: Stamp,
 }
 
 /// Why a scheduled request was not sent.
@@ -149,15 +163,11 @@ impl Exchange {
     pub(super) async fn run(self) -> Ended {
         let Self { context, endpoint, via, persistence, mut row } = self;
         let attempt = attempt(&context, endpoint, via, persistence, &mut row);
-        let result = tokio::select! {
-            biased;
-            result = attempt => result,
-            () = context.abort.cancelled() => Err(Failure::new(Outcome::Cancelled, None)),
-        };
-        row.end = context.clock.now();
-        let connection = match result {
+        let result = context.unless_aborted(attempt).await;
+        let connection = match result.unwrap_or(Err(Failure::new(Outcome::Cancelled, None))) {
             Ok(connection) => connection,
             Err(failure) => {
+                row.end = context.clock.now();
                 row.outcome = failure.outcome;
                 row.errno = failure.errno;
                 row.detail = failure.detail;
@@ -165,14 +175,14 @@ impl Exchange {
             }
         };
         row.final_outcome = row.outcome;
+        let mut at = row.end;
         if context.plan.settings.retries > 0 {
-            tokio::select! {
-                biased;
-                () = retry(&context, endpoint, &mut row) => {}
-                () = context.abort.cancelled() => row.final_outcome = Outcome::Cancelled,
+            if context.unless_aborted(retry(&context, endpoint, &mut row)).await.is_none() {
+                row.final_outcome = Outcome::Cancelled;
             }
+            at = context.clock.now();
         }
-        Ended { row, endpoint, connection }
+        Ended { row, endpoint, connection, at }
     }
 }
 
@@ -218,19 +228,24 @@ async fn attempt(
         Via::Dial(id) => connect(context, endpoint, id, row).await?,
     };
     connection.requests += 1;
+    let sent = context.clock.now();
+    row.sent = Some(sent);
     let limit = context.plan.settings.response_timeout;
     let ended = match &endpoint.messages {
-        None => timeout(limit, talk(context, endpoint, persistence, &mut connection, row)).await,
+        None => {
+            let talk = talk(context, endpoint, persistence, &mut connection, row);
+            context.deadlines.within(sent, limit, talk).await
+        }
         // Boxed, so that requests do not carry the room for it.
         Some(messages) => {
             let talk = websocket::talk(context, messages, persistence, &mut connection, row);
-            timeout(limit, Box::pin(talk)).await
+            context.deadlines.within(sent, limit, Box::pin(talk)).await
         }
     };
     let reusable = match ended {
         Ok(result) => result?,
-        Err(_) if row.head.is_some() => return Err(Failure::new(Outcome::BodyTimeout, None)),
-        Err(_) => return Err(Failure::new(Outcome::ResponseTimeout, None)),
+        Err(Elapsed) if row.head.is_some() => return Err(Failure::new(Outcome::BodyTimeout, None)),
+        Err(Elapsed) => return Err(Failure::new(Outcome::ResponseTimeout, None)),
     };
     Ok((reusable && persistence == Persistence::Keep).then_some(connection))
 }
@@ -257,17 +272,19 @@ async fn connect(
     row.remote_addr = Some(address.text.clone());
     let settings = &context.plan.settings;
     let connected = dialing.connected(id, address.text.clone(), context.clock);
-    let connection = match timeout(settings.connect_timeout, connected).await {
+    let connection = match context.deadlines.within(start, settings.connect_timeout, connected).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(e)) => return Err(Failure::new(connect_outcome(&e), e.raw_os_error())),
-        Err(_) => return Err(Failure::new(Outcome::ConnectTimeout, None)),
+        Err(Elapsed) => return Err(Failure::new(Outcome::ConnectTimeout, None)),
     };
-    row.connected = Some(connection.since);
+    let connected = connection.since;
+    row.connected = Some(connected);
     let Some(tls) = &endpoint.tls else { return Ok(connection) };
-    let connection = match timeout(settings.tls_timeout, connection.secured(tls)).await {
+    let secured = connection.secured(tls);
+    let connection = match context.deadlines.within(connected, settings.tls_timeout, secured).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(e)) => return Err(lost(Reached::Connection, &e)),
-        Err(_) => return Err(Failure::with_detail(Outcome::TlsError, "timeout")),
+        Err(Elapsed) => return Err(Failure::with_detail(Outcome::TlsError, "timeout")),
     };
     row.tls = Some(context.clock.now());
     row.tls_session = connection.tls_session();
@@ -301,21 +318,22 @@ async fn talk(
     // The connection's buffer is empty between requests; it serves the request first.
     let mut request = std::mem::take(&mut connection.buffer);
     template.fill(row.seq, row.attempts, &mut request);
-    row.sent = Some(context.clock.now());
-    let first_byte = context.first_byte();
     let written = connection.write_all(&request, &mut row.bytes_sent).await;
     connection.buffer = request;
     connection.buffer.clear();
     // A server may answer and close before it has read everything: a write that
     // failed is no reason not to look for its answer.
     let write_error = written.err();
-    let switch = Switch::Unasked;
-    let mut head =
-        read_head(&endpoint.method, switch, connection, row, first_byte, write_error.as_ref()).await?;
-    row.head = Some(context.clock.now());
+    let (method, switch) = (&endpoint.method, Switch::Unasked);
+    let mut head = read_head(context, method, switch, connection, row, write_error.as_ref()).await?;
+    let complete = context.clock.now();
+    row.head = Some(complete);
     row.status = Some(head.status);
     row.pod = head.pod.take();
+    let before = row.bytes_received;
     read_body(connection, &mut head, row, write_error.as_ref()).await?;
+    // A body that came with its head has ended when that was there.
+    row.end = if row.bytes_received == before { complete } else { context.clock.now() };
     row.outcome = if context.plan.is_success(head.status) { Outcome::Ok } else { Outcome::HttpError };
     let nothing_more = connection.buffer.is_empty();
     Ok(head.keep_alive && write_error.is_none() && nothing_more)
@@ -330,11 +348,11 @@ pub(super) enum Switch {
 
 /// Reads the head of the final response, or of one that switches protocols where that was asked for.
 pub(super) async fn read_head(
+    context: &Context,
     method: &Method,
     switch: Switch,
     connection: &mut Connection,
     row: &mut RequestRow,
-    first_byte: Option<Instant>,
     write_error: Option<&io::Error>,
 ) -> Result<Head, Failure> {
     loop {
@@ -353,23 +371,25 @@ pub(super) async fn read_head(
             true => Reached::Connection,
             false => Reached::Head,
         };
-        read_more(connection, row, reached, first_byte, write_error).await?;
+        read_more(context, connection, row, reached, write_error).await?;
     }
 }
 
-/// Reads what comes next of an answer that has an end of its own; the first byte by its deadline.
+/// Reads what comes next of an answer that has an end of its own; its first byte by the deadline for that.
 pub(super) async fn read_more(
+    context: &Context,
     connection: &mut Connection,
     row: &mut RequestRow,
     reached: Reached,
-    first_byte: Option<Instant>,
     write_error: Option<&io::Error>,
 ) -> Result<(), Failure> {
-    let read = match first_byte.filter(|_| row.bytes_received == 0) {
+    let limit = context.plan.settings.first_byte_timeout.filter(|_| row.bytes_received == 0);
+    let read = match limit.zip(row.sent) {
         None => connection.read().await,
-        Some(deadline) => timeout_at(deadline, connection.read())
-            .await
-            .map_err(|_| Failure::with_detail(Outcome::ResponseTimeout, "first_byte"))?,
+        Some((limit, sent)) => {
+            let read = context.deadlines.within(sent, limit, connection.read()).await;
+            read.map_err(|Elapsed| Failure::with_detail(Outcome::ResponseTimeout, "first_byte"))?
+        }
     };
     match read {
         Ok(0) => Err(ended_early(reached, write_error)),

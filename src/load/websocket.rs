@@ -9,7 +9,6 @@ use std::io::{self, Cursor};
 use std::sync::Arc;
 
 use http::Method;
-use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Control, Data, OpCode};
@@ -84,12 +83,12 @@ pub(super) async fn talk(
     messages.message.fill(row.seq, row.attempts, &mut message);
     let kind = if std::str::from_utf8(&message).is_ok() { Data::Text } else { Data::Binary };
     row.sent = Some(context.clock.now());
-    let first_byte = context.first_byte();
     let sent = send(connection, Frame::message(message.clone(), OpCode::Data(kind), true), row).await;
     // A server may have closed with a code before it read this: that is to be seen.
-    if echo(context, connection, row, first_byte, sent.err().as_ref()).await? != message {
+    if echo(context, connection, row, sent.err().as_ref()).await? != message {
         return Err(Failure::with_detail(Outcome::ProtocolError, "not the message that was sent"));
     }
+    row.end = context.clock.now();
     row.outcome = Outcome::Ok;
     if persistence == Persistence::Close {
         // The echo has come: whether the goodbye arrives changes nothing.
@@ -111,11 +110,9 @@ async fn shake_hands(
     // Before the empty line.
     request.truncate(request.len() - 2);
     request.extend_from_slice(format!("sec-websocket-key: {key}\r\n\r\n").as_bytes());
-    row.sent = Some(context.clock.now());
-    let first_byte = context.first_byte();
     let write_error = connection.write_all(&request, &mut row.bytes_sent).await.err();
     let mut head =
-        read_head(&Method::GET, Switch::Asked, connection, row, first_byte, write_error.as_ref()).await?;
+        read_head(context, &Method::GET, Switch::Asked, connection, row, write_error.as_ref()).await?;
     row.status = Some(head.status);
     row.pod = head.pod.take();
     if head.status == SWITCHED {
@@ -127,6 +124,7 @@ async fn shake_hands(
     }
     row.head = Some(context.clock.now());
     read_body(connection, &mut head, row, write_error.as_ref()).await?;
+    row.end = context.clock.now();
     row.outcome = Outcome::HttpError;
     Ok(false)
 }
@@ -136,7 +134,6 @@ async fn echo(
     context: &Context,
     connection: &mut Connection,
     row: &mut RequestRow,
-    first_byte: Option<Instant>,
     write_error: Option<&io::Error>,
 ) -> Result<Vec<u8>, Failure> {
     let mut message: Option<Vec<u8>> = None;
@@ -172,7 +169,7 @@ async fn echo(
         }
         let has_begun = row.head.is_some() || !connection.buffer.is_empty();
         let reached = if has_begun { Reached::Body } else { Reached::Nothing };
-        read_more(connection, row, reached, first_byte, write_error).await.map_err(without_close_frame)?;
+        read_more(context, connection, row, reached, write_error).await.map_err(without_close_frame)?;
     }
 }
 
