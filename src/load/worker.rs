@@ -316,7 +316,7 @@ impl State {
         let via = if now > due.at + LATE_LIMIT {
             Err(NotSent::Late)
         } else {
-            let is_usable = match self.task.context.endpoints[endpoint].messages {
+            let is_usable = match context.endpoints[endpoint].messages {
                 None => Connection::is_idle,
                 Some(_) => websocket::is_open,
             };

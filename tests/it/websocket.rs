@@ -32,7 +32,7 @@ fn messages_come_back_until_the_server_goes_away_and_says_so() {
     let mut outcomes: BTreeMap<Outcome, u64> = BTreeMap::new();
     for row in &rows {
         let id = RequestId { source: row.source.to_string(), seq: row.seq }.to_string();
-        let is_answered = did.get(&id).is_some_and(|did| did == &["received", "answered"]);
+        let is_answered = did.get(&id).is_some_and(|did| *did == ["received", "answered"]);
         assert_eq!(row.outcome == Outcome::Ok, is_answered, "{row:?}\n{finished}");
         if row.outcome == Outcome::EofBeforeResponse {
             assert_eq!(row.detail.as_deref(), Some("close 1001 draining"), "{row:?}\n{finished}");
