@@ -110,6 +110,7 @@ impl Faulty {
     /// Serves a connection until it ends. Whatever the client ends is no error here.
     async fn serve(&self, stream: TcpStream) -> Option<()> {
         let mut refused = None;
+        #[expect(clippy::result_large_err, reason = "tungstenite's own type of a refusal")]
         let answer = |request: &Request, mut response: Response| {
             let (seq, fault) = self.fault(request.headers()["rolldrop-id"].to_str().unwrap());
             if matches!(fault, Fault::Unavailable | Fault::WrongAccept | Fault::EndInHandshake) {
