@@ -117,7 +117,7 @@ pub fn chart(side: &[Sample]) -> SideChart {
     for sample in side {
         let first = seconds.len();
         for (i, block) in sample.blocks.iter().enumerate() {
-            let at = first + stats_index(i as f64 * sample.block_s / step_s);
+            let at = first + index_of(i as f64 * sample.block_s / step_s);
             if seconds.len() <= at {
                 seconds.resize_with(at + 1, BTreeMap::new);
             }
@@ -129,7 +129,7 @@ pub fn chart(side: &[Sample]) -> SideChart {
     SideChart { latency: Blocks::new(side).latency(), dropped: seconds, step_s }
 }
 
-fn stats_index(position: f64) -> usize {
+fn index_of(position: f64) -> usize {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a position in a list")]
     let index = (position + 1e-9) as usize;
     index
@@ -244,7 +244,7 @@ fn drops(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Vec<Ro
 fn stretches(samples: &[Sample], stretch_s: f64) -> Vec<Weighed> {
     let mut units = Vec::new();
     for sample in samples {
-        let blocks = stats_index((stretch_s / sample.block_s).round()).max(1);
+        let blocks = index_of((stretch_s / sample.block_s).round()).max(1);
         for stretch in sample.blocks.chunks(blocks) {
             let weight = stretch.iter().map(|b| b.total).sum::<u64>() as f64;
             units.push(Weighed { value: stretch.iter().map(|b| b.lost()).sum::<u64>() as f64, weight });
