@@ -362,7 +362,7 @@ fn stages(end: &PodEnd, last_connection: Option<Stamp>) -> BTreeMap<Stage, f64> 
         (Stage::DeletionSeen, s.deletion_seen),
         (Stage::EndpointTerminating, s.endpoint_terminating),
         (Stage::KillBegan, s.kill_began),
-        (Stage::AppSigterm, s.app_sigterm),
+        (Stage::AppSigterm, end.pre_stop_sleep_s.filter(|sleep| *sleep > 0).map(|_| end.may_stop_from())),
         (Stage::ListenerClosed, s.listener_closed),
         (Stage::AppExited, s.app_exited),
         (Stage::LastConnection, last_connection),

@@ -140,9 +140,8 @@ fn stopping_s(end: &PodEnd) -> Option<f64> {
     if end.exit_code == Some(137) {
         return None;
     }
-    let told = end.stages.app_sigterm.unwrap_or(end.may_stop_from());
     let ended = end.stages.proxy_exited.max(end.stages.app_exited).or(end.stages.containers_terminated)?;
-    Some(ended.seconds_since(told).max(0.0))
+    Some(ended.seconds_since(end.may_stop_from()).max(0.0))
 }
 
 /// What some sleeps would have done. Shorter ones than a pod already had are
