@@ -374,7 +374,7 @@ fn hop_times_lie_within_the_measured_spread() {
         assert!(outside.is_empty(), "{outside:#?}");
         return;
     }
-    // Some of each, on both dataplanes at once, and nothing beside them that measures.
+    // Some of each, on both dataplanes at once, when the recorded cases are over.
     recordings("A");
     let _turn = turn();
     let both = DATAPLANES.map(|dataplane| std::thread::spawn(move || measure(dataplane, 2)));
