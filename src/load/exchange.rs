@@ -96,14 +96,14 @@ pub(super) struct Exchange {
     pub(super) via: Via,
     /// Whether the connection is to be kept.
     pub(super) persistence: Persistence,
-    /// The row, of which the schedule's part is filled in.
-    pub(super) row: RequestRow,
+    /// The row, of which the schedule's part is filled in. It changes hands more than once.
+    pub(super) row: Box<RequestRow>,
 }
 
 /// A request that has ended.
 pub(super) struct Ended {
     /// Its row.
-    pub(super) row: RequestRow,
+    pub(super) row: Box<RequestRow>,
     /// The endpoint's index.
     pub(super) endpoint: usize,
     /// Its connection, if it can carry another.
