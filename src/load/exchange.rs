@@ -106,7 +106,7 @@ pub(super) struct Exchange {
 /// A request that has ended.
 pub(super) struct Ended {
     /// Its row.
-    pub(super) row: Box<RequestRow>,
+    pub(super) row: RequestRow,
     /// The endpoint's index.
     pub(super) endpoint: usize,
     /// Its connection, if it can carry another.
@@ -182,7 +182,7 @@ impl Exchange {
             }
             at = context.clock.now();
         }
-        Ended { row, endpoint, connection, at }
+        Ended { row: *row, endpoint, connection, at }
     }
 }
 

@@ -260,7 +260,7 @@ impl Worker {
         let state = &mut *self.state.borrow_mut();
         state.in_flight -= 1;
         state.pool.give_back(ended.endpoint, ended.connection);
-        state.finish(&self.context, *ended.row, ended.endpoint);
+        state.finish(&self.context, ended.row, ended.endpoint);
         let released = state.release(&self.context, now);
         if let Some(Ok(next)) = released {
             return Some(next);
