@@ -22,10 +22,7 @@ use super::stream::{self, Stream};
 use super::tls::{self, Client};
 use crate::record::{Clock, Stamp, TlsSession};
 
-/// Bytes that a connection has room for at first: a small request or answer, and no more than the
-/// C library's allocator keeps at hand.
-const FIRST_SIZE: usize = 1000;
-/// Bytes of further room for an answer that is larger.
+/// Bytes that are asked for in one read.
 const READ_SIZE: usize = 8 * 1024;
 
 /// Raises the limit of open files to what `connections` need, as far as the
@@ -178,7 +175,7 @@ impl Dialing {
             requests: 0,
             local_port: self.local_port,
             remote,
-            buffer: Vec::with_capacity(FIRST_SIZE),
+            buffer: Vec::with_capacity(READ_SIZE),
         })
     }
 }
@@ -279,12 +276,8 @@ impl Connection {
     /// When the connection was reset or lost; `UnexpectedEof` when it was closed without the end
     /// that TLS announces.
     pub(super) async fn read(&mut self) -> io::Result<usize> {
-        let room = self.buffer.capacity() - self.buffer.len();
-        let count = self.stream.read_buf(&mut self.buffer).await?;
-        if count >= room {
-            self.buffer.reserve(READ_SIZE);
-        }
-        Ok(count)
+        self.buffer.reserve(READ_SIZE / 2);
+        self.stream.read_buf(&mut self.buffer).await
     }
 }
 

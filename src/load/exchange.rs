@@ -99,8 +99,8 @@ pub(super) struct Exchange {
     pub(super) via: Via,
     /// Whether the connection is to be kept.
     pub(super) persistence: Persistence,
-    /// The row, of which the schedule's part is filled in. It changes hands more than once.
-    pub(super) row: Box<RequestRow>,
+    /// The row, of which the schedule's part is filled in.
+    pub(super) row: RequestRow,
 }
 
 /// A request that has ended.
@@ -182,7 +182,7 @@ impl Exchange {
             }
             at = context.clock.now();
         }
-        Ended { row: *row, endpoint, connection, at }
+        Ended { row, endpoint, connection, at }
     }
 }
 

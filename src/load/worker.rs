@@ -5,7 +5,7 @@
 //! when all others are busy and kept from then on. A lane that is done with one takes the next
 //! by itself where that is due already, as it always is in a closed loop. The worker's state is
 //! borrowed by the loop and the lanes in turn, never across an await; nothing in it is locked or
-//! shared with another thread, and nothing but its row is allocated for a request.
+//! shared with another thread, and nothing is allocated for a request.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -44,8 +44,6 @@ const BATCH_AGE: Duration = Duration::from_millis(200);
 /// Tasks that run before the runtime looks for events again: few, so that a due
 /// time is not missed for long.
 const TASKS_PER_TURN: u32 = 16;
-/// The same in a closed loop, which has no times: each look is a system call.
-const TASKS_PER_CLOSED_TURN: u32 = 64;
 /// Requests that are released before the lanes get their turn. A request takes some
 /// turns of its lane, so a worker that is behind must not release as many as run:
 /// it would only ever begin.
@@ -96,10 +94,9 @@ impl Task {
     /// # Errors
     /// When the operating system refuses a runtime or a timer.
     pub(super) fn run(self) -> io::Result<Done> {
-        let is_open_loop = self.feed.is_open_loop();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .event_interval(if is_open_loop { TASKS_PER_TURN } else { TASKS_PER_CLOSED_TURN })
+            .event_interval(TASKS_PER_TURN)
             .build_local(LocalOptions::default())?;
         runtime.block_on(async {
             let pacer = Pacer::new(self.context.clock)?;
@@ -328,7 +325,7 @@ impl State {
         Some(match via {
             Ok(via) => {
                 self.in_flight += 1;
-                Ok(Exchange { context: Rc::clone(context), endpoint, via, persistence, row: Box::new(row) })
+                Ok(Exchange { context: Rc::clone(context), endpoint, via, persistence, row })
             }
             Err(reason) => {
                 let row = RequestRow { not_sent_reason: Some(reason.as_str().into()), ..row };
