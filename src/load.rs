@@ -17,6 +17,8 @@ mod connection;
 mod exchange;
 mod feed;
 mod first_answer;
+mod grpc;
+mod http2;
 mod pace;
 mod pacer;
 mod plan;
@@ -54,9 +56,10 @@ use crate::record::{Clock, RequestRow, RunDir, RunDirError, Stamp};
 pub use connect_to::{ConnectTo, NotAnOverride};
 use exchange::{Context, Endpoint};
 use feed::Feed;
+pub use grpc::{NotAMethod, Rpc, status_name};
 pub use pace::{Arrivals, Length, NotAStage, Pace, Stage};
 use plan::PlannedTarget;
-pub use plan::{Connections, Plan, PlanError, Settings, Target};
+pub use plan::{Connections, Grpc, Http, Plan, PlanError, Settings, Target};
 use ports::SourcePorts;
 pub use ports::{NotARange, PortRange};
 use recorder::{Files, LogFile, Recorder};
@@ -497,6 +500,7 @@ fn endpoints(plan: &Plan, worker: usize, addresses: &[SocketAddr]) -> Vec<Endpoi
     let source = plan::source_name(worker);
     let Settings { workers, seed, .. } = plan.settings;
     let sender = Sender { source: &source, worker, workers, seed };
+    let speaks_http2 = plan.settings.http == Http::Http2;
     let endpoint = |(target, address): (&PlannedTarget, &SocketAddr)| Endpoint {
         name: target.name.clone(),
         method: target.method.clone(),
@@ -505,6 +509,8 @@ fn endpoints(plan: &Plan, worker: usize, addresses: &[SocketAddr]) -> Vec<Endpoi
         address_text: address.to_string().into(),
         closing: Template::new(target, sender, Persistence::Close),
         keeping: Template::new(target, sender, Persistence::Keep),
+        http2: speaks_http2.then(|| http2::Template::new(target, sender)),
+        grpc: target.grpc.clone(),
     };
     plan.targets.iter().zip(addresses).map(endpoint).collect()
 }

@@ -185,6 +185,11 @@ impl Connection {
         Ok(())
     }
 
+    /// The stream alone, for another protocol. Nothing has been read from it.
+    pub(super) fn into_stream(self) -> TcpStream {
+        self.stream
+    }
+
     /// Reads what comes next into the buffer; 0 bytes at the end of the stream.
     ///
     /// # Errors

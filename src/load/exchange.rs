@@ -18,6 +18,7 @@ use super::plan::Plan;
 use super::ports::SourcePorts;
 use super::request::{Persistence, Template};
 use super::response::{self, Head};
+use super::{grpc, http2};
 use crate::http1::Body;
 use crate::record::retry::is_retried;
 use crate::record::{Clock, Outcome, RequestRow};
@@ -56,6 +57,10 @@ pub(super) struct Endpoint {
     pub(super) closing: Template,
     /// The request that keeps it.
     pub(super) keeping: Template,
+    /// The same in HTTP/2, where the target speaks it.
+    pub(super) http2: Option<http2::Template>,
+    /// What is special to gRPC.
+    pub(super) grpc: Option<grpc::Call>,
 }
 
 /// The connection that a request is to use.
@@ -64,6 +69,8 @@ pub(super) enum Via {
     Dial(u64),
     /// An idle one, which has carried a request before.
     Idle(Connection),
+    /// A stream of an HTTP/2 connection.
+    Http2(http2::Ticket),
 }
 
 /// A request to be sent now.
@@ -101,6 +108,10 @@ pub(super) enum NotSent {
     NoSocket,
     /// No local port was free.
     NoLocalPort,
+    /// Every stream that connections have was in use.
+    MaxStreams,
+    /// What was filled into its template makes no URL or header.
+    NoRequest,
 }
 
 impl NotSent {
@@ -111,19 +122,28 @@ impl NotSent {
             NotSent::Late => "late",
             NotSent::NoSocket => "no_socket",
             NotSent::NoLocalPort => "no_local_port",
+            NotSent::MaxStreams => "max_streams",
+            NotSent::NoRequest => "no_request",
         }
     }
 }
 
 /// An exchange that did not end with a complete response.
-struct Failure {
-    outcome: Outcome,
-    errno: Option<i32>,
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub(super) outcome: Outcome,
+    pub(super) errno: Option<i32>,
+    /// What a protocol said for itself, where no error number does.
+    pub(super) detail: Option<Arc<str>>,
 }
 
 impl Failure {
-    const fn new(outcome: Outcome, errno: Option<i32>) -> Self {
-        Self { outcome, errno }
+    pub(super) const fn new(outcome: Outcome, errno: Option<i32>) -> Self {
+        Self { outcome, errno, detail: None }
+    }
+
+    pub(super) fn with_detail(outcome: Outcome, detail: impl Into<Arc<str>>) -> Self {
+        Self { outcome, errno: None, detail: Some(detail.into()) }
     }
 }
 
@@ -163,8 +183,8 @@ impl Exchange {
 async fn retry(context: &Context, endpoint: usize, row: &mut RequestRow) {
     let method = context.endpoints[endpoint].method.as_str();
     let settings = &context.plan.settings;
-    let mut status = row.status;
-    while row.attempts <= settings.retries && is_retried(method, row.final_outcome, status) {
+    let (mut status, mut grpc_status) = (row.status, row.grpc_status);
+    while row.attempts <= settings.retries && is_retried(method, row.final_outcome, status, grpc_status) {
         if !settings.retry_delay.is_zero() {
             sleep(settings.retry_delay).await;
         }
@@ -174,9 +194,13 @@ async fn retry(context: &Context, endpoint: usize, row: &mut RequestRow) {
         let again = RequestRow::not_sent(source, row.seq, target, row.phase, row.scheduled, now);
         let mut again = RequestRow { attempts: row.attempts, ..again };
         // Its connection has no row and is not kept: it needs no number.
-        let ended = attempt(context, endpoint, Via::Dial(0), Persistence::Close, &mut again).await;
+        let via = match context.endpoints[endpoint].http2 {
+            Some(_) => Via::Http2(http2::Ticket::alone()),
+            None => Via::Dial(0),
+        };
+        let ended = attempt(context, endpoint, via, Persistence::Close, &mut again).await;
         row.final_outcome = ended.err().map_or(again.outcome, |failure| failure.outcome);
-        status = again.status;
+        (status, grpc_status) = (again.status, again.grpc_status);
     }
 }
 
@@ -198,6 +222,10 @@ async fn attempt(
             connection
         }
         Via::Dial(id) => connect(context, endpoint, id, row).await?,
+        // Apart, so that the future of an HTTP/1.1 exchange stays small.
+        Via::Http2(ticket) => {
+            return Box::pin(http2::attempt(context, endpoint, ticket, row)).await.map(|()| None);
+        }
     };
     let template = match persistence {
         Persistence::Close => &endpoint.closing,
@@ -216,7 +244,7 @@ async fn attempt(
     Ok((reusable && persistence == Persistence::Keep).then_some(connection))
 }
 
-async fn connect(
+pub(super) async fn connect(
     context: &Context,
     endpoint: &Endpoint,
     id: u64,
@@ -338,7 +366,7 @@ async fn read_body(
 
 /// How far the response had come.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reached {
+pub(super) enum Reached {
     Nothing,
     Head,
     Body,
@@ -348,7 +376,7 @@ const PROTOCOL_ERROR: Failure = Failure::new(Outcome::ProtocolError, None);
 
 /// The stream ended before the response did. A reset that met the write shows as
 /// an end when reading afterwards.
-fn ended_early(reached: Reached, write_error: Option<&io::Error>) -> Failure {
+pub(super) fn ended_early(reached: Reached, write_error: Option<&io::Error>) -> Failure {
     match (write_error, reached) {
         (Some(e), _) => lost(reached, e),
         (None, Reached::Nothing) => Failure::new(Outcome::EofBeforeResponse, None),
@@ -358,7 +386,7 @@ fn ended_early(reached: Reached, write_error: Option<&io::Error>) -> Failure {
 
 /// The connection broke. The kernel's own timeout (ETIMEDOUT: retransmissions went
 /// unanswered) is a timeout; all else took the connection away like a reset.
-fn lost(reached: Reached, error: &io::Error) -> Failure {
+pub(super) fn lost(reached: Reached, error: &io::Error) -> Failure {
     let outcome = match (error.kind(), reached) {
         (io::ErrorKind::TimedOut, Reached::Nothing | Reached::Head) => Outcome::ResponseTimeout,
         (io::ErrorKind::TimedOut, Reached::Body) => Outcome::BodyTimeout,

@@ -14,6 +14,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::connect_to::ConnectTo;
+use super::grpc::Rpc;
 use super::pace::{Arrivals, Length, Pace, Stage};
 use super::ports::PortRange;
 use super::schedule::Schedule;
@@ -28,6 +29,11 @@ const MAX_RATE: f64 = 1_000_000.0;
 const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The most worker threads that a plan takes.
 const MAX_WORKERS: usize = 256;
+/// The most streams to a connection that a plan takes: those that HTTP/2 has numbers for.
+const MAX_STREAMS: usize = (1 << 30) - 1;
+/// The streams to a connection where no number is given: what HTTP/2 recommends to servers as the
+/// least (RFC 9113, 6.5.2).
+const DEFAULT_STREAMS: usize = 100;
 /// The most retries that a plan takes.
 const MAX_RETRIES: u32 = 100;
 /// The longest cycle in which targets with weights take their turns.
@@ -124,6 +130,56 @@ impl FromStr for Connections {
     }
 }
 
+/// Which HTTP is spoken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Http {
+    /// HTTP/1.1.
+    #[default]
+    #[serde(rename = "1.1")]
+    Http1,
+    /// HTTP/2: by prior knowledge, or, with TLS, where the server agrees to it.
+    #[serde(rename = "2")]
+    Http2,
+}
+
+impl Http {
+    /// Its version.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Http::Http1 => "1.1",
+            Http::Http2 => "2",
+        }
+    }
+}
+
+impl FromStr for Http {
+    type Err = PlanError;
+
+    fn from_str(s: &str) -> Result<Self, PlanError> {
+        match s {
+            "1.1" => Ok(Http::Http1),
+            "2" => Ok(Http::Http2),
+            other => Err(PlanError::Http(other.to_owned())),
+        }
+    }
+}
+
+/// Calls of a gRPC method in place of plain requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grpc {
+    /// The method.
+    pub rpc: Rpc,
+    /// gRPC statuses that count as success.
+    pub success: Vec<i32>,
+}
+
+impl Grpc {
+    /// Calls of a method, of which OK is the success.
+    pub fn new(rpc: Rpc) -> Self {
+        Self { rpc, success: vec![0] }
+    }
+}
+
 /// Settings as a user gives them; [`Plan::new`] checks them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
@@ -137,11 +193,18 @@ pub struct Settings {
     pub seed: u64,
     /// Length of the warm-up before it, which is recorded but not counted.
     pub warmup: Duration,
+    /// Which HTTP they speak.
+    pub http: Http,
+    /// Whether they are calls of a gRPC method; the body is then the message.
+    pub grpc: Option<Grpc>,
     /// Which connections carry the requests.
     pub connections: Connections,
     /// The most connections open at a time; `None` for as many as the rate can
     /// keep open when every request runs into its timeouts.
     pub max_connections: Option<usize>,
+    /// The most requests that an HTTP/2 connection carries at a time, as far as the server allows;
+    /// `None` for 100, or 1 in a closed loop.
+    pub streams: Option<usize>,
     /// How long connecting may take.
     pub connect_timeout: Duration,
     /// How long the answer may take, from the moment of sending to the end of the body.
@@ -186,8 +249,11 @@ impl Settings {
             arrivals: Arrivals::Even,
             seed: 0,
             warmup: Duration::ZERO,
+            http: Http::Http1,
+            grpc: None,
             connections: Connections::Fresh,
             max_connections: None,
+            streams: None,
             connect_timeout: Duration::from_secs(1),
             response_timeout: Duration::from_secs(5),
             method: "GET".to_owned(),
@@ -306,6 +372,18 @@ pub enum PlanError {
     /// A connection that carries no request.
     #[error("0 requests to a connection are too few: at least 1")]
     MaxRequests,
+    /// HTTP in another version.
+    #[error("HTTP {0:?} is neither 1.1 nor 2")]
+    Http(String),
+    /// A connection without streams.
+    #[error("{0} streams to a connection are not from 1 to {MAX_STREAMS}")]
+    Streams(usize),
+    /// Streams without HTTP/2.
+    #[error("HTTP/1.1 has no streams: ask for HTTP/2, or leave the number of streams out")]
+    StreamsNeedHttp2,
+    /// gRPC over HTTP/1.1.
+    #[error("gRPC needs HTTP/2")]
+    GrpcNeedsHttp2,
     /// A range of statuses is empty or out of range.
     #[error("success statuses {0}-{1} are no range within 100-599")]
     Success(u16, u16),
@@ -362,6 +440,7 @@ impl Plan {
         if settings.max_requests == Some(0) {
             return Err(PlanError::MaxRequests);
         }
+        check_http(&settings)?;
         if let Some(age) = settings.max_age {
             check_duration("a connection's age", age, false)?;
         }
@@ -385,6 +464,12 @@ impl Plan {
         }
     }
 
+    /// The most requests that an HTTP/2 connection carries at a time.
+    pub(super) fn streams(&self) -> usize {
+        let default = if self.settings.pace.is_closed() { 1 } else { DEFAULT_STREAMS };
+        self.settings.streams.unwrap_or(default)
+    }
+
     /// Fresh connections a second, as far as they are planned.
     pub(super) fn fresh_per_s(&self) -> f64 {
         match self.settings.connections {
@@ -404,7 +489,7 @@ impl Plan {
         let settings = &self.settings;
         let pacing = settings.pace.as_str();
         let mut other = BTreeMap::from([
-            ("http".to_owned(), "1.1".into()),
+            ("http".to_owned(), settings.http.as_str().into()),
             ("max_connections".to_owned(), self.max_connections.into()),
             ("workers".to_owned(), settings.workers.into()),
         ]);
@@ -434,6 +519,13 @@ impl Plan {
         let connect_to: Vec<String> = settings.connect_to.iter().map(ConnectTo::to_string).collect();
         if !connect_to.is_empty() {
             other.insert("connect_to".to_owned(), connect_to.into());
+        }
+        if settings.http == Http::Http2 {
+            other.insert("streams".to_owned(), self.streams().into());
+        }
+        if let Some(grpc) = &settings.grpc {
+            other.insert("grpc".to_owned(), grpc.rpc.to_string().into());
+            other.insert("grpc_success".to_owned(), grpc.success.clone().into());
         }
         if let Some(max) = settings.max_requests {
             other.insert("max_requests_per_connection".to_owned(), max.into());
@@ -490,6 +582,15 @@ impl Plan {
 /// The name of a worker's source.
 pub(super) fn source_name(worker: usize) -> String {
     format!("load-{worker}")
+}
+
+fn check_http(settings: &Settings) -> Result<(), PlanError> {
+    match (settings.http, settings.streams) {
+        (Http::Http1, _) if settings.grpc.is_some() => Err(PlanError::GrpcNeedsHttp2),
+        (Http::Http1, Some(_)) => Err(PlanError::StreamsNeedHttp2),
+        (_, Some(streams)) if !(1..=MAX_STREAMS).contains(&streams) => Err(PlanError::Streams(streams)),
+        _ => Ok(()),
+    }
 }
 
 fn plan_timing(settings: &Settings) -> Result<Timing, PlanError> {

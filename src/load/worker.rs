@@ -19,7 +19,9 @@ use tokio_util::sync::CancellationToken;
 use super::connection::Connection;
 use super::exchange::{Context, Ended, Exchange, NotSent, Via};
 use super::feed::Feed;
+use super::http2;
 use super::pacer::Pacer;
+use super::plan::{Connections, Http, Settings};
 use super::request::Persistence;
 use super::schedule::Due;
 use super::tally::Tally;
@@ -100,6 +102,7 @@ struct Worker {
     scheduled: u64,
     in_flight: JoinSet<Ended>,
     pool: Pool,
+    http2: http2::Pool,
     tally: Tally,
     rows: Vec<RequestRow>,
 }
@@ -113,11 +116,20 @@ impl Worker {
             age: settings.max_age,
         };
         let pool = Pool::new(task.context.endpoints.len(), limits);
+        let limits = http2::Limits {
+            connections: task.max_connections,
+            is_wanted: settings.max_connections.is_some(),
+            streams: task.context.plan.streams(),
+            requests: limits.requests,
+            age: limits.age,
+        };
+        let http2 = http2::Pool::new(task.context.endpoints.len(), limits);
         Self {
             task,
             scheduled: 0,
             in_flight: JoinSet::new(),
             pool,
+            http2,
             tally: Tally::default(),
             rows: Vec::new(),
         }
@@ -176,7 +188,10 @@ impl Worker {
 
     /// The next request, due now or later; `None` while there is none to wait for.
     fn next(&self, now: Stamp) -> Option<Due> {
-        self.task.feed.next(now, self.task.max_connections.saturating_sub(self.in_flight.len()))
+        self.task.feed.next(now, || match self.task.context.plan.settings {
+            Settings { http: Http::Http2, connections: Connections::Keepalive, .. } => self.http2.has_room(),
+            _ => self.in_flight.len() < self.task.max_connections,
+        })
     }
 
     fn release(&mut self, due: Due, now: Stamp) {
@@ -195,6 +210,8 @@ impl Worker {
         };
         let via = if now > due.at + LATE_LIMIT {
             Err(NotSent::Late)
+        } else if self.task.context.endpoints[endpoint].http2.is_some() {
+            self.http2.take(endpoint, persistence, now).map(Via::Http2)
         } else {
             self.pool.take(endpoint, persistence, now).ok_or(NotSent::MaxConnections)
         };
@@ -216,7 +233,9 @@ impl Worker {
     }
 
     fn end(&mut self, ended: Ended) {
-        self.pool.give_back(ended.endpoint, ended.connection);
+        if self.task.context.endpoints[ended.endpoint].http2.is_none() {
+            self.pool.give_back(ended.endpoint, ended.connection);
+        }
         self.finish(ended.row, ended.endpoint);
     }
 

@@ -335,6 +335,7 @@ impl sealed::Columns for RequestRow {
         optional binary not_sent_reason (STRING);
         optional int64 conn;
         required boolean conn_reused;
+        optional int32 stream;
         optional int32 local_port;
         optional binary remote_addr (STRING);
         required int64 bytes_sent;
@@ -365,6 +366,7 @@ impl sealed::Columns for RequestRow {
         group.optional::<ByteArrayType>(rows.iter().map(|r| r.not_sent_reason.as_deref().map(bytes)))?;
         group.optional::<Int64Type>(rows.iter().map(|r| r.conn.map(signed)))?;
         group.required::<BoolType>(rows.iter().map(|r| r.conn_reused))?;
+        group.optional::<Int32Type>(rows.iter().map(|r| r.stream.and_then(|id| i32::try_from(id).ok())))?;
         group.optional::<Int32Type>(rows.iter().map(|r| r.local_port.map(i32::from)))?;
         group.optional::<ByteArrayType>(rows.iter().map(|r| r.remote_addr.as_deref().map(bytes)))?;
         group.required::<Int64Type>(rows.iter().map(|r| signed(r.bytes_sent)))?;
@@ -395,6 +397,7 @@ impl sealed::Columns for RequestRow {
         let mut not_sent_reason = group.optional::<ByteArrayType>()?;
         let mut conn = group.optional::<Int64Type>()?;
         let mut conn_reused = group.required::<BoolType>()?;
+        let mut stream = group.optional::<Int32Type>()?;
         let mut local_port = group.optional::<Int32Type>()?;
         let mut remote_addr = group.optional::<ByteArrayType>()?;
         let mut bytes_sent = group.required::<Int64Type>()?;
@@ -423,6 +426,7 @@ impl sealed::Columns for RequestRow {
                     not_sent_reason: names.get_optional(value(not_sent_reason.next())?)?,
                     conn: value(conn.next())?.map(unsigned).transpose()?,
                     conn_reused: value(conn_reused.next())?,
+                    stream: value(stream.next())?.map(narrow).transpose()?,
                     local_port: value(local_port.next())?.map(narrow).transpose()?,
                     remote_addr: names.get_optional(value(remote_addr.next())?)?,
                     bytes_sent: unsigned(value(bytes_sent.next())?)?,
@@ -587,6 +591,7 @@ mod tests {
             not_sent_reason: None,
             conn: Some(seq),
             conn_reused: false,
+            stream: (seq.is_multiple_of(2)).then_some(u32::MAX >> 1),
             local_port: Some(65_535),
             remote_addr: Some("127.0.0.1:80".into()),
             bytes_sent: 70,
