@@ -6,18 +6,19 @@
 //! of the run) leaves all that was seen until then.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use http::Method;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::address::Address;
 use super::connection::{self, CannotDial, Connection};
 use super::plan::Plan;
 use super::ports::SourcePorts;
 use super::request::{Persistence, Template};
 use super::response::{self, Head};
+use super::tls::{self, Client, Fault};
 use super::{grpc, http2};
 use crate::http1::Body;
 use crate::record::retry::is_retried;
@@ -49,10 +50,10 @@ pub(super) struct Endpoint {
     pub(super) method: Method,
     /// Whether Go's net/http would replay its requests.
     pub(super) go_replays: bool,
-    /// The address it resolved to.
-    pub(super) address: SocketAddr,
-    /// The same, as it stands in rows.
-    pub(super) address_text: Arc<str>,
+    /// Where it is.
+    pub(super) address: Address,
+    /// Its TLS, where it speaks it.
+    pub(super) tls: Option<Client>,
     /// The request that closes its connection.
     pub(super) closing: Template,
     /// The request that keeps it.
@@ -163,6 +164,7 @@ impl Exchange {
             Err(failure) => {
                 row.outcome = failure.outcome;
                 row.errno = failure.errno;
+                row.detail = failure.detail;
                 None
             }
         };
@@ -218,7 +220,7 @@ async fn attempt(
             row.conn = Some(connection.id);
             row.conn_reused = true;
             row.local_port = connection.local_port;
-            row.remote_addr = Some(endpoint.address_text.clone());
+            row.remote_addr = Some(connection.remote.clone());
             connection
         }
         Via::Dial(id) => connect(context, endpoint, id, row).await?,
@@ -251,7 +253,8 @@ pub(super) async fn connect(
     row: &mut RequestRow,
 ) -> Result<Connection, Failure> {
     let start = context.clock.now();
-    let dialing = connection::dial(endpoint.address, context.ports.as_ref()).map_err(|e| {
+    let address = &endpoint.address;
+    let dialing = connection::dial(&address.remote, context.ports.as_ref()).map_err(|e| {
         let (reason, e) = match e {
             CannotDial::Socket(e) => (NotSent::NoSocket, e),
             CannotDial::LocalPort(e) => (NotSent::NoLocalPort, e),
@@ -262,15 +265,24 @@ pub(super) async fn connect(
     row.connect_start = Some(start);
     row.conn = Some(id);
     row.local_port = dialing.local_port;
-    row.remote_addr = Some(endpoint.address_text.clone());
-    match timeout(context.plan.settings.connect_timeout, dialing.connected(id, context.clock)).await {
-        Ok(Ok(connection)) => {
-            row.connected = Some(connection.since);
-            Ok(connection)
-        }
-        Ok(Err(e)) => Err(Failure::new(connect_outcome(&e), e.raw_os_error())),
-        Err(_) => Err(Failure::new(Outcome::ConnectTimeout, None)),
-    }
+    row.remote_addr = Some(address.text.clone());
+    let settings = &context.plan.settings;
+    let connected = dialing.connected(id, address.text.clone(), context.clock);
+    let connection = match timeout(settings.connect_timeout, connected).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(e)) => return Err(Failure::new(connect_outcome(&e), e.raw_os_error())),
+        Err(_) => return Err(Failure::new(Outcome::ConnectTimeout, None)),
+    };
+    row.connected = Some(connection.since);
+    let Some(tls) = &endpoint.tls else { return Ok(connection) };
+    let connection = match timeout(settings.tls_timeout, connection.secured(tls)).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(e)) => return Err(lost(Reached::Connection, &e)),
+        Err(_) => return Err(Failure::with_detail(Outcome::TlsError, "timeout")),
+    };
+    row.tls = Some(context.clock.now());
+    row.tls_session = connection.tls_session();
+    Ok(connection)
 }
 
 fn connect_outcome(error: &io::Error) -> Outcome {
@@ -294,13 +306,14 @@ async fn talk(
     row: &mut RequestRow,
 ) -> Result<bool, Failure> {
     row.sent = Some(context.clock.now());
+    let first_byte = context.plan.settings.first_byte_timeout.map(|limit| Instant::now() + limit);
     let written = connection.write_all(&request, &mut row.bytes_sent).await;
     connection.buffer = request;
     connection.buffer.clear();
     // A server may answer and close before it has read everything: a write that
     // failed is no reason not to look for its answer.
     let write_error = written.err();
-    let mut head = read_head(&endpoint.method, connection, row, write_error.as_ref()).await?;
+    let mut head = read_head(&endpoint.method, connection, row, first_byte, write_error.as_ref()).await?;
     row.head = Some(context.clock.now());
     row.status = Some(head.status);
     row.pod = head.pod.take();
@@ -314,6 +327,7 @@ async fn read_head(
     method: &Method,
     connection: &mut Connection,
     row: &mut RequestRow,
+    first_byte: Option<Instant>,
     write_error: Option<&io::Error>,
 ) -> Result<Head, Failure> {
     loop {
@@ -327,8 +341,18 @@ async fn read_head(
                 _ => return Ok(head),
             }
         }
-        let reached = if connection.buffer.is_empty() { Reached::Nothing } else { Reached::Head };
-        match connection.read().await {
+        let reached = match connection.buffer.is_empty() {
+            true if row.conn_reused => Reached::Nothing,
+            true => Reached::Connection,
+            false => Reached::Head,
+        };
+        let read = match first_byte.filter(|_| row.bytes_received == 0) {
+            None => connection.read().await,
+            Some(deadline) => timeout_at(deadline, connection.read())
+                .await
+                .map_err(|_| Failure::with_detail(Outcome::ResponseTimeout, "first_byte"))?,
+        };
+        match read {
             Ok(0) => return Err(ended_early(reached, write_error)),
             Ok(count) => row.bytes_received += count as u64,
             Err(e) => return Err(lost(reached, &e)),
@@ -364,9 +388,12 @@ async fn read_body(
     }
 }
 
-/// How far the response had come.
+/// How far it had come.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reached {
+    /// Nothing has come over the connection.
+    Connection,
+    /// The connection has served before; nothing of this response has come.
     Nothing,
     Head,
     Body,
@@ -379,7 +406,7 @@ const PROTOCOL_ERROR: Failure = Failure::new(Outcome::ProtocolError, None);
 pub(super) fn ended_early(reached: Reached, write_error: Option<&io::Error>) -> Failure {
     match (write_error, reached) {
         (Some(e), _) => lost(reached, e),
-        (None, Reached::Nothing) => Failure::new(Outcome::EofBeforeResponse, None),
+        (None, Reached::Connection | Reached::Nothing) => Failure::new(Outcome::EofBeforeResponse, None),
         (None, Reached::Head | Reached::Body) => Failure::new(Outcome::TruncatedBody, None),
     }
 }
@@ -387,13 +414,33 @@ pub(super) fn ended_early(reached: Reached, write_error: Option<&io::Error>) -> 
 /// The connection broke. The kernel's own timeout (ETIMEDOUT: retransmissions went
 /// unanswered) is a timeout; all else took the connection away like a reset.
 pub(super) fn lost(reached: Reached, error: &io::Error) -> Failure {
+    if let Some(fault) = tls::fault(error) {
+        return Failure::with_detail(tls_outcome(reached, &fault), fault.what);
+    }
     let outcome = match (error.kind(), reached) {
-        (io::ErrorKind::TimedOut, Reached::Nothing | Reached::Head) => Outcome::ResponseTimeout,
+        // The connection was closed, and TLS was not: whoever closed it need not be the server.
+        (io::ErrorKind::UnexpectedEof, _) => {
+            return Failure { detail: Some("no_close_notify".into()), ..ended_early(reached, None) };
+        }
+        (io::ErrorKind::TimedOut, Reached::Connection | Reached::Nothing | Reached::Head) => {
+            Outcome::ResponseTimeout
+        }
         (io::ErrorKind::TimedOut, Reached::Body) => Outcome::BodyTimeout,
-        (_, Reached::Nothing) => Outcome::ResetBeforeResponse,
+        (_, Reached::Connection | Reached::Nothing) => Outcome::ResetBeforeResponse,
         (_, Reached::Head | Reached::Body) => Outcome::ResetMidResponse,
     };
     Failure::new(outcome, error.raw_os_error())
+}
+
+/// TLS failed by itself. In TLS 1.3 the server's verdict on the client comes after the client's
+/// handshake is done. On a connection that has served, an alert is how TLS resets.
+fn tls_outcome(reached: Reached, fault: &Fault) -> Outcome {
+    match reached {
+        Reached::Connection => Outcome::TlsError,
+        _ if !fault.is_alert => Outcome::ProtocolError,
+        Reached::Nothing => Outcome::ResetBeforeResponse,
+        Reached::Head | Reached::Body => Outcome::ResetMidResponse,
+    }
 }
 
 #[cfg(test)]

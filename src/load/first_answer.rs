@@ -5,17 +5,22 @@
 //! entry, as any other SYN that nobody answers, so no port of an attempt is one of the load's.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
-use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep_until, timeout};
-use url::Url;
+use url::{Position, Url};
 
 use super::LoadError;
+use super::address::{Address, Remote};
+use super::connection::{self, CannotDial, Dialing};
+use super::plan::{Http, PlannedTarget};
+use super::stream::Stream;
+use super::tls::Client;
+use crate::record::Clock;
 
 /// From one attempt to get an answer to the next.
 const RETRY: Duration = Duration::from_millis(100);
@@ -33,61 +38,74 @@ pub(super) struct From<'a> {
     pub(super) left: usize,
 }
 
-/// Waits for any HTTP answer from the target with this URL, at this address.
+/// Waits for any HTTP answer from the target, at this address.
 ///
 /// # Errors
 /// When none comes within the limit.
 pub(super) async fn first_answer(
-    url: &str,
-    address: SocketAddr,
+    target: &PlannedTarget,
+    address: &Address,
+    tls: Option<&Client>,
     mut from: From<'_>,
     limit: Duration,
+    clock: Clock,
 ) -> Result<(), LoadError> {
     let deadline = Instant::now() + limit;
     loop {
-        let why = match timeout(ATTEMPT, answer(url, address, &mut from)).await {
+        let why = match timeout(ATTEMPT, answer(target, address, tls, &mut from, clock)).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(why)) => why,
             Err(_) => "the attempt timed out: is this address reachable from here?".into(),
         };
         let next = Instant::now() + RETRY;
         if next >= deadline {
-            return Err(LoadError::NoAnswer { url: url.to_owned(), limit, why });
+            return Err(LoadError::NoAnswer { url: target.url.clone(), limit, why });
         }
         sleep_until(next).await;
     }
 }
 
 impl From<'_> {
-    async fn connect(&mut self, to: SocketAddr) -> io::Result<TcpStream> {
-        let (any, new): (IpAddr, fn() -> io::Result<TcpSocket>) = match to {
-            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED.into(), TcpSocket::new_v4),
-            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED.into(), TcpSocket::new_v6),
-        };
-        let address = self.address.unwrap_or(any);
+    /// Begins to connect, from a port that is none of the load's.
+    fn dial(&mut self, remote: &Remote) -> Result<Dialing, CannotDial> {
+        let Remote::Tcp(to) = remote else { return connection::dial(remote, None) };
+        let address = self.address.unwrap_or_else(|| connection::unspecified(*to));
         loop {
-            let socket = new()?;
             let port =
                 self.ports.as_mut().filter(|ports| ports.len() > self.left).and_then(|ports| ports.pop());
-            socket.set_reuseaddr(port.is_some())?;
-            match socket.bind(SocketAddr::new(address, port.unwrap_or(0))) {
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse && port.is_some() => {}
-                Err(error) => return Err(error),
-                Ok(()) => return socket.connect(to).await,
+            match connection::dial_from(*to, Some(SocketAddr::new(address, port.unwrap_or(0)))) {
+                Err(CannotDial::LocalPort(e)) if e.kind() == io::ErrorKind::AddrInUse && port.is_some() => {}
+                dialed => return dialed,
             }
         }
     }
 }
 
-async fn answer(url: &str, address: SocketAddr, from: &mut From<'_>) -> Result<(), String> {
-    let url = Url::parse(url).map_err(|e| e.to_string())?;
-    let stream = from.connect(address).await.map_err(|e| e.to_string())?;
+async fn answer(
+    target: &PlannedTarget,
+    address: &Address,
+    tls: Option<&Client>,
+    from: &mut From<'_>,
+    clock: Clock,
+) -> Result<(), String> {
+    let url = Url::parse(&target.url).map_err(|e| e.to_string())?;
+    let dialing = from
+        .dial(&address.remote)
+        .map_err(|(CannotDial::Socket(e) | CannotDial::LocalPort(e))| e.to_string())?;
+    let connected = dialing.connected(0, address.text.clone(), clock).await;
+    let mut connection = connected.map_err(|e| e.to_string())?;
+    if let Some(tls) = tls {
+        connection = connection.secured(tls).await.map_err(|e| format!("TLS: {e}"))?;
+    }
+    if target.http == Http::Http2 {
+        return http2_answer(url, connection.into_stream()).await.map_err(|e| e.to_string());
+    }
     let (mut sender, connection) =
-        hyper::client::conn::http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream))
+        hyper::client::conn::http1::handshake::<_, Empty<Bytes>>(TokioIo::new(connection.into_stream()))
             .await
             .map_err(|e| e.to_string())?;
-    let request = hyper::Request::get(&url[url::Position::BeforePath..url::Position::AfterQuery])
-        .header(hyper::header::HOST, url.authority())
+    let request = hyper::Request::get(&url[Position::BeforePath..Position::AfterQuery])
+        .header(hyper::header::HOST, &target.authority)
         .header(hyper::header::CONNECTION, "close")
         .body(Empty::new())
         .map_err(|e| e.to_string())?;
@@ -100,12 +118,29 @@ async fn answer(url: &str, address: SocketAddr, from: &mut From<'_>) -> Result<(
     exchanged.map(|_| ()).map_err(|e| e.to_string())
 }
 
+async fn http2_answer(url: Url, stream: Stream) -> Result<(), h2::Error> {
+    let (mut requests, connection) = h2::client::handshake(stream).await?;
+    let mut request = hyper::Request::new(());
+    *request.uri_mut() = url[..Position::AfterQuery].parse().unwrap_or_default();
+    let exchange = async move {
+        let (response, _) = requests.send_request(request, true)?;
+        let mut body = response.await?.into_body();
+        while let Some(data) = body.data().await {
+            body.flow_control().release_capacity(data?.len())?;
+        }
+        Ok(())
+    };
+    let (exchanged, _) = tokio::join!(exchange, connection);
+    exchanged
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::load::{Plan, Settings};
 
     #[tokio::test]
     async fn the_ports_of_its_attempts_are_not_the_loads() {
@@ -126,8 +161,9 @@ mod tests {
             met
         };
         let from = From { address: None, ports: Some(&mut ports), left: 1 };
-        let url = format!("http://{address}/");
-        let asking = first_answer(&url, address, from, Duration::from_mins(1));
+        let plan = Plan::new(Settings::new(format!("http://{address}/"))).unwrap();
+        let (target, address, limit) = (&plan.targets[0], address.into(), Duration::from_mins(1));
+        let asking = first_answer(target, &address, None, from, limit, Clock::start());
         let (met, answered) = tokio::join!(serving, asking);
         answered.unwrap();
         assert!(met.iter().all(|port| all.contains(port) && !ports.contains(port)), "{met:?} of {all:?}");

@@ -30,6 +30,9 @@ use link::{Link, Up};
 pub(super) use pool::{Limits, Pool, Ticket};
 pub(super) use request::Template;
 
+/// The protocol's name in a TLS handshake.
+pub(super) const ALPN: &[u8] = b"h2";
+
 /// Sends a request and follows it to its end.
 ///
 /// # Errors
@@ -108,7 +111,13 @@ impl Call<'_> {
     }
 
     async fn answer(&mut self, response: ResponseFuture, method: &Method) -> Result<(), Failure> {
-        let response = response.await.map_err(|error| self.failure(&error, Announced::Nothing))?;
+        let response = match self.context.plan.settings.first_byte_timeout {
+            None => response.await,
+            Some(limit) => timeout(limit, response)
+                .await
+                .map_err(|_| Failure::with_detail(Outcome::ResponseTimeout, "first_byte"))?,
+        };
+        let response = response.map_err(|error| self.failure(&error, Announced::Nothing))?;
         let (head, body) = response.into_parts();
         let row = &mut *self.row;
         row.head = Some(self.context.clock.now());
@@ -177,13 +186,14 @@ impl Call<'_> {
         let stream = self.stream.map(|id| wire.stream(id)).unwrap_or_default();
         let reached = match (self.row.head, stream.received) {
             (Some(_), _) => Reached::Body,
+            (None, 0) if wire.max_streams.is_none() => Reached::Connection,
             (None, 0) => Reached::Nothing,
             (None, _) => Reached::Head,
         };
         if let Some(code) = stream.reset {
             let outcome = match (code, reached) {
                 (REFUSED_STREAM, _) => Outcome::H2RefusedStream,
-                (_, Reached::Nothing) => Outcome::ResetBeforeResponse,
+                (_, Reached::Connection | Reached::Nothing) => Outcome::ResetBeforeResponse,
                 (_, Reached::Head | Reached::Body) => Outcome::ResetMidResponse,
             };
             return Failure::with_detail(outcome, error_name(code));

@@ -1,6 +1,7 @@
 //! Known-answer tests: a server that plays a script per request, writes down what
 //! it did by request id, and must be agreed with, request by request.
 
+mod http2;
 mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +42,7 @@ fn assert_accounted(summary: &Summary, rows: &[RequestRow]) {
         assert!(seqs.iter().zip(0..).all(|(seq, expected)| *seq == expected), "{source}");
     }
     for row in rows {
-        assert_eq!(row.outcome, row.final_outcome);
+        assert!(row.attempts > 1 || row.outcome == row.final_outcome, "{row:?}");
         assert_eq!(row.outcome == Outcome::NotSent, row.not_sent_reason.is_some());
     }
 }
@@ -241,7 +242,7 @@ fn what_the_worker_comes_to_too_late_is_not_sent() {
     let clock = Clock::start();
     let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
     let (batches, received) = sync_channel(WAITING_BATCHES);
-    let address = "127.0.0.1:1".parse().unwrap();
+    let address = Address::from("127.0.0.1:1".parse::<SocketAddr>().unwrap());
     let done = Task {
         worker: 0,
         context: Arc::new(Context {

@@ -297,7 +297,7 @@ impl Pool {
     /// one whose close has already arrived is dropped: no request was ever put on it.
     fn take(&mut self, endpoint: usize, persistence: Persistence, now: Stamp) -> Option<Via> {
         if persistence == Persistence::Keep {
-            while let Some(connection) = self.idle[endpoint].pop_front() {
+            while let Some(mut connection) = self.idle[endpoint].pop_front() {
                 let is_young = self.limits.age.is_none_or(|age| now < connection.since + age);
                 if is_young && connection.is_idle() {
                     self.in_use += 1;

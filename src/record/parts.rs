@@ -276,7 +276,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::{Outcome, Phase, RequestId, ServedEnd};
+    use crate::record::{Outcome, Phase, RequestId, ServedEnd, TlsSession};
 
     fn request(seq: u64) -> RequestRow {
         let at = |ns: i64| Stamp::from_unix_ns(1_000 + ns);
@@ -289,6 +289,7 @@ mod tests {
             connect_start: Some(at(1)),
             connected: (seq.is_multiple_of(2)).then(|| at(2)),
             tls: None,
+            tls_session: (seq.is_multiple_of(5)).then_some(TlsSession::Resumed13),
             sent: (seq.is_multiple_of(2)).then(|| at(3)),
             head: None,
             end: at(9),
@@ -298,6 +299,7 @@ mod tests {
                 Outcome::ConnectRefused
             },
             errno: Some(104),
+            detail: (seq.is_multiple_of(7)).then(|| "alert unknown_ca (48)".into()),
             status: (seq.is_multiple_of(3)).then_some(503),
             grpc_status: None,
             not_sent_reason: None,

@@ -10,6 +10,7 @@ use h2::client::{self, SendRequest};
 use tokio::sync::SetOnce;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::ALPN;
 use super::wire::{Shared, Watched};
 use crate::load::connection::Connection;
 use crate::load::exchange::{Context, Endpoint, Failure, connect};
@@ -100,6 +101,9 @@ impl Link {
         row: &mut RequestRow,
     ) -> Result<&Up, Failure> {
         let ending = match connect(context, endpoint, self.id, row).await {
+            Ok(connection) if endpoint.tls.is_some() && connection.alpn() != Some(ALPN) => {
+                Err(Failure::with_detail(Outcome::TlsError, "h2 was not agreed on (ALPN)"))
+            }
             Ok(connection) => self.begin(connection, row).await,
             Err(failure) => Err(failure),
         };

@@ -84,7 +84,7 @@ impl Template {
             made,
             body,
             is_grpc,
-            scheme: target.scheme,
+            scheme: if target.tls_name.is_some() { "https" } else { "http" },
             authority,
             source: sender.source.to_owned(),
             worker: sender.worker as u64,

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, Method};
+use tokio_rustls::rustls::pki_types::ServerName;
 use url::Url;
 
 use super::{Http, MAX_CYCLE, PlanError, Settings, Target};
 use crate::load::request::RETRY_HEADER;
 use crate::load::template::{self, Piece};
-use crate::load::{grpc, http2};
+use crate::load::{grpc, http2, tls};
 use crate::record::row::ID_HEADER;
 
 /// A target whose URL has been taken apart.
@@ -20,10 +21,12 @@ pub(in crate::load) struct PlannedTarget {
     pub(in crate::load) host: String,
     /// The port to connect to.
     pub(in crate::load) port: u16,
+    /// The name to ask for and to expect in TLS; `None` without TLS.
+    pub(in crate::load) tls_name: Option<ServerName<'static>>,
     /// The value of the Host header.
     pub(in crate::load) authority: String,
-    /// The URL's scheme.
-    pub(in crate::load) scheme: &'static str,
+    /// Which HTTP its requests speak.
+    pub(in crate::load) http: Http,
     /// What is special to gRPC.
     pub(in crate::load) grpc: Option<grpc::Call>,
     /// The whole URL, for records.
@@ -62,9 +65,11 @@ impl PlannedTarget {
 pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<PlannedTarget, PlanError> {
     let bad = |why: String| PlanError::Url { url: target.url.clone(), why };
     let url = Url::parse(&target.url).map_err(|e| bad(format!("{e}; write it as http://HOST:PORT/PATH")))?;
-    if url.scheme() != "http" {
-        return Err(bad(format!("scheme {:?} is not supported, only http", url.scheme())));
-    }
+    let is_secure = match url.scheme() {
+        "http" => false,
+        "https" => true,
+        other => return Err(bad(format!("scheme {other:?} is not supported, only http and https"))),
+    };
     if !url.username().is_empty() || url.password().is_some() {
         return Err(bad("credentials in a URL are not sent: give an Authorization header".to_owned()));
     }
@@ -122,13 +127,15 @@ pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<Planne
         (Some(host), None) => host.to_owned(),
         (None, _) => return Err(bad("it names no host".to_owned())),
     };
+    let tls_name = settings.tls.server_name.as_ref().unwrap_or(&host);
+    let tls_name = is_secure.then(|| tls::server_name(tls_name)).transpose()?;
     let connect_to = settings.connect_to.iter().find_map(|to| to.target(&host, port));
     let (host, port) = connect_to.unwrap_or((host, port));
     let grpc = settings.grpc.as_ref().map(|grpc| grpc::Call::new(grpc, settings.response_timeout));
-    let (name, url) = (target.name.as_str().into(), url.to_string());
+    let (name, url, http) = (target.name.as_str().into(), url.to_string(), settings.http);
     let planned =
-        PlannedTarget { name, host, port, authority, scheme: "http", url, path, method, headers, body, grpc };
-    if settings.http == Http::Http2 {
+        PlannedTarget { name, host, port, tls_name, authority, http, url, path, method, headers, body, grpc };
+    if http == Http::Http2 {
         http2::check(&planned).map_err(bad)?;
     }
     Ok(planned)

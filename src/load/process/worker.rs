@@ -86,7 +86,7 @@ where
             None => return Ok(None),
         };
         let prepared = tokio::select! {
-            prepared = ready(order) => prepared?,
+            prepared = ready(order, self.clock) => prepared?,
             order = self.next_order() => match order? {
                 Some(Order::Stop | Order::Abort) | None => return Ok(None),
                 Some(_) => return Err(WorkerError::OutOfTurn("an order")),
@@ -152,10 +152,10 @@ where
 }
 
 /// Waits until every target answers from here.
-async fn ready(order: Prepare) -> Result<Prepared, WorkerError> {
+async fn ready(order: Prepare, clock: Clock) -> Result<Prepared, WorkerError> {
     let Prepare { settings, first_answer_limit } = order;
     let mut prepared = Prepared::new(Plan::new(settings)?).await?;
-    prepared.first_answers(first_answer_limit).await?;
+    prepared.first_answers(first_answer_limit, clock).await?;
     Ok(prepared)
 }
 

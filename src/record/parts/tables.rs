@@ -7,7 +7,7 @@ use parquet::errors::ParquetError;
 
 use super::columns::{GroupReader, GroupWriter, Numbers, OptionalNumbers, Texts};
 use super::sealed::Columns;
-use crate::record::{RequestId, RequestRow, ServedRow, Stamp};
+use crate::record::{RequestId, RequestRow, ServedRow, Stamp, TlsSession};
 
 /// The columns of [`RequestRow`], in the schema's order.
 #[derive(Default)]
@@ -20,11 +20,13 @@ pub struct RequestColumns {
     connect_start_ns: OptionalNumbers<Int64Type>,
     connected_ns: OptionalNumbers<Int64Type>,
     tls_ns: OptionalNumbers<Int64Type>,
+    tls_session: Texts,
     sent_ns: OptionalNumbers<Int64Type>,
     head_ns: OptionalNumbers<Int64Type>,
     end_ns: Numbers<Int64Type>,
     outcome: Texts,
     errno: OptionalNumbers<Int32Type>,
+    detail: Texts,
     status: OptionalNumbers<Int32Type>,
     grpc_status: OptionalNumbers<Int32Type>,
     not_sent_reason: Texts,
@@ -52,11 +54,13 @@ impl Columns for RequestRow {
         optional int64 connect_start_ns;
         optional int64 connected_ns;
         optional int64 tls_ns;
+        optional binary tls_session (STRING);
         optional int64 sent_ns;
         optional int64 head_ns;
         required int64 end_ns;
         required binary outcome (STRING);
         optional int32 errno;
+        optional binary detail (STRING);
         optional int32 status;
         optional int32 grpc_status;
         optional binary not_sent_reason (STRING);
@@ -81,11 +85,13 @@ impl Columns for RequestRow {
         columns.connect_start_ns.push(self.connect_start.map(Stamp::unix_ns));
         columns.connected_ns.push(self.connected.map(Stamp::unix_ns));
         columns.tls_ns.push(self.tls.map(Stamp::unix_ns));
+        columns.tls_session.push(self.tls_session.map(TlsSession::as_str))?;
         columns.sent_ns.push(self.sent.map(Stamp::unix_ns));
         columns.head_ns.push(self.head.map(Stamp::unix_ns));
         columns.end_ns.push(self.end.unix_ns());
         columns.outcome.push(Some(self.outcome.as_str()))?;
         columns.errno.push(self.errno);
+        columns.detail.push(self.detail.as_deref())?;
         columns.status.push(self.status.map(i32::from));
         columns.grpc_status.push(self.grpc_status);
         columns.not_sent_reason.push(self.not_sent_reason.as_deref())?;
@@ -111,11 +117,13 @@ impl Columns for RequestRow {
         columns.connect_start_ns.write(group)?;
         columns.connected_ns.write(group)?;
         columns.tls_ns.write(group)?;
+        columns.tls_session.write(group)?;
         columns.sent_ns.write(group)?;
         columns.head_ns.write(group)?;
         columns.end_ns.write(group)?;
         columns.outcome.write(group)?;
         columns.errno.write(group)?;
+        columns.detail.write(group)?;
         columns.status.write(group)?;
         columns.grpc_status.write(group)?;
         columns.not_sent_reason.write(group)?;
@@ -142,11 +150,13 @@ impl Columns for RequestRow {
         let mut connect_start = group.optional::<Int64Type>()?;
         let mut connected = group.optional::<Int64Type>()?;
         let mut tls = group.optional::<Int64Type>()?;
+        let mut tls_session = group.optional::<ByteArrayType>()?;
         let mut sent = group.optional::<Int64Type>()?;
         let mut head = group.optional::<Int64Type>()?;
         let mut end = group.required::<Int64Type>()?;
         let mut outcome = group.required::<ByteArrayType>()?;
         let mut errno = group.optional::<Int32Type>()?;
+        let mut detail = group.optional::<ByteArrayType>()?;
         let mut status = group.optional::<Int32Type>()?;
         let mut grpc_status = group.optional::<Int32Type>()?;
         let mut not_sent_reason = group.optional::<ByteArrayType>()?;
@@ -171,11 +181,13 @@ impl Columns for RequestRow {
                     connect_start: value(connect_start.next())?.map(Stamp::from_unix_ns),
                     connected: value(connected.next())?.map(Stamp::from_unix_ns),
                     tls: value(tls.next())?.map(Stamp::from_unix_ns),
+                    tls_session: value(tls_session.next())?.map(|name| parse(&name)).transpose()?,
                     sent: value(sent.next())?.map(Stamp::from_unix_ns),
                     head: value(head.next())?.map(Stamp::from_unix_ns),
                     end: Stamp::from_unix_ns(value(end.next())?),
                     outcome: parse(&value(outcome.next())?)?,
                     errno: value(errno.next())?,
+                    detail: names.get_optional(value(detail.next())?)?,
                     status: value(status.next())?.map(narrow).transpose()?,
                     grpc_status: value(grpc_status.next())?,
                     not_sent_reason: names.get_optional(value(not_sent_reason.next())?)?,

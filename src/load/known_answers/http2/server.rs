@@ -27,7 +27,7 @@ const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
 
-pub(in super::super) const NO_ERROR: u32 = 0;
+const NO_ERROR: u32 = 0;
 const INTERNAL_ERROR: u32 = 2;
 const REFUSED_STREAM: u32 = 7;
 const CANCEL: u32 = 8;
@@ -181,18 +181,14 @@ impl Script {
                 ];
                 (head.concat(), Then::Go)
             }
-            S::Interim => {
-                ([headers(0, &field(":status", "103")), whole()].concat(), Then::Go)
-            }
+            S::Interim => ([headers(0, &field(":status", "103")), whole()].concat(), Then::Go),
             S::NoContent => (headers(END_STREAM, &status("204")), Then::Go),
             S::Trailers => {
                 let trailers = headers(END_STREAM, &field("checksum", "x"));
                 ([headers(0, &ok("5")), data(0, b"hello"), trailers].concat(), Then::Go)
             }
             S::NotFound => (headers(END_STREAM, &status("404")), Then::Go),
-            S::Unavailable => {
-                ([headers(0, &status("503")), data(END_STREAM, b"busy")].concat(), Then::Go)
-            }
+            S::Unavailable => ([headers(0, &status("503")), data(END_STREAM, b"busy")].concat(), Then::Go),
             S::OkThenReset => ([whole(), reset(NO_ERROR)].concat(), Then::Go),
             S::Refused => (reset(REFUSED_STREAM), Then::Go),
             S::ResetSilently => (reset(INTERNAL_ERROR), Then::Go),
@@ -396,7 +392,11 @@ impl Connection {
         let stream = head.stream;
         assert_eq!(head.flags & END_HEADERS, END_HEADERS, "a head of one frame");
         let mut request_bytes = 9 + head.payload.len() as u64;
-        let id = self.id(head.payload);
+        let Some(id) = self.id(head.payload) else {
+            // Sent again.
+            self.write(&Script::Ok.answer(stream).0).await;
+            return Then::Go;
+        };
         let mut is_whole = head.flags & END_STREAM != 0;
         while !is_whole {
             let Some(frame) = self.next().await else { return Then::Close };
@@ -485,10 +485,10 @@ impl Connection {
         then
     }
 
-    fn id(&mut self, mut block: Vec<u8>) -> RequestId {
+    fn id(&mut self, mut block: Vec<u8>) -> Option<RequestId> {
         let mut fields = Vec::new();
         self.decoder.decode(&mut block, &mut fields).unwrap();
-        let id = fields.into_iter().find(|(name, _, _)| name == b"rolldrop-id").unwrap().1;
-        String::from_utf8(id).unwrap().parse().unwrap()
+        let (_, id, _) = fields.into_iter().find(|(name, _, _)| name == b"rolldrop-id")?;
+        Some(String::from_utf8(id).unwrap().parse().unwrap())
     }
 }
