@@ -252,11 +252,6 @@ impl Connection {
         self.stream.flush().await
     }
 
-    /// The stream alone, for another protocol. Nothing has been read from it.
-    pub(super) fn into_stream(self) -> TcpStream {
-        self.stream
-    }
-
     /// Reads what comes next into the buffer; 0 bytes at the end of the stream.
     ///
     /// # Errors
