@@ -17,14 +17,14 @@ use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream};
 use http::{HeaderMap, Method, header};
-use tokio::time::timeout;
 
+use super::deadlines::Elapsed;
 use super::exchange::{Context, Endpoint, Failure, NotSent, Reached, ended_early, lost};
 use super::grpc;
 use super::plan::PlannedTarget;
 use super::request::Sender;
 use crate::record::row::POD_HEADER;
-use crate::record::{Outcome, RequestRow};
+use crate::record::{Outcome, RequestRow, Stamp};
 use frames::error_name;
 use link::{Link, Up};
 pub(super) use pool::{Limits, Pool, Ticket};
@@ -48,11 +48,13 @@ pub(super) async fn attempt(
     row.conn_reused = !is_opener;
     let up = if is_opener { link.open(context, endpoint, row).await? } else { link.join(row).await? };
     let mut call = Call { context, endpoint, link: &link, stream: None, row };
+    let sent = context.clock.now();
+    call.row.sent = Some(sent);
     let limit = context.plan.settings.response_timeout;
-    match timeout(limit, call.run(up)).await {
+    match context.deadlines.within(sent, limit, call.run(up, sent)).await {
         Ok(result) => result,
-        Err(_) if call.row.head.is_some() => Err(Failure::new(Outcome::BodyTimeout, None)),
-        Err(_) => Err(Failure::new(Outcome::ResponseTimeout, None)),
+        Err(Elapsed) if call.row.head.is_some() => Err(Failure::new(Outcome::BodyTimeout, None)),
+        Err(Elapsed) => Err(Failure::new(Outcome::ResponseTimeout, None)),
     }
 }
 
@@ -89,15 +91,15 @@ impl Drop for Call<'_> {
 }
 
 impl Call<'_> {
-    async fn run(&mut self, up: &Up) -> Result<(), Failure> {
+    async fn run(&mut self, up: &Up, begun: Stamp) -> Result<(), Failure> {
         let template = self.endpoint.http2.as_ref();
         let made = template.and_then(|template| template.make(self.row.seq, self.row.attempts).ok());
         let Some((request, body)) = made else {
+            self.row.sent = None;
             self.row.not_sent_reason = Some(NotSent::NoRequest.as_str().into());
             return Err(Failure::new(Outcome::NotSent, None));
         };
         let method = request.method().clone();
-        self.row.sent = Some(self.context.clock.now());
         let sent = up.requests.clone().send_request(request, body.is_empty());
         let (response, mut stream) = sent.map_err(|error| self.failure(&error, Announced::Nothing))?;
         let id = response.stream_id().as_u32();
@@ -107,15 +109,21 @@ impl Call<'_> {
             // Where it cannot be sent, the answer tells why.
             let _ = stream.send_data(body, true);
         }
-        self.answer(response, &method).await
+        self.answer(response, &method, begun).await
     }
 
-    async fn answer(&mut self, response: ResponseFuture, method: &Method) -> Result<(), Failure> {
+    async fn answer(
+        &mut self,
+        response: ResponseFuture,
+        method: &Method,
+        begun: Stamp,
+    ) -> Result<(), Failure> {
         let response = match self.context.plan.settings.first_byte_timeout {
             None => response.await,
-            Some(limit) => timeout(limit, response)
-                .await
-                .map_err(|_| Failure::with_detail(Outcome::ResponseTimeout, "first_byte"))?,
+            Some(limit) => {
+                let within = self.context.deadlines.within(begun, limit, response).await;
+                within.map_err(|Elapsed| Failure::with_detail(Outcome::ResponseTimeout, "first_byte"))?
+            }
         };
         let response = response.map_err(|error| self.failure(&error, Announced::Nothing))?;
         let (head, body) = response.into_parts();
@@ -127,6 +135,7 @@ impl Call<'_> {
         let mut messages = grpc::Messages::default();
         let trailers = self.body(body, announced(&head.headers, method), &mut messages).await?;
         let row = &mut *self.row;
+        row.end = self.context.clock.now();
         if let Some(call) = self.endpoint.grpc.as_ref() {
             let answer = grpc::Answer {
                 http: head.status,
