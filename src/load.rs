@@ -9,7 +9,8 @@
 //! of the analysis.
 //!
 //! [`Prepared`] sends from this process; [`process`] has another process do it, as
-//! `rolldrop run` does. HTTP/1.1, in clear or inside TLS. Names are resolved once, before
+//! `rolldrop run` does. HTTP/1.1 (`exchange`), HTTP/2 (`http2`) and unary gRPC (`grpc`), in clear
+//! or inside TLS. Names are resolved once, before
 //! the first request.
 
 mod address;

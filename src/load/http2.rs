@@ -101,7 +101,7 @@ impl Call<'_> {
         };
         let method = request.method().clone();
         let sent = up.requests.clone().send_request(request, body.is_empty());
-        let (response, mut stream) = sent.map_err(|error| self.failure(&error, Announced::Nothing))?;
+        let (response, mut stream) = sent.map_err(|error| self.failure(&error, None))?;
         let id = response.stream_id().as_u32();
         self.stream = Some(id);
         self.row.stream = Some(id);
@@ -125,7 +125,7 @@ impl Call<'_> {
                 within.map_err(|Elapsed| Failure::with_detail(Outcome::ResponseTimeout, "first_byte"))?
             }
         };
-        let response = response.map_err(|error| self.failure(&error, Announced::Nothing))?;
+        let response = response.map_err(|error| self.failure(&error, None))?;
         let (head, body) = response.into_parts();
         let row = &mut *self.row;
         row.head = Some(self.context.clock.now());
@@ -163,15 +163,13 @@ impl Call<'_> {
         announced: Option<u64>,
         messages: &mut grpc::Messages,
     ) -> Result<Option<HeaderMap>, Failure> {
-        let mut length = 0;
         while let Some(data) = body.data().await {
             let data: Bytes = match data {
                 Ok(data) => data,
                 // The answer is whole; the rest of the request is not wanted (RFC 9113, 8.1).
                 Err(error) if error.reason() == Some(Reason::NO_ERROR) && self.is_complete() => break,
-                Err(error) => return Err(self.failure(&error, Announced::of(announced, length))),
+                Err(error) => return Err(self.failure(&error, announced)),
             };
-            length += data.len() as u64;
             // Fails only where the stream is over.
             let _ = body.flow_control().release_capacity(data.len());
             if self.endpoint.grpc.is_some() {
@@ -181,7 +179,7 @@ impl Call<'_> {
         match body.trailers().await {
             Ok(trailers) => Ok(trailers),
             Err(error) if error.reason() == Some(Reason::NO_ERROR) && self.is_complete() => Ok(None),
-            Err(error) => Err(self.failure(&error, Announced::of(announced, length))),
+            Err(error) => Err(self.failure(&error, announced)),
         }
     }
 
@@ -189,8 +187,9 @@ impl Call<'_> {
         self.stream.is_some_and(|id| self.link.wire.get().stream(id).is_complete)
     }
 
-    /// What the end of the stream was, by what the wire showed.
-    fn failure(&self, error: &h2::Error, announced: Announced) -> Failure {
+    /// What the end of the stream was, by what the wire showed. `announced` is the length that the
+    /// head gave the body.
+    fn failure(&self, error: &h2::Error, announced: Option<u64>) -> Failure {
         let wire = self.link.wire.get();
         let stream = self.stream.map(|id| wire.stream(id)).unwrap_or_default();
         let reached = match (self.row.head, stream.received) {
@@ -215,10 +214,9 @@ impl Call<'_> {
             }
             _ => {}
         }
+        let is_short = stream.is_complete && announced.is_some_and(|length| stream.body < length);
         let by_connection = match &wire.read_end {
-            _ if error.is_library() && announced == Announced::More && stream.is_complete => {
-                Failure::new(Outcome::TruncatedBody, None)
-            }
+            _ if error.is_library() && is_short => Failure::new(Outcome::TruncatedBody, None),
             Some(Ok(())) if !error.is_library() => ended_early(reached, wire.write_error.as_ref()),
             Some(Err(end)) if !error.is_library() => lost(reached, end),
             _ => Failure::with_detail(Outcome::ProtocolError, error.to_string()),
@@ -233,19 +231,6 @@ impl Call<'_> {
 }
 
 const REFUSED_STREAM: u32 = 7;
-
-/// Whether the head announced more than has come.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Announced {
-    Nothing,
-    More,
-}
-
-impl Announced {
-    fn of(length: Option<u64>, come: u64) -> Self {
-        if length.is_some_and(|length| come < length) { Announced::More } else { Announced::Nothing }
-    }
-}
 
 /// The length of the body, where the head says it.
 fn announced(headers: &HeaderMap, method: &Method) -> Option<u64> {

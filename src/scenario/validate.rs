@@ -8,7 +8,8 @@ use serde_json::Value;
 use super::raw;
 use super::yaml::Document;
 use super::{
-    Action, ClusterChoice, Connections, Disruption, Load, Loaded, Scenario, ScenarioError, Stage, Target,
+    Action, ClusterChoice, Connections, Disruption, Http, Load, Loaded, Scenario, ScenarioError, Stage,
+    Target,
 };
 use crate::record::{Bounds, Expect, WindowBounds};
 
@@ -144,7 +145,25 @@ fn load(raw: raw::Load, document: &Document) -> Result<Load, ScenarioError> {
         duration => Ok(duration),
     };
     let stages = stages(&raw, document)?;
-    let (mode, share, max) = raw.connections.map_or((None, None, None), |c| (c.mode, c.share, c.max));
+    let (mode, share, max, streams) =
+        raw.connections.map_or((None, None, None, None), |c| (c.mode, c.share, c.max, c.streams));
+    let http = match raw.http {
+        None | Some(raw::Http::Text(raw::HttpText::Http1)) => Http::Http1,
+        Some(raw::Http::Text(raw::HttpText::Http2)) => Http::Http2,
+        Some(raw::Http::Number(1.1)) => Http::Http1,
+        Some(raw::Http::Number(2.0)) => Http::Http2,
+        Some(raw::Http::Number(other)) => {
+            return Err(document.error("spec.load.http", format!("is {other}, must be 1.1 or 2")));
+        }
+    };
+    match (http, streams) {
+        (Http::Http1, Some(_)) => {
+            let why = "HTTP/1.1 has no streams: leave it out, or set load.http: 2";
+            return Err(document.error("spec.load.connections.streams", why));
+        }
+        (_, Some(0)) => return Err(document.error("spec.load.connections.streams", "must be at least 1")),
+        _ => {}
+    }
     let connections = match (mode.unwrap_or(raw::Mode::Fresh), share) {
         (raw::Mode::Fresh, None) => Connections::Fresh,
         (raw::Mode::Keepalive, None) => Connections::Keepalive,
@@ -174,8 +193,10 @@ fn load(raw: raw::Load, document: &Document) -> Result<Load, ScenarioError> {
             Some(raw::Arrivals::Even) | None => None,
         },
         warmup: raw.warmup.map_or(Duration::ZERO, |s| s.0),
+        http,
         connections,
         max_connections: max,
+        streams,
         connect_timeout: positive(connect, Duration::from_secs(1), "timeout.connect")?,
         response_timeout: positive(response, Duration::from_secs(5), "timeout.response")?,
         method: raw.method.unwrap_or_else(|| "GET".into()),

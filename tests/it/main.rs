@@ -11,6 +11,7 @@ mod command;
 mod dns;
 mod harness;
 mod hostile;
+mod http2;
 mod interruption;
 mod kernel;
 mod kube_client;

@@ -30,6 +30,8 @@ pub(super) enum Seen {
         stream: u32,
         /// Their number.
         bytes: u64,
+        /// Those of them that are the body's, with their padding.
+        body: u64,
     },
     /// The sender has nothing more to say on this stream.
     EndStream(u32),
@@ -85,7 +87,7 @@ impl Frames {
                     && self.header.len() == HEADER
                 {
                     self.left = u32::from_be_bytes([0, a, b, c]) as usize;
-                    self.count(HEADER, &mut seen);
+                    self.count(HEADER, 0, &mut seen);
                 }
             } else {
                 (part, bytes) = bytes.split_at(self.left.min(bytes.len()));
@@ -93,7 +95,8 @@ impl Frames {
                 if matches!(self.kind(), RST_STREAM | SETTINGS | GOAWAY) {
                     self.payload.extend(part.iter().take(MAX_KEPT - self.payload.len().min(MAX_KEPT)));
                 }
-                self.count(part.len(), &mut seen);
+                let body = if self.kind() == DATA { part.len() } else { 0 };
+                self.count(part.len(), body, &mut seen);
             }
             if self.header.len() == HEADER && self.left == 0 {
                 self.complete(&mut seen);
@@ -111,9 +114,9 @@ impl Frames {
         number(&self.header[5..]) & 0x7fff_ffff
     }
 
-    fn count(&self, bytes: usize, seen: &mut impl FnMut(Seen)) {
+    fn count(&self, bytes: usize, body: usize, seen: &mut impl FnMut(Seen)) {
         if matches!(self.kind(), DATA | HEADERS | CONTINUATION) {
-            seen(Seen::Message { stream: self.stream(), bytes: bytes as u64 });
+            seen(Seen::Message { stream: self.stream(), bytes: bytes as u64, body: body as u64 });
         }
     }
 
@@ -195,7 +198,7 @@ mod tests {
         let (mut frames, mut bytes, mut others) = (Frames::after(7), 0, Vec::new());
         for piece in pieces {
             frames.pass(piece, |seen| match seen {
-                Seen::Message { stream: 1, bytes: more } => bytes += more,
+                Seen::Message { stream: 1, bytes: more, .. } => bytes += more,
                 other => others.push(other),
             });
         }

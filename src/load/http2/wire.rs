@@ -24,6 +24,8 @@ pub(super) struct Stream {
     pub(super) sent: u64,
     /// Bytes of the response's frames.
     pub(super) received: u64,
+    /// Bytes of its body, with their padding.
+    pub(super) body: u64,
     /// The error code of the RST_STREAM that came.
     pub(super) reset: Option<u32>,
     /// Whether the response came to its end.
@@ -72,7 +74,7 @@ impl Wire {
     fn sent(&mut self, bytes: &[u8]) {
         let streams = &mut self.streams;
         self.outbound.pass(bytes, |seen| {
-            if let Seen::Message { stream, bytes } = seen {
+            if let Seen::Message { stream, bytes, .. } = seen {
                 streams.entry(stream).or_default().sent += bytes;
             }
         });
@@ -81,9 +83,10 @@ impl Wire {
     fn received(&mut self, bytes: &[u8]) {
         let Self { inbound, streams, max_streams, goaway, .. } = self;
         inbound.pass(bytes, |seen| match seen {
-            Seen::Message { stream, bytes } => {
+            Seen::Message { stream, bytes, body } => {
                 if let Some(stream) = streams.get_mut(&stream) {
                     stream.received += bytes;
+                    stream.body += body;
                 }
             }
             Seen::EndStream(stream) => {

@@ -127,7 +127,7 @@ async fn what_hangs_ends_at_the_response_timeout_and_leaves_the_connection_alone
 async fn a_goaway_tells_what_was_processed_from_what_was_not() {
     let server = Server::start(Habits {
         scripts: vec![Script::Ok],
-        goaway_after: Some(40),
+        goaway_after: Some((40, 50)),
         answer_after: Duration::from_millis(30),
         ..Habits::default()
     })
@@ -151,7 +151,7 @@ async fn a_goaway_tells_what_was_processed_from_what_was_not() {
     let carried =
         |conn| rows.iter().filter(|row| row.conn == Some(conn) && row.outcome == Outcome::Ok).count();
     assert!((0..5).all(|conn| carried(conn) == 40), "each answered what it had not left out");
-    assert!(left_out > 0, "nothing was on its way when a connection went away");
+    assert!(left_out >= 50, "ten of each connection were left out");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -221,8 +221,10 @@ async fn a_request_body_that_the_server_does_not_take_ends_at_the_response_timeo
         ..settings(&server)
     })
     .await;
-    assert!(rows.iter().all(|row| row.outcome == Outcome::ResponseTimeout), "{rows:?}");
-    assert!(server.log.lock().unwrap().is_empty(), "no request was ever whole");
+    // The first goes out before the server has said a word.
+    let (first, others): (Vec<_>, Vec<_>) = rows.iter().partition(|row| !row.conn_reused);
+    assert!(others.iter().all(|row| row.outcome == Outcome::ResponseTimeout), "{others:?}");
+    assert!(server.log.lock().unwrap().len() <= first.len(), "no other request was ever whole");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

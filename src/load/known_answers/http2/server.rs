@@ -200,7 +200,7 @@ impl Script {
             S::BreakSilently => (Vec::new(), Then::Break),
             S::BreakInBody => (part(), Then::Break),
             S::CloseNext => (whole(), Then::CloseNext),
-            S::GoAwayBefore => (goaway(stream - 2, NO_ERROR), Then::Close),
+            S::GoAwayBefore => (goaway(stream.saturating_sub(2), NO_ERROR), Then::Close),
             S::GoAwayThenAnswer => ([goaway(stream, NO_ERROR), whole()].concat(), Then::Close),
             S::GoAwayThenClose => (goaway(stream, NO_ERROR), Then::Close),
             S::BadFrame => (frame(DATA, 0, 0, b"on no stream"), Then::Close),
@@ -280,10 +280,10 @@ pub(super) struct Habits {
     pub(super) settings: Vec<(u16, u32)>,
     /// and when so many requests of a connection have come.
     pub(super) later: Option<(usize, Vec<(u16, u32)>)>,
-    /// After so many requests of a connection: GOAWAY that names the last of them, and no answer
-    /// to any other.
-    pub(super) goaway_after: Option<usize>,
-    /// Answers wait until so many requests of the connection are open, or for a moment.
+    /// No answer to a connection's requests after so many, and when so many have come, a GOAWAY
+    /// that says so.
+    pub(super) goaway_after: Option<(usize, usize)>,
+    /// Answers wait for so long.
     pub(super) answer_after: Duration,
 }
 
@@ -427,7 +427,7 @@ impl Connection {
             answer_bytes: message_bytes(&answer),
             open,
         };
-        let is_left_out = self.habits.goaway_after.is_some_and(|after| self.requests > after);
+        let is_left_out = self.habits.goaway_after.is_some_and(|(after, _)| self.requests > after);
         let truth = match (close_next, is_left_out) {
             (false, false) => truth,
             (true, _) => Truth {
@@ -452,11 +452,14 @@ impl Connection {
         if close_next {
             return Then::Close;
         }
+        if let Some((after, told)) = self.habits.goaway_after
+            && told == self.requests
+        {
+            let last_stream = u32::try_from(2 * after - 1).unwrap();
+            self.write(&goaway(last_stream, NO_ERROR)).await;
+        }
         if is_left_out {
             return Then::Go;
-        }
-        if self.habits.goaway_after == Some(self.requests) {
-            self.write(&goaway(stream, NO_ERROR)).await;
         }
         if let Some((after, later)) = &self.habits.later
             && *after == self.requests
