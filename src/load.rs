@@ -58,7 +58,7 @@ use tokio_util::sync::CancellationToken;
 use crate::record::parts::{PartError, PartWriter};
 use crate::record::retry;
 use crate::record::{Clock, RequestRow, RunDir, RunDirError, Stamp};
-use address::Address;
+use address::{Address, Remote};
 pub use connect_to::{ConnectTo, NotAnOverride};
 use deadlines::Deadlines;
 use exchange::{Context, Endpoint};
@@ -289,6 +289,41 @@ impl Prepared {
             self.records.push(writer);
         }
         Ok(self)
+    }
+
+    /// Whether there are enough source ports for the fresh connections to each address, were this
+    /// side to close each of them first.
+    ///
+    /// # Errors
+    /// When there are not.
+    pub fn check_ports(&self) -> Result<(), PlanError> {
+        let Some(ports) = &self.ports else { return Ok(()) };
+        let Settings { source_addresses, warmup, pace, .. } = &self.plan.settings;
+        let addresses = source_addresses.len().max(1);
+        let ports = ports.len() * addresses;
+        let length = *warmup + pace.duration().unwrap_or_default();
+        for address in &self.addresses {
+            let Remote::Tcp(remote) = &address.remote else { continue };
+            let is_there = |target: &&usize| self.addresses[**target] == *address;
+            let turns = self.plan.cycle.iter().filter(is_there).count();
+            let per_s = self.plan.fresh_per_s() * turns as f64 / self.plan.cycle.len() as f64;
+            let held = ports::held(remote.ip());
+            let needed = per_s * held.min(length).as_secs_f64();
+            if needed > ports as f64 {
+                let (held_s, enough) = (held.as_secs(), ports as f64 / held.as_secs_f64());
+                let remote = remote.to_string();
+                return Err(PlanError::PortsRunOut {
+                    remote,
+                    per_s,
+                    needed,
+                    held_s,
+                    ports,
+                    addresses,
+                    enough,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// What whoever wants this load should know before it starts.

@@ -4,19 +4,16 @@
 //! before the first request. It resolves no names and opens no sockets.
 
 mod target;
+mod transport;
 
-use std::collections::BTreeMap;
-use std::fmt;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::connect_to::ConnectTo;
-use super::grpc::Rpc;
-use super::http2;
 use super::pace::{Arrivals, Length, Pace, Stage};
 use super::ports::PortRange;
 use super::schedule::Schedule;
@@ -25,6 +22,7 @@ use super::tls::{self, TlsError, TlsSettings};
 use crate::record::run_info::{self, Balances, LoadPlan, Role, Source};
 pub(super) use target::{PlannedTarget, Text};
 use target::{cycle, plan_target};
+pub use transport::{Connections, Grpc, Http};
 
 /// The rate above which a plan is refused, in requests per second.
 const MAX_RATE: f64 = 1_000_000.0;
@@ -68,128 +66,6 @@ impl Target {
     pub fn new(name: impl Into<String>, url: impl Into<String>) -> Self {
         let (name, url) = (name.into(), url.into());
         Self { name, url, weight: 1, method: None, headers: Vec::new(), body: None }
-    }
-}
-
-/// Which connections carry the requests.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Connections {
-    /// A new connection for every request.
-    Fresh,
-    /// An idle connection where there is one, else a new one.
-    Keepalive,
-    /// Fresh connections for this share of the requests (0 to 1), keep-alive for the others.
-    Mixed(f64),
-}
-
-impl Connections {
-    /// The mode's name, without a share.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Connections::Fresh => "fresh",
-            Connections::Keepalive => "keepalive",
-            Connections::Mixed(_) => "mixed",
-        }
-    }
-
-    /// Whether the request numbered `seq` goes on a fresh connection. A share is
-    /// spread evenly: of the first n requests, `floor(n × share)` are fresh.
-    pub(super) fn is_fresh(self, seq: u64) -> bool {
-        match self {
-            Connections::Fresh => true,
-            Connections::Keepalive => false,
-            Connections::Mixed(share) => {
-                let before = (seq as f64 * share).floor();
-                ((seq + 1) as f64 * share).floor() > before
-            }
-        }
-    }
-}
-
-impl fmt::Display for Connections {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Connections::Mixed(share) => write!(f, "mixed:{share}"),
-            other => f.write_str(other.as_str()),
-        }
-    }
-}
-
-impl FromStr for Connections {
-    type Err = PlanError;
-
-    fn from_str(s: &str) -> Result<Self, PlanError> {
-        let bad = || PlanError::Connections(s.to_owned());
-        match s {
-            "fresh" => Ok(Connections::Fresh),
-            "keepalive" => Ok(Connections::Keepalive),
-            other => {
-                let share = other.strip_prefix("mixed:").ok_or_else(bad)?;
-                let share = share.parse::<f64>().map_err(|_| bad())?;
-                if (0.0..=1.0).contains(&share) { Ok(Connections::Mixed(share)) } else { Err(bad()) }
-            }
-        }
-    }
-}
-
-/// Which HTTP is spoken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Http {
-    /// HTTP/1.1.
-    #[default]
-    #[serde(rename = "1.1")]
-    Http1,
-    /// HTTP/2: by prior knowledge, or, with TLS, where the server agrees to it.
-    #[serde(rename = "2")]
-    Http2,
-}
-
-impl Http {
-    /// Its version.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Http::Http1 => "1.1",
-            Http::Http2 => "2",
-        }
-    }
-}
-
-impl Http {
-    /// What is offered in a TLS handshake.
-    const fn alpn(self) -> &'static [&'static [u8]] {
-        match self {
-            Http::Http1 => &[b"http/1.1"],
-            Http::Http2 => &[http2::ALPN],
-        }
-    }
-}
-
-impl FromStr for Http {
-    type Err = PlanError;
-
-    fn from_str(s: &str) -> Result<Self, PlanError> {
-        match s {
-            "1.1" => Ok(Http::Http1),
-            "2" => Ok(Http::Http2),
-            other => Err(PlanError::Http(other.to_owned())),
-        }
-    }
-}
-
-/// Calls of a gRPC method in place of plain requests.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Grpc {
-    /// The method.
-    pub rpc: Rpc,
-    /// gRPC statuses that count as success.
-    pub success: Vec<i32>,
-}
-
-impl Grpc {
-    /// Calls of a method, of which OK is the success.
-    pub fn new(rpc: Rpc) -> Self {
-        Self { rpc, success: vec![0] }
     }
 }
 
@@ -367,6 +243,30 @@ pub enum PlanError {
         /// The number of workers.
         workers: usize,
     },
+    /// Fresh connections need more source ports than there are.
+    #[error(
+        "{per_s:.0} fresh connections/s to {remote} need {needed:.0} source ports, as one stays taken for up to \
+         {held_s} s after its connection (TIME_WAIT); there are {ports} ({addresses} source address(es)), enough \
+         for {enough:.0}/s. Send fewer, keep connections (--connections keepalive), or give more ports \
+         (--source-ports, net.ipv4.ip_local_port_range) or source addresses (--source-address). Where the server \
+         closes connections first, --reuse-ports sends all the same"
+    )]
+    PortsRunOut {
+        /// The address.
+        remote: String,
+        /// Fresh connections a second to it.
+        per_s: f64,
+        /// The ports that they take.
+        needed: f64,
+        /// For how long each is taken, in seconds.
+        held_s: u64,
+        /// The ports that there are, of all source addresses.
+        ports: usize,
+        /// The number of source addresses.
+        addresses: usize,
+        /// Fresh connections a second that the ports are enough for.
+        enough: f64,
+    },
     /// The method cannot be sent.
     #[error("method {0:?} cannot be sent")]
     Method(String),
@@ -509,12 +409,30 @@ impl Plan {
         self.settings.streams.unwrap_or(default)
     }
 
+    /// The length of the whole schedule, warm-up included; `None` where only the end will tell.
+    pub fn length(&self) -> Option<Duration> {
+        self.settings.pace.duration().map(|counted| self.settings.warmup + counted)
+    }
+
     /// Fresh connections a second, as far as they are planned.
     pub(super) fn fresh_per_s(&self) -> f64 {
         match self.settings.connections {
             Connections::Fresh => self.settings.pace.peak_rate(),
             Connections::Keepalive => 0.0,
             Connections::Mixed(share) => self.settings.pace.peak_rate() * share,
+        }
+    }
+
+    /// The length of the warm-up.
+    pub fn warmup(&self) -> Duration {
+        self.settings.warmup
+    }
+
+    /// The stages of an open loop; none of a closed one.
+    pub fn stages(&self) -> Vec<Stage> {
+        match &self.settings.pace {
+            Pace::Open(stages) => stages.clone(),
+            Pace::Closed(_) => Vec::new(),
         }
     }
 
@@ -550,8 +468,18 @@ impl Plan {
         if !headers.is_empty() {
             other.insert("headers".to_owned(), headers.into());
         }
-        let methods = self.targets.iter().map(|target| (target.name.to_string(), target.method.to_string()));
-        other.insert("methods".to_owned(), methods.collect::<BTreeMap<_, _>>().into_iter().collect());
+        let mut methods: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+        for target in &self.targets {
+            methods.entry(target.name.to_string()).or_default().insert(target.method.as_str());
+        }
+        // Several under one name are no method of which it is known that clients replay it.
+        let joined = |(name, methods): (String, BTreeSet<&str>)| {
+            (name, methods.into_iter().collect::<Vec<_>>().join(", ").into())
+        };
+        other.insert(
+            "methods".to_owned(),
+            methods.into_iter().map(joined).collect::<serde_json::Map<_, _>>().into(),
+        );
         if self.targets.iter().any(PlannedTarget::has_idempotency_key) {
             other.insert("idempotency_key".to_owned(), true.into());
         }
