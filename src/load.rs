@@ -9,8 +9,8 @@
 //! of the analysis.
 //!
 //! [`Prepared`] sends from this process; [`process`] has another process do it, as
-//! `rolldrop run` does. HTTP/1.1 (`exchange`), HTTP/2 (`http2`) and unary gRPC (`grpc`), in clear
-//! or inside TLS. Names are resolved once, before
+//! `rolldrop run` does. HTTP/1.1 (`exchange`), HTTP/2 (`http2`), unary gRPC (`grpc`) and WebSocket
+//! (`websocket`), in clear or inside TLS. Names are resolved once, before
 //! the first request.
 
 mod address;
@@ -38,6 +38,7 @@ mod tally;
 pub mod targets;
 mod template;
 mod tls;
+mod websocket;
 mod worker;
 
 #[cfg(test)]
@@ -76,6 +77,7 @@ use request::{Persistence, Sender, Template};
 pub use tally::{Counts, Tally, errno_name};
 pub use template::UnknownPlaceholder;
 pub use tls::{TlsError, TlsSettings, TlsVersions};
+use websocket::Messages;
 pub use worker::LATE_LIMIT;
 use worker::{Batch, Done, Task};
 
@@ -590,13 +592,15 @@ fn endpoints(plan: &Plan, worker: usize, addresses: &[Address]) -> Vec<Endpoint>
     let endpoint = |(target, address): (&PlannedTarget, &Address)| Endpoint {
         name: target.name.clone(),
         method: target.method.clone(),
-        go_replays: retry::go_replays(target.method.as_str()) || target.has_idempotency_key(),
+        go_replays: !target.is_websocket
+            && (retry::go_replays(target.method.as_str()) || target.has_idempotency_key()),
         address: address.clone(),
         tls: client(plan, target),
         closing: Template::new(target, sender, Persistence::Close),
         keeping: Template::new(target, sender, Persistence::Keep),
         http2: (target.http == Http::Http2).then(|| http2::Template::new(target, sender)),
         grpc: target.grpc.clone(),
+        messages: target.is_websocket.then(|| Messages::new(target, sender)),
     };
     plan.targets.iter().zip(addresses).map(endpoint).collect()
 }

@@ -14,6 +14,7 @@ mod http2;
 mod log;
 mod server;
 mod signals;
+mod websocket;
 
 use std::collections::BTreeMap;
 use std::io;

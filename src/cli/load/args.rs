@@ -27,6 +27,7 @@ Examples:
   rolldrop load http://127.0.0.1:8080/items -m POST --template --body '{\"id\": \"{{uuid}}\"}'
   rolldrop load http://127.0.0.1:8080/ --http 2 --connections keepalive -c 4 --streams 32
   rolldrop load http://127.0.0.1:9090/ --grpc grpc.health.v1.Health/Check --body-hex 0a03776562
+  rolldrop load ws://127.0.0.1:8080/ws -c 50 -r 100 --body hello
   rolldrop load --targets targets.txt -H @headers --fail-on 'dropped>0.1%' --fail-on 'p99>200ms'
   rolldrop load http://127.0.0.1:8080/ --record vegeta-json=hits.json && vegeta report hits.json
 
@@ -71,9 +72,10 @@ pub(in super::super) struct LoadArgs {
     /// The most connections open at a time [default: what the rate can hold open until its timeouts]
     #[arg(short = 'c', long, value_name = "N")]
     max_connections: Option<usize>,
-    /// fresh (a new one for each request), keepalive, or mixed:SHARE (that share of requests on fresh ones)
-    #[arg(long, default_value_t = Connections::Fresh, value_name = "MODE")]
-    connections: Connections,
+    /// fresh (a new one for each request), keepalive, or mixed:SHARE (that share of requests on
+    /// fresh ones) [default: fresh, and keepalive for WebSocket]
+    #[arg(long, value_name = "MODE")]
+    connections: Option<Connections>,
     /// Which HTTP to speak: 1.1, or 2 by prior knowledge [default: 1.1, or 2 with --grpc]
     #[arg(long, value_name = "1.1|2")]
     http: Option<Http>,
@@ -233,6 +235,13 @@ impl LoadArgs {
         };
         let grpc = self.grpc.as_ref();
         let http = self.http.unwrap_or(if grpc.is_some() { Http::Http2 } else { Http::Http1 });
+        let is_websocket =
+            |target: &Target| target.url.starts_with("ws://") || target.url.starts_with("wss://");
+        let connections = match self.connections {
+            Some(connections) => connections,
+            None if targets.iter().all(is_websocket) => Connections::Keepalive,
+            None => Connections::Fresh,
+        };
         Ok(Settings {
             targets,
             headers: self.headers()?,
@@ -253,7 +262,7 @@ impl LoadArgs {
             http,
             grpc: grpc.map(|rpc| Grpc { rpc: rpc.clone(), success: self.grpc_success.clone() }),
             streams: self.streams,
-            connections: self.connections,
+            connections,
             max_connections: self.max_connections,
             connect_timeout: self.connect_timeout,
             tls_timeout: self.tls_timeout,

@@ -10,15 +10,6 @@ const MAX_CONCURRENT_STREAMS: u16 = 3;
 /// The setting INITIAL_WINDOW_SIZE.
 const INITIAL_WINDOW_SIZE: u16 = 4;
 
-/// How many requests, and how many a second; the environment may ask for more.
-fn size() -> (f64, f64) {
-    let parse = |size: String| {
-        let (requests, rate) = size.split_once('@')?;
-        Some((requests.parse().ok()?, rate.parse().ok()?))
-    };
-    std::env::var("KNOWN_ANSWERS").map_or((2_000.0, 1_000.0), |size| parse(size).expect("REQUESTS@RATE"))
-}
-
 /// A load over HTTP/2 with kept connections and timeouts that nothing meets.
 fn settings(server: &Server) -> Settings {
     Settings {
@@ -66,7 +57,7 @@ fn assert_all_were_played(log: &Log, scripts: &[Script]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_that_share_connections_end_as_the_server_ended_them() {
-    let (requests, rate) = size();
+    let (requests, rate) = mixed::size();
     let server = Server::start(Habits { scripts: STREAMS.to_vec(), ..Habits::default() }).await;
     let (summary, rows) = run(Settings {
         pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
@@ -83,7 +74,7 @@ async fn streams_that_share_connections_end_as_the_server_ended_them() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_end_as_the_server_ended_them() {
-    let (requests, rate) = size();
+    let (requests, rate) = mixed::size();
     let scripts: Vec<_> = STREAMS.into_iter().chain(CONNECTIONS).collect();
     let server = Server::start(Habits { scripts: scripts.clone(), ..Habits::default() }).await;
     let (summary, rows) = run(Settings {
