@@ -45,14 +45,23 @@ impl LoadArgs {
         let Some(prepared) = interrupts.stop.run_until_cancelled(Prepared::new(plan)).await else {
             return Ok(Exit::Interrupted.into());
         };
-        let prepared = prepared?.with_records(&self.record)?;
+        let mut prepared = prepared?.with_records(&self.record)?;
+        prepared.choose_families(clock).await.iter().for_each(|warning| progress.warn(warning));
         prepared.warnings().iter().for_each(|warning| progress.warn(warning));
         let mut running = prepared.start(clock, run.as_ref().map(|run| &run.dir))?;
         if let Some(run) = &mut run {
             run.started(running.started())?;
         }
         let control = running.control().clone();
-        let summary = progress.follow(running.join(), &control, planned, &interrupts).await?;
+        let mut events = running.take_events();
+        let record_events = async {
+            while let Some(event) = events.recv().await {
+                run.as_mut().map_or(Ok(()), |run| run.events.append(&event))?;
+            }
+            anyhow::Ok(())
+        };
+        let following = progress.follow(running.join(), &control, planned, &interrupts);
+        let ((), summary) = tokio::try_join!(record_events, async { anyhow::Ok(following.await?) })?;
         let interrupted = interrupts.stop.is_cancelled();
         drop(progress);
         if let Some(run) = run {

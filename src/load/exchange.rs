@@ -12,11 +12,11 @@ use http::Method;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::address::Address;
 use super::connection::{self, CannotDial, Connection};
 use super::plan::Plan;
 use super::ports::SourcePorts;
 use super::request::{Persistence, Template};
+use super::resolve::Walk;
 use super::response::{self, Head};
 use super::tls::{self, Client, Fault};
 use crate::http1::Body;
@@ -50,7 +50,7 @@ pub(super) struct Endpoint {
     /// Whether Go's net/http would replay its requests.
     pub(super) go_replays: bool,
     /// Where it is.
-    pub(super) address: Address,
+    pub(super) walk: Walk,
     /// Its TLS, where it speaks it.
     pub(super) tls: Option<Client>,
     /// The request that closes its connection.
@@ -231,7 +231,7 @@ async fn connect(
     row: &mut RequestRow,
 ) -> Result<Connection, Failure> {
     let start = context.clock.now();
-    let address = &endpoint.address;
+    let address = endpoint.walk.next().map_err(|why| Failure::with_detail(Outcome::DnsError, why))?;
     let dialing = connection::dial(&address.remote, context.ports.as_ref()).map_err(|e| {
         let (reason, e) = match e {
             CannotDial::Socket(e) => (NotSent::NoSocket, e),
@@ -255,6 +255,10 @@ async fn connect(
     let Some(tls) = &endpoint.tls else { return Ok(connection) };
     let connection = match timeout(settings.tls_timeout, connection.secured(tls)).await {
         Ok(Ok(connection)) => connection,
+        // There was no TLS yet that could have been closed.
+        Ok(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
+            return Err(ended_early(Reached::Connection, None));
+        }
         Ok(Err(e)) => return Err(lost(Reached::Connection, &e)),
         Err(_) => return Err(Failure::with_detail(Outcome::TlsError, "timeout")),
     };

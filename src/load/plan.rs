@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::connect_to::ConnectTo;
 use super::pace::{Arrivals, Length, Pace, Stage};
 use super::ports::PortRange;
+use super::resolve::{DnsSettings, Family};
 use super::schedule::Schedule;
 use super::template::UnknownPlaceholder;
 use super::tls::{self, TlsError, TlsSettings};
@@ -165,6 +166,8 @@ pub struct Settings {
     pub connect_to: Vec<ConnectTo>,
     /// The Unix socket to connect to, whatever the URLs say.
     pub unix_socket: Option<PathBuf>,
+    /// How names are looked up.
+    pub dns: DnsSettings,
     /// TLS, for URLs that ask for it.
     pub tls: TlsSettings,
     /// The most requests that a connection carries; `None` for any number.
@@ -209,6 +212,7 @@ impl Settings {
             template: false,
             connect_to: Vec::new(),
             unix_socket: None,
+            dns: DnsSettings::default(),
             tls: TlsSettings::default(),
             max_requests: None,
             max_age: None,
@@ -321,6 +325,14 @@ pub enum PlanError {
     /// A connection that carries no request.
     #[error("0 requests to a connection are too few: at least 1")]
     MaxRequests,
+    /// An address is not one of those that are to be used.
+    #[error("{host} is no {family} address: leave out --{}, or name another host", family.to_string().to_lowercase())]
+    Family {
+        /// The address.
+        host: String,
+        /// What is to be used.
+        family: Family,
+    },
     /// TLS cannot be had as asked for.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -465,6 +477,9 @@ impl Plan {
         }
         if let Some(path) = &settings.unix_socket {
             other.insert("unix_socket".to_owned(), path.display().to_string().into());
+        }
+        if settings.dns.family != Family::Any {
+            other.insert("family".to_owned(), settings.dns.family.to_string().into());
         }
         if self.tls.is_some() {
             other.insert("tls_timeout_s".to_owned(), settings.tls_timeout.as_secs_f64().into());

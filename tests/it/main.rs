@@ -16,6 +16,8 @@ mod kernel;
 mod kube_client;
 mod kubectl;
 mod load;
+mod load_names;
+mod load_tls;
 mod main_job;
 mod pods;
 mod runs;
