@@ -55,6 +55,25 @@ fn apply_on_the_server_side() {
 }
 
 #[test]
+fn what_was_applied_on_the_client_side_goes_over_to_the_server_side() {
+    let kubectl = Kubectl::in_namespace("apply");
+    kubectl.apply(&web(1));
+    let applied = kubectl.with_manifest("apply --server-side", &web(2)).ok();
+    assert_eq!(applied, "deployment.apps/web serverside-applied\n");
+    kubectl.ok("scale deployment web --replicas=3");
+    let refused = kubectl.with_manifest("apply --server-side", &web(2));
+    let said = refused.stderr();
+    assert!(
+        said.contains("Apply failed with 1 conflict: conflict with \"kubectl\" with subresource \"scale\""),
+        "{refused}"
+    );
+    assert!(said.contains(": .spec.replicas\n"), "{refused}");
+    kubectl.with_manifest("apply --server-side --force-conflicts", &web(2)).ok();
+    assert_eq!(kubectl.field("deployment/web", ".spec.replicas"), "2");
+    assert!(kubectl.field("deployment/web", ".metadata.annotations").contains("\\\"replicas\\\":2"));
+}
+
+#[test]
 fn an_unknown_field_is_refused_by_name() {
     let kubectl = Kubectl::in_namespace("apply");
     let ran = kubectl.with_manifest("apply", &web(1).replace("replicas:", "replicaz:"));

@@ -10,7 +10,7 @@ mod typed;
 use serde_json::{Value, json};
 
 use super::{Resource, Status, copy_or_remove, remove};
-use crate::cluster::embedded::schema;
+use crate::cluster::embedded::schema::{self, Structure};
 use fields::Fields;
 
 /// Owns what an object without a record had before the first server-side apply.
@@ -288,18 +288,14 @@ pub(super) fn apply(
         let kept = entries.iter().fold(own.fields.clone(), |kept, entry| kept.union(&entry.fields));
         typed::drop_fields(top, &mut merged, &previous.fields, &kept);
     }
-    if writer.manager == "kubectl" && merged["metadata"]["annotations"][LAST_APPLIED].is_string() {
-        let mut applied = configuration.clone();
-        if let Some(annotations) = applied["metadata"].get_mut("annotations") {
-            remove(annotations, LAST_APPLIED);
-        }
-        merged["metadata"]["annotations"][LAST_APPLIED] = json!(format!("{applied}\n"));
-    }
-
     let difference = typed::compare(top, &live, &merged);
+    // kubectl goes over from client-side to server-side apply without a conflict with itself.
+    let by_kubectl = writer.manager == "kubectl";
+    let own_before = if by_kubectl { applied_by_client(top, &live) } else { Fields::default() };
+    let disputed = difference.changed.minus(&own_before);
     let conflicts: Vec<_> = entries
         .iter()
-        .map(|entry| (entry.in_words(), entry.fields.intersection(&difference.changed).paths()))
+        .map(|entry| (entry.in_words(), entry.fields.intersection(&disputed).paths()))
         .filter(|(_, paths)| !paths.is_empty())
         .collect();
     if !force && !conflicts.is_empty() {
@@ -313,7 +309,23 @@ pub(super) fn apply(
     own.time = if has_changed { Some(writer.now.to_owned()) } else { previous.and_then(|entry| entry.time) };
     entries.push(own);
     store(entries, &mut merged);
+    if by_kubectl && merged["metadata"]["annotations"][LAST_APPLIED].is_string() {
+        if let Some(annotations) = configuration["metadata"].get_mut("annotations") {
+            remove(annotations, LAST_APPLIED);
+        }
+        merged["metadata"]["annotations"][LAST_APPLIED] = json!(format!("{configuration}\n"));
+    }
     Ok(merged)
+}
+
+/// What kubectl's client-side apply has set, where the object still has it so.
+fn applied_by_client(top: &Structure, live: &Value) -> Fields {
+    let applied = live["metadata"]["annotations"][LAST_APPLIED].as_str();
+    let Some(applied) = applied.and_then(|applied| serde_json::from_str(applied).ok()) else {
+        return Fields::default();
+    };
+    let since = typed::compare(top, &applied, live);
+    typed::claims(top, &applied).minus(&since.changed).minus(&since.removed)
 }
 
 #[cfg(test)]
