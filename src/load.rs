@@ -55,7 +55,6 @@ use tokio_util::sync::CancellationToken;
 use crate::record::parts::{PartError, PartWriter};
 use crate::record::retry;
 use crate::record::{Clock, Event, EventKind, RequestRow, RunDir, RunDirError, Stamp};
-use address::Address;
 pub use connect_to::{ConnectTo, NotAnOverride};
 use exchange::{Context, Endpoint};
 use feed::Feed;

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::address::Address;
-use super::first_answer::From;
+use super::first_answer;
 use super::plan::PlannedTarget;
 use crate::record::event::NameAnswer;
 use crate::record::{Clock, EventKind, Stamp};
@@ -189,7 +189,7 @@ impl Names {
     /// words.
     pub(super) async fn choose_families(
         &mut self,
-        mut from: From<'_>,
+        mut from: first_answer::From<'_>,
         limit: Duration,
         clock: Clock,
     ) -> Vec<String> {
@@ -206,7 +206,7 @@ impl Names {
                 };
             name.family = family;
             let used: Arc<[Address]> = addresses.iter().filter(|a| a.is_of(family)).cloned().collect();
-            name.answer.send_replace(Ok(used));
+            name.answer.send_modify(|answer| *answer = Ok(used));
             left_out.push(format!(
                 "{} is used by its {family} addresses alone: {} does not answer (--ipv4 or --ipv6 chooses)",
                 name.host, silent.text,
@@ -261,7 +261,7 @@ impl Name {
             Err(why) => (Err(why.into()), None, Some(now + LEAST_INTERVAL)),
         };
         (self.ttl, self.due) = (ttl, due);
-        self.answer.send_replace(answer.clone());
+        self.answer.send_modify(|now| now.clone_from(&answer));
         answer
     }
 

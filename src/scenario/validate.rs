@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::raw;
 use super::yaml::Document;
 use super::{
-    Action, ClusterChoice, Connections, Disruption, Load, Loaded, Scenario, ScenarioError, Stage, Target,
+    Action, ClusterChoice, Connections, Disruption, Load, Loaded, Scenario, ScenarioError, Stage, Target, Tls,
 };
 use crate::record::{Bounds, Expect, WindowBounds};
 
@@ -35,7 +35,7 @@ pub(super) fn validate<C>(
     let cluster = cluster(spec.cluster, document)?;
     let manifests = manifests(spec.manifests, document, dir)?;
     let target = target(spec.target, &manifests, document)?;
-    let load = load(spec.load, document)?;
+    let load = load(spec.load, document, dir)?;
     let disruptions = spec
         .disruptions
         .into_iter()
@@ -137,7 +137,7 @@ fn target(raw: raw::Target, manifests: &[Value], document: &Document) -> Result<
     }
 }
 
-fn load(raw: raw::Load, document: &Document) -> Result<Load, ScenarioError> {
+fn load(raw: raw::Load, document: &Document, dir: &Path) -> Result<Load, ScenarioError> {
     let positive = |span: Option<raw::Span>, default: Duration, key: &str| match span.map_or(default, |s| s.0)
     {
         Duration::ZERO => Err(document.error(&format!("spec.load.{key}"), "must be longer than 0")),
@@ -161,7 +161,8 @@ fn load(raw: raw::Load, document: &Document) -> Result<Load, ScenarioError> {
     if max == Some(0) {
         return Err(document.error("spec.load.connections.max", "must be at least 1"));
     }
-    let (connect, response) = raw.timeout.map_or((None, None), |t| (t.connect, t.response));
+    let (connect, tls_timeout, response) =
+        raw.timeout.map_or((None, None, None), |t| (t.connect, t.tls, t.response));
     let success = match raw.success {
         None => vec![(200, 399)],
         Some(list) => list.iter().map(|status| status_range(status, document)).collect::<Result<_, _>>()?,
@@ -177,12 +178,23 @@ fn load(raw: raw::Load, document: &Document) -> Result<Load, ScenarioError> {
         connections,
         max_connections: max,
         connect_timeout: positive(connect, Duration::from_secs(1), "timeout.connect")?,
+        tls_timeout: positive(tls_timeout, Duration::from_secs(2), "timeout.tls")?,
+        tls: raw.tls.map_or(Ok(Tls::default()), |raw| tls(raw, document, dir))?,
         response_timeout: positive(response, Duration::from_secs(5), "timeout.response")?,
         method: raw.method.unwrap_or_else(|| "GET".into()),
         headers: raw.headers.into_iter().collect(),
         success,
         source_ports: raw.source_ports.map(|range| source_ports(&range, document)).transpose()?,
     })
+}
+
+fn tls(raw: raw::Tls, document: &Document, dir: &Path) -> Result<Tls, ScenarioError> {
+    let read = |file: String| {
+        let path = dir.join(file);
+        let failed = |e| document.error("spec.load.tls.ca", format!("{}: {e}", path.display()));
+        std::fs::read_to_string(&path).map_err(failed)
+    };
+    Ok(Tls { ca_pem: raw.ca.map(read).transpose()?, server_name: raw.server_name, insecure: raw.insecure })
 }
 
 fn stages(raw: &raw::Load, document: &Document) -> Result<Vec<Stage>, ScenarioError> {

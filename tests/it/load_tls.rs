@@ -6,7 +6,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use rolldrop::record::parts::read_table;
 use rolldrop::record::{Outcome, RequestRow};
 use tokio_rustls::rustls::crypto::ring;
@@ -40,6 +40,8 @@ impl Authority {
     fn new() -> Self {
         let mut params = CertificateParams::new([]).expect("parameters");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // Who has the name of its issuer is self-signed to OpenSSL, and so to curl.
+        params.distinguished_name.push(DnType::CommonName, "an authority");
         let key = KeyPair::generate().expect("a key");
         let certificate = params.self_signed(&key).expect("a certificate");
         Self {
@@ -235,6 +237,8 @@ fn a_certificate_is_taken_or_refused_as_curl_does_and_the_row_says_why() {
     let unknown = Some("certificate unknown_issuer");
     let strangers = Files(vec![("ca.pem", Authority::new().pem)]);
     strangers.expect(&url(v4), &CA, Outcome::TlsError, unknown, &[60]);
+    let (_, finished) = strangers.load(&url(v4), &CA);
+    assert!(finished.stdout().contains("(5 × certificate unknown_issuer)"), "{finished}");
 
     let expired = authority.sign(|params| params.not_after = rcgen::date_time_ymd(2020, 1, 1));
     let (expired, _) = serve("127.0.0.1:0", config(&expired), Answer::Whole);
