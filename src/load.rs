@@ -15,6 +15,7 @@
 mod address;
 mod connect_to;
 mod connection;
+mod deadlines;
 mod exchange;
 mod feed;
 mod first_answer;
@@ -40,6 +41,7 @@ mod worker;
 #[cfg(test)]
 mod known_answers;
 
+use std::cell::Cell;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -56,6 +58,7 @@ use crate::record::parts::{PartError, PartWriter};
 use crate::record::retry;
 use crate::record::{Clock, Event, EventKind, RequestRow, RunDir, RunDirError, Stamp};
 pub use connect_to::{ConnectTo, NotAnOverride};
+use deadlines::Deadlines;
 use exchange::{Context, Endpoint};
 use feed::Feed;
 pub use pace::{Arrivals, Length, NotAStage, Pace, Stage};
@@ -359,7 +362,7 @@ impl Prepared {
         for (worker, source) in sources.iter().enumerate() {
             tasks.push(Task {
                 worker,
-                context: Arc::new(Context {
+                context: Context {
                     ports: ports.as_ref().map(|ports| {
                         let own = &plan.settings.source_addresses;
                         SourcePorts::share(ports, own, worker, sources.len())
@@ -368,11 +371,13 @@ impl Prepared {
                     clock,
                     source: source.as_str().into(),
                     endpoints: endpoints(&plan, worker, &routes),
-                    abort: control.abort.clone(),
-                }),
+                    deadlines: Deadlines::new(clock),
+                    is_aborted: Cell::new(false),
+                },
                 feed: Feed::new(&plan, worker, sources.len(), zero),
                 max_connections: share_of(plan.max_connections, worker, sources.len()),
                 stop: control.stop.clone(),
+                abort: control.abort.clone(),
                 batches: batches.clone(),
             });
         }

@@ -5,14 +5,19 @@
 //! become known, so that whatever cuts the exchange short (a timeout, the end
 //! of the run) leaves all that was seen until then.
 
+use std::cell::Cell;
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 
 use http::Method;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
-use tokio_util::sync::CancellationToken;
+use tokio::time::sleep;
 
 use super::connection::{self, CannotDial, Connection};
+use super::deadlines::{Deadlines, Elapsed};
 use super::plan::Plan;
 use super::ports::SourcePorts;
 use super::request::{Persistence, Template};
@@ -21,7 +26,7 @@ use super::response::{self, Head};
 use super::tls::{self, Client, Fault};
 use crate::http1::Body;
 use crate::record::retry::is_retried;
-use crate::record::{Clock, Outcome, RequestRow};
+use crate::record::{Clock, Outcome, RequestRow, Stamp};
 
 /// What all exchanges of one worker have in common.
 #[derive(Debug)]
@@ -36,8 +41,22 @@ pub(super) struct Context {
     pub(super) ports: Option<SourcePorts>,
     /// Where requests go, in the plan's order.
     pub(super) endpoints: Vec<Endpoint>,
-    /// Ends every exchange at once.
-    pub(super) abort: CancellationToken,
+    /// How long they may take.
+    pub(super) deadlines: Deadlines,
+    /// Whether they are all to end at once. Whoever sets this wakes them.
+    pub(super) is_aborted: Cell<bool>,
+}
+
+impl Context {
+    /// What `future` makes, unless that is cut off.
+    async fn unless_aborted<F: Future>(&self, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
+        poll_fn(|context| match future.as_mut().poll(context) {
+            Poll::Pending if self.is_aborted.get() => Poll::Ready(None),
+            polled => polled.map(Some),
+        })
+        .await
+    }
 }
 
 /// A target with its address and its requests.
@@ -70,7 +89,7 @@ pub(super) enum Via {
 /// A request to be sent now.
 pub(super) struct Exchange {
     /// What its worker's exchanges share.
-    pub(super) context: Arc<Context>,
+    pub(super) context: Rc<Context>,
     /// The endpoint's index.
     pub(super) endpoint: usize,
     /// How it gets there.
@@ -89,6 +108,8 @@ pub(super) struct Ended {
     pub(super) endpoint: usize,
     /// Its connection, if it can carry another.
     pub(super) connection: Option<Connection>,
+    /// When all attempts were over.
+    pub(super) at: Stamp,
 }
 
 /// Why a scheduled request was not sent.
@@ -139,15 +160,11 @@ impl Exchange {
     pub(super) async fn run(self) -> Ended {
         let Self { context, endpoint, via, persistence, mut row } = self;
         let attempt = attempt(&context, endpoint, via, persistence, &mut row);
-        let result = tokio::select! {
-            biased;
-            result = attempt => result,
-            () = context.abort.cancelled() => Err(Failure::new(Outcome::Cancelled, None)),
-        };
-        row.end = context.clock.now();
-        let connection = match result {
+        let result = context.unless_aborted(attempt).await;
+        let connection = match result.unwrap_or(Err(Failure::new(Outcome::Cancelled, None))) {
             Ok(connection) => connection,
             Err(failure) => {
+                row.end = context.clock.now();
                 row.outcome = failure.outcome;
                 row.errno = failure.errno;
                 row.detail = failure.detail;
@@ -155,14 +172,14 @@ impl Exchange {
             }
         };
         row.final_outcome = row.outcome;
+        let mut at = row.end;
         if context.plan.settings.retries > 0 {
-            tokio::select! {
-                biased;
-                () = retry(&context, endpoint, &mut row) => {}
-                () = context.abort.cancelled() => row.final_outcome = Outcome::Cancelled,
+            if context.unless_aborted(retry(&context, endpoint, &mut row)).await.is_none() {
+                row.final_outcome = Outcome::Cancelled;
             }
+            at = context.clock.now();
         }
-        Ended { row, endpoint, connection }
+        Ended { row, endpoint, connection, at }
     }
 }
 
@@ -215,11 +232,14 @@ async fn attempt(
     let mut request = std::mem::take(&mut connection.buffer);
     template.fill(row.seq, row.attempts, &mut request);
     connection.requests += 1;
+    let sent = context.clock.now();
+    row.sent = Some(sent);
     let limit = context.plan.settings.response_timeout;
-    let reusable = match timeout(limit, talk(context, endpoint, &mut connection, request, row)).await {
+    let talk = talk(context, endpoint, &mut connection, request, row);
+    let reusable = match context.deadlines.within(sent, limit, talk).await {
         Ok(result) => result?,
-        Err(_) if row.head.is_some() => return Err(Failure::new(Outcome::BodyTimeout, None)),
-        Err(_) => return Err(Failure::new(Outcome::ResponseTimeout, None)),
+        Err(Elapsed) if row.head.is_some() => return Err(Failure::new(Outcome::BodyTimeout, None)),
+        Err(Elapsed) => return Err(Failure::new(Outcome::ResponseTimeout, None)),
     };
     Ok((reusable && persistence == Persistence::Keep).then_some(connection))
 }
@@ -246,21 +266,23 @@ async fn connect(
     row.remote_addr = Some(address.text.clone());
     let settings = &context.plan.settings;
     let connected = dialing.connected(id, address.text.clone(), context.clock);
-    let connection = match timeout(settings.connect_timeout, connected).await {
+    let connection = match context.deadlines.within(start, settings.connect_timeout, connected).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(e)) => return Err(Failure::new(connect_outcome(&e), e.raw_os_error())),
-        Err(_) => return Err(Failure::new(Outcome::ConnectTimeout, None)),
+        Err(Elapsed) => return Err(Failure::new(Outcome::ConnectTimeout, None)),
     };
-    row.connected = Some(connection.since);
+    let connected = connection.since;
+    row.connected = Some(connected);
     let Some(tls) = &endpoint.tls else { return Ok(connection) };
-    let connection = match timeout(settings.tls_timeout, connection.secured(tls)).await {
+    let secured = connection.secured(tls);
+    let connection = match context.deadlines.within(connected, settings.tls_timeout, secured).await {
         Ok(Ok(connection)) => connection,
         // There was no TLS yet that could have been closed.
         Ok(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
             return Err(ended_early(Reached::Connection, None));
         }
         Ok(Err(e)) => return Err(lost(Reached::Connection, &e)),
-        Err(_) => return Err(Failure::with_detail(Outcome::TlsError, "timeout")),
+        Err(Elapsed) => return Err(Failure::with_detail(Outcome::TlsError, "timeout")),
     };
     row.tls = Some(context.clock.now());
     row.tls_session = connection.tls_session();
@@ -287,29 +309,31 @@ async fn talk(
     request: Vec<u8>,
     row: &mut RequestRow,
 ) -> Result<bool, Failure> {
-    row.sent = Some(context.clock.now());
-    let first_byte = context.plan.settings.first_byte_timeout.map(|limit| Instant::now() + limit);
     let written = connection.write_all(&request, &mut row.bytes_sent).await;
     connection.buffer = request;
     connection.buffer.clear();
     // A server may answer and close before it has read everything: a write that
     // failed is no reason not to look for its answer.
     let write_error = written.err();
-    let mut head = read_head(&endpoint.method, connection, row, first_byte, write_error.as_ref()).await?;
-    row.head = Some(context.clock.now());
+    let mut head = read_head(context, &endpoint.method, connection, row, write_error.as_ref()).await?;
+    let complete = context.clock.now();
+    row.head = Some(complete);
     row.status = Some(head.status);
     row.pod = head.pod.take();
+    let before = row.bytes_received;
     read_body(connection, &mut head, row, write_error.as_ref()).await?;
+    // A body that came with its head has ended when that was there.
+    row.end = if row.bytes_received == before { complete } else { context.clock.now() };
     row.outcome = if context.plan.is_success(head.status) { Outcome::Ok } else { Outcome::HttpError };
     let nothing_more = connection.buffer.is_empty();
     Ok(head.keep_alive && write_error.is_none() && nothing_more)
 }
 
 async fn read_head(
+    context: &Context,
     method: &Method,
     connection: &mut Connection,
     row: &mut RequestRow,
-    first_byte: Option<Instant>,
     write_error: Option<&io::Error>,
 ) -> Result<Head, Failure> {
     loop {
@@ -328,11 +352,13 @@ async fn read_head(
             true => Reached::Connection,
             false => Reached::Head,
         };
-        let read = match first_byte.filter(|_| row.bytes_received == 0) {
+        let limit = context.plan.settings.first_byte_timeout.filter(|_| row.bytes_received == 0);
+        let read = match limit.zip(row.sent) {
             None => connection.read().await,
-            Some(deadline) => timeout_at(deadline, connection.read())
-                .await
-                .map_err(|_| Failure::with_detail(Outcome::ResponseTimeout, "first_byte"))?,
+            Some((limit, sent)) => {
+                let read = context.deadlines.within(sent, limit, connection.read()).await;
+                read.map_err(|Elapsed| Failure::with_detail(Outcome::ResponseTimeout, "first_byte"))?
+            }
         };
         match read {
             Ok(0) => return Err(ended_early(reached, write_error)),

@@ -244,17 +244,19 @@ fn what_the_worker_comes_to_too_late_is_not_sent() {
     let route = Route::Fixed("127.0.0.1:1".parse::<SocketAddr>().unwrap().into());
     let done = Task {
         worker: 0,
-        context: Arc::new(Context {
+        context: Context {
             endpoints: endpoints(&plan, 0, &[route]),
             plan: plan.clone(),
             clock,
             source: "load-0".into(),
             ports: None,
-            abort,
-        }),
+            deadlines: Deadlines::new(clock),
+            is_aborted: Cell::new(false),
+        },
         feed: Feed::new(&plan, 0, 1, clock.now() - Duration::from_secs(60)),
         max_connections: 1,
         stop,
+        abort,
         batches,
     }
     .run()

@@ -242,6 +242,9 @@ async fn three_replicas_listen_on_the_same_port_and_curl_reaches_them_all() {
         assert_eq!(cluster.curl(&format!("http://{ip}:8080/"), &[]), "200", "{ip}");
     }
     assert_eq!(cluster.curl(&format!("http://{ip}/"), &[]), "200");
+    for name in ["web", "web.default.svc.cluster.local"] {
+        assert_eq!(cluster.curl(&format!("http://{name}/"), &[]), "200", "{name}");
+    }
     // Each one's localhost is its own, and its own Service leads a pod also to itself.
     let pod = pods.list(&ListParams::default()).await.expect("pods").items[0].metadata.name.clone();
     let pod = format!("default/{}", pod.expect("a name"));

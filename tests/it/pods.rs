@@ -160,7 +160,7 @@ fn a_pods_token_is_good_as_long_as_the_pod() {
     });
 }
 
-async fn wait_for_async(condition: impl AsyncFn() -> bool) {
+pub(crate) async fn wait_for_async(condition: impl AsyncFn() -> bool) {
     let met = async {
         while !condition().await {
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -54,8 +54,7 @@ fn a_nodes_shutdown_ends_its_pods_without_deleting_them() {
         assert_eq!(ended["status"]["reason"], "Terminated", "{ours}");
         let target = condition(&ended, "DisruptionTarget").unwrap_or_else(|| panic!("no condition\n{ours}"));
         assert_eq!((&target["status"], &target["reason"]), (&json!("True"), &json!("TerminationByKubelet")));
-        // Nothing in the object says that it ends: the endpoint goes by the pod's status alone, which
-        // first says that the node is not ready.
+        // Nothing in the object says that it ends: the endpoint goes by the pod's status alone.
         let order = golden::order(ours);
         assert!(!order.iter().any(|(_, text)| text.contains("terminating=true")), "{ours}");
         let unready = ours.pod_seen("not ready", |seen| {
@@ -64,5 +63,7 @@ fn a_nodes_shutdown_ends_its_pods_without_deleting_them() {
         let changed = order.iter().find(|(at, text)| *at > 0.0 && text.starts_with("EndpointSlice"));
         let (changed_at, _) = changed.unwrap_or_else(|| panic!("the endpoint stays\n{ours}"));
         assert!(*changed_at > unready.0 - 0.05 - ours.lag_s, "{ours}");
+        // Until then it is ready: the node controller does not judge what the node says of itself.
+        assert_eq!(unready.1["status"]["phase"], "Failed", "{ours}");
     });
 }

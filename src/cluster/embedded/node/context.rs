@@ -11,18 +11,19 @@ use base64::prelude::BASE64_STANDARD;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::Value;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
-use super::NodeInfo;
 use super::action::Target;
 use super::env::{self, Data, KeySource, Surroundings};
 use super::launch::{self, LaunchError};
 use super::logs;
+use super::mode::{Mode, until_up};
 use super::process::{Keeper, Process};
 use super::service_account;
 use super::view::Kind;
 use super::volumes::{self, Made, VolumeError};
+use super::{COMPONENT, NodeInfo};
 use crate::cluster::embedded::Shared;
 use crate::cluster::embedded::config::Kubelet;
 use crate::cluster::embedded::latency::{Latencies, Latency};
@@ -31,7 +32,6 @@ use crate::cluster::embedded::registry::{ContainerSource, EventType};
 use crate::cluster::embedded::resource::Resource;
 use crate::cluster::embedded::selector::Selection;
 
-const COMPONENT: &str = "kubelet";
 /// No volume's name, since it has a dot.
 const RESOLV_CONF: &str = "resolv.conf";
 
@@ -54,10 +54,18 @@ pub(super) struct PodContext {
     token: OnceLock<String>,
     /// A container's view has changed.
     pub(super) changed: Notify,
+    /// What the agent is doing.
+    pub(super) mode: watch::Receiver<Mode>,
 }
 
 impl PodContext {
-    pub(super) fn new(shared: Shared, node: Arc<NodeInfo>, object: Arc<Value>, mut pod: Pod) -> Self {
+    pub(super) fn new(
+        shared: Shared,
+        node: Arc<NodeInfo>,
+        object: Arc<Value>,
+        mut pod: Pod,
+        mode: watch::Receiver<Mode>,
+    ) -> Self {
         if shared.network.store().is_some() && service_account::is_wanted(&shared.registry, &pod) {
             service_account::mount(&mut pod);
         }
@@ -84,7 +92,13 @@ impl PodContext {
             volumes,
             token,
             changed,
+            mode,
         }
+    }
+
+    /// Waits until the agent is there to act.
+    pub(super) async fn until_up(&self) {
+        until_up(&self.mode).await;
     }
 
     /// The pod's address; empty while it has none.

@@ -1,8 +1,8 @@
 //! Who owns which field of an object: `metadata.managedFields`, and server-side apply.
 //!
-//! Writes of clients are recorded from an object's creation on, as a real API server does; an
-//! object that has no record (because a controller made it, or because a client has cleared
-//! it) gets one with its first server-side apply.
+//! Writes are recorded from an object's creation on, as a real API server does; an object whose
+//! record a client has cleared gets one with its first server-side apply. What the API server does
+//! by itself (a binding, the marks of an eviction and of a deletion) belongs to nobody.
 
 mod fields;
 mod typed;
@@ -247,12 +247,34 @@ fn cap(entries: &mut Vec<Entry>) {
     }
 }
 
+/// Refuses a configuration with fields that nobody could own.
+fn check_fields(resource: Resource, configuration: &Value) -> Result<(), Status> {
+    let unknown = schema::unknown_fields(resource, configuration);
+    let errors: Vec<_> =
+        unknown.iter().map(|field| format!(".{field}: field not declared in schema")).collect();
+    let errors = match &errors[..] {
+        [] => return Ok(()),
+        [error] => error.clone(),
+        errors => format!("errors:\n  {}", errors.join("\n  ")),
+    };
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let metadata = &configuration["metadata"];
+    Err(Status::internal(format!(
+        "failed to create typed patch object ({}/{}; {}, Kind={}): {errors}",
+        text(&metadata["namespace"]),
+        text(&metadata["name"]),
+        text(&configuration["apiVersion"]),
+        resource.kind(),
+    )))
+}
+
 /// What a server-side apply makes of `current`: the merged object with its new record. For an
 /// object that does not exist, `current` is an empty object.
 ///
 /// # Errors
 ///
-/// 409 when the configuration changes what others own, unless `force` is set.
+/// 409 when the configuration changes what others own, unless `force` is set; 500, as a real API
+/// server has it, when it has fields that are unknown.
 pub(super) fn apply(
     resource: Resource,
     current: &Value,
@@ -261,6 +283,7 @@ pub(super) fn apply(
     force: bool,
 ) -> Result<Value, Status> {
     let top = schema::of(resource);
+    check_fields(resource, configuration)?;
     let mut configuration = without_record(configuration);
     // Each part of an object is applied by its own path.
     if writer.subresource == "status" {
