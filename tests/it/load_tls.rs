@@ -38,10 +38,14 @@ struct Identity {
 
 impl Authority {
     fn new() -> Self {
+        Self::named("an authority")
+    }
+
+    fn named(name: &str) -> Self {
         let mut params = CertificateParams::new([]).expect("parameters");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         // Who has the name of its issuer is self-signed to OpenSSL, and so to curl.
-        params.distinguished_name.push(DnType::CommonName, "an authority");
+        params.distinguished_name.push(DnType::CommonName, name);
         let key = KeyPair::generate().expect("a key");
         let certificate = params.self_signed(&key).expect("a certificate");
         Self {
@@ -235,7 +239,7 @@ fn a_certificate_is_taken_or_refused_as_curl_does_and_the_row_says_why() {
     files.expect(&url(v6), &CA, Outcome::Ok, None, &[0]);
     files.expect(&url(v4), &["--insecure"], Outcome::Ok, None, &[0]);
     let unknown = Some("certificate unknown_issuer");
-    let strangers = Files(vec![("ca.pem", Authority::new().pem)]);
+    let strangers = Files(vec![("ca.pem", Authority::named("a stranger").pem)]);
     strangers.expect(&url(v4), &CA, Outcome::TlsError, unknown, &[60]);
     let (_, finished) = strangers.load(&url(v4), &CA);
     assert!(finished.stdout().contains("(5 × certificate unknown_issuer)"), "{finished}");
@@ -328,7 +332,8 @@ fn a_body_is_whole_only_if_tls_was_closed_behind_it() {
     let cut = Some("no_close_notify");
     for (answer, outcome, detail, curl_codes) in [
         (Answer::UntilClose, Outcome::Ok, None, &[0][..]),
-        (Answer::UntilCut, Outcome::TruncatedBody, cut, &[56]),
+        // Some builds of curl take it for whole.
+        (Answer::UntilCut, Outcome::TruncatedBody, cut, &[0, 56]),
         (Answer::CutShort, Outcome::TruncatedBody, cut, &[18, 56]),
     ] {
         let (address, _) = serve("127.0.0.1:0", config(&authority.sign(|_| {})), answer);
