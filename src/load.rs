@@ -42,7 +42,9 @@ mod worker;
 mod known_answers;
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -301,6 +303,46 @@ impl Prepared {
             self.records.push(writer);
         }
         Ok(self)
+    }
+
+    /// Whether there are enough source ports for the fresh connections to each address, were this
+    /// side to close each of them first.
+    ///
+    /// # Errors
+    /// When there are not.
+    pub fn check_ports(&self) -> Result<(), PlanError> {
+        let Some(ports) = &self.ports else { return Ok(()) };
+        let Settings { source_addresses, warmup, pace, .. } = &self.plan.settings;
+        let addresses = source_addresses.len().max(1);
+        let ports = ports.len() * addresses;
+        let length = *warmup + pace.duration().unwrap_or_default();
+        // The turns that each address has; a name's addresses share those of its targets.
+        let mut turns = BTreeMap::<SocketAddr, f64>::new();
+        for target in &self.plan.cycle {
+            let remotes = self.routes[*target].remotes();
+            for remote in &remotes {
+                *turns.entry(*remote).or_default() += 1.0 / remotes.len() as f64;
+            }
+        }
+        for (remote, turns) in turns {
+            let per_s = self.plan.fresh_per_s() * turns / self.plan.cycle.len() as f64;
+            let held = ports::held(remote.ip());
+            let needed = per_s * held.min(length).as_secs_f64();
+            if needed > ports as f64 {
+                let (held_s, enough) = (held.as_secs(), ports as f64 / held.as_secs_f64());
+                let remote = remote.to_string();
+                return Err(PlanError::PortsRunOut {
+                    remote,
+                    per_s,
+                    needed,
+                    held_s,
+                    ports,
+                    addresses,
+                    enough,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// What whoever wants this load should know before it starts.

@@ -6,14 +6,17 @@ mod hgrm;
 mod output;
 mod tls;
 
+use std::cell::RefCell;
+use std::convert::Infallible;
 use std::process::ExitCode;
 
 use anyhow::Context;
 
 use super::exit::Exit;
-use super::progress::Progress;
-use super::report::{Format, print};
+use super::progress::{Planned, Progress};
+use super::report::{Format, print, text_options};
 use super::signals::Interrupts;
+use super::stages;
 use crate::analysis::model::Verdict;
 use crate::load::{Plan, Prepared, Summary};
 use crate::record::run_dir::EventLog;
@@ -41,11 +44,14 @@ impl LoadArgs {
         let (load_plan, targets) = (plan.load_plan(), plan.targets());
         let title = title(&targets);
         let (interrupts, progress) = (Interrupts::listen()?, Progress::new(self.quiet));
-        let planned = plan.requests();
+        let (planned, stages, warmup) = (Planned::of(&plan), plan.stages(), plan.warmup());
         let Some(prepared) = interrupts.stop.run_until_cancelled(Prepared::new(plan)).await else {
             return Ok(Exit::Interrupted.into());
         };
         let mut prepared = prepared?.with_records(&self.record)?;
+        if !self.reuse_ports {
+            prepared.check_ports()?;
+        }
         prepared.choose_families(clock).await.iter().for_each(|warning| progress.warn(warning));
         prepared.warnings().iter().for_each(|warning| progress.warn(warning));
         let mut running = prepared.start(clock, run.as_ref().map(|run| &run.dir))?;
@@ -53,15 +59,32 @@ impl LoadArgs {
             run.started(running.started())?;
         }
         let control = running.control().clone();
+        let zero = running.started() + warmup;
         let mut events = running.take_events();
-        let record_events = async {
-            while let Some(event) = events.recv().await {
-                run.as_mut().map_or(Ok(()), |run| run.events.append(&event))?;
+        let run = RefCell::new(run);
+        let note = |at, kind| {
+            if let Some(run) = &mut *run.borrow_mut()
+                && let Err(error) = run.event(at, kind)
+            {
+                progress.warn(&format!("{error:#}"));
             }
-            anyhow::Ok(())
         };
-        let following = progress.follow(running.join(), &control, planned, &interrupts);
-        let ((), summary) = tokio::try_join!(record_events, async { anyhow::Ok(following.await?) })?;
+        let announced = stages::announce(clock, zero, &stages, note);
+        let noted = async {
+            while let Some(event) = events.recv().await {
+                note(event.at, event.kind);
+            }
+            std::future::pending::<Infallible>().await
+        };
+        let summary = tokio::select! {
+            summary = progress.follow(running.join(), &control, planned, &interrupts) => summary?,
+            never = announced => match never {},
+            never = noted => match never {},
+        };
+        while let Ok(event) = events.try_recv() {
+            note(event.at, event.kind);
+        }
+        let run = run.into_inner();
         let interrupted = interrupts.stop.is_cancelled();
         drop(progress);
         if let Some(run) = run {
@@ -69,7 +92,7 @@ impl LoadArgs {
         }
         let report = output::Report::new(&load_plan, &summary);
         let text = match self.format {
-            Format::Text => output::text(&title, &load_plan, &report, &summary),
+            Format::Text => output::text(&title, &load_plan, &report, &summary, text_options(None).color),
             Format::Json => serde_json::to_string_pretty(&report)? + "\n",
         };
         print(&text)?;

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::address::Address;
+use super::address::{Address, Remote};
 use super::first_answer;
 use super::plan::PlannedTarget;
 use crate::record::event::NameAnswer;
@@ -82,6 +82,22 @@ pub(super) enum Route {
     Fixed(Address),
     /// Wherever its name leads at the time.
     Named(watch::Receiver<Answer>),
+}
+
+impl Route {
+    /// The IP addresses and ports that connections are made to now.
+    pub(super) fn remotes(&self) -> Vec<SocketAddr> {
+        let remote = |address: &Address| match address.remote {
+            Remote::Tcp(remote) => Some(remote),
+            Remote::Unix(_) => None,
+        };
+        match self {
+            Route::Fixed(address) => remote(address).into_iter().collect(),
+            Route::Named(answer) => {
+                answer.borrow().iter().flat_map(|all| all.iter()).filter_map(remote).collect()
+            }
+        }
+    }
 }
 
 /// Takes a target's addresses in turn.

@@ -126,6 +126,9 @@ pub(in super::super) struct LoadArgs {
     /// The ports that connections come from, used in turn [default: the system's ephemeral ports]
     #[arg(long, value_name = "FIRST-LAST")]
     source_ports: Option<PortRange>,
+    /// Take source ports again within a minute, as works where the server closes connections first
+    #[arg(long)]
+    pub(super) reuse_ports: bool,
     /// An address that connections come from; may be given as often as there are workers
     #[arg(long = "source-address", value_name = "ADDRESS")]
     source_addresses: Vec<IpAddr>,
