@@ -9,7 +9,7 @@
 //! of the analysis.
 //!
 //! [`Prepared`] sends from this process; [`process`] has another process do it, as
-//! `rolldrop run` does. HTTP/1.1, in clear or inside TLS. Names are followed as the
+//! `rolldrop run` does. HTTP/1.1 and WebSocket, in clear or inside TLS. Names are followed as the
 //! DNS changes (`resolve`).
 
 mod address;
@@ -36,6 +36,7 @@ mod tally;
 pub mod targets;
 mod template;
 mod tls;
+mod websocket;
 mod worker;
 
 #[cfg(test)]
@@ -77,6 +78,7 @@ use resolve::{Names, Route, Walk};
 pub use tally::{Counts, Tally, errno_name};
 pub use template::UnknownPlaceholder;
 pub use tls::{TlsError, TlsSettings, TlsVersions};
+use websocket::Messages;
 pub use worker::LATE_LIMIT;
 use worker::{Batch, Done, Task};
 
@@ -648,11 +650,13 @@ fn endpoints(plan: &Plan, worker: usize, routes: &[Route]) -> Vec<Endpoint> {
     let endpoint = |(target, route): (&PlannedTarget, &Route)| Endpoint {
         name: target.name.clone(),
         method: target.method.clone(),
-        go_replays: retry::go_replays(target.method.as_str()) || target.has_idempotency_key(),
+        go_replays: !target.is_websocket
+            && (retry::go_replays(target.method.as_str()) || target.has_idempotency_key()),
         walk: Walk::new(route.clone(), worker),
         tls: client(plan, target),
         closing: Template::new(target, sender, Persistence::Close),
         keeping: Template::new(target, sender, Persistence::Keep),
+        messages: target.is_websocket.then(|| Messages::new(target, sender)),
     };
     plan.targets.iter().zip(routes).map(endpoint).collect()
 }

@@ -688,7 +688,7 @@ mod tests {
         let pace = |rate, s| Pace::constant(rate, Duration::from_secs(s));
         let url = |url: &'static str| refused(move |s| s.targets[0].url = url.to_owned());
         assert!(url("nonsense").starts_with("\"nonsense\" is no usable URL: relative URL without a base"));
-        assert!(url("ftp://x/").contains("scheme \"ftp\" is not supported, only http and https"));
+        assert!(url("ftp://x/").contains("scheme \"ftp\" is not supported, only http, https, ws and wss"));
         assert!(url("http://me:secret@x/").contains("credentials"));
         assert!(refused(|s| s.targets.clear()).contains("no target"));
         assert!(refused(|s| s.pace = pace(0.0, 30)).starts_with("rate 0 is not above 0"));
