@@ -361,7 +361,7 @@ pub enum PlanError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// TLS is asked for, and nobody to speak it with.
-    #[error("options of TLS are given, but no URL begins with https://")]
+    #[error("options of TLS are given, but no URL begins with https:// or wss://")]
     NoTls,
     /// A range of statuses is empty or out of range.
     #[error("success statuses {0}-{1} are no range within 100-599")]
@@ -648,7 +648,7 @@ fn default_connections(settings: &Settings) -> usize {
     if matches!(settings.pace, Pace::Closed(_)) {
         return CLOSED_LOOP_CONNECTIONS.max(settings.workers);
     }
-    let tls = if settings.targets.iter().any(|t| t.url.starts_with("https:")) {
+    let tls = if settings.targets.iter().any(|t| ["https:", "wss:"].iter().any(|s| t.url.starts_with(s))) {
         settings.tls_timeout
     } else {
         Duration::ZERO

@@ -385,7 +385,7 @@ fn what_cannot_be_spoken_is_refused_before_a_request_is_sent() {
         (&tls, &["--unix-socket", "ca.pem"], "ca.pem is no Unix socket: it is something else"),
         (&tls, &["--ipv6"], "127.0.0.1 is no IPv6 address: leave out --ipv6"),
         (&plain, &["--insecure"], "options of TLS are given, but no URL begins with https://"),
-        (&"ftp://web/".to_owned(), &[], "scheme \"ftp\" is not supported, only http and https"),
+        (&"ftp://web/".to_owned(), &[], "scheme \"ftp\" is not supported, only http, https, ws and wss"),
     ] {
         let finished = files.rolldrop(&[url]).args(args).finish().expect_code(2);
         assert!(finished.stderr().contains(expected), "{expected}\n{finished}");
