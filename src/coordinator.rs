@@ -221,7 +221,9 @@ impl Session {
                     let wanted = preflight::wanted_endpoints(&service, manifests);
                     let endpoints = self.await_endpoints(service_name, wanted).await?;
                     endpoints_of.insert(service_name, endpoints);
-                    (url, format!("Service {service_name} (Service proxy of this host)"))
+                    let consumer = format!("Service {service_name} (Service proxy of this host)");
+                    // Two ways to one Service are two consumers.
+                    (url, if name == service_name { consumer } else { format!("{name}: {consumer}") })
                 }
             };
             found.push(run_target(name.clone(), url, consumer));

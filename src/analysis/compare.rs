@@ -82,7 +82,7 @@ pub fn compare(
     let is_closed_loop = first.is_closed_loop;
     let mut rows = drops(baseline, candidate, options);
     rows.extend(terminations(baseline, candidate, options));
-    rows.extend(windows(baseline, candidate, options));
+    rows.extend(windows(baseline, candidate));
     let sides = [Blocks::new(baseline), Blocks::new(candidate)];
     let effort = Effort {
         confidence: options.confidence,
@@ -92,9 +92,7 @@ pub fn compare(
     for (name, q) in QUANTILES {
         rows.extend(latency(&sides, name, q, is_closed_loop, effort));
     }
-    if is_closed_loop {
-        rows.push(rate(&sides, effort));
-    }
+    rows.push(rate(&sides, is_closed_loop, effort));
     judge(&mut rows, options);
     let any = |judgement| rows.iter().any(|row| row.verdict == Some(judgement));
     let verdict = [Judgement::Worse, Judgement::Better, Judgement::CannotTell].into_iter().find(|v| any(*v));
@@ -119,7 +117,7 @@ pub fn chart(side: &[Sample]) -> SideChart {
     for sample in side {
         let first = seconds.len();
         for (i, block) in sample.blocks.iter().enumerate() {
-            let at = first + stats_index(i as f64 * sample.block_s / step_s);
+            let at = first + index_of(i as f64 * sample.block_s / step_s);
             if seconds.len() <= at {
                 seconds.resize_with(at + 1, BTreeMap::new);
             }
@@ -131,7 +129,7 @@ pub fn chart(side: &[Sample]) -> SideChart {
     SideChart { latency: Blocks::new(side).latency(), dropped: seconds, step_s }
 }
 
-fn stats_index(position: f64) -> usize {
+fn index_of(position: f64) -> usize {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a position in a list")]
     let index = (position + 1e-9) as usize;
     index
@@ -246,7 +244,7 @@ fn drops(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Vec<Ro
 fn stretches(samples: &[Sample], stretch_s: f64) -> Vec<Weighed> {
     let mut units = Vec::new();
     for sample in samples {
-        let blocks = stats_index((stretch_s / sample.block_s).round()).max(1);
+        let blocks = index_of((stretch_s / sample.block_s).round()).max(1);
         for stretch in sample.blocks.chunks(blocks) {
             let weight = stretch.iter().map(|b| b.total).sum::<u64>() as f64;
             units.push(Weighed { value: stretch.iter().map(|b| b.lost()).sum::<u64>() as f64, weight });
@@ -316,7 +314,7 @@ fn terminations(baseline: &[Sample], candidate: &[Sample], options: &Options) ->
     rows
 }
 
-fn windows(baseline: &[Sample], candidate: &[Sample], _options: &Options) -> Vec<Row> {
+fn windows(baseline: &[Sample], candidate: &[Sample]) -> Vec<Row> {
     let mut rows = Vec::new();
     for mode in modes(baseline, candidate) {
         let of = |samples: &[Sample]| -> Vec<(String, Option<f64>)> {
@@ -325,6 +323,7 @@ fn windows(baseline: &[Sample], candidate: &[Sample], _options: &Options) -> Vec
         };
         let (a, b) = (of(baseline), of(candidate));
         let consumers: BTreeSet<&String> = a.iter().chain(&b).map(|w| &w.0).collect();
+        let one = consumers.len() == 1;
         for consumer in consumers {
             let all = |side: &[(String, Option<f64>)]| -> Vec<Option<f64>> {
                 side.iter().filter(|w| w.0 == *consumer).map(|w| w.1).collect()
@@ -336,7 +335,10 @@ fn windows(baseline: &[Sample], candidate: &[Sample], _options: &Options) -> Vec
             let mean = |units: &[Weighed]| (!units.is_empty()).then(|| exact::mean(units));
             let mut row = Row {
                 metric: format!("windows_s.{}", mode.as_str()),
-                label: format!("window, {consumer} ({})", mode.as_str()),
+                label: match one {
+                    true => format!("window ({})", mode.as_str()),
+                    false => format!("window, {consumer} ({})", mode.as_str()),
+                },
                 unit: Unit::Seconds,
                 baseline: mean(&bounded_a),
                 candidate: mean(&bounded_b),
@@ -391,11 +393,11 @@ fn latency(sides: &[Blocks; 2], name: &str, q: f64, is_closed_loop: bool, effort
     Some(row)
 }
 
-/// In a closed loop the rate is a result.
-fn rate([a, b]: &[Blocks; 2], effort: Effort) -> Row {
+/// In a closed loop the rate is a result; in an open one it was chosen.
+fn rate([a, b]: &[Blocks; 2], is_closed_loop: bool, effort: Effort) -> Row {
     let mut row = Row {
         metric: "rate".into(),
-        label: "requests per second".into(),
+        label: "requests sent".into(),
         unit: Unit::PerSecond,
         baseline: None,
         candidate: None,
@@ -404,7 +406,12 @@ fn rate([a, b]: &[Blocks; 2], effort: Effort) -> Row {
         verdict: Some(Judgement::CannotTell),
         why: String::new(),
     };
-    fill(&mut row, blocks::rates(a, b, effort), false, effort);
+    if is_closed_loop {
+        fill(&mut row, blocks::rates(a, b, effort), false, effort);
+    } else {
+        (row.baseline, row.candidate) = (Some(a.whole_rate()), Some(b.whole_rate()));
+        (row.verdict, row.why) = (None, "as the schedule says".to_owned());
+    }
     row
 }
 

@@ -118,6 +118,11 @@ impl Blocks {
         if blocks == 0 { 0.0 } else { requests as f64 / (blocks as f64 * self.block_s) }
     }
 
+    /// Requests per second of all.
+    pub(super) fn whole_rate(&self) -> f64 {
+        self.rate(&self.whole())
+    }
+
     /// As many blocks as there are, in stretches of `length` that begin anywhere; a run's end is
     /// followed by its beginning.
     fn draw(&self, length: usize, rng: &mut SmallRng) -> Draw {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::axis::Axis;
 use super::canvas::{Canvas, Dash, Pattern, Rect};
-use super::frame::{self, Key, LEFT, RIGHT, SMALL, WIDTH, bold, colored};
+use super::frame::{self, Key, LEFT, RIGHT, SMALL, WIDTH, bold};
 use super::{Chart, ChartError, palette};
 use crate::analysis::Analysis;
 use crate::analysis::model::{RunResult, Second};
@@ -48,7 +48,7 @@ fn series(analysis: &Analysis) -> Series {
     disruptions.sort_by(|a, b| a.0.total_cmp(&b.0));
     let stage = |(at, from, to): &(f64, f64, f64)| match from == to {
         true => (*at, format!("{}/s", plain(*to))),
-        false => (*at, format!("{} → {}/s", plain(*from), plain(*to))),
+        false => (*at, format!("{} to {}/s", plain(*from), plain(*to))),
     };
     let stages = analysis.charts.stages.iter().map(stage).collect();
     let last = seconds.last().map_or(0.0, |s| s.at_s + 1.0);
@@ -174,9 +174,8 @@ fn draw_plots(canvas: &mut Canvas, series: &Series, full: Rect) -> Result<(), Ch
             palette::MUTED,
             Dash::Dotted,
         );
-        let style = colored(SMALL, palette::MUTED);
-        if canvas.text_width(rate, &style) + 12.0 < next - x.px(*at) {
-            canvas.text(x.px(*at) + 6.0, answered.top + 14.0, rate, &style);
+        if canvas.text_width(rate, &SMALL) + 12.0 < next - x.px(*at) {
+            canvas.text(x.px(*at) + 6.0, answered.bottom - 8.0, rate, &SMALL);
         }
     }
     draw_names(canvas, series, full.top, &x);
