@@ -234,7 +234,27 @@ impl Client {
     /// # Errors
     /// When it fails; [`fault`] says what TLS had to say.
     pub(super) async fn handshake(&self, socket: Socket) -> io::Result<Tls> {
-        self.connector.connect(self.name.clone(), socket).await.map(Tls::new)
+        let handshake = self.connector.connect(self.name.clone(), socket).into_fallible();
+        handshake
+            .await
+            .map(Tls::new)
+            .map_err(|(error, socket)| unread_alert(&error, &socket).unwrap_or(error))
+    }
+}
+
+/// A server that has said why and closed meets the client's last words with a reset: what it had
+/// said in clear is still to be read. Answers that.
+fn unread_alert(error: &io::Error, socket: &Socket) -> Option<io::Error> {
+    if !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
+        return None;
+    }
+    let mut record = [0; 7];
+    match (socket.try_read(&mut record), record) {
+        // A record of type alert (RFC 5246, 6.2.1): version, length 2, level, description.
+        (Ok(7), [21, 3, _, 0, 2, _, alert]) => {
+            Some(io::Error::new(io::ErrorKind::InvalidData, rustls::Error::AlertReceived(alert.into())))
+        }
+        _ => None,
     }
 }
 
