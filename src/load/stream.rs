@@ -81,11 +81,7 @@ impl Socket {
         }
     }
 
-    /// Reads what is there, without waiting.
-    ///
-    /// # Errors
-    /// `WouldBlock` when there is nothing, as far as the runtime has been told.
-    pub(super) fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
+    fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
             Socket::Tcp(stream) => stream.try_read(bytes),
             #[cfg(unix)]
