@@ -110,18 +110,22 @@ async fn what_hangs_ends_at_the_response_timeout() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_to_head_ends_with_its_head() {
-    let scripts = [Script::Ok, Script::Chunked, Script::UntilEof, Script::NotFound, Script::Unavailable];
-    let server = Server::start(&scripts).await;
-    let (_, rows) = run(Settings {
-        method: "HEAD".into(),
-        pace: Pace::Closed(Length::Requests(200)),
-        connections: Connections::Keepalive,
-        response_timeout: Duration::from_secs(60),
-        ..Settings::new(format!("http://{}/", server.address))
-    })
-    .await;
-    assert_agree(&rows, &server.log);
-    assert!(rows.iter().any(|row| row.conn_reused));
+    let kept = &[Script::Ok, Script::Chunked, Script::NotFound, Script::Unavailable][..];
+    // Nothing in such a head says that the server will close.
+    let closed = &[Script::UntilEof][..];
+    for (scripts, connections) in [(kept, Connections::Keepalive), (closed, Connections::Fresh)] {
+        let server = Server::start(scripts).await;
+        let (_, rows) = run(Settings {
+            method: "HEAD".into(),
+            pace: Pace::Closed(Length::Requests(200)),
+            connections,
+            response_timeout: Duration::from_secs(60),
+            ..Settings::new(format!("http://{}/", server.address))
+        })
+        .await;
+        assert_agree(&rows, &server.log);
+        assert_eq!(rows.iter().any(|row| row.conn_reused), connections == Connections::Keepalive);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
