@@ -8,6 +8,7 @@
 
 mod case;
 mod claims;
+mod client_view;
 mod golden;
 mod hops;
 pub(crate) mod lab;

@@ -15,6 +15,7 @@ mod ending;
 mod env;
 mod expand;
 mod grace;
+mod grpc_check;
 mod http_get;
 mod launch;
 mod logs;
@@ -46,7 +47,7 @@ use super::resource::Resource;
 use super::selector::Selection;
 pub use agents::{Agents, Command, UnknownNode};
 use context::PodContext;
-pub use logs::{container_log, pod_log_dir, previous_container_log};
+pub use logs::{LogEntry, container_log, next_log, pod_log_dir, previous_container_log};
 use pod::{Mode, PodWorker, Seen};
 use status::Verdict;
 
