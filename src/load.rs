@@ -9,11 +9,13 @@
 //! of the analysis.
 //!
 //! [`Prepared`] sends from this process; [`process`] has another process do it, as
-//! `rolldrop run` does. HTTP/1.1 without TLS. Names are resolved once, before the
-//! first request.
+//! `rolldrop run` does. HTTP/1.1, in clear or inside TLS. Names are resolved once, before
+//! the first request.
 
+mod address;
 mod connect_to;
 mod connection;
+mod deadlines;
 mod exchange;
 mod feed;
 mod first_answer;
@@ -28,17 +30,19 @@ mod records;
 mod request;
 mod response;
 mod schedule;
+mod stream;
 mod tally;
 pub mod targets;
 mod template;
+mod tls;
 mod worker;
 
 #[cfg(test)]
 mod known_answers;
 
+use std::cell::Cell;
 use std::io;
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -51,7 +55,9 @@ use tokio_util::sync::CancellationToken;
 use crate::record::parts::{PartError, PartWriter};
 use crate::record::retry;
 use crate::record::{Clock, RequestRow, RunDir, RunDirError, Stamp};
+use address::Address;
 pub use connect_to::{ConnectTo, NotAnOverride};
+use deadlines::Deadlines;
 use exchange::{Context, Endpoint};
 use feed::Feed;
 pub use pace::{Arrivals, Length, NotAStage, Pace, Stage};
@@ -65,6 +71,7 @@ pub use records::{NotARecord, Record, RecordFormat};
 use request::{Persistence, Sender, Template};
 pub use tally::{Counts, Tally, errno_name};
 pub use template::UnknownPlaceholder;
+pub use tls::{TlsError, TlsSettings, TlsVersions};
 pub use worker::LATE_LIMIT;
 use worker::{Batch, Done, Task};
 
@@ -83,6 +90,14 @@ pub enum LoadError {
         host: String,
         /// Why.
         source: io::Error,
+    },
+    /// There is no such Unix socket.
+    #[error("{path} is no Unix socket: {why}")]
+    NoSocket {
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        why: String,
     },
     /// The target does not answer from here.
     #[error("{url} gave no answer within {limit:?}: {why}")]
@@ -211,7 +226,7 @@ pub struct Running {
 #[derive(Debug)]
 pub struct Prepared {
     plan: Plan,
-    addresses: Vec<SocketAddr>,
+    addresses: Vec<Address>,
     /// The source ports of all workers; `None` where the kernel chooses.
     ports: Option<Vec<u16>>,
     /// Files that rows go to beside the run directory.
@@ -224,15 +239,39 @@ impl Prepared {
     /// # Errors
     /// When a name does not resolve, or there are too few ports.
     pub async fn new(plan: Plan) -> Result<Self, LoadError> {
+        plan.settings.unix_socket.as_deref().map_or(Ok(()), is_socket)?;
         let mut addresses = Vec::with_capacity(plan.targets.len());
         for target in &plan.targets {
-            addresses.push(resolve(target).await?);
+            addresses.push(resolve(&plan, target).await?);
         }
-        let (ports, workers) = (ports::usable(plan.settings.source_ports), plan.settings.workers);
+        // A Unix socket has no ports.
+        let ports = match plan.settings.unix_socket {
+            Some(_) => None,
+            None => ports::usable(plan.settings.source_ports),
+        };
+        let workers = plan.settings.workers;
         match ports.as_ref().map(Vec::len) {
             Some(ports) if ports < workers => Err(PlanError::TooFewPorts { ports, workers }.into()),
             _ => Ok(Self { plan, addresses, ports, records: Vec::new() }),
         }
+    }
+
+    /// Waits until every target gives some answer.
+    ///
+    /// # Errors
+    /// When one gives none within the limit.
+    async fn first_answers(&mut self, limit: Duration, clock: Clock) -> Result<(), LoadError> {
+        let settings = &self.plan.settings;
+        for (target, address) in self.plan.targets.iter().zip(&self.addresses) {
+            let tls = client(&self.plan, target);
+            let from = first_answer::From {
+                address: settings.source_addresses.first().copied(),
+                ports: self.ports.as_mut(),
+                left: settings.workers,
+            };
+            first_answer::first_answer(target, address, tls.as_ref(), from, limit, clock).await?;
+        }
+        Ok(())
     }
 
     /// The same load, whose rows also go to these files, which are created at once.
@@ -307,7 +346,7 @@ impl Prepared {
         for (worker, source) in sources.iter().enumerate() {
             tasks.push(Task {
                 worker,
-                context: Arc::new(Context {
+                context: Context {
                     ports: ports.as_ref().map(|ports| {
                         let own = &plan.settings.source_addresses;
                         SourcePorts::share(ports, own, worker, sources.len())
@@ -316,11 +355,13 @@ impl Prepared {
                     clock,
                     source: source.as_str().into(),
                     endpoints: endpoints(&plan, worker, &addresses),
-                    abort: control.abort.clone(),
-                }),
+                    deadlines: Deadlines::new(clock),
+                    is_aborted: Cell::new(false),
+                },
                 feed: Feed::new(&plan, worker, sources.len(), zero),
                 max_connections: share_of(plan.max_connections, worker, sources.len()),
                 stop: control.stop.clone(),
+                abort: control.abort.clone(),
                 batches: batches.clone(),
             });
         }
@@ -469,23 +510,50 @@ impl LoadError {
     }
 }
 
-async fn resolve(target: &PlannedTarget) -> Result<SocketAddr, LoadError> {
+async fn resolve(plan: &Plan, target: &PlannedTarget) -> Result<Address, LoadError> {
+    if let Some(path) = &plan.settings.unix_socket {
+        return Ok(path.as_path().into());
+    }
     let failed = |source| LoadError::Resolve { host: target.host.clone(), source };
     let mut addresses = tokio::net::lookup_host((target.host.as_str(), target.port)).await.map_err(failed)?;
-    addresses.next().ok_or_else(|| failed(io::Error::other("it has no address")))
+    addresses.next().map(Address::from).ok_or_else(|| failed(io::Error::other("it has no address")))
+}
+
+/// Whether something can be connected to at `path`.
+#[cfg(unix)]
+fn is_socket(path: &Path) -> Result<(), LoadError> {
+    use std::os::unix::fs::FileTypeExt;
+
+    let why = match std::fs::metadata(path) {
+        Ok(file) if file.file_type().is_socket() => return Ok(()),
+        Ok(_) => "it is something else".to_owned(),
+        Err(e) => e.to_string(),
+    };
+    Err(LoadError::NoSocket { path: path.to_owned(), why })
+}
+
+/// There are none here.
+#[cfg(not(unix))]
+fn is_socket(path: &Path) -> Result<(), LoadError> {
+    Err(LoadError::NoSocket { path: path.to_owned(), why: "this system has none".to_owned() })
+}
+
+/// The TLS of a target, where it speaks it.
+fn client(plan: &Plan, target: &PlannedTarget) -> Option<tls::Client> {
+    plan.tls.as_ref().zip(target.tls_name.clone()).map(|(tls, name)| tls.client(name))
 }
 
 /// The plan's targets, as they are at hand for one worker.
-fn endpoints(plan: &Plan, worker: usize, addresses: &[SocketAddr]) -> Vec<Endpoint> {
+fn endpoints(plan: &Plan, worker: usize, addresses: &[Address]) -> Vec<Endpoint> {
     let source = plan::source_name(worker);
     let Settings { workers, seed, .. } = plan.settings;
     let sender = Sender { source: &source, worker, workers, seed };
-    let endpoint = |(target, address): (&PlannedTarget, &SocketAddr)| Endpoint {
+    let endpoint = |(target, address): (&PlannedTarget, &Address)| Endpoint {
         name: target.name.clone(),
         method: target.method.clone(),
         go_replays: retry::go_replays(target.method.as_str()) || target.has_idempotency_key(),
-        address: *address,
-        address_text: address.to_string().into(),
+        address: address.clone(),
+        tls: client(plan, target),
         closing: Template::new(target, sender, Persistence::Close),
         keeping: Template::new(target, sender, Persistence::Keep),
     };

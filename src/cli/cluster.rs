@@ -264,6 +264,7 @@ async fn serve(
     has_lifeline: bool,
 ) -> anyhow::Result<ExitCode> {
     let Files { log_dir, kubeconfig, .. } = files;
+    let has_network = entered.is_some();
     let mut interrupt = signal(SignalKind::interrupt()).context("catch SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("catch SIGTERM")?;
     let lifeline = if has_lifeline { Some(open_lifeline()?) } else { None };
@@ -278,7 +279,12 @@ async fn serve(
     write_private(kubeconfig, &cluster.kubeconfig())
         .with_context(|| format!("write the kubeconfig {}", kubeconfig.display()))?;
     let ready = Ready { ready: true, server: cluster.server(), kubeconfig: kubeconfig.clone(), notice };
-    announce(&ready, cluster.dns(), log_dir, has_lifeline).context("say that the cluster is ready")?;
+    if has_lifeline {
+        writeln!(io::stdout(), "{}", serde_json::to_string(&ready)?)
+    } else {
+        announce(&ready, cluster.dns(), log_dir, has_network)
+    }
+    .context("say that the cluster is ready")?;
 
     let failure = tokio::select! {
         failure = cluster.failure() => Some(failure),
@@ -306,17 +312,16 @@ async fn wait_for_end(lifeline: Option<pipe::Receiver>) {
     while matches!(lifeline.read(&mut ignored).await, Ok(1..)) {}
 }
 
-fn announce(ready: &Ready, dns: SocketAddr, log_dir: &Path, in_json: bool) -> io::Result<()> {
+fn announce(ready: &Ready, dns: SocketAddr, log_dir: &Path, has_network: bool) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
-    if in_json {
-        writeln!(stdout, "{}", serde_json::to_string(ready)?)?;
-    } else {
-        let Ready { server, kubeconfig, .. } = ready;
-        writeln!(stdout, "the cluster is ready at {server}; Ctrl-C ends it")?;
-        writeln!(stdout, "  export KUBECONFIG={}", kubeconfig.display())?;
-        writeln!(stdout, "names of cluster.local are answered at {dns} (UDP and TCP)")?;
-        writeln!(stdout, "logs of pods are in {}", log_dir.join("pods").display())?;
+    let Ready { server, kubeconfig, .. } = ready;
+    writeln!(stdout, "the cluster is ready at {server}; Ctrl-C ends it")?;
+    writeln!(stdout, "  export KUBECONFIG={}", kubeconfig.display())?;
+    if has_network {
+        writeln!(stdout, "  rolldrop cluster exec -- curl http://SERVICE.NAMESPACE.svc.cluster.local/")?;
     }
+    writeln!(stdout, "names of cluster.local are answered at {dns} (UDP and TCP)")?;
+    writeln!(stdout, "logs of pods are in {}", log_dir.join("pods").display())?;
     stdout.flush()
 }
 

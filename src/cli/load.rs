@@ -4,6 +4,7 @@ mod args;
 mod fail_on;
 mod hgrm;
 mod output;
+mod tls;
 
 use std::process::ExitCode;
 

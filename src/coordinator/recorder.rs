@@ -51,7 +51,7 @@ impl Recorder {
                                     tables.insert(source.clone(), run_dir.part_writer(&source, clock)?);
                                 }
                                 if let Some(table) = tables.get_mut(&source) {
-                                    table.extend(rows)?;
+                                    table.extend(&rows)?;
                                 }
                             }
                             Err(RecvTimeoutError::Timeout) => {

@@ -1,4 +1,4 @@
-//! One TCP connection: opened without hiding a fact, and read to known ends.
+//! One connection: opened without hiding a fact, and read to known ends.
 //!
 //! Raw non-blocking sockets, because the error number, the local port of a
 //! connection that failed, and the count of bytes are facts that belong in the
@@ -6,14 +6,19 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream as StdTcpStream};
+use std::path::Path;
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use super::address::Remote;
 use super::ports::SourcePorts;
-use crate::record::{Clock, Stamp};
+use super::stream::{self, Stream};
+use super::tls::{self, Client};
+use crate::record::{Clock, Stamp, TlsSession};
 
 /// Bytes that are asked for in one read.
 const READ_SIZE: usize = 8 * 1024;
@@ -41,7 +46,7 @@ pub(super) fn allow_open(_connections: usize) {}
 
 /// A connection on its way.
 pub(super) struct Dialing {
-    stream: TcpStream,
+    socket: stream::Socket,
     /// Its local port, also if it fails.
     pub(super) local_port: Option<u16>,
     /// How connecting failed, where that is known already.
@@ -61,12 +66,34 @@ pub(super) enum CannotDial {
 /// busy ports would make the requests after it late.
 const MAX_TRIES: usize = 1000;
 
-/// Begins to connect to `remote`, from the next of `ports` that is free, or without any from
-/// one that the kernel chooses.
+/// Begins to connect to `remote`. A TCP connection comes from the next of `ports` that is free, or
+/// without any from one that the kernel chooses.
 ///
 /// # Errors
 /// When this machine cannot begin.
-pub(super) fn dial(remote: SocketAddr, ports: Option<&SourcePorts>) -> Result<Dialing, CannotDial> {
+pub(super) fn dial(remote: &Remote, ports: Option<&SourcePorts>) -> Result<Dialing, CannotDial> {
+    match remote {
+        Remote::Tcp(remote) => dial_tcp(*remote, ports),
+        Remote::Unix(path) => dial_unix(path).map_err(CannotDial::Socket),
+    }
+}
+
+#[cfg(unix)]
+fn dial_unix(path: &Path) -> io::Result<Dialing> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    // It stands at once or not at all: a queue that is full is EAGAIN.
+    let failed = socket.connect(&socket2::SockAddr::unix(path)?).err();
+    let stream = tokio::net::UnixStream::from_std(std::os::fd::OwnedFd::from(socket).into())?;
+    Ok(Dialing { socket: stream::Socket::Unix(stream), local_port: None, failed })
+}
+
+#[cfg(not(unix))]
+fn dial_unix(_path: &Path) -> io::Result<Dialing> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+fn dial_tcp(remote: SocketAddr, ports: Option<&SourcePorts>) -> Result<Dialing, CannotDial> {
     let Some(ports) = ports else { return dial_from(remote, None) };
     let address = ports.address.unwrap_or_else(|| unspecified(remote));
     let mut tries = ports.len().min(MAX_TRIES);
@@ -79,7 +106,11 @@ pub(super) fn dial(remote: SocketAddr, ports: Option<&SourcePorts>) -> Result<Di
     }
 }
 
-fn dial_from(remote: SocketAddr, local: Option<SocketAddr>) -> Result<Dialing, CannotDial> {
+/// Begins to connect to `remote` from this address and port, or one that the kernel chooses.
+///
+/// # Errors
+/// When this machine cannot begin.
+pub(super) fn dial_from(remote: SocketAddr, local: Option<SocketAddr>) -> Result<Dialing, CannotDial> {
     let socket = open_socket(remote).map_err(CannotDial::Socket)?;
     if let Some(local) = local {
         // A port that waits out its last connection may serve another one, to another address.
@@ -96,7 +127,7 @@ fn dial_from(remote: SocketAddr, local: Option<SocketAddr>) -> Result<Dialing, C
     let local = local.or_else(|| socket.local_addr().ok()?.as_socket());
     let local_port = local.map(|address| address.port()).filter(|port| *port != 0);
     let stream = TcpStream::from_std(StdTcpStream::from(socket)).map_err(CannotDial::Socket)?;
-    Ok(Dialing { stream, local_port, failed })
+    Ok(Dialing { socket: stream::Socket::Tcp(stream), local_port, failed })
 }
 
 /// A socket that does not block and delays nothing.
@@ -114,7 +145,8 @@ fn open_socket(remote: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn unspecified(remote: SocketAddr) -> IpAddr {
+/// The address of no interface, of the same family.
+pub(super) fn unspecified(remote: SocketAddr) -> IpAddr {
     match remote {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -122,51 +154,87 @@ fn unspecified(remote: SocketAddr) -> IpAddr {
 }
 
 impl Dialing {
-    /// Waits until the connection stands.
+    /// Waits until the connection stands; `id` and `remote` are to be known of it.
     ///
     /// # Errors
     /// When it was refused or could not be made.
-    pub(super) async fn connected(self, id: u64, clock: Clock) -> io::Result<Connection> {
+    pub(super) async fn connected(self, id: u64, remote: Arc<str>, clock: Clock) -> io::Result<Connection> {
         if let Some(e) = self.failed {
             return Err(e);
         }
-        self.stream.writable().await?;
-        if let Some(e) = self.stream.take_error()? {
+        self.socket.writable().await?;
+        if let Some(e) = self.socket.take_error()? {
             return Err(e);
         }
-        let buffer = Vec::with_capacity(READ_SIZE);
         Ok(Connection {
-            stream: self.stream,
+            stream: Stream::Plain(self.socket),
             id,
             since: clock.now(),
             requests: 0,
             local_port: self.local_port,
-            buffer,
+            remote,
+            buffer: Vec::with_capacity(READ_SIZE),
         })
     }
 }
 
 /// A connection that stands.
 pub(super) struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     /// Its number within its source.
     pub(super) id: u64,
-    /// When it stood.
+    /// When it stood, before any TLS handshake.
     pub(super) since: Stamp,
     /// Requests that it has carried.
     pub(super) requests: u64,
-    /// Its local port.
+    /// Its local port; a Unix socket has none.
     pub(super) local_port: Option<u16>,
+    /// What it leads to, as it stands in rows.
+    pub(super) remote: Arc<str>,
     /// Bytes that were read and not yet taken.
     pub(super) buffer: Vec<u8>,
 }
 
 impl Connection {
+    /// The same connection inside TLS.
+    ///
+    /// # Errors
+    /// When the handshake fails; [`tls::fault`] tells TLS's own reasons from the connection's.
+    pub(super) async fn secured(self, client: &Client) -> io::Result<Self> {
+        let stream = match self.stream {
+            Stream::Plain(socket) => Stream::Tls(client.handshake(socket).await?),
+            secured @ Stream::Tls(_) => secured,
+        };
+        Ok(Self { stream, ..self })
+    }
+
+    /// How its TLS session came about, if it has one.
+    pub(super) fn tls_session(&self) -> Option<TlsSession> {
+        match &self.stream {
+            Stream::Plain(_) => None,
+            Stream::Tls(tls) => tls::session(tls),
+        }
+    }
+
+    /// The application protocol that was negotiated (ALPN), if one was.
+    #[expect(dead_code, reason = "HTTP/1.1 alone is offered; what offers more chooses by it")]
+    pub(super) fn alpn(&self) -> Option<&[u8]> {
+        match &self.stream {
+            Stream::Plain(_) => None,
+            Stream::Tls(tls) => tls.session().alpn_protocol(),
+        }
+    }
+
+    /// The stream alone, for a protocol that reads and writes for itself. Nothing has been read
+    /// from it, as long as no request was sent.
+    pub(super) fn into_stream(self) -> Stream {
+        self.stream
+    }
+
     /// Whether nothing has arrived on the idle connection, as far as the runtime
     /// has been told: a close or stray bytes make it useless.
-    pub(super) fn is_idle(&self) -> bool {
-        let mut byte = [0];
-        matches!(self.stream.try_read(&mut byte), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
+    pub(super) fn is_idle(&mut self) -> bool {
+        self.stream.is_quiet()
     }
 
     /// Writes all of `bytes`, adding to `written` as they leave.
@@ -182,13 +250,14 @@ impl Connection {
             *written += count as u64;
             bytes = &bytes[count..];
         }
-        Ok(())
+        self.stream.flush().await
     }
 
     /// Reads what comes next into the buffer; 0 bytes at the end of the stream.
     ///
     /// # Errors
-    /// When the connection was reset or lost.
+    /// When the connection was reset or lost; `UnexpectedEof` when it was closed without the end
+    /// that TLS announces.
     pub(super) async fn read(&mut self) -> io::Result<usize> {
         self.buffer.reserve(READ_SIZE / 2);
         self.stream.read_buf(&mut self.buffer).await
@@ -206,9 +275,9 @@ mod tests {
     #[tokio::test]
     async fn an_idle_connection_shows_a_close_that_has_arrived() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let dialing = dial(listener.local_addr().unwrap(), None).unwrap();
+        let dialing = dial(&Remote::Tcp(listener.local_addr().unwrap()), None).unwrap();
         let port = dialing.local_port;
-        let connection = dialing.connected(7, Clock::start()).await.unwrap();
+        let mut connection = dialing.connected(7, "web".into(), Clock::start()).await.unwrap();
         let (server, peer) = listener.accept().await.unwrap();
         assert_eq!((connection.id, connection.local_port), (7, Some(peer.port())));
         assert_eq!(port, connection.local_port);
@@ -224,7 +293,7 @@ mod tests {
     #[tokio::test]
     async fn source_ports_are_walked_and_one_in_use_is_passed_over() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let remote = listener.local_addr().unwrap();
+        let remote = Remote::Tcp(listener.local_addr().unwrap());
         // Ports of which nobody else knows; a listener in their midst holds one of them.
         let free: Vec<u16> = (0..4)
             .map(|_| std::net::TcpListener::bind("0.0.0.0:0").unwrap())
@@ -235,13 +304,13 @@ mod tests {
         let held = std::net::TcpListener::bind(("0.0.0.0", free[1])).unwrap();
         let ports = SourcePorts::share(&free, &[], 0, 1);
         let mut used: Vec<u16> =
-            (0..3).map(|_| dial(remote, Some(&ports)).unwrap().local_port.unwrap()).collect();
+            (0..3).map(|_| dial(&remote, Some(&ports)).unwrap().local_port.unwrap()).collect();
         used.sort_unstable();
         let mut expected = vec![free[0], free[2], free[3]];
         expected.sort_unstable();
         assert_eq!(used, expected);
         let busy = SourcePorts::share(&free[1..2], &[], 0, 1);
-        assert!(matches!(dial(remote, Some(&busy)), Err(CannotDial::LocalPort(_))));
+        assert!(matches!(dial(&remote, Some(&busy)), Err(CannotDial::LocalPort(_))));
         drop(held);
     }
 }

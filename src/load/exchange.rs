@@ -5,22 +5,28 @@
 //! become known, so that whatever cuts the exchange short (a timeout, the end
 //! of the run) leaves all that was seen until then.
 
+use std::cell::Cell;
+use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 
 use http::Method;
-use tokio::time::{sleep, timeout};
-use tokio_util::sync::CancellationToken;
+use tokio::time::sleep;
 
+use super::address::Address;
 use super::connection::{self, CannotDial, Connection};
+use super::deadlines::{Deadlines, Elapsed};
 use super::plan::Plan;
 use super::ports::SourcePorts;
 use super::request::{Persistence, Template};
 use super::response::{self, Head};
+use super::tls::{self, Client, Fault};
 use crate::http1::Body;
 use crate::record::retry::is_retried;
-use crate::record::{Clock, Outcome, RequestRow};
+use crate::record::{Clock, Outcome, RequestRow, Stamp};
 
 /// What all exchanges of one worker have in common.
 #[derive(Debug)]
@@ -35,8 +41,22 @@ pub(super) struct Context {
     pub(super) ports: Option<SourcePorts>,
     /// Where requests go, in the plan's order.
     pub(super) endpoints: Vec<Endpoint>,
-    /// Ends every exchange at once.
-    pub(super) abort: CancellationToken,
+    /// How long they may take.
+    pub(super) deadlines: Deadlines,
+    /// Whether they are all to end at once. Whoever sets this wakes them.
+    pub(super) is_aborted: Cell<bool>,
+}
+
+impl Context {
+    /// What `future` makes, unless that is cut off.
+    async fn unless_aborted<F: Future>(&self, future: F) -> Option<F::Output> {
+        let mut future = pin!(future);
+        poll_fn(|context| match future.as_mut().poll(context) {
+            Poll::Pending if self.is_aborted.get() => Poll::Ready(None),
+            polled => polled.map(Some),
+        })
+        .await
+    }
 }
 
 /// A target with its address and its requests.
@@ -48,10 +68,10 @@ pub(super) struct Endpoint {
     pub(super) method: Method,
     /// Whether Go's net/http would replay its requests.
     pub(super) go_replays: bool,
-    /// The address it resolved to.
-    pub(super) address: SocketAddr,
-    /// The same, as it stands in rows.
-    pub(super) address_text: Arc<str>,
+    /// Where it is.
+    pub(super) address: Address,
+    /// Its TLS, where it speaks it.
+    pub(super) tls: Option<Client>,
     /// The request that closes its connection.
     pub(super) closing: Template,
     /// The request that keeps it.
@@ -69,7 +89,7 @@ pub(super) enum Via {
 /// A request to be sent now.
 pub(super) struct Exchange {
     /// What its worker's exchanges share.
-    pub(super) context: Arc<Context>,
+    pub(super) context: Rc<Context>,
     /// The endpoint's index.
     pub(super) endpoint: usize,
     /// How it gets there.
@@ -88,6 +108,8 @@ pub(super) struct Ended {
     pub(super) endpoint: usize,
     /// Its connection, if it can carry another.
     pub(super) connection: Option<Connection>,
+    /// When all attempts were over.
+    pub(super) at: Stamp,
 }
 
 /// Why a scheduled request was not sent.
@@ -119,11 +141,17 @@ impl NotSent {
 struct Failure {
     outcome: Outcome,
     errno: Option<i32>,
+    /// What a protocol said for itself, where no error number does.
+    detail: Option<Arc<str>>,
 }
 
 impl Failure {
     const fn new(outcome: Outcome, errno: Option<i32>) -> Self {
-        Self { outcome, errno }
+        Self { outcome, errno, detail: None }
+    }
+
+    fn with_detail(outcome: Outcome, detail: impl Into<Arc<str>>) -> Self {
+        Self { outcome, errno: None, detail: Some(detail.into()) }
     }
 }
 
@@ -132,29 +160,26 @@ impl Exchange {
     pub(super) async fn run(self) -> Ended {
         let Self { context, endpoint, via, persistence, mut row } = self;
         let attempt = attempt(&context, endpoint, via, persistence, &mut row);
-        let result = tokio::select! {
-            biased;
-            result = attempt => result,
-            () = context.abort.cancelled() => Err(Failure::new(Outcome::Cancelled, None)),
-        };
-        row.end = context.clock.now();
-        let connection = match result {
+        let result = context.unless_aborted(attempt).await;
+        let connection = match result.unwrap_or(Err(Failure::new(Outcome::Cancelled, None))) {
             Ok(connection) => connection,
             Err(failure) => {
+                row.end = context.clock.now();
                 row.outcome = failure.outcome;
                 row.errno = failure.errno;
+                row.detail = failure.detail;
                 None
             }
         };
         row.final_outcome = row.outcome;
+        let mut at = row.end;
         if context.plan.settings.retries > 0 {
-            tokio::select! {
-                biased;
-                () = retry(&context, endpoint, &mut row) => {}
-                () = context.abort.cancelled() => row.final_outcome = Outcome::Cancelled,
+            if context.unless_aborted(retry(&context, endpoint, &mut row)).await.is_none() {
+                row.final_outcome = Outcome::Cancelled;
             }
+            at = context.clock.now();
         }
-        Ended { row, endpoint, connection }
+        Ended { row, endpoint, connection, at }
     }
 }
 
@@ -194,7 +219,7 @@ async fn attempt(
             row.conn = Some(connection.id);
             row.conn_reused = true;
             row.local_port = connection.local_port;
-            row.remote_addr = Some(endpoint.address_text.clone());
+            row.remote_addr = Some(connection.remote.clone());
             connection
         }
         Via::Dial(id) => connect(context, endpoint, id, row).await?,
@@ -207,11 +232,14 @@ async fn attempt(
     let mut request = std::mem::take(&mut connection.buffer);
     template.fill(row.seq, row.attempts, &mut request);
     connection.requests += 1;
+    let sent = context.clock.now();
+    row.sent = Some(sent);
     let limit = context.plan.settings.response_timeout;
-    let reusable = match timeout(limit, talk(context, endpoint, &mut connection, request, row)).await {
+    let talk = talk(context, endpoint, &mut connection, request, row);
+    let reusable = match context.deadlines.within(sent, limit, talk).await {
         Ok(result) => result?,
-        Err(_) if row.head.is_some() => return Err(Failure::new(Outcome::BodyTimeout, None)),
-        Err(_) => return Err(Failure::new(Outcome::ResponseTimeout, None)),
+        Err(Elapsed) if row.head.is_some() => return Err(Failure::new(Outcome::BodyTimeout, None)),
+        Err(Elapsed) => return Err(Failure::new(Outcome::ResponseTimeout, None)),
     };
     Ok((reusable && persistence == Persistence::Keep).then_some(connection))
 }
@@ -223,7 +251,8 @@ async fn connect(
     row: &mut RequestRow,
 ) -> Result<Connection, Failure> {
     let start = context.clock.now();
-    let dialing = connection::dial(endpoint.address, context.ports.as_ref()).map_err(|e| {
+    let address = &endpoint.address;
+    let dialing = connection::dial(&address.remote, context.ports.as_ref()).map_err(|e| {
         let (reason, e) = match e {
             CannotDial::Socket(e) => (NotSent::NoSocket, e),
             CannotDial::LocalPort(e) => (NotSent::NoLocalPort, e),
@@ -234,15 +263,26 @@ async fn connect(
     row.connect_start = Some(start);
     row.conn = Some(id);
     row.local_port = dialing.local_port;
-    row.remote_addr = Some(endpoint.address_text.clone());
-    match timeout(context.plan.settings.connect_timeout, dialing.connected(id, context.clock)).await {
-        Ok(Ok(connection)) => {
-            row.connected = Some(connection.since);
-            Ok(connection)
-        }
-        Ok(Err(e)) => Err(Failure::new(connect_outcome(&e), e.raw_os_error())),
-        Err(_) => Err(Failure::new(Outcome::ConnectTimeout, None)),
-    }
+    row.remote_addr = Some(address.text.clone());
+    let settings = &context.plan.settings;
+    let connected = dialing.connected(id, address.text.clone(), context.clock);
+    let connection = match context.deadlines.within(start, settings.connect_timeout, connected).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(e)) => return Err(Failure::new(connect_outcome(&e), e.raw_os_error())),
+        Err(Elapsed) => return Err(Failure::new(Outcome::ConnectTimeout, None)),
+    };
+    let connected = connection.since;
+    row.connected = Some(connected);
+    let Some(tls) = &endpoint.tls else { return Ok(connection) };
+    let secured = connection.secured(tls);
+    let connection = match context.deadlines.within(connected, settings.tls_timeout, secured).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(e)) => return Err(lost(Reached::Connection, &e)),
+        Err(Elapsed) => return Err(Failure::with_detail(Outcome::TlsError, "timeout")),
+    };
+    row.tls = Some(context.clock.now());
+    row.tls_session = connection.tls_session();
+    Ok(connection)
 }
 
 fn connect_outcome(error: &io::Error) -> Outcome {
@@ -265,24 +305,28 @@ async fn talk(
     request: Vec<u8>,
     row: &mut RequestRow,
 ) -> Result<bool, Failure> {
-    row.sent = Some(context.clock.now());
     let written = connection.write_all(&request, &mut row.bytes_sent).await;
     connection.buffer = request;
     connection.buffer.clear();
     // A server may answer and close before it has read everything: a write that
     // failed is no reason not to look for its answer.
     let write_error = written.err();
-    let mut head = read_head(&endpoint.method, connection, row, write_error.as_ref()).await?;
-    row.head = Some(context.clock.now());
+    let mut head = read_head(context, &endpoint.method, connection, row, write_error.as_ref()).await?;
+    let complete = context.clock.now();
+    row.head = Some(complete);
     row.status = Some(head.status);
     row.pod = head.pod.take();
+    let before = row.bytes_received;
     read_body(connection, &mut head, row, write_error.as_ref()).await?;
+    // A body that came with its head has ended when that was there.
+    row.end = if row.bytes_received == before { complete } else { context.clock.now() };
     row.outcome = if context.plan.is_success(head.status) { Outcome::Ok } else { Outcome::HttpError };
     let nothing_more = connection.buffer.is_empty();
     Ok(head.keep_alive && write_error.is_none() && nothing_more)
 }
 
 async fn read_head(
+    context: &Context,
     method: &Method,
     connection: &mut Connection,
     row: &mut RequestRow,
@@ -299,8 +343,20 @@ async fn read_head(
                 _ => return Ok(head),
             }
         }
-        let reached = if connection.buffer.is_empty() { Reached::Nothing } else { Reached::Head };
-        match connection.read().await {
+        let reached = match connection.buffer.is_empty() {
+            true if row.conn_reused => Reached::Nothing,
+            true => Reached::Connection,
+            false => Reached::Head,
+        };
+        let limit = context.plan.settings.first_byte_timeout.filter(|_| row.bytes_received == 0);
+        let read = match limit.zip(row.sent) {
+            None => connection.read().await,
+            Some((limit, sent)) => {
+                let read = context.deadlines.within(sent, limit, connection.read()).await;
+                read.map_err(|Elapsed| Failure::with_detail(Outcome::ResponseTimeout, "first_byte"))?
+            }
+        };
+        match read {
             Ok(0) => return Err(ended_early(reached, write_error)),
             Ok(count) => row.bytes_received += count as u64,
             Err(e) => return Err(lost(reached, &e)),
@@ -336,9 +392,12 @@ async fn read_body(
     }
 }
 
-/// How far the response had come.
+/// How far it had come.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reached {
+    /// Nothing has come over the connection.
+    Connection,
+    /// The connection has served before; nothing of this response has come.
     Nothing,
     Head,
     Body,
@@ -351,7 +410,7 @@ const PROTOCOL_ERROR: Failure = Failure::new(Outcome::ProtocolError, None);
 fn ended_early(reached: Reached, write_error: Option<&io::Error>) -> Failure {
     match (write_error, reached) {
         (Some(e), _) => lost(reached, e),
-        (None, Reached::Nothing) => Failure::new(Outcome::EofBeforeResponse, None),
+        (None, Reached::Connection | Reached::Nothing) => Failure::new(Outcome::EofBeforeResponse, None),
         (None, Reached::Head | Reached::Body) => Failure::new(Outcome::TruncatedBody, None),
     }
 }
@@ -359,13 +418,33 @@ fn ended_early(reached: Reached, write_error: Option<&io::Error>) -> Failure {
 /// The connection broke. The kernel's own timeout (ETIMEDOUT: retransmissions went
 /// unanswered) is a timeout; all else took the connection away like a reset.
 fn lost(reached: Reached, error: &io::Error) -> Failure {
+    if let Some(fault) = tls::fault(error) {
+        return Failure::with_detail(tls_outcome(reached, &fault), fault.what);
+    }
     let outcome = match (error.kind(), reached) {
-        (io::ErrorKind::TimedOut, Reached::Nothing | Reached::Head) => Outcome::ResponseTimeout,
+        // The connection was closed, and TLS was not: whoever closed it need not be the server.
+        (io::ErrorKind::UnexpectedEof, _) => {
+            return Failure { detail: Some("no_close_notify".into()), ..ended_early(reached, None) };
+        }
+        (io::ErrorKind::TimedOut, Reached::Connection | Reached::Nothing | Reached::Head) => {
+            Outcome::ResponseTimeout
+        }
         (io::ErrorKind::TimedOut, Reached::Body) => Outcome::BodyTimeout,
-        (_, Reached::Nothing) => Outcome::ResetBeforeResponse,
+        (_, Reached::Connection | Reached::Nothing) => Outcome::ResetBeforeResponse,
         (_, Reached::Head | Reached::Body) => Outcome::ResetMidResponse,
     };
     Failure::new(outcome, error.raw_os_error())
+}
+
+/// TLS failed by itself. In TLS 1.3 the server's verdict on the client comes after the client's
+/// handshake is done. On a connection that has served, an alert is how TLS resets.
+fn tls_outcome(reached: Reached, fault: &Fault) -> Outcome {
+    match reached {
+        Reached::Connection => Outcome::TlsError,
+        _ if !fault.is_alert => Outcome::ProtocolError,
+        Reached::Nothing => Outcome::ResetBeforeResponse,
+        Reached::Head | Reached::Body => Outcome::ResetMidResponse,
+    }
 }
 
 #[cfg(test)]

@@ -1,55 +1,107 @@
 //! Does the target answer at all, from where the load will be sent?
 //!
 //! Asked with a plain GET that carries no request id, so that no recorder takes it for a part
-//! of the load.
+//! of the load. An attempt that comes before the Service's rules leaves a connection-tracking
+//! entry, as any other SYN that nobody answers, so no port of an attempt is one of the load's.
 
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
-use url::Url;
+use url::{Position, Url};
 
 use super::LoadError;
+use super::address::{Address, Remote};
+use super::connection::{self, CannotDial, Dialing};
+use super::plan::PlannedTarget;
+use super::tls::Client;
+use crate::record::Clock;
 
 /// From one attempt to get an answer to the next.
 const RETRY: Duration = Duration::from_millis(100);
 /// For one attempt.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
-/// Waits for any HTTP answer.
+/// Where attempts come from.
+pub(super) struct From<'a> {
+    /// The address; the kernel chooses where there is none.
+    pub(super) address: Option<IpAddr>,
+    /// The load's source ports, of which each attempt takes one away; the kernel chooses where
+    /// there are none.
+    pub(super) ports: Option<&'a mut Vec<u16>>,
+    /// So many are left to the load in any case.
+    pub(super) left: usize,
+}
+
+/// Waits for any HTTP answer from the target, at this address.
 ///
 /// # Errors
 /// When none comes within the limit.
-pub(super) async fn first_answer(url: &str, limit: Duration) -> Result<(), LoadError> {
+pub(super) async fn first_answer(
+    target: &PlannedTarget,
+    address: &Address,
+    tls: Option<&Client>,
+    mut from: From<'_>,
+    limit: Duration,
+    clock: Clock,
+) -> Result<(), LoadError> {
     let deadline = Instant::now() + limit;
     loop {
-        let why = match timeout(ATTEMPT, answer(url)).await {
+        let why = match timeout(ATTEMPT, answer(target, address, tls, &mut from, clock)).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(why)) => why,
             Err(_) => "the attempt timed out: is this address reachable from here?".into(),
         };
         let next = Instant::now() + RETRY;
         if next >= deadline {
-            return Err(LoadError::NoAnswer { url: url.to_owned(), limit, why });
+            return Err(LoadError::NoAnswer { url: target.url.clone(), limit, why });
         }
         sleep_until(next).await;
     }
 }
 
-async fn answer(url: &str) -> Result<(), String> {
-    let url = Url::parse(url).map_err(|e| e.to_string())?;
-    let host = url.host_str().ok_or("no host")?.trim_matches(['[', ']']).to_owned();
-    let port = url.port_or_known_default().ok_or("no port")?;
-    let stream = TcpStream::connect((host.as_str(), port)).await.map_err(|e| e.to_string())?;
+impl From<'_> {
+    /// Begins to connect, from a port that is none of the load's.
+    fn dial(&mut self, remote: &Remote) -> Result<Dialing, CannotDial> {
+        let Remote::Tcp(to) = remote else { return connection::dial(remote, None) };
+        let address = self.address.unwrap_or_else(|| connection::unspecified(*to));
+        loop {
+            let port =
+                self.ports.as_mut().filter(|ports| ports.len() > self.left).and_then(|ports| ports.pop());
+            match connection::dial_from(*to, Some(SocketAddr::new(address, port.unwrap_or(0)))) {
+                Err(CannotDial::LocalPort(e)) if e.kind() == io::ErrorKind::AddrInUse && port.is_some() => {}
+                dialed => return dialed,
+            }
+        }
+    }
+}
+
+async fn answer(
+    target: &PlannedTarget,
+    address: &Address,
+    tls: Option<&Client>,
+    from: &mut From<'_>,
+    clock: Clock,
+) -> Result<(), String> {
+    let url = Url::parse(&target.url).map_err(|e| e.to_string())?;
+    let dialing = from
+        .dial(&address.remote)
+        .map_err(|(CannotDial::Socket(e) | CannotDial::LocalPort(e))| e.to_string())?;
+    let connected = dialing.connected(0, address.text.clone(), clock).await;
+    let mut connection = connected.map_err(|e| e.to_string())?;
+    if let Some(tls) = tls {
+        connection = connection.secured(tls).await.map_err(|e| format!("TLS: {e}"))?;
+    }
     let (mut sender, connection) =
-        hyper::client::conn::http1::handshake::<_, Empty<Bytes>>(TokioIo::new(stream))
+        hyper::client::conn::http1::handshake::<_, Empty<Bytes>>(TokioIo::new(connection.into_stream()))
             .await
             .map_err(|e| e.to_string())?;
-    let request = hyper::Request::get(&url[url::Position::BeforePath..url::Position::AfterQuery])
-        .header(hyper::header::HOST, url.authority())
+    let request = hyper::Request::get(&url[Position::BeforePath..Position::AfterQuery])
+        .header(hyper::header::HOST, &target.authority)
         .header(hyper::header::CONNECTION, "close")
         .body(Empty::new())
         .map_err(|e| e.to_string())?;
@@ -60,4 +112,41 @@ async fn answer(url: &str) -> Result<(), String> {
     // The connection future drives the exchange and ends with it.
     let (exchanged, _) = tokio::join!(exchange, connection);
     exchanged.map(|_| ()).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::load::{Plan, Settings};
+
+    #[tokio::test]
+    async fn the_ports_of_its_attempts_are_not_the_loads() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let held: Vec<_> = (0..8).map(|_| std::net::TcpListener::bind("0.0.0.0:0").unwrap()).collect();
+        let all: Vec<u16> = held.iter().map(|l| l.local_addr().unwrap().port()).collect();
+        // One of them stays in use, which is none of the load's either.
+        let _busy = held.into_iter().nth(6).unwrap();
+        let mut ports = all.clone();
+        let serving = async {
+            let mut met = Vec::new();
+            for answer in [&b""[..], b"", b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n"] {
+                let (mut stream, peer) = listener.accept().await.unwrap();
+                stream.write_all(answer).await.unwrap();
+                met.push(peer.port());
+            }
+            met
+        };
+        let from = From { address: None, ports: Some(&mut ports), left: 1 };
+        let plan = Plan::new(Settings::new(format!("http://{address}/"))).unwrap();
+        let (target, address, limit) = (&plan.targets[0], address.into(), Duration::from_mins(1));
+        let asking = first_answer(target, &address, None, from, limit, Clock::start());
+        let (met, answered) = tokio::join!(serving, asking);
+        answered.unwrap();
+        assert!(met.iter().all(|port| all.contains(port) && !ports.contains(port)), "{met:?} of {all:?}");
+        assert!(ports.len() <= all.len() - 4, "the busy one is gone as well");
+    }
 }

@@ -241,20 +241,22 @@ fn what_the_worker_comes_to_too_late_is_not_sent() {
     let clock = Clock::start();
     let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
     let (batches, received) = sync_channel(WAITING_BATCHES);
-    let address = "127.0.0.1:1".parse().unwrap();
+    let address = Address::from("127.0.0.1:1".parse::<SocketAddr>().unwrap());
     let done = Task {
         worker: 0,
-        context: Arc::new(Context {
+        context: Context {
             endpoints: endpoints(&plan, 0, &[address]),
             plan: plan.clone(),
             clock,
             source: "load-0".into(),
             ports: None,
-            abort,
-        }),
+            deadlines: Deadlines::new(clock),
+            is_aborted: Cell::new(false),
+        },
         feed: Feed::new(&plan, 0, 1, clock.now() - Duration::from_secs(60)),
         max_connections: 1,
         stop,
+        abort,
         batches,
     }
     .run()

@@ -8,6 +8,7 @@ mod target;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use super::pace::{Arrivals, Length, Pace, Stage};
 use super::ports::PortRange;
 use super::schedule::Schedule;
 use super::template::UnknownPlaceholder;
+use super::tls::{self, TlsError, TlsSettings};
 use crate::record::run_info::{self, Balances, LoadPlan, Role, Source};
 pub(super) use target::{PlannedTarget, Text};
 use target::{cycle, plan_target};
@@ -42,7 +44,7 @@ const CLOSED_LOOP_CONNECTIONS: usize = 50;
 pub struct Target {
     /// The name in the rows' `target` column.
     pub name: String,
-    /// `http://host[:port][/path][?query]`.
+    /// `http://host[:port][/path][?query]`, or `https://`.
     pub url: String,
     /// Its share of the requests: this, of the sum of all targets' weights.
     pub weight: u32,
@@ -144,6 +146,11 @@ pub struct Settings {
     pub max_connections: Option<usize>,
     /// How long connecting may take.
     pub connect_timeout: Duration,
+    /// How long the TLS handshake may take.
+    pub tls_timeout: Duration,
+    /// How long the first byte of the answer may take, from the moment of sending; `None` for as
+    /// long as the whole answer.
+    pub first_byte_timeout: Option<Duration>,
     /// How long the answer may take, from the moment of sending to the end of the body.
     pub response_timeout: Duration,
     /// The request's method.
@@ -156,6 +163,10 @@ pub struct Settings {
     pub template: bool,
     /// Where to connect instead of where the URLs say; the first that fits counts.
     pub connect_to: Vec<ConnectTo>,
+    /// The Unix socket to connect to, whatever the URLs say.
+    pub unix_socket: Option<PathBuf>,
+    /// TLS, for URLs that ask for it.
+    pub tls: TlsSettings,
     /// The most requests that a connection carries; `None` for any number.
     pub max_requests: Option<u64>,
     /// The age after which a connection carries no further request; `None` for any age.
@@ -189,12 +200,16 @@ impl Settings {
             connections: Connections::Fresh,
             max_connections: None,
             connect_timeout: Duration::from_secs(1),
+            tls_timeout: Duration::from_secs(2),
+            first_byte_timeout: None,
             response_timeout: Duration::from_secs(5),
             method: "GET".to_owned(),
             headers: Vec::new(),
             body: Vec::new(),
             template: false,
             connect_to: Vec::new(),
+            unix_socket: None,
+            tls: TlsSettings::default(),
             max_requests: None,
             max_age: None,
             retries: 0,
@@ -306,6 +321,12 @@ pub enum PlanError {
     /// A connection that carries no request.
     #[error("0 requests to a connection are too few: at least 1")]
     MaxRequests,
+    /// TLS cannot be had as asked for.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// TLS is asked for, and nobody to speak it with.
+    #[error("options of TLS are given, but no URL begins with https://")]
+    NoTls,
     /// A range of statuses is empty or out of range.
     #[error("success statuses {0}-{1} are no range within 100-599")]
     Success(u16, u16),
@@ -329,6 +350,8 @@ pub struct Plan {
     /// The targets' turns, again and again.
     pub(super) cycle: Vec<usize>,
     pub(super) max_connections: usize,
+    /// The client's side of TLS, where a target speaks it.
+    pub(super) tls: Option<tls::Config>,
 }
 
 impl Plan {
@@ -339,7 +362,11 @@ impl Plan {
     pub fn new(settings: Settings) -> Result<Self, PlanError> {
         check_duration("a warm-up", settings.warmup, true)?;
         check_duration("a connect timeout", settings.connect_timeout, false)?;
+        check_duration("a TLS timeout", settings.tls_timeout, false)?;
         check_duration("a response timeout", settings.response_timeout, false)?;
+        if let Some(limit) = settings.first_byte_timeout {
+            check_duration("a first-byte timeout", limit, false)?;
+        }
         let timing = plan_timing(&settings)?;
         if !(1..=MAX_WORKERS).contains(&settings.workers) {
             return Err(PlanError::Workers(settings.workers));
@@ -367,13 +394,14 @@ impl Plan {
         }
         check_duration("a retry's delay", settings.retry_delay, true)?;
         let targets = settings.targets.iter().map(|target| plan_target(target, &settings));
-        let targets = targets.collect::<Result<_, _>>()?;
+        let targets = targets.collect::<Result<Vec<PlannedTarget>, _>>()?;
+        let tls = plan_tls(&settings, &targets)?;
         let cycle = cycle(&settings.targets)?;
         let max_connections = settings.max_connections.unwrap_or_else(|| default_connections(&settings));
         if max_connections < settings.workers {
             return Err(PlanError::TooFewConnections { max: max_connections, workers: settings.workers });
         }
-        Ok(Self { timing, targets, cycle, max_connections, settings })
+        Ok(Self { timing, targets, cycle, max_connections, tls, settings })
     }
 
     /// The requests that will be scheduled, warm-up included; `None` where only the end will tell.
@@ -434,6 +462,16 @@ impl Plan {
         let connect_to: Vec<String> = settings.connect_to.iter().map(ConnectTo::to_string).collect();
         if !connect_to.is_empty() {
             other.insert("connect_to".to_owned(), connect_to.into());
+        }
+        if let Some(path) = &settings.unix_socket {
+            other.insert("unix_socket".to_owned(), path.display().to_string().into());
+        }
+        if self.tls.is_some() {
+            other.insert("tls_timeout_s".to_owned(), settings.tls_timeout.as_secs_f64().into());
+            other.insert("tls".to_owned(), settings.tls.summary());
+        }
+        if let Some(limit) = settings.first_byte_timeout {
+            other.insert("first_byte_timeout_s".to_owned(), limit.as_secs_f64().into());
         }
         if let Some(max) = settings.max_requests {
             other.insert("max_requests_per_connection".to_owned(), max.into());
@@ -528,12 +566,27 @@ fn plan_timing(settings: &Settings) -> Result<Timing, PlanError> {
     }
 }
 
+/// The application protocols that are offered in a TLS handshake.
+const ALPN: [&[u8]; 1] = [b"http/1.1"];
+
+fn plan_tls(settings: &Settings, targets: &[PlannedTarget]) -> Result<Option<tls::Config>, PlanError> {
+    if targets.iter().any(|target| target.tls_name.is_some()) {
+        return Ok(Some(tls::Config::new(&settings.tls, &ALPN)?));
+    }
+    if settings.tls == TlsSettings::default() { Ok(None) } else { Err(PlanError::NoTls) }
+}
+
 /// As many connections as the rate keeps open when every request runs into both timeouts.
 fn default_connections(settings: &Settings) -> usize {
     if matches!(settings.pace, Pace::Closed(_)) {
         return CLOSED_LOOP_CONNECTIONS.max(settings.workers);
     }
-    let held_s = (settings.connect_timeout + settings.response_timeout).as_secs_f64();
+    let tls = if settings.targets.iter().any(|t| t.url.starts_with("https:")) {
+        settings.tls_timeout
+    } else {
+        Duration::ZERO
+    };
+    let held_s = (settings.connect_timeout + tls + settings.response_timeout).as_secs_f64();
     let connections = (settings.pace.peak_rate() * held_s).ceil().max(MIN_DEFAULT_CONNECTIONS);
     #[expect(
         clippy::cast_possible_truncation,
@@ -568,7 +621,7 @@ mod tests {
         let pace = |rate, s| Pace::constant(rate, Duration::from_secs(s));
         let url = |url: &'static str| refused(move |s| s.targets[0].url = url.to_owned());
         assert!(url("nonsense").starts_with("\"nonsense\" is no usable URL: relative URL without a base"));
-        assert!(url("https://x/").contains("scheme \"https\" is not supported, only http"));
+        assert!(url("ftp://x/").contains("scheme \"ftp\" is not supported, only http and https"));
         assert!(url("http://me:secret@x/").contains("credentials"));
         assert!(refused(|s| s.targets.clear()).contains("no target"));
         assert!(refused(|s| s.pace = pace(0.0, 30)).starts_with("rate 0 is not above 0"));

@@ -141,7 +141,7 @@ impl<'a> Recorder<'a> {
         if let Some(batch) = batch
             && let Some(table) = self.tables.get_mut(batch.worker)
         {
-            table.extend(batch.rows)?;
+            table.extend(&batch.rows)?;
         }
         for table in &mut self.tables {
             table.tick()?;

@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use super::plan::Plan;
 use super::tally;
-use crate::record::{Outcome, Phase, RequestRow, Stamp};
+use crate::record::{Outcome, Phase, RequestRow, Stamp, TlsSession};
 
 /// How rows are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl RecordWriter {
     }
 }
 
-const COLUMNS: [&str; 25] = [
+const COLUMNS: [&str; 27] = [
     "source",
     "seq",
     "target",
@@ -139,11 +139,13 @@ const COLUMNS: [&str; 25] = [
     "connect_start_ns",
     "connected_ns",
     "tls_ns",
+    "tls_session",
     "sent_ns",
     "head_ns",
     "end_ns",
     "outcome",
     "errno",
+    "detail",
     "status",
     "grpc_status",
     "not_sent_reason",
@@ -165,12 +167,16 @@ fn csv(row: &RequestRow, out: &mut String) {
     line.text(&row.target);
     line.text(row.phase.as_str());
     line.shown(Some(row.scheduled.unix_ns()));
-    for stamp in [row.connect_start, row.connected, row.tls, row.sent, row.head] {
+    for stamp in [row.connect_start, row.connected, row.tls] {
         line.shown(stamp.map(Stamp::unix_ns));
     }
-    line.shown(Some(row.end.unix_ns()));
+    line.text(row.tls_session.map(TlsSession::as_str).unwrap_or_default());
+    for stamp in [row.sent, row.head, Some(row.end)] {
+        line.shown(stamp.map(Stamp::unix_ns));
+    }
     line.text(row.outcome.as_str());
     line.shown(row.errno);
+    line.text(row.detail.as_deref().unwrap_or_default());
     line.shown(row.status);
     line.shown(row.grpc_status);
     line.text(row.not_sent_reason.as_deref().unwrap_or_default());

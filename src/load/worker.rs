@@ -1,17 +1,24 @@
 //! One worker: its share of the schedule, its connections, its counts.
 //!
-//! A worker is a thread with a single-threaded runtime. One loop owns all its
-//! state and wakes for two reasons: a request is due, or one has ended. Each
-//! request in flight is a task that owns its row and its connection and hands
-//! both back, so that nothing here is shared or locked.
+//! A worker is a thread with a single-threaded runtime. Its loop wakes when a request is due and
+//! hands it to a lane: a task that takes one request after another through its exchange, made
+//! when all others are busy and kept from then on. A lane that is done with one takes the next
+//! by itself where that is due already, as it always is in a closed loop. The worker's state is
+//! borrowed by the loop and the lanes in turn, never across an await; nothing in it is locked or
+//! shared with another thread, and nothing is allocated for a request.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
-use std::sync::Arc;
+use std::rc::Rc;
 use std::sync::mpsc::SyncSender;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use tokio::runtime::LocalOptions;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -29,15 +36,15 @@ use crate::record::{RequestRow, Stamp};
 /// time is not sent: it would no longer belong to the load that was asked for.
 pub const LATE_LIMIT: Duration = Duration::from_secs(1);
 
-/// Rows leave the worker when there are this many of them,
-const BATCH_ROWS: usize = 1024;
+/// Rows leave the worker when there are this many of them, few enough for the processor's cache,
+const BATCH_ROWS: usize = 512;
 /// or when this long has passed.
 const BATCH_AGE: Duration = Duration::from_millis(200);
 /// Tasks that run before the runtime looks for events again: few, so that a due
 /// time is not missed for long.
 const TASKS_PER_TURN: u32 = 16;
-/// Requests that are released before the tasks get their turn. A request takes some
-/// turns of its task, so a worker that is behind must not release as many as run:
+/// Requests that are released before the lanes get their turn. A request takes some
+/// turns of its lane, so a worker that is behind must not release as many as run:
 /// it would only ever begin.
 const RELEASES_PER_TURN: u32 = TASKS_PER_TURN / 4;
 
@@ -58,13 +65,15 @@ pub(super) struct Task {
     /// Its number, from 0.
     pub(super) worker: usize,
     /// What its exchanges share.
-    pub(super) context: Arc<Context>,
+    pub(super) context: Context,
     /// Its requests.
     pub(super) feed: Feed,
     /// The most connections that it may have open.
     pub(super) max_connections: usize,
     /// Ends its schedule early.
     pub(super) stop: CancellationToken,
+    /// Ends its exchanges at once.
+    pub(super) abort: CancellationToken,
     /// Where its rows go. While this is full the worker waits: a recorder that
     /// cannot keep up shows as send lag, not as unbounded memory.
     pub(super) batches: SyncSender<Batch>,
@@ -87,21 +96,23 @@ impl Task {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .event_interval(TASKS_PER_TURN)
-            .build()?;
+            .build_local(LocalOptions::default())?;
         runtime.block_on(async {
             let pacer = Pacer::new(self.context.clock)?;
-            Worker::new(self).run(pacer).await
+            let (stop, abort) = (self.stop.clone(), self.abort.clone());
+            let worker = Rc::new(Worker::new(self));
+            worker.run(pacer, stop, abort).await?;
+            let mut state = worker.state.borrow_mut();
+            Ok(Done { scheduled: state.scheduled, tally: std::mem::take(&mut state.tally) })
         })
     }
 }
 
 struct Worker {
-    task: Task,
-    scheduled: u64,
-    in_flight: JoinSet<Ended>,
-    pool: Pool,
-    tally: Tally,
-    rows: Vec<RequestRow>,
+    context: Rc<Context>,
+    state: RefCell<State>,
+    /// Said by a lane when the loop has to look at the state.
+    turn: Notify,
 }
 
 impl Worker {
@@ -112,52 +123,67 @@ impl Worker {
             requests: settings.max_requests.unwrap_or(u64::MAX),
             age: settings.max_age,
         };
-        let pool = Pool::new(task.context.endpoints.len(), limits);
-        Self {
-            task,
+        let state = State {
+            worker: task.worker,
+            pool: Pool::new(task.context.endpoints.len(), limits),
+            feed: task.feed,
+            max_connections: task.max_connections,
+            batches: task.batches,
             scheduled: 0,
-            in_flight: JoinSet::new(),
-            pool,
+            in_flight: 0,
+            lanes: Vec::new(),
+            resting: Vec::new(),
             tally: Tally::default(),
             rows: Vec::new(),
-        }
+        };
+        Self { context: Rc::new(task.context), state: RefCell::new(state), turn: Notify::new() }
     }
 
-    async fn run(mut self, mut pacer: Pacer) -> io::Result<Done> {
-        let mut stopped = pin!(self.task.stop.clone().cancelled_owned());
+    async fn run(
+        self: &Rc<Self>,
+        mut pacer: Pacer,
+        stop: CancellationToken,
+        abort: CancellationToken,
+    ) -> io::Result<()> {
+        let mut lanes = JoinSet::new();
+        let (mut stopped, mut aborted) = (pin!(stop.cancelled()), pin!(abort.cancelled()));
+        let mut deadlines = pin!(self.context.deadlines.keep());
         let mut flush = tokio::time::interval(BATCH_AGE);
         flush.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             // Whatever woke the loop: what is due comes first.
-            let is_behind = self.release_due();
-            let now = self.task.context.clock.now();
-            let is_over = self.task.feed.is_over(now);
-            let due = self.next(now).map(|next| next.at);
-            if is_over && self.in_flight.is_empty() {
+            let is_behind = self.release_due(&mut lanes);
+            let now = self.context.clock.now();
+            let (due, is_over, is_idle) = {
+                let state = self.state.borrow();
+                (state.next(now).map(|next| next.at), state.feed.is_over(now), state.in_flight == 0)
+            };
+            if is_over && is_idle {
                 break;
             }
             tokio::select! {
                 biased;
-                () = &mut stopped, if !is_over => self.end_schedule(),
+                () = &mut stopped, if !is_over => self.end_schedule(&mut lanes),
+                () = &mut aborted, if !self.context.is_aborted.get() => self.abort(),
                 () = tokio::task::yield_now(), if is_behind => {}
                 reached = pacer.wait_until(due.unwrap_or_default()), if due.is_some() && !is_behind => reached?,
-                Some(ended) = self.in_flight.join_next() => match ended {
-                    Ok(ended) => self.end(ended),
-                    Err(e) => std::panic::resume_unwind(e.into_panic()),
-                },
-                _ = flush.tick() => self.flush(),
+                () = self.turn.notified() => {}
+                never = &mut deadlines => match never {},
+                Some(Err(e)) = lanes.join_next() => std::panic::resume_unwind(e.into_panic()),
+                _ = flush.tick() => self.state.borrow_mut().flush(),
             }
         }
-        self.flush();
-        Ok(Done { scheduled: self.scheduled, tally: self.tally })
+        self.state.borrow_mut().flush();
+        Ok(())
     }
 
     /// Dispatches the requests whose time has come, in one turn; answers whether some are left.
-    fn release_due(&mut self) -> bool {
+    fn release_due(self: &Rc<Self>, lanes: &mut JoinSet<()>) -> bool {
         for _ in 0..RELEASES_PER_TURN {
-            let now = self.task.context.clock.now();
-            match self.next(now).filter(|due| due.at <= now) {
-                Some(due) => self.release(due, now),
+            let released = self.state.borrow_mut().release(&self.context, self.context.clock.now());
+            match released {
+                Some(Ok(exchange)) => self.give(exchange, lanes),
+                Some(Err(_)) => {}
                 None => return false,
             }
         }
@@ -166,63 +192,147 @@ impl Worker {
 
     /// Dispatches what is due by now, however much that is, and nothing after it. In a closed
     /// loop nothing is ever overdue.
-    fn end_schedule(&mut self) {
-        let end = self.task.context.clock.now();
-        while let Some(due) = self.next(end).filter(|due| due.at <= end && self.task.feed.is_open_loop()) {
-            self.release(due, self.task.context.clock.now());
+    fn end_schedule(self: &Rc<Self>, lanes: &mut JoinSet<()>) {
+        let end = self.context.clock.now();
+        loop {
+            let mut state = self.state.borrow_mut();
+            if !state.feed.is_open_loop() || state.next(end).is_none_or(|due| due.at > end) {
+                return state.feed.end();
+            }
+            let released = state.release(&self.context, self.context.clock.now());
+            drop(state);
+            if let Some(Ok(exchange)) = released {
+                self.give(exchange, lanes);
+            }
         }
-        self.task.feed.end();
     }
 
+    /// Ends every exchange at its next turn, which is now.
+    fn abort(&self) {
+        self.context.is_aborted.set(true);
+        for lane in &self.state.borrow().lanes {
+            lane.waker.wake_by_ref();
+        }
+    }
+
+    /// Hands a request to a lane.
+    fn give(self: &Rc<Self>, exchange: Exchange, lanes: &mut JoinSet<()>) {
+        let mut state = self.state.borrow_mut();
+        match state.resting.pop() {
+            Some(lane) => {
+                state.lanes[lane].next = Some(exchange);
+                state.lanes[lane].waker.wake_by_ref();
+            }
+            None => {
+                let lane = state.lanes.len();
+                state.lanes.push(Lane { next: Some(exchange), waker: Waker::noop().clone() });
+                lanes.spawn_local(Rc::clone(self).serve(lane));
+            }
+        }
+    }
+
+    /// A lane's life.
+    async fn serve(self: Rc<Self>, lane: usize) {
+        poll_fn(|context| {
+            self.state.borrow_mut().lanes[lane].waker.clone_from(context.waker());
+            Poll::Ready(())
+        })
+        .await;
+        loop {
+            let next = poll_fn(|_| match self.state.borrow_mut().lanes[lane].next.take() {
+                Some(exchange) => Poll::Ready(exchange),
+                None => Poll::Pending,
+            });
+            let mut exchange = next.await;
+            while let Some(next) = self.end(exchange.run().await, lane) {
+                exchange = next;
+            }
+        }
+    }
+
+    /// A lane's request has ended. Answers the next one, if one is due; otherwise the lane rests.
+    fn end(&self, ended: Ended, lane: usize) -> Option<Exchange> {
+        let now = ended.at;
+        let state = &mut *self.state.borrow_mut();
+        state.in_flight -= 1;
+        state.pool.give_back(ended.endpoint, ended.connection);
+        state.finish(&self.context, ended.row, ended.endpoint);
+        let released = state.release(&self.context, now);
+        if let Some(Ok(next)) = released {
+            return Some(next);
+        }
+        // The loop knows when the next one of a schedule is due. What is to be done next in a
+        // closed loop has just changed.
+        let is_drained = state.in_flight == 0 && state.feed.is_over(now);
+        if is_drained || !state.feed.is_open_loop() {
+            self.turn.notify_one();
+        }
+        state.resting.push(lane);
+        None
+    }
+}
+
+/// One task's place: it serves the requests that are put here.
+struct Lane {
+    next: Option<Exchange>,
+    waker: Waker,
+}
+
+struct State {
+    worker: usize,
+    feed: Feed,
+    max_connections: usize,
+    batches: SyncSender<Batch>,
+    scheduled: u64,
+    /// Requests that are in flight, each in a lane.
+    in_flight: usize,
+    lanes: Vec<Lane>,
+    /// Lanes that have nothing to do.
+    resting: Vec<usize>,
+    pool: Pool,
+    tally: Tally,
+    rows: Vec<RequestRow>,
+}
+
+impl State {
     /// The next request, due now or later; `None` while there is none to wait for.
     fn next(&self, now: Stamp) -> Option<Due> {
-        self.task.feed.next(now, self.task.max_connections.saturating_sub(self.in_flight.len()))
+        self.feed.next(now, self.max_connections.saturating_sub(self.in_flight))
     }
 
-    fn release(&mut self, due: Due, now: Stamp) {
-        self.task.feed.advance(due);
+    /// Takes the next request from the schedule, if it is due by now. One that cannot be sent
+    /// has ended.
+    fn release(&mut self, context: &Rc<Context>, now: Stamp) -> Option<Result<Exchange, NotSent>> {
+        let due = self.next(now).filter(|due| due.at <= now)?;
+        self.feed.advance(due);
         self.scheduled += 1;
-        self.dispatch(due, now);
-    }
-
-    fn dispatch(&mut self, due: Due, now: Stamp) {
-        let endpoint = endpoint_of(due.index, &self.task.context.plan.cycle);
-        let row = self.row(due, endpoint, now);
-        let persistence = if self.task.context.plan.settings.connections.is_fresh(due.seq) {
-            Persistence::Close
-        } else {
-            Persistence::Keep
-        };
+        let settings = &context.plan.settings;
+        let endpoint = endpoint_of(due.index, &context.plan.cycle);
+        let target = context.endpoints[endpoint].name.clone();
+        let row = RequestRow::not_sent(context.source.clone(), due.seq, target, due.phase, due.at, now);
+        let persistence =
+            if settings.connections.is_fresh(due.seq) { Persistence::Close } else { Persistence::Keep };
         let via = if now > due.at + LATE_LIMIT {
             Err(NotSent::Late)
         } else {
             self.pool.take(endpoint, persistence, now).ok_or(NotSent::MaxConnections)
         };
-        match via {
+        Some(match via {
             Ok(via) => {
-                let context = self.task.context.clone();
-                self.in_flight.spawn(Exchange { context, endpoint, via, persistence, row }.run());
+                self.in_flight += 1;
+                Ok(Exchange { context: Rc::clone(context), endpoint, via, persistence, row })
             }
             Err(reason) => {
-                self.finish(RequestRow { not_sent_reason: Some(reason.as_str().into()), ..row }, endpoint);
+                let row = RequestRow { not_sent_reason: Some(reason.as_str().into()), ..row };
+                self.finish(context, row, endpoint);
+                Err(reason)
             }
-        }
+        })
     }
 
-    fn row(&self, due: Due, endpoint: usize, now: Stamp) -> RequestRow {
-        let context = &self.task.context;
-        let target = context.endpoints[endpoint].name.clone();
-        RequestRow::not_sent(context.source.clone(), due.seq, target, due.phase, due.at, now)
-    }
-
-    fn end(&mut self, ended: Ended) {
-        self.pool.give_back(ended.endpoint, ended.connection);
-        self.finish(ended.row, ended.endpoint);
-    }
-
-    fn finish(&mut self, row: RequestRow, endpoint: usize) {
-        self.task.feed.ended(&row);
-        let go_replays = self.task.context.endpoints.get(endpoint).is_some_and(|e| e.go_replays);
+    fn finish(&mut self, context: &Context, row: RequestRow, endpoint: usize) {
+        self.feed.ended(&row);
+        let go_replays = context.endpoints.get(endpoint).is_some_and(|e| e.go_replays);
         self.tally.add(&row, go_replays);
         self.rows.push(row);
         if self.rows.len() >= BATCH_ROWS {
@@ -232,13 +342,13 @@ impl Worker {
 
     fn flush(&mut self) {
         let batch = Batch {
-            worker: self.task.worker,
-            rows: std::mem::take(&mut self.rows),
+            worker: self.worker,
+            rows: std::mem::replace(&mut self.rows, Vec::with_capacity(BATCH_ROWS)),
             scheduled: self.scheduled,
-            in_flight: self.in_flight.len() as u64,
+            in_flight: self.in_flight as u64,
         };
         // The recorder outlives its workers unless it panicked, which ends the run anyway.
-        let _ = self.task.batches.send(batch);
+        let _ = self.batches.send(batch);
     }
 }
 
@@ -278,7 +388,7 @@ impl Pool {
     /// one whose close has already arrived is dropped: no request was ever put on it.
     fn take(&mut self, endpoint: usize, persistence: Persistence, now: Stamp) -> Option<Via> {
         if persistence == Persistence::Keep {
-            while let Some(connection) = self.idle[endpoint].pop_front() {
+            while let Some(mut connection) = self.idle[endpoint].pop_front() {
                 let is_young = self.limits.age.is_none_or(|age| now < connection.since + age);
                 if is_young && connection.is_idle() {
                     self.in_use += 1;

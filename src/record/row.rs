@@ -82,6 +82,48 @@ impl FromStr for Phase {
     }
 }
 
+/// How a TLS session came about: its version, and whether it resumed an earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TlsSession {
+    /// TLS 1.2, a full handshake.
+    Full12,
+    /// TLS 1.2, resumed.
+    Resumed12,
+    /// TLS 1.3, a full handshake.
+    Full13,
+    /// TLS 1.3, resumed.
+    Resumed13,
+}
+
+impl TlsSession {
+    const ALL: [TlsSession; 4] =
+        [TlsSession::Full12, TlsSession::Resumed12, TlsSession::Full13, TlsSession::Resumed13];
+
+    /// The name used in files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            TlsSession::Full12 => "1.2",
+            TlsSession::Resumed12 => "1.2 resumed",
+            TlsSession::Full13 => "1.3",
+            TlsSession::Resumed13 => "1.3 resumed",
+        }
+    }
+}
+
+/// A name that is no [`TlsSession`].
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("unknown TLS session {0:?}")]
+pub struct UnknownTlsSession(String);
+
+impl FromStr for TlsSession {
+    type Err = UnknownTlsSession;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let found = TlsSession::ALL.into_iter().find(|session| session.as_str() == s);
+        found.ok_or_else(|| UnknownTlsSession(s.to_owned()))
+    }
+}
+
 /// A scheduled request as its load worker saw it: the columns of `requests/*.parquet`.
 ///
 /// This is the flat form that goes to disk, so a stage that was not reached is
@@ -102,8 +144,10 @@ pub struct RequestRow {
     pub connect_start: Option<Stamp>,
     /// When the connection stood; `None` on a reused connection.
     pub connected: Option<Stamp>,
-    /// When the TLS handshake was done.
+    /// When the TLS handshake was done; `None` on a reused connection and without TLS.
     pub tls: Option<Stamp>,
+    /// How that handshake went.
+    pub tls_session: Option<TlsSession>,
     /// When the request was written: the actual send time.
     pub sent: Option<Stamp>,
     /// When the complete response head was there.
@@ -114,6 +158,9 @@ pub struct RequestRow {
     pub outcome: Outcome,
     /// The operating system's error number behind the outcome.
     pub errno: Option<i32>,
+    /// What a protocol said for itself behind the outcome, where no error number does: a TLS
+    /// alert, a certificate's fault, an answer of the DNS.
+    pub detail: Option<Arc<str>>,
     /// HTTP status.
     pub status: Option<u16>,
     /// gRPC status.
@@ -159,11 +206,13 @@ impl RequestRow {
             connect_start: None,
             connected: None,
             tls: None,
+            tls_session: None,
             sent: None,
             head: None,
             end,
             outcome: Outcome::NotSent,
             errno: None,
+            detail: None,
             status: None,
             grpc_status: None,
             not_sent_reason: None,
@@ -279,6 +328,13 @@ mod tests {
         assert_eq!(id.to_string(), "load-node-2-17");
         for bad in ["", "17", "-17", "load-", "load-x"] {
             assert!(bad.parse::<RequestId>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn every_tls_session_reads_back() {
+        for session in TlsSession::ALL {
+            assert_eq!(session.as_str().parse(), Ok(session));
         }
     }
 

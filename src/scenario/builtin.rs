@@ -21,7 +21,7 @@ macro_rules! builtin {
     };
 }
 
-builtin!["naive-exit", "prestop-sleep", "drain-in-app"];
+builtin!["naive-exit", "no-sidecar", "prestop-sleep", "drain-in-app"];
 
 /// The names, for messages.
 pub(super) fn names() -> String {

@@ -191,6 +191,96 @@ fn bodies_come_in_json_yaml_and_nothing_else() {
 }
 
 #[test]
+fn fields_of_patches_and_of_yaml_are_checked_as_well() {
+    let kubectl = Kubectl::in_namespace("api-fields");
+    let server = Server::get();
+    let maps = format!("/api/v1/namespaces/{}/configmaps", kubectl.namespace());
+    let send = |request: &str, validation: &str, content_type: &str, body: &str| {
+        let request = format!("{request}?fieldManager=test&fieldValidation={validation}");
+        server.request(&request, &format!("Content-Type: application/{content_type}\r\n"), body)
+    };
+    let post = |validation: &str, name: &str| {
+        let body = format!("metadata:\n  name: {name}\ndata:\n  a: one\n  a: two\n");
+        send(&format!("POST {maps}"), validation, "yaml", &body)
+    };
+    let strict = post("Strict", "a");
+    assert_eq!(strict.code, 400);
+    let told = "yaml: unmarshal errors:\n  line 5: key \"a\" already set in map";
+    assert_eq!(
+        strict.json()["message"],
+        format!(
+            "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: strict decoding error: {told}"
+        )
+    );
+    let warned = post("Warn", "a");
+    assert_eq!((warned.code, warned.json()["data"]["a"].as_str()), (201, Some("two")));
+    assert!(warned.head.contains("line 5: key \\\"a\\\" already set in map"), "{}", warned.head);
+
+    let patch = |validation: &str, content_type: &str, body: &str| {
+        send(&format!("PATCH {maps}/a"), validation, content_type, body)
+    };
+    let message = |answer: &Answer| answer.json()["message"].as_str().unwrap_or_default().to_owned();
+    let strategic = patch("Strict", "strategic-merge-patch+json", r#"{"typo": "x"}"#);
+    assert_eq!(strategic.code, 422);
+    assert_eq!(
+        message(&strategic),
+        " \"\" is invalid: patch: Invalid value: \"map[typo:x]\": strict decoding error: unknown field \"typo\""
+    );
+    let merge = patch("Strict", "merge-patch+json", r#"{"data": {"b": "1", "b": "2"}, "typo": "x"}"#);
+    assert_eq!(merge.code, 422);
+    let told = "strict decoding error: duplicate field \"data.b\", unknown field \"typo\"";
+    assert!(message(&merge).ends_with(told), "{}", merge.body);
+    let operation = r#"[{"op": "add", "path": "/typo", "path": "/typo", "value": "x"}]"#;
+    let operations = patch("Strict", "json-patch+json", operation);
+    assert_eq!(operations.code, 422);
+    let told = "strict decoding error: json patch duplicate field \"[0].path\", unknown field \"typo\"";
+    assert!(message(&operations).ends_with(told), "{}", operations.body);
+    let warned = patch("Warn", "merge-patch+json", r#"{"data": {"b": "1", "b": "2"}, "typo": "x"}"#);
+    assert_eq!((warned.code, warned.json()["data"]["b"].as_str()), (200, Some("2")));
+    for told in ["duplicate field \\\"data.b\\\"", "unknown field \\\"typo\\\""] {
+        assert!(warned.head.contains(told), "{}", warned.head);
+    }
+    let ignored = patch("Ignore", "merge-patch+json", r#"{"typo": "x"}"#);
+    assert!(ignored.code == 200 && !ignored.head.contains("warning"), "{}", ignored.head);
+    let applied = r#"{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "typo": "x"}"#;
+    let applied = patch("Ignore", "apply-patch+yaml", applied);
+    assert_eq!(applied.code, 500);
+    let told =
+        "failed to create typed patch object (/a; v1, Kind=ConfigMap): .typo: field not declared in schema";
+    assert_eq!(message(&applied), told);
+    let nonsense = patch("Nonsense", "merge-patch+json", "{}");
+    assert_eq!(nonsense.code, 422);
+    assert!(message(&nonsense).contains("fieldValidation: Unsupported value: \"Nonsense\""));
+}
+
+#[test]
+fn a_deletion_that_was_meant_for_another_object_is_refused() {
+    let kubectl = Kubectl::in_namespace("api-preconditions");
+    let server = Server::get();
+    let maps = format!("/api/v1/namespaces/{}/configmaps", kubectl.namespace());
+    let json = "Content-Type: application/json\r\n";
+    let send = |request: &str, body: &str| server.request(request, json, body);
+    let created = send(&format!("POST {maps}"), r#"{"metadata": {"name": "a"}}"#).json();
+    let uid = created["metadata"]["uid"].as_str().expect("a uid").to_owned();
+    for path in [format!("{maps}/a"), format!("{maps}?labelSelector=")] {
+        let refused = send(&format!("DELETE {path}"), r#"{"preconditions": {"uid": "another"}}"#);
+        assert_eq!(refused.code, 409, "{path}: {}", refused.body);
+        let refused = refused.json();
+        assert_eq!(refused["details"]["kind"], "ConfigMap", "{path}");
+        let told = format!(
+            "the UID in the precondition (another) does not match the UID in record ({uid}). \
+             The object might have been deleted and then recreated"
+        );
+        let told = format!("Operation cannot be fulfilled on ConfigMap \"a\": {told}");
+        assert_eq!(refused["message"], told, "{path}");
+    }
+    let version = send(&format!("DELETE {maps}/a"), r#"{"preconditions": {"resourceVersion": "1"}}"#);
+    assert_eq!(version.code, 409);
+    let meant = format!(r#"{{"preconditions": {{"uid": "{uid}"}}}}"#);
+    assert_eq!(send(&format!("DELETE {maps}/a"), &meant).code, 200);
+}
+
+#[test]
 fn bodies_that_are_too_large_are_refused() {
     let server = Server::get();
     let body = format!("{{\"data\": \"{}\"}}", "x".repeat(4 << 20));
@@ -311,7 +401,12 @@ fn a_watch_resumes_and_is_told_when_it_cannot() {
     let maps = format!("/api/v1/namespaces/{}/configmaps", kubectl.namespace());
     let version =
         |object: &Value| object["metadata"]["resourceVersion"].as_str().expect("a version").to_owned();
-    let start = version(&server.get_json(&maps));
+    // A new namespace gets a ConfigMap from a controller.
+    let settled = || {
+        let list = server.get_json(&maps);
+        list["items"].as_array().is_some_and(|items| !items.is_empty()).then_some(list)
+    };
+    let start = version(&wait_for("the namespace's own ConfigMap", LIMIT, settled));
     for name in ["a", "b", "c"] {
         let body = json!({"metadata": {"name": name}}).to_string();
         assert_eq!(server.request(&format!("POST {maps}"), "", &body).code, 201);

@@ -2,12 +2,15 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde_json::Value;
 use tempfile::TempDir;
 
 /// The binary under test, in a directory of its own.
@@ -90,6 +93,106 @@ impl fmt::Display for Finished {
         writeln!(f, "status:    {}", self.output.status)?;
         writeln!(f, "--- stdout\n{}", self.stdout())?;
         writeln!(f, "--- stderr\n{}", self.stderr())
+    }
+}
+
+/// How long a cluster may take to end.
+const STOP_LIMIT: Duration = Duration::from_secs(60);
+
+/// A `rolldrop cluster` whose lifeline this value holds: it ends with it.
+pub(crate) struct ClusterProcess {
+    child: Child,
+    ready: Value,
+    dir: PathBuf,
+    _temporary: Option<TempDir>,
+}
+
+impl ClusterProcess {
+    /// One with this configuration and a log directory of its own.
+    #[track_caller]
+    pub(crate) fn start(config: &Value) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let program = Command::new(env!("CARGO_BIN_EXE_rolldrop"));
+        let mut cluster = Self::start_as(program, config, dir.path());
+        cluster._temporary = Some(dir);
+        cluster
+    }
+
+    /// The same, started by another command, with its logs in a directory that is the caller's.
+    #[track_caller]
+    pub(crate) fn start_as(mut program: Command, config: &Value, dir: &Path) -> Self {
+        let log = std::fs::File::create(dir.join("stderr.log")).expect("a file");
+        program.args(["cluster", "--lifeline", "--config", &config.to_string(), "--log-dir"]).arg(dir);
+        program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
+        let mut child = program.spawn().expect("the binary starts");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("its stdout");
+        BufReader::new(stdout).read_line(&mut line).expect("a line when it is ready");
+        let ready: Value = serde_json::from_str(&line).unwrap_or_default();
+        let cluster = Self { child, ready, dir: dir.to_owned(), _temporary: None };
+        assert_eq!(cluster.ready["ready"], true, "no cluster: {line:?}\n{}", cluster.said());
+        cluster
+    }
+
+    /// What it said when it was ready.
+    pub(crate) fn ready(&self) -> &Value {
+        &self.ready
+    }
+
+    /// What it has written to stderr.
+    pub(crate) fn said(&self) -> String {
+        std::fs::read_to_string(self.dir.join("stderr.log")).unwrap_or_default()
+    }
+
+    /// Its log directory.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.dir.join("kubeconfig")
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How kube-rs reaches it.
+    pub(crate) async fn client_config(&self) -> kube::Config {
+        let file = Kubeconfig::read_from(self.kubeconfig()).expect("a kubeconfig");
+        let options = KubeConfigOptions::default();
+        let mut config = kube::Config::from_custom_kubeconfig(file, &options).await.expect("a config");
+        config.proxy_url = None;
+        config
+    }
+
+    /// A client of it.
+    pub(crate) async fn client(&self) -> kube::Client {
+        kube::Client::try_from(self.client_config().await).expect("a client")
+    }
+
+    /// Lets go of its lifeline.
+    pub(crate) fn let_go(&mut self) {
+        drop(self.child.stdin.take());
+    }
+
+    /// Lets go of its lifeline, and waits for its end.
+    #[track_caller]
+    pub(crate) fn end(&mut self) -> ExitStatus {
+        self.let_go();
+        wait_for("the cluster's end", STOP_LIMIT, || self.child.try_wait().expect("its state"))
+    }
+}
+
+impl Drop for ClusterProcess {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Whether it ends in good order is no question any more.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        } else {
+            self.end();
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -13,20 +13,20 @@ use std::time::Duration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::harness::{Process, process_tree, wait_for};
+use crate::harness::{ClusterProcess, Process, process_tree, wait_for};
 use crate::runs::json_lines;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A cluster as `rolldrop run` starts it.
 struct Cluster {
-    child: Child,
+    process: ClusterProcess,
+    // After the process, whose directory it is.
     dir: tempfile::TempDir,
     client: Client,
     program: Program,
@@ -74,30 +74,11 @@ impl Cluster {
         Self::start_as(program, dir, dataplane, config).await
     }
 
-    async fn start_as(program: Program, dir: tempfile::TempDir, dataplane: &str, config: Value) -> Self {
-        let mut child = program
-            .command()
-            .args(["cluster", "--lifeline", "--dataplane", dataplane, "--config", &config.to_string()])
-            .arg("--log-dir")
-            .arg(dir.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary starts");
-        let mut ready = String::new();
-        BufReader::new(child.stdout.take().expect("its stdout")).read_line(&mut ready).expect("a line");
-        if ready.is_empty() {
-            let mut why = String::new();
-            child.stderr.take().expect("its stderr").read_to_string(&mut why).expect("what it said");
-            panic!("the {dataplane} dataplane does not work on this machine: {why}");
-        }
-        let file = Kubeconfig::read_from(dir.path().join("kubeconfig")).expect("a kubeconfig");
-        let options = KubeConfigOptions::default();
-        let mut config = kube::Config::from_custom_kubeconfig(file, &options).await.expect("a config");
-        config.proxy_url = None;
-        let client = Client::try_from(config).expect("a client");
-        Self { child, dir, client, program }
+    async fn start_as(program: Program, dir: tempfile::TempDir, dataplane: &str, mut config: Value) -> Self {
+        config["dataplane"] = json!(dataplane);
+        let process = ClusterProcess::start_as(program.command(), &config, dir.path());
+        let client = process.client().await;
+        Self { process, dir, client, program }
     }
 
     fn pods(&self) -> Api<Pod> {
@@ -197,14 +178,6 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        // It ends by itself: the tests of its clean-up look at that.
-        let _ = self.child.wait();
-    }
-}
-
 fn outcomes_of(output: &Output) -> BTreeMap<String, u64> {
     let said = String::from_utf8_lossy(&output.stdout);
     let result: Value = serde_json::from_str(&said)
@@ -269,6 +242,9 @@ async fn three_replicas_listen_on_the_same_port_and_curl_reaches_them_all() {
         assert_eq!(cluster.curl(&format!("http://{ip}:8080/"), &[]), "200", "{ip}");
     }
     assert_eq!(cluster.curl(&format!("http://{ip}/"), &[]), "200");
+    for name in ["web", "web.default.svc.cluster.local"] {
+        assert_eq!(cluster.curl(&format!("http://{name}/"), &[]), "200", "{name}");
+    }
     // Each one's localhost is its own, and its own Service leads a pod also to itself.
     let pod = pods.list(&ListParams::default()).await.expect("pods").items[0].metadata.name.clone();
     let pod = format!("default/{}", pod.expect("a name"));
@@ -382,9 +358,9 @@ async fn a_stale_flow_is_met_recognised_by_its_source_port_and_avoided_by_anothe
 /// The processes of a cluster with a pod that ignores SIGTERM, and its network namespaces.
 async fn with_a_stubborn_pod(cluster: &Cluster) -> (Vec<Process>, Vec<PathBuf>) {
     cluster.pod("web", "trap '' TERM; (setsid env -i sleep 1000 &); sleep 1000; :").await;
-    // The cluster, the containers' first process, a shell and two sleeps.
+    let sleeping = |tree: &[Process]| tree.iter().filter(|process| process.runs("1000")).count();
     let tree = wait_for("the pod's processes", LIMIT, || {
-        Some(process_tree(cluster.child.id())).filter(|tree| tree.len() >= 5)
+        Some(process_tree(cluster.process.pid())).filter(|tree| sleeping(tree) == 2)
     });
     let names = cluster.dir.path().join("namespaces");
     let links = [names.join("nodes/node-1"), names.join("pods/default/web/net")];
@@ -409,7 +385,7 @@ async fn nothing_is_left_whoever_is_killed() {
         let init = tree.iter().skip(1).find(|process| process.runs("cluster"));
         let init = init.unwrap_or_else(|| panic!("no first process: {tree:?}"));
         match killed {
-            "the parent's pipe" => drop(cluster.child.stdin.take()),
+            "the parent's pipe" => cluster.process.let_go(),
             "the cluster" => own.kill(),
             "the first process" => init.kill(),
             _ => {
@@ -512,13 +488,13 @@ async fn a_user_without_privileges_has_the_kernel_dataplane() {
     // Root of the cluster's namespaces, and of nothing outside.
     let id = cluster.exec(&["--pod", "default/web", "--", "sh", "-c", "id -u"]);
     assert!(String::from_utf8_lossy(&id.stdout).starts_with("0\n"), "{id:?}");
-    let status = fs::read_to_string(format!("/proc/{}/status", cluster.child.id())).expect("it runs");
+    let status = fs::read_to_string(format!("/proc/{}/status", cluster.process.pid())).expect("it runs");
     let uids = status.lines().find(|line| line.starts_with("Uid:")).expect("its users");
     assert!(!uids.split_whitespace().any(|uid| uid == "0"), "{uids}");
     cluster.delete("web").await;
     wait_for("a refusal", LIMIT, || (cluster.curl(&url, &[]) == "exit 7").then_some(()));
-    let tree = process_tree(cluster.child.id());
-    drop(cluster.child.stdin.take());
+    let tree = process_tree(cluster.process.pid());
+    cluster.process.let_go();
     let gone = || (!tree.iter().any(Process::is_alive)).then_some(());
     wait_for("nothing left", LIMIT, gone);
 }

@@ -14,16 +14,16 @@ mod nodes;
 mod rollout;
 
 use std::fmt;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::json;
 
-use crate::harness::wait_for;
+use crate::harness::{ClusterProcess, wait_for};
 
 /// Long enough for a machine that is busy with other tests.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -32,14 +32,8 @@ const KUBECTL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin
 
 /// The cluster that all tests share.
 pub(crate) struct SharedCluster {
-    /// Its standard input is the lifeline.
-    process: Child,
-    /// Holds the kubeconfig and kubectl's cache.
-    dir: PathBuf,
+    process: ClusterProcess,
 }
-
-/// Its bookmarks come often, so that no test waits long for one.
-const CONFIG: &str = r#"{"nodes": 3, "dataplane": "userspace", "apiServer": {"bookmarkPeriod": "1s"}}"#;
 
 impl SharedCluster {
     /// The cluster, started by whoever comes first.
@@ -56,37 +50,25 @@ impl SharedCluster {
             assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{}: {error}", dir.display());
         }
         std::fs::create_dir_all(&dir).expect("a directory");
-        let log = std::fs::File::create(dir.join("cluster.log")).expect("a log");
-        let mut process = Command::new(env!("CARGO_BIN_EXE_rolldrop"))
-            .args(["cluster", "--lifeline", "--config", CONFIG])
-            .arg("--log-dir")
-            .arg(&dir)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .expect("the binary starts");
-        let mut line = String::new();
-        let stdout = process.stdout.take().expect("its stdout");
-        BufReader::new(stdout).read_line(&mut line).expect("a line when it is ready");
-        let ready: Value = serde_json::from_str(&line).expect("the line is JSON");
-        assert_eq!(ready["ready"], true, "{line}");
-        Self { process, dir }
+        // Its bookmarks come often, so that no test waits long for one.
+        let config = json!({"nodes": 3, "dataplane": "userspace", "apiServer": {"bookmarkPeriod": "1s"}});
+        let program = Command::new(env!("CARGO_BIN_EXE_rolldrop"));
+        Self { process: ClusterProcess::start_as(program, &config, &dir) }
     }
 
     /// A file that a test may make, beside the cluster's own.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
-        self.dir.join(name)
+        self.process.dir().join(name)
     }
 
     /// Its process.
     pub(crate) fn pid(&self) -> u32 {
-        self.process.id()
+        self.process.pid()
     }
 
     /// The cluster's kubeconfig.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
-        self.dir.join("kubeconfig")
+        self.process.kubeconfig()
     }
 }
 
@@ -121,9 +103,9 @@ impl Kubectl {
             .args(["--namespace", &self.namespace])
             .args(args.split_whitespace())
             .env("KUBECONFIG", cluster.kubeconfig())
-            .env("HOME", &cluster.dir)
+            .env("HOME", cluster.process.dir())
             .env_remove("KUBECTL_EXTERNAL_DIFF")
-            .current_dir(&cluster.dir)
+            .current_dir(cluster.process.dir())
             .stdin(Stdio::null());
         command
     }

@@ -26,6 +26,20 @@ fn naive_exit_drops_requests_and_attributes_them() {
 }
 
 #[test]
+fn without_a_sidecar_clients_are_refused_and_then_not_answered() {
+    let run = runs::no_sidecar();
+    assert!(run.records.served.is_empty(), "{}", run.finished);
+    let requests = &run.result.requests;
+    let outcomes = |outcome| requests.by_outcome.get(&outcome).copied().unwrap_or(0);
+    assert!(outcomes(Outcome::ConnectRefused) > 0, "{}", run.finished);
+    assert!(outcomes(Outcome::ConnectTimeout) > 0, "{}", run.finished);
+    assert_eq!(run.result.terminations.len(), 4, "{}", run.finished);
+    assert!(run.result.terminations.iter().all(|t| t.windows[0].upper_s.is_some()), "{}", run.finished);
+    let attributed: u64 = run.result.terminations.iter().map(|t| t.requests.dropped).sum();
+    assert_eq!(attributed + requests.unattributed, requests.dropped, "{}", run.finished);
+}
+
+#[test]
 fn waiting_before_sigterm_or_draining_in_the_app_drops_none_and_the_window_is_still_measured() {
     for run in runs::prestop_sleep().iter().chain(runs::drain_in_app()) {
         assert_eq!(run.result.requests.dropped, 0, "{}", run.finished);
@@ -65,7 +79,7 @@ fn accounting_closes() {
 
 #[test]
 fn every_request_has_one_row_and_every_served_request_its_twin() {
-    for run in runs::all() {
+    for run in runs::with_sidecar() {
         let mut seen = std::collections::HashSet::new();
         assert!(run.records.requests.iter().all(|row| seen.insert((row.source.clone(), row.seq))));
         // What was answered was served, by the pod that the answer names.
@@ -81,7 +95,7 @@ fn every_request_has_one_row_and_every_served_request_its_twin() {
 
 #[test]
 fn the_proxies_hand_over_every_row() {
-    for run in runs::all() {
+    for run in runs::with_sidecar() {
         let ends = run.records.events.iter().filter_map(|e| match &e.kind {
             EventKind::ProxyEnded { pod, recorded, received } => Some((pod, *recorded, *received)),
             _ => None,

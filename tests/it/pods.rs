@@ -219,7 +219,7 @@ fn the_volumes_of_other_pods_are_not_to_be_seen() {
     });
 }
 
-async fn wait_for_async(condition: impl AsyncFn() -> bool) {
+pub(crate) async fn wait_for_async(condition: impl AsyncFn() -> bool) {
     let met = async {
         while !condition().await {
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -59,8 +59,19 @@ pub(crate) fn drain_in_app() -> &'static Both {
     RUNS.get_or_init(|| on_both("drain-in-app"))
 }
 
+/// On the kernel dataplane, where it differs.
+pub(crate) fn no_sidecar() -> &'static MeasuredRun {
+    static RUN: OnceLock<MeasuredRun> = OnceLock::new();
+    RUN.get_or_init(|| measure("no-sidecar", Dataplane::Kernel, &[]))
+}
+
 /// Every built-in scenario's runs.
 pub(crate) fn all() -> impl Iterator<Item = &'static MeasuredRun> {
+    with_sidecar().chain([no_sidecar()])
+}
+
+/// Those in which a proxy in the pod recorded, too.
+pub(crate) fn with_sidecar() -> impl Iterator<Item = &'static MeasuredRun> {
     [naive_exit(), prestop_sleep(), drain_in_app()].into_iter().flatten()
 }
 

@@ -6,7 +6,7 @@
 //! signals that reach the pods' programs (by their own logs) and the ends of
 //! their processes (by the kernel).
 
-mod case;
+pub(crate) mod case;
 mod claims;
 mod client_view;
 mod golden;

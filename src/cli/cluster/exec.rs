@@ -18,7 +18,7 @@ const PROXY_VARIABLES: [&str; 6] =
 /// Arguments of `rolldrop cluster exec`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  rolldrop cluster exec -- curl http://10.96.0.2/
+  rolldrop cluster exec -- curl http://web.default.svc.cluster.local/
   rolldrop cluster exec --node node-2 -- nft list table ip kube-proxy
   rolldrop cluster exec --pod default/web-0 -- ip address
 

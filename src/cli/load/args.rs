@@ -10,6 +10,7 @@ use anyhow::Context;
 
 use super::super::report::Format;
 use super::fail_on::FailOn;
+use super::tls::TlsArgs;
 use crate::load::{
     Arrivals, ConnectTo, Connections, Length, Pace, PortRange, Record, Settings, Stage, Target, targets,
 };
@@ -71,6 +72,12 @@ pub(in super::super) struct LoadArgs {
     /// How long connecting may take
     #[arg(long, default_value = "1s", value_parser = super::super::parse_duration, value_name = "D")]
     connect_timeout: Duration,
+    /// How long the TLS handshake may take
+    #[arg(long, default_value = "2s", value_parser = super::super::parse_duration, value_name = "D")]
+    tls_timeout: Duration,
+    /// How long the first byte of the answer may take, from the moment of sending [default: as the whole answer]
+    #[arg(long, value_parser = super::super::parse_duration, value_name = "D")]
+    first_byte_timeout: Option<Duration>,
     /// How long the whole answer may take, from the moment of sending
     #[arg(long, default_value = "5s", value_parser = super::super::parse_duration, value_name = "D")]
     response_timeout: Duration,
@@ -99,6 +106,9 @@ pub(in super::super) struct LoadArgs {
     /// For requests to HOST1:PORT1 (empty: any), connect to HOST2:PORT2 (empty: the same)
     #[arg(long, value_name = "HOST1:PORT1:HOST2:PORT2")]
     connect_to: Vec<ConnectTo>,
+    /// Connect to this Unix socket, whatever the URL says
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["connect_to", "source_ports", "source_addresses"])]
+    unix_socket: Option<PathBuf>,
     /// The most requests that a kept connection carries
     #[arg(long, value_name = "N")]
     max_requests: Option<u64>,
@@ -121,6 +131,8 @@ pub(in super::super) struct LoadArgs {
     /// Worker threads
     #[arg(long, default_value_t = 1, value_name = "N")]
     workers: usize,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// Write a run directory, which must not exist yet or be empty
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
@@ -192,6 +204,8 @@ impl LoadArgs {
             template: self.template,
             success: self.success.clone(),
             connect_to: self.connect_to.clone(),
+            unix_socket: self.unix_socket.clone(),
+            tls: self.tls.settings()?,
             max_requests: self.max_requests,
             max_age: self.max_age,
             retries: self.retry,
@@ -204,6 +218,8 @@ impl LoadArgs {
             connections: self.connections,
             max_connections: self.max_connections,
             connect_timeout: self.connect_timeout,
+            tls_timeout: self.tls_timeout,
+            first_byte_timeout: self.first_byte_timeout,
             response_timeout: self.response_timeout,
             method: self.method.clone(),
             workers: self.workers,

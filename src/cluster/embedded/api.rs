@@ -14,6 +14,7 @@ mod body;
 mod connection;
 mod discovery;
 mod eviction;
+mod fields;
 mod log;
 mod negotiate;
 mod node_command;

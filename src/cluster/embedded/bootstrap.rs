@@ -6,11 +6,12 @@ use serde_json::{Value, json};
 
 use super::Config;
 use super::api::GIT_VERSION;
-use super::registry::Registry;
+use super::node::{self, Readiness};
+use super::registry::{NODE_LEASES, Registry};
 use super::resource::Resource;
 use super::status::Status;
 
-const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", NODE_LEASES];
 
 /// Creates them, and answers the names of the nodes.
 /// `proxy_mode` is kube-proxy's word for the dataplane; pods reach the API server at `server`.
@@ -20,30 +21,33 @@ pub(super) fn create_objects(
     proxy_mode: &str,
     server: SocketAddr,
 ) -> Result<Vec<String>, Status> {
+    let api_server = registry.acting_as("kube-apiserver");
     for namespace in NAMESPACES {
         let labels = json!({"kubernetes.io/metadata.name": namespace});
-        registry.create(
+        api_server.create(
             Resource::Namespaces,
             "",
             json!({"metadata": {"name": namespace, "labels": labels}}),
         )?;
         registry.create(Resource::ServiceAccounts, namespace, json!({"metadata": {"name": "default"}}))?;
     }
-    create_kubernetes_service(registry, server)?;
+    create_kubernetes_service(&api_server, server)?;
     // Where clients look up how Services are proxied; kubeadm puts kube-proxy's settings there.
     let settings = format!(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: {proxy_mode}\nminSyncPeriod: {}\n",
         super::duration::to_text(config.service_proxy.min_sync_period),
     );
     let proxy = json!({"metadata": {"name": "kube-proxy"}, "data": {"config.conf": settings}});
-    registry.create(Resource::ConfigMaps, "kube-system", proxy)?;
+    registry.acting_as("kubeadm").create(Resource::ConfigMaps, "kube-system", proxy)?;
 
+    let kubelet = registry.acting_as("kubelet");
     let mut nodes = Vec::new();
     // The number of nodes is bounded well below 255.
     for (index, _) in (0..=u8::MAX).zip(0..config.nodes) {
         let name = node_name(index);
         let address = registry.node_address(index);
-        registry.create(Resource::Nodes, "", node(&name, &address.to_string(), &registry.now()))?;
+        kubelet.create(Resource::Nodes, "", node_object(&name, &address.to_string()))?;
+        node::post_node_status(&kubelet, &name, Readiness::Ready)?;
         nodes.push(name);
     }
     Ok(nodes)
@@ -95,7 +99,7 @@ fn create_kubernetes_service(registry: &Registry, server: SocketAddr) -> Result<
     Ok(())
 }
 
-fn node(name: &str, address: &str, now: &str) -> Value {
+fn node_object(name: &str, address: &str) -> Value {
     let os = std::env::consts::OS;
     let architecture = architecture();
     let resources = json!({"pods": "1000"});
@@ -103,6 +107,8 @@ fn node(name: &str, address: &str, now: &str) -> Value {
         "metadata": {
             "name": name,
             "labels": {
+                "beta.kubernetes.io/arch": architecture,
+                "beta.kubernetes.io/os": os,
                 "kubernetes.io/hostname": name,
                 "kubernetes.io/os": os,
                 "kubernetes.io/arch": architecture,
@@ -116,14 +122,6 @@ fn node(name: &str, address: &str, now: &str) -> Value {
                 {"type": "InternalIP", "address": address},
                 {"type": "Hostname", "address": name},
             ],
-            "conditions": [{
-                "type": "Ready",
-                "status": "True",
-                "reason": "KubeletReady",
-                "message": "the node agent runs pods as processes of this machine",
-                "lastHeartbeatTime": now,
-                "lastTransitionTime": now,
-            }],
             "nodeInfo": {
                 "architecture": architecture,
                 "bootID": first_line("/proc/sys/kernel/random/boot_id"),

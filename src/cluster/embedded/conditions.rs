@@ -1,7 +1,7 @@
 //! Lists of conditions, as statuses hold them, and the times in them.
 
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// One of an object's `status.conditions`, or null.
 pub(super) fn of<'a>(object: &'a Value, condition_type: &str) -> &'a Value {
@@ -35,6 +35,28 @@ pub(super) fn put(object: &mut Value, mut condition: Value, now: &str) {
         Some(before) => *before = condition,
         None => conditions.push(condition),
     }
+}
+
+/// Says on a pod that something is about to end it. The generation is left out where Kubernetes
+/// leaves it out.
+pub(super) fn disruption_target(
+    pod: &mut Value,
+    reason: &str,
+    message: &str,
+    observed_generation: Option<i64>,
+    now: &str,
+) {
+    let mut condition = json!({
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": reason,
+        "message": message,
+        "lastProbeTime": null,
+    });
+    if let Some(generation) = observed_generation {
+        condition["observedGeneration"] = json!(generation);
+    }
+    put(pod, condition, now);
 }
 
 /// A written time in Unix seconds.

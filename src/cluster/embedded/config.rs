@@ -13,6 +13,9 @@ pub const MAX_NODES: u32 = 200;
 /// The most changes per second of background churn.
 const MAX_CHURN: f64 = 1000.0;
 
+/// The most nodes per second that are emptied when they fail.
+const MAX_EVICTIONS: f64 = 1000.0;
+
 /// The parameters of an embedded cluster, all with defaults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
@@ -76,14 +79,31 @@ impl Config {
         if self.nodes == 0 || self.nodes > MAX_NODES {
             return Err(ConfigError::Nodes(self.nodes));
         }
-        if !(0.0..=1.0).contains(&self.first_probe_missed) {
-            return Err(ConfigError::FirstProbeMissed(self.first_probe_missed));
-        }
         if !(0.0..=MAX_CHURN).contains(&self.background_churn) {
             return Err(ConfigError::BackgroundChurn(self.background_churn));
         }
+        let shares = [
+            ("firstProbeMissed", self.first_probe_missed),
+            ("controllers.unhealthyZoneThreshold", self.controllers.unhealthy_zone_threshold),
+        ];
+        if let Some((name, share)) = shares.into_iter().find(|(_, share)| !(0.0..=1.0).contains(share)) {
+            return Err(ConfigError::Share(name, share));
+        }
+        let rates = [
+            ("controllers.nodeEvictionRate", self.controllers.node_eviction_rate),
+            ("controllers.secondaryNodeEvictionRate", self.controllers.secondary_node_eviction_rate),
+        ];
+        if let Some((name, rate)) = rates.into_iter().find(|(_, rate)| !(0.0..=MAX_EVICTIONS).contains(rate))
+        {
+            return Err(ConfigError::EvictionRate(name, rate));
+        }
+        let lease = Duration::from_secs(self.kubelet.node_lease_duration_seconds.into());
         let pauses = [
             ("apiServer.bookmarkPeriod", self.api_server.bookmark_period),
+            ("controllers.nodeMonitorPeriod", self.controllers.node_monitor_period),
+            ("kubelet.nodeStatusUpdateFrequency", self.kubelet.node_status_update_frequency),
+            ("kubelet.nodeLeaseDurationSeconds", lease),
+            ("kubelet.statusSyncPeriod", self.kubelet.status_sync_period),
             ("kubelet.backOffPeriod", self.kubelet.back_off_period),
             ("kubelet.backOffOnTransientErrorPeriod", self.kubelet.back_off_on_transient_error_period),
             ("kubelet.volumeInitialBackOff", self.kubelet.volume_initial_back_off),
@@ -103,8 +123,11 @@ pub enum ConfigError {
     #[error("nodes: {0} is outside 1..={MAX_NODES}")]
     Nodes(u32),
     /// A share that is none.
-    #[error("firstProbeMissed: {0} is outside 0..=1")]
-    FirstProbeMissed(f64),
+    #[error("{0}: {1} is outside 0..=1")]
+    Share(&'static str, f64),
+    /// A rate that is none.
+    #[error("{0}: {1} is outside 0..={MAX_EVICTIONS} nodes per second")]
+    EvictionRate(&'static str, f64),
     /// A rate that is none, or that would keep the cluster from its work.
     #[error("backgroundChurn: {0} is outside 0..={MAX_CHURN} changes per second")]
     BackgroundChurn(f64),
@@ -221,7 +244,7 @@ impl Default for Scheduler {
 }
 
 /// Settings of the controllers, named as the options and constants of kube-controller-manager.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Controllers {
     /// Calls that one controller may make in a second.
@@ -240,6 +263,23 @@ pub struct Controllers {
     /// PodDisruptionBudget: when the condition of an eviction that came to nothing is taken back.
     #[serde(with = "duration")]
     pub stale_pod_disruption_timeout: Duration,
+    /// Nodes: how often their health is looked at; not zero.
+    #[serde(with = "duration")]
+    pub node_monitor_period: Duration,
+    /// Nodes: how long one may show no life until its state is unknown.
+    #[serde(with = "duration")]
+    pub node_monitor_grace_period: Duration,
+    /// Nodes: the same for one that has never said whether it is ready.
+    #[serde(with = "duration")]
+    pub node_startup_grace_period: Duration,
+    /// Nodes that are emptied per second when they fail, as long as most of their zone is well.
+    pub node_eviction_rate: f64,
+    /// The same in a large zone that is not well; in a small one, none are.
+    pub secondary_node_eviction_rate: f64,
+    /// A zone with more nodes is large.
+    pub large_cluster_size_threshold: u32,
+    /// The share (0 to 1) of failed nodes, and three at the least, from which a zone is not well.
+    pub unhealthy_zone_threshold: f64,
     /// How long a node has to be gone before its pods are removed.
     #[serde(with = "duration")]
     pub pod_gc_quarantine_time: Duration,
@@ -264,6 +304,17 @@ impl Default for Controllers {
             // `DeletionTimeout`, `stalePodDisruptionTimeout` in pkg/controller/disruption.
             disruption_deletion_timeout: Duration::from_secs(120),
             stale_pod_disruption_timeout: Duration::from_secs(120),
+            // `RecommendedDefaultKubeCloudSharedConfiguration` in
+            // staging/src/k8s.io/cloud-provider/config/v1alpha1/defaults.go.
+            node_monitor_period: Duration::from_secs(5),
+            // pkg/controller/nodelifecycle/config/v1alpha1/defaults.go.
+            node_monitor_grace_period: Duration::from_secs(50),
+            node_startup_grace_period: Duration::from_secs(60),
+            // cmd/kube-controller-manager/app/options/nodelifecyclecontroller.go.
+            node_eviction_rate: 0.1,
+            secondary_node_eviction_rate: 0.01,
+            large_cluster_size_threshold: 50,
+            unhealthy_zone_threshold: 0.55,
             // `quarantineTime` in pkg/controller/podgc.
             pod_gc_quarantine_time: Duration::from_secs(40),
             // `DefaultJobPodFailureBackOff`, `MaxJobPodFailureBackOff` in pkg/controller/job.
@@ -277,6 +328,17 @@ impl Default for Controllers {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Kubelet {
+    /// How often it is looked at whether the node's status has changed; not zero.
+    #[serde(with = "duration")]
+    pub node_status_update_frequency: Duration,
+    /// How often the node's status is written that has not changed.
+    #[serde(with = "duration")]
+    pub node_status_report_frequency: Duration,
+    /// For how long the node's Lease is taken, in seconds; it is renewed after a quarter. Not zero.
+    pub node_lease_duration_seconds: u32,
+    /// How often a pod's status is written again if somebody has changed it; not zero.
+    #[serde(with = "duration")]
+    pub status_sync_period: Duration,
     /// The least that a container gets between its stop signal and SIGKILL, in seconds.
     pub minimum_grace_period_in_seconds: u32,
     /// The pause before a container's second restart, doubling; the first comes at once.
@@ -305,6 +367,12 @@ pub struct Kubelet {
 impl Default for Kubelet {
     fn default() -> Self {
         Self {
+            // pkg/kubelet/apis/config/v1beta1/defaults.go.
+            node_status_update_frequency: Duration::from_secs(10),
+            node_status_report_frequency: Duration::from_secs(300),
+            node_lease_duration_seconds: 40,
+            // `syncPeriod` in pkg/kubelet/status/status_manager.go.
+            status_sync_period: Duration::from_secs(10),
             // `minimumGracePeriodInSeconds` in pkg/kubelet/kuberuntime.
             minimum_grace_period_in_seconds: 2,
             // `initialCrashLoopBackOff`, `MaxCrashLoopBackOff` and the `HasExpiredFunc` of
@@ -341,7 +409,7 @@ mod tests {
         assert!(serde_json::from_str::<Config>(r#"{"node": 1}"#).is_err());
         assert!(serde_json::from_str::<Config>(r#"{"latencies": {"podDeleet": "1s"}}"#).is_err());
         let share = Config { first_probe_missed: 1.5, ..Config::default() };
-        assert_eq!(share.validate(), Err(ConfigError::FirstProbeMissed(1.5)));
+        assert_eq!(share.validate(), Err(ConfigError::Share("firstProbeMissed", 1.5)));
         let busy = Config { background_churn: -1.0, ..Config::default() };
         assert_eq!(busy.validate(), Err(ConfigError::BackgroundChurn(-1.0)));
         let mut hasty = Config::default();

@@ -102,6 +102,9 @@ impl Fabric {
             nodes.push(Node { net, address: plan.address });
         }
         link(entered.pids(), &names.join("pids")).map_err(network)?;
+        let lookup = "search default.svc.cluster.local svc.cluster.local cluster.local";
+        let lookup = format!("{lookup}\nnameserver {control_plane}\noptions ndots:5\n");
+        fs::write(names.join(RESOLV_CONF), lookup).map_err(network)?;
         Ok(Self { entered, nodes, ip, names })
     }
 
@@ -244,6 +247,9 @@ impl Place {
         })
     }
 }
+
+/// In the same directory: how commands from outside look names up in the cluster.
+const RESOLV_CONF: &str = "resolv.conf";
 
 /// The directory of links to namespaces within a cluster's log directory.
 pub fn names_dir(log_dir: &Path) -> PathBuf {

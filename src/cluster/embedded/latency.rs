@@ -209,9 +209,13 @@ latencies! {
     /// Kubelet: its sync loop's DELETE until it begins to kill, that is until the preStop hook
     /// starts (row "SyncLoop DELETE → Killing container with a grace period").
     kubelet_delete_to_pre_stop = "kubeletDeleteToPreStop" [400, 700, 5_100, 6_400];
-    /// Kubelet: end of the preStop hook until the stop signal (row "Running preStop hook → SIGTERM
-    /// received" less the 3 s that the hook took).
-    pre_stop_to_stop_signal = "preStopToStopSignal" [8_500, 18_000, 33_300, 43_700];
+    /// Kubelet: start of an httpGet preStop hook until its request reaches the container (row
+    /// "Killing container with a grace period → preStop httpGet/exec arrived").
+    pre_stop_to_http_request = "preStopToHttpRequest" [5_200, 8_400, 27_900, 27_900];
+    /// Kubelet: end of the preStop hook until the stop signal (timings.csv, B: "Running preStop hook →
+    /// SIGTERM received" of the 10 sleeps and "preStop httpGet/exec arrived → SIGTERM received" of the
+    /// 10 requests, less the 3 s that each took).
+    pre_stop_to_stop_signal = "preStopToStopSignal" [8_500, 12_500, 15_900, 17_000];
     /// Kubelet and runtime: the last of the containers that must end before a sidecar is gone until
     /// the sidecar gets its stop signal (four terminations of the recorded cases with a sidecar).
     container_gone_to_sidecar_stop_signal = "containerGoneToSidecarStopSignal" [68_900, 170_500, 219_900, 219_900];

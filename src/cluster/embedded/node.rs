@@ -4,7 +4,8 @@
 //! (`pod`): containers are child processes in process groups of their own, started,
 //! probed and restarted by `container`, ended by `ending` and `stop` in the order and with the
 //! arithmetic of Kubernetes (`grace`). It speaks to the rest of the cluster only through
-//! the registry, as a kubelet speaks to the API server; [`Agents`] reaches it from outside.
+//! the registry, as a kubelet speaks to the API server, and shows there that it is alive
+//! (`heartbeat`); [`Agents`] reaches it from outside.
 //! Images and resource limits do not exist here.
 
 mod action;
@@ -16,9 +17,11 @@ mod env;
 mod expand;
 mod grace;
 mod grpc_check;
+mod heartbeat;
 mod http_get;
 mod launch;
 mod logs;
+mod mode;
 mod pod;
 mod probe;
 mod process;
@@ -42,14 +45,19 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::Shared;
-use super::registry::{EventType, Part, WatchEvent, WatchEventType, WatchFrom};
+use super::registry::{EventType, Part, Watch, WatchEvent, WatchEventType, WatchFrom};
 use super::resource::Resource;
 use super::selector::Selection;
 pub use agents::{Agents, Command, UnknownNode};
 use context::PodContext;
+pub(super) use heartbeat::{Readiness, post as post_node_status};
 pub use logs::{LogEntry, container_log, next_log, pod_log_dir, previous_container_log};
-use pod::{Mode, PodWorker, Seen};
+use mode::Mode;
+use pod::{PodWorker, Seen};
 use status::Verdict;
+
+/// What events name as their source.
+const COMPONENT: &str = "kubelet";
 
 /// What an agent knows of its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,9 +83,11 @@ pub async fn run(shared: Shared, node: NodeInfo) {
         mode: watch::Sender::new(Mode::default()),
     };
     let stop = agent.shared.stop.clone();
+    let heartbeat = heartbeat::run(agent.shared.clone(), agent.node.name.clone(), agent.mode.subscribe());
     let mut workers = JoinSet::new();
     tokio::select! {
         () = agent.follow(&mut workers, &mut commands) => {}
+        () = heartbeat => {}
         () = stop.cancelled() => {}
     }
     // The workers see the same token, kill what runs, and end.
@@ -93,6 +103,16 @@ struct Agent {
     mode: watch::Sender<Mode>,
 }
 
+/// Why an agent no longer follows its pods.
+enum Pause {
+    /// It fell behind, and lists them again.
+    Behind,
+    /// It ends, to start again at once.
+    Restart,
+    /// It ends, or the node is off, until it is told to restart.
+    Stop,
+}
+
 impl Agent {
     /// Hands the pods' changes to their workers. Never returns.
     async fn follow(
@@ -105,74 +125,70 @@ impl Agent {
                 self.shared.registry.watch(Resource::Pods, None, self.selection.clone(), WatchFrom::Existing);
             if let Ok(mut watch) = watch {
                 self.forget_missing();
-                loop {
-                    tokio::select! {
-                        event = watch.next() => match event {
-                            Ok(event) => self.handle(event, workers),
-                            // The watch fell behind: list again.
-                            Err(_) => break,
-                        },
-                        Some(uid) = workers.join_next() => {
-                            if let Ok(uid) = uid {
-                                self.pods.remove(&uid);
-                            }
-                        }
-                        Some(command) = commands.recv() => match command {
-                            Command::Restart => {
-                                self.restart().await;
-                                break;
-                            }
-                            Command::Shutdown { grace_seconds } => self.shut_down(grace_seconds),
-                        },
-                    }
+                match self.serve(&mut watch, workers, commands).await {
+                    Pause::Behind => {}
+                    Pause::Restart => self.stay_down(async {}).await,
+                    Pause::Stop => self.stay_down(restart_command(commands)).await,
                 }
             }
             tokio::task::yield_now().await;
         }
     }
 
+    /// Hands the pods' changes to their workers, as long as nothing keeps it from that.
+    async fn serve(
+        &mut self,
+        watch: &mut Watch,
+        workers: &mut JoinSet<String>,
+        commands: &mut mpsc::UnboundedReceiver<Command>,
+    ) -> Pause {
+        loop {
+            tokio::select! {
+                event = watch.next() => match event {
+                    Ok(event) => self.handle(event, workers),
+                    Err(_) => return Pause::Behind,
+                },
+                Some(uid) = workers.join_next() => {
+                    if let Ok(uid) = uid {
+                        self.pods.remove(&uid);
+                    }
+                }
+                Some(command) = commands.recv() => match command {
+                    Command::Restart => return Pause::Restart,
+                    Command::Stop => return Pause::Stop,
+                    Command::Shutdown { grace_seconds } => self.shut_down(grace_seconds),
+                },
+            }
+            if self.is_off() {
+                return Pause::Stop;
+            }
+        }
+    }
+
     /// Ends, and starts again after a while. Nothing is noticed meanwhile; processes live on.
-    async fn restart(&self) {
+    async fn stay_down(&self, until: impl Future<Output = ()>) {
         self.mode.send_modify(|mode| (mode.down, mode.restarts) = (true, mode.restarts + 1));
+        until.await;
         sleep(self.shared.sampler.sample(&self.shared.config.latencies.node_agent_restart)).await;
-        let was_shut_down = self.mode.borrow().shutdown_grace.is_some();
         self.mode.send_modify(|mode| (mode.down, mode.shutdown_grace) = (false, None));
-        self.note("Starting", "Starting kubelet.");
-        if was_shut_down {
-            self.set_ready(true, "KubeletReady", "kubelet is posting ready status");
-            self.note("NodeReady", &format!("Node {} status is now: NodeReady", self.node.name));
+        let registry = &self.shared.registry;
+        if let Ok(node) = registry.get(Resource::Nodes, "", &self.node.name) {
+            registry.record_event(&node, EventType::Normal, "Starting", "Starting kubelet.", COMPONENT);
         }
     }
 
     fn shut_down(&self, grace_seconds: i64) {
-        self.set_ready(false, "KubeletNotReady", "node is shutting down");
-        self.note("NodeNotReady", &format!("Node {} status is now: NodeNotReady", self.node.name));
+        let posted = post_node_status(&self.shared.registry, &self.node.name, Readiness::ShuttingDown);
+        if let Err(status) = posted {
+            tracing::debug!(%status, node = self.node.name, "node status");
+        }
         self.mode.send_modify(|mode| mode.shutdown_grace = Some(grace_seconds));
     }
 
-    fn note(&self, reason: &str, message: &str) {
-        let registry = &self.shared.registry;
-        if let Ok(node) = registry.get(Resource::Nodes, "", &self.node.name) {
-            registry.record_event(&node, EventType::Normal, reason, message, "kubelet");
-        }
-    }
-
-    fn set_ready(&self, ready: bool, reason: &str, message: &str) {
-        let registry = &self.shared.registry;
-        let now = registry.now();
-        let written = registry.modify(Resource::Nodes, "", &self.node.name, Part::Status, |node| {
-            let conditions = node["status"]["conditions"].as_array_mut().into_iter().flatten();
-            for condition in conditions.filter(|condition| condition["type"] == "Ready") {
-                condition["status"] = json!(if ready { "True" } else { "False" });
-                condition["reason"] = json!(reason);
-                condition["message"] = json!(message);
-                condition["lastHeartbeatTime"] = json!(now);
-                condition["lastTransitionTime"] = json!(now);
-            }
-        });
-        if let Err(status) = written {
-            tracing::debug!(%status, node = self.node.name, "node status");
-        }
+    /// Whether the node was shut down, and its last pod has ended.
+    fn is_off(&self) -> bool {
+        let over = |seen: &watch::Sender<Seen>| is_over(&seen.borrow().object);
+        self.mode.borrow().shutdown_grace.is_some() && self.pods.values().all(over)
     }
 
     /// Pods that vanished while no watch was open.
@@ -209,11 +225,12 @@ impl Agent {
             }
         };
         let (sender, seen) = watch::channel(Seen { object: Arc::clone(&object), gone: false });
-        let context = PodContext::new(self.shared.clone(), Arc::clone(&self.node), object, pod);
-        let (mode, stop) = (self.mode.subscribe(), self.shared.stop.clone());
+        let (shared, node, mode) = (self.shared.clone(), Arc::clone(&self.node), self.mode.subscribe());
+        let context = PodContext::new(shared, node, object, pod, mode);
+        let stop = self.shared.stop.clone();
         self.pods.insert(uid.clone(), sender);
         workers.spawn(async move {
-            PodWorker::run(context, seen, mode, stop).await;
+            PodWorker::run(context, seen, stop).await;
             uid
         });
     }
@@ -232,8 +249,13 @@ impl Agent {
         if let Err(status) = written {
             tracing::debug!(%status, name, "pod status");
         }
-        registry.record_event(pod, EventType::Warning, verdict.reason(), verdict.message(), "kubelet");
+        registry.record_event(pod, EventType::Warning, verdict.reason(), verdict.message(), COMPONENT);
     }
+}
+
+/// Waits until the agent is told to start again.
+async fn restart_command(commands: &mut mpsc::UnboundedReceiver<Command>) {
+    while commands.recv().await.is_some_and(|command| command != Command::Restart) {}
 }
 
 /// Whether nothing is left to be done for a pod.

@@ -105,6 +105,47 @@ pub fn all() -> Vec<Parameter> {
              (pkg/controller/disruption: stalePodDisruptionTimeout)",
         ),
         (
+            "controllers.nodeMonitorPeriod",
+            to_text(controllers.node_monitor_period),
+            "how often the health of the nodes is looked at \
+             (kube-controller-manager: --node-monitor-period)",
+        ),
+        (
+            "controllers.nodeMonitorGracePeriod",
+            to_text(controllers.node_monitor_grace_period),
+            "how long a node may show no life until its state is unknown \
+             (kube-controller-manager: --node-monitor-grace-period)",
+        ),
+        (
+            "controllers.nodeStartupGracePeriod",
+            to_text(controllers.node_startup_grace_period),
+            "the same for a node that has never said whether it is ready \
+             (kube-controller-manager: --node-startup-grace-period)",
+        ),
+        (
+            "controllers.nodeEvictionRate",
+            controllers.node_eviction_rate.to_string(),
+            "failed nodes per second that are emptied while most of their zone is well \
+             (kube-controller-manager: --node-eviction-rate)",
+        ),
+        (
+            "controllers.secondaryNodeEvictionRate",
+            controllers.secondary_node_eviction_rate.to_string(),
+            "the same in a large zone that is not well; in a small one, none are \
+             (kube-controller-manager: --secondary-node-eviction-rate)",
+        ),
+        (
+            "controllers.largeClusterSizeThreshold",
+            controllers.large_cluster_size_threshold.to_string(),
+            "a zone with more nodes is large (kube-controller-manager: --large-cluster-size-threshold)",
+        ),
+        (
+            "controllers.unhealthyZoneThreshold",
+            controllers.unhealthy_zone_threshold.to_string(),
+            "share of failed nodes, three at the least, from which a zone is not well \
+             (kube-controller-manager: --unhealthy-zone-threshold)",
+        ),
+        (
             "controllers.podGcQuarantineTime",
             to_text(controllers.pod_gc_quarantine_time),
             "how long a node has to be gone before its pods are removed \
@@ -119,6 +160,27 @@ pub fn all() -> Vec<Parameter> {
             "controllers.jobPodFailureBackOffMax",
             to_text(controllers.job_pod_failure_back_off_max),
             "Job: the longest such pause (pkg/controller/job: MaxJobPodFailureBackOff)",
+        ),
+        (
+            "kubelet.nodeStatusUpdateFrequency",
+            to_text(kubelet.node_status_update_frequency),
+            "how often it is looked at whether the node's status has changed (KubeletConfiguration)",
+        ),
+        (
+            "kubelet.nodeStatusReportFrequency",
+            to_text(kubelet.node_status_report_frequency),
+            "how often a node's status is written that has not changed (KubeletConfiguration)",
+        ),
+        (
+            "kubelet.nodeLeaseDurationSeconds",
+            kubelet.node_lease_duration_seconds.to_string(),
+            "for how long a node's Lease is taken; it is renewed after a quarter (KubeletConfiguration)",
+        ),
+        (
+            "kubelet.statusSyncPeriod",
+            to_text(kubelet.status_sync_period),
+            "how often a pod's status is written again if somebody has changed it \
+             (pkg/kubelet/status: syncPeriod)",
         ),
         (
             "kubelet.minimumGracePeriodInSeconds",

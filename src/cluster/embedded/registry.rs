@@ -39,11 +39,14 @@ pub use page::{Page, PageRequest};
 pub use patch::{Patch, PatchKind};
 pub use write::WriteOptions;
 
+/// The namespace of the nodes' Leases.
+pub const NODE_LEASES: &str = "kube-node-lease";
+
 /// The objects of one cluster under Kubernetes' rules. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Registry {
     inner: Arc<Inner>,
-    /// In whose name fields are owned that are written without a field manager.
+    /// Who owns the fields that are written without the name of another manager.
     component: &'static str,
 }
 
@@ -140,6 +143,12 @@ impl Registry {
         rfc3339(self.now_seconds())
     }
 
+    /// Now, as Leases write it: RFC 3339 in microseconds.
+    pub fn now_in_micros(&self) -> String {
+        let now = Timestamp::from_nanosecond(self.inner.clock.now().unix_ns().into()).unwrap_or_default();
+        now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()
+    }
+
     fn now_seconds(&self) -> i64 {
         self.inner.clock.now().unix_ns().div_euclid(1_000_000_000)
     }
@@ -233,10 +242,8 @@ impl Registry {
             }
             let mut pod = current.clone();
             pod["spec"]["nodeName"] = json!(node);
-            let generation = pod["metadata"]["generation"].clone();
             let condition = json!({
                 "type": "PodScheduled",
-                "observedGeneration": generation,
                 "status": "True",
                 "lastProbeTime": null,
                 "lastTransitionTime": now,

@@ -98,7 +98,8 @@ pub struct Field {
 pub struct Structure {
     /// Its name in Kubernetes' sources.
     pub name: &'static str,
-    is_atomic: bool,
+    /// Always replaced as a whole.
+    pub is_atomic: bool,
     /// By name.
     pub fields: BTreeMap<&'static str, Field>,
 }

@@ -3,7 +3,7 @@
 //! Each node has its own table of Service ports and endpoints (`table`), synced with
 //! kube-proxy's own timing (`runner`) and the measured delay of a sync. What puts a table into
 //! effect is the dataplane's: TCP proxies on loopback addresses (`userspace`), or nftables rules
-//! in the node's network namespace (`kernel`, `rules`). On both, every node's own address has
+//! in the node's network namespace (`kernel`, `rules`, `nft`). On both, every node's own address has
 //! the node ports of Services by that node's table. What took effect when is in
 //! `service-proxy.jsonl` (`truth`).
 //!
@@ -11,6 +11,7 @@
 
 mod dataplane;
 mod kernel;
+mod nft;
 pub(super) mod rules;
 mod runner;
 mod table;
@@ -68,7 +69,7 @@ pub async fn run(shared: Shared, nodes: Vec<String>) -> Result<(), ServiceProxyE
         let node = ProxiedNode { shared: shared.clone(), name, index, truth: truth.clone() };
         let dataplane = match &shared.network {
             Network::Userspace => Dataplane::Userspace(userspace::Listeners::default()),
-            Network::Kernel(fabric) => Dataplane::Kernel(kernel::Rules::new(fabric.clone())?),
+            Network::Kernel(fabric) => Dataplane::Kernel(kernel::Rules::new(fabric.clone(), index)?),
         };
         tasks.spawn(NodeProxy { node, dataplane }.run());
     }

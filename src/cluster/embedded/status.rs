@@ -94,6 +94,16 @@ impl Status {
         Self::new(409, "Conflict", message).about(resource, name)
     }
 
+    /// 409: a deletion was meant for another object, or for another state of it. Kubernetes names the
+    /// kind here, not the resource.
+    pub fn precondition_failed(resource: Resource, name: &str, why: &str) -> Self {
+        let kind = kind_of_group(resource);
+        let message = format!("Operation cannot be fulfilled on {kind} {name:?}: {why}");
+        let mut status = Self::new(409, "Conflict", message).about(resource, name);
+        status.details["kind"] = json!(resource.kind());
+        status
+    }
+
     /// 409: a server-side apply would change fields that others own: (who, which paths).
     pub fn apply_conflict(conflicts: &[(String, Vec<String>)]) -> Self {
         let count: usize = conflicts.iter().map(|(_, paths)| paths.len()).sum();
@@ -147,10 +157,7 @@ impl Status {
     pub fn invalid(resource: Resource, name: &str, causes: &[FieldError]) -> Self {
         let list = causes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let list = if causes.len() > 1 { format!("[{list}]") } else { list };
-        let kind = match resource.group() {
-            "" => resource.kind().to_owned(),
-            group => format!("{}.{group}", resource.kind()),
-        };
+        let kind = kind_of_group(resource);
         let mut status =
             Self::new(422, "Invalid", format!("{kind} {name:?} is invalid: {list}")).about(resource, name);
         status.details["kind"] = json!(resource.kind());
@@ -164,6 +171,14 @@ impl Status {
         let mut status = Self::new(422, "Invalid", format!("{kind}.meta.k8s.io \"\" is invalid: {list}"));
         let causes: Vec<_> = causes.iter().map(FieldError::to_json).collect();
         status.details = json!({"group": "meta.k8s.io", "kind": kind, "causes": causes});
+        status
+    }
+
+    /// 422: a patch, shown as `value`, or what it would make of the object has wrong fields.
+    pub fn invalid_patch(value: &str, why: &str) -> Self {
+        let error = FieldError::invalid("patch", &json!(value), why);
+        let mut status = Self::new(422, "Invalid", format!(" \"\" is invalid: {error}"));
+        status.details = json!({"causes": [error.to_json()]});
         status
     }
 
@@ -232,6 +247,14 @@ impl Status {
             "details": self.details,
             "code": self.code,
         })
+    }
+}
+
+/// A kind, with the group that it belongs to.
+fn kind_of_group(resource: Resource) -> String {
+    match resource.group() {
+        "" => resource.kind().to_owned(),
+        group => format!("{}.{group}", resource.kind()),
     }
 }
 

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, Method};
+use tokio_rustls::rustls::pki_types::ServerName;
 use url::Url;
 
 use super::{MAX_CYCLE, PlanError, Settings, Target};
 use crate::load::request::RETRY_HEADER;
 use crate::load::template::{self, Piece};
+use crate::load::tls;
 use crate::record::row::ID_HEADER;
 
 /// A target whose URL has been taken apart.
@@ -19,6 +21,8 @@ pub(in crate::load) struct PlannedTarget {
     pub(in crate::load) host: String,
     /// The port to connect to.
     pub(in crate::load) port: u16,
+    /// The name to ask for and to expect in TLS; `None` without TLS.
+    pub(in crate::load) tls_name: Option<ServerName<'static>>,
     /// The value of the Host header.
     pub(in crate::load) authority: String,
     /// The whole URL, for records.
@@ -57,9 +61,11 @@ impl PlannedTarget {
 pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<PlannedTarget, PlanError> {
     let bad = |why: String| PlanError::Url { url: target.url.clone(), why };
     let url = Url::parse(&target.url).map_err(|e| bad(format!("{e}; write it as http://HOST:PORT/PATH")))?;
-    if url.scheme() != "http" {
-        return Err(bad(format!("scheme {:?} is not supported, only http", url.scheme())));
-    }
+    let is_secure = match url.scheme() {
+        "http" => false,
+        "https" => true,
+        other => return Err(bad(format!("scheme {other:?} is not supported, only http and https"))),
+    };
     if !url.username().is_empty() || url.password().is_some() {
         return Err(bad("credentials in a URL are not sent: give an Authorization header".to_owned()));
     }
@@ -106,10 +112,12 @@ pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<Planne
         (Some(host), None) => host.to_owned(),
         (None, _) => return Err(bad("it names no host".to_owned())),
     };
+    let tls_name = settings.tls.server_name.as_ref().unwrap_or(&host);
+    let tls_name = is_secure.then(|| tls::server_name(tls_name)).transpose()?;
     let connect_to = settings.connect_to.iter().find_map(|to| to.target(&host, port));
     let (host, port) = connect_to.unwrap_or((host, port));
     let (name, url) = (target.name.as_str().into(), url.to_string());
-    Ok(PlannedTarget { name, host, port, authority, url, path, method, headers, body })
+    Ok(PlannedTarget { name, host, port, tls_name, authority, url, path, method, headers, body })
 }
 
 /// The order in which targets take turns: each as often as its weight says, and as evenly as

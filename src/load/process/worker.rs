@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, Lines};
 use tokio::time::interval;
 
 use super::protocol::{Order, Prepare, Report};
-use crate::load::{LoadError, Plan, PlanError, Prepared, Running, Summary, first_answer};
+use crate::load::{LoadError, Plan, PlanError, Prepared, Running, Summary};
 use crate::machine;
 use crate::record::{Clock, RunDir, RunDirError, Stamp};
 
@@ -86,7 +86,7 @@ where
             None => return Ok(None),
         };
         let prepared = tokio::select! {
-            prepared = ready(order) => prepared?,
+            prepared = ready(order, self.clock) => prepared?,
             order = self.next_order() => match order? {
                 Some(Order::Stop | Order::Abort) | None => return Ok(None),
                 Some(_) => return Err(WorkerError::OutOfTurn("an order")),
@@ -152,13 +152,10 @@ where
 }
 
 /// Waits until every target answers from here.
-async fn ready(order: Prepare) -> Result<Prepared, WorkerError> {
+async fn ready(order: Prepare, clock: Clock) -> Result<Prepared, WorkerError> {
     let Prepare { settings, first_answer_limit } = order;
-    let urls: Vec<String> = settings.targets.iter().map(|target| target.url.clone()).collect();
-    let prepared = Prepared::new(Plan::new(settings)?).await?;
-    for url in urls {
-        first_answer::first_answer(&url, first_answer_limit).await?;
-    }
+    let mut prepared = Prepared::new(Plan::new(settings)?).await?;
+    prepared.first_answers(first_answer_limit, clock).await?;
     Ok(prepared)
 }
 

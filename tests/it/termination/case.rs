@@ -305,6 +305,7 @@ impl Case {
             pod: POD.to_owned(),
             zero_ns: answers[0].sent_ns,
             seen: Vec::new(),
+            lag_s: 0.0,
             process: Vec::new(),
             answers,
             rows: Vec::new(),
@@ -314,6 +315,7 @@ impl Case {
             recording.process.push((recording.at(at_ns), what));
         }
         recording.seen = self.lab.seen(&namespace);
+        recording.lag_s = self.lab.lag_s(recording.zero_ns);
         for (name, _) in self.containers.iter().chain(&self.sidecars) {
             recording.add_log(name, &self.log(name));
         }

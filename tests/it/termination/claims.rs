@@ -56,31 +56,26 @@ fn c01_a_deletion_is_a_timestamp_and_a_grace_period_in_the_object() {
 #[test]
 fn c03_the_hook_comes_before_sigterm_and_sigkill_at_the_end_of_the_default_30_s() {
     for ours in recordings("A") {
-        assert!(ours.first("app SIGTERM") < 1.0, "without a hook at once: {ours}");
+        assert!(ours.fits(ours.first("app SIGTERM"), 0.0..1.0), "without a hook at once: {ours}");
     }
     for ours in recordings("E5-hook20-grace30-then5-after3-exit") {
         assert!(ours.first("app hook ends") < ours.first("app SIGTERM"), "{ours}");
     }
     for ours in recordings("E5-grace30-then0-after3-ignore") {
         let (term, gone) = (ours.first("app SIGTERM"), ours.first("app gone"));
-        assert!((29.9..31.5).contains(&(gone - term)), "{ours}");
+        assert!(ours.fits(gone - term, 29.9..31.5), "{ours}");
     }
 }
 
 #[test]
 fn c05_lengthening_the_grace_period_widens_the_gap_between_endpoint_and_end() {
-    let gap = |case: &str| -> Vec<f64> {
-        let gap = |ours: &super::Recording| {
+    for (case, expected) in [("E2-ignore-grace5", 3.9..6.5), ("E4-grace40-over-spec10-ignore", 38.9..41.5)] {
+        for ours in recordings(case) {
             let order = super::golden::order(ours);
             let (terminating, _) =
                 order.iter().find(|(_, text)| text.contains("terminating=true")).expect("it");
-            ours.first("app gone") - terminating
-        };
-        recordings(case).into_iter().map(gap).collect()
-    };
-    for (own, lengthened) in gap("E2-ignore-grace5").into_iter().zip(gap("E4-grace40-over-spec10-ignore")) {
-        assert!((3.9..6.5).contains(&own), "{own}");
-        assert!((38.9..41.5).contains(&lengthened), "{lengthened}");
+            assert!(ours.fits(ours.first("app gone") - terminating, expected.clone()), "{ours}");
+        }
     }
 }
 
@@ -90,9 +85,9 @@ fn c06_post_start_beside_main_then_pre_stop_sigterm_and_an_end_in_time() {
         // Beside: the server listens long before postStart has ended.
         assert!(ours.first("app listening") < ours.first("app post start ends") - 3.0, "{ours}");
         let (hook_ends, term) = (ours.first("app hook ends"), ours.first("app SIGTERM"));
-        assert!((4.9..6.5).contains(&hook_ends) && hook_ends < term && term < hook_ends + 1.0, "{ours}");
+        assert!(ours.fits(hook_ends, 4.9..6.5) && ours.fits(term - hook_ends, 0.0..1.0), "{ours}");
         let gone = ours.first("app gone");
-        assert!((1.9..3.0).contains(&(gone - term)) && gone < 9.5, "{ours}");
+        assert!(ours.fits(gone - term, 1.9..3.0) && ours.fits(gone, 0.0..9.5), "{ours}");
         assert_eq!(ours.exit_code("app"), 0, "{ours}");
     }
 }
@@ -101,8 +96,8 @@ fn c06_post_start_beside_main_then_pre_stop_sigterm_and_an_end_in_time() {
 fn c07_a_hook_longer_than_the_grace_period_runs_on_while_sigterm_comes_at_its_end() {
     for ours in recordings("E1-prestop15-grace10-ignore") {
         let (term, gone) = (ours.first("app SIGTERM"), ours.first("app gone"));
-        assert!((9.9..11.5).contains(&term), "{ours}");
-        assert!((1.9..3.0).contains(&(gone - term)), "an extension of 2 s: {ours}");
+        assert!(ours.fits(term, 9.9..11.5), "{ours}");
+        assert!(ours.fits(gone - term, 1.9..3.0), "an extension of 2 s: {ours}");
         assert!(ours.last("app hook ticks") > term, "{ours}");
     }
 }
@@ -111,9 +106,9 @@ fn c07_a_hook_longer_than_the_grace_period_runs_on_while_sigterm_comes_at_its_en
 fn c08_one_grace_period_is_shared_by_hook_and_shutdown() {
     for ours in recordings("c08") {
         let (term, gone) = (ours.first("app SIGTERM"), ours.first("app gone"));
-        assert!((4.9..6.5).contains(&term), "{ours}");
+        assert!(ours.fits(term, 4.9..6.5), "{ours}");
         // Not the full 8 s after SIGTERM: what the hook has left of them, killed in the middle.
-        assert!((7.9..9.5).contains(&gone), "{ours}");
+        assert!(ours.fits(gone, 7.9..9.5), "{ours}");
         assert_eq!((ours.exit_code("app"), ours.count("app exiting")), (137, 0), "{ours}");
     }
 }
@@ -122,10 +117,13 @@ fn c08_one_grace_period_is_shared_by_hook_and_shutdown() {
 fn c09_the_api_answers_a_pod_through_its_whole_graceful_shutdown() {
     for ours in recordings("c09") {
         let gone = ours.first("app gone");
-        assert!((7.9..9.5).contains(&gone), "{ours}");
+        assert!(ours.fits(gone, 7.9..9.5), "{ours}");
         let answered =
             ours.process.iter().filter(|(at, what)| *at > 0.0 && what == "app api answered").count();
-        assert!(answered >= 6 && ours.last("app api answered") > gone - 2.0, "{answered}: {ours}");
+        assert!(
+            answered >= 4 && ours.last("app api answered") > gone - 2.0 - ours.lag_s,
+            "{answered}: {ours}"
+        );
         assert!(!ours.process.iter().any(|(at, what)| *at > 0.0 && what == "app api failed"), "{ours}");
     }
 }
@@ -133,7 +131,7 @@ fn c09_the_api_answers_a_pod_through_its_whole_graceful_shutdown() {
 #[test]
 fn c10_another_stop_signal_is_sent_instead_of_sigterm() {
     for ours in recordings("stop-signal") {
-        assert!(ours.first("app SIGINT") < 1.5, "{ours}");
+        assert!(ours.fits(ours.first("app SIGINT"), 0.0..1.5), "{ours}");
         assert_eq!(ours.count("app SIGTERM"), 0, "{ours}");
     }
 }
@@ -148,10 +146,11 @@ fn c12_the_control_plane_takes_the_pod_out_of_endpoints_and_slices() {
                 && seen.object["subsets"].as_array().is_none_or(Vec::is_empty)
         });
         let emptied = ours.at(emptied.unwrap_or_else(|| panic!("Endpoints keep it\n{ours}")).at_ns);
-        assert!(emptied < 1.5, "{ours}");
+        assert!(ours.fits(emptied, 0.0..1.5), "{ours}");
         let order = super::golden::order(ours);
         let slice = |text: &str| order.iter().find(|(_, t)| t == text).expect("it was seen").0;
-        assert!(slice("EndpointSlice endpoint ready=false serving=true terminating=true") < 1.5, "{ours}");
+        let terminating = slice("EndpointSlice endpoint ready=false serving=true terminating=true");
+        assert!(ours.fits(terminating, 0.0..1.5), "{ours}");
         assert!(slice("EndpointSlice no endpoint") > 3.0, "{ours}");
     }
 }
@@ -169,7 +168,7 @@ fn c13_at_the_end_the_grace_period_is_0_and_the_object_goes() {
         assert!((27..=30).contains(&sooner), "now, no longer in 30 s: {sooner}\n{ours}");
     }
     for ours in recordings("E3-force-ignore-grace30") {
-        assert!(ours.deleted() < 1.5, "{ours}");
+        assert!(ours.fits(ours.deleted(), 0.0..1.5), "{ours}");
     }
 }
 
@@ -180,7 +179,8 @@ fn c14_endpoints_come_only_after_the_address_is_reported() {
         let address = ours.pod_seen("an address", |seen| seen.object["status"]["podIP"].is_string()).0;
         let order = super::golden::order(ours);
         let (endpoint, _) = order.iter().find(|(_, text)| text.starts_with("Endpoint")).expect("an endpoint");
-        assert!(scheduled < address && address < endpoint + 0.05, "{ours}");
+        // The slice is another watch.
+        assert!(scheduled < address && address < endpoint + 0.05 + ours.lag_s, "{ours}");
     }
 }
 
@@ -190,6 +190,6 @@ fn c17_an_app_that_serves_on_has_its_endpoint_out_before_it_ends() {
         let order = super::golden::order(ours);
         let (terminating, _) =
             order.iter().find(|(_, t)| t.contains("terminating=true")).expect("it was seen");
-        assert!(ours.first("app stopped accepting") - terminating > 2.0, "{ours}");
+        assert!(ours.first("app stopped accepting") - terminating > 2.0 - ours.lag_s, "{ours}");
     }
 }

@@ -80,7 +80,7 @@ impl Golden {
             panic!("another order than recorded\n{}", self.side_by_side(&told, ours));
         };
         for ((at, text), (low, high, _)) in told.iter().zip(recorded) {
-            let fits = (low - API_SLACK_S.0..=high + API_SLACK_S.1).contains(at);
+            let fits = ours.fits(*at, low - API_SLACK_S.0..high + API_SLACK_S.1);
             assert!(fits, "{text}: at {at:.3} s, recorded {low} to {high} s\n{ours}");
         }
     }
@@ -101,7 +101,7 @@ impl Golden {
                 assert!(text.contains("hook"), "no {text:?}\n{ours}");
                 continue;
             };
-            let fits = (low - PROCESS_SLACK_S.0..=high + PROCESS_SLACK_S.1).contains(at);
+            let fits = ours.fits(*at, low - PROCESS_SLACK_S.0..high + PROCESS_SLACK_S.1);
             assert!(fits, "{text}: at {at:.3} s, recorded {low} to {high} s\n{ours}");
         }
     }

@@ -5,10 +5,8 @@
 //! write themselves, and by the kernel's word that a process has ended.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,18 +14,22 @@ use futures::TryStreamExt;
 use http::Request;
 use kube::Client;
 use kube::api::WatchEvent;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// How long anything may take that a case waits for.
-pub(crate) const LIMIT: Duration = Duration::from_secs(75);
+use crate::harness::ClusterProcess;
 
-/// How long the cluster may take to end.
-const STOP_LIMIT: Duration = Duration::from_secs(20);
+/// How long anything may take that a case waits for.
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+
+/// How often it is looked at how late timers come on this machine.
+const TICK: Duration = Duration::from_millis(20);
+
+/// What is timed is a chain of so many waits of processes for a processor, at most.
+const WAITS: f64 = 20.0;
 
 /// Unix nanoseconds, as the sample server and `date +%s%N` write them.
 pub(crate) fn now_ns() -> i64 {
@@ -72,49 +74,6 @@ pub(crate) struct Answer {
     pub(crate) body: Value,
 }
 
-/// The cluster's process. It ends with this value.
-struct Cluster {
-    child: Child,
-    dir: tempfile::TempDir,
-}
-
-impl Cluster {
-    fn start(config: &Value) -> Self {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let log = std::fs::File::create(dir.path().join("stderr.log")).expect("a file");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_rolldrop"))
-            .args(["cluster", "--lifeline", "--config", &config.to_string(), "--log-dir"])
-            .arg(dir.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .expect("the binary starts");
-        let mut line = String::new();
-        let stdout = child.stdout.take().expect("its stdout");
-        BufReader::new(stdout).read_line(&mut line).expect("a line");
-        let said = || std::fs::read_to_string(dir.path().join("stderr.log")).unwrap_or_default();
-        assert!(line.contains("\"ready\":true"), "no cluster: {line:?}\n{}", said());
-        Self { child, dir }
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        let deadline = std::time::Instant::now() + STOP_LIMIT;
-        while self.child.try_wait().expect("the cluster's state").is_none() {
-            if std::time::Instant::now() > deadline {
-                self.child.kill().expect("the cluster's end");
-                self.child.wait().expect("the cluster's end");
-                assert!(std::thread::panicking(), "the cluster did not end within {STOP_LIMIT:?}");
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
 /// What the watches have said so far, by namespace.
 #[derive(Default)]
 struct Journal {
@@ -143,19 +102,18 @@ pub(crate) struct Lab {
     pub(crate) dataplane: &'static str,
     client: Client,
     journal: std::sync::Arc<Journal>,
+    /// When a timer came late, and by how many seconds.
+    late: std::sync::Arc<Mutex<Vec<(i64, f64)>>>,
     _watches: JoinSet<()>,
     // After the watches, which would complain.
-    cluster: Cluster,
+    cluster: ClusterProcess,
 }
 
 impl Lab {
     /// Starts a cluster with this configuration and watches it.
     pub(crate) async fn start(dataplane: &'static str, config: &Value) -> Self {
-        let cluster = Cluster::start(config);
-        let file = Kubeconfig::read_from(cluster.dir.path().join("kubeconfig")).expect("a kubeconfig");
-        let options = KubeConfigOptions::default();
-        let mut config = kube::Config::from_custom_kubeconfig(file, &options).await.expect("a config");
-        config.proxy_url = None;
+        let cluster = ClusterProcess::start(config);
+        let mut config = cluster.client_config().await;
         config.read_timeout = None;
         // What the API refuses is to be seen.
         config.default_retry = false;
@@ -171,12 +129,21 @@ impl Lab {
         ] {
             watches.spawn(keep_watch(client.clone(), path, std::sync::Arc::clone(&journal)));
         }
-        Self { dataplane, client, journal, _watches: watches, cluster }
+        let late = std::sync::Arc::default();
+        watches.spawn(keep_time(std::sync::Arc::clone(&late)));
+        Self { dataplane, client, journal, late, _watches: watches, cluster }
     }
 
     /// A directory for the logs of the pods' programs.
     pub(crate) fn dir(&self) -> &Path {
-        self.cluster.dir.path()
+        self.cluster.dir()
+    }
+
+    /// By how much what was timed since then may have been put off by the machine.
+    pub(crate) fn lag_s(&self, since_ns: i64) -> f64 {
+        let late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        let worst = late.iter().filter(|(at_ns, _)| *at_ns >= since_ns).map(|(_, late_s)| *late_s);
+        worst.fold(0.0, f64::max) * WAITS
     }
 
     /// Asks the API for something.
@@ -251,6 +218,16 @@ async fn keep_watch(client: Client, path: &str, journal: std::sync::Arc<Journal>
             WatchEvent::Error(status) => panic!("/{path}: {status:?}"),
         };
         journal.add(Seen { at_ns, event, object });
+    }
+}
+
+/// Looks how late timers come.
+async fn keep_time(late: std::sync::Arc<Mutex<Vec<(i64, f64)>>>) {
+    loop {
+        let due = tokio::time::Instant::now() + TICK;
+        tokio::time::sleep_until(due).await;
+        let late_s = due.elapsed().as_secs_f64();
+        late.lock().unwrap_or_else(PoisonError::into_inner).push((now_ns(), late_s));
     }
 }
 

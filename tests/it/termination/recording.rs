@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Range;
 use std::path::Path;
 
 use rolldrop::record::RequestRow;
@@ -22,6 +23,8 @@ pub(crate) struct Recording {
     pub(crate) zero_ns: i64,
     /// The watch events of the case's namespace.
     pub(crate) seen: Vec<Seen>,
+    /// By how much this machine may have put off what was timed.
+    pub(crate) lag_s: f64,
     /// What the containers' programs wrote, and the ends of their processes: seconds, and
     /// `CONTAINER SIGTERM`, `CONTAINER hook begins`, `CONTAINER hook ends`, `CONTAINER gone`, …
     pub(crate) process: Vec<(f64, String)>,
@@ -36,6 +39,11 @@ impl Recording {
     #[expect(clippy::cast_precision_loss, reason = "a case takes a minute")]
     pub(crate) fn at(&self, ns: i64) -> f64 {
         (ns - self.zero_ns) as f64 / 1e9
+    }
+
+    /// Whether a time lies in a range, or outside by no more than this machine's own lag.
+    pub(crate) fn fits(&self, seconds: f64, range: Range<f64>) -> bool {
+        (range.start - self.lag_s..range.end + self.lag_s).contains(&seconds)
     }
 
     /// The same, about another pod and timed from another moment.
@@ -138,7 +146,7 @@ impl Recording {
 
 impl fmt::Display for Recording {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "--- {} on the {} dataplane", self.case, self.dataplane)?;
+        writeln!(f, "--- {} on the {} dataplane, lag {:.3} s", self.case, self.dataplane, self.lag_s)?;
         for (at, text) in golden::order(self) {
             writeln!(f, "  {at:8.3} {text}")?;
         }

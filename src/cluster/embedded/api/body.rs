@@ -8,6 +8,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use serde_saphyr::options::DuplicateKeyPolicy;
 
 use super::super::registry::{DeleteOptions, Patch, PatchKind};
 use super::super::resource::Resource;
@@ -26,15 +27,22 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 /// The types of object that are read.
 const OBJECT_TYPES: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
+/// What a body holds.
+#[derive(Clone, Debug)]
+pub(super) struct Read<T> {
+    pub(super) value: T,
+    /// What is given more than once in it, in words. The last counts.
+    pub(super) duplicates: Vec<String>,
+}
+
 /// Reads an object that is to be stored under `resource`.
-pub(super) async fn read_object(request: Request<Incoming>, resource: Resource) -> Result<Decoded, Status> {
+pub(super) async fn read_object(
+    request: Request<Incoming>,
+    resource: Resource,
+) -> Result<Read<Value>, Status> {
     let format = format_of(&request)?;
     let body = read(request).await?;
-    let decoded = match format {
-        Format::Json => schema::decode(&body).map_err(|error| format!("json parse error: {error}")),
-        _ => format.parse(&body).map(|value| Decoded { value, duplicates: Vec::new() }),
-    };
-    decoded.map_err(|error| {
+    format.decode(&body).map_err(|error| {
         let kind = resource.kind();
         Status::bad_request(format!(
             "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; {error}"
@@ -52,7 +60,7 @@ pub(super) async fn read_any(request: Request<Incoming>) -> Result<Value, Status
 }
 
 /// Reads a patch.
-pub(super) async fn read_patch(request: Request<Incoming>) -> Result<Patch, Status> {
+pub(super) async fn read_patch(request: Request<Incoming>) -> Result<Read<Patch>, Status> {
     let accepted = "application/json-patch+json, application/merge-patch+json, \
                     application/strategic-merge-patch+json, application/apply-patch+yaml";
     let kind = PatchKind::from_content_type(&content_type(&request));
@@ -62,9 +70,13 @@ pub(super) async fn read_patch(request: Request<Incoming>) -> Result<Patch, Stat
         PatchKind::Apply => Format::Yaml,
         _ => Format::Json,
     };
-    let body =
-        format.parse(&body).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
-    Ok(Patch { kind, body })
+    let Read { value, mut duplicates } = format
+        .decode(&body)
+        .map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
+    if kind == PatchKind::Json {
+        duplicates = duplicates.into_iter().map(|duplicate| format!("json patch {duplicate}")).collect();
+    }
+    Ok(Read { value: Patch { kind, body: value }, duplicates })
 }
 
 /// Reads how to delete. Options come in the body or, for simple clients, as query parameters.
@@ -107,6 +119,20 @@ enum Format {
 }
 
 impl Format {
+    /// Reads a value without losing sight of what is given twice.
+    fn decode(self, body: &[u8]) -> Result<Read<Value>, String> {
+        match self {
+            Self::Json => {
+                let Decoded { value, duplicates } =
+                    schema::decode(body).map_err(|error| format!("json parse error: {error}"))?;
+                let in_words = |field| format!("duplicate field \"{field}\"");
+                Ok(Read { value, duplicates: duplicates.into_iter().map(in_words).collect() })
+            }
+            Self::Yaml => decode_yaml(body).map_err(|error| format!("yaml parse error: {error}")),
+            Self::Protobuf => self.parse(body).map(|value| Read { value, duplicates: Vec::new() }),
+        }
+    }
+
     fn parse<T: DeserializeOwned>(self, body: &[u8]) -> Result<T, String> {
         match self {
             Self::Json => serde_json::from_slice(body).map_err(|error| format!("json parse error: {error}")),
@@ -119,6 +145,22 @@ impl Format {
             }
         }
     }
+}
+
+/// Reads YAML. Of keys that are given twice, the first is named as Go's reader of YAML names it.
+fn decode_yaml(body: &[u8]) -> Result<Read<Value>, serde_saphyr::Error> {
+    let error = match serde_saphyr::from_slice(body) {
+        Ok(value) => return Ok(Read { value, duplicates: Vec::new() }),
+        Err(error) => error,
+    };
+    let serde_saphyr::Error::DuplicateMappingKey { key, location } = error.without_snippet() else {
+        return Err(error);
+    };
+    let (key, line) = (key.as_deref().unwrap_or_default(), location.line());
+    let duplicate = format!("yaml: unmarshal errors:\n  line {line}: key {key:?} already set in map");
+    let options = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
+    let value = serde_saphyr::from_slice_with_options(body, options)?;
+    Ok(Read { value, duplicates: vec![duplicate] })
 }
 
 fn format_of(request: &Request<Incoming>) -> Result<Format, Status> {
@@ -156,4 +198,21 @@ async fn read(request: Request<Incoming>) -> Result<Bytes, Status> {
             Status::bad_request(format!("the body of the request did not arrive: {error}"))
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_given_twice_is_said_in_the_words_of_each_format() {
+        let json = Format::Json.decode(br#"{"spec": {"replicas": 1, "replicas": 2}}"#).unwrap();
+        assert_eq!(json.value, json!({"spec": {"replicas": 2}}));
+        assert_eq!(json.duplicates, ["duplicate field \"spec.replicas\""]);
+        let yaml = Format::Yaml.decode(b"spec:\n  replicas: 1\n  replicas: 2\n").unwrap();
+        assert_eq!(yaml.value, json.value);
+        let words = "yaml: unmarshal errors:\n  line 3: key \"replicas\" already set in map";
+        assert_eq!(yaml.duplicates, [words]);
+        assert!(Format::Yaml.decode(b"spec: [").is_err());
+    }
 }

@@ -1,8 +1,8 @@
 //! The nodes' `proxy` subresource: what can be asked of a node's agent.
 //!
 //! This is the embedded cluster's own: `POST /api/v1/nodes/NAME/proxy/restart` restarts the
-//! agent, and boots a node that was shut down; `.../proxy/shutdown?grace=SECONDS` shuts the
-//! node down.
+//! agent, starts it if it was stopped, and boots a node that was shut down; `.../proxy/stop` stops
+//! the agent alone; `.../proxy/shutdown?grace=SECONDS` shuts the node down.
 
 use http::{Method, Request, StatusCode};
 use serde_json::json;
@@ -27,6 +27,7 @@ pub(super) fn answer<B>(
 ) -> Result<Answer, Status> {
     let command = match path {
         "/restart" => Command::Restart,
+        "/stop" => Command::Stop,
         "/shutdown" => {
             let grace_seconds = match query.get("grace") {
                 "" => SHUTDOWN_GRACE_S,

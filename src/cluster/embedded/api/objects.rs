@@ -1,6 +1,6 @@
 //! The verbs on objects and collections.
 
-use http::{HeaderValue, Method, Request, StatusCode, header};
+use http::{Method, Request, StatusCode, header};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
@@ -9,10 +9,10 @@ use super::super::registry::{
     DeleteOptions, Deleted, PageRequest, Part, PatchKind, Propagation, WriteOptions,
 };
 use super::super::resource::Resource;
-use super::super::schema::{self, Decoded};
 use super::super::selector::Selection;
 use super::super::status::Status;
-use super::body::{read_delete_options, read_object, read_patch};
+use super::body::{Read, read_delete_options, read_object, read_patch};
+use super::fields::{FieldValidation, Warnings};
 use super::present::Presentation;
 use super::respond::{self, Answer};
 use super::route::{Query, Subresource};
@@ -52,13 +52,14 @@ pub(super) async fn collection(
                 (None, false) => String::new(),
                 (None, true) => return Err(Status::method_not_allowed()),
             };
-            let Decoded { value: object, duplicates } = read_object(request, resource).await?;
-            let warnings = check_fields(query, resource, &object, &duplicates)?;
+            let validation = FieldValidation::of(query, "CreateOptions")?;
+            let Read { value: object, duplicates } = read_object(request, resource).await?;
+            let warnings = validation.judge_object(resource, &object, &duplicates)?;
             if resource == Resource::Pods {
                 tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_create)).await;
             }
             let created = registry.create_with(resource, &namespace, object, &options)?;
-            Ok(with_warnings(presentation.object(StatusCode::CREATED, shared, resource, &created), warnings))
+            Ok(warnings.add_to(presentation.object(StatusCode::CREATED, shared, resource, &created)))
         }
         Method::DELETE => {
             let options = read_delete_options(request, query).await?;
@@ -72,6 +73,8 @@ pub(super) async fn collection(
                     Err(status) if status.code() == 404 => {}
                     Err(status) => return Err(status),
                 }
+                // There may be thousands, and others wait.
+                tokio::task::yield_now().await;
             }
             Ok(presentation.list(shared, resource, &json!({}), &items))
         }
@@ -106,20 +109,28 @@ pub(super) async fn object(
         Method::GET => show(&*registry.get(resource, namespace, name)?),
         Method::PUT => {
             let options = write_options(&request, query, part.subresource())?;
-            let Decoded { value: object, duplicates } = read_object(request, resource).await?;
-            let warnings = check_fields(query, resource, &object, &duplicates)?;
+            let validation = FieldValidation::of(query, "UpdateOptions")?;
+            let Read { value: object, duplicates } = read_object(request, resource).await?;
+            let warnings = validation.judge_object(resource, &object, &duplicates)?;
             let updated = registry.update_with(resource, namespace, name, part, object, &options)?;
-            with_warnings(show(&updated), warnings)
+            warnings.add_to(show(&updated))
         }
         Method::PATCH => {
             let options = write_options(&request, query, part.subresource())?;
-            let patch = read_patch(request).await?;
-            let warnings = match patch.kind {
-                PatchKind::Apply => check_fields(query, resource, &patch.body, &[])?,
-                _ => Vec::new(),
+            let validation = FieldValidation::of(query, "PatchOptions")?;
+            let Read { value: patch, duplicates } = read_patch(request).await?;
+            let mut warnings = Warnings::default();
+            let patched = if patch.kind == PatchKind::Apply {
+                warnings = validation.judge_applied(duplicates)?;
+                registry.patch(resource, namespace, name, part, &patch, &options)?
+            } else {
+                let judge = |patched: &Value| {
+                    warnings = validation.judge_patched(resource, &patch, patched, &duplicates)?;
+                    Ok(())
+                };
+                registry.patch_if(resource, namespace, name, part, &patch, &options, judge)?
             };
-            let patched = registry.patch(resource, namespace, name, part, &patch, &options)?;
-            with_warnings(show(&patched), warnings)
+            warnings.add_to(show(&patched))
         }
         Method::DELETE if part == Part::Main => {
             let options = read_delete_options(request, query).await?;
@@ -191,7 +202,7 @@ async fn scale(
     let options = write_options(&request, query, "scale")?;
     let (put, patch) = match *request.method() {
         Method::PUT => (read_object(request, resource).await?.value, None),
-        Method::PATCH => (Value::Null, Some(read_patch(request).await?)),
+        Method::PATCH => (Value::Null, Some(read_patch(request).await?.value)),
         _ => return Err(Status::method_not_allowed()),
     };
     let scaled = registry.modify_with(resource, namespace, name, Part::Main, &options, |object| {
@@ -275,39 +286,4 @@ fn is_dry_run(query: &Query) -> Result<bool, Status> {
             "dryRun: Unsupported value: {other:?}: supported values: \"All\""
         ))),
     }
-}
-
-/// What `fieldValidation` asks for where fields are unknown or given twice: an error, a warning each
-/// (the default), or nothing.
-fn check_fields(
-    query: &Query,
-    resource: Resource,
-    object: &Value,
-    duplicates: &[String],
-) -> Result<Vec<HeaderValue>, Status> {
-    let validation = query.get("fieldValidation");
-    if validation == "Ignore" {
-        return Ok(Vec::new());
-    }
-    let unknown = schema::unknown_fields(resource, object);
-    let duplicates = duplicates.iter().map(|field| format!("duplicate field \"{field}\""));
-    let unknown = unknown.iter().map(|field| format!("unknown field \"{field}\""));
-    let wrong: Vec<_> = duplicates.chain(unknown).collect();
-    if validation == "Strict" && !wrong.is_empty() {
-        let list = wrong.join(", ");
-        let kind = resource.kind();
-        let message =
-            format!("{kind} in version \"v1\" cannot be handled as a {kind}: strict decoding error: {list}");
-        return Err(Status::bad_request(message));
-    }
-    let quoted = wrong.iter().map(|warning| warning.replace('\\', "\\\\").replace('"', "\\\""));
-    let headers = quoted.filter_map(|warning| HeaderValue::from_str(&format!("299 - \"{warning}\"")).ok());
-    Ok(headers.collect())
-}
-
-fn with_warnings(mut answer: Answer, warnings: Vec<HeaderValue>) -> Answer {
-    for warning in warnings {
-        answer.headers_mut().append(header::WARNING, warning);
-    }
-    answer
 }

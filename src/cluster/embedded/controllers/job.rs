@@ -6,6 +6,8 @@
 
 mod indexes;
 mod ledger;
+mod pods;
+mod verdict;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,8 +19,8 @@ use super::claim::claim;
 use super::client_rate::ClientRate;
 use super::worker::{self, BACK_OFF, Outcome};
 use super::{
-    Key, condition, controller_key, controller_of, controller_reference, follow, is_active, is_being_deleted,
-    is_ready, is_terminal, key,
+    Key, condition, controller_key, controller_of, follow, is_active, is_being_deleted, is_ready,
+    is_terminal, key,
 };
 use crate::cluster::embedded::Shared;
 use crate::cluster::embedded::conditions::{self, unix_seconds};
@@ -26,8 +28,8 @@ use crate::cluster::embedded::registry::{DeleteOptions, EventType, Part, Propaga
 use crate::cluster::embedded::resource::Resource;
 use crate::cluster::embedded::selector::LabelSelector;
 use crate::cluster::embedded::status::Status;
-use indexes::COMPLETION_INDEX;
 use ledger::Ledger;
+use verdict::{End, Verdict};
 
 const COMPONENT: &str = "job-controller";
 
@@ -118,45 +120,6 @@ fn expire(shared: &Shared, job: &Value, finished: i64) -> Outcome {
     match shared.registry.delete(Resource::Jobs, &namespace, &name, &options) {
         Err(status) if status.code() != 404 => Err(status),
         _ => Ok(None),
-    }
-}
-
-/// How a Job ends, or is about to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Verdict {
-    end: End,
-    reason: String,
-    message: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    Complete,
-    Failed,
-}
-
-impl End {
-    /// The condition once it is certain, and the one when all pods have ended.
-    const fn conditions(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Complete => ("SuccessCriteriaMet", "Complete"),
-            Self::Failed => ("FailureTarget", "Failed"),
-        }
-    }
-}
-
-impl Verdict {
-    fn new(end: End, reason: &str, message: &str) -> Self {
-        Self { end, reason: reason.to_owned(), message: message.to_owned() }
-    }
-
-    /// What was decided before.
-    fn before(job: &Value) -> Option<Self> {
-        [End::Complete, End::Failed].into_iter().find_map(|end| {
-            let decided = condition(job, end.conditions().0);
-            let text = |field: &str| decided[field].as_str().unwrap_or_default();
-            (decided["status"] == "True").then(|| Self::new(end, text("reason"), text("message")))
-        })
     }
 }
 
@@ -453,7 +416,7 @@ impl<'a> Sync<'a> {
         let mut batch = 1;
         while !places.is_empty() {
             let now: Vec<_> = places.drain(..batch.min(places.len())).collect();
-            let calls = now.into_iter().map(|index| create(self.shared, self.rate, self.job, index));
+            let calls = now.into_iter().map(|index| pods::create(self.shared, self.rate, self.job, index));
             for created in futures::future::join_all(calls).await {
                 self.pods.push(created?);
             }
@@ -490,7 +453,7 @@ impl<'a> Sync<'a> {
         if counts == Counts::No {
             pods.iter().for_each(|pod| self.ledger.close(pod));
         }
-        let calls = pods.iter().map(|pod| delete(self.shared, self.rate, self.job, pod));
+        let calls = pods.iter().map(|pod| pods::delete(self.shared, self.rate, self.job, pod));
         futures::future::join_all(calls).await.into_iter().collect()
     }
 }
@@ -500,75 +463,6 @@ impl<'a> Sync<'a> {
 enum Counts {
     Yes,
     No,
-}
-
-async fn create(
-    shared: &Shared,
-    rate: &ClientRate,
-    job: &Value,
-    index: Option<i64>,
-) -> Result<Arc<Value>, Status> {
-    rate.permit().await;
-    tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_create)).await;
-    let (namespace, _) = key(job);
-    let created = shared.registry.create(Resource::Pods, &namespace, new_pod(job, index));
-    let (event_type, reason, message) = match &created {
-        Ok(pod) => (EventType::Normal, "SuccessfulCreate", format!("Created pod: {}", key(pod).1)),
-        Err(status) => (EventType::Warning, "FailedCreate", format!("Error creating: {status}")),
-    };
-    shared.registry.record_event(job, event_type, reason, &message, COMPONENT);
-    created
-}
-
-/// A pod of a Job; one with an index knows it by annotation, label, environment and host name.
-fn new_pod(job: &Value, index: Option<i64>) -> Value {
-    let (_, name) = key(job);
-    let template = &job["spec"]["template"];
-    let mut pod = json!({"metadata": template["metadata"], "spec": template["spec"]});
-    pod["metadata"]["ownerReferences"] = json!([controller_reference(job)]);
-    let Some(index) = index else {
-        pod["metadata"]["generateName"] = json!(format!("{name}-"));
-        return pod;
-    };
-    pod["metadata"]["generateName"] = json!(format!("{name}-{index}-"));
-    pod["metadata"]["annotations"][COMPLETION_INDEX] = json!(index.to_string());
-    pod["metadata"]["labels"][COMPLETION_INDEX] = json!(index.to_string());
-    pod["spec"]["hostname"] = json!(format!("{name}-{index}"));
-    let variable = json!({
-        "name": "JOB_COMPLETION_INDEX",
-        "valueFrom": {"fieldRef": {"fieldPath": format!("metadata.labels['{COMPLETION_INDEX}']")}},
-    });
-    for list in ["initContainers", "containers"] {
-        for container in pod["spec"][list].as_array_mut().into_iter().flatten() {
-            let env = &mut container["env"];
-            if !env.is_array() {
-                *env = json!([]);
-            }
-            let Some(env) = env.as_array_mut() else { continue };
-            if !env.iter().any(|other| other["name"] == variable["name"]) {
-                env.push(variable.clone());
-            }
-        }
-    }
-    if pod["spec"]["initContainers"].is_null() {
-        pod["spec"].as_object_mut().map(|spec| spec.remove("initContainers"));
-    }
-    pod
-}
-
-async fn delete(shared: &Shared, rate: &ClientRate, job: &Value, pod: &Value) -> Result<(), Status> {
-    rate.permit().await;
-    let (namespace, name) = key(pod);
-    let options = DeleteOptions::of(pod["metadata"]["uid"].as_str().unwrap_or_default());
-    match shared.delete_pod(&namespace, &name, &options).await {
-        Ok(_) => {
-            let message = format!("Deleted pod: {name}");
-            shared.registry.record_event(job, EventType::Normal, "SuccessfulDelete", &message, COMPONENT);
-            Ok(())
-        }
-        Err(status) if status.code() == 404 => Ok(()),
-        Err(status) => Err(status),
-    }
 }
 
 #[cfg(test)]

@@ -42,15 +42,9 @@ fn remove_pods_of(shared: &Shared, node: &str) {
         if !is_terminal(&pod) {
             let failed = |pod: &mut Value| {
                 pod["status"]["phase"] = json!("Failed");
-                let condition = json!({
-                    "type": "DisruptionTarget",
-                    "status": "True",
-                    "observedGeneration": pod["metadata"]["generation"],
-                    "reason": "DeletionByPodGC",
-                    "message": "PodGC: node no longer exists",
-                    "lastProbeTime": null,
-                });
-                conditions::put(pod, condition, &now);
+                let (reason, message) = ("DeletionByPodGC", "PodGC: node no longer exists");
+                let generation = pod["metadata"]["generation"].as_i64();
+                conditions::disruption_target(pod, reason, message, generation, &now);
             };
             removed = registry.modify(Resource::Pods, &namespace, &name, Part::Status, failed).map(|_| ());
         }

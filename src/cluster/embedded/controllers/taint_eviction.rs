@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::StreamExt;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::queue::Queue;
@@ -81,15 +81,9 @@ impl Evictions {
         record(shared, &pod, "Marking for deletion Pod");
         let now = registry.now();
         let marked = registry.modify(Resource::Pods, namespace, name, Part::Status, |pod| {
-            let condition = json!({
-                "type": "DisruptionTarget",
-                "status": "True",
-                "observedGeneration": pod["metadata"]["generation"],
-                "reason": "DeletionByTaintManager",
-                "message": "Taint manager: deleting due to NoExecute taint",
-                "lastProbeTime": null,
-            });
-            conditions::put(pod, condition, &now);
+            let message = "Taint manager: deleting due to NoExecute taint";
+            let generation = pod["metadata"]["generation"].as_i64();
+            conditions::disruption_target(pod, "DeletionByTaintManager", message, generation, &now);
         });
         let options = DeleteOptions::of(pod["metadata"]["uid"].as_str().unwrap_or_default());
         let deleted = marked.and_then(|_| registry.delete(Resource::Pods, namespace, name, &options));

@@ -9,14 +9,15 @@ use std::process::{Command, ExitStatus};
 
 use nix::errno::Errno;
 use nix::libc::SI_KERNEL;
-use nix::sched::{CloneFlags, setns};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-use super::names_dir;
+use super::{RESOLV_CONF, names_dir};
 
 /// What a kubeconfig says of an embedded cluster, for those on the same machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,6 +103,9 @@ impl Whereabouts {
                     &names.join("nodes"),
                     &[(link, CloneFlags::CLONE_NEWNET)],
                 )?;
+                if let Err(errno) = look_names_up_as(&names.join(RESOLV_CONF)) {
+                    tracing::debug!(%errno, "the cluster's names are not known to the command");
+                }
                 Err(start(command.exec()))
             }
             Spot::Pod(name) => {
@@ -140,6 +144,14 @@ impl Whereabouts {
         }
         Ok(())
     }
+}
+
+/// Gives this process a `/etc/resolv.conf` of its own.
+fn look_names_up_as(file: &Path) -> nix::Result<()> {
+    const NOTHING: Option<&str> = None;
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    mount(NOTHING, "/", NOTHING, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NOTHING)?;
+    mount(Some(file), "/etc/resolv.conf", NOTHING, MsFlags::MS_BIND, NOTHING)
 }
 
 /// Runs a command to its end; what asks this process to end or to do something asks the command.

@@ -22,13 +22,18 @@ impl Tool {
         found.map(Self).ok_or(KernelError::NoTool { name })
     }
 
+    /// A command that starts it.
+    pub(crate) fn command(&self) -> Command {
+        Command::new(&self.0)
+    }
+
     /// Runs it with `input` as its standard input, in the namespaces of this thread.
     ///
     /// # Errors
     ///
     /// It cannot be started, or says that it failed.
     pub(crate) fn run(&self, args: &[&str], input: &str) -> io::Result<()> {
-        let mut command = Command::new(&self.0);
+        let mut command = self.command();
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
         let written = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(input.as_bytes()));

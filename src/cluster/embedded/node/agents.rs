@@ -1,4 +1,4 @@
-//! What can be done to a node agent from outside: a restart, and the node's shutdown.
+//! What can be done to a node agent from outside: a stop, a restart, and the node's shutdown.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,8 +17,12 @@ pub enum Command {
     /// End and start again, while containers live on. A pod that is being terminated starts
     /// over, with its whole grace period. A node that was shut down is booted.
     Restart,
+    /// End, while containers live on, until it is told to restart. It hears of nothing else
+    /// meanwhile.
+    Stop,
     /// Shut the node down: its pods end within this time, or within their own grace period if
-    /// that is shorter, without being deleted.
+    /// that is shorter, without being deleted. When the last has ended the node is off, until it is
+    /// told to restart.
     Shutdown {
         /// Of all pods.
         grace_seconds: i64,

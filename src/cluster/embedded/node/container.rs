@@ -75,7 +75,7 @@ impl Supervisor {
             let mut order = self.order.clone();
             tokio::select! {
                 () = stopped(&mut order) => return self.stay_stopped().await,
-                () = self.context.delay(|latencies| latencies.sandbox_to_process_start) => {}
+                () = self.ready_to_start() => {}
             }
             let begin = Instant::now();
             let mut wait = back_off;
@@ -116,6 +116,17 @@ impl Supervisor {
                 .max(kubelet.initial_crash_loop_back_off)
                 .min(kubelet.max_crash_loop_back_off);
         }
+    }
+
+    async fn ready_to_start(&self) {
+        self.context.delay(|latencies| latencies.sandbox_to_process_start).await;
+        self.context.until_up().await;
+    }
+
+    /// The end of a process is noticed at `instant`, if the agent is up.
+    async fn noticed(&self, instant: Option<Instant>) {
+        at(instant).await;
+        self.context.until_up().await;
     }
 
     fn publish(&self, change: impl FnOnce(&mut View)) {
@@ -201,7 +212,7 @@ impl Supervisor {
                     // termination until the terminal status is written.
                     seen_at = Some(Instant::now() + self.context.sample(|l| l.process_exit_to_seen));
                 }
-                () = at(seen_at), if !stopping => break None,
+                () = self.noticed(seen_at), if !stopping => break None,
                 () = stopped(&mut order), if !stopping => {
                     stopping = true;
                     probes.health.abort_all();

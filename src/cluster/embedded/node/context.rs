@@ -12,19 +12,20 @@ use base64::prelude::BASE64_STANDARD;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::Value;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::NodeInfo;
 use super::action::Target;
 use super::env::{self, Data, KeySource, Surroundings};
 use super::launch::{self, LaunchError};
 use super::logs::{self, LogFile};
+use super::mode::{Mode, until_up};
 use super::process::{Keeper, Process};
 use super::service_account;
 use super::view::Kind;
 use super::volumes::{self, Made, VolumeError};
+use super::{COMPONENT, NodeInfo};
 use crate::cluster::embedded::Shared;
 use crate::cluster::embedded::config::Kubelet;
 use crate::cluster::embedded::latency::{Latencies, Latency};
@@ -33,7 +34,6 @@ use crate::cluster::embedded::registry::{ContainerSource, EventType};
 use crate::cluster::embedded::resource::Resource;
 use crate::cluster::embedded::selector::Selection;
 
-const COMPONENT: &str = "kubelet";
 /// No volume's name, since it has a dot.
 const RESOLV_CONF: &str = "resolv.conf";
 
@@ -59,10 +59,18 @@ pub(super) struct PodContext {
     pub(super) changed: Notify,
     /// Hooks that outlast their container.
     beside: Mutex<JoinSet<()>>,
+    /// What the agent is doing.
+    pub(super) mode: watch::Receiver<Mode>,
 }
 
 impl PodContext {
-    pub(super) fn new(shared: Shared, node: Arc<NodeInfo>, object: Arc<Value>, pod: Pod) -> Self {
+    pub(super) fn new(
+        shared: Shared,
+        node: Arc<NodeInfo>,
+        object: Arc<Value>,
+        pod: Pod,
+        mode: watch::Receiver<Mode>,
+    ) -> Self {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let (namespace, name, uid) =
             (text(&pod.metadata.namespace), text(&pod.metadata.name), text(&pod.metadata.uid));
@@ -87,7 +95,13 @@ impl PodContext {
             token,
             changed,
             beside,
+            mode,
         }
+    }
+
+    /// Waits until the agent is there to act.
+    pub(super) async fn until_up(&self) {
+        until_up(&self.mode).await;
     }
 
     /// The pod's address; empty while it has none.

@@ -21,17 +21,6 @@ use super::view::{Ended, Handle, Kind, Order, State};
 use crate::cluster::embedded::registry::{DeleteOptions, Part};
 use crate::cluster::embedded::resource::Resource;
 
-/// What the node agent is doing, as its pods need to know it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Mode {
-    /// The agent is between its end and its start. Containers live on.
-    pub(super) down: bool,
-    /// How often it has started again.
-    pub(super) restarts: u32,
-    /// The node is shutting down, and pods get so many seconds.
-    pub(super) shutdown_grace: Option<i64>,
-}
-
 /// The newest that the API server says of a pod.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
@@ -64,7 +53,6 @@ enum Why {
 pub(super) struct PodWorker {
     context: Arc<PodContext>,
     seen: watch::Receiver<Seen>,
-    mode: watch::Receiver<Mode>,
     containers: Vec<Handle>,
     sandbox: Sandbox,
     restarts: RestartsOf,
@@ -75,12 +63,7 @@ pub(super) struct PodWorker {
 
 impl PodWorker {
     /// Runs the pod to its end. Cancelled, it kills every process of the pod.
-    pub(super) async fn run(
-        context: PodContext,
-        seen: watch::Receiver<Seen>,
-        mode: watch::Receiver<Mode>,
-        stop: CancellationToken,
-    ) {
+    pub(super) async fn run(context: PodContext, seen: watch::Receiver<Seen>, stop: CancellationToken) {
         let context = Arc::new(context);
         let mut supervisors = JoinSet::new();
         let mut containers = Vec::new();
@@ -94,7 +77,6 @@ impl PodWorker {
         let mut worker = Self {
             context,
             seen,
-            mode,
             containers,
             sandbox: Sandbox::Preparing,
             restarts: RestartsOf::Containers,
@@ -122,7 +104,7 @@ impl PodWorker {
 
     async fn live_and_end(&mut self) {
         let why = {
-            let (mut seen, mut mode) = (self.seen.clone(), self.mode.clone());
+            let (mut seen, mut mode) = (self.seen.clone(), self.context.mode.clone());
             // The agent holds the other ends as long as this runs.
             let deletion = async { drop(seen.wait_for(Seen::is_ending).await) };
             let shutdown = async {
@@ -143,11 +125,9 @@ impl PodWorker {
                 () = self.live() => Why::Completed,
             }
         };
+        self.context.until_up().await;
         match why {
-            Why::Deleted => {
-                until_up(&self.mode).await;
-                self.context.delay(|latencies| latencies.watch_to_kubelet).await;
-            }
+            Why::Deleted => self.context.delay(|latencies| latencies.watch_to_kubelet).await,
             Why::Completed => {}
             Why::DeadlineExceeded => {
                 let verdict = Verdict::DeadlineExceeded;
@@ -159,9 +139,9 @@ impl PodWorker {
         self.end(why).await;
         if why != Why::Deleted {
             let _ = self.seen.wait_for(Seen::is_ending).await;
-            until_up(&self.mode).await;
         }
         self.context.delay(|latencies| latencies.terminated_to_final_delete).await;
+        self.context.until_up().await;
         let PodContext { shared, namespace, name, uid, .. } = &*self.context;
         // An object that is gone already was deleted by force.
         if let Err(status) = shared.delete_pod(namespace, name, &DeleteOptions::new(0, uid)).await {
@@ -209,10 +189,18 @@ impl PodWorker {
         tokio::join!(measured, prepared);
     }
 
-    /// Writes the status after every change. Never returns.
+    /// Writes the status after every change, and now and then in case somebody else has written
+    /// another. Never returns.
     async fn keep_status(&self) {
+        let mut mode = self.context.mode.clone();
         loop {
-            self.context.changed.notified().await;
+            tokio::select! {
+                () = self.context.changed.notified() => {}
+                () = sleep(self.context.kubelet().status_sync_period) => {}
+                // An agent that starts writes at once.
+                _ = mode.changed() => {}
+            }
+            self.context.until_up().await;
             self.write_status();
         }
     }
@@ -229,14 +217,14 @@ impl PodWorker {
             let _ = container.view.wait_for(|view| view.accepted_stop).await;
         }
         let exits = loop {
-            let mut mode = self.mode.clone();
+            let mut mode = self.context.mode.clone();
             let restarts = mode.borrow_and_update().restarts;
             tokio::select! {
                 exits = self.end_once(generation, self.grace(why)) => break exits,
                 // What was being waited for is forgotten.
                 _ = mode.wait_for(|mode| mode.restarts != restarts) => {}
             }
-            until_up(&self.mode).await;
+            self.context.until_up().await;
         };
         self.observed_generation.store(generation, Ordering::Relaxed);
         self.sandbox = Sandbox::Gone;
@@ -351,10 +339,4 @@ async fn run_in_order(containers: &[Handle]) {
     for container in mains {
         let _ = container.view.clone().wait_for(|view| view.done).await;
     }
-}
-
-/// Waits until the node agent is there to act.
-async fn until_up(mode: &watch::Receiver<Mode>) {
-    // The agent holds the other end as long as pods run.
-    let _ = mode.clone().wait_for(|mode| !mode.down).await;
 }

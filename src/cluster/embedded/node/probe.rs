@@ -105,6 +105,7 @@ impl Prober {
         let mut known = None;
         loop {
             ticks.tick().await;
+            self.context.until_up().await;
             if self.process_started.elapsed() < initial_delay {
                 continue;
             }

@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::Container;
 use serde_json::{Value, json};
 
 use super::view::{Ended, Kind, State, View};
+use crate::cluster::embedded::conditions;
 
 /// Everything that a pod's status says.
 pub(super) struct Snapshot<'a> {
@@ -111,11 +112,6 @@ impl Snapshot<'_> {
         if let Some(verdict) = self.verdict.filter(|_| phase == Phase::Failed) {
             status["reason"] = json!(verdict.reason());
             status["message"] = json!(verdict.message());
-            if verdict == Verdict::NodeShutdown {
-                let (kind, reason) = ("DisruptionTarget", "TerminationByKubelet");
-                let (generation, now) = (self.observed_generation, self.now);
-                set_condition(&mut conditions, kind, true, reason, verdict.message(), generation, now);
-            }
         }
         status["observedGeneration"] = json!(self.observed_generation);
         status["phase"] = json!(phase.name());
@@ -141,6 +137,10 @@ impl Snapshot<'_> {
             status["initContainerStatuses"] = json!(init);
         }
         status["containerStatuses"] = json!(statuses(false));
+        if let Some(verdict @ Verdict::NodeShutdown) = self.verdict.filter(|_| phase == Phase::Failed) {
+            let (reason, generation) = ("TerminationByKubelet", Some(self.observed_generation));
+            conditions::disruption_target(pod, reason, verdict.message(), generation, self.now);
+        }
     }
 
     fn of(&self, kind: Kind) -> impl Iterator<Item = &ContainerSnapshot<'_>> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
 use nix::sys::signal::Signal;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::action::{Action, Target};
 use super::context::PodContext;
@@ -113,8 +113,13 @@ impl Hook {
     ) -> Self {
         let action = Action::of_hook(handler, target);
         let ends_with_container = matches!(action, Ok(Action::Exec { .. }));
+        let until_it_arrives = match action {
+            Ok(Action::HttpGet(_)) => context.sample(|latencies| latencies.pre_stop_to_http_request),
+            _ => Duration::ZERO,
+        };
         let mut run = JoinSet::new();
         run.spawn(async move {
+            sleep(until_it_arrives).await;
             match action {
                 Ok(action) => action.run_hook().await,
                 Err(error) => Err(error.to_string()),

@@ -10,10 +10,10 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{FieldError, Registry, Resource, Status, Step, rfc3339};
+use super::{FieldError, NODE_LEASES, Registry, Resource, Status, Step, rfc3339};
 
 /// Namespaces that are always there.
-const IMMORTAL_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+const IMMORTAL_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", NODE_LEASES];
 
 /// Keeps an object whose dependents are to go first. The garbage collector takes it off.
 pub const FOREGROUND: &str = "foregroundDeletion";
@@ -357,17 +357,25 @@ pub(super) fn check_preconditions(
     options: &DeleteOptions,
 ) -> Result<(), Status> {
     let Some(wanted) = &options.preconditions else { return Ok(()) };
-    let fields =
-        [("UID", "uid", &wanted.uid), ("ResourceVersion", "resourceVersion", &wanted.resource_version)];
-    for (label, field, wanted) in fields {
+    let recreated = "The object might have been deleted and then recreated";
+    let fields = [
+        ("UID", "uid", &wanted.uid, recreated),
+        (
+            "ResourceVersion",
+            "resourceVersion",
+            &wanted.resource_version,
+            "The object might have been modified",
+        ),
+    ];
+    for (label, field, wanted, perhaps) in fields {
         let found = current["metadata"][field].as_str().unwrap_or_default();
         if let Some(wanted) = wanted
             && wanted != found
         {
             let why = format!(
-                "Precondition failed: {label} in precondition: {wanted}, {label} in object meta: {found}"
+                "the {label} in the precondition ({wanted}) does not match the {label} in record ({found}). {perhaps}"
             );
-            return Err(Status::conflict(resource, name, &why));
+            return Err(Status::precondition_failed(resource, name, &why));
         }
     }
     Ok(())

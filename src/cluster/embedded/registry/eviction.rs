@@ -7,7 +7,7 @@
 use serde_json::{Value, json};
 
 use super::deletion::check_preconditions;
-use super::{DeleteOptions, Part, Registry, Resource, Status, WriteOptions};
+use super::{DeleteOptions, Part, Registry, Resource, Status, Step, WriteOptions};
 use crate::cluster::embedded::conditions;
 use crate::cluster::embedded::selector::{LabelSelector, Selection};
 
@@ -72,7 +72,8 @@ impl Registry {
         let budget_name = budget["metadata"]["name"].as_str().unwrap_or_default();
         let pod_name = pod["metadata"]["name"].as_str().unwrap_or_default();
         let now = self.now();
-        let options = WriteOptions { dry_run: eviction == Eviction::DryRun, ..WriteOptions::default() };
+        let dry_run = eviction == Eviction::DryRun;
+        let options = WriteOptions { dry_run, ..WriteOptions::of("kube-apiserver") };
         let resource = Resource::PodDisruptionBudgets;
         self.modify_with(resource, namespace, budget_name, Part::Status, &options, |budget| {
             charge(budget, pod_name, &now)
@@ -100,19 +101,14 @@ impl Registry {
         options: &DeleteOptions,
     ) -> Result<std::sync::Arc<Value>, Status> {
         let now = self.now();
-        let write = WriteOptions::default();
-        self.modify_with(Resource::Pods, namespace, name, Part::Status, &write, |pod| {
-            check_preconditions(Resource::Pods, name, pod, options)?;
-            let condition = json!({
-                "type": "DisruptionTarget",
-                "status": "True",
-                "reason": "EvictionByEvictionAPI",
-                "message": "Eviction API: evicting",
-                "lastProbeTime": null,
-            });
-            conditions::put(pod, condition, &now);
-            Ok(())
-        })
+        let marked = self.inner.store.modify(Resource::Pods, namespace, name, |current| {
+            check_preconditions(Resource::Pods, name, current, options)?;
+            let mut pod = current.clone();
+            let (reason, message) = ("EvictionByEvictionAPI", "Eviction API: evicting");
+            conditions::disruption_target(&mut pod, reason, message, None, &now);
+            Ok(if pod == *current { Step::Keep } else { Step::Replace(pod) })
+        })?;
+        marked.ok_or_else(|| Status::not_found(Resource::Pods, name))
     }
 }
 

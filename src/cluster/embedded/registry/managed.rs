@@ -1,8 +1,8 @@
 //! Who owns which field of an object: `metadata.managedFields`, and server-side apply.
 //!
-//! Writes of clients are recorded from an object's creation on, as a real API server does; an
-//! object that has no record (because a controller made it, or because a client has cleared
-//! it) gets one with its first server-side apply.
+//! Writes are recorded from an object's creation on, as a real API server does; an object whose
+//! record a client has cleared gets one with its first server-side apply. What the API server does
+//! by itself (a binding, the marks of an eviction and of a deletion) belongs to nobody.
 
 mod fields;
 mod typed;
@@ -10,7 +10,7 @@ mod typed;
 use serde_json::{Value, json};
 
 use super::{Resource, Status, copy_or_remove, remove};
-use crate::cluster::embedded::schema;
+use crate::cluster::embedded::schema::{self, Structure};
 use fields::Fields;
 
 /// Owns what an object without a record had before the first server-side apply.
@@ -247,12 +247,34 @@ fn cap(entries: &mut Vec<Entry>) {
     }
 }
 
+/// Refuses a configuration with fields that nobody could own.
+fn check_fields(resource: Resource, configuration: &Value) -> Result<(), Status> {
+    let unknown = schema::unknown_fields(resource, configuration);
+    let errors: Vec<_> =
+        unknown.iter().map(|field| format!(".{field}: field not declared in schema")).collect();
+    let errors = match &errors[..] {
+        [] => return Ok(()),
+        [error] => error.clone(),
+        errors => format!("errors:\n  {}", errors.join("\n  ")),
+    };
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let metadata = &configuration["metadata"];
+    Err(Status::internal(format!(
+        "failed to create typed patch object ({}/{}; {}, Kind={}): {errors}",
+        text(&metadata["namespace"]),
+        text(&metadata["name"]),
+        text(&configuration["apiVersion"]),
+        resource.kind(),
+    )))
+}
+
 /// What a server-side apply makes of `current`: the merged object with its new record. For an
 /// object that does not exist, `current` is an empty object.
 ///
 /// # Errors
 ///
-/// 409 when the configuration changes what others own, unless `force` is set.
+/// 409 when the configuration changes what others own, unless `force` is set; 500, as a real API
+/// server has it, when it has fields that are unknown.
 pub(super) fn apply(
     resource: Resource,
     current: &Value,
@@ -261,6 +283,7 @@ pub(super) fn apply(
     force: bool,
 ) -> Result<Value, Status> {
     let top = schema::of(resource);
+    check_fields(resource, configuration)?;
     let mut configuration = without_record(configuration);
     // Each part of an object is applied by its own path.
     if writer.subresource == "status" {
@@ -288,18 +311,14 @@ pub(super) fn apply(
         let kept = entries.iter().fold(own.fields.clone(), |kept, entry| kept.union(&entry.fields));
         typed::drop_fields(top, &mut merged, &previous.fields, &kept);
     }
-    if writer.manager == "kubectl" && merged["metadata"]["annotations"][LAST_APPLIED].is_string() {
-        let mut applied = configuration.clone();
-        if let Some(annotations) = applied["metadata"].get_mut("annotations") {
-            remove(annotations, LAST_APPLIED);
-        }
-        merged["metadata"]["annotations"][LAST_APPLIED] = json!(format!("{applied}\n"));
-    }
-
     let difference = typed::compare(top, &live, &merged);
+    // kubectl goes over from client-side to server-side apply without a conflict with itself.
+    let by_kubectl = writer.manager == "kubectl";
+    let own_before = if by_kubectl { applied_by_client(top, &live) } else { Fields::default() };
+    let disputed = difference.changed.minus(&own_before);
     let conflicts: Vec<_> = entries
         .iter()
-        .map(|entry| (entry.in_words(), entry.fields.intersection(&difference.changed).paths()))
+        .map(|entry| (entry.in_words(), entry.fields.intersection(&disputed).paths()))
         .filter(|(_, paths)| !paths.is_empty())
         .collect();
     if !force && !conflicts.is_empty() {
@@ -313,7 +332,23 @@ pub(super) fn apply(
     own.time = if has_changed { Some(writer.now.to_owned()) } else { previous.and_then(|entry| entry.time) };
     entries.push(own);
     store(entries, &mut merged);
+    if by_kubectl && merged["metadata"]["annotations"][LAST_APPLIED].is_string() {
+        if let Some(annotations) = configuration["metadata"].get_mut("annotations") {
+            remove(annotations, LAST_APPLIED);
+        }
+        merged["metadata"]["annotations"][LAST_APPLIED] = json!(format!("{configuration}\n"));
+    }
     Ok(merged)
+}
+
+/// What kubectl's client-side apply has set, where the object still has it so.
+fn applied_by_client(top: &Structure, live: &Value) -> Fields {
+    let applied = live["metadata"]["annotations"][LAST_APPLIED].as_str();
+    let Some(applied) = applied.and_then(|applied| serde_json::from_str(applied).ok()) else {
+        return Fields::default();
+    };
+    let since = typed::compare(top, &applied, live);
+    typed::claims(top, &applied).minus(&since.changed).minus(&since.removed)
 }
 
 #[cfg(test)]

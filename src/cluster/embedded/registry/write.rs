@@ -18,8 +18,7 @@ use crate::cluster::embedded::store::Step;
 /// Who writes, and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// Whose fields the written ones become. Empty: the object's record is left as it is, but for
-    /// what is taken from others.
+    /// Whose fields the written ones become. Empty: those of the component that the registry acts as.
     pub field_manager: String,
     /// The subresource through which the write comes, or empty.
     pub subresource: &'static str,
@@ -38,7 +37,6 @@ impl WriteOptions {
 
 impl Registry {
     /// Stores a new object, named by itself or after its `generateName`, with defaults filled in.
-    /// Nobody is recorded as the owner of its fields.
     ///
     /// # Errors
     ///
@@ -105,11 +103,11 @@ impl Registry {
         schema::prune(resource, &mut object);
         defaults::fill_defaults(resource, &mut object);
         let now = self.now();
-        let writer = Writer { manager: &options.field_manager, subresource: options.subresource, now: &now };
+        let writer = Writer { manager: self.manager(options), subresource: options.subresource, now: &now };
         if let Some(configuration) = applied {
             let record = managed::apply(resource, &json!({}), configuration, writer, true)?;
             object["metadata"]["managedFields"] = record["metadata"]["managedFields"].clone();
-        } else if !writer.manager.is_empty() {
+        } else {
             managed::record_creation(resource, &mut object, writer);
         }
         self.admit(resource, namespace, &mut object)?;
@@ -127,6 +125,11 @@ impl Registry {
             };
         }
         self.inner.store.create(resource, namespace, &name, object).ok_or_else(taken)
+    }
+
+    /// Whose fields the written ones become.
+    fn manager<'a>(&self, options: &'a WriteOptions) -> &'a str {
+        if options.field_manager.is_empty() { self.component } else { &options.field_manager }
     }
 
     fn check_namespace(&self, resource: Resource, namespace: &str, object: &Value) -> Result<(), Status> {
@@ -147,8 +150,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Puts `object` in the place of the one of that name, but for its status. Nobody is recorded
-    /// as the owner of what changes.
+    /// Puts `object` in the place of the one of that name, but for its status.
     ///
     /// # Errors
     ///
@@ -247,10 +249,33 @@ impl Registry {
         patch: &Patch,
         options: &WriteOptions,
     ) -> Result<Arc<Value>, Status> {
+        self.patch_if(resource, namespace, name, part, patch, options, |_| Ok(()))
+    }
+
+    /// Applies a patch as [`Registry::patch`], unless `judge` refuses what it makes of the object.
+    /// `judge` sees that as the patch makes it, with fields that are unknown; it is not asked about
+    /// a server-side apply.
+    ///
+    /// # Errors
+    ///
+    /// As [`Registry::patch`], and what `judge` answers.
+    #[expect(clippy::too_many_arguments, reason = "an object's path takes three, and a patch has options")]
+    pub fn patch_if(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        name: &str,
+        part: Part,
+        patch: &Patch,
+        options: &WriteOptions,
+        judge: impl FnOnce(&Value) -> Result<(), Status>,
+    ) -> Result<Arc<Value>, Status> {
         check_patch_options(patch, options)?;
         let result = self.write(resource, namespace, name, part, options, |current, writer| {
             if patch.kind != PatchKind::Apply {
-                return patch.apply(resource, current).map(Made::Plain);
+                let patched = patch.apply(resource, current)?;
+                judge(&patched)?;
+                return Ok(Made::Plain(patched));
             }
             validation::check_shape(resource, &patch.body)?;
             managed::apply(resource, current, &patch.body, writer, options.force).map(Made::WithRecord)
@@ -287,10 +312,9 @@ impl Registry {
             Part::Status => None,
         };
         let now = self.now();
-        let manager = if options.field_manager.is_empty() { self.component } else { &options.field_manager };
         let subresource =
             if options.subresource.is_empty() { part.subresource() } else { options.subresource };
-        let writer = Writer { manager, subresource, now: &now };
+        let writer = Writer { manager: self.manager(options), subresource, now: &now };
         let mut would_be = None;
         let written = self.inner.store.modify(resource, namespace, name, |current| {
             let made = make(current, writer)?;

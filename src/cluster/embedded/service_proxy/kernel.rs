@@ -1,22 +1,21 @@
 //! Puts a node's table into effect with nftables rules in the node's network namespace.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::nft::Nft;
 use super::rules;
 use super::table::{Backend, Table};
 use super::truth::Line;
 use super::{ProxiedNode, Synced};
-use crate::cluster::embedded::kernel::{Fabric, KernelError, Tool};
+use crate::cluster::embedded::kernel::{Fabric, KernelError};
 
 /// The rules of a node.
 #[derive(Debug)]
 pub(super) struct Rules {
-    fabric: Arc<Fabric>,
-    nft: Tool,
+    nft: Nft,
     /// `None` before the first transaction, and after one that failed.
     in_effect: Option<Table>,
     /// What the last transaction took.
@@ -24,8 +23,9 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    pub(super) fn new(fabric: Arc<Fabric>) -> Result<Self, KernelError> {
-        Ok(Self { fabric, nft: Tool::find("nft")?, in_effect: None, took: Duration::ZERO })
+    /// Nothing yet, on node `index` (from 0).
+    pub(super) fn new(fabric: Arc<Fabric>, index: u8) -> Result<Self, KernelError> {
+        Ok(Self { nft: Nft::new(fabric, index)?, in_effect: None, took: Duration::ZERO })
     }
 
     /// What programming the kernel takes, by the last time.
@@ -35,21 +35,29 @@ impl Rules {
 
     /// Puts a table into effect, in one transaction.
     pub(super) async fn apply(&mut self, node: &ProxiedNode, table: Table) -> Synced {
-        let script =
-            rules::script(self.in_effect.as_ref(), &table, node.shared.registry.node_address(node.index));
+        let address = node.shared.registry.node_address(node.index);
+        let script = rules::script(self.in_effect.as_ref(), &table, address);
         if script.is_empty() {
             return Synced::Yes;
         }
-        let (fabric, nft, index) = (Arc::clone(&self.fabric), self.nft.clone(), node.index);
         let (begun, swap_begin_ns) = (Instant::now(), node.shared.clock.now());
-        let run = move || fabric.on_node(index, || nft.run(&["-f", "-"], &script));
-        let done = tokio::task::spawn_blocking(run).await.map_err(io::Error::from).flatten();
+        let done = match self.in_effect {
+            Some(_) => self.nft.run_lines(script).await,
+            None => self.nft.run_script(script).await,
+        };
         let t_ns = node.shared.clock.now();
         self.took = begun.elapsed();
         if let Err(error) = done {
             tracing::warn!(%error, node = node.name, "the rules for Services are not changed");
             self.in_effect = None;
             return Synced::No;
+        }
+        if self.in_effect.is_none() {
+            self.nft.stay().await;
+            if self.nft.stays() {
+                // It is quicker than the process that this was.
+                self.took = Duration::ZERO;
+            }
         }
         let before = self.in_effect.replace(table).unwrap_or_default();
         let now = self.in_effect.iter().flatten();

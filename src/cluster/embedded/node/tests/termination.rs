@@ -136,13 +136,39 @@ async fn a_restarted_agent_begins_the_whole_grace_period_again() {
     node.stop().await;
 }
 
+/// The status of the node's condition `Ready`.
+fn node_ready(node: &Node) -> String {
+    let object = node.shared.registry.get(Resource::Nodes, "", "node-1").unwrap();
+    condition(&object, "Ready").to_owned()
+}
+
+async fn until_node_ready(node: &Node, status: &str) {
+    let wait = async {
+        while node_ready(node) != status {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(DEADLINE, wait).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_node_shutdown_ends_pods_that_nobody_deleted() {
     let node = Node::start();
-    let mut pods = node.pod(json!({"containers": [shell("app", &format!("trap 'exit 0' TERM; {SLEEP}"))]}));
+    let slow = shell("app", &format!("trap 'sleep 1; exit 0' TERM; {SLEEP}"));
+    let mut pods = node.pod(json!({"containers": [slow]}));
     pods.until_ready().await;
     node.log_with(&pods, "app", "up").await;
     node.shared.agents.command("node-1", Command::Shutdown { grace_seconds: 10 }).unwrap();
+    until_node_ready(&node, "False").await;
+    // What comes now is refused.
+    let create = |name: &str| {
+        let spec = json!({"nodeName": "node-1", "containers": [shell("app", SLEEP)]});
+        let pod = json!({"metadata": {"name": name}, "spec": spec});
+        node.shared.registry.create(Resource::Pods, "default", pod).unwrap();
+        node.follow(name)
+    };
+    let refused = create("late").until("the refusal", |pod| pod["status"]["phase"] == "Failed").await;
+    assert_eq!(refused["status"]["reason"], "NodeShutdown");
     let over = pods.until("the end", |pod| condition(pod, "Ready") == "False").await;
     let status = &over["status"];
     assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("Terminated")));
@@ -150,28 +176,33 @@ async fn a_node_shutdown_ends_pods_that_nobody_deleted() {
     assert_eq!(condition(&over, "DisruptionTarget"), "True");
     assert_eq!(terminated(&over, 0).0, 0);
     assert!(over["metadata"]["deletionTimestamp"].is_null());
-    let ready = || {
-        let object = node.shared.registry.get(Resource::Nodes, "", "node-1").unwrap();
-        condition(&object, "Ready").to_owned()
-    };
-    assert_eq!(ready(), "False");
 
-    // What comes now is refused, until the node is back.
-    let spec = json!({"nodeName": "node-1", "containers": [shell("app", SLEEP)]});
-    let late = json!({"metadata": {"name": "late"}, "spec": spec});
-    node.shared.registry.create(Resource::Pods, "default", late).unwrap();
-    let mut late = node.follow("late");
-    let refused = late.until("the refusal", |pod| pod["status"]["phase"] == "Failed").await;
-    assert_eq!(refused["status"]["reason"], "NodeShutdown");
+    // The node is off until it is booted: then it runs what came meanwhile.
+    let mut later = create("later");
     node.shared.agents.command("node-1", Command::Restart).unwrap();
-    timeout(DEADLINE, async {
-        while ready() != "True" {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await
-    .unwrap();
+    until_node_ready(&node, "True").await;
+    later.until_ready().await;
     assert!(node.shared.agents.command("node-2", Command::Restart).is_err());
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn a_stopped_agent_notices_nothing_until_it_is_started() {
+    let node = Node::start();
+    let mut pods = node.pod(json!({"containers": [shell("app", &format!("trap 'exit 0' TERM; {SLEEP}"))]}));
+    let pod = pods.until_ready().await;
+    node.log_with(&pods, "app", "up").await;
+    node.shared.agents.command("node-1", Command::Stop).unwrap();
+    // Its command comes before this one, and it hears of none but a restart.
+    node.shared.agents.command("node-1", Command::Shutdown { grace_seconds: 1 }).unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    node.delete(30);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let left = node.shared.registry.get(Resource::Pods, "default", "a").unwrap();
+    assert_eq!(left["status"], pod["status"]);
+    assert_eq!(node_ready(&node), "True", "as it was");
+    node.shared.agents.command("node-1", Command::Restart).unwrap();
+    assert_eq!(pods.states_until_gone().await.last().unwrap(), "deleted");
     node.stop().await;
 }
 

@@ -1,12 +1,21 @@
 //! Ownership of fields against what a real API server has recorded, and the rules of applying.
 
 use super::*;
+use crate::cluster::embedded::conditions;
 use crate::cluster::embedded::registry::tests::{recorded, registry};
 use crate::cluster::embedded::registry::{Part, Patch, PatchKind, Registry, WriteOptions};
 
 fn fields_of(object: &Value, manager: &str) -> Value {
+    fields_through(object, manager, None)
+}
+
+/// What a manager owns by writes of a subresource, or by whichever came first.
+fn fields_through(object: &Value, manager: &str, subresource: Option<&str>) -> Value {
     let entries = object["metadata"]["managedFields"].as_array().unwrap();
-    let entry = entries.iter().find(|entry| entry["manager"] == manager);
+    let is_wanted = |entry: &Value| {
+        subresource.is_none_or(|wanted| entry["subresource"].as_str().unwrap_or_default() == wanted)
+    };
+    let entry = entries.iter().find(|entry| entry["manager"] == manager && is_wanted(entry));
     entry.unwrap_or_else(|| panic!("{manager} owns nothing: {entries:#?}"))["fieldsV1"].clone()
 }
 
@@ -145,19 +154,80 @@ fn a_plain_write_takes_fields_from_an_applier() {
     assert_eq!(given_up["spec"]["replicas"], 5, "it is another's now");
 }
 
+/// The first object of a recorded answer.
+fn first(file: &str) -> Value {
+    let mut response = recorded(file)["response"].take();
+    let first = response["items"].get_mut(0).map(Value::take);
+    first.unwrap_or(response)
+}
+
 #[test]
-fn objects_of_controllers_are_recorded_from_the_first_apply_on() {
+fn what_components_write_is_recorded_as_on_a_real_cluster() {
     let registry = registry();
-    let created = registry
+    let (manager, kubelet) = ("kube-controller-manager", registry.acting_as("kubelet"));
+    for (resource, file, writer) in [
+        (Resource::ReplicaSets, "replicaset-list", manager),
+        (Resource::Pods, "pod-list", manager),
+        (Resource::EndpointSlices, "endpointslice-list", manager),
+        (Resource::Endpoints, "endpoints-get", manager),
+        (Resource::Events, "event-list", "kubelet"),
+    ] {
+        let golden = first(file);
+        let mut object = golden.clone();
+        remove(&mut object["metadata"], "resourceVersion");
+        // What admission and the scheduler add to a pod is nobody's.
+        for added in ["nodeName", "volumes", "tolerations", "serviceAccountName", "serviceAccount"] {
+            remove(&mut object["spec"], added);
+        }
+        if resource == Resource::Pods {
+            for added in ["priority", "preemptionPolicy"] {
+                remove(&mut object["spec"], added);
+            }
+            remove(&mut object["spec"]["containers"][0], "volumeMounts");
+        }
+        let created = registry.acting_as(writer).create(resource, "default", object).unwrap();
+        let [own, theirs] = [&*created, &golden].map(|object| fields_through(object, writer, Some("")));
+        assert_eq!(own, theirs, "{file}");
+
+        let name = created["metadata"]["name"].as_str().unwrap();
+        let status = |registry: &Registry| {
+            let write = |object: &mut Value| {
+                let bound_at = conditions::of(object, "PodScheduled")["lastTransitionTime"].clone();
+                object["status"] = golden["status"].clone();
+                for condition in object["status"]["conditions"].as_array_mut().into_iter().flatten() {
+                    if condition["type"] == "PodScheduled" {
+                        condition["lastTransitionTime"] = bound_at.clone();
+                    }
+                }
+            };
+            registry.modify(resource, "default", name, Part::Status, write).unwrap()
+        };
+        let (written, writer) = match resource {
+            Resource::ReplicaSets => (status(&registry), manager),
+            Resource::Pods => {
+                registry.bind("default", name, "node1").unwrap();
+                (status(&kubelet), "kubelet")
+            }
+            _ => continue,
+        };
+        let [own, theirs] = [&*written, &golden].map(|object| fields_through(object, writer, Some("status")));
+        assert_eq!(own, theirs, "{file}");
+    }
+}
+
+#[test]
+fn an_object_without_a_record_is_recorded_from_the_first_apply_on() {
+    let registry = registry();
+    registry
         .create(Resource::Deployments, "default", deployment(json!([{"name": "app", "image": "rolldrop"}])))
         .unwrap();
-    assert_eq!(managers(&created), [""; 0]);
-    let labels = json!({"metadata": {"labels": {"a": "b"}}});
-    let patch = Patch { kind: PatchKind::Merge, body: labels };
     let options = WriteOptions::of("kubectl-label");
-    let labelled =
-        registry.patch(Resource::Deployments, "default", "web", Part::Main, &patch, &options).unwrap();
-    assert_eq!(managers(&labelled), [""; 0]);
+    let merge = |metadata: Value| {
+        let patch = Patch { kind: PatchKind::Merge, body: json!({"metadata": metadata}) };
+        registry.patch(Resource::Deployments, "default", "web", Part::Main, &patch, &options).unwrap()
+    };
+    assert_eq!(managers(&merge(json!({"managedFields": [{}]}))), [""; 0]);
+    assert_eq!(managers(&merge(json!({"labels": {"a": "b"}}))), [""; 0]);
     let applied = apply(&registry, "me", true, replicas(2)).unwrap();
     assert_eq!(managers(&applied), [BEFORE_FIRST_APPLY, "me"]);
     assert_eq!(fields_of(&applied, "me"), json!({"f:spec": {"f:replicas": {}}}));

@@ -40,7 +40,10 @@ fn field_view(field: &Field) -> View<'_> {
 /// Elements of maps and lists merge as their type does.
 fn element_view(kind: &Kind) -> View<'_> {
     match kind {
-        Kind::Structure(index) => View::Structure(schema::structure(*index)),
+        Kind::Structure(index) => match schema::structure(*index) {
+            structure if structure.is_atomic => View::Leaf,
+            structure => View::Structure(structure),
+        },
         _ => View::Leaf,
     }
 }

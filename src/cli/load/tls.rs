@@ -1,0 +1,66 @@
+//! The arguments of `rolldrop load` about TLS, and the settings that they make.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use crate::load::{TlsSettings, TlsVersions};
+
+/// How https:// is spoken.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "TLS")]
+pub(super) struct TlsArgs {
+    /// Trust the authorities in this PEM file, instead of the system's
+    #[arg(long, visible_alias = "ca", value_name = "FILE")]
+    cacert: Option<PathBuf>,
+    /// The client's certificate in PEM, with those between it and its authority, and its key unless --key is given
+    #[arg(long, value_name = "FILE")]
+    cert: Option<PathBuf>,
+    /// The key of the client's certificate in PEM
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+    /// The name to ask the server for (SNI) and to expect in its certificate [default: the URL's host]
+    #[arg(long, value_name = "NAME")]
+    server_name: Option<String>,
+    /// Take any certificate
+    #[arg(short = 'k', long)]
+    insecure: bool,
+    /// Offer TLS 1.3 alone
+    #[arg(long = "tlsv1.3")]
+    tls13: bool,
+    /// The highest version to offer: 1.2 or 1.3
+    #[arg(long, value_name = "VERSION", value_parser = ["1.2", "1.3"])]
+    tls_max: Option<String>,
+    /// Resume sessions: new connections after the first shorten their handshake where the server allows it
+    #[arg(long)]
+    tls_resume: bool,
+}
+
+impl TlsArgs {
+    /// The settings, with what the files hold.
+    pub(super) fn settings(&self) -> anyhow::Result<TlsSettings> {
+        let versions = match (self.tls13, self.tls_max.as_deref()) {
+            (true, Some("1.2")) => anyhow::bail!("--tlsv1.3 and --tls-max 1.2 leave no version of TLS"),
+            (true, _) => TlsVersions::Only13,
+            (false, Some("1.2")) => TlsVersions::Only12,
+            (false, _) => TlsVersions::Any,
+        };
+        Ok(TlsSettings {
+            ca_pem: read("--cacert", self.cacert.as_deref())?,
+            cert_pem: read("--cert", self.cert.as_deref())?,
+            key_pem: read("--key", self.key.as_deref())?,
+            server_name: self.server_name.clone(),
+            insecure: self.insecure,
+            versions,
+            resume: self.tls_resume,
+        })
+    }
+}
+
+fn read(option: &str, path: Option<&Path>) -> anyhow::Result<Option<String>> {
+    let Some(path) = path else { return Ok(None) };
+    let failed = || format!("failed to read the file of {option}, {}", path.display());
+    let bytes = std::fs::read(path).with_context(failed)?;
+    // What is not text cannot be PEM, and is told so when it is used.
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+}

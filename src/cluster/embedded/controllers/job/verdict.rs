@@ -1,0 +1,44 @@
+//! How a Job ends. Pure.
+
+use serde_json::Value;
+
+use super::super::condition;
+
+/// How a Job ends, or is about to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub(super) end: End,
+    pub(super) reason: String,
+    pub(super) message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Complete,
+    Failed,
+}
+
+impl End {
+    /// The condition once it is certain, and the one when all pods have ended.
+    pub(super) const fn conditions(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Complete => ("SuccessCriteriaMet", "Complete"),
+            Self::Failed => ("FailureTarget", "Failed"),
+        }
+    }
+}
+
+impl Verdict {
+    pub(super) fn new(end: End, reason: &str, message: &str) -> Self {
+        Self { end, reason: reason.to_owned(), message: message.to_owned() }
+    }
+
+    /// What was decided before.
+    pub(super) fn before(job: &Value) -> Option<Self> {
+        [End::Complete, End::Failed].into_iter().find_map(|end| {
+            let decided = condition(job, end.conditions().0);
+            let text = |field: &str| decided[field].as_str().unwrap_or_default();
+            (decided["status"] == "True").then(|| Self::new(end, text("reason"), text("message")))
+        })
+    }
+}

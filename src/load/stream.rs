@@ -1,0 +1,180 @@
+//! The byte streams that connections run over: TCP, a Unix socket, or TLS over either.
+//!
+//! An enum rather than a trait object: reading from cleartext TCP costs no more than reading from
+//! its socket. HTTP/2 and whatever else speaks over a connection takes a [`Stream`] for itself.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+#[cfg(unix)]
+use tokio::net::UnixStream;
+use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::ClientConnection;
+
+/// A socket that is connected, or about to be.
+#[derive(Debug)]
+pub(super) enum Socket {
+    /// TCP.
+    Tcp(TcpStream),
+    /// A Unix socket.
+    #[cfg(unix)]
+    Unix(UnixStream),
+}
+
+/// What a connection runs over.
+#[derive(Debug)]
+pub(super) enum Stream {
+    /// Bytes as they are.
+    Plain(Socket),
+    /// Bytes inside TLS.
+    Tls(Tls),
+}
+
+/// A TLS session whose handshake is done. Its end is announced to the peer (close_notify).
+#[derive(Debug)]
+pub(super) struct Tls(Box<TlsStream<Socket>>);
+
+impl Tls {
+    /// The session that a handshake made.
+    pub(super) fn new(stream: TlsStream<Socket>) -> Self {
+        Self(Box::new(stream))
+    }
+
+    /// What the handshake agreed on.
+    pub(super) fn session(&self) -> &ClientConnection {
+        self.0.get_ref().1
+    }
+}
+
+impl Drop for Tls {
+    fn drop(&mut self) {
+        // As far as it goes without waiting.
+        let _ = Pin::new(&mut self.0).poll_shutdown(&mut Context::from_waker(Waker::noop()));
+    }
+}
+
+impl Socket {
+    /// Waits until it can be written to, which is when connecting has ended.
+    ///
+    /// # Errors
+    /// When the runtime ends.
+    pub(super) async fn writable(&self) -> io::Result<()> {
+        match self {
+            Socket::Tcp(stream) => stream.writable().await,
+            #[cfg(unix)]
+            Socket::Unix(stream) => stream.writable().await,
+        }
+    }
+
+    /// The error that connecting ended with, if it did.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
+        match self {
+            Socket::Tcp(stream) => stream.take_error(),
+            #[cfg(unix)]
+            Socket::Unix(stream) => stream.take_error(),
+        }
+    }
+
+    fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => stream.try_read(bytes),
+            #[cfg(unix)]
+            Socket::Unix(stream) => stream.try_read(bytes),
+        }
+    }
+}
+
+impl Stream {
+    /// Whether nothing has arrived, as far as the runtime has been told: no byte and no end. What
+    /// TLS says for itself, such as session tickets, does not count.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        let mut byte = [0];
+        match self {
+            Stream::Plain(socket) => {
+                matches!(socket.try_read(&mut byte), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
+            }
+            Stream::Tls(tls) => {
+                // Whoever reads next registers itself anew.
+                let mut context = Context::from_waker(Waker::noop());
+                Pin::new(&mut tls.0).poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending()
+            }
+        }
+    }
+}
+
+/// Calls a method of whatever the stream is made of.
+macro_rules! delegate {
+    ($self:ident, $method:ident, $context:ident $(, $argument:ident)*) => {
+        match $self.get_mut() {
+            Socket::Tcp(stream) => Pin::new(stream).$method($context $(, $argument)*),
+            #[cfg(unix)]
+            Socket::Unix(stream) => Pin::new(stream).$method($context $(, $argument)*),
+        }
+    };
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        delegate!(self, poll_read, context, buffer)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        delegate!(self, poll_write, context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        delegate!(self, poll_flush, context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        delegate!(self, poll_shutdown, context)
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Plain(socket) => Pin::new(socket).poll_read(context, buffer),
+            Stream::Tls(tls) => Pin::new(&mut tls.0).poll_read(context, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Stream::Plain(socket) => Pin::new(socket).poll_write(context, bytes),
+            Stream::Tls(tls) => Pin::new(&mut tls.0).poll_write(context, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Plain(socket) => Pin::new(socket).poll_flush(context),
+            Stream::Tls(tls) => Pin::new(&mut tls.0).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Plain(socket) => Pin::new(socket).poll_shutdown(context),
+            Stream::Tls(tls) => Pin::new(&mut tls.0).poll_shutdown(context),
+        }
+    }
+}

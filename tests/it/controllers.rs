@@ -1,0 +1,54 @@
+//! What the controllers' own limits look like from outside.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::pods::{PODS, on, shell};
+use crate::termination::lab::Seen;
+
+/// Services that select one and the same pod.
+const SERVICES: usize = 100;
+
+/// The arrivals of the first slice of each Service that is as asked for, in order.
+fn arrivals(seen: &[Seen], is: impl Fn(&Value) -> bool) -> Option<Vec<i64>> {
+    let mut services = BTreeSet::new();
+    let mut arrivals = Vec::new();
+    for seen in seen.iter().filter(|seen| seen.kind() == "EndpointSlice") {
+        let service = seen.object["metadata"]["labels"]["kubernetes.io/service-name"].as_str();
+        if is(&seen.object["endpoints"][0]["conditions"]) && services.insert(service) {
+            arrivals.push(seen.at_ns);
+        }
+    }
+    (arrivals.len() == SERVICES).then_some(arrivals)
+}
+
+#[test]
+fn the_slices_of_many_services_change_at_the_rate_of_one_client() {
+    on("userspace", async |lab| {
+        for n in 0..SERVICES {
+            let service = json!({
+                "metadata": {"name": format!("web-{n}")},
+                "spec": {"selector": {"app": "web"}, "clusterIP": "None", "ports": [{"port": 8080}]},
+            });
+            lab.create("/api/v1/namespaces/default/services", &service).await;
+        }
+        let mut app = shell("app", "sleep 1000");
+        app["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 60}}});
+        let spec = json!({"terminationGracePeriodSeconds": 120, "containers": [app]});
+        lab.create(PODS, &json!({"metadata": {"name": "web", "labels": {"app": "web"}}, "spec": spec})).await;
+        let ready = |seen: &[Seen]| arrivals(seen, |conditions| conditions["ready"] == true);
+        lab.until("default", "an endpoint of each Service", ready).await;
+
+        let deletion = lab.call("DELETE", &format!("{PODS}/web"), None).await;
+        assert_eq!(deletion.status, 200, "{}", deletion.body);
+        let terminating = |seen: &[Seen]| arrivals(seen, |conditions| conditions["terminating"] == true);
+        let arrivals = lab.until("default", "a terminating endpoint of each", terminating).await;
+        // 30 calls at once and then 20 a second: none may come sooner, however slow the machine is.
+        for (n, at_ns) in (0..).zip(arrivals) {
+            let soonest_ns = (n - 30) * 50_000_000;
+            let after_ns = at_ns - deletion.sent_ns;
+            assert!(after_ns >= soonest_ns, "slice {n} came {after_ns} ns after the deletion");
+        }
+    });
+}
