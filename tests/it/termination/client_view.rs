@@ -47,7 +47,7 @@ impl<'a> Pair<'a> {
     fn ask(lab: &'a Lab, name: &'static str, url: &str, load: &[&str]) -> Self {
         let out = lab.dir().join(format!("{name}.run"));
         let client = exec(lab, &[])
-            .args([env!("CARGO_BIN_EXE_rolldrop"), "load", url, "-r", "5", "--warmup", "0s", "--quiet"])
+            .args([env!("CARGO_BIN_EXE_rolldrop"), "load", url, "--warmup", "0s", "--quiet"])
             .args(["--response-timeout", "60s"])
             .args(load)
             .arg("--out")
@@ -75,19 +75,20 @@ fn has(rows: &[RequestRow], outcome: Outcome) -> bool {
 fn a_client_sees_how_far_the_server_was_when_it_ended() {
     on("kernel", async |lab| {
         // It had read the request.
-        let pair = Pair::start(&lab, "thinking", "/slow?ms=60000", &["-d", "1s"]).await;
+        let pair = Pair::start(&lab, "thinking", "/slow?ms=60000", &["-r", "5", "-d", "1s"]).await;
         log_with(&lab, "thinking", "app", "received");
         let rows = pair.end(1).await;
         assert!(has(&rows, Outcome::EofBeforeResponse), "{rows:?}");
 
         // It was in the midst of the body.
-        let pair = Pair::start(&lab, "talking", "/stream?bytes=100000&ms=60000", &["-d", "1s"]).await;
+        let pair =
+            Pair::start(&lab, "talking", "/stream?bytes=100000&ms=60000", &["-r", "5", "-d", "1s"]).await;
         log_with(&lab, "talking", "app", "received");
         let rows = pair.end(1).await;
         assert!(has(&rows, Outcome::TruncatedBody), "{rows:?}");
 
         // It had served on this connection before.
-        let kept = ["-d", "6s", "--connections", "keepalive", "-c", "1"];
+        let kept = ["-r", "5", "-d", "6s", "--connections", "keepalive", "-c", "1"];
         let pair = Pair::start(&lab, "serving", "/slow?ms=150", &kept).await;
         wait_for("answers", LIMIT, || {
             (log_with(&lab, "serving", "app", "answered").matches("\"answered\"").count() > 3).then_some(())
@@ -111,7 +112,7 @@ fn a_client_sees_how_far_the_server_was_when_it_ended() {
             .status();
         assert!(stop.expect("it starts").success());
         let url = format!("http://{address}:8080/");
-        let pair = Pair::ask(&lab, "stopped", &url, &["-d", "1s"]);
+        let pair = Pair::ask(&lab, "stopped", &url, &["-r", "5", "-d", "1s"]);
         wait_for("a connection", LIMIT, || {
             let sockets = exec(&lab, &["--pod", "default/stopped"]).args(["cat", "/proc/net/tcp"]).output();
             let sockets = String::from_utf8_lossy(&sockets.expect("it starts").stdout).into_owned();
