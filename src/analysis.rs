@@ -6,6 +6,7 @@
 
 mod cause;
 mod charts;
+pub mod compare;
 mod evidence;
 pub(crate) mod figures;
 mod findings;
@@ -61,7 +62,11 @@ pub fn analyse(timeline: &Timeline, policy: &Policy) -> Analysis {
         lag.add(j.request.begun().ns_since(j.request.row.scheduled));
     }
     let load = LoadResult {
-        rate: timeline.info.load.rate,
+        rate: match timeline.info.load.is_closed_loop() {
+            true => requests.total as f64 / duration_s(timeline).max(f64::MIN_POSITIVE),
+            false => timeline.info.load.rate,
+        },
+        pacing: timeline.info.load.pacing.clone(),
         duration_s: duration_s(timeline),
         scheduled: requests.total,
         not_sent: requests.not_sent,
@@ -77,7 +82,7 @@ pub fn analyse(timeline: &Timeline, policy: &Policy) -> Analysis {
     let is_invalid = matches!(verdict, Verdict::Invalid { .. });
     let recommendation = recommend::recommendations(timeline, &terminations, &judged, policy, is_invalid);
     let covering = recommendation.iter().filter_map(|r| r.covers_all_seen_seconds).max();
-    let (latency_ms, histograms) = latencies(&judged, &disrupted);
+    let (latency_ms, histograms) = latencies(&judged, &disrupted, load.is_closed_loop());
     let charts = charts::charts(timeline, &judged, &terminations, histograms);
     let result = RunResult {
         schema_version: model::SCHEMA_VERSION,
@@ -105,6 +110,9 @@ pub fn analyse(timeline: &Timeline, policy: &Policy) -> Analysis {
 /// The length of the counted part: as planned, or until the load was stopped.
 fn duration_s(timeline: &Timeline) -> f64 {
     let (planned, lasted) = (timeline.info.load.duration_s, timeline.seconds(timeline.load_ended));
+    if timeline.info.load.is_closed_loop() {
+        return lasted.max(0.0);
+    }
     // The last request of a load that was not stopped begins just before its end.
     if lasted + 1.0 < planned { lasted.max(0.0) } else { planned }
 }
@@ -390,14 +398,24 @@ fn disrupted(timeline: &Timeline, windows: &[Vec<Window>]) -> Vec<(Stamp, Stamp)
     timeline.ends.iter().zip(windows).map(until).collect()
 }
 
-fn latencies(judged: &[Judged<'_>], disrupted: &[(Stamp, Stamp)]) -> (Latencies, model::LatencyHistograms) {
+fn latencies(
+    judged: &[Judged<'_>],
+    disrupted: &[(Stamp, Stamp)],
+    is_closed_loop: bool,
+) -> (Latencies, model::LatencyHistograms) {
     let [mut response, mut service, mut steady, mut near] = [(); 4].map(|()| Values::new());
     let complete = |j: &&Judged<'_>| matches!(j.request.row.outcome, Outcome::Ok | Outcome::HttpError);
     for row in judged.iter().filter(complete).map(|j| &j.request.row) {
-        let ns = row.end.ns_since(row.scheduled);
-        response.add(ns);
+        let mut ns = row.end.ns_since(row.scheduled);
         if let Some(sent) = row.sent {
-            service.add(row.end.ns_since(sent));
+            let service_ns = row.end.ns_since(sent);
+            service.add(service_ns);
+            if is_closed_loop {
+                ns = service_ns;
+            }
+        }
+        if !is_closed_loop {
+            response.add(ns);
         }
         if disrupted.iter().any(|(from, to)| (*from..=*to).contains(&row.scheduled)) {
             near.add(ns);

@@ -1,6 +1,7 @@
 //! Command line: clap types, dispatch, exit status.
 
 mod cluster;
+mod compare;
 mod exit;
 mod gate;
 mod load;
@@ -11,6 +12,7 @@ mod report;
 mod run;
 mod scenarios;
 mod signals;
+mod stages;
 mod workload;
 
 use std::process::ExitCode;
@@ -77,7 +79,7 @@ pub fn main() -> ExitCode {
         Command::Proxy(args) => args.run(),
         Command::Workload(args) => args.run(),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "rolldrop", &mut std::io::stdout());
+            clap_complete::generate(shell, &mut visible(&Cli::command()), "rolldrop", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)
         }
     };
@@ -86,6 +88,15 @@ pub fn main() -> ExitCode {
         let interrupted = error.is::<run::Interrupted>();
         if interrupted { Exit::Interrupted } else { Exit::Error }.into()
     })
+}
+
+/// A command without the subcommands that are not for people, as far as completions need it.
+fn visible(command: &clap::Command) -> clap::Command {
+    let subcommands = command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set());
+    clap::Command::new(command.get_name().to_owned())
+        .about(command.get_about().cloned().unwrap_or_default())
+        .args(command.get_arguments().filter(|argument| !argument.is_hide_set()))
+        .subcommands(subcommands.map(visible))
 }
 
 /// Parses a duration with its unit, such as `250ms`, `30s` or `1m30s`.

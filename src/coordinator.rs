@@ -16,6 +16,7 @@ mod server_clock;
 mod view;
 mod watch;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
@@ -29,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use crate::machine;
 use crate::record::run_info::{ClusterInfo, Role, Source};
 use crate::record::{Clock, EventKind, RunDir, Stamp, run_info};
-use crate::scenario::{Disruption, Target};
+use crate::scenario::{Disruption, Place, Target};
 
 pub use disrupt::Disrupted;
 pub use error::CoordinatorError;
@@ -101,11 +102,11 @@ pub struct Session {
     created: Vec<apply::Created>,
 }
 
-/// The target of the load as the cluster shows it.
+/// The targets of the load as the cluster shows them.
 #[derive(Clone, Debug)]
 pub struct Ready {
-    /// For run.json.
-    pub target: run_info::Target,
+    /// For run.json, in the scenario's order.
+    pub targets: Vec<run_info::Target>,
     /// The cluster's fingerprint.
     pub cluster: ClusterInfo,
 }
@@ -196,7 +197,7 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until the target's pods are ready. Whether it answers is for the load to find out,
+    /// Waits until the targets' pods are ready. Whether they answer is for the load to find out,
     /// from where it is sent.
     ///
     /// # Errors
@@ -204,32 +205,35 @@ impl Session {
     /// pass, or when the Service cannot be used.
     pub async fn await_ready(
         &self,
-        target: &Target,
+        targets: &[Target],
         manifests: &[Value],
         disruptions: &[Disruption],
     ) -> Result<Ready, CoordinatorError> {
-        let (target, endpoints) = match target {
-            Target::Url(url) => {
-                let name = url.host_str().unwrap_or("url").to_owned();
-                let consumer = format!("{url} (as seen from this host)");
-                (run_target(name, url.to_string(), consumer), 0)
-            }
-            Target::Service { name, port, path } => {
-                let service = self
-                    .limited("read the Service", preflight::service(&self.client, &self.namespace, name))
-                    .await??;
-                let url = preflight::service_url(&service, name, port.as_deref(), path)?;
-                let wanted = preflight::wanted_endpoints(&service, manifests);
-                let endpoints = self.await_endpoints(name, wanted).await?;
-                let consumer = format!("Service {name} (Service proxy of this host)");
-                (run_target(name.clone(), url, consumer), endpoints)
-            }
-        };
+        let mut found = Vec::with_capacity(targets.len());
+        let mut endpoints_of = BTreeMap::new();
+        for Target { name, place, .. } in targets {
+            let (url, consumer) = match place {
+                Place::Url(url) => (url.to_string(), format!("{url} (as seen from this host)")),
+                Place::Service { name: service_name, port, path } => {
+                    let service = preflight::service(&self.client, &self.namespace, service_name);
+                    let service = self.limited("read the Service", service).await??;
+                    let url = preflight::service_url(&service, service_name, port.as_deref(), path)?;
+                    let wanted = preflight::wanted_endpoints(&service, manifests);
+                    let endpoints = self.await_endpoints(service_name, wanted).await?;
+                    endpoints_of.insert(service_name, endpoints);
+                    let consumer = format!("Service {service_name} (Service proxy of this host)");
+                    // Two ways to one Service are two consumers.
+                    (url, if name == service_name { consumer } else { format!("{name}: {consumer}") })
+                }
+            };
+            found.push(run_target(name.clone(), url, consumer));
+        }
+        let endpoints = endpoints_of.into_values().sum();
         for disruption in disruptions {
             self.limited("list pods", disrupt::check(self, disruption)).await??;
         }
         let cluster = self.fingerprint(endpoints).await?;
-        Ok(Ready { target, cluster })
+        Ok(Ready { targets: found, cluster })
     }
 
     /// Carries the disruptions out; `zero` is when the counted part of the load begins.

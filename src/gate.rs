@@ -4,6 +4,7 @@
 //! their bounds. A run that is invalid passes nothing.
 
 use crate::analysis::RunResult;
+use crate::analysis::compare::model::{Comparison, Judgement, Row};
 use crate::analysis::figures::count;
 use crate::analysis::model::{Cause, Check, CheckVerdict, CommandResult, Verdict};
 use crate::record::{Bounds, Expect};
@@ -41,6 +42,30 @@ pub fn check(result: &RunResult, expect: &Expect) -> Vec<Check> {
         }
     }
     checks
+}
+
+/// Whether a run is worse than its baseline, figure by figure. What cannot be told passes where
+/// it does not even look worse.
+pub fn against_baseline(comparison: &Comparison) -> Vec<Check> {
+    let check = |row: &Row| {
+        // What neither side has a value of is no figure of these runs.
+        row.baseline.or(row.candidate)?;
+        let verdict = match row.verdict? {
+            Judgement::Worse => CheckVerdict::Fail,
+            Judgement::Better | Judgement::Same => CheckVerdict::Pass,
+            Judgement::CannotTell if row.looks_worse() => CheckVerdict::Inconclusive,
+            Judgement::CannotTell => CheckVerdict::Pass,
+        };
+        let value = |value: Option<f64>| value.map_or_else(|| "nothing".to_owned(), |v| row.unit.write(v));
+        Some(Check {
+            name: format!("baseline.{}", row.metric),
+            verdict,
+            limit: format!("not worse than {}", value(row.baseline)),
+            observed: value(row.candidate),
+            why: row.why.clone(),
+        })
+    };
+    comparison.rows.iter().filter_map(check).collect()
 }
 
 /// What the checks amount to: a failure outweighs what is inconclusive. Nothing asked passes.

@@ -54,6 +54,8 @@ impl Body {
 pub(crate) enum Chunked {
     /// Among the digits of a chunk size.
     Size { value: u64, digits: u8 },
+    /// In the space between a chunk size and what may follow it.
+    Space { size: u64 },
     /// In a chunk extension.
     Extension { size: u64 },
     /// Before the LF that ends a size line.
@@ -103,8 +105,12 @@ impl Chunked {
                 let digit = char::from(byte).to_digit(16).ok_or(BadChunk)?;
                 Chunked::Size { value: value << 4 | u64::from(digit), digits: digits + 1 }
             }
-            (Chunked::Size { value, digits: 1.. }, b'\r') => Chunked::SizeLf { size: value },
-            (Chunked::Size { value, digits: 1.. }, b';' | b' ' | b'\t') => Chunked::Extension { size: value },
+            (Chunked::Size { value: size, digits: 1.. } | Chunked::Space { size }, byte) => match byte {
+                b'\r' => Chunked::SizeLf { size },
+                b' ' | b'\t' => Chunked::Space { size },
+                b';' => Chunked::Extension { size },
+                _ => return Err(BadChunk),
+            },
             (Chunked::Extension { size }, b'\r') => Chunked::SizeLf { size },
             (Chunked::Extension { .. }, b'\n') => return Err(BadChunk),
             (Chunked::Extension { size }, _) => Chunked::Extension { size },
@@ -170,6 +176,7 @@ mod tests {
             "-1\r\n",
             "+1\r\n",
             "5;a\nhello",
+            "5 a\r\nhello",
             "11111111111111111\r\n",
             "0\r\n\n",
             "0\r\nx: 1\n\r\n",

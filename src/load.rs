@@ -9,7 +9,7 @@
 //! of the analysis.
 //!
 //! [`Prepared`] sends from this process; [`process`] has another process do it, as
-//! `rolldrop run` does. HTTP/1.1, in clear or inside TLS. Names are resolved once, before
+//! `rolldrop run` does. HTTP/1.1 and WebSocket, in clear or inside TLS. Names are resolved once, before
 //! the first request.
 
 mod address;
@@ -35,6 +35,7 @@ mod tally;
 pub mod targets;
 mod template;
 mod tls;
+mod websocket;
 mod worker;
 
 #[cfg(test)]
@@ -55,7 +56,7 @@ use tokio_util::sync::CancellationToken;
 use crate::record::parts::{PartError, PartWriter};
 use crate::record::retry;
 use crate::record::{Clock, RequestRow, RunDir, RunDirError, Stamp};
-use address::Address;
+use address::{Address, Remote};
 pub use connect_to::{ConnectTo, NotAnOverride};
 use deadlines::Deadlines;
 use exchange::{Context, Endpoint};
@@ -72,6 +73,7 @@ use request::{Persistence, Sender, Template};
 pub use tally::{Counts, Tally, errno_name};
 pub use template::UnknownPlaceholder;
 pub use tls::{TlsError, TlsSettings, TlsVersions};
+use websocket::Messages;
 pub use worker::LATE_LIMIT;
 use worker::{Batch, Done, Task};
 
@@ -285,6 +287,41 @@ impl Prepared {
             self.records.push(writer);
         }
         Ok(self)
+    }
+
+    /// Whether there are enough source ports for the fresh connections to each address, were this
+    /// side to close each of them first.
+    ///
+    /// # Errors
+    /// When there are not.
+    pub fn check_ports(&self) -> Result<(), PlanError> {
+        let Some(ports) = &self.ports else { return Ok(()) };
+        let Settings { source_addresses, warmup, pace, .. } = &self.plan.settings;
+        let addresses = source_addresses.len().max(1);
+        let ports = ports.len() * addresses;
+        let length = *warmup + pace.duration().unwrap_or_default();
+        for address in &self.addresses {
+            let Remote::Tcp(remote) = &address.remote else { continue };
+            let is_there = |target: &&usize| self.addresses[**target] == *address;
+            let turns = self.plan.cycle.iter().filter(is_there).count();
+            let per_s = self.plan.fresh_per_s() * turns as f64 / self.plan.cycle.len() as f64;
+            let held = ports::held(remote.ip());
+            let needed = per_s * held.min(length).as_secs_f64();
+            if needed > ports as f64 {
+                let (held_s, enough) = (held.as_secs(), ports as f64 / held.as_secs_f64());
+                let remote = remote.to_string();
+                return Err(PlanError::PortsRunOut {
+                    remote,
+                    per_s,
+                    needed,
+                    held_s,
+                    ports,
+                    addresses,
+                    enough,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// What whoever wants this load should know before it starts.
@@ -551,11 +588,13 @@ fn endpoints(plan: &Plan, worker: usize, addresses: &[Address]) -> Vec<Endpoint>
     let endpoint = |(target, address): (&PlannedTarget, &Address)| Endpoint {
         name: target.name.clone(),
         method: target.method.clone(),
-        go_replays: retry::go_replays(target.method.as_str()) || target.has_idempotency_key(),
+        go_replays: !target.is_websocket
+            && (retry::go_replays(target.method.as_str()) || target.has_idempotency_key()),
         address: address.clone(),
         tls: client(plan, target),
         closing: Template::new(target, sender, Persistence::Close),
         keeping: Template::new(target, sender, Persistence::Keep),
+        messages: target.is_websocket.then(|| Messages::new(target, sender)),
     };
     plan.targets.iter().zip(addresses).map(endpoint).collect()
 }

@@ -6,6 +6,7 @@
 //! the numbers and [`crate::gate`] the checks.
 
 mod charts;
+mod comparison;
 mod format;
 mod html;
 mod markdown;
@@ -18,6 +19,7 @@ pub use charts::{Chart, ChartError};
 pub use text::TextOptions;
 
 use crate::analysis::Analysis;
+use crate::analysis::compare::model::{Comparison, SideChart};
 use crate::analysis::model::RunResult;
 
 /// One file of a report.
@@ -85,5 +87,33 @@ pub fn all(analysis: &Analysis) -> Result<Vec<ReportFile>, ChartError> {
     Ok(files)
 }
 
+/// A comparison for a terminal: the answer first, then each figure.
+pub fn comparison_text(comparison: &Comparison, options: &TextOptions) -> String {
+    comparison::text(comparison, options)
+}
+
+/// `comparison.json`, as `docs/comparison.schema.json` describes it.
+///
+/// # Panics
+///
+/// Never: the comparison holds nothing that JSON cannot.
+pub fn comparison_json(comparison: &Comparison) -> Vec<u8> {
+    comparison::json(comparison)
+}
+
+/// Every file of a comparison: `comparison.json`, `.md` and `.html`, and `charts/comparison.png`.
+///
+/// # Errors
+///
+/// As [`charts()`].
+pub fn comparison(
+    comparison: &Comparison,
+    baseline: &SideChart,
+    candidate: &SideChart,
+) -> Result<Vec<ReportFile>, ChartError> {
+    let chart = charts::comparison::draw(comparison, baseline, candidate)?;
+    Ok(comparison::files(comparison, chart))
+}
+
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -31,8 +31,8 @@ pub struct Scenario {
     pub description: String,
     /// Kubernetes objects that the run creates and removes.
     pub manifests: Vec<Value>,
-    /// Where the load goes.
-    pub target: Target,
+    /// Where the load goes; one at least, each with a name of its own.
+    pub targets: Vec<Target>,
     /// The load.
     pub load: Load,
     /// What ends pods, and when.
@@ -61,9 +61,20 @@ pub enum ClusterChoice<C> {
     Context(String),
 }
 
-/// Where the load goes.
+/// Something that the load goes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub struct Target {
+    /// Its name in the rows.
+    pub name: String,
+    /// Its share of the requests: this, of the sum of all targets' weights.
+    pub weight: u32,
+    /// Where it is.
+    pub place: Place,
+}
+
+/// Where a target is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
     /// A port of a Service, through whatever routes to it here.
     Service {
         /// The Service's name.
@@ -100,11 +111,40 @@ pub struct Load {
     pub method: String,
     /// Headers to add.
     pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Vec<u8>,
+    /// Whether paths, header values and bodies have placeholders.
+    pub template: bool,
+    /// What is sent to each target; one at least.
+    pub requests: Vec<Request>,
+    /// How often a request that failed is sent again.
+    pub retries: u32,
+    /// From a failure to the next attempt.
+    pub retry_delay: Duration,
+    /// The most requests that a connection carries.
+    pub max_requests: Option<u64>,
+    /// The age after which a connection carries no further request.
+    pub max_age: Option<Duration>,
     /// Statuses that count as success.
     pub success: Vec<(u16, u16)>,
     /// The ports that connections come from, both ends included; `None` for the system's
     /// ephemeral ports.
     pub source_ports: Option<(u16, u16)>,
+}
+
+/// A request that targets get, as often as its weight says. What it leaves out is the load's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Path and query, in place of the target's.
+    pub path: Option<String>,
+    /// The HTTP method.
+    pub method: Option<String>,
+    /// Headers, which go before the load's of the same name.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Option<Vec<u8>>,
+    /// Its share of the requests: this, of the sum of all requests' weights.
+    pub weight: u32,
 }
 
 /// A rate over some time: constant, or a straight line from one to another.
@@ -288,6 +328,49 @@ spec:
             wrong("stages: [{rate: 1, duration: 0s}]"),
             "x.yaml:6: spec.load.stages[0].duration: must be longer than 0"
         );
+    }
+
+    #[test]
+    fn several_targets_get_several_requests() {
+        let text = "\
+apiVersion: rolldrop.dev/v1
+kind: Scenario
+metadata: {name: x}
+spec:
+  target:
+  - {service: web, weight: 3}
+  - {url: 'http://gateway.example:81/x', name: gateway}
+  load:
+    template: true
+    headers: {accept: text/plain}
+    requests:
+    - {path: '/items?n={{seq}}', weight: 4}
+    - {path: /items, method: POST, headers: {content-type: application/json}, body: '{\"id\": \"{{uuid}}\"}'}
+    retry: {times: 2, delay: 100ms}
+    connections: {mode: keepalive, maxRequests: 50, maxAge: 30s}
+    stages: [{from: 10, rate: 20, duration: 3s, ramp: linear}]
+";
+        let scenario = load_text(text).unwrap();
+        let names: Vec<_> = scenario.targets.iter().map(|t| (t.name.as_str(), t.weight)).collect();
+        assert_eq!(names, [("web", 3), ("gateway", 1)]);
+        let load = scenario.load;
+        let requests: Vec<_> =
+            load.requests.iter().map(|r| (r.path.as_deref(), r.method.as_deref(), r.weight)).collect();
+        assert_eq!(requests, [(Some("/items?n={{seq}}"), None, 4), (Some("/items"), Some("POST"), 1)]);
+        assert_eq!(load.requests[1].body.as_deref(), Some(b"{\"id\": \"{{uuid}}\"}".as_slice()));
+        assert_eq!((load.retries, load.retry_delay), (2, Duration::from_millis(100)));
+        assert_eq!((load.max_requests, load.max_age), (Some(50), Some(Duration::from_secs(30))));
+        assert_eq!(load.stages, [Stage { from: 10.0, to: 20.0, duration: Duration::from_secs(3) }]);
+        let wrong = |from: &str, to: &str| load_text(&text.replace(from, to)).unwrap_err();
+        assert_eq!(
+            wrong("name: gateway", "name: web"),
+            "x.yaml:7: spec.target[1].name: \"web\" is the name of another target: give each its own"
+        );
+        assert!(wrong("weight: 4", "wieght: 4").contains("spec.load.requests[0].wieght: unknown field"));
+        assert!(wrong("weight: 4", "weight: 0").contains("spec.load.requests[0].weight: must be at least 1"));
+        assert!(wrong("ramp: linear", "ramp: steep").contains("spec.load.stages[0].ramp"));
+        assert!(wrong(", ramp: linear", "").contains("only a ramp begins elsewhere"));
+        assert!(wrong("body: '", "bodyFile: missing.json, body: '").contains("spec.load.requests[1].body"));
     }
 
     #[test]

@@ -91,6 +91,8 @@ pub struct Timeline {
     pub info: RunInfo,
     /// When the counted part of the load began.
     pub origin: Stamp,
+    /// The load's stages: when each began, and its rates then and at its end.
+    pub stages: Vec<(Stamp, f64, f64)>,
     /// When the load ended, or the last request where no event says so.
     pub load_ended: Stamp,
     /// Rows that the load sources said there are.
@@ -148,6 +150,7 @@ impl Timeline {
         let (mut ended, mut announced) = (None::<Stamp>, None);
         let (mut gaps, mut hand_overs, mut warnings) = (vec![], vec![], vec![]);
         let mut command: Option<Command> = None;
+        let mut stages = Vec::new();
         let mut machine: BTreeMap<String, Vec<_>> = BTreeMap::new();
         for event in &events {
             let at = clocks.place(&event.source, event.at);
@@ -157,6 +160,7 @@ impl Timeline {
                     started = Some(started.map_or(at, |t: Stamp| t.min(at)));
                     counted = Some(counted.map_or(at + warmup_s, |t: Stamp| t.min(at + warmup_s)));
                 }
+                EventKind::LoadStage { from, to, .. } => stages.push((at, *from, *to)),
                 EventKind::LoadEnded { scheduled } => {
                     ended = Some(ended.map_or(at, |t| t.max(at)));
                     announced = Some(announced.unwrap_or(0) + scheduled);
@@ -204,6 +208,7 @@ impl Timeline {
         Self {
             info,
             origin,
+            stages,
             load_ended,
             announced,
             requests,

@@ -13,6 +13,7 @@ mod connection;
 mod log;
 mod server;
 mod signals;
+mod websocket;
 
 use std::collections::BTreeMap;
 use std::io;

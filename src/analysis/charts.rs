@@ -13,6 +13,10 @@ pub(super) fn charts(
     latency: LatencyHistograms,
 ) -> ChartData {
     let mut charts = ChartData { latency, ..ChartData::default() };
+    if timeline.stages.len() > 1 {
+        charts.stages =
+            timeline.stages.iter().map(|(at, from, to)| (timeline.seconds(*at), *from, *to)).collect();
+    }
     let mut times: Vec<Values> = Vec::new();
     for j in judged {
         let row = &j.request.row;

@@ -101,7 +101,11 @@ pub struct CommandResult {
 /// The load as it was sent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadResult {
-    /// Requests per second that were scheduled.
+    /// `constant`, `stages` or `closed_loop`. In a closed loop a slow answer delays the requests
+    /// after it, so there are service times only.
+    #[serde(default = "constant")]
+    pub pacing: String,
+    /// Requests per second that were scheduled, in a closed loop those that were sent.
     pub rate: f64,
     /// Length of the counted part, in seconds.
     pub duration_s: f64,
@@ -111,6 +115,17 @@ pub struct LoadResult {
     pub not_sent: u64,
     /// Actual minus intended send time, in microseconds.
     pub send_lag_us: SendLag,
+}
+
+fn constant() -> String {
+    "constant".to_owned()
+}
+
+impl LoadResult {
+    /// Whether there are no intended send times.
+    pub fn is_closed_loop(&self) -> bool {
+        self.pacing == "closed_loop"
+    }
 }
 
 /// Percentiles of the send lag, in microseconds.
@@ -228,13 +243,13 @@ impl Cause {
 /// Latencies in milliseconds, of requests that were answered.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latencies {
-    /// From the intended send time.
+    /// From the intended send time; empty for a closed loop, which has none.
     pub response: Percentiles,
     /// From the actual send time.
     pub service: Percentiles,
-    /// Response time of requests scheduled away from any termination.
+    /// Response time (closed loop: service time) of requests scheduled away from any termination.
     pub steady: Percentiles,
-    /// Response time of requests scheduled between a t0 and the end of that pod, or its window.
+    /// The same of requests scheduled between a t0 and the end of that pod, or its window.
     pub disrupted: Percentiles,
 }
 
@@ -536,6 +551,9 @@ pub struct ChartData {
     pub latency: LatencyHistograms,
     /// Requests by second of the run.
     pub seconds: Vec<Second>,
+    /// The load's stages, where there are several: when each began, in seconds since the counted part of the load
+    /// began, and its rates then and at its end, in requests per second.
+    pub stages: Vec<(f64, f64, f64)>,
     /// Length of the counted part as measured, in seconds since the counted part of the load began.
     pub end_s: f64,
 }

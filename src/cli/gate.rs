@@ -4,15 +4,21 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context;
+
+use super::compare::{CompareArgs, sample};
 use super::exit::Exit;
 use super::report::{analyse, print};
-use crate::analysis::model::CheckVerdict;
+use crate::analysis::model::{CheckVerdict, Verdict};
+use crate::gate;
 use crate::record::{Bounds, RunDir, WindowBounds};
 
 /// Arguments of `rolldrop gate`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:
+#[command(after_help = "Examples:
   rolldrop gate rolldrop-runs/web-20260102T150405Z --max-dropped 0 --max-window 2s
+  rolldrop gate rolldrop-runs/web-20260102T150405Z --save-baseline baseline.json
+  rolldrop gate rolldrop-runs/web-20260103T150405Z --baseline baseline.json
 
 Limits that are not given are those of the run's scenario.")]
 pub(super) struct GateArgs {
@@ -25,6 +31,11 @@ pub(super) struct GateArgs {
     /// The longest endpoint-propagation window, such as 2s.
     #[arg(long, value_name = "D", value_parser = super::parse_duration)]
     max_window: Option<Duration>,
+    #[command(flatten)]
+    compare: CompareArgs,
+    /// Write what later runs can be compared with
+    #[arg(long, value_name = "FILE")]
+    save_baseline: Option<PathBuf>,
 }
 
 impl GateArgs {
@@ -39,12 +50,27 @@ impl GateArgs {
         if let Some(max) = self.max_window {
             expect.windows = Some(WindowBounds { max_s: max.as_secs_f64() });
         }
-        if expect.is_empty() {
+        let baseline = self.compare.samples()?;
+        if expect.is_empty() && baseline.is_empty() && self.save_baseline.is_none() {
             anyhow::bail!(
-                "nothing to check: the run's scenario expects nothing; give --max-dropped or --max-window"
+                "nothing to check: the run's scenario expects nothing; give --max-dropped, --max-window or \
+                 --baseline"
             );
         }
-        let result = analyse(&run_dir, Some(&expect))?.result;
+        let mut analysed = analyse(&run_dir, Some(&expect))?;
+        let sample = sample(&run_dir, &analysed);
+        let result = &mut analysed.analysis.result;
+        if !baseline.is_empty() {
+            let comparison = self.compare.compare(&baseline, std::slice::from_ref(&sample))?;
+            result.checks.extend(gate::against_baseline(&comparison));
+        }
+        if let Some(path) = &self.save_baseline {
+            if let Verdict::Invalid { why } = &result.verdict {
+                anyhow::bail!("failed to save a baseline: the run is invalid ({})", why.join("; "));
+            }
+            let failed = || format!("failed to write the baseline {}", path.display());
+            std::fs::write(path, serde_json::to_vec(&sample)?).with_context(failed)?;
+        }
         for check in &result.checks {
             let verdict = match check.verdict {
                 CheckVerdict::Pass => "pass",
@@ -56,6 +82,6 @@ impl GateArgs {
                 check.name, check.observed, check.limit, check.why
             ))?;
         }
-        Ok(Exit::of(&result, false).into())
+        Ok(Exit::of(result, false).into())
     }
 }

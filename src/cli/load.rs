@@ -11,9 +11,10 @@ use std::process::ExitCode;
 use anyhow::Context;
 
 use super::exit::Exit;
-use super::progress::Progress;
-use super::report::{Format, print};
+use super::progress::{Planned, Progress};
+use super::report::{Format, print, text_options};
 use super::signals::Interrupts;
+use super::stages;
 use crate::analysis::model::Verdict;
 use crate::load::{Plan, Prepared, Summary};
 use crate::record::run_dir::EventLog;
@@ -41,18 +42,32 @@ impl LoadArgs {
         let (load_plan, targets) = (plan.load_plan(), plan.targets());
         let title = title(&targets);
         let (interrupts, progress) = (Interrupts::listen()?, Progress::new(self.quiet));
-        let planned = plan.requests();
+        let (planned, stages, warmup) = (Planned::of(&plan), plan.stages(), plan.warmup());
         let Some(prepared) = interrupts.stop.run_until_cancelled(Prepared::new(plan)).await else {
             return Ok(Exit::Interrupted.into());
         };
         let prepared = prepared?.with_records(&self.record)?;
+        if !self.reuse_ports {
+            prepared.check_ports()?;
+        }
         prepared.warnings().iter().for_each(|warning| progress.warn(warning));
         let mut running = prepared.start(clock, run.as_ref().map(|run| &run.dir))?;
         if let Some(run) = &mut run {
             run.started(running.started())?;
         }
         let control = running.control().clone();
-        let summary = progress.follow(running.join(), &control, planned, &interrupts).await?;
+        let zero = running.started() + warmup;
+        let announced = stages::announce(clock, zero, &stages, |at, kind| {
+            if let Some(run) = &mut run
+                && let Err(error) = run.event(at, kind)
+            {
+                progress.warn(&format!("{error:#}"));
+            }
+        });
+        let summary = tokio::select! {
+            summary = progress.follow(running.join(), &control, planned, &interrupts) => summary?,
+            never = announced => match never {},
+        };
         let interrupted = interrupts.stop.is_cancelled();
         drop(progress);
         if let Some(run) = run {
@@ -60,7 +75,7 @@ impl LoadArgs {
         }
         let report = output::Report::new(&load_plan, &summary);
         let text = match self.format {
-            Format::Text => output::text(&title, &load_plan, &report, &summary),
+            Format::Text => output::text(&title, &load_plan, &report, &summary, text_options(None).color),
             Format::Json => serde_json::to_string_pretty(&report)? + "\n",
         };
         print(&text)?;

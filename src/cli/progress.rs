@@ -11,10 +11,26 @@ use super::signals::Interrupts;
 use crate::load;
 use crate::record::Outcome;
 
+/// What is known beforehand of a load.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Planned {
+    /// How many requests there will be.
+    requests: Option<u64>,
+    /// How long they will take to be sent.
+    length: Option<Duration>,
+}
+
+impl Planned {
+    /// What a plan says.
+    pub(super) fn of(plan: &load::Plan) -> Self {
+        Self { requests: plan.requests(), length: plan.length() }
+    }
+}
+
 /// Shows how a command gets on. The bar goes away with it, also when the command fails.
 #[derive(Debug)]
 pub(super) enum Progress {
-    /// A line that is redrawn.
+    /// A block that is redrawn.
     Bar(ProgressBar),
     /// A line for each step, and one a second while the load runs.
     Lines,
@@ -28,7 +44,7 @@ impl Progress {
         if quiet {
             Self::Quiet
         } else if std::io::stderr().is_terminal() {
-            let bar = ProgressBar::no_length();
+            let bar = ProgressBar::no_length().with_style(ProgressStyle::default_spinner());
             bar.enable_steady_tick(Duration::from_millis(200));
             Self::Bar(bar)
         } else {
@@ -59,17 +75,17 @@ impl Progress {
     }
 
     /// Shows the load's progress until `running` answers, and passes interruptions on to it:
-    /// the first ends the schedule, the second cuts off what is in flight. `planned` requests
-    /// are to be scheduled, where that is known beforehand.
+    /// the first ends the schedule, the second cuts off what is in flight.
     pub(super) async fn follow<T>(
         &self,
         running: impl Future<Output = T>,
         control: &load::Control,
-        planned: Option<u64>,
+        planned: Planned,
         interrupts: &Interrupts,
     ) -> T {
         let period = Duration::from_millis(if matches!(self, Self::Bar(_)) { 200 } else { 1000 });
         let mut ticks = interval_at(Instant::now() + period, period);
+        let began = Instant::now();
         let mut rate = Rate::begin();
         let never = CancellationToken::new();
         let (mut stop, mut abort) = (&interrupts.stop, &interrupts.abort);
@@ -79,7 +95,9 @@ impl Progress {
                 ended = &mut running => return ended,
                 _ = ticks.tick() => {
                     let progress = control.progress();
-                    self.load(&progress, rate.at(Instant::now(), progress.scheduled), planned);
+                    rate.follow(Instant::now(), &progress);
+                    let left = planned.length.map(|length| length.saturating_sub(began.elapsed()));
+                    self.load(&progress, &rate, planned.requests, left);
                 }
                 () = stop.cancelled() => {
                     control.stop();
@@ -112,26 +130,26 @@ impl Progress {
         }
     }
 
-    fn load(&self, progress: &load::Progress, per_s: f64, planned: Option<u64>) {
+    fn load(&self, progress: &load::Progress, rate: &Rate, planned: Option<u64>, left: Option<Duration>) {
+        let position = position(progress.scheduled, planned, left);
         match self {
             Self::Bar(bar) => {
-                if bar.length() != planned || bar.message().is_empty() {
-                    let style = match planned {
-                        Some(planned) => {
-                            bar.set_length(planned);
-                            ProgressStyle::with_template("{bar:20} {pos}/{len}, {eta} left; {wide_msg}")
-                        }
-                        None => ProgressStyle::with_template("{spinner} {pos}; {wide_msg}"),
-                    };
-                    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+                let (_, columns) = console::Term::stderr().size();
+                let columns = usize::from(columns);
+                // Where there is little room, words go before pictures.
+                let (template, bar_width) = match planned {
+                    Some(_) if columns >= 70 => ("{bar:20} {msg}", 21),
+                    _ => ("{msg}", 0),
+                };
+                let style = ProgressStyle::with_template(template);
+                bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+                if let Some(planned) = planned {
+                    bar.set_length(planned);
                 }
                 bar.set_position(progress.scheduled.min(planned.unwrap_or(u64::MAX)));
-                bar.set_message(line(progress, per_s));
+                bar.set_message(block(&position, &parts(progress, rate), columns, bar_width));
             }
-            Self::Lines => {
-                let of = planned.map(|planned| format!("/{planned}")).unwrap_or_default();
-                eprintln!("rolldrop: {}{of} requests; {}", progress.scheduled, line(progress, per_s));
-            }
+            Self::Lines => eprintln!("rolldrop: {position}; {}", parts(progress, rate).join("; ")),
             Self::Quiet => {}
         }
     }
@@ -144,72 +162,126 @@ impl Progress {
     }
 }
 
-/// The rate of about the last second, so that it can be read.
+/// The rates of about the last second, so that they can be read.
 struct Rate {
     since: Instant,
-    scheduled: u64,
-    per_s: f64,
+    due: u64,
+    not_sent: u64,
+    offered_per_s: f64,
+    sent_per_s: f64,
 }
 
 impl Rate {
     const INTERVAL: Duration = Duration::from_millis(900);
 
     fn begin() -> Self {
-        Self { since: Instant::now(), scheduled: 0, per_s: 0.0 }
+        Self { since: Instant::now(), due: 0, not_sent: 0, offered_per_s: 0.0, sent_per_s: 0.0 }
     }
 
-    fn at(&mut self, now: Instant, scheduled: u64) -> f64 {
+    fn follow(&mut self, now: Instant, progress: &load::Progress) {
         let elapsed = now.duration_since(self.since);
-        if elapsed >= Self::INTERVAL {
-            self.per_s = scheduled.saturating_sub(self.scheduled) as f64 / elapsed.as_secs_f64();
-            (self.since, self.scheduled) = (now, scheduled);
+        if elapsed < Self::INTERVAL {
+            return;
         }
-        self.per_s
+        let not_sent = progress.outcomes.of(Outcome::NotSent);
+        let per_s = |requests: u64| requests as f64 / elapsed.as_secs_f64();
+        let offered = progress.scheduled.saturating_sub(self.due);
+        self.offered_per_s = per_s(offered);
+        self.sent_per_s = per_s(offered.saturating_sub(not_sent.saturating_sub(self.not_sent)));
+        (self.since, self.due, self.not_sent) = (now, progress.scheduled, not_sent);
     }
 }
 
-/// What a load does, in one line.
-fn line(progress: &load::Progress, per_s: f64) -> String {
+/// How far a load is.
+fn position(scheduled: u64, planned: Option<u64>, left: Option<Duration>) -> String {
+    let of = planned.map(|planned| format!("/{planned}")).unwrap_or_default();
+    let left = match left {
+        Some(left) if left.is_zero() => ", waiting for the last answers".to_owned(),
+        Some(left) => format!(", {} s left", left.as_secs() + u64::from(left.subsec_nanos() > 0)),
+        None => String::new(),
+    };
+    format!("{scheduled}{of} requests{left}")
+}
+
+/// What a load does: its rates, what became of the requests, its latest latencies.
+fn parts(progress: &load::Progress, rate: &Rate) -> Vec<String> {
     let failed = |(outcome, n): (Outcome, u64)| (outcome != Outcome::Ok).then(|| format!("{n} {outcome}"));
     let failed: Vec<_> = progress.outcomes.iter().filter_map(failed).collect();
+    let failed =
+        if failed.is_empty() { "none failed".to_owned() } else { format!("failed: {}", failed.join(", ")) };
+    let Rate { offered_per_s, sent_per_s, .. } = rate;
+    let mut parts = vec![
+        format!("offered {offered_per_s:.0}/s, sent {sent_per_s:.0}/s, {} in flight", progress.in_flight),
+        format!("{} ok, {failed}", progress.outcomes.of(Outcome::Ok)),
+    ];
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
-    let recent =
-        |recent: load::Recent| format!(", p50 {:.1} ms, p99 {:.1} ms", ms(recent.p50), ms(recent.p99));
-    format!(
-        "{per_s:.0}/s, {} in flight, {} ok, {}{}{}",
-        progress.in_flight,
-        progress.outcomes.of(Outcome::Ok),
-        if failed.is_empty() { "none failed" } else { "failed: " },
-        failed.join(", "),
-        progress.recent.map(recent).unwrap_or_default()
-    )
+    parts.extend(
+        progress.recent.map(|recent| format!("p50 {:.1} ms, p99 {:.1} ms", ms(recent.p50), ms(recent.p99))),
+    );
+    parts
+}
+
+/// The parts below each other, no line wider than the terminal; a bar stands before the first.
+fn block(position: &str, parts: &[String], columns: usize, bar_width: usize) -> String {
+    let fit = |text: &str, width: usize| console::truncate_str(text, width.max(1), "…").into_owned();
+    let mut lines = vec![fit(position, columns.saturating_sub(bar_width + 1))];
+    lines.extend(parts.iter().map(|part| fit(part, columns.saturating_sub(1))));
+    lines.join("\n")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_line_tells_rate_failures_by_class_and_latency() {
+    fn busy() -> load::Progress {
         let mut progress = load::Progress { scheduled: 400, in_flight: 3, ..load::Progress::default() };
-        assert_eq!(line(&progress, 199.6), "200/s, 3 in flight, 0 ok, none failed");
-        progress.outcomes.add(Outcome::Ok, 390);
+        progress.outcomes.add(Outcome::Ok, 380);
         progress.outcomes.add(Outcome::ConnectRefused, 7);
+        progress.outcomes.add(Outcome::NotSent, 10);
         progress.recent =
             Some(load::Recent { p50: Duration::from_micros(1500), p99: Duration::from_millis(20) });
+        progress
+    }
+
+    #[test]
+    fn rates_failures_by_class_latency_and_time_left_are_told() {
+        let mut rate = Rate::begin();
+        rate.follow(rate.since + Duration::from_secs(2), &busy());
         assert_eq!(
-            line(&progress, 200.0),
-            "200/s, 3 in flight, 390 ok, failed: 7 connect_refused, p50 1.5 ms, p99 20.0 ms"
+            parts(&busy(), &rate),
+            [
+                "offered 200/s, sent 195/s, 3 in flight",
+                "380 ok, failed: 7 connect_refused, 10 not_sent",
+                "p50 1.5 ms, p99 20.0 ms"
+            ]
         );
+        assert_eq!(parts(&load::Progress::default(), &rate)[1], "0 ok, none failed");
+        let left = |ms| position(400, Some(600), Some(Duration::from_millis(ms)));
+        assert_eq!(left(9_100), "400/600 requests, 10 s left");
+        assert_eq!(left(0), "400/600 requests, waiting for the last answers");
+        assert_eq!(position(400, None, None), "400 requests");
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal() {
+        let rate = Rate::begin();
+        for columns in [10, 30, 40, 80, 200] {
+            let block = block("400/600 requests, 10 s left", &parts(&busy(), &rate), columns, 0);
+            let widths: Vec<usize> = block.lines().map(|line| line.chars().count()).collect();
+            assert_eq!(widths.len(), 4);
+            assert!(widths.iter().all(|width| *width < columns.max(2)), "{columns}: {block}");
+        }
     }
 
     #[test]
     fn the_rate_is_that_of_about_a_second() {
         let mut rate = Rate::begin();
         let start = rate.since;
-        assert_eq!(rate.at(start + Duration::from_millis(200), 50), 0.0);
-        assert_eq!(rate.at(start + Duration::from_secs(1), 300), 300.0);
-        assert_eq!(rate.at(start + Duration::from_millis(1200), 400), 300.0);
-        assert_eq!(rate.at(start + Duration::from_secs(2), 500), 200.0);
+        let mut at = |ms, scheduled| {
+            let progress = load::Progress { scheduled, ..load::Progress::default() };
+            rate.follow(start + Duration::from_millis(ms), &progress);
+            rate.offered_per_s
+        };
+        assert_eq!([at(200, 50), at(1000, 300), at(1200, 400), at(2000, 500)], [0.0, 300.0, 300.0, 200.0]);
     }
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
+use super::compare::{self, CompareArgs};
 use super::exit::Exit;
 use crate::analysis::{self, Analysis, Policy, RunResult};
 use crate::gate;
@@ -24,8 +25,12 @@ pub(super) enum Format {
 
 /// Arguments of `rolldrop report`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:
-  rolldrop report rolldrop-runs/naive-exit-20260102T150405Z")]
+#[command(after_help = "Examples:
+  rolldrop report rolldrop-runs/naive-exit-20260102T150405Z
+  rolldrop report after1 after2 --baseline before1 --baseline before2
+
+With --baseline the runs together are compared with the baselines together: better, worse, the
+same, or not to be told. The comparison is written into the first run's directory.")]
 pub(super) struct ReportArgs {
     /// Run directories, each of which gets its report anew.
     #[arg(value_name = "RUN", required = true)]
@@ -33,47 +38,84 @@ pub(super) struct ReportArgs {
     /// What goes to stdout.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+    #[command(flatten)]
+    compare: CompareArgs,
 }
 
 impl ReportArgs {
     /// Runs the command. The exit status is that of the last run that did not end well.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let mut exit = Exit::Ok;
+        let baseline = self.compare.samples()?;
+        let mut samples = Vec::new();
         for path in &self.runs {
             let run_dir = RunDir::open(path)?;
-            let result = make(&run_dir, self.format)?;
+            let analysed = analyse(&run_dir, None)?;
+            write(&run_dir, &analysed.analysis)?;
+            if baseline.is_empty() {
+                show(&run_dir, &analysed.analysis, self.format)?;
+            } else {
+                samples.push(compare::sample(&run_dir, &analysed));
+            }
             // The run's own interruption is told by its verdict; this command was not interrupted.
-            exit = match Exit::of(&result, false) {
+            exit = match Exit::of(&analysed.analysis.result, false) {
                 Exit::Ok => exit,
                 other => other,
             };
+        }
+        if let (Some(first), false) = (self.runs.first(), baseline.is_empty()) {
+            let comparison = self.compare.compare(&baseline, &samples)?;
+            let run_dir = RunDir::open(first)?;
+            let (before, now) = (analysis::compare::chart(&baseline), analysis::compare::chart(&samples));
+            for file in report::comparison(&comparison, &before, &now)? {
+                run_dir.write_file(&file.path, &file.bytes).context("failed to write the comparison")?;
+            }
+            print(&match self.format {
+                Format::Text => report::comparison_text(&comparison, &text_options(Some(&run_dir))),
+                Format::Json => String::from_utf8(report::comparison_json(&comparison))?,
+            })?;
         }
         Ok(exit.into())
     }
 }
 
+/// A run on one clock, and what follows from it.
+#[derive(Debug)]
+pub(super) struct Analysed {
+    pub(super) timeline: Timeline,
+    pub(super) analysis: Analysis,
+}
+
 /// Reads a run and analyses it, with its own expectations or with `expect`.
-pub(super) fn analyse(run_dir: &RunDir, expect: Option<&Expect>) -> anyhow::Result<Analysis> {
+pub(super) fn analyse(run_dir: &RunDir, expect: Option<&Expect>) -> anyhow::Result<Analysed> {
     let records = run_dir.read().context("failed to read the run")?;
     let expect = expect.cloned().unwrap_or_else(|| records.info.expect.clone());
     let timeline = Timeline::build(records);
     let mut analysis = analysis::analyse(&timeline, &Policy::default());
     analysis.result.checks = gate::check(&analysis.result, &expect);
-    Ok(analysis)
+    Ok(Analysed { timeline, analysis })
 }
 
 /// Makes a run's report in its directory, and prints it.
 pub(super) fn make(run_dir: &RunDir, format: Format) -> anyhow::Result<RunResult> {
-    let analysis = analyse(run_dir, None)?;
-    for file in report::all(&analysis)? {
+    let Analysed { analysis, .. } = analyse(run_dir, None)?;
+    write(run_dir, &analysis)?;
+    show(run_dir, &analysis, format)?;
+    Ok(analysis.result)
+}
+
+fn write(run_dir: &RunDir, analysis: &Analysis) -> anyhow::Result<()> {
+    for file in report::all(analysis)? {
         run_dir.write_file(&file.path, &file.bytes).context("failed to write the report")?;
     }
-    let text = match format {
-        Format::Text => report::text(&analysis, &text_options(Some(run_dir))),
+    Ok(())
+}
+
+fn show(run_dir: &RunDir, analysis: &Analysis, format: Format) -> anyhow::Result<()> {
+    print(&match format {
+        Format::Text => report::text(analysis, &text_options(Some(run_dir))),
         Format::Json => String::from_utf8(report::json(&analysis.result))?,
-    };
-    print(&text)?;
-    Ok(analysis.result)
+    })
 }
 
 /// Text for where stdout goes.

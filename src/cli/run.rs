@@ -15,18 +15,19 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::exit::Exit;
-use super::progress::Progress;
+use super::progress::{Planned, Progress};
 use super::report::{self, Format};
 use super::signals::Interrupts;
+use super::stages;
 use crate::cluster::embedded::{self, config::DataplaneChoice};
 use crate::cluster::{Choice, Cluster};
 use crate::coordinator::{CoordinatorError, Limits, Ready, Session, Settings};
 use crate::load;
 use crate::load::process::protocol::Prepare;
 use crate::load::process::{Note, Process};
-use crate::record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Source, Tool};
+use crate::record::run_info::{self, FORMAT_VERSION, LoadPlan, RunInfo, Source, Tool};
 use crate::record::{Clock, EventKind, RunDir, Stamp};
-use crate::scenario::{self, ClusterChoice, Connections, Loaded, Scenario};
+use crate::scenario::{self, ClusterChoice, Connections, Loaded, Place, Scenario};
 use command::UserCommand;
 
 /// How long the target may take to answer for the first time, once its pods are ready.
@@ -75,11 +76,15 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
     /// Requests per second, over all workers.
-    #[arg(short, long, value_name = "N")]
+    #[arg(short, long, value_name = "N", conflicts_with = "stages")]
     rate: Option<f64>,
     /// Length of the counted part of the load, such as 30s or 2m.
-    #[arg(short, long, value_name = "D", value_parser = super::parse_duration)]
+    #[arg(short, long, value_name = "D", value_parser = super::parse_duration, conflicts_with = "stages")]
     duration: Option<Duration>,
+    /// A rate over some time, such as 100:10s, or a linear ramp, such as 100-500:30s, in place of
+    /// the scenario's; given several times, one after the other.
+    #[arg(long = "stage", value_name = "RATE:D|FROM-TO:D")]
+    stages: Vec<load::Stage>,
     /// Replace a value of the scenario, such as load.rate=50; may be repeated.
     #[arg(long = "set", value_name = "PATH=VALUE")]
     set: Vec<String>,
@@ -106,11 +111,14 @@ impl RunArgs {
         let mut overrides = self.set.clone();
         overrides.extend(self.rate.map(|rate| format!("load.rate={rate}")));
         overrides.extend(self.duration.map(|d| format!("load.duration={}ms", d.as_millis())));
+        overrides.extend(stage_overrides(&self.stages));
         let Loaded { mut scenario, cluster } =
             scenario::load::<embedded::Config>(&self.scenario, &overrides)?;
         if let Some(image) = &self.image {
             scenario.manifests.iter_mut().for_each(|manifest| replace_image(manifest, image));
         }
+        // What cannot be sent is refused before a cluster is started.
+        load::Plan::new(load_settings(&scenario, &expected_targets(&scenario))?)?;
         let clock = Clock::start();
         let out = self.out.clone().unwrap_or_else(|| default_out(&scenario.name, clock.now()));
         let run_dir = RunDir::create(&out).context("failed to make the run directory")?;
@@ -222,11 +230,10 @@ impl Run<'_> {
         self.progress.step("waiting for the pods to be ready");
         let disruptions = if self.command.is_some() { &[][..] } else { &scenario.disruptions };
         let ready = session
-            .await_ready(&scenario.target, &scenario.manifests, disruptions)
+            .await_ready(&scenario.targets, &scenario.manifests, disruptions)
             .await
             .map_err(interruption)?;
-        let target = load::Target::new(ready.target.name.as_str(), ready.target.url.as_str());
-        let mut settings = load_settings(scenario, target);
+        let mut settings = load_settings(scenario, &ready.targets)?;
         if self.command.is_some() {
             settings.pace = settings.pace.held_until(OPEN_END);
         }
@@ -283,9 +290,16 @@ impl Run<'_> {
             control.stop();
             Ok(())
         };
-        let planned = self.command.is_none().then(|| plan.requests()).flatten();
+        let planned = if self.command.is_none() { Planned::of(&plan) } else { Planned::default() };
         let loading = self.progress.follow(worker.join(), &control, planned, self.interrupts);
-        let ((), ended) = tokio::try_join!(disrupting, async { anyhow::Ok(loading.await?) })?;
+        let stages = plan.stages();
+        let stages = stages::announce(self.clock, zero, &stages, |at, kind| session.record_at(at, kind));
+        let ((), ended) = tokio::try_join!(disrupting, async {
+            tokio::select! {
+                ended = loading => anyhow::Ok(ended?),
+                never = stages => match never {},
+            }
+        })?;
         info.sources = worker.recorders();
         if self.command.is_some() {
             info.load.duration_s = ended.scheduled as f64 / rate - warmup_s;
@@ -348,7 +362,7 @@ impl Run<'_> {
             scenario: redacted(scenario),
             expect: scenario.expect.clone(),
             cluster: ready.cluster,
-            targets: vec![ready.target],
+            targets: ready.targets,
             load: plan.load_plan(),
             sources,
             started: self.clock.now(),
@@ -359,13 +373,79 @@ impl Run<'_> {
     }
 }
 
-/// The resolved scenario without the values of headers, which may hold secrets.
+/// The resolved scenario without the values of headers and without bodies, which may hold secrets.
 fn redacted(scenario: &Scenario) -> Value {
+    fn redact(request: &mut Value) {
+        if let Some(Value::Object(headers)) = request.get_mut("headers") {
+            headers.values_mut().for_each(|value| *value = "(redacted)".into());
+        }
+        if let Some(body) = request.get_mut("body") {
+            *body = "(redacted)".into();
+        }
+    }
+
     let mut resolved = scenario.resolved.clone();
-    if let Some(Value::Object(headers)) = resolved.pointer_mut("/spec/load/headers") {
-        headers.values_mut().for_each(|value| *value = "(redacted)".into());
+    if let Some(load) = resolved.pointer_mut("/spec/load") {
+        redact(load);
+        load.get_mut("requests").and_then(Value::as_array_mut).into_iter().flatten().for_each(redact);
     }
     resolved
+}
+
+/// `--stage` as values of a scenario.
+fn stage_overrides(stages: &[load::Stage]) -> Vec<String> {
+    if stages.is_empty() {
+        return Vec::new();
+    }
+    let stage = |stage: &load::Stage| {
+        let load::Stage { from, to, duration } = stage;
+        let ramp = if from == to { String::new() } else { format!("from: {from}, ramp: linear, ") };
+        format!("{{{ramp}rate: {to}, duration: {}ms}}", duration.as_millis())
+    };
+    let stages: Vec<String> = stages.iter().map(stage).collect();
+    // Stages have rates and durations of their own.
+    let set = |name: &str| format!("load.{name}=null");
+    vec![set("rate"), set("duration"), format!("load.stages=[{}]", stages.join(", "))]
+}
+
+/// The scenario's targets before the cluster has said where they are.
+fn expected_targets(scenario: &Scenario) -> Vec<run_info::Target> {
+    let url = |place: &Place| match place {
+        Place::Url(url) => url.to_string(),
+        Place::Service { path, .. } => format!("http://127.0.0.1{path}"),
+    };
+    let target = |target: &scenario::Target| run_info::Target {
+        name: target.name.clone(),
+        url: url(&target.place),
+        consumer: String::new(),
+        balances: run_info::Balances::Connections,
+    };
+    scenario.targets.iter().map(target).collect()
+}
+
+/// Every request of the scenario to every target, found at these URLs.
+fn load_targets(scenario: &Scenario, found: &[run_info::Target]) -> anyhow::Result<Vec<load::Target>> {
+    let mut targets = Vec::new();
+    for (target, found) in scenario.targets.iter().zip(found) {
+        for request in &scenario.load.requests {
+            let url = match &request.path {
+                None => found.url.clone(),
+                Some(path) => {
+                    let base = url::Url::parse(&found.url).context("failed to read the target's URL")?;
+                    base.join(path).with_context(|| format!("path {path:?} cannot be used"))?.to_string()
+                }
+            };
+            targets.push(load::Target {
+                name: found.name.clone(),
+                url,
+                weight: target.weight.saturating_mul(request.weight),
+                method: request.method.clone(),
+                headers: request.headers.clone(),
+                body: request.body.clone(),
+            });
+        }
+    }
+    Ok(targets)
 }
 
 /// The run was interrupted before anything was measured.
@@ -384,9 +464,9 @@ fn load_stage(stage: scenario::Stage) -> load::Stage {
     load::Stage { from: stage.from, to: stage.to, duration: stage.duration }
 }
 
-fn load_settings(scenario: &Scenario, target: load::Target) -> load::Settings {
+fn load_settings(scenario: &Scenario, found: &[run_info::Target]) -> anyhow::Result<load::Settings> {
     let load = &scenario.load;
-    load::Settings {
+    Ok(load::Settings {
         pace: load::Pace::Open(load.stages.iter().map(|stage| load_stage(*stage)).collect()),
         arrivals: match load.poisson {
             Some(_) => load::Arrivals::Poisson,
@@ -406,9 +486,15 @@ fn load_settings(scenario: &Scenario, target: load::Target) -> load::Settings {
         headers: load.headers.clone(),
         success: load.success.clone(),
         source_ports: load.source_ports.map(|(first, last)| load::PortRange { first, last }),
-        targets: vec![target],
+        body: load.body.clone(),
+        template: load.template,
+        retries: load.retries,
+        retry_delay: load.retry_delay,
+        max_requests: load.max_requests,
+        max_age: load.max_age,
+        targets: load_targets(scenario, found)?,
         ..load::Settings::new("")
-    }
+    })
 }
 
 /// Puts `image` where a container's image is `rolldrop`, in any object with a pod template.
@@ -442,6 +528,41 @@ fn default_out(name: &str, now: Stamp) -> PathBuf {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn stages_of_the_command_line_replace_those_of_the_scenario() {
+        let stages = ["0-50:2s", "50:20s"].map(|text| text.parse().unwrap());
+        let loaded = scenario::load::<Value>(scenario::DEFAULT, &stage_overrides(&stages));
+        let found: Vec<_> = loaded.unwrap().scenario.load.stages.into_iter().map(load_stage).collect();
+        assert_eq!(found, stages);
+    }
+
+    #[test]
+    fn every_request_goes_to_every_target_and_no_secret_into_the_record() {
+        let mut set = vec![
+            "load.requests=[{path: /a, weight: 2}, {method: POST, body: hush, headers: {auth: hush}}]"
+                .to_owned(),
+            "load.template=true".to_owned(),
+            "load.headers={auth: hush}".to_owned(),
+            "load.body=hush".to_owned(),
+        ];
+        set.push("target=[{service: web, weight: 3}, {url: 'http://other/x?n={{seq}}'}]".to_owned());
+        let scenario = scenario::load::<Value>(scenario::DEFAULT, &set).unwrap().scenario;
+        let settings = load_settings(&scenario, &expected_targets(&scenario)).unwrap();
+        let targets: Vec<_> =
+            settings.targets.iter().map(|t| (t.name.as_str(), t.url.as_str(), t.weight)).collect();
+        assert_eq!(
+            targets,
+            [
+                ("web", "http://127.0.0.1/a", 6),
+                ("web", "http://127.0.0.1/", 3),
+                ("other", "http://other/a", 2),
+                ("other", "http://other/x?n={{seq}}", 1),
+            ]
+        );
+        assert!(!redacted(&scenario).to_string().contains("hush"));
+        load::Plan::new(settings).unwrap();
+    }
 
     #[test]
     fn only_the_tools_own_image_is_replaced() {

@@ -7,7 +7,9 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream as StdTcpStream};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use nix::errno::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -251,6 +253,21 @@ impl Connection {
             bytes = &bytes[count..];
         }
         self.stream.flush().await
+    }
+
+    /// Reads what has arrived into the buffer, as far as the runtime has been told; `None` for
+    /// nothing, and 0 bytes at the end of the stream.
+    ///
+    /// # Errors
+    /// When the connection was reset or lost.
+    pub(super) fn read_now(&mut self) -> io::Result<Option<usize>> {
+        self.buffer.reserve(READ_SIZE / 2);
+        let mut read = pin!(self.stream.read_buf(&mut self.buffer));
+        // Whoever reads next registers itself anew.
+        match read.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(read) => read.map(Some),
+            Poll::Pending => Ok(None),
+        }
     }
 
     /// Reads what comes next into the buffer; 0 bytes at the end of the stream.

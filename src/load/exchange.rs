@@ -24,6 +24,7 @@ use super::ports::SourcePorts;
 use super::request::{Persistence, Template};
 use super::response::{self, Head};
 use super::tls::{self, Client, Fault};
+use super::websocket::{self, Messages};
 use crate::http1::Body;
 use crate::record::retry::is_retried;
 use crate::record::{Clock, Outcome, RequestRow, Stamp};
@@ -76,6 +77,8 @@ pub(super) struct Endpoint {
     pub(super) closing: Template,
     /// The request that keeps it.
     pub(super) keeping: Template,
+    /// What is sent instead where it speaks WebSocket.
+    pub(super) messages: Option<Messages>,
 }
 
 /// The connection that a request is to use.
@@ -138,19 +141,19 @@ impl NotSent {
 }
 
 /// An exchange that did not end with a complete response.
-struct Failure {
-    outcome: Outcome,
-    errno: Option<i32>,
+pub(super) struct Failure {
+    pub(super) outcome: Outcome,
+    pub(super) errno: Option<i32>,
     /// What a protocol said for itself, where no error number does.
-    detail: Option<Arc<str>>,
+    pub(super) detail: Option<Arc<str>>,
 }
 
 impl Failure {
-    const fn new(outcome: Outcome, errno: Option<i32>) -> Self {
+    pub(super) const fn new(outcome: Outcome, errno: Option<i32>) -> Self {
         Self { outcome, errno, detail: None }
     }
 
-    fn with_detail(outcome: Outcome, detail: impl Into<Arc<str>>) -> Self {
+    pub(super) fn with_detail(outcome: Outcome, detail: impl Into<Arc<str>>) -> Self {
         Self { outcome, errno: None, detail: Some(detail.into()) }
     }
 }
@@ -224,19 +227,22 @@ async fn attempt(
         }
         Via::Dial(id) => connect(context, endpoint, id, row).await?,
     };
-    let template = match persistence {
-        Persistence::Close => &endpoint.closing,
-        Persistence::Keep => &endpoint.keeping,
-    };
-    // The connection's buffer is empty between requests; it serves the request first.
-    let mut request = std::mem::take(&mut connection.buffer);
-    template.fill(row.seq, row.attempts, &mut request);
     connection.requests += 1;
     let sent = context.clock.now();
     row.sent = Some(sent);
     let limit = context.plan.settings.response_timeout;
-    let talk = talk(context, endpoint, &mut connection, request, row);
-    let reusable = match context.deadlines.within(sent, limit, talk).await {
+    let ended = match &endpoint.messages {
+        None => {
+            let talk = talk(context, endpoint, persistence, &mut connection, row);
+            context.deadlines.within(sent, limit, talk).await
+        }
+        // Boxed, so that requests do not carry the room for it.
+        Some(messages) => {
+            let talk = websocket::talk(context, messages, persistence, &mut connection, row);
+            context.deadlines.within(sent, limit, Box::pin(talk)).await
+        }
+    };
+    let reusable = match ended {
         Ok(result) => result?,
         Err(Elapsed) if row.head.is_some() => return Err(Failure::new(Outcome::BodyTimeout, None)),
         Err(Elapsed) => return Err(Failure::new(Outcome::ResponseTimeout, None)),
@@ -301,17 +307,25 @@ fn connect_outcome(error: &io::Error) -> Outcome {
 async fn talk(
     context: &Context,
     endpoint: &Endpoint,
+    persistence: Persistence,
     connection: &mut Connection,
-    request: Vec<u8>,
     row: &mut RequestRow,
 ) -> Result<bool, Failure> {
+    let template = match persistence {
+        Persistence::Close => &endpoint.closing,
+        Persistence::Keep => &endpoint.keeping,
+    };
+    // The connection's buffer is empty between requests; it serves the request first.
+    let mut request = std::mem::take(&mut connection.buffer);
+    template.fill(row.seq, row.attempts, &mut request);
     let written = connection.write_all(&request, &mut row.bytes_sent).await;
     connection.buffer = request;
     connection.buffer.clear();
     // A server may answer and close before it has read everything: a write that
     // failed is no reason not to look for its answer.
     let write_error = written.err();
-    let mut head = read_head(context, &endpoint.method, connection, row, write_error.as_ref()).await?;
+    let (method, switch) = (&endpoint.method, Switch::Unasked);
+    let mut head = read_head(context, method, switch, connection, row, write_error.as_ref()).await?;
     let complete = context.clock.now();
     row.head = Some(complete);
     row.status = Some(head.status);
@@ -325,20 +339,29 @@ async fn talk(
     Ok(head.keep_alive && write_error.is_none() && nothing_more)
 }
 
-async fn read_head(
+/// Whether the request asked for another protocol.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Switch {
+    Asked,
+    Unasked,
+}
+
+/// Reads the head of the final response, or of one that switches protocols where that was asked for.
+pub(super) async fn read_head(
     context: &Context,
     method: &Method,
+    switch: Switch,
     connection: &mut Connection,
     row: &mut RequestRow,
     write_error: Option<&io::Error>,
 ) -> Result<Head, Failure> {
     loop {
-        // Interim responses (RFC 9110, 15.2) announce a final one. Nothing was
-        // asked that would lead to 101.
+        // Interim responses (RFC 9110, 15.2) announce a final one.
         while let Some(head) = parse(connection, method)? {
             connection.buffer.drain(..head.len);
             match head.status {
-                101 => return Err(PROTOCOL_ERROR),
+                101 if switch == Switch::Unasked => return Err(PROTOCOL_ERROR),
+                101 => return Ok(head),
                 100..=199 => {}
                 _ => return Ok(head),
             }
@@ -348,19 +371,33 @@ async fn read_head(
             true => Reached::Connection,
             false => Reached::Head,
         };
-        let limit = context.plan.settings.first_byte_timeout.filter(|_| row.bytes_received == 0);
-        let read = match limit.zip(row.sent) {
-            None => connection.read().await,
-            Some((limit, sent)) => {
-                let read = context.deadlines.within(sent, limit, connection.read()).await;
-                read.map_err(|Elapsed| Failure::with_detail(Outcome::ResponseTimeout, "first_byte"))?
-            }
-        };
-        match read {
-            Ok(0) => return Err(ended_early(reached, write_error)),
-            Ok(count) => row.bytes_received += count as u64,
-            Err(e) => return Err(lost(reached, &e)),
+        read_more(context, connection, row, reached, write_error).await?;
+    }
+}
+
+/// Reads what comes next of an answer that has an end of its own; its first byte by the deadline for that.
+pub(super) async fn read_more(
+    context: &Context,
+    connection: &mut Connection,
+    row: &mut RequestRow,
+    reached: Reached,
+    write_error: Option<&io::Error>,
+) -> Result<(), Failure> {
+    let limit = context.plan.settings.first_byte_timeout.filter(|_| row.bytes_received == 0);
+    let read = match limit.zip(row.sent) {
+        None => connection.read().await,
+        Some((limit, sent)) => {
+            let read = context.deadlines.within(sent, limit, connection.read()).await;
+            read.map_err(|Elapsed| Failure::with_detail(Outcome::ResponseTimeout, "first_byte"))?
         }
+    };
+    match read {
+        Ok(0) => Err(ended_early(reached, write_error)),
+        Ok(count) => {
+            row.bytes_received += count as u64;
+            Ok(())
+        }
+        Err(e) => Err(lost(reached, &e)),
     }
 }
 
@@ -371,7 +408,8 @@ fn parse(connection: &Connection, method: &Method) -> Result<Option<Head>, Failu
     response::parse_head(&connection.buffer, method).map_err(|_| PROTOCOL_ERROR)
 }
 
-async fn read_body(
+/// Reads the body to its end.
+pub(super) async fn read_body(
     connection: &mut Connection,
     head: &mut Head,
     row: &mut RequestRow,
@@ -394,16 +432,19 @@ async fn read_body(
 
 /// How far it had come.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reached {
+pub(super) enum Reached {
     /// Nothing has come over the connection.
     Connection,
     /// The connection has served before; nothing of this response has come.
     Nothing,
+    /// Part of the head.
     Head,
+    /// The head, and perhaps part of the body.
     Body,
 }
 
-const PROTOCOL_ERROR: Failure = Failure::new(Outcome::ProtocolError, None);
+/// The peer broke the protocol.
+pub(super) const PROTOCOL_ERROR: Failure = Failure::new(Outcome::ProtocolError, None);
 
 /// The stream ended before the response did. A reset that met the write shows as
 /// an end when reading afterwards.

@@ -1,7 +1,12 @@
 //! Known-answer tests: a server that plays a script per request, writes down what
 //! it did by request id, and must be agreed with, request by request.
 
+mod differential;
+mod hidden_retries;
+mod mixed;
+mod oracle;
 mod server;
+mod websocket;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -58,7 +63,7 @@ fn assert_agree(rows: &[RequestRow], log: &Log) {
         assert_eq!(row.conn_reused, truth.reused, "{row:?} {truth:?}");
         assert_eq!(row.connected.is_some(), !truth.reused, "{row:?} {truth:?}");
         assert_eq!(row.bytes_sent, truth.request_bytes, "{row:?} {truth:?}");
-        assert_eq!(row.bytes_received, truth.answer_bytes, "{row:?} {truth:?}");
+        assert!(truth.answer_bytes.contains(&row.bytes_received), "{row:?} {truth:?}");
         assert_eq!(row.pod.as_deref(), row.status.map(|_| "web-1"), "{row:?}");
         let reset = matches!(row.outcome, Outcome::ResetBeforeResponse | Outcome::ResetMidResponse);
         assert_eq!(row.errno, reset.then_some(Errno::ECONNRESET as i32), "{row:?} {truth:?}");
@@ -70,7 +75,7 @@ fn assert_agree(rows: &[RequestRow], log: &Log) {
 async fn every_outcome_is_what_the_server_did() {
     let server = Server::start(&PROMPT).await;
     let (summary, rows) = run(Settings {
-        pace: Pace::constant(1000.0, Duration::from_millis(1500)),
+        pace: Pace::constant(1000.0, Duration::from_millis(2000)),
         warmup: Duration::from_millis(50),
         connections: Connections::Mixed(0.3),
         connect_timeout: Duration::from_secs(60),
@@ -100,6 +105,40 @@ async fn what_hangs_ends_at_the_response_timeout() {
     .await;
     assert_agree(&rows, &server.log);
     assert_eq!(summary.tally.response_ns.len(), 0, "no latency without an answer");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_to_head_ends_with_its_head() {
+    let scripts = [Script::Ok, Script::Chunked, Script::UntilEof, Script::NotFound, Script::Unavailable];
+    let server = Server::start(&scripts).await;
+    let (_, rows) = run(Settings {
+        method: "HEAD".into(),
+        pace: Pace::Closed(Length::Requests(200)),
+        connections: Connections::Keepalive,
+        response_timeout: Duration::from_secs(60),
+        ..Settings::new(format!("http://{}/", server.address))
+    })
+    .await;
+    assert_agree(&rows, &server.log);
+    assert!(rows.iter().any(|row| row.conn_reused));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_expectation_may_be_met_or_refused() {
+    let server = Server::start(&[Script::Interim, Script::ExpectationFailed, Script::Ok]).await;
+    let (_, rows) = run(Settings {
+        method: "POST".into(),
+        headers: vec![("Expect".into(), "100-continue".into())],
+        body: b"hello".to_vec(),
+        pace: Pace::Closed(Length::Requests(200)),
+        connections: Connections::Keepalive,
+        response_timeout: Duration::from_secs(60),
+        ..Settings::new(format!("http://{}/", server.address))
+    })
+    .await;
+    assert_agree(&rows, &server.log);
+    let refused = rows.iter().filter(|row| row.status == Some(417)).count();
+    assert!((1..200).contains(&refused), "{refused}");
 }
 
 /// An address that was free a moment ago, and that nobody listens on.
@@ -136,21 +175,26 @@ async fn targets_take_turns_and_a_closed_port_refuses() {
     }
 }
 
+/// A listener that answers no SYN, because its accept queue is full; as long as these sockets live.
 #[cfg(target_os = "linux")]
-#[tokio::test]
-async fn syns_that_go_unanswered_end_at_the_connect_timeout() {
-    // A listener whose accept queue is full drops SYNs.
+fn black_hole() -> (Vec<Socket>, SocketAddr) {
     let (listener, address) = closed_address();
     listener.listen(0).unwrap();
-    let mut queued = Vec::new();
+    let mut sockets = vec![listener];
     loop {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         let full = socket.connect_timeout(&address.into(), Duration::from_millis(200)).is_err();
-        queued.push(socket);
+        sockets.push(socket);
         if full {
-            break;
+            return (sockets, address);
         }
     }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn syns_that_go_unanswered_end_at_the_connect_timeout() {
+    let (_sockets, address) = black_hole();
     let (_, rows) = run(Settings {
         pace: Pace::constant(20.0, Duration::from_millis(500)),
         connect_timeout: Duration::from_millis(100),

@@ -5,7 +5,7 @@
 
 mod target;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -290,6 +290,30 @@ pub enum PlanError {
         /// The number of workers.
         workers: usize,
     },
+    /// Fresh connections need more source ports than there are.
+    #[error(
+        "{per_s:.0} fresh connections/s to {remote} need {needed:.0} source ports, as one stays taken for up to \
+         {held_s} s after its connection (TIME_WAIT); there are {ports} ({addresses} source address(es)), enough \
+         for {enough:.0}/s. Send fewer, keep connections (--connections keepalive), or give more ports \
+         (--source-ports, net.ipv4.ip_local_port_range) or source addresses (--source-address). Where the server \
+         closes connections first, --reuse-ports sends all the same"
+    )]
+    PortsRunOut {
+        /// The address.
+        remote: String,
+        /// Fresh connections a second to it.
+        per_s: f64,
+        /// The ports that they take.
+        needed: f64,
+        /// For how long each is taken, in seconds.
+        held_s: u64,
+        /// The ports that there are, of all source addresses.
+        ports: usize,
+        /// The number of source addresses.
+        addresses: usize,
+        /// Fresh connections a second that the ports are enough for.
+        enough: f64,
+    },
     /// The method cannot be sent.
     #[error("method {0:?} cannot be sent")]
     Method(String),
@@ -413,12 +437,30 @@ impl Plan {
         }
     }
 
+    /// The length of the whole schedule, warm-up included; `None` where only the end will tell.
+    pub fn length(&self) -> Option<Duration> {
+        self.settings.pace.duration().map(|counted| self.settings.warmup + counted)
+    }
+
     /// Fresh connections a second, as far as they are planned.
     pub(super) fn fresh_per_s(&self) -> f64 {
         match self.settings.connections {
             Connections::Fresh => self.settings.pace.peak_rate(),
             Connections::Keepalive => 0.0,
             Connections::Mixed(share) => self.settings.pace.peak_rate() * share,
+        }
+    }
+
+    /// The length of the warm-up.
+    pub fn warmup(&self) -> Duration {
+        self.settings.warmup
+    }
+
+    /// The stages of an open loop; none of a closed one.
+    pub fn stages(&self) -> Vec<Stage> {
+        match &self.settings.pace {
+            Pace::Open(stages) => stages.clone(),
+            Pace::Closed(_) => Vec::new(),
         }
     }
 
@@ -454,8 +496,18 @@ impl Plan {
         if !headers.is_empty() {
             other.insert("headers".to_owned(), headers.into());
         }
-        let methods = self.targets.iter().map(|target| (target.name.to_string(), target.method.to_string()));
-        other.insert("methods".to_owned(), methods.collect::<BTreeMap<_, _>>().into_iter().collect());
+        let mut methods: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+        for target in &self.targets {
+            methods.entry(target.name.to_string()).or_default().insert(target.method.as_str());
+        }
+        // Several under one name are no method of which it is known that clients replay it.
+        let joined = |(name, methods): (String, BTreeSet<&str>)| {
+            (name, methods.into_iter().collect::<Vec<_>>().join(", ").into())
+        };
+        other.insert(
+            "methods".to_owned(),
+            methods.into_iter().map(joined).collect::<serde_json::Map<_, _>>().into(),
+        );
         if self.targets.iter().any(PlannedTarget::has_idempotency_key) {
             other.insert("idempotency_key".to_owned(), true.into());
         }
@@ -621,7 +673,7 @@ mod tests {
         let pace = |rate, s| Pace::constant(rate, Duration::from_secs(s));
         let url = |url: &'static str| refused(move |s| s.targets[0].url = url.to_owned());
         assert!(url("nonsense").starts_with("\"nonsense\" is no usable URL: relative URL without a base"));
-        assert!(url("ftp://x/").contains("scheme \"ftp\" is not supported, only http and https"));
+        assert!(url("ftp://x/").contains("scheme \"ftp\" is not supported, only http, https, ws and wss"));
         assert!(url("http://me:secret@x/").contains("credentials"));
         assert!(refused(|s| s.targets.clear()).contains("no target"));
         assert!(refused(|s| s.pace = pace(0.0, 30)).starts_with("rate 0 is not above 0"));

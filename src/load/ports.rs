@@ -17,6 +17,12 @@ use serde::{Deserialize, Serialize};
 /// (`nf_conntrack_tcp_timeout_syn_sent`).
 pub(super) const ENTRY_LIFE: Duration = Duration::from_secs(120);
 
+/// How long a port stays taken after a connection that this side closed first (Linux:
+/// TCP_TIMEWAIT_LEN), towards the address that it led to.
+const TIME_WAIT: Duration = Duration::from_secs(60);
+/// The same where `net.ipv4.tcp_tw_reuse` lets a new connection take it over.
+const TIME_WAIT_REUSED: Duration = Duration::from_secs(1);
+
 /// A range of ports, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortRange {
@@ -123,6 +129,20 @@ impl SourcePorts {
     }
 }
 
+/// For how long a port stays taken towards a remote address, where this side closes first.
+pub(super) fn held(remote: IpAddr) -> Duration {
+    let setting = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_tw_reuse").unwrap_or_default();
+    held_with(setting.trim(), remote)
+}
+
+fn held_with(tw_reuse: &str, remote: IpAddr) -> Duration {
+    match tw_reuse {
+        "1" => TIME_WAIT_REUSED,
+        "2" if remote.is_loopback() => TIME_WAIT_REUSED,
+        _ => TIME_WAIT,
+    }
+}
+
 /// How soon ports have to be used again, if that is before an entry is gone: `fresh_per_s` fresh
 /// connections a second for `length`, with `ports` to use.
 pub(super) fn used_again_after(fresh_per_s: f64, length: Duration, ports: usize) -> Option<Duration> {
@@ -170,6 +190,13 @@ mod tests {
             assert_eq!((taken.len(), uses), (7 * addresses.len().max(1), uses));
             assert_eq!(taken.len(), uses);
         }
+    }
+
+    #[test]
+    fn loopback_gives_its_ports_back_sooner() {
+        let (near, far) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([192, 0, 2, 1]));
+        let held = |setting| [near, far].map(|remote| held_with(setting, remote).as_secs());
+        assert_eq!([held("0"), held("1"), held("2"), held("")], [[60, 60], [1, 1], [1, 60], [60, 60]]);
     }
 
     #[test]

@@ -58,40 +58,42 @@ enum Body {
 impl Template {
     /// The template of a sender's requests to `target`.
     pub(super) fn new(target: &PlannedTarget, sender: Sender<'_>, persistence: Persistence) -> Self {
-        let mut head = vec![Piece::Bytes(format!("{} ", target.method).into_bytes())];
-        head.extend(target.path.iter().cloned());
-        head.push(Piece::Bytes(b" HTTP/1.1\r\n".to_vec()));
-        let mut header = |name: &str, value: &[Piece]| {
-            head.push(Piece::Bytes(format!("{name}: ").into_bytes()));
-            head.extend(value.iter().cloned());
-            head.push(Piece::Bytes(b"\r\n".to_vec()));
-        };
-        let text = |text: &str| [Piece::Bytes(text.as_bytes().to_vec())];
-        let given = |name: &str| target.headers.iter().any(|(given, _)| given.as_str() == name);
-        if !given("host") {
-            header("host", &text(&target.authority));
-        }
-        if !given("user-agent") {
-            header("user-agent", &text(USER_AGENT));
-        }
-        for (name, value) in &target.headers {
-            header(name.as_str(), value);
-        }
+        let mut fields = Vec::new();
         let body = match &target.body {
             Text::Fixed(body) => {
                 // Methods with a meaning for content announce that there is none.
                 if !body.is_empty() || ["POST", "PUT", "PATCH"].contains(&target.method.as_str()) {
-                    header("content-length", &text(&body.len().to_string()));
+                    fields.push(("content-length", body.len().to_string()));
                 }
                 Body::Fixed(body.clone())
             }
             Text::Made(pieces) => Body::Made(pieces.clone()),
         };
         if persistence == Persistence::Close {
-            header("connection", &text("close"));
+            fields.push(("connection", "close".to_owned()));
         }
+        Self::of(sender, head(target, &fields), body)
+    }
+
+    /// The template of the requests that ask `target` to switch to WebSocket, without their key.
+    pub(super) fn handshake(target: &PlannedTarget, sender: Sender<'_>) -> Self {
+        let fields = [("connection", "Upgrade"), ("upgrade", "websocket"), ("sec-websocket-version", "13")]
+            .map(|(name, value)| (name, value.to_owned()));
+        Self::of(sender, head(target, &fields), Body::Fixed(Vec::new()))
+    }
+
+    /// The template of the messages to a WebSocket target: a request's id, an empty line, the body.
+    pub(super) fn message(target: &PlannedTarget, sender: Sender<'_>) -> Self {
+        let body = match &target.body {
+            Text::Fixed(body) => Body::Fixed(body.clone()),
+            Text::Made(pieces) => Body::Made(pieces.clone()),
+        };
+        Self::of(sender, Vec::new(), body)
+    }
+
+    fn of(sender: Sender<'_>, head: Vec<Piece>, body: Body) -> Self {
         Self {
-            head: joined(head),
+            head,
             body,
             source: sender.source.to_owned(),
             worker: sender.worker as u64,
@@ -126,6 +128,33 @@ impl Template {
             }
         }
     }
+}
+
+/// Request line and header fields of a request to `target`, with `fields` at their end.
+fn head(target: &PlannedTarget, fields: &[(&str, String)]) -> Vec<Piece> {
+    let mut head = vec![Piece::Bytes(format!("{} ", target.method).into_bytes())];
+    head.extend(target.path.iter().cloned());
+    head.push(Piece::Bytes(b" HTTP/1.1\r\n".to_vec()));
+    let mut header = |name: &str, value: &[Piece]| {
+        head.push(Piece::Bytes(format!("{name}: ").into_bytes()));
+        head.extend(value.iter().cloned());
+        head.push(Piece::Bytes(b"\r\n".to_vec()));
+    };
+    let text = |text: &str| [Piece::Bytes(text.as_bytes().to_vec())];
+    let given = |name: &str| target.headers.iter().any(|(given, _)| given.as_str() == name);
+    if !given("host") {
+        header("host", &text(&target.authority));
+    }
+    if !given("user-agent") {
+        header("user-agent", &text(USER_AGENT));
+    }
+    for (name, value) in &target.headers {
+        header(name.as_str(), value);
+    }
+    for (name, value) in fields {
+        header(name, &text(value));
+    }
+    joined(head)
 }
 
 /// The same text in as few pieces as can be.

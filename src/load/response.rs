@@ -31,6 +31,8 @@ pub(super) struct Head {
     pub(super) keep_alive: bool,
     /// The pod that answered, by its own account.
     pub(super) pod: Option<Arc<str>>,
+    /// The answer to a WebSocket's key, in a response that switches protocols.
+    pub(super) accept: Option<Arc<str>>,
 }
 
 /// Parses the head of a response to a request of `method` at the beginning of
@@ -51,10 +53,11 @@ pub(super) fn parse_head(bytes: &[u8], method: &Method) -> Result<Option<Head>, 
     let mut close = false;
     let mut keep_alive = false;
     let mut pod = None;
+    let mut accept = None;
     for field in response.headers.iter() {
         let name = field.name;
         if name.eq_ignore_ascii_case("content-length") {
-            framing.add_length(field.value)?;
+            framing.add_length(field.value);
         } else if name.eq_ignore_ascii_case("transfer-encoding") {
             framing.chunked = Some(last_token(field.value).eq_ignore_ascii_case(b"chunked"));
         } else if name.eq_ignore_ascii_case("connection") {
@@ -62,50 +65,50 @@ pub(super) fn parse_head(bytes: &[u8], method: &Method) -> Result<Option<Head>, 
             keep_alive |= has_token(field.value, b"keep-alive");
         } else if name.eq_ignore_ascii_case(POD_HEADER) {
             pod = std::str::from_utf8(field.value).ok().filter(|pod| !pod.is_empty()).map(Arc::from);
+        } else if status == 101 && name.eq_ignore_ascii_case("sec-websocket-accept") {
+            accept = std::str::from_utf8(field.value).ok().map(Arc::from);
         }
     }
-    let body = framing.body(status, method);
-    let persistent = match response.version {
-        Some(1) => !close,
-        _ => keep_alive && !close,
-    };
-    Ok(Some(Head { status, len, keep_alive: persistent && body != Body::UntilClose, body, pod }))
+    let is_old = response.version != Some(1);
+    let body = framing.body(status, method, is_old)?;
+    let persistent = !close && (keep_alive || !is_old);
+    Ok(Some(Head { status, len, keep_alive: persistent && body != Body::UntilClose, body, pod, accept }))
 }
 
 /// What the header fields say about the body's length.
 #[derive(Default)]
 struct Framing {
-    length: Option<u64>,
+    /// The length, or that there is no one valid length; which matters only where it is needed.
+    length: Option<Result<u64, Malformed>>,
     /// Whether `chunked` is the last transfer coding, where there is one.
     chunked: Option<bool>,
 }
 
 impl Framing {
     /// Several equal lengths are as good as one (RFC 9112, 6.3).
-    fn add_length(&mut self, value: &[u8]) -> Result<(), Malformed> {
+    fn add_length(&mut self, value: &[u8]) {
         for part in value.split(|b| *b == b',') {
             let part = part.trim_ascii();
-            if part.is_empty() || !part.iter().all(u8::is_ascii_digit) {
-                return Err(Malformed);
-            }
-            let text = std::str::from_utf8(part).map_err(|_| Malformed)?;
-            let length = text.parse::<u64>().map_err(|_| Malformed)?;
-            if self.length.is_some_and(|earlier| earlier != length) {
-                return Err(Malformed);
-            }
-            self.length = Some(length);
+            let is_number = !part.is_empty() && part.iter().all(u8::is_ascii_digit);
+            let text = std::str::from_utf8(part).ok().filter(|_| is_number);
+            let length = text.and_then(|text| text.parse().ok()).ok_or(Malformed);
+            self.length = match self.length {
+                Some(earlier) if earlier != length => Some(Err(Malformed)),
+                _ => Some(length),
+            };
         }
-        Ok(())
     }
 
-    fn body(&self, status: u16, method: &Method) -> Body {
+    /// HTTP/1.0 knows no transfer codings (RFC 9112, 6.1).
+    fn body(&self, status: u16, method: &Method, is_old: bool) -> Result<Body, Malformed> {
         if *method == Method::HEAD || (100..200).contains(&status) || status == 204 || status == 304 {
-            return Body::NONE;
+            return Ok(Body::NONE);
         }
         match (self.chunked, self.length) {
-            (Some(true), _) => Body::CHUNKED,
-            (Some(false), _) | (None, None) => Body::UntilClose,
-            (None, Some(length)) => Body::Length(length),
+            (Some(_), _) if is_old => Err(Malformed),
+            (Some(true), _) => Ok(Body::CHUNKED),
+            (Some(false), _) | (None, None) => Ok(Body::UntilClose),
+            (None, Some(length)) => Ok(Body::Length(length?)),
         }
     }
 }
@@ -141,6 +144,7 @@ mod tests {
             body: Body::Length(5),
             keep_alive: true,
             pod: Some("web-1".into()),
+            accept: None,
         };
         assert_eq!(head(text), expected);
         for end in 0..expected.len {
@@ -188,7 +192,11 @@ mod tests {
         assert!(malformed("HTTP/1.1 200 OK\r\ncontent-length:\r\n\r\n"));
         assert!(malformed("HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n"));
         assert!(!malformed("HTTP/1.1 200 OK\r\ncontent-length: 1, 1\r\n\r\n"));
+        assert!(!malformed("HTTP/1.1 304 OK\r\ncontent-length: 1, 2\r\n\r\n"), "nothing follows");
+        assert!(malformed("HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"));
         assert!(malformed(&format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(MAX_HEAD))));
+        let fields = |count| format!("HTTP/1.1 200 OK\r\n{}\r\n", "x: y\r\n".repeat(count));
+        assert!(!malformed(&fields(MAX_FIELDS)) && malformed(&fields(MAX_FIELDS + 1)));
     }
 
     proptest! {

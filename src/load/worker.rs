@@ -30,6 +30,7 @@ use super::pacer::Pacer;
 use super::request::Persistence;
 use super::schedule::Due;
 use super::tally::Tally;
+use super::websocket;
 use crate::record::{RequestRow, Stamp};
 
 /// A request that the worker comes to later than this after its intended send
@@ -315,7 +316,11 @@ impl State {
         let via = if now > due.at + LATE_LIMIT {
             Err(NotSent::Late)
         } else {
-            self.pool.take(endpoint, persistence, now).ok_or(NotSent::MaxConnections)
+            let is_usable = match context.endpoints[endpoint].messages {
+                None => Connection::is_idle,
+                Some(_) => websocket::is_open,
+            };
+            self.pool.take(endpoint, persistence, is_usable, now).ok_or(NotSent::MaxConnections)
         };
         Some(match via {
             Ok(via) => {
@@ -386,11 +391,17 @@ impl Pool {
 
     /// A connection for one request; `None` when no more are allowed. An idle
     /// one whose close has already arrived is dropped: no request was ever put on it.
-    fn take(&mut self, endpoint: usize, persistence: Persistence, now: Stamp) -> Option<Via> {
+    fn take(
+        &mut self,
+        endpoint: usize,
+        persistence: Persistence,
+        is_usable: fn(&mut Connection) -> bool,
+        now: Stamp,
+    ) -> Option<Via> {
         if persistence == Persistence::Keep {
             while let Some(mut connection) = self.idle[endpoint].pop_front() {
                 let is_young = self.limits.age.is_none_or(|age| now < connection.since + age);
-                if is_young && connection.is_idle() {
+                if is_young && is_usable(&mut connection) {
                     self.in_use += 1;
                     return Some(Via::Idle(connection));
                 }

@@ -48,6 +48,15 @@ pub enum EventKind {
         /// Duration of the warm-up before it, in seconds.
         warmup_s: f64,
     },
+    /// A stage of the load began; the event's stamp is when its first request could be due.
+    LoadStage {
+        /// Requests per second at its beginning.
+        from: f64,
+        /// Requests per second at its end.
+        to: f64,
+        /// Its length, in seconds.
+        duration_s: f64,
+    },
     /// The load ended: every scheduled request has its row.
     LoadEnded {
         /// Requests that were scheduled, warm-up included.

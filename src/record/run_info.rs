@@ -122,6 +122,13 @@ pub struct LoadPlan {
     pub other: BTreeMap<String, serde_json::Value>,
 }
 
+impl LoadPlan {
+    /// Whether each connection sent its next request when it had the answer to the last.
+    pub fn is_closed_loop(&self) -> bool {
+        self.pacing == "closed_loop"
+    }
+}
+
 fn constant() -> String {
     "constant".to_owned()
 }

@@ -6,6 +6,7 @@
 
 mod axis;
 mod canvas;
+pub(super) mod comparison;
 mod drops;
 mod frame;
 mod latency;

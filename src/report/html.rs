@@ -38,24 +38,10 @@ const START_STAGES: [(&str, &str); 5] = [
 
 /// The report of a result.
 pub(super) fn render(result: &RunResult, charts: &[Chart]) -> String {
-    let mut page = String::new();
-    let title = escape(&format!("rolldrop: {}", result.scenario));
-    let _ = write!(
-        page,
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
-    );
+    let mut page = begin(&format!("rolldrop: {}", result.scenario));
     answer(&mut page, result);
     checks(&mut page, result);
-    for chart in charts {
-        let _ = writeln!(
-            page,
-            "<figure><img src=\"data:image/png;base64,{}\" alt=\"{}\"></figure>",
-            STANDARD.encode(&chart.png),
-            escape(&chart.alt)
-        );
-    }
+    figures(&mut page, charts);
     findings(&mut page, result);
     recommendations(&mut page, result);
     windows(&mut page, result);
@@ -64,12 +50,34 @@ pub(super) fn render(result: &RunResult, charts: &[Chart]) -> String {
     requests(&mut page, result);
     latency(&mut page, result);
     starts(&mut page, result);
-    let _ = write!(
-        page,
-        "<footer><p>{}</p></footer>\n</main>\n</body>\n</html>\n",
-        escape(&words::provenance(result))
-    );
-    page
+    end(page, &words::provenance(result))
+}
+
+/// A page with its title.
+pub(super) fn begin(title: &str) -> String {
+    let title = escape(title);
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
+    )
+}
+
+/// The pictures, inside the page.
+pub(super) fn figures(page: &mut String, charts: &[Chart]) {
+    for chart in charts {
+        let _ = writeln!(
+            page,
+            "<figure><img src=\"data:image/png;base64,{}\" alt=\"{}\"></figure>",
+            STANDARD.encode(&chart.png),
+            escape(&chart.alt)
+        );
+    }
+}
+
+/// The page, finished.
+pub(super) fn end(page: String, footer: &str) -> String {
+    page + &format!("<footer><p>{}</p></footer>\n</main>\n</body>\n</html>\n", escape(footer))
 }
 
 fn answer(page: &mut String, result: &RunResult) {
@@ -315,11 +323,13 @@ fn requests(page: &mut String, result: &RunResult) {
 
 fn latency(page: &mut String, result: &RunResult) {
     let l = &result.latency_ms;
+    let (what, _) = words::latency(&result.load);
+    let [steady, disrupted] = ["steady", "while a pod went away"].map(|when| format!("{what}, {when}"));
     let rows = [
         ("response time", l.response),
         ("service time", l.service),
-        ("response time, steady", l.steady),
-        ("response time, while a pod went away", l.disrupted),
+        (steady.as_str(), l.steady),
+        (disrupted.as_str(), l.disrupted),
     ];
     let rows = rows.into_iter().filter(|(_, p)| p.n > 0).map(|(name, p)| {
         let mut row = vec![Cell::head(name), Cell::number(count(p.n))];
@@ -349,27 +359,27 @@ fn starts(page: &mut String, result: &RunResult) {
     table(page, "Starts", "Seconds since the pod was created.", &columns, rows);
 }
 
-struct Cell {
-    text: String,
-    class: &'static str,
-    head: bool,
+pub(super) struct Cell {
+    pub(super) text: String,
+    pub(super) class: &'static str,
+    pub(super) head: bool,
 }
 
 impl Cell {
-    fn head(text: &str) -> Self {
+    pub(super) fn head(text: &str) -> Self {
         Self { text: text.to_owned(), class: "", head: true }
     }
 
-    fn text(text: &str) -> Self {
+    pub(super) fn text(text: &str) -> Self {
         Self { text: text.to_owned(), class: "", head: false }
     }
 
-    fn number(text: String) -> Self {
+    pub(super) fn number(text: String) -> Self {
         Self { text, class: "number", head: false }
     }
 }
 
-fn table(
+pub(super) fn table(
     page: &mut String,
     title: &str,
     note: &str,
@@ -407,7 +417,7 @@ fn table(
 }
 
 /// Text that HTML shows as it is, in elements and in quoted attributes.
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

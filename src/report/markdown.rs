@@ -105,10 +105,11 @@ fn recommendations(out: &mut String, result: &RunResult) {
 
 fn latency(out: &mut String, result: &RunResult) {
     let latencies = &result.latency_ms;
-    if latencies.response.n == 0 {
+    if latencies.steady.n + latencies.disrupted.n == 0 {
         return;
     }
-    section(out, "## Response time");
+    let (what, _) = words::latency(&result.load);
+    section(out, &format!("## {}", words::sentence(what).trim_end_matches('.')));
     let rows = [("steady", latencies.steady), ("while a pod went away", latencies.disrupted)];
     let rows = rows.into_iter().filter(|(_, p)| p.n > 0).map(|(name, p)| {
         let mut row = vec![name.to_owned(), count(p.n)];
@@ -152,14 +153,19 @@ fn checks(out: &mut String, result: &RunResult) {
 }
 
 /// A paragraph or another block, with the empty line after it.
-fn section(out: &mut String, text: &str) {
+pub(super) fn section(out: &mut String, text: &str) {
     if !text.is_empty() {
         let _ = write!(out, "{text}\n\n");
     }
 }
 
 /// A table; the columns named in `right` hold numbers.
-fn table(out: &mut String, header: &[&str], right: &[usize], rows: impl IntoIterator<Item = Vec<String>>) {
+pub(super) fn table(
+    out: &mut String,
+    header: &[&str],
+    right: &[usize],
+    rows: impl IntoIterator<Item = Vec<String>>,
+) {
     let _ = writeln!(out, "| {} |", header.join(" | "));
     let rules: Vec<&str> =
         (0..header.len()).map(|i| if right.contains(&i) { "--:" } else { "---" }).collect();
@@ -171,7 +177,7 @@ fn table(out: &mut String, header: &[&str], right: &[usize], rows: impl IntoIter
 }
 
 /// Text that Markdown shows as it is.
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -192,6 +192,7 @@ impl Sample {
             complete: true,
             verdict: Verdict::Valid,
             load: LoadResult {
+                pacing: "constant".into(),
                 rate: f64::from(rate),
                 duration_s: f64::from(seconds),
                 scheduled: total,

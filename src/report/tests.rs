@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::*;
+use crate::analysis::compare::model::{Change, ChangeKind, Judgement, Row, Side, Unit};
 use crate::analysis::model::{Cause, Mode, Stage};
 use crate::record::Outcome;
 
@@ -314,6 +315,82 @@ fn every_result_meets_the_schema() {
     );
 }
 
+fn a_comparison() -> (Comparison, SideChart, SideChart) {
+    let row = |label: &str, unit, baseline, candidate, change, verdict| Row {
+        metric: format!("latency_ms.response.{}", label.rsplit(' ').next().unwrap()),
+        label: label.into(),
+        unit,
+        baseline: Some(baseline),
+        candidate: Some(candidate),
+        change,
+        p: Some(0.004),
+        verdict,
+        why: "block bootstrap over time".into(),
+    };
+    let ratio = |estimate, lower, upper| Some(Change { kind: ChangeKind::Ratio, estimate, lower, upper });
+    let side = |name: &str, dropped| Side {
+        runs: vec![name.into()],
+        duration_s: 30.0,
+        total: 6000,
+        dropped,
+        terminations: 3,
+    };
+    let (ms, same, worse) = (Unit::Milliseconds, Some(Judgement::Same), Some(Judgement::Worse));
+    let comparison = Comparison {
+        schema_version: 1,
+        verdict: Judgement::Worse,
+        confidence: 0.95,
+        tolerance: 0.05,
+        baseline: side("before", 0),
+        candidate: side("after", 16),
+        differences: Vec::new(),
+        caveats: vec!["a side has one run only".into()],
+        rows: vec![
+            row("dropped requests", Unit::Share, 0.0, 16.0 / 6000.0, None, None),
+            row("response time p50", ms, 1.0, 1.02, ratio(1.02, 0.99, 1.04), same),
+            row("response time p99", ms, 9.0, 12.1, ratio(1.344, 1.2, 1.51), worse),
+        ],
+    };
+    let chart = |analysis: &Analysis| SideChart {
+        latency: analysis.charts.latency.steady.clone(),
+        dropped: analysis.charts.seconds.iter().map(|s| s.dropped.clone()).collect(),
+        step_s: 1.0,
+    };
+    (comparison, chart(&samples::prestop_sleep()), chart(&samples::naive_exit()))
+}
+
+#[test]
+fn a_comparison_is_told_in_every_form() {
+    let (comparison, before, after) = a_comparison();
+    insta::assert_snapshot!(comparison_text(&comparison, &TextOptions::default()), @"
+    Worse than the baseline: response time p99 +34 %.
+      baseline  before: 6,000 requests in 30.0 s, 0 dropped, 3 pods ended
+      now       after: 6,000 requests in 30.0 s, 16 dropped, 3 pods ended
+
+    FIGURES   intervals at 95 %, one chance of 5 % to err over all verdicts; within 5 % is the same
+      figure             baseline      now                     change  verdict
+      dropped requests        0 %   0.27 %                          –  –
+      response time p50   1.00 ms  1.02 ms  +2.0 % (−1.0 % to +4.0 %)  same
+      response time p99   9.00 ms  12.1 ms     +34 % (+20 % to +51 %)  worse
+
+    HOW
+      dropped requests: block bootstrap over time
+      response time p50: block bootstrap over time
+      response time p99: block bootstrap over time
+
+    A side has one run only.
+    ");
+    let files = super::comparison(&comparison, &before, &after).unwrap();
+    let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
+    assert_eq!(paths, ["comparison.json", "comparison.md", "comparison.html", "charts/comparison.png"]);
+    let text = |i: usize| String::from_utf8(files[i].bytes.clone()).unwrap();
+    let row = "| response time p99 | 9.00 ms | 12.1 ms | +34 % (+20 % to +51 %) | worse |";
+    assert!(text(1).contains(row), "{}", text(1));
+    assert!(text(2).contains("class=\"worse\">worse<") && text(2).contains("data:image/png"), "{}", text(2));
+    let schema: Value = serde_json::from_str(include_str!("../../docs/comparison.schema.json")).unwrap();
+    meets(&serde_json::from_str(&text(0)).unwrap(), &schema, &schema, "$").unwrap();
+}
+
 #[test]
 fn the_schema_knows_every_name() {
     let schema: Value = serde_json::from_str(SCHEMA).unwrap();
@@ -338,7 +415,7 @@ fn the_schema_knows_every_name() {
 
 /// Whether `value` meets `schema`, for the keywords that the result's schema uses.
 /// A keyword that is not known here fails, so that none is passed over.
-fn meets(value: &Value, schema: &Value, root: &Value, at: &str) -> Result<(), String> {
+pub(crate) fn meets(value: &Value, schema: &Value, root: &Value, at: &str) -> Result<(), String> {
     let fail = |what: &str| Err(format!("{at}: {what}"));
     let Some(keywords) = schema.as_object() else {
         return if schema == &Value::Bool(true) { Ok(()) } else { fail("not allowed") };
@@ -384,13 +461,14 @@ fn meets(value: &Value, schema: &Value, root: &Value, at: &str) -> Result<(), St
                 }
             }
             "propertyNames" => {
-                for key in value.as_object().unwrap().keys() {
+                for key in value.as_object().into_iter().flat_map(|object| object.keys()) {
                     meets(&Value::from(key.as_str()), rule, root, &child(key))?;
                 }
             }
             "additionalProperties" => {
                 let described = |key: &str| keywords.get("properties").is_some_and(|p| p.get(key).is_some());
-                for (key, value) in value.as_object().unwrap().iter().filter(|(key, _)| !described(key)) {
+                for (key, value) in value.as_object().into_iter().flatten().filter(|(key, _)| !described(key))
+                {
                     match rule {
                         Value::Bool(false) => return Err(format!("{}: not described", child(key))),
                         rule => meets(value, rule, root, &child(key))?,

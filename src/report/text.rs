@@ -30,7 +30,7 @@ impl Default for TextOptions {
 
 /// The summary of a result.
 pub(super) fn render(result: &RunResult, options: &TextOptions) -> String {
-    let mut page = Page { out: String::new(), width: options.width.max(MIN_WIDTH), color: options.color };
+    let mut page = Page::new(options);
     answer(&mut page, result);
     terminations(&mut page, &result.terminations);
     windows(&mut page, result);
@@ -46,21 +46,25 @@ pub(super) fn render(result: &RunResult, options: &TextOptions) -> String {
 
 /// The colours that mean something.
 #[derive(Clone, Copy)]
-enum Paint {
+pub(super) enum Paint {
     Bold,
     Good,
     Bad,
     Caution,
 }
 
-struct Page {
-    out: String,
+pub(super) struct Page {
+    pub(super) out: String,
     width: usize,
     color: bool,
 }
 
 impl Page {
-    fn paint(&self, paint: Paint, text: &str) -> String {
+    pub(super) fn new(options: &TextOptions) -> Self {
+        Self { out: String::new(), width: options.width.max(MIN_WIDTH), color: options.color }
+    }
+
+    pub(super) fn paint(&self, paint: Paint, text: &str) -> String {
         let code = match paint {
             Paint::Bold => "1",
             Paint::Good => "32",
@@ -70,13 +74,13 @@ impl Page {
         if self.color { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
     }
 
-    fn line(&mut self, text: &str) {
+    pub(super) fn line(&mut self, text: &str) {
         self.out.push_str(text.trim_end());
         self.out.push('\n');
     }
 
     /// A heading after an empty line.
-    fn heading(&mut self, title: &str, note: &str) {
+    pub(super) fn heading(&mut self, title: &str, note: &str) {
         let painted = self.paint(Paint::Bold, title);
         self.line("");
         if title.len() + note.len() + 3 <= self.width {
@@ -88,7 +92,7 @@ impl Page {
     }
 
     /// A paragraph whose lines begin with `indent` spaces, the first with `lead` in their stead.
-    fn paragraph(&mut self, lead: &str, indent: usize, paint: Option<Paint>, text: &str) {
+    pub(super) fn paragraph(&mut self, lead: &str, indent: usize, paint: Option<Paint>, text: &str) {
         for (i, line) in wrap(text, self.width.saturating_sub(indent)).iter().enumerate() {
             let line = paint.map_or_else(|| line.clone(), |paint| self.paint(paint, line));
             let start = if i == 0 { format!("{lead:indent$}") } else { " ".repeat(indent) };
@@ -210,10 +214,11 @@ fn recommendation(page: &mut Page, rec: &Recommendation) {
 
 fn latency(page: &mut Page, result: &RunResult) {
     let latencies = &result.latency_ms;
-    if latencies.response.n == 0 {
+    if latencies.steady.n + latencies.disrupted.n == 0 {
         return;
     }
-    page.heading("LATENCY", "response time of answered requests, from the intended send time");
+    let (what, from) = words::latency(&result.load);
+    page.heading("LATENCY", &format!("{what} of answered requests, {from}"));
     page.line(&format!("  {:<26}  {:>9}  {:>11}  {:>11}  {:>11}", "", "requests", "p50", "p99", "max"));
     let rows = [("steady", latencies.steady), ("while a pod went away", latencies.disrupted)];
     for (name, p) in rows.into_iter().filter(|(_, p)| p.n > 0) {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::format::{self, count, counted, either, len, list, percent, seconds, seconds_unit};
 use crate::analysis::model::{
-    Cause, CheckVerdict, Mode, Recommendation, RequestCounts, RunResult, Severity, Termination, Verdict,
-    Window, WindowSummary,
+    Cause, CheckVerdict, LoadResult, Mode, Recommendation, RequestCounts, RunResult, Severity, Termination,
+    Verdict, Window, WindowSummary,
 };
 use crate::record::Outcome;
 
@@ -22,6 +22,14 @@ pub(super) fn headline(result: &RunResult) -> String {
         (0, 0) => format!("{lost}; no pod went away meanwhile."),
         (0, _) => format!("{lost}, and no pod went away meanwhile."),
         (n, _) => format!("{lost} as {} went away.", counted(len(n), "pod")),
+    }
+}
+
+/// What the latencies of a load are, and what they count from.
+pub(super) fn latency(load: &LoadResult) -> (&'static str, &'static str) {
+    match load.is_closed_loop() {
+        false => ("response time", "from the intended send time"),
+        true => ("service time", "from the actual send time; a closed loop has no other"),
     }
 }
 

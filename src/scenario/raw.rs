@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde::de::{self, Deserializer, Visitor};
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use crate::record::Bounds;
@@ -33,7 +35,7 @@ pub(super) struct Spec<C> {
     pub(super) cluster: Option<Cluster<C>>,
     #[serde(default)]
     pub(super) manifests: Vec<Manifest>,
-    pub(super) target: Target,
+    pub(super) target: OneOrMore<Target>,
     #[serde(default)]
     pub(super) load: Load,
     #[serde(default)]
@@ -63,6 +65,40 @@ pub(super) struct Target {
     pub(super) port: Option<Port>,
     pub(super) path: Option<String>,
     pub(super) url: Option<String>,
+    pub(super) name: Option<String>,
+    pub(super) weight: Option<u32>,
+}
+
+/// One, or a list.
+#[derive(Debug)]
+pub(super) struct OneOrMore<T> {
+    pub(super) all: Vec<T>,
+    pub(super) is_list: bool,
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMore<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Either<T> {
+            type Value = OneOrMore<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a mapping, or a list of them")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+                let one = T::deserialize(MapAccessDeserializer::new(map))?;
+                Ok(OneOrMore { all: vec![one], is_list: false })
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
+                Ok(OneOrMore { all: Vec::deserialize(SeqAccessDeserializer::new(list))?, is_list: true })
+            }
+        }
+
+        deserializer.deserialize_any(Either(PhantomData))
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -87,13 +123,40 @@ pub(super) struct Load {
     pub(super) method: Option<String>,
     #[serde(default)]
     pub(super) headers: BTreeMap<String, String>,
+    pub(super) body: Option<String>,
+    pub(super) body_file: Option<String>,
+    #[serde(default)]
+    pub(super) template: bool,
+    #[serde(default)]
+    pub(super) requests: Vec<Request>,
+    pub(super) retry: Option<Retry>,
     pub(super) success: Option<Vec<Status>>,
     pub(super) source_ports: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Request {
+    pub(super) path: Option<String>,
+    pub(super) method: Option<String>,
+    #[serde(default)]
+    pub(super) headers: BTreeMap<String, String>,
+    pub(super) body: Option<String>,
+    pub(super) body_file: Option<String>,
+    pub(super) weight: Option<u32>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Retry {
+    pub(super) times: u32,
+    pub(super) delay: Option<Span>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Stage {
+    pub(super) from: Option<f64>,
     pub(super) rate: f64,
     pub(super) duration: Span,
     pub(super) ramp: Option<Ramp>,
@@ -113,12 +176,14 @@ pub(super) enum Arrivals {
     Poisson,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Connections {
     pub(super) mode: Option<Mode>,
     pub(super) share: Option<f64>,
     pub(super) max: Option<usize>,
+    pub(super) max_requests: Option<u64>,
+    pub(super) max_age: Option<Span>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]

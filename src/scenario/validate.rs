@@ -8,7 +8,8 @@ use serde_json::Value;
 use super::raw;
 use super::yaml::Document;
 use super::{
-    Action, ClusterChoice, Connections, Disruption, Load, Loaded, Scenario, ScenarioError, Stage, Target,
+    Action, ClusterChoice, Connections, Disruption, Load, Loaded, Place, Request, Scenario, ScenarioError,
+    Stage, Target,
 };
 use crate::record::{Bounds, Expect, WindowBounds};
 
@@ -34,8 +35,8 @@ pub(super) fn validate<C>(
     let spec = raw.spec;
     let cluster = cluster(spec.cluster, document)?;
     let manifests = manifests(spec.manifests, document, dir)?;
-    let target = target(spec.target, &manifests, document)?;
-    let load = load(spec.load, document)?;
+    let targets = targets(spec.target, &manifests, document)?;
+    let load = load(spec.load, document, dir)?;
     let disruptions = spec
         .disruptions
         .into_iter()
@@ -47,7 +48,7 @@ pub(super) fn validate<C>(
         name: raw.metadata.name,
         description: raw.metadata.description,
         manifests,
-        target,
+        targets,
         load,
         disruptions,
         expect,
@@ -106,45 +107,88 @@ fn checked_object(object: Value, key: &str, document: &Document) -> Result<Value
     Ok(object)
 }
 
-fn target(raw: raw::Target, manifests: &[Value], document: &Document) -> Result<Target, ScenarioError> {
-    let key = "spec.target";
-    let path = raw.path;
-    if let Some(path) = path.as_ref().filter(|p| !p.starts_with('/')) {
-        return Err(document.error("spec.target.path", format!("is {path:?}, must begin with /")));
+fn targets(
+    raw: raw::OneOrMore<raw::Target>,
+    manifests: &[Value],
+    document: &Document,
+) -> Result<Vec<Target>, ScenarioError> {
+    if raw.all.is_empty() {
+        return Err(document.error("spec.target", "is empty: name a service or a url"));
     }
+    let mut targets: Vec<Target> = Vec::with_capacity(raw.all.len());
+    for (index, one) in raw.all.into_iter().enumerate() {
+        let key = if raw.is_list { format!("spec.target[{index}]") } else { "spec.target".to_owned() };
+        let weight = weight(one.weight, &key, document)?;
+        let own_name = one.name.clone();
+        let place = place(one, &key, manifests, document)?;
+        let name = own_name.unwrap_or_else(|| match &place {
+            Place::Service { name, .. } => name.clone(),
+            Place::Url(url) => url.host_str().unwrap_or("url").to_owned(),
+        });
+        if targets.iter().any(|target| target.name == name) {
+            let why = format!("{name:?} is the name of another target: give each its own");
+            return Err(document.error(&format!("{key}.name"), why));
+        }
+        targets.push(Target { name, weight, place });
+    }
+    Ok(targets)
+}
+
+fn weight(raw: Option<u32>, key: &str, document: &Document) -> Result<u32, ScenarioError> {
+    match raw {
+        Some(0) => Err(document.error(&format!("{key}.weight"), "must be at least 1")),
+        weight => Ok(weight.unwrap_or(1)),
+    }
+}
+
+fn is_path(path: Option<&String>, key: &str, document: &Document) -> Result<(), ScenarioError> {
+    match path.filter(|path| !path.starts_with('/')) {
+        Some(path) => Err(document.error(&format!("{key}.path"), format!("is {path:?}, must begin with /"))),
+        None => Ok(()),
+    }
+}
+
+fn place(
+    raw: raw::Target,
+    key: &str,
+    manifests: &[Value],
+    document: &Document,
+) -> Result<Place, ScenarioError> {
+    let path = raw.path;
+    is_path(path.as_ref(), key, document)?;
     match (raw.service, raw.url) {
         (Some(name), None) => {
             let services = || manifests.iter().filter(|m| m["kind"] == "Service");
             if services().next().is_some() && !services().any(|m| m["metadata"]["name"] == name.as_str()) {
                 let why = format!("there is no Service {name:?} among the manifests");
-                return Err(document.error("spec.target.service", why));
+                return Err(document.error(&format!("{key}.service"), why));
             }
             let port = raw.port.map(|port| match port {
                 raw::Port::Number(number) => number.to_string(),
                 raw::Port::Name(name) => name,
             });
-            Ok(Target::Service { name, port, path: path.unwrap_or_else(|| "/".into()) })
+            Ok(Place::Service { name, port, path: path.unwrap_or_else(|| "/".into()) })
         }
         (None, Some(text)) => {
             if raw.port.is_some() || path.is_some() {
                 return Err(document.error(key, "port and path belong into the url"));
             }
             let url = url::Url::parse(&text)
-                .map_err(|e| document.error("spec.target.url", format!("{text:?}: {e}")))?;
-            Ok(Target::Url(url))
+                .map_err(|e| document.error(&format!("{key}.url"), format!("{text:?}: {e}")))?;
+            Ok(Place::Url(url))
         }
         _ => Err(document.error(key, "needs exactly one of service and url")),
     }
 }
 
-fn load(raw: raw::Load, document: &Document) -> Result<Load, ScenarioError> {
+fn load(raw: raw::Load, document: &Document, dir: &Path) -> Result<Load, ScenarioError> {
     let positive = |span: Option<raw::Span>, default: Duration, key: &str| match span.map_or(default, |s| s.0)
     {
         Duration::ZERO => Err(document.error(&format!("spec.load.{key}"), "must be longer than 0")),
         duration => Ok(duration),
     };
     let stages = stages(&raw, document)?;
-    let (mode, share, max) = raw.connections.map_or((None, None, None), |c| (c.mode, c.share, c.max));
+    let raw::Connections { mode, share, max, max_requests, max_age } = raw.connections.unwrap_or_default();
     let connections = match (mode.unwrap_or(raw::Mode::Fresh), share) {
         (raw::Mode::Fresh, None) => Connections::Fresh,
         (raw::Mode::Keepalive, None) => Connections::Keepalive,
@@ -161,6 +205,11 @@ fn load(raw: raw::Load, document: &Document) -> Result<Load, ScenarioError> {
     if max == Some(0) {
         return Err(document.error("spec.load.connections.max", "must be at least 1"));
     }
+    if max_requests == Some(0) {
+        return Err(document.error("spec.load.connections.maxRequests", "must be at least 1"));
+    }
+    let body = body(raw.body, raw.body_file, "spec.load", document, dir)?;
+    let requests = requests(raw.requests, document, dir)?;
     let (connect, response) = raw.timeout.map_or((None, None), |t| (t.connect, t.response));
     let success = match raw.success {
         None => vec![(200, 399)],
@@ -180,9 +229,52 @@ fn load(raw: raw::Load, document: &Document) -> Result<Load, ScenarioError> {
         response_timeout: positive(response, Duration::from_secs(5), "timeout.response")?,
         method: raw.method.unwrap_or_else(|| "GET".into()),
         headers: raw.headers.into_iter().collect(),
+        body: body.unwrap_or_default(),
+        template: raw.template,
+        requests,
+        retries: raw.retry.as_ref().map_or(0, |retry| retry.times),
+        retry_delay: raw.retry.and_then(|retry| retry.delay).map_or(Duration::ZERO, |span| span.0),
+        max_requests,
+        max_age: max_age.map(|span| span.0),
         success,
         source_ports: raw.source_ports.map(|range| source_ports(&range, document)).transpose()?,
     })
+}
+
+fn body(
+    text: Option<String>,
+    file: Option<String>,
+    key: &str,
+    document: &Document,
+    dir: &Path,
+) -> Result<Option<Vec<u8>>, ScenarioError> {
+    match (text, file) {
+        (Some(_), Some(_)) => {
+            Err(document.error(&format!("{key}.body"), "stands beside bodyFile: leave one out"))
+        }
+        (text, None) => Ok(text.map(String::into_bytes)),
+        (None, Some(file)) => {
+            let path = dir.join(&file);
+            let failed = |e| document.error(&format!("{key}.bodyFile"), format!("{}: {e}", path.display()));
+            std::fs::read(&path).map(Some).map_err(failed)
+        }
+    }
+}
+
+fn requests(raw: Vec<raw::Request>, document: &Document, dir: &Path) -> Result<Vec<Request>, ScenarioError> {
+    let given = if raw.is_empty() { vec![raw::Request::default()] } else { raw };
+    let request = |(index, raw): (usize, raw::Request)| {
+        let key = format!("spec.load.requests[{index}]");
+        is_path(raw.path.as_ref(), &key, document)?;
+        Ok(Request {
+            path: raw.path,
+            method: raw.method,
+            headers: raw.headers.into_iter().collect(),
+            body: body(raw.body, raw.body_file, &key, document, dir)?,
+            weight: weight(raw.weight, &key, document)?,
+        })
+    };
+    given.into_iter().enumerate().map(request).collect()
 }
 
 fn stages(raw: &raw::Load, document: &Document) -> Result<Vec<Stage>, ScenarioError> {
@@ -211,7 +303,15 @@ fn stages(raw: &raw::Load, document: &Document) -> Result<Vec<Stage>, ScenarioEr
     for (index, stage) in raw.stages.iter().enumerate() {
         let key = format!("spec.load.stages[{index}]");
         let to = rate(stage.rate, true, &format!("{key}.rate"))?;
-        let from = if stage.ramp.is_some() { before } else { to };
+        let from = match (stage.from, stage.ramp) {
+            (Some(from), Some(raw::Ramp::Linear)) => rate(from, true, &format!("{key}.from"))?,
+            (None, Some(raw::Ramp::Linear)) => before,
+            (None, None) => to,
+            (Some(_), None) => {
+                let why = "only a ramp begins elsewhere than at its rate: add ramp: linear, or leave it out";
+                return Err(document.error(&format!("{key}.from"), why));
+            }
+        };
         stages.push(Stage { from, to, duration: length(stage.duration.0, &format!("{key}.duration"))? });
         before = to;
     }

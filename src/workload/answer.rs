@@ -6,6 +6,8 @@ use bytes::Bytes;
 use hyper::StatusCode;
 use url::form_urlencoded;
 
+use super::websocket;
+
 /// Upper limit of the body sizes that a request may ask for.
 const MAX_BODY_BYTES: usize = 64 << 20;
 /// In how many pieces `/stream` sends its body.
@@ -61,6 +63,7 @@ pub(super) fn answer(path: &str, query: Option<&str>, readiness: Readiness, inde
             None => Answer::bad_request("give ms=MILLISECONDS\n"),
         },
         "/stream" => stream(query),
+        websocket::PATH => Answer::text(StatusCode::UPGRADE_REQUIRED, "ask for an upgrade to websocket\n"),
         _ => match path.strip_prefix("/status/") {
             Some(code) => match code.parse().ok().and_then(|code: u16| final_status(code)) {
                 Some(status) => Answer::text(status, if bodiless(status) { "" } else { "as asked\n" }),

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -12,9 +13,10 @@ use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::header::{CONNECTION, HeaderName, HeaderValue};
 use hyper::service::service_fn;
-use hyper::{Request, Response};
+use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -25,6 +27,7 @@ use super::ask_api::Asker;
 use super::connection::{PacedBody, Transport, Unflushed};
 use super::log::{Entry, Exchange, Log, NowNs};
 use super::signals::{Noticed, Signals, StopSignal};
+use super::websocket;
 use super::{Config, Habit, WorkloadError};
 
 /// Connections that may wait in the accept queue.
@@ -65,17 +68,28 @@ impl Habits {
 }
 
 /// What every connection needs.
-struct Shared {
-    log: Log,
+pub(super) struct Shared {
+    pub(super) log: Log,
     started: Instant,
     ready_after: Duration,
-    draining: Cell<bool>,
-    response_time: Duration,
+    pub(super) draining: Cell<bool>,
+    pub(super) response_time: Duration,
     index: Bytes,
     pod: Option<HeaderValue>,
 }
 
 impl Shared {
+    /// A response that names its pod.
+    fn response(&self, status: StatusCode, fields: HeaderMap, body: PacedBody) -> Response<PacedBody> {
+        let mut response = Response::new(body);
+        *response.status_mut() = status;
+        *response.headers_mut() = fields;
+        if let Some(pod) = &self.pod {
+            response.headers_mut().insert(POD, pod.clone());
+        }
+        response
+    }
+
     /// Logs what came; answers the signal, if it is one that means something.
     fn log_signal(&self, noticed: Noticed) -> Option<StopSignal> {
         match noticed {
@@ -268,33 +282,58 @@ async fn serve_connection(stream: TcpStream, shared: Rc<Shared>, finish: Cancell
         return;
     }
     let unflushed = Unflushed::default();
-    let asked = Rc::new(Cell::new(false));
+    let asked = Rc::new(Cell::new(Asked::Nothing));
     let service = service_fn(|request| {
-        asked.set(true);
-        respond(request, shared.clone(), unflushed.clone())
+        asked.set(Asked::Http);
+        Box::pin(respond(request, shared.clone(), unflushed.clone(), asked.clone()))
     });
     let transport = TokioIo::new(Transport::new(stream, unflushed.clone()));
-    let connection = hyper::server::conn::http1::Builder::new()
+    let mut connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .serve_connection(transport, service);
-    tokio::pin!(connection);
     // A connection that fails has told its story in the log, request by request.
     tokio::select! {
-        _ = &mut connection => return,
-        () = finish.cancelled() => {}
+        _ = poll_fn(|cx| connection.poll_without_shutdown(cx)) => {}
+        () = finish.cancelled() => {
+            let first = timeout(FIRST_REQUEST_WAIT, poll_fn(|cx| connection.poll_without_shutdown(cx)));
+            if asked.get() != Asked::Nothing || first.await.is_err() {
+                std::pin::Pin::new(&mut connection).graceful_shutdown();
+                let _ = poll_fn(|cx| connection.poll_without_shutdown(cx)).await;
+            }
+        }
     }
-    if !asked.get() && timeout(FIRST_REQUEST_WAIT, &mut connection).await.is_ok() {
-        return;
+    let parts = connection.into_parts();
+    let mut transport = parts.io.into_inner();
+    match asked.get() {
+        Asked::WebSocket => websocket::serve(transport, parts.read_buf, &shared, &finish).await,
+        Asked::Nothing | Asked::Http => drop(transport.shutdown().await),
     }
-    connection.as_mut().graceful_shutdown();
-    let _ = connection.await;
+}
+
+/// What a connection has been used for so far.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Nothing,
+    Http,
+    /// No longer HTTP.
+    WebSocket,
 }
 
 async fn respond(
     request: Request<Incoming>,
     shared: Rc<Shared>,
     unflushed: Unflushed,
+    asked: Rc<Cell<Asked>>,
 ) -> Result<Response<PacedBody>, Infallible> {
+    if request.uri().path() == websocket::PATH
+        && let Some(fields) = websocket::switch(&request)
+    {
+        asked.set(Asked::WebSocket);
+        // Its messages are logged, each with its id, and not the switch.
+        let exchange = Exchange::received(&shared.log, None);
+        let body = PacedBody::whole(Bytes::new(), exchange, unflushed);
+        return Ok(shared.response(StatusCode::SWITCHING_PROTOCOLS, fields, body));
+    }
     let id = request.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()).map(str::to_owned);
     let exchange = Exchange::received(&shared.log, id);
     let readiness = if shared.draining.get() || shared.started.elapsed() < shared.ready_after {
@@ -310,18 +349,15 @@ async fn respond(
     }
 
     let body = PacedBody::whole(body, exchange.with_status(status.as_u16()), unflushed);
-    let mut response = Response::new(match pace {
+    let body = match pace {
         Pace::AtOnce => body,
         Pace::Pieces { piece_bytes, pause } => body.paced(piece_bytes, pause),
-    });
-    *response.status_mut() = status;
-    if let Some(pod) = &shared.pod {
-        response.headers_mut().insert(POD, pod.clone());
-    }
+    };
+    let mut fields = HeaderMap::new();
     if shared.draining.get() {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        fields.insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    Ok(response)
+    Ok(shared.response(status, fields, body))
 }
 
 #[cfg(test)]

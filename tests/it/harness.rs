@@ -47,6 +47,12 @@ impl Rolldrop {
         self
     }
 
+    /// A variable of its environment.
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
     /// Runs it to its end.
     pub(crate) fn finish(mut self) -> Finished {
         let line = format!("{:?}", self.command);
@@ -54,10 +60,11 @@ impl Rolldrop {
         Finished { line, output, dir: self.dir }
     }
 
-    /// Starts it, and leaves it running.
+    /// Starts it, and leaves it running. It writes to `stdout.log` and `stderr.log`.
     pub(crate) fn start(mut self) -> (Child, TempDir) {
-        let log = std::fs::File::create(self.dir.path().join("stderr.log")).expect("a file");
-        let child = self.command.stdout(Stdio::null()).stderr(log).spawn().expect("the binary starts");
+        let log = |name: &str| std::fs::File::create(self.dir.path().join(name)).expect("a file");
+        let (stdout, stderr) = (log("stdout.log"), log("stderr.log"));
+        let child = self.command.stdout(stdout).stderr(stderr).spawn().expect("the binary starts");
         (child, self.dir)
     }
 }

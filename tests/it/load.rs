@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
@@ -11,44 +12,57 @@ use crate::harness::{Finished, Rolldrop};
 
 /// A request as the server read it.
 #[derive(Clone, Debug)]
-struct Got {
+pub(crate) struct Got {
     line: String,
-    headers: BTreeMap<String, String>,
+    pub(crate) headers: BTreeMap<String, String>,
     body: String,
 }
 
 /// Answers every request, except that `/lost` is closed upon, and `/flaky` unless it is a retry.
-struct Server {
-    address: SocketAddr,
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
     got: Arc<Mutex<Vec<Got>>>,
+    loses_all: Arc<AtomicBool>,
 }
 
 impl Server {
     /// Serves until the test process ends.
-    fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let got = Arc::new(Mutex::new(Vec::new()));
-        let log = Arc::clone(&got);
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let log = Arc::clone(&log);
-                std::thread::spawn(move || serve(stream, &log));
-            }
-        });
-        Self { address, got }
+    pub(crate) fn start() -> Self {
+        Self::on(TcpListener::bind("127.0.0.1:0").expect("a port"))
     }
 
-    fn url(&self, path: &str) -> String {
+    /// One that closes on every request.
+    pub(crate) fn losing() -> Self {
+        let server = Self::start();
+        server.loses_all.store(true, Ordering::Relaxed);
+        server
+    }
+
+    /// Serves what this listener gets.
+    pub(crate) fn on(listener: TcpListener) -> Self {
+        let loses_all = Arc::new(AtomicBool::new(false));
+        let address = listener.local_addr().expect("an address");
+        let got = Arc::new(Mutex::new(Vec::new()));
+        let (log, loses) = (Arc::clone(&got), Arc::clone(&loses_all));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (log, loses) = (Arc::clone(&log), Arc::clone(&loses));
+                std::thread::spawn(move || serve(stream, &log, &loses));
+            }
+        });
+        Self { address, got, loses_all }
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    fn got(&self) -> Vec<Got> {
+    pub(crate) fn got(&self) -> Vec<Got> {
         self.got.lock().expect("the log").clone()
     }
 }
 
-fn serve(stream: TcpStream, log: &Mutex<Vec<Got>>) -> Option<()> {
+fn serve(stream: TcpStream, log: &Mutex<Vec<Got>>, loses_all: &AtomicBool) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     let mut writer = stream;
     loop {
@@ -68,14 +82,14 @@ fn serve(stream: TcpStream, log: &Mutex<Vec<Got>>) -> Option<()> {
         let path = line.split(' ').nth(1).unwrap_or_default().to_owned();
         let got = Got { line: line.trim_end().to_owned(), headers, body: String::from_utf8(body).ok()? };
         log.lock().ok()?.push(got);
-        if path == "/lost" || path == "/flaky" && !is_retry {
+        if loses_all.load(Ordering::Relaxed) || path == "/lost" || path == "/flaky" && !is_retry {
             return None;
         }
         writer.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").ok()?;
     }
 }
 
-fn json(finished: &Finished) -> Value {
+pub(crate) fn json(finished: &Finished) -> Value {
     serde_json::from_str(&finished.stdout()).unwrap_or_else(|e| panic!("{e}\n{finished}"))
 }
 
@@ -190,5 +204,15 @@ fn bad_input_is_told_before_a_request_is_sent() {
     assert!(said(&[&url, "--record", "csv=no/such/rows"]).contains("failed to write no/such/rows"));
     assert!(said(&[&url, "--connect-to", "web"]).contains("HOST1:PORT1:HOST2:PORT2"));
     assert!(said(&[&url, "--success", "2xx"]).contains("takes statuses"));
+    // A second's connections over loopback; elsewhere a minute's (TIME_WAIT).
+    let few = ["--source-ports", "41000-41099", "-d", "10m"];
+    let ports = said(&[&[url.as_str(), "-r", "400"], few.as_slice()].concat());
+    assert!(
+        ports.contains("400 fresh connections/s to 127.0.0.1:") && ports.contains("there are 100 ("),
+        "{ports}"
+    );
+    assert!(ports.contains("--connections keepalive") && ports.contains("--reuse-ports"), "{ports}");
+    let ports = said(&[&["http://192.0.2.1/", "-r", "2"], few.as_slice()].concat());
+    assert!(ports.contains("need 120 source ports, as one stays taken for up to 60 s"), "{ports}");
     assert_eq!(server.got().len(), 0);
 }

@@ -22,6 +22,7 @@ Examples:
   rolldrop load http://127.0.0.1:8080/ --stage 0-500:30s --stage 500:2m --poisson
   rolldrop load http://127.0.0.1:8080/ -r max -c 50 --connections keepalive -n 100000
   rolldrop load http://127.0.0.1:8080/items -m POST --template --body '{\"id\": \"{{uuid}}\"}'
+  rolldrop load ws://127.0.0.1:8080/ws -c 50 -r 100 --body hello
   rolldrop load --targets targets.txt -H @headers --fail-on 'dropped>0.1%' --fail-on 'p99>200ms'
   rolldrop load http://127.0.0.1:8080/ --record vegeta-json=hits.json && vegeta report hits.json
 
@@ -66,9 +67,10 @@ pub(in super::super) struct LoadArgs {
     /// The most connections open at a time [default: what the rate can hold open until its timeouts]
     #[arg(short = 'c', long, value_name = "N")]
     max_connections: Option<usize>,
-    /// fresh (a new one for each request), keepalive, or mixed:SHARE (that share of requests on fresh ones)
-    #[arg(long, default_value_t = Connections::Fresh, value_name = "MODE")]
-    connections: Connections,
+    /// fresh (a new one for each request), keepalive, or mixed:SHARE (that share of requests on
+    /// fresh ones) [default: fresh, and keepalive for WebSocket]
+    #[arg(long, value_name = "MODE")]
+    connections: Option<Connections>,
     /// How long connecting may take
     #[arg(long, default_value = "1s", value_parser = super::super::parse_duration, value_name = "D")]
     connect_timeout: Duration,
@@ -125,6 +127,9 @@ pub(in super::super) struct LoadArgs {
     /// The ports that connections come from, used in turn [default: the system's ephemeral ports]
     #[arg(long, value_name = "FIRST-LAST")]
     source_ports: Option<PortRange>,
+    /// Take source ports again within a minute, as works where the server closes connections first
+    #[arg(long)]
+    pub(super) reuse_ports: bool,
     /// An address that connections come from; may be given as often as there are workers
     #[arg(long = "source-address", value_name = "ADDRESS")]
     source_addresses: Vec<IpAddr>,
@@ -198,6 +203,13 @@ impl LoadArgs {
                 read(path).with_context(|| format!("failed to read the body {}", path.display()))?
             }
         };
+        let is_websocket =
+            |target: &Target| target.url.starts_with("ws://") || target.url.starts_with("wss://");
+        let connections = match self.connections {
+            Some(connections) => connections,
+            None if targets.iter().all(is_websocket) => Connections::Keepalive,
+            None => Connections::Fresh,
+        };
         Ok(Settings {
             targets,
             headers: self.headers()?,
@@ -215,7 +227,7 @@ impl LoadArgs {
             arrivals: if self.poisson { Arrivals::Poisson } else { Arrivals::Even },
             seed: self.seed.unwrap_or_else(rand::random),
             warmup: self.warmup,
-            connections: self.connections,
+            connections,
             max_connections: self.max_connections,
             connect_timeout: self.connect_timeout,
             tls_timeout: self.tls_timeout,

@@ -9,6 +9,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::analysis::figures::count;
 use crate::analysis::model::{LoadResult, Percentiles, SendLag, Verdict};
 use crate::analysis::validity::not_as_planned;
 use crate::load::{Summary, Tally, errno_name};
@@ -28,8 +29,6 @@ pub(super) struct Report {
 /// The load as it was planned and sent.
 #[derive(Debug, Serialize)]
 struct Load {
-    /// `constant`, `stages` or `closed_loop`.
-    pacing: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     arrivals: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,7 +87,7 @@ impl Report {
     pub(super) fn new(plan: &LoadPlan, summary: &Summary) -> Self {
         let tally = &summary.tally;
         let total = tally.outcomes.total();
-        let is_closed_loop = plan.pacing == "closed_loop";
+        let is_closed_loop = plan.is_closed_loop();
         // How long it was under way; a schedule that was carried out has the length that was planned.
         let elapsed_s = summary.ended.ns_since(summary.started) as f64 / 1e9 - plan.warmup_s;
         let duration_s = match (is_closed_loop, summary.stopped_early) {
@@ -100,17 +99,26 @@ impl Report {
         let per_s = |requests: u64| if duration_s > 0.0 { requests as f64 / duration_s } else { 0.0 };
         let lag_us = |quantile| tally.send_lag_ns.value_at_quantile(quantile) as f64 / 1e3;
         let sent = LoadResult {
+            pacing: plan.pacing.clone(),
             rate: if is_closed_loop { per_s(total) } else { plan.rate },
             duration_s,
             scheduled: total,
             not_sent,
             send_lag_us: SendLag { p50: lag_us(0.5), p99: lag_us(0.99), max: lag_us(1.0) },
         };
-        let why = not_as_planned(&sent);
+        let invalid = not_as_planned(&sent);
+        let verdict = match (invalid.is_empty(), summary.stopped_early) {
+            (false, _) => Verdict::Invalid { why: invalid },
+            (true, true) => {
+                let of =
+                    if plan.duration_s > 0.0 { format!(" of {} s", plan.duration_s) } else { String::new() };
+                Verdict::Partial { why: vec![format!("interrupted after {elapsed_s:.1} s{of}")] }
+            }
+            (true, false) => Verdict::Valid,
+        };
         Self {
-            verdict: if why.is_empty() { Verdict::Valid } else { Verdict::Invalid { why } },
+            verdict,
             load: Load {
-                pacing: plan.pacing.clone(),
                 arrivals: plan.other.get("arrivals").cloned(),
                 stages: plan.other.get("stages").cloned(),
                 seed: plan.other.get("seed").cloned(),
@@ -170,18 +178,51 @@ fn percentiles_ms(ns: &Histogram<u64>) -> Percentiles {
 
 /// What a percentile table is made of: response times, or, in a closed loop, service times.
 pub(super) fn latency<'a>(plan: &LoadPlan, summary: &'a Summary) -> &'a Histogram<u64> {
-    match plan.pacing.as_str() {
-        "closed_loop" => &summary.tally.service_ns,
-        _ => &summary.tally.response_ns,
-    }
+    if plan.is_closed_loop() { &summary.tally.service_ns } else { &summary.tally.response_ns }
 }
 
-/// The result as a table.
-pub(super) fn text(url: &str, plan: &LoadPlan, report: &Report, summary: &Summary) -> String {
+/// The result for people: the answer in the first line, unless it is not to be trusted.
+pub(super) fn text(url: &str, plan: &LoadPlan, report: &Report, summary: &Summary, color: bool) -> String {
     let mut out = String::new();
+    if let Some(alarm) = report.alarm() {
+        let (on, off) = if color { ("\u{1b}[1;31m", "\u{1b}[0m") } else { ("", "") };
+        out.push_str(&format!("{on}{alarm}{off}\n\n"));
+    }
+    out.push_str(&report.answer());
     // Writing to a string cannot fail.
     let _ = write_text(&mut out, url, plan, report, summary);
     out
+}
+
+impl Report {
+    /// What keeps the figures from being what was asked for.
+    fn alarm(&self) -> Option<String> {
+        match &self.verdict {
+            Verdict::Valid => None,
+            Verdict::Partial { why } => {
+                Some(format!("PARTIAL: {}; what follows is what was sent until then", why.join("; ")))
+            }
+            Verdict::Invalid { why } => {
+                Some(format!("INVALID: this is not the load that was asked for: {}", why.join("; ")))
+            }
+        }
+    }
+
+    /// Requests, rate and failures by class.
+    fn answer(&self) -> String {
+        let Self { requests, load, .. } = self;
+        let failures = requests.by_outcome.iter().filter(|(outcome, _)| **outcome != Outcome::Ok);
+        let mut failures: Vec<_> = failures.map(|(outcome, n)| (*n, outcome.as_str())).collect();
+        failures.sort_by_key(|(n, _)| std::cmp::Reverse(*n));
+        let failures: Vec<String> =
+            failures.iter().map(|(n, name)| format!("{} {name}", count(*n))).collect();
+        let became = match (requests.total, failures.is_empty()) {
+            (0, _) => String::new(),
+            (_, true) => ": all ok".to_owned(),
+            (total, false) => format!(": {} not ok: {}", count(total - requests.ok), failures.join(", ")),
+        };
+        format!("{} requests, {:.1}/s{became}\n", count(requests.total), load.per_s.sent)
+    }
 }
 
 fn write_text(
@@ -191,10 +232,9 @@ fn write_text(
     report: &Report,
     summary: &Summary,
 ) -> std::fmt::Result {
-    let Report { verdict, load, requests, latency_ms } = report;
+    let Report { load, requests, latency_ms, .. } = report;
     let share = |count: u64| 100.0 * count as f64 / requests.total.max(1) as f64;
-    let early = if summary.stopped_early { " (stopped early)" } else { "" };
-    writeln!(out, "{url}: {}, {} connections{early}\n", load.in_words(), plan.connections)?;
+    writeln!(out, "{url}: {}, {} connections\n", load.in_words(), plan.connections)?;
     writeln!(out, "requests   {:>10}", requests.total)?;
     for (name, count) in [
         ("ok", requests.ok),
@@ -256,16 +296,13 @@ fn write_text(
             load.per_s.sent
         )?,
     }
-    if let Verdict::Invalid { why } = verdict {
-        writeln!(out, "\nINVALID: this is not the load that was asked for: {}", why.join("; "))?;
-    }
     Ok(())
 }
 
 impl Load {
     fn in_words(&self) -> String {
         let length = format!("{:.1} s", self.sent.duration_s);
-        let rate = match (&self.stages, self.pacing.as_str()) {
+        let rate = match (&self.stages, self.sent.pacing.as_str()) {
             (_, "closed_loop") => format!("closed loop for {length}"),
             (Some(Value::Array(stages)), _) => {
                 let stages: Vec<_> = stages.iter().filter_map(Value::as_str).collect();
@@ -303,7 +340,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::load::{Pace, Plan, Settings};
+    use crate::load::{Counts, Pace, Plan, Settings};
     use crate::record::Stamp;
 
     fn summary() -> Summary {
@@ -355,9 +392,44 @@ mod tests {
     }
 
     #[test]
+    fn what_was_stopped_early_says_so_first() {
+        let (plan, mut summary, _) = report();
+        summary.tally.outcomes = Counts::default();
+        summary.tally.error_statuses.clear();
+        summary.tally.outcomes.add(Outcome::Ok, 40);
+        (summary.ended, summary.stopped_early) = (Stamp::from_unix_ns(400_000_000), true);
+        let report = Report::new(&plan, &summary);
+        let text = text("http://web/", &plan, &report, &summary, false);
+        let first = "PARTIAL: interrupted after 0.4 s of 1 s; what follows is what was sent until then\n\n\
+                     40 requests, 100.0/s: all ok\n";
+        assert!(text.starts_with(first), "{text}");
+    }
+
+    #[test]
+    fn the_figures_meet_their_schema() {
+        let schema: Value = serde_json::from_str(include_str!("../../../docs/load.schema.json")).unwrap();
+        let (mut plan, summary, _) = report();
+        let check = |plan: &LoadPlan| {
+            let value = serde_json::to_value(Report::new(plan, &summary)).unwrap();
+            crate::report::tests::meets(&value, &schema, &schema, "$").unwrap();
+        };
+        check(&plan);
+        plan.other.insert("retries".to_owned(), 2.into());
+        plan.other.insert("arrivals".to_owned(), "poisson".into());
+        plan.other.insert("seed".to_owned(), 7.into());
+        plan.other.insert("stages".to_owned(), vec!["5:1s"].into());
+        check(&plan);
+        plan.pacing = "closed_loop".to_owned();
+        check(&plan);
+    }
+
+    #[test]
     fn the_table_tells_what_was_lost_and_whether_the_load_was_sent() {
         let (plan, summary, report) = report();
-        insta::assert_snapshot!(text("http://web/", &plan, &report, &summary), @r"
+        insta::assert_snapshot!(text("http://web/", &plan, &report, &summary, false), @r"
+        INVALID: this is not the load that was asked for: 2 of 100 requests were not sent (2.00 %, limit 0.10 %)
+
+        100 requests, 98.0/s: 10 not ok: 5 http_error, 2 connect_refused, 2 not_sent, 1 cancelled
         http://web/: 100 requests/s for 1.0 s, fresh connections
 
         requests          100
@@ -379,8 +451,6 @@ mod tests {
 
         requests/s  offered 100.0, sent 98.0, not sent 2.0
         send lag    p50 45 µs, p99 90 µs, max 90 µs
-
-        INVALID: this is not the load that was asked for: 2 of 100 requests were not sent (2.00 %, limit 0.10 %)
         ");
     }
 }

@@ -46,8 +46,10 @@ pub enum Kind {
     Quantity,
     /// A whole number or text.
     IntOrString,
-    /// A point in time.
+    /// A point in time, in whole seconds.
     Time,
+    /// A point in time, in microseconds.
+    MicroTime,
     /// Base64.
     Bytes,
     /// Whatever it is.
@@ -171,7 +173,8 @@ fn parse_kind(word: &str, roots: &BTreeMap<&'static str, usize>) -> Kind {
         "int64" => Kind::Integer { bits: 64 },
         "quantity" => Kind::Quantity,
         "intOrString" => Kind::IntOrString,
-        "time" | "microTime" => Kind::Time,
+        "time" => Kind::Time,
+        "microTime" => Kind::MicroTime,
         "bytes" => Kind::Bytes,
         "any" => Kind::Any,
         name => Kind::Structure(roots[name]),

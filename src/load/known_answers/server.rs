@@ -1,11 +1,12 @@
 //! The server that plays a script per request and writes down what it did.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -17,49 +18,97 @@ use crate::record::{Outcome, RequestId};
 pub(super) enum Script {
     Ok,
     Chunked,
+    /// Chunks with an extension, and trailer fields after them.
+    Trailers,
     UntilEof,
+    /// Two interim responses before the final one.
     Interim,
     NoContent,
+    /// A 304 that announces the length of what it does not send.
+    NotModified,
+    /// HTTP/1.0, which closes without saying so.
+    OldVersion,
+    /// More bytes than the length that was announced.
+    Surplus,
+    /// Every byte on its own.
+    Drip,
     NotFound,
+    /// A 503 that says that the connection will be closed.
     Unavailable,
+    /// A 417 to whoever expects anything.
+    ExpectationFailed,
     CloseSilently,
     ResetSilently,
     CloseInHead,
     ResetInHead,
     CloseInBody,
     ResetInBody,
+    ResetUntilEof,
     CloseInChunks,
+    CloseInTrailers,
     BadChunk,
+    /// A chunk size of 17 digits.
+    HugeChunk,
     BadHead,
+    /// A head that has no end within any client's limit.
+    EndlessHead,
+    TwoLengths,
+    /// A switch of protocols that nobody asked for.
+    Switch,
+    /// Answers, and closes the connection without an answer when the next request has come.
+    CloseNext,
     /// Answers, and resets the connection when the next request comes.
     ResetNext,
     HangSilently,
     HangInHead,
     HangInBody,
+    /// A byte now and then, so that the body ends after every timeout.
+    DripOn,
 }
 
 /// Everything that ends without anybody's timeout.
-pub(super) const PROMPT: [Script; 17] = [
+pub(super) const PROMPT: [Script; 30] = [
     Script::Ok,
     Script::Chunked,
-    Script::ResetNext,
+    Script::Trailers,
     Script::UntilEof,
     Script::Interim,
-    Script::CloseSilently,
     Script::NoContent,
+    Script::NotModified,
+    Script::OldVersion,
+    Script::Surplus,
+    Script::Drip,
     Script::NotFound,
-    Script::ResetSilently,
     Script::Unavailable,
+    Script::ExpectationFailed,
+    Script::CloseSilently,
+    Script::ResetSilently,
     Script::CloseInHead,
     Script::ResetInHead,
     Script::CloseInBody,
     Script::ResetInBody,
+    Script::ResetUntilEof,
     Script::CloseInChunks,
+    Script::CloseInTrailers,
     Script::BadChunk,
+    Script::HugeChunk,
     Script::BadHead,
+    Script::EndlessHead,
+    Script::TwoLengths,
+    Script::Switch,
+    Script::CloseNext,
+    Script::ResetNext,
 ];
 
-pub(super) const HANGING: [Script; 3] = [Script::HangSilently, Script::HangInHead, Script::HangInBody];
+pub(super) const HANGING: [Script; 4] =
+    [Script::HangSilently, Script::HangInHead, Script::HangInBody, Script::DripOn];
+
+/// From one byte to the next of a slow answer,
+const DRIP: Duration = Duration::from_millis(1);
+/// and of one that outlasts every timeout.
+const DRIP_ON: Duration = Duration::from_millis(100);
+/// More than the heads that we, curl and hyper take.
+const ENDLESS: usize = 450 * 1024;
 
 enum Then {
     KeepOpen,
@@ -70,76 +119,100 @@ enum Then {
 
 impl Script {
     /// The outcome that a client should see, and the status where there is a complete head.
-    fn outcome(self) -> (Outcome, Option<u16>) {
+    pub(super) fn outcome(self) -> (Outcome, Option<u16>) {
         match self {
-            Script::Ok | Script::Chunked | Script::UntilEof | Script::Interim | Script::ResetNext => {
-                (Outcome::Ok, Some(200))
-            }
+            Script::Ok
+            | Script::Chunked
+            | Script::Trailers
+            | Script::UntilEof
+            | Script::Interim
+            | Script::OldVersion
+            | Script::Surplus
+            | Script::Drip
+            | Script::CloseNext
+            | Script::ResetNext => (Outcome::Ok, Some(200)),
             Script::NoContent => (Outcome::Ok, Some(204)),
+            Script::NotModified => (Outcome::Ok, Some(304)),
             Script::NotFound => (Outcome::HttpError, Some(404)),
             Script::Unavailable => (Outcome::HttpError, Some(503)),
+            Script::ExpectationFailed => (Outcome::HttpError, Some(417)),
             Script::CloseSilently => (Outcome::EofBeforeResponse, None),
             Script::ResetSilently => (Outcome::ResetBeforeResponse, None),
             Script::CloseInHead => (Outcome::TruncatedBody, None),
             Script::ResetInHead => (Outcome::ResetMidResponse, None),
-            Script::CloseInBody | Script::CloseInChunks => (Outcome::TruncatedBody, Some(200)),
-            Script::ResetInBody => (Outcome::ResetMidResponse, Some(200)),
-            Script::BadChunk => (Outcome::ProtocolError, Some(200)),
-            Script::BadHead => (Outcome::ProtocolError, None),
+            Script::CloseInBody | Script::CloseInChunks | Script::CloseInTrailers => {
+                (Outcome::TruncatedBody, Some(200))
+            }
+            Script::ResetInBody | Script::ResetUntilEof => (Outcome::ResetMidResponse, Some(200)),
+            Script::BadChunk | Script::HugeChunk => (Outcome::ProtocolError, Some(200)),
+            Script::BadHead | Script::EndlessHead | Script::TwoLengths | Script::Switch => {
+                (Outcome::ProtocolError, None)
+            }
             Script::HangSilently | Script::HangInHead => (Outcome::ResponseTimeout, None),
-            Script::HangInBody => (Outcome::BodyTimeout, Some(200)),
+            Script::HangInBody | Script::DripOn => (Outcome::BodyTimeout, Some(200)),
         }
     }
 
-    fn answer(self) -> (&'static str, Then) {
-        const CHUNKED: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nrolldrop-pod: web-1\r\n\r\n";
+    /// What is sent, and how the connection goes on.
+    fn answer(self) -> (String, Then) {
+        const CHUNKED: &str = "transfer-encoding: chunked\r\n";
+        let answer = |status: &str, fields: &str, body: &str| {
+            format!("HTTP/1.1 {status}\r\nrolldrop-pod: web-1\r\n{fields}\r\n{body}")
+        };
+        let ok = |fields: &str, body: &str| answer("200 OK", fields, body);
+        let hello = || ok("content-length: 5\r\n", "hello");
+        let part_of_a_head = || "HTTP/1.1 200 OK\r\ncontent-le".to_owned();
         match self {
-            Script::Ok | Script::ResetNext => {
-                ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\nrolldrop-pod: web-1\r\n\r\nhello", Then::KeepOpen)
+            Script::Ok | Script::CloseNext | Script::ResetNext | Script::Drip => (hello(), Then::KeepOpen),
+            Script::Chunked => (ok(CHUNKED, "3\r\nhel\r\n2;x\r\nlo\r\n0\r\n\r\n"), Then::KeepOpen),
+            Script::Trailers => {
+                (ok(CHUNKED, "5;a=\"b\"\r\nhello\r\n000\r\nx-sum: 1\r\nx-more: 2\r\n\r\n"), Then::KeepOpen)
             }
-            Script::Chunked => (
-                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nrolldrop-pod: web-1\r\n\r\n\
-                 3\r\nhel\r\n2;x\r\nlo\r\n0\r\n\r\n",
-                Then::KeepOpen,
-            ),
-            Script::UntilEof => ("HTTP/1.1 200 OK\r\nrolldrop-pod: web-1\r\n\r\nhello", Then::Close),
+            Script::UntilEof => (ok("", "hello"), Then::Close),
             Script::Interim => (
-                "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n\
-                 HTTP/1.1 200 OK\r\ncontent-length: 2\r\nrolldrop-pod: web-1\r\n\r\nok",
+                "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n".to_owned()
+                    + &hello(),
                 Then::KeepOpen,
             ),
-            Script::NoContent => ("HTTP/1.1 204 No Content\r\nrolldrop-pod: web-1\r\n\r\n", Then::KeepOpen),
-            Script::NotFound => {
-                ("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nrolldrop-pod: web-1\r\n\r\n", Then::KeepOpen)
-            }
+            Script::NoContent => (answer("204 No Content", "", ""), Then::KeepOpen),
+            Script::NotModified => (answer("304 Not Modified", "content-length: 5\r\n", ""), Then::KeepOpen),
+            Script::OldVersion => (hello().replacen("1.1", "1.0", 1), Then::Close),
+            Script::Surplus => (ok("content-length: 2\r\n", "hello"), Then::Close),
+            Script::NotFound => (answer("404 Not Found", "content-length: 0\r\n", ""), Then::KeepOpen),
             Script::Unavailable => (
-                "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nrolldrop-pod: web-1\r\n\
-                 content-length: 4\r\n\r\nbusy",
+                answer("503 Service Unavailable", "connection: close\r\ncontent-length: 4\r\n", "busy"),
                 Then::Close,
             ),
-            Script::CloseSilently => ("", Then::Close),
-            Script::ResetSilently => ("", Then::Reset),
-            Script::CloseInHead => ("HTTP/1.1 200 OK\r\ncontent-le", Then::Close),
-            Script::ResetInHead => ("HTTP/1.1 200 OK\r\ncontent-le", Then::Reset),
-            Script::CloseInBody => {
-                ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\nrolldrop-pod: web-1\r\n\r\nhello", Then::Close)
+            Script::ExpectationFailed => {
+                (answer("417 Expectation Failed", "content-length: 0\r\n", ""), Then::KeepOpen)
             }
-            Script::ResetInBody => {
-                ("HTTP/1.1 200 OK\r\ncontent-length: 9\r\nrolldrop-pod: web-1\r\n\r\nhello", Then::Reset)
+            Script::CloseSilently => (String::new(), Then::Close),
+            Script::ResetSilently => (String::new(), Then::Reset),
+            Script::CloseInHead => (part_of_a_head(), Then::Close),
+            Script::ResetInHead => (part_of_a_head(), Then::Reset),
+            Script::CloseInBody => (ok("content-length: 9\r\n", "hello"), Then::Close),
+            Script::ResetInBody => (ok("content-length: 9\r\n", "hello"), Then::Reset),
+            Script::ResetUntilEof => (ok("", "hello"), Then::Reset),
+            Script::CloseInChunks => (ok(CHUNKED, "5\r\nhello\r\n"), Then::Close),
+            Script::CloseInTrailers => (ok(CHUNKED, "5\r\nhello\r\n0\r\nx-sum: 1\r\n"), Then::Close),
+            Script::BadChunk => (ok(CHUNKED, "hello\r\n"), Then::Close),
+            Script::HugeChunk => (ok(CHUNKED, "10000000000000005\r\nhello\r\n0\r\n\r\n"), Then::Close),
+            Script::BadHead => ("SSH-2.0-OpenSSH_9.9\r\n\r\n".to_owned(), Then::Close),
+            Script::EndlessHead => (ok(&format!("x: {}", "y".repeat(ENDLESS)), ""), Then::Close),
+            Script::TwoLengths => (ok("content-length: 5\r\ncontent-length: 4\r\n", "hello"), Then::Close),
+            Script::Switch => {
+                (answer("101 Switching Protocols", "connection: upgrade\r\nupgrade: x\r\n", ""), Then::Close)
             }
-            Script::CloseInChunks => (
-                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nrolldrop-pod: web-1\r\n\r\n5\r\nhello\r\n",
-                Then::Close,
-            ),
-            Script::BadChunk => (
-                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nrolldrop-pod: web-1\r\n\r\nhello\r\n",
-                Then::Close,
-            ),
-            Script::BadHead => ("SSH-2.0-OpenSSH_9.9\r\n\r\n", Then::Close),
-            Script::HangSilently => ("", Then::Hang),
-            Script::HangInHead => ("HTTP/1.1 200 OK\r\ncontent-le", Then::Hang),
-            Script::HangInBody => (CHUNKED, Then::Hang),
+            Script::HangSilently => (String::new(), Then::Hang),
+            Script::HangInHead => (part_of_a_head(), Then::Hang),
+            Script::HangInBody => (ok(CHUNKED, ""), Then::Hang),
+            Script::DripOn => (ok("content-length: 99999\r\n", &"x".repeat(99_999)), Then::Hang),
         }
+    }
+
+    /// Whether the client may give up before it has read all of the answer.
+    fn may_be_left_unread(self) -> bool {
+        matches!(self.outcome().0, Outcome::ProtocolError) || self == Script::DripOn
     }
 }
 
@@ -155,10 +228,38 @@ pub(super) struct Truth {
     /// Whether the connection had carried a request before.
     pub(super) reused: bool,
     pub(super) request_bytes: u64,
-    pub(super) answer_bytes: u64,
+    /// How many bytes the client should have counted.
+    pub(super) answer_bytes: RangeInclusive<u64>,
 }
 
 pub(super) type Log = Arc<Mutex<BTreeMap<(String, u64), Truth>>>;
+
+/// How the server chooses what to do with a request.
+#[derive(Clone)]
+enum Play {
+    /// A script that the request's number chooses, in no regular order.
+    ByNumber(Arc<[Script]>),
+    /// The n-th request of a connection is read and the connection closed; all others are answered.
+    CloseOnNth(u64),
+}
+
+impl Play {
+    /// The script for a request, which is so far down its connection, from 1.
+    fn script(&self, seq: u64, nth: u64) -> Script {
+        match self {
+            Play::ByNumber(scripts) => scripts[usize::try_from(mixed(seq)).unwrap() % scripts.len()],
+            Play::CloseOnNth(n) if *n == nth => Script::CloseSilently,
+            Play::CloseOnNth(_) => Script::Ok,
+        }
+    }
+}
+
+/// A number with the bits of another in disorder (the finalizer of SplitMix64).
+fn mixed(number: u64) -> u64 {
+    let x = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
 
 pub(super) struct Server {
     pub(super) address: SocketAddr,
@@ -168,7 +269,17 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) async fn start(scripts: &'static [Script]) -> Self {
+    /// A server that plays one of the scripts with each request, all of them equally often.
+    pub(super) async fn start(scripts: &[Script]) -> Self {
+        Self::play(Play::ByNumber(scripts.into())).await
+    }
+
+    /// A server that reads the `nth` request of each connection and closes without answering.
+    pub(super) async fn closing_on(nth: u64) -> Self {
+        Self::play(Play::CloseOnNth(nth)).await
+    }
+
+    async fn play(play: Play) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let log = Log::default();
@@ -177,77 +288,111 @@ impl Server {
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             loop {
-                let (stream, peer) = listener.accept().await.unwrap();
-                connections.spawn(serve(stream, peer, scripts, accepted.clone()));
+                tokio::select! {
+                    accepting = listener.accept() => {
+                        let (stream, peer) = accepting.unwrap();
+                        connections.spawn(serve(stream, peer, play.clone(), accepted.clone()));
+                    }
+                    // A client that gave up ends its connection, not the server.
+                    Some(ended) = connections.join_next() => drop(ended.unwrap()),
+                }
             }
         });
         Self { address, log, _tasks: tasks }
     }
 }
 
-async fn serve(mut stream: TcpStream, peer: SocketAddr, scripts: &'static [Script], log: Log) {
-    let mut reset_next = false;
-    for number in 0.. {
+async fn serve(mut stream: TcpStream, peer: SocketAddr, play: Play, log: Log) -> io::Result<()> {
+    // Small answers in several pieces go out at once.
+    stream.set_nodelay(true)?;
+    let mut before = None;
+    for nth in 1.. {
         let mut seen = vec![0; 4096];
         // A request is looked at before it is read, so that it can be left unread.
         let request = loop {
-            match stream.peek(&mut seen).await {
-                Ok(0) | Err(_) => return,
-                Ok(count) if seen[..count].ends_with(b"\r\n\r\n") => {
-                    break String::from_utf8(seen[..count].to_vec()).unwrap();
-                }
-                Ok(_) => tokio::task::yield_now().await,
+            let count = stream.peek(&mut seen).await?;
+            if count == 0 {
+                return Ok(());
             }
+            if let Some(request) = whole_request(&seen[..count]) {
+                break request;
+            }
+            tokio::task::yield_now().await;
         };
         let header = |name: &str| {
             request.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).map(str::to_owned)
         };
         let id = header("rolldrop-id").unwrap().parse::<RequestId>().unwrap();
-        let script = scripts[usize::try_from(id.seq).unwrap() % scripts.len()];
-        let (answer, then) = script.answer();
+        let script = play.script(id.seq, nth);
+        let (mut answer, then) = script.answer();
+        if request.starts_with("HEAD ") {
+            answer.truncate(answer.find("\r\n\r\n").map_or(0, |end| end + 4));
+        }
         let (outcome, status) = script.outcome();
+        let sent = answer.len() as u64;
         let truth = Truth {
             script: Some(script),
             outcome,
             status,
             peer,
-            reused: number > 0,
+            reused: nth > 1,
             request_bytes: request.len() as u64,
-            answer_bytes: answer.len() as u64,
+            answer_bytes: if script.may_be_left_unread() { 0..=sent } else { sent..=sent },
         };
-        let truth = if reset_next {
-            Truth {
-                script: None,
-                outcome: Outcome::ResetBeforeResponse,
-                status: None,
-                answer_bytes: 0,
-                ..truth
-            }
-        } else {
-            truth
+        let lost =
+            |outcome| Truth { script: None, outcome, status: None, answer_bytes: 0..=0, ..truth.clone() };
+        let truth = match before {
+            Some(Script::CloseNext) => lost(Outcome::EofBeforeResponse),
+            Some(Script::ResetNext) => lost(Outcome::ResetBeforeResponse),
+            _ => truth,
         };
+        let lost = truth.script.is_none();
         let earlier = log.lock().unwrap().insert((id.source, id.seq), truth);
         assert!(earlier.is_none(), "the request came twice");
-        if reset_next {
+        if lost && before == Some(Script::ResetNext) {
             // Closed with unread data: the kernel answers with a reset.
-            return;
+            return Ok(());
         }
-        stream.read_exact(&mut seen[..request.len()]).await.unwrap();
-        stream.write_all(answer.as_bytes()).await.unwrap();
-        reset_next = script == Script::ResetNext;
+        stream.read_exact(&mut seen[..request.len()]).await?;
+        if lost {
+            return Ok(());
+        }
+        match script {
+            Script::Drip => drip(&mut stream, &answer, DRIP).await?,
+            Script::DripOn => drip(&mut stream, &answer, DRIP_ON).await?,
+            _ => stream.write_all(answer.as_bytes()).await?,
+        }
+        before = Some(script);
         let closing = header("connection").is_some_and(|value| value == "close");
         match then {
             Then::KeepOpen if !closing => {}
-            Then::KeepOpen | Then::Close => return,
-            Then::Reset => {
-                SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
-                return;
-            }
+            Then::KeepOpen | Then::Close => return Ok(()),
+            Then::Reset => return stream.set_zero_linger(),
             Then::Hang => {
                 // Until the client gives up.
                 let _ = stream.read(&mut seen).await;
-                return;
+                return Ok(());
             }
         }
     }
+    Ok(())
+}
+
+/// The request, if all of it is there; no other follows it.
+fn whole_request(seen: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(seen).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    (body.len() == length.map_or(0, |length| length.parse().unwrap())).then(|| text.to_owned())
+}
+
+/// Sends the head at once and the body byte by byte.
+async fn drip(stream: &mut TcpStream, answer: &str, pause: Duration) -> io::Result<()> {
+    let (head, body) = answer.split_at(answer.find("\r\n\r\n").unwrap() + 4);
+    stream.write_all(head.as_bytes()).await?;
+    for byte in body.as_bytes() {
+        tokio::time::sleep(pause).await;
+        stream.write_all(&[*byte]).await?;
+    }
+    Ok(())
 }

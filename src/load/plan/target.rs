@@ -35,6 +35,8 @@ pub(in crate::load) struct PlannedTarget {
     pub(in crate::load) headers: Vec<(HeaderName, Vec<Piece>)>,
     /// The body.
     pub(in crate::load) body: Text,
+    /// Whether the body is a WebSocket message, which is to come back.
+    pub(in crate::load) is_websocket: bool,
 }
 
 /// A body.
@@ -61,10 +63,15 @@ impl PlannedTarget {
 pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<PlannedTarget, PlanError> {
     let bad = |why: String| PlanError::Url { url: target.url.clone(), why };
     let url = Url::parse(&target.url).map_err(|e| bad(format!("{e}; write it as http://HOST:PORT/PATH")))?;
-    let is_secure = match url.scheme() {
-        "http" => false,
-        "https" => true,
-        other => return Err(bad(format!("scheme {other:?} is not supported, only http and https"))),
+    let (is_secure, is_websocket) = match url.scheme() {
+        "http" => (false, false),
+        "https" => (true, false),
+        "ws" => (false, true),
+        "wss" => (true, true),
+        other => {
+            let why = format!("scheme {other:?} is not supported, only http, https, ws and wss");
+            return Err(bad(why));
+        }
     };
     if !url.username().is_empty() || url.password().is_some() {
         return Err(bad("credentials in a URL are not sent: give an Authorization header".to_owned()));
@@ -95,10 +102,16 @@ pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<Planne
         .ok()
         .filter(|method| *method != Method::CONNECT)
         .ok_or_else(|| PlanError::Method(method.clone()))?;
+    if is_websocket && method != Method::GET {
+        return Err(bad(format!("WebSocket begins with GET, not {method}")));
+    }
     let is_own = |name: &str| target.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name));
     let common = settings.headers.iter().filter(|(name, _)| !is_own(name));
     let mut headers = Vec::new();
     for (name, value) in common.chain(&target.headers).map(plan_header).collect::<Result<Vec<_>, _>>()? {
+        if is_websocket && OF_WEBSOCKET.contains(&name.as_str()) {
+            return Err(PlanError::Header { name: name.to_string(), why: "rolldrop sets it itself" });
+        }
         headers.push((name.clone(), text(value.as_bytes(), &format!("header {name}"))?));
     }
     let body = target.body.as_ref().unwrap_or(&settings.body);
@@ -117,7 +130,19 @@ pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<Planne
     let connect_to = settings.connect_to.iter().find_map(|to| to.target(&host, port));
     let (host, port) = connect_to.unwrap_or((host, port));
     let (name, url) = (target.name.as_str().into(), url.to_string());
-    Ok(PlannedTarget { name, host, port, tls_name, authority, url, path, method, headers, body })
+    Ok(PlannedTarget {
+        name,
+        host,
+        port,
+        tls_name,
+        authority,
+        url,
+        path,
+        method,
+        headers,
+        body,
+        is_websocket,
+    })
 }
 
 /// The order in which targets take turns: each as often as its weight says, and as evenly as
@@ -154,6 +179,10 @@ fn gcd(a: i64, b: i64) -> i64 {
 
 /// Headers that the generator writes itself: they frame the message or identify the request.
 const RESERVED: [&str; 5] = ["connection", "content-length", "transfer-encoding", ID_HEADER, RETRY_HEADER];
+
+/// Those of a switch to WebSocket.
+const OF_WEBSOCKET: [&str; 4] =
+    ["upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"];
 
 fn plan_header((name, value): &(String, String)) -> Result<(HeaderName, HeaderValue), PlanError> {
     let bad = |why| PlanError::Header { name: name.clone(), why };

@@ -211,7 +211,13 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     let rows = u32::try_from(series.panels.len()).unwrap_or(u32::MAX).max(1);
     let height = (250 + rows * if series.panels.len() > LABELLED { 130 } else { 210 }).max(900);
     let mut canvas = Canvas::new(WIDTH, height)?;
-    let top = frame::head(&mut canvas, result, &title, &subtitle(&series, result), &legend(&series))?;
+    let top = frame::head(
+        &mut canvas,
+        words::warning(result),
+        &title,
+        &subtitle(&series, result),
+        &legend(&series),
+    )?;
     let bottom = f64::from(height) - 100.0;
     if series.panels.is_empty() {
         let plot = Rect { left: LEFT, top, right: RIGHT, bottom };
@@ -237,7 +243,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
         };
         frame::y_title(&mut canvas, top, bottom, &format!("dropped requests per {unit}"));
     }
-    frame::foot(&mut canvas, result, height);
+    frame::foot(&mut canvas, &words::provenance(result), height);
     let alt = format!("Dropped requests by class over the time since each pod's deletion. {title}.");
     Ok(Chart { name: "drops.png", title, alt, png: canvas.into_png()? })
 }

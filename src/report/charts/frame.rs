@@ -6,9 +6,7 @@ use super::ChartError;
 use super::axis::Axis;
 use super::canvas::{Anchor, Canvas, Dash, Pattern, Rect, Text, Weight};
 use super::palette;
-use crate::analysis::model::RunResult;
 use crate::record::Outcome;
-use crate::report::words;
 
 /// Width of every chart, in pixels.
 pub(super) const WIDTH: u32 = 1600;
@@ -74,11 +72,11 @@ impl Key {
     }
 }
 
-/// Draws title, subtitle, a warning where the run is not valid, legend and footer;
-/// yields the y at which the plots may begin.
+/// Draws title, subtitle, a warning where there is one, and legend; yields the y at which the
+/// plots may begin.
 pub(super) fn head(
     canvas: &mut Canvas,
-    result: &RunResult,
+    warning: Option<String>,
     title: &str,
     subtitle: &str,
     legend: &[Key],
@@ -93,7 +91,7 @@ pub(super) fn head(
     let subtitle = canvas.fit(subtitle, &muted, RIGHT - MARGIN);
     canvas.text(MARGIN, 80.0, &subtitle, &muted);
     let mut y = 80.0;
-    if let Some(warning) = words::warning(result) {
+    if let Some(warning) = warning {
         y += 32.0;
         let style = Text { size: 19.0, color: palette::WHITE, ..bold(SMALL) };
         let warning = canvas.fit(&warning, &style, RIGHT - MARGIN - 20.0);
@@ -105,9 +103,9 @@ pub(super) fn head(
 }
 
 /// Draws the line at the bottom that says where the numbers come from.
-pub(super) fn foot(canvas: &mut Canvas, result: &RunResult, height: u32) {
+pub(super) fn foot(canvas: &mut Canvas, provenance: &str, height: u32) {
     let style = Text { size: 15.0, ..colored(SMALL, palette::MUTED) };
-    let text = canvas.fit(&words::provenance(result), &style, RIGHT - MARGIN);
+    let text = canvas.fit(provenance, &style, RIGHT - MARGIN);
     canvas.text(MARGIN, f64::from(height) - 16.0, &text, &style);
 }
 

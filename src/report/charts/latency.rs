@@ -1,12 +1,15 @@
 //! Response times, steady against disrupted, on a logarithmic axis.
 
+use plotters::style::RGBColor;
+
 use super::axis::Axis;
 use super::canvas::{Canvas, Dash, Pattern, Rect};
 use super::frame::{self, Key, LANE, LEFT, RIGHT, SMALL, WIDTH, bold, colored};
 use super::{Chart, ChartError, palette};
 use crate::analysis::Analysis;
-use crate::analysis::model::{LatencyBucket, Percentiles, RunResult};
+use crate::analysis::model::{LatencyBucket, LatencyHistograms, Percentiles, RunResult};
 use crate::report::format::{counted, millis};
+use crate::report::words;
 
 const HEIGHT: u32 = 900;
 /// Bars over a factor of ten.
@@ -14,15 +17,14 @@ const PER_DECADE: u32 = 20;
 
 /// A histogram: the share of requests, in percent, in bars of equal width on a logarithmic axis.
 #[derive(Debug, PartialEq)]
-struct Series {
+pub(super) struct Series {
     from_ms: f64,
     to_ms: f64,
     steady: Vec<f64>,
     disrupted: Vec<f64>,
 }
 
-fn series(analysis: &Analysis) -> Option<Series> {
-    let latency = &analysis.charts.latency;
+pub(super) fn series(latency: &LatencyHistograms) -> Option<Series> {
     let filled = || latency.steady.iter().chain(&latency.disrupted).filter(|b| b.count > 0);
     let per_decade = f64::from(PER_DECADE);
     // A hundredth of a millisecond to a day is all that can be.
@@ -63,11 +65,13 @@ fn bar_index(position: f64) -> usize {
 
 fn title(result: &RunResult) -> String {
     let (steady, disrupted) = (&result.latency_ms.steady, &result.latency_ms.disrupted);
+    let what = words::sentence(words::latency(&result.load).0);
+    let what = what.trim_end_matches('.');
     match (steady.n, disrupted.n) {
         (0, 0) => "No request was answered".to_owned(),
-        (_, 0) => format!("Response time p99 {} ms; no pod went away", millis(steady.p99)),
+        (_, 0) => format!("{what} p99 {} ms; no pod went away", millis(steady.p99)),
         (0, _) => {
-            format!("Response time p99 {} ms while pods went away; no steady state", millis(disrupted.p99))
+            format!("{what} p99 {} ms while pods went away; no steady state", millis(disrupted.p99))
         }
         _ => format!(
             "Answered requests: p99 {} ms while a pod went away, {} ms otherwise",
@@ -81,8 +85,8 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     let result = &analysis.result;
     let latencies = &result.latency_ms;
     let title = title(result);
-    let subtitle =
-        "Response time from the intended send time, of requests that were answered; those dropped have none";
+    let (what, from) = words::latency(&result.load);
+    let subtitle = words::sentence(&format!("{what} {from}, of requests that were answered"));
     let mut canvas = Canvas::new(WIDTH, HEIGHT)?;
     let key = |name: &str, p: &Percentiles| format!("{name} ({})", counted(p.n, "request"));
     let mut legend = Vec::new();
@@ -92,40 +96,49 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     if latencies.disrupted.n > 0 {
         legend.push(Key::Line(key("while a pod went away", &latencies.disrupted), palette::DISRUPTED, 4));
     }
-    let top = frame::head(&mut canvas, result, &title, subtitle, &legend)?;
+    let top = frame::head(&mut canvas, words::warning(result), &title, &subtitle, &legend)?;
     let bottom = f64::from(HEIGHT) - 110.0;
-    match series(analysis) {
-        Some(series) => draw_plot(&mut canvas, &series, result, top, bottom)?,
-        None => {
-            let plot = Rect { left: LEFT, top, right: RIGHT, bottom };
-            frame::message(&mut canvas, plot, "No request was answered.");
+    let mut marks = Vec::new();
+    for (name, p, color, dash) in [
+        ("steady", &latencies.steady, palette::STEADY_DARK, Dash::Dashed),
+        ("disrupted", &latencies.disrupted, palette::DISRUPTED, Dash::Solid),
+    ] {
+        for (percentile, value_ms) in [("p50", p.p50), ("p99", p.p99)].into_iter().filter(|_| p.n > 0) {
+            let label = format!("{name} {percentile} {} ms", millis(value_ms));
+            marks.push(Mark { value_ms, label, color, dash });
         }
     }
-    frame::foot(&mut canvas, result, HEIGHT);
+    let plot = Rect { left: LEFT, top, right: RIGHT, bottom };
+    draw_plot(&mut canvas, series(&analysis.charts.latency).as_ref(), marks, plot)?;
+    frame::foot(&mut canvas, &words::provenance(result), HEIGHT);
     let alt = format!("Histogram of response times, steady against disrupted. {title}.");
     Ok(Chart { name: "latency.png", title, alt, png: canvas.into_png()? })
 }
 
-fn draw_plot(
+/// A value to mark in the plot.
+pub(super) struct Mark {
+    pub(super) value_ms: f64,
+    pub(super) label: String,
+    pub(super) color: RGBColor,
+    pub(super) dash: Dash,
+}
+
+/// Draws both histograms of a series, with its marks in rows of their own above.
+pub(super) fn draw_plot(
     canvas: &mut Canvas,
-    series: &Series,
-    result: &RunResult,
-    top: f64,
-    bottom: f64,
+    series: Option<&Series>,
+    marks: Vec<Mark>,
+    area: Rect,
 ) -> Result<(), ChartError> {
+    let Some(series) = series else {
+        frame::message(canvas, area, "No request was answered.");
+        return Ok(());
+    };
+    let (top, bottom) = (area.top, area.bottom);
     let x = Axis::log(series.from_ms, series.to_ms, LEFT, RIGHT);
-    let kinds = [
-        ("steady", &result.latency_ms.steady, palette::STEADY_DARK, Dash::Dashed),
-        ("disrupted", &result.latency_ms.disrupted, palette::DISRUPTED, Dash::Solid),
-    ];
-    let mut marks = Vec::new();
-    for (name, p, color, dash) in kinds.into_iter().filter(|k| k.1.n > 0) {
-        for (percentile, value) in [("p50", p.p50), ("p99", p.p99)] {
-            if x.shows(value) {
-                marks.push((x.px(value), format!("{name} {percentile} {} ms", millis(value)), color, dash));
-            }
-        }
-    }
+    let shown = marks.into_iter().filter(|mark| x.shows(mark.value_ms));
+    let mut marks: Vec<_> =
+        shown.map(|Mark { value_ms, label, color, dash }| (x.px(value_ms), label, color, dash)).collect();
     marks.sort_by(|a, b| a.0.total_cmp(&b.0));
     let sizes: Vec<(f64, f64)> =
         marks.iter().map(|m| (m.0, canvas.text_width(&m.1, &bold(SMALL)) + 14.0)).collect();
@@ -167,7 +180,7 @@ fn draw_plot(
         canvas.rule((*px, baseline - 13.0), (*px, plot.bottom), 2.0, *color, *dash);
         canvas.text(px + 6.0, baseline, label, &colored(bold(SMALL), *color));
     }
-    frame::x_axis(canvas, plot, &ticks, &x, Some("response time in ms (logarithmic)"));
+    frame::x_axis(canvas, plot, &ticks, &x, Some("ms (logarithmic)"));
     frame::y_title(canvas, plot.top, plot.bottom, "share of requests in %");
     Ok(())
 }
@@ -179,7 +192,7 @@ mod tests {
 
     #[test]
     fn each_histogram_sums_to_a_hundred_percent() {
-        let series = series(&samples::naive_exit()).unwrap();
+        let series = series(&samples::naive_exit().charts.latency).unwrap();
         for shares in [&series.steady, &series.disrupted] {
             assert!((shares.iter().sum::<f64>() - 100.0).abs() < 1e-6, "{shares:?}");
         }
@@ -191,7 +204,7 @@ mod tests {
         let mut analysis = samples::quiet();
         analysis.charts.latency.steady = vec![LatencyBucket { from_ms: 1.0, to_ms: 10.0, count: 5 }];
         analysis.charts.latency.disrupted.clear();
-        let series = series(&analysis).unwrap();
+        let series = series(&analysis.charts.latency).unwrap();
         let filled: Vec<f64> = series.steady.iter().copied().filter(|&s| s > 1e-6).collect();
         assert_eq!(filled.len(), PER_DECADE as usize);
         assert!(filled.iter().all(|s| (s - 100.0 / f64::from(PER_DECADE)).abs() < 1e-6));
@@ -201,6 +214,6 @@ mod tests {
     fn nothing_answered_is_no_series() {
         let mut analysis = samples::quiet();
         analysis.charts.latency = Default::default();
-        assert_eq!(series(&analysis), None);
+        assert_eq!(series(&analysis.charts.latency), None);
     }
 }

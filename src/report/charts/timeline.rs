@@ -9,7 +9,7 @@ use super::{Chart, ChartError, palette};
 use crate::analysis::Analysis;
 use crate::analysis::model::{RunResult, Second};
 use crate::record::Outcome;
-use crate::report::format::{count, counted, either, len, seconds_unit};
+use crate::report::format::{count, counted, either, len, plain, seconds_unit};
 use crate::report::words;
 
 const HEIGHT: u32 = 900;
@@ -25,6 +25,8 @@ struct Series {
     end_s: f64,
     /// When each pod's deletion took effect, and its name, in order of time.
     disruptions: Vec<(f64, String)>,
+    /// When each stage of the load began, and its rate.
+    stages: Vec<(f64, String)>,
 }
 
 fn series(analysis: &Analysis) -> Series {
@@ -44,8 +46,13 @@ fn series(analysis: &Analysis) -> Series {
     let mut disruptions: Vec<(f64, String)> =
         analysis.result.terminations.iter().map(|t| (t.t0_s, t.pod.clone())).collect();
     disruptions.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let stage = |(at, from, to): &(f64, f64, f64)| match from == to {
+        true => (*at, format!("{}/s", plain(*to))),
+        false => (*at, format!("{} to {}/s", plain(*from), plain(*to))),
+    };
+    let stages = analysis.charts.stages.iter().map(stage).collect();
     let last = seconds.last().map_or(0.0, |s| s.at_s + 1.0);
-    Series { step_s: per_column as f64, columns, end_s: analysis.charts.end_s.max(last), disruptions }
+    Series { step_s: per_column as f64, columns, end_s: analysis.charts.end_s.max(last), disruptions, stages }
 }
 
 /// Adds a second to a column. Percentiles cannot be merged: the largest stands for all.
@@ -102,7 +109,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
             .to_owned(),
     };
     let mut canvas = Canvas::new(WIDTH, HEIGHT)?;
-    let top = frame::head(&mut canvas, result, &title, &subtitle, &legend(&series))?;
+    let top = frame::head(&mut canvas, words::warning(result), &title, &subtitle, &legend(&series))?;
     let bottom = f64::from(HEIGHT) - 100.0;
     let full = Rect { left: LEFT, top, right: RIGHT, bottom };
     if series.columns.is_empty() {
@@ -110,7 +117,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     } else {
         draw_plots(&mut canvas, &series, full)?;
     }
-    frame::foot(&mut canvas, result, HEIGHT);
+    frame::foot(&mut canvas, &words::provenance(result), HEIGHT);
     let alt = format!("Requests answered and dropped over the run, and response times. {title}.");
     Ok(Chart { name: "timeline.png", title, alt, png: canvas.into_png()? })
 }
@@ -145,13 +152,30 @@ fn draw_plots(canvas: &mut Canvas, series: &Series, full: Rect) -> Result<(), Ch
     for plot in [answered, dropped, latency] {
         frame::x_grid(canvas, plot, &ticks, &x);
     }
-    let rest = |s: &Second| BTreeMap::from([(Outcome::Ok, s.ok), (Outcome::NotSent, s.other)]);
-    draw_columns(canvas, series, answered, &x, &format!("answered {per}"), rest);
-    draw_columns(canvas, series, dropped, &x, &format!("dropped {per}"), |s| s.dropped.clone());
+    let stacks = |stack: fn(&Second) -> BTreeMap<Outcome, u64>| {
+        series.columns.iter().map(|s| (s.at_s, stack(s))).collect::<Vec<_>>()
+    };
+    let rest = stacks(|s| BTreeMap::from([(Outcome::Ok, s.ok), (Outcome::NotSent, s.other)]));
+    let lost = stacks(|s| s.dropped.clone());
+    draw_columns(canvas, &rest, series.step_s, tallest(&rest), answered, &x, &format!("answered {per}"));
+    draw_columns(canvas, &lost, series.step_s, tallest(&lost), dropped, &x, &format!("dropped {per}"));
     draw_latency(canvas, series, latency, &x)?;
     for plot in [answered, dropped, latency] {
         for (at, _) in &series.disruptions {
             canvas.rule((x.px(*at), plot.top), (x.px(*at), plot.bottom), 1.5, palette::INK, Dash::Dashed);
+        }
+    }
+    for (i, (at, rate)) in series.stages.iter().enumerate() {
+        let next = series.stages.get(i + 1).map_or(RIGHT, |(at, _)| x.px(*at));
+        canvas.rule(
+            (x.px(*at), answered.top),
+            (x.px(*at), answered.bottom),
+            1.5,
+            palette::MUTED,
+            Dash::Dotted,
+        );
+        if canvas.text_width(rate, &SMALL) + 12.0 < next - x.px(*at) {
+            canvas.text(x.px(*at) + 6.0, answered.bottom - 8.0, rate, &SMALL);
         }
     }
     draw_names(canvas, series, full.top, &x);
@@ -162,26 +186,35 @@ fn draw_plots(canvas: &mut Canvas, series: &Series, full: Rect) -> Result<(), Ch
     Ok(())
 }
 
-fn draw_columns(
+/// When a column begins, in seconds, and what is stacked in it.
+pub(super) type Column = (f64, BTreeMap<Outcome, u64>);
+
+/// The height of the tallest column.
+pub(super) fn tallest(columns: &[Column]) -> u64 {
+    columns.iter().map(|(_, stack)| stack.values().sum()).max().unwrap_or(0)
+}
+
+/// Draws columns of `step_s` seconds on a scale that fits one of `most`.
+pub(super) fn draw_columns(
     canvas: &mut Canvas,
-    series: &Series,
+    columns: &[Column],
+    step_s: f64,
+    most: u64,
     plot: Rect,
     x: &Axis,
     name: &str,
-    stack: impl Fn(&Second) -> BTreeMap<Outcome, u64>,
 ) {
-    let most = series.columns.iter().map(|s| stack(s).values().sum::<u64>()).max().unwrap_or(0);
     let y = Axis::linear(0.0, most.max(2) as f64 * 1.05, plot.bottom, plot.top);
     frame::y_grid(canvas, plot, &y.whole_ticks(6), &y);
-    for column in &series.columns {
-        let left = x.px(column.at_s);
-        let right = x.px(column.at_s + series.step_s);
+    for (at_s, stack) in columns {
+        let left = x.px(*at_s);
+        let right = x.px(at_s + step_s);
         let gap = if right - left > 6.0 { 1.0 } else { 0.0 };
         let mut height = 0;
-        for (outcome, n) in stack(column).into_iter().filter(|(_, n)| *n > 0) {
+        for (outcome, n) in stack.iter().filter(|(_, n)| **n > 0) {
             let (color, pattern) = match outcome {
                 Outcome::NotSent => (palette::GRID, Pattern::Rising),
-                outcome => palette::outcome(outcome),
+                outcome => palette::outcome(*outcome),
             };
             // Never thinner than can be seen: one failure among many must not vanish.
             let bottom = y.px(height as f64);
@@ -195,7 +228,7 @@ fn draw_columns(
         }
     }
     canvas.text(plot.left, plot.top - 9.0, name, &bold(SMALL));
-    if most == 0 {
+    if tallest(columns) == 0 {
         frame::message(canvas, plot, "none");
     }
 }

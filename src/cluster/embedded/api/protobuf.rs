@@ -155,7 +155,7 @@ fn read_value(name: &str, kind: &Kind, data: Data<'_>) -> Result<Value, DecodeEr
             if is_text { json!(text) } else { json!(number) }
         }
         // 1 is seconds, 2 nanoseconds; no time at all is empty.
-        Kind::Time => {
+        Kind::Time | Kind::MicroTime => {
             let (mut seconds, mut nanoseconds) = (None, 0);
             let mut fields = Reader(data.bytes(name)?);
             while let Some((field, data)) = fields.next()? {

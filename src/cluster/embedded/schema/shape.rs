@@ -60,10 +60,13 @@ fn check_kind(kind: &Kind, value: &Value, holder: &str, path: &str) -> Result<()
             Err("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
                 .to_owned())
         }
-        (Kind::Time, Value::String(text)) if text.parse::<Timestamp>().is_ok() => Ok(()),
-        (Kind::Time, Value::String(text)) => Err(format!(
-            "parsing time {text:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {text:?} as \"2006\""
-        )),
+        (Kind::Time | Kind::MicroTime, Value::String(text)) if text.parse::<Timestamp>().is_ok() => Ok(()),
+        (Kind::Time | Kind::MicroTime, Value::String(text)) => {
+            let fraction = if *kind == Kind::MicroTime { ".000000" } else { "" };
+            Err(format!(
+                "parsing time {text:?} as \"2006-01-02T15:04:05{fraction}Z07:00\": cannot parse {text:?} as \"2006\""
+            ))
+        }
         (Kind::Bytes, Value::String(text)) => {
             let decoded = base64::engine::general_purpose::STANDARD.decode(text);
             decoded.map(|_| ()).map_err(|error| format!("illegal base64 data in {path}: {error}"))
@@ -98,6 +101,7 @@ fn go_type(kind: &Kind) -> String {
         Kind::Quantity => "resource.Quantity".to_owned(),
         Kind::IntOrString => "intstr.IntOrString".to_owned(),
         Kind::Time => "v1.Time".to_owned(),
+        Kind::MicroTime => "v1.MicroTime".to_owned(),
         Kind::Bytes => "[]uint8".to_owned(),
         Kind::Any => "interface {}".to_owned(),
         Kind::Structure(index) => format!("v1.{}", structure(*index).name),
@@ -174,7 +178,7 @@ fn prune_fields(of: &Structure, map: &mut Map<String, Value>) {
         if !map.contains_key(*name) {
             map.insert((*name).to_owned(), Value::Null);
         }
-        debug_assert!(matches!(field.kind, Kind::Time));
+        debug_assert!(matches!(field.kind, Kind::Time | Kind::MicroTime));
     }
 }
 

@@ -112,6 +112,8 @@ fn compare_view(view: View<'_>, before: Option<&Value>, after: Option<&Value>) -
                 let [old, new] = [before, after].map(|holder| match holder?.get(name) {
                     None if field.is_value => Some(&empty),
                     None if is_list && !field.omits_zero => Some(&Value::Null),
+                    // Unlike other times, those in microseconds are nobody's until they are set.
+                    Some(Value::Null) if field.kind == Kind::MicroTime => None,
                     found => found,
                 });
                 if old.is_some() || new.is_some() {

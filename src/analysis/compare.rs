@@ -1,0 +1,461 @@
+//! Two sides against each other: better, worse, the same, or not to be told.
+//!
+//! The unit is what can be lost together: the termination where pods ended, else a stretch of
+//! time as long as requests one after the other are alike (`blocks`). All rows share one chance
+//! of a false alarm (Holm). Runs that differ in more than their results are refused.
+
+mod blocks;
+mod exact;
+pub mod model;
+pub mod sample;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use blocks::{Blocks, Effort, FEWEST, Ratio, TooAlike, block_length};
+use exact::{Of, Weighed};
+use model::{Change, ChangeKind, Comparison, Difference, Judgement, Row, Side, SideChart, Unit};
+pub use sample::Sample;
+
+use super::figures::count;
+use super::model::{Mode, Verdict};
+use super::stats;
+
+/// How sure to be, and what is too small to matter.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Of each interval, and of all verdicts together.
+    pub confidence: f64,
+    /// A latency or a rate within this share of the baseline's is the same.
+    pub tolerance: f64,
+    /// How often the stretches of time are drawn anew.
+    pub replicates: u32,
+    /// Whether to compare what is not comparable.
+    pub anyway: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { confidence: 0.95, tolerance: 0.05, replicates: 2_000, anyway: false }
+    }
+}
+
+/// Why two sides are not compared.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Incomparable {
+    /// There is nothing on one side.
+    #[error("there is no run to compare")]
+    Nothing,
+    /// They differ in more than their results, or cannot be believed.
+    #[error("the runs are not comparable: {}", in_words(.0))]
+    Differs(Vec<Difference>),
+}
+
+fn in_words(differences: &[Difference]) -> String {
+    let words =
+        |d: &Difference| format!("{} is {} here and {} in the baseline", d.what, d.candidate, d.baseline);
+    differences.iter().map(words).collect::<Vec<_>>().join("; ")
+}
+
+/// The power at which a number of terminations is said to be enough.
+const POWER: f64 = 0.8;
+/// A quantile needs so many values beyond it.
+const FEWEST_BEYOND: f64 = 10.0;
+/// The quantiles of the latency.
+const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
+
+/// Compares a side with a baseline.
+///
+/// # Errors
+/// When they differ in more than their results, and are not to be compared all the same.
+pub fn compare(
+    baseline: &[Sample],
+    candidate: &[Sample],
+    options: &Options,
+) -> Result<Comparison, Incomparable> {
+    let (Some(first), false) = (baseline.first(), candidate.is_empty()) else {
+        return Err(Incomparable::Nothing);
+    };
+    let differences = differences(baseline, candidate);
+    if !differences.is_empty() && !options.anyway {
+        return Err(Incomparable::Differs(differences));
+    }
+    let is_closed_loop = first.is_closed_loop;
+    let mut rows = drops(baseline, candidate, options);
+    rows.extend(terminations(baseline, candidate, options));
+    rows.extend(windows(baseline, candidate));
+    let sides = [Blocks::new(baseline), Blocks::new(candidate)];
+    let effort = Effort {
+        confidence: options.confidence,
+        tolerance: options.tolerance,
+        replicates: options.replicates,
+    };
+    for (name, q) in QUANTILES {
+        rows.extend(latency(&sides, name, q, is_closed_loop, effort));
+    }
+    rows.push(rate(&sides, is_closed_loop, effort));
+    judge(&mut rows, options);
+    let any = |judgement| rows.iter().any(|row| row.verdict == Some(judgement));
+    let verdict = [Judgement::Worse, Judgement::Better, Judgement::CannotTell].into_iter().find(|v| any(*v));
+    Ok(Comparison {
+        schema_version: 1,
+        verdict: verdict.unwrap_or(Judgement::Same),
+        confidence: options.confidence,
+        tolerance: options.tolerance,
+        baseline: side(baseline),
+        candidate: side(candidate),
+        differences,
+        caveats: caveats(baseline, candidate),
+        rows,
+    })
+}
+
+/// What the chart of a comparison draws of one side.
+pub fn chart(side: &[Sample]) -> SideChart {
+    let step_s = side.iter().map(|sample| sample.block_s.max(1.0)).fold(1.0, f64::max);
+    let mut seconds: Vec<BTreeMap<_, u64>> = Vec::new();
+    // One run after the other.
+    for sample in side {
+        let first = seconds.len();
+        for (i, block) in sample.blocks.iter().enumerate() {
+            let at = first + index_of(i as f64 * sample.block_s / step_s);
+            if seconds.len() <= at {
+                seconds.resize_with(at + 1, BTreeMap::new);
+            }
+            for (outcome, n) in &block.dropped {
+                *seconds[at].entry(*outcome).or_default() += n;
+            }
+        }
+    }
+    SideChart { latency: Blocks::new(side).latency(), dropped: seconds, step_s }
+}
+
+fn index_of(position: f64) -> usize {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a position in a list")]
+    let index = (position + 1e-9) as usize;
+    index
+}
+
+fn side(samples: &[Sample]) -> Side {
+    Side {
+        runs: samples.iter().map(|s| s.name.clone()).collect(),
+        duration_s: samples.iter().map(|s| s.duration_s).sum(),
+        total: samples.iter().map(|s| s.total).sum(),
+        dropped: samples.iter().map(|s| s.dropped).sum(),
+        terminations: samples.iter().map(|s| s.terminations.len()).sum(),
+    }
+}
+
+fn differences(baseline: &[Sample], candidate: &[Sample]) -> Vec<Difference> {
+    let mut found = Vec::new();
+    let keys: BTreeSet<&String> =
+        baseline.iter().chain(candidate).flat_map(|s| s.fingerprint.keys()).collect();
+    for key in keys {
+        let values = |side: &[Sample]| {
+            let all: BTreeSet<&str> =
+                side.iter().map(|s| s.fingerprint.get(key).map_or("not given", String::as_str)).collect();
+            all.into_iter().collect::<Vec<_>>().join(" and ")
+        };
+        let (baseline, candidate) = (values(baseline), values(candidate));
+        if baseline != candidate || baseline.contains(" and ") {
+            found.push(Difference { what: key.clone(), baseline, candidate });
+        }
+    }
+    let is_invalid = |s: &Sample| matches!(s.verdict, Verdict::Invalid { .. });
+    let validity = |side: &[Sample]| match side.iter().find(|s| is_invalid(s)) {
+        Some(Sample { verdict: Verdict::Invalid { why }, .. }) => format!("invalid ({})", why.join("; ")),
+        _ => "valid".to_owned(),
+    };
+    if baseline.iter().chain(candidate).any(is_invalid) {
+        let (baseline, candidate) = (validity(baseline), validity(candidate));
+        found.push(Difference { what: "the measurement".into(), baseline, candidate });
+    }
+    found
+}
+
+fn caveats(baseline: &[Sample], candidate: &[Sample]) -> Vec<String> {
+    let mut caveats = Vec::new();
+    for sample in baseline.iter().chain(candidate) {
+        if let Verdict::Partial { why } = &sample.verdict {
+            caveats.push(format!("{} is partial: {}", sample.name, why.join("; ")));
+        }
+    }
+    if baseline.len() == 1 || candidate.len() == 1 {
+        caveats.push(
+            "what changes from one run to the next is in no interval here, as a side has one run only: \
+             give each side several runs, made in turn"
+                .to_owned(),
+        );
+    }
+    caveats
+}
+
+/// Better and worse where less is better.
+fn less_is_better(baseline: f64, candidate: f64) -> Judgement {
+    if candidate < baseline { Judgement::Better } else { Judgement::Worse }
+}
+
+/// The dropped requests: judged over stretches of time, where no pod ended.
+fn drops(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Vec<Row> {
+    let share = |samples: &[Sample]| {
+        let side = side(samples);
+        Of { hits: side.dropped, n: side.total }
+    };
+    let (a, b) = (share(baseline), share(candidate));
+    let mut row = Row {
+        metric: "dropped".into(),
+        label: "dropped requests".into(),
+        unit: Unit::Share,
+        baseline: Some(a.share()),
+        candidate: Some(b.share()),
+        change: None,
+        p: None,
+        verdict: None,
+        why: format!("{} of {}, then {} of {}", count(a.hits), count(a.n), count(b.hits), count(b.n)),
+    };
+    if baseline.iter().chain(candidate).any(|s| !s.terminations.is_empty()) {
+        row.why.push_str("; judged by termination");
+        return vec![row];
+    }
+    row.verdict = Some(Judgement::CannotTell);
+    let lost =
+        |s: &Sample| s.blocks.iter().map(|b| b.lost() as f64 / b.total.max(1) as f64).collect::<Vec<_>>();
+    let all = || baseline.iter().chain(candidate);
+    let stretch_s = all().map(|s| block_length(&lost(s)).ceil() * s.block_s).fold(0.0, f64::max);
+    let (units_a, units_b) = (stretches(baseline, stretch_s), stretches(candidate, stretch_s));
+    let fewest = units_a.len().min(units_b.len());
+    let over = format!("{} and {} stretches of {stretch_s:.1} s", units_a.len(), units_b.len());
+    row.why = if a.hits + b.hits == 0 {
+        let unseen = 100.0 * stats::share_upper(0, fewest as u64, options.confidence);
+        format!("neither lost any; over {over}, losses in up to {unseen:.1} % of them can have gone unseen")
+    } else if (fewest as f64) < FEWEST {
+        let needed = FEWEST * stretch_s;
+        format!(
+            "requests were lost together for about {stretch_s:.1} s: it takes {needed:.0} s a side or more"
+        )
+    } else {
+        row.p = Some(exact::permutation(&units_a, &units_b));
+        row.verdict = Some(less_is_better(a.share(), b.share()));
+        format!("permutation test over {over}")
+    };
+    vec![row]
+}
+
+/// The shares of dropped requests in stretches of time.
+fn stretches(samples: &[Sample], stretch_s: f64) -> Vec<Weighed> {
+    let mut units = Vec::new();
+    for sample in samples {
+        let blocks = index_of((stretch_s / sample.block_s).round()).max(1);
+        for stretch in sample.blocks.chunks(blocks) {
+            let weight = stretch.iter().map(|b| b.total).sum::<u64>() as f64;
+            units.push(Weighed { value: stretch.iter().map(|b| b.lost()).sum::<u64>() as f64, weight });
+        }
+    }
+    units
+}
+
+/// The ways in which pods ended on either side.
+fn modes(baseline: &[Sample], candidate: &[Sample]) -> BTreeSet<Mode> {
+    baseline.iter().chain(candidate).flat_map(|s| &s.terminations).map(|t| t.mode).collect()
+}
+
+fn terminations(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for mode in modes(baseline, candidate) {
+        let lost = |samples: &[Sample]| -> Vec<Weighed> {
+            let ended = samples.iter().flat_map(|s| &s.terminations).filter(|t| t.mode == mode);
+            ended.map(|t| Weighed::one(t.dropped as f64)).collect()
+        };
+        let (lost_a, lost_b) = (lost(baseline), lost(candidate));
+        let hit = |lost: &[Weighed]| Of {
+            hits: lost.iter().filter(|t| t.value > 0.0).count() as u64,
+            n: lost.len() as u64,
+        };
+        let (a, b) = (hit(&lost_a), hit(&lost_b));
+        let name = mode.as_str();
+        let mut row = Row {
+            metric: format!("terminations.{name}.with_drops"),
+            label: format!("terminations with a drop ({name})"),
+            unit: Unit::Share,
+            baseline: (a.n > 0).then(|| a.share()),
+            candidate: (b.n > 0).then(|| b.share()),
+            change: None,
+            p: None,
+            verdict: Some(Judgement::CannotTell),
+            why: format!("{} of {}, then {} of {}", a.hits, a.n, b.hits, b.n),
+        };
+        if a.n == 0 || b.n == 0 {
+            row.why.push_str("; one side has none to compare");
+            rows.push(row);
+            continue;
+        }
+        let (lower, upper) = exact::newcombe(a, b, options.confidence);
+        let estimate = b.share() - a.share();
+        row.change = Some(Change { kind: ChangeKind::Difference, estimate, lower, upper });
+        row.p = Some(exact::fisher(a, b));
+        row.verdict = Some(less_is_better(a.share(), b.share()));
+        row.why.push_str("; Fisher's exact test");
+        if let Some(n) = exact::needed(a.share(), b.share(), 1.0 - options.confidence, POWER) {
+            row.why.push_str(&format!(" (such a difference shows with {n} a side, in four of five cases)"));
+        }
+        rows.push(row);
+        let (mean_a, mean_b) = (exact::mean(&lost_a), exact::mean(&lost_b));
+        rows.push(Row {
+            metric: format!("terminations.{name}.dropped"),
+            label: format!("drops per termination ({name})"),
+            unit: Unit::Count,
+            baseline: Some(mean_a),
+            candidate: Some(mean_b),
+            change: None,
+            p: Some(exact::permutation(&lost_a, &lost_b)),
+            verdict: Some(less_is_better(mean_a, mean_b)),
+            why: format!("permutation test over {} and {} terminations", a.n, b.n),
+        });
+    }
+    rows
+}
+
+fn windows(baseline: &[Sample], candidate: &[Sample]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for mode in modes(baseline, candidate) {
+        let of = |samples: &[Sample]| -> Vec<(String, Option<f64>)> {
+            let ended = samples.iter().flat_map(|s| &s.terminations).filter(|t| t.mode == mode);
+            ended.flat_map(|t| t.windows_s.clone()).collect()
+        };
+        let (a, b) = (of(baseline), of(candidate));
+        let consumers: BTreeSet<&String> = a.iter().chain(&b).map(|w| &w.0).collect();
+        let one = consumers.len() == 1;
+        for consumer in consumers {
+            let all = |side: &[(String, Option<f64>)]| -> Vec<Option<f64>> {
+                side.iter().filter(|w| w.0 == *consumer).map(|w| w.1).collect()
+            };
+            let (all_a, all_b) = (all(&a), all(&b));
+            let bounded =
+                |all: &[Option<f64>]| all.iter().flatten().map(|s| Weighed::one(*s)).collect::<Vec<_>>();
+            let (bounded_a, bounded_b) = (bounded(&all_a), bounded(&all_b));
+            let mean = |units: &[Weighed]| (!units.is_empty()).then(|| exact::mean(units));
+            let mut row = Row {
+                metric: format!("windows_s.{}", mode.as_str()),
+                label: match one {
+                    true => format!("window ({})", mode.as_str()),
+                    false => format!("window, {consumer} ({})", mode.as_str()),
+                },
+                unit: Unit::Seconds,
+                baseline: mean(&bounded_a),
+                candidate: mean(&bounded_b),
+                change: None,
+                p: None,
+                verdict: Some(Judgement::CannotTell),
+                why: String::new(),
+            };
+            let censored = all_a.len() + all_b.len() - bounded_a.len() - bounded_b.len();
+            row.why = match (row.baseline, row.candidate) {
+                (Some(mean_a), Some(mean_b)) if censored == 0 => {
+                    row.p = Some(exact::permutation(&bounded_a, &bounded_b));
+                    row.verdict = Some(less_is_better(mean_a, mean_b));
+                    format!(
+                        "mean upper bounds; permutation test over {} and {}",
+                        bounded_a.len(),
+                        bounded_b.len()
+                    )
+                }
+                _ => format!("{censored} of {} windows have no upper bound", all_a.len() + all_b.len()),
+            };
+            rows.push(row);
+        }
+    }
+    rows
+}
+
+fn latency(sides: &[Blocks; 2], name: &str, q: f64, is_closed_loop: bool, effort: Effort) -> Option<Row> {
+    let [a, b] = sides;
+    let fewest = a.values().min(b.values());
+    if fewest == 0 {
+        return None;
+    }
+    let kind = if is_closed_loop { "service" } else { "response" };
+    let mut row = Row {
+        metric: format!("latency_ms.{kind}.{}", name.replace('.', "_")),
+        label: format!("{kind} time {name}"),
+        unit: Unit::Milliseconds,
+        baseline: None,
+        candidate: None,
+        change: None,
+        p: None,
+        verdict: Some(Judgement::CannotTell),
+        why: String::new(),
+    };
+    let beyond = fewest as f64 * (1.0 - q);
+    if beyond < FEWEST_BEYOND {
+        row.why = format!("about {beyond:.0} answers of a side lie beyond it; it takes {FEWEST_BEYOND}");
+        return Some(row);
+    }
+    fill(&mut row, blocks::quantiles(a, b, q, effort), true, effort);
+    Some(row)
+}
+
+/// In a closed loop the rate is a result; in an open one it was chosen.
+fn rate([a, b]: &[Blocks; 2], is_closed_loop: bool, effort: Effort) -> Row {
+    let mut row = Row {
+        metric: "rate".into(),
+        label: "requests sent".into(),
+        unit: Unit::PerSecond,
+        baseline: None,
+        candidate: None,
+        change: None,
+        p: None,
+        verdict: Some(Judgement::CannotTell),
+        why: String::new(),
+    };
+    if is_closed_loop {
+        fill(&mut row, blocks::rates(a, b, effort), false, effort);
+    } else {
+        (row.baseline, row.candidate) = (Some(a.whole_rate()), Some(b.whole_rate()));
+        (row.verdict, row.why) = (None, "as the schedule says".to_owned());
+    }
+    row
+}
+
+/// Writes into a row what the bootstrap says.
+fn fill(row: &mut Row, found: Result<Ratio, TooAlike>, less_is_better: bool, effort: Effort) {
+    let ratio = match found {
+        Ok(ratio) => ratio,
+        Err(TooAlike { stretch_s, baseline, candidate }) => {
+            (row.baseline, row.candidate) = (Some(baseline), Some(candidate));
+            let needed = FEWEST * stretch_s;
+            row.why =
+                format!("what came within {stretch_s:.1} s is alike: it takes {needed:.0} s a side or more");
+            return;
+        }
+    };
+    let Ratio { baseline, candidate, lower, upper, p_above, p_below } = ratio;
+    (row.baseline, row.candidate) = (Some(baseline), Some(candidate));
+    row.change = Some(Change { kind: ChangeKind::Ratio, estimate: candidate / baseline, lower, upper });
+    row.why = "block bootstrap over time".to_owned();
+    let limit = 1.0 + effort.tolerance;
+    if lower >= 1.0 / limit && upper <= limit {
+        row.verdict = Some(Judgement::Same);
+        return;
+    }
+    row.p = Some((2.0 * p_above.min(p_below)).min(1.0));
+    let is_better = (p_below < p_above) == less_is_better;
+    row.verdict = Some(if is_better { Judgement::Better } else { Judgement::Worse });
+}
+
+/// Keeps the verdicts that hold for all rows together; the others cannot be told.
+fn judge(rows: &mut [Row], options: &Options) {
+    let tested: Vec<usize> = (0..rows.len()).filter(|i| rows[*i].p.is_some()).collect();
+    let p: Vec<f64> = tested.iter().filter_map(|i| rows[*i].p).collect();
+    let alpha = 1.0 - options.confidence;
+    for (i, (adjusted, own)) in tested.iter().zip(exact::holm(&p).into_iter().zip(&p)) {
+        let row = &mut rows[*i];
+        if adjusted > alpha + 1e-12 {
+            row.verdict = Some(Judgement::CannotTell);
+            if *own <= alpha {
+                row.why.push_str(&format!("; with {} figures tested, one such is no surprise", p.len()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

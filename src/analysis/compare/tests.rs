@@ -1,0 +1,180 @@
+//! The verdicts against simulated runs whose truth is known: no more false alarms than allowed,
+//! and real differences found.
+
+use std::collections::BTreeMap;
+
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+use statrs::function::factorial::ln_binomial;
+
+use super::sample::{Block, Ended, SAMPLE_FORMAT, bin};
+use super::*;
+use crate::record::Outcome;
+
+/// How a simulated service behaves.
+#[derive(Clone, Copy)]
+struct Service {
+    /// How much of a block's slowness the next one keeps.
+    keep: f64,
+    /// All latencies, times this.
+    slower: f64,
+    /// The chance that a block is the first of a row of ten in which half of all is lost.
+    outages: f64,
+}
+
+const PLAIN: Service = Service { keep: 0.0, slower: 1.0, outages: 0.0 };
+
+/// 30 s at 200 requests/s in blocks of 0.1 s.
+fn run(service: Service, rng: &mut SmallRng) -> Sample {
+    let (mut slow, mut outage) = (0.0, 0);
+    let mut blocks = Vec::new();
+    for _ in 0..300 {
+        slow = service.keep * slow + 0.2 * rng.random_range(-1.0..1.0);
+        if rng.random::<f64>() < service.outages {
+            outage = 10;
+        }
+        let mut block = Block { total: 20, ..Block::default() };
+        for _ in 0..20 {
+            if outage > 0 && rng.random::<f64>() < 0.5 {
+                *block.dropped.entry(Outcome::ConnectRefused).or_default() += 1;
+                continue;
+            }
+            let own = 1e6 * (1.0 - 0.5 * (1.0 - rng.random::<f64>()).ln());
+            let ns = service.slower * own * f64::exp(slow);
+            #[expect(clippy::cast_possible_truncation, reason = "a latency in nanoseconds")]
+            let ns = ns as i64;
+            *block.latency.entry(bin(ns)).or_default() += 1;
+        }
+        outage = (outage - 1).max(0);
+        blocks.push(block);
+    }
+    of(blocks, Vec::new())
+}
+
+fn of(blocks: Vec<Block>, terminations: Vec<Ended>) -> Sample {
+    Sample {
+        format: SAMPLE_FORMAT,
+        name: "run".into(),
+        fingerprint: BTreeMap::from([("rate".into(), "200 requests/s".into())]),
+        verdict: Verdict::Valid,
+        is_closed_loop: false,
+        duration_s: 30.0,
+        total: blocks.iter().map(|b| b.total).sum(),
+        dropped: blocks.iter().map(Block::lost).sum(),
+        terminations,
+        block_s: 0.1,
+        blocks,
+    }
+}
+
+fn quick() -> Options {
+    Options { tolerance: 0.0, replicates: 200, ..Options::default() }
+}
+
+/// Of `pairs` pairs, those with a verdict that is wanted in any row.
+fn count_pairs(pairs: u64, a: Service, b: Service, wanted: &[Judgement]) -> u64 {
+    let mut found = 0;
+    for seed in 0..pairs {
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let (a, b) = (run(a, &mut rng), run(b, &mut rng));
+        let comparison = compare(&[a], &[b], &quick()).unwrap();
+        found +=
+            u64::from(comparison.rows.iter().any(|row| row.verdict.is_some_and(|v| wanted.contains(&v))));
+    }
+    found
+}
+
+const ALARM: [Judgement; 2] = [Judgement::Better, Judgement::Worse];
+
+/// The least number that comes up at most once in a million times where each of `n` has a chance of 0.05.
+fn once_in_a_million(n: u64) -> u64 {
+    let chance = |k: u64| {
+        let (hits, others) = (k as f64, (n - k) as f64);
+        (ln_binomial(n, k) + hits * 0.05_f64.ln() + others * 0.95_f64.ln()).exp()
+    };
+    (0..=n).find(|least| (*least..=n).map(chance).sum::<f64>() <= 1e-6).unwrap_or(n)
+}
+
+#[test]
+fn two_runs_of_the_same_service_raise_no_more_alarms_than_alpha() {
+    // More pairs make a study of it (docs/proofs.md).
+    let pairs = std::env::var("ROLLDROP_STUDY_PAIRS").ok().and_then(|n| n.parse().ok()).unwrap_or(25);
+    for service in [PLAIN, Service { keep: 0.8, ..PLAIN }, Service { keep: 0.5, outages: 0.01, ..PLAIN }] {
+        let alarms = count_pairs(pairs, service, service, &ALARM);
+        println!("keep {}, outages {}: {alarms} alarms in {pairs} pairs", service.keep, service.outages);
+        assert!(alarms < once_in_a_million(pairs), "{alarms} of {pairs} (keep {})", service.keep);
+    }
+}
+
+#[test]
+fn a_service_that_is_slower_or_loses_more_is_found_out() {
+    let slower = Service { slower: 1.2, ..PLAIN };
+    let worse = count_pairs(5, PLAIN, slower, &[Judgement::Worse]);
+    let better = count_pairs(5, slower, PLAIN, &[Judgement::Better]);
+    let losing = count_pairs(5, PLAIN, Service { outages: 0.05, ..PLAIN }, &[Judgement::Worse]);
+    assert_eq!((worse, better, losing), (5, 5, 5));
+}
+
+#[test]
+fn a_tolerance_makes_small_differences_the_same() {
+    let mut rng = SmallRng::seed_from_u64(5);
+    let (a, b) = (run(PLAIN, &mut rng), run(Service { slower: 1.02, ..PLAIN }, &mut rng));
+    let options = Options { tolerance: 0.15, replicates: 200, ..Options::default() };
+    let comparison = compare(&[a], &[b], &options).unwrap();
+    let median = comparison.rows.iter().find(|row| row.metric == "latency_ms.response.p50").unwrap();
+    assert_eq!(median.verdict, Some(Judgement::Same), "{median:?}");
+    let change = median.change.unwrap();
+    assert!(change.lower <= change.estimate && change.estimate <= change.upper, "{change:?}");
+}
+
+fn ended(dropped: u64, window_s: f64) -> Ended {
+    let windows_s = BTreeMap::from([("service web".to_owned(), Some(window_s))]);
+    Ended { mode: Mode::Isolated, dropped, windows_s }
+}
+
+#[test]
+fn three_terminations_against_three_tell_nothing_and_ten_do() {
+    let verdict = |n: usize| {
+        let side =
+            |dropped| of(vec![Block { total: 20, ..Block::default() }; 300], vec![ended(dropped, 0.1); n]);
+        let comparison = compare(&[side(0)], &[side(7)], &quick()).unwrap();
+        let row = &comparison.rows[1];
+        assert_eq!(row.metric, "terminations.isolated.with_drops");
+        assert!(comparison.rows[0].verdict.is_none(), "the termination is the unit, not the request");
+        (row.verdict, row.why.clone())
+    };
+    let (few, why) = verdict(3);
+    assert_eq!(few, Some(Judgement::CannotTell), "{why}");
+    assert!(why.contains("shows with 4 a side"), "{why}");
+    assert_eq!(verdict(10).0, Some(Judgement::Worse));
+}
+
+#[test]
+fn what_differs_in_more_than_its_results_is_refused_unless_asked() {
+    let mut rng = SmallRng::seed_from_u64(1);
+    let (a, mut b) = (run(PLAIN, &mut rng), run(PLAIN, &mut rng));
+    b.fingerprint.insert("rate".into(), "300 requests/s".into());
+    b.verdict = Verdict::Invalid { why: vec!["it fell behind".into()] };
+    let (a, b) = ([a], [b]);
+    assert_eq!(
+        compare(&a, &b, &quick()).unwrap_err().to_string(),
+        "the runs are not comparable: rate is 300 requests/s here and 200 requests/s in the baseline; \
+         the measurement is invalid (it fell behind) here and valid in the baseline"
+    );
+    let anyway = compare(&a, &b, &Options { anyway: true, ..quick() }).unwrap();
+    assert_eq!(anyway.differences.len(), 2);
+    assert_eq!(compare(&[], &b, &quick()).unwrap_err(), Incomparable::Nothing);
+}
+
+#[test]
+fn few_answers_and_no_losses_are_no_evidence() {
+    let mut rng = SmallRng::seed_from_u64(2);
+    let (a, b) = (run(PLAIN, &mut rng), run(PLAIN, &mut rng));
+    let comparison = compare(&[a], &[b], &quick()).unwrap();
+    let why = |metric: &str| {
+        let row = comparison.rows.iter().find(|row| row.metric == metric).unwrap();
+        assert_eq!(row.verdict, Some(Judgement::CannotTell));
+        row.why.clone()
+    };
+    assert!(why("latency_ms.response.p99_9").starts_with("about 6 answers"));
+    assert!(why("dropped").starts_with("neither lost any"));
+}

@@ -1,0 +1,91 @@
+//! A run against a baseline: the options that `rolldrop report` and `rolldrop gate` share.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::{Context, bail};
+
+use super::report::{Analysed, analyse};
+use crate::analysis::Policy;
+use crate::analysis::compare::model::Comparison;
+use crate::analysis::compare::sample::SAMPLE_FORMAT;
+use crate::analysis::compare::{self, Incomparable, Options, Sample};
+use crate::record::RunDir;
+
+/// What to compare with, and how.
+#[derive(Debug, clap::Args)]
+pub(super) struct CompareArgs {
+    /// Compare with this run, or with a baseline that `rolldrop gate --save-baseline` wrote; given
+    /// several times, they are one side together
+    #[arg(long, value_name = "RUN|FILE")]
+    pub(super) baseline: Vec<PathBuf>,
+    /// A latency, or the rate of a closed loop, within so much of the baseline's is the same
+    #[arg(long, default_value = "5%", value_name = "PERCENT", requires = "baseline")]
+    tolerance: Percent,
+    /// Compare also what differs in more than its results (rate, target, cluster), or is invalid
+    #[arg(long, requires = "baseline")]
+    anyway: bool,
+}
+
+/// A share that is written in percent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Percent(f64);
+
+impl FromStr for Percent {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let percent = text.trim().trim_end_matches('%').trim().parse::<f64>().ok();
+        let percent = percent.filter(|percent| (0.0..=1000.0).contains(percent));
+        percent.map(|percent| Self(percent / 100.0)).ok_or_else(|| "takes percent, such as 5%".to_owned())
+    }
+}
+
+impl CompareArgs {
+    /// The baseline's side; empty where none was named.
+    pub(super) fn samples(&self) -> anyhow::Result<Vec<Sample>> {
+        self.baseline.iter().map(|path| read(path)).collect()
+    }
+
+    /// Compares runs with the baseline.
+    pub(super) fn compare(&self, baseline: &[Sample], candidate: &[Sample]) -> anyhow::Result<Comparison> {
+        let options = Options { tolerance: self.tolerance.0, anyway: self.anyway, ..Options::default() };
+        compare::compare(baseline, candidate, &options).map_err(|error| match error {
+            Incomparable::Differs(_) => {
+                anyhow::anyhow!("{error}; --anyway compares them all the same, and says so")
+            }
+            Incomparable::Nothing => error.into(),
+        })
+    }
+}
+
+/// What a run contributes to a comparison.
+pub(super) fn sample(run_dir: &RunDir, analysed: &Analysed) -> Sample {
+    let name = run_dir.path().display().to_string();
+    Sample::of(name, &analysed.timeline, &analysed.analysis.result, &Policy::default())
+}
+
+fn read(path: &Path) -> anyhow::Result<Sample> {
+    if path.is_dir() {
+        let run_dir = RunDir::open(path)?;
+        return Ok(sample(&run_dir, &analyse(&run_dir, None)?));
+    }
+    let failed = || format!("failed to read the baseline {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(failed)?;
+    let Ok(mut sample) = serde_json::from_str::<Sample>(&text) else {
+        bail!(
+            "{} is no baseline: name a run directory (of rolldrop run, or of rolldrop load with --out), \
+             or a file that rolldrop gate --save-baseline wrote",
+            path.display()
+        );
+    };
+    if sample.format != SAMPLE_FORMAT {
+        bail!(
+            "{} is a baseline of format {}, not {SAMPLE_FORMAT}: save it anew",
+            path.display(),
+            sample.format
+        );
+    }
+    sample.name = path.display().to_string();
+    Ok(sample)
+}

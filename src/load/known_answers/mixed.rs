@@ -1,0 +1,140 @@
+//! Everything that can go wrong, all at once, in one open loop with fresh and kept connections.
+//!
+//! A few thousand requests here; `scripts/proofs/known-answers` sends 100,000.
+
+use std::io::Write;
+
+use socket2::{Protocol, SockRef};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use super::*;
+
+/// Says how many requests to send, and at what rate.
+const SIZE: &str = "KNOWN_ANSWERS";
+/// As this test is run among the others.
+const SMALL: (f64, f64) = (4_000.0, 800.0);
+/// Every timeout: long enough that no answer of a slow machine meets it.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// How many rounds of the prompt scripts there are to one of those that hang.
+const ROUNDS: usize = 25;
+
+/// `REQUESTS@RATE` of the environment.
+fn size() -> (f64, f64) {
+    let parse = |size: String| {
+        let (requests, rate) = size.split_once('@')?;
+        Some((requests.parse().ok()?, rate.parse().ok()?))
+    };
+    std::env::var(SIZE).map_or(SMALL, |size| parse(size).expect("REQUESTS@RATE"))
+}
+
+/// An address at which one listener follows the other. None accepts: the kernel resets the
+/// connections that wait in the accept queue of each when it is closed.
+pub(super) async fn reset_before_accept(tasks: &mut JoinSet<()>) -> SocketAddr {
+    fn listen(address: SocketAddr) -> Socket {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+        socket.set_reuse_port(true).unwrap();
+        socket.bind(&address.into()).unwrap();
+        socket.listen(128).unwrap();
+        socket
+    }
+    let first = listen((Ipv4Addr::LOCALHOST, 0).into());
+    let address = first.local_addr().unwrap().as_socket().unwrap();
+    tasks.spawn(async move {
+        let mut current = first;
+        loop {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            // The next one listens before this one is closed, so that no connection is refused.
+            drop(std::mem::replace(&mut current, listen(address)));
+        }
+    });
+    address
+}
+
+/// Resets every connection as soon as it is accepted, and counts them.
+pub(super) async fn reset_after_accept(tasks: &mut JoinSet<()>) -> (SocketAddr, Arc<Mutex<u64>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let count = Arc::new(Mutex::new(0));
+    let counted = count.clone();
+    tasks.spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            *counted.lock().unwrap() += 1;
+            SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+        }
+    });
+    (address, count)
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mixed_load_is_what_the_server_did() {
+    let (requests, rate) = size();
+    let scripts: Vec<Script> = (0..ROUNDS).flat_map(|_| PROMPT).chain(HANGING).collect();
+    let server = Server::start(&scripts).await;
+    let mut others = JoinSet::new();
+    let queue_reset = reset_before_accept(&mut others).await;
+    let (accept_reset, accepted) = reset_after_accept(&mut others).await;
+    let (_refusing, refused) = closed_address();
+    let (_sockets, unanswered) = black_hole();
+    let target =
+        |name: &str, address, weight| Target { weight, ..Target::new(name, format!("http://{address}/")) };
+    let (summary, rows) = run(Settings {
+        targets: vec![
+            target("script", server.address, 188),
+            target("refused", refused, 4),
+            target("queue_reset", queue_reset, 4),
+            target("accept_reset", accept_reset, 3),
+            target("unanswered", unanswered, 1),
+        ],
+        pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
+        connections: Connections::Mixed(0.4),
+        max_connections: Some(10_000),
+        connect_timeout: TIMEOUT,
+        response_timeout: TIMEOUT,
+        workers: 2,
+        // Twice the ports, so that they are not used again while they wait out their last connection.
+        source_addresses: vec![Ipv4Addr::new(127, 0, 0, 8).into(), Ipv4Addr::new(127, 0, 0, 9).into()],
+        ..Settings::new("")
+    })
+    .await;
+    let (scripted, others): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| &*row.target == "script");
+    assert_agree(&scripted, &server.log);
+    let mut resets = 0;
+    for row in others.iter().filter(|row| row.outcome != Outcome::NotSent) {
+        let reset = Some(Errno::ECONNRESET as i32);
+        let expected = match &*row.target {
+            "refused" => (Outcome::ConnectRefused, Some(Errno::ECONNREFUSED as i32)),
+            "queue_reset" => (Outcome::ResetBeforeResponse, reset),
+            "accept_reset" => (Outcome::ResetBeforeResponse, reset),
+            _ => (Outcome::ConnectTimeout, None),
+        };
+        resets += u64::from(&*row.target == "accept_reset");
+        assert_eq!((row.outcome, row.errno), expected, "{row:?}");
+    }
+    assert_eq!(resets, *accepted.lock().unwrap());
+    let log = server.log.lock().unwrap();
+    let hidden =
+        log.values().filter(|truth| truth.reused && lost_before_answer(truth.outcome)).count() as u64;
+    assert_eq!(summary.tally.go_hidden, hidden, "by the server's own count");
+    let mut played: BTreeMap<_, u64> = BTreeMap::new();
+    log.values().for_each(|truth| *played.entry(truth.script).or_default() += 1);
+    // All of them, and the connections that were lost at their reuse.
+    assert_eq!(played.len(), PROMPT.len() + HANGING.len() + 1, "{played:?}");
+    let not_sent = summary.tally.outcomes.of(Outcome::NotSent);
+    let reused = log.values().filter(|truth| truth.reused).count();
+    // For the proof's table; shown by `cargo test -- --nocapture`.
+    let mut out = std::io::stderr();
+    writeln!(
+        out,
+        "{} requests at {rate}/s, {not_sent} not sent, {reused} on reused connections: 0 disagreements, {:?}",
+        summary.scheduled,
+        summary.tally.outcomes.iter().collect::<Vec<_>>()
+    )
+    .unwrap();
+}
+
+fn lost_before_answer(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::EofBeforeResponse | Outcome::ResetBeforeResponse)
+}

@@ -1,0 +1,238 @@
+//! WebSocket (RFC 6455): messages over long-lived connections, each of which is to come back.
+//!
+//! A connection shakes hands before its first message and carries one message at a time. The
+//! server is to send every message back as it was. tungstenite knows the frames; the socket,
+//! its error numbers and the count of bytes stay ours. Pings that arrive between two messages
+//! are answered with the next one.
+
+use std::io::{self, Cursor};
+use std::sync::Arc;
+
+use http::Method;
+use tokio_tungstenite::tungstenite::handshake::client::generate_key;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Control, Data, OpCode};
+use tokio_tungstenite::tungstenite::protocol::frame::{Frame, FrameHeader};
+
+use super::connection::Connection;
+use super::exchange::{Context, Failure, PROTOCOL_ERROR, Reached, Switch, read_body, read_head, read_more};
+use super::plan::PlannedTarget;
+use super::request::{Persistence, Sender, Template};
+use crate::record::{Outcome, RequestRow};
+
+/// The status of an answer that switches protocols, and of every message after it.
+const SWITCHED: u16 = 101;
+/// The longest frame that is taken for part of an echo.
+const MAX_FRAME: u64 = 64 << 20;
+/// The most bytes that a control frame may carry (RFC 6455, 5.5).
+const MAX_CONTROL: u64 = 125;
+/// The code of a close frame that is sent when no further message follows.
+const NORMAL_CLOSURE: u16 = 1000;
+
+/// What is sent to a WebSocket target.
+#[derive(Debug)]
+pub(super) struct Messages {
+    handshake: Template,
+    message: Template,
+}
+
+impl Messages {
+    /// A sender's messages to `target`.
+    pub(super) fn new(target: &PlannedTarget, sender: Sender<'_>) -> Self {
+        Self { handshake: Template::handshake(target, sender), message: Template::message(target, sender) }
+    }
+}
+
+/// Whether an idle connection can carry a message: the server has neither closed it nor said
+/// that it will. What has arrived is kept for the next exchange.
+pub(super) fn is_open(connection: &mut Connection) -> bool {
+    loop {
+        match connection.read_now() {
+            Ok(Some(0)) | Err(_) => return false,
+            Ok(Some(_)) => {}
+            Ok(None) => break,
+        }
+    }
+    let mut rest = &connection.buffer[..];
+    while let Ok(Some((header, head, payload))) = header(rest) {
+        if header.opcode == OpCode::Control(Control::Close) {
+            return false;
+        }
+        match rest.get(head + payload..) {
+            Some(after) => rest = after,
+            None => break,
+        }
+    }
+    true
+}
+
+/// Sends a message and waits for its echo; on a connection that is new, after the handshake.
+/// Answers whether the connection can carry another message.
+pub(super) async fn talk(
+    context: &Context,
+    messages: &Messages,
+    persistence: Persistence,
+    connection: &mut Connection,
+    row: &mut RequestRow,
+) -> Result<bool, Failure> {
+    if !row.conn_reused && !shake_hands(context, messages, connection, row).await? {
+        return Ok(false);
+    }
+    row.status = Some(SWITCHED);
+    let mut message = Vec::new();
+    messages.message.fill(row.seq, row.attempts, &mut message);
+    let kind = if std::str::from_utf8(&message).is_ok() { Data::Text } else { Data::Binary };
+    row.sent = Some(context.clock.now());
+    let sent = send(connection, Frame::message(message.clone(), OpCode::Data(kind), true), row).await;
+    // A server may have closed with a code before it read this: that is to be seen.
+    if echo(context, connection, row, sent.err().as_ref()).await? != message {
+        return Err(Failure::with_detail(Outcome::ProtocolError, "not the message that was sent"));
+    }
+    row.end = context.clock.now();
+    row.outcome = Outcome::Ok;
+    if persistence == Persistence::Close {
+        // The echo has come: whether the goodbye arrives changes nothing.
+        let _ = send(connection, close(NORMAL_CLOSURE), row).await;
+    }
+    Ok(true)
+}
+
+/// Asks for the switch to WebSocket. Answers false where the server refused it with a complete answer.
+async fn shake_hands(
+    context: &Context,
+    messages: &Messages,
+    connection: &mut Connection,
+    row: &mut RequestRow,
+) -> Result<bool, Failure> {
+    let key = generate_key();
+    let mut request = Vec::new();
+    messages.handshake.fill(row.seq, row.attempts, &mut request);
+    // Before the empty line.
+    request.truncate(request.len() - 2);
+    request.extend_from_slice(format!("sec-websocket-key: {key}\r\n\r\n").as_bytes());
+    let write_error = connection.write_all(&request, &mut row.bytes_sent).await.err();
+    let mut head =
+        read_head(context, &Method::GET, Switch::Asked, connection, row, write_error.as_ref()).await?;
+    row.status = Some(head.status);
+    row.pod = head.pod.take();
+    if head.status == SWITCHED {
+        let expected = derive_accept_key(key.as_bytes());
+        return match head.accept {
+            Some(accept) if *accept == *expected => Ok(true),
+            _ => Err(Failure::with_detail(Outcome::ProtocolError, "no valid sec-websocket-accept")),
+        };
+    }
+    row.head = Some(context.clock.now());
+    read_body(connection, &mut head, row, write_error.as_ref()).await?;
+    row.end = context.clock.now();
+    row.outcome = Outcome::HttpError;
+    Ok(false)
+}
+
+/// Reads one message, answering what else comes before it.
+async fn echo(
+    context: &Context,
+    connection: &mut Connection,
+    row: &mut RequestRow,
+    write_error: Option<&io::Error>,
+) -> Result<Vec<u8>, Failure> {
+    let mut message: Option<Vec<u8>> = None;
+    loop {
+        while let Some((header, head, payload)) = header(&connection.buffer)? {
+            if matches!(header.opcode, OpCode::Data(_)) && row.head.is_none() {
+                row.head = Some(context.clock.now());
+            }
+            let Some(bytes) = connection.buffer.get(head..head + payload) else { break };
+            let bytes = bytes.to_vec();
+            connection.buffer.drain(..head + payload);
+            match header.opcode {
+                OpCode::Control(Control::Ping) => {
+                    // A connection that takes no more tells so when it is read.
+                    let _ = send(connection, Frame::pong(bytes), row).await;
+                }
+                OpCode::Control(Control::Close) => {
+                    let _ = send(connection, answer_to_close(&bytes), row).await;
+                    return Err(closed(message.is_some(), &bytes));
+                }
+                OpCode::Control(_) => {}
+                OpCode::Data(data) => {
+                    let continues = data == Data::Continue;
+                    if continues != message.is_some() {
+                        return Err(PROTOCOL_ERROR);
+                    }
+                    message.get_or_insert_default().extend(bytes);
+                    if header.is_final {
+                        return Ok(message.unwrap_or_default());
+                    }
+                }
+            }
+        }
+        let has_begun = row.head.is_some() || !connection.buffer.is_empty();
+        let reached = if has_begun { Reached::Body } else { Reached::Nothing };
+        read_more(context, connection, row, reached, write_error).await.map_err(without_close_frame)?;
+    }
+}
+
+/// The header of the frame at the beginning of `bytes`, its length and that of the payload;
+/// `None` when it is not complete yet.
+fn header(bytes: &[u8]) -> Result<Option<(FrameHeader, usize, usize)>, Failure> {
+    let mut cursor = Cursor::new(bytes);
+    let Some((header, payload)) = FrameHeader::parse(&mut cursor).map_err(|_| PROTOCOL_ERROR)? else {
+        return Ok(None);
+    };
+    let is_control = matches!(header.opcode, OpCode::Control(_));
+    let limit = if is_control { MAX_CONTROL } else { MAX_FRAME };
+    // Nobody asked for an extension; servers mask nothing; control frames have no parts.
+    let is_reserved = header.rsv1 || header.rsv2 || header.rsv3;
+    if is_reserved || header.mask.is_some() || payload > limit || is_control && !header.is_final {
+        return Err(PROTOCOL_ERROR);
+    }
+    let (Ok(head), Ok(payload)) = (usize::try_from(cursor.position()), usize::try_from(payload)) else {
+        return Err(PROTOCOL_ERROR);
+    };
+    Ok(Some((header, head, payload)))
+}
+
+/// Sends a frame, masked as a client must.
+async fn send(connection: &mut Connection, mut frame: Frame, row: &mut RequestRow) -> io::Result<()> {
+    frame.header_mut().mask = Some(rand::random());
+    let mut bytes = Vec::with_capacity(frame.len());
+    frame.format(&mut bytes).map_err(io::Error::other)?;
+    connection.write_all(&bytes, &mut row.bytes_sent).await
+}
+
+fn close(code: u16) -> Frame {
+    let header = FrameHeader::default();
+    Frame::from_payload(header, code.to_be_bytes().to_vec().into())
+}
+
+/// A close frame is answered with its own code.
+fn answer_to_close(payload: &[u8]) -> Frame {
+    match payload.first_chunk() {
+        Some(code) => close(u16::from_be_bytes(*code)),
+        None => Frame::close(None),
+    }
+}
+
+/// The server closed the connection in the middle of an exchange, and said so.
+fn closed(has_begun: bool, payload: &[u8]) -> Failure {
+    let outcome = if has_begun { Outcome::TruncatedBody } else { Outcome::EofBeforeResponse };
+    let detail: Arc<str> = match payload.split_first_chunk() {
+        Some((code, reason)) => {
+            let (code, reason) = (u16::from_be_bytes(*code), String::from_utf8_lossy(reason));
+            format!("close {code} {reason}").trim_end().into()
+        }
+        None => "close without a code".into(),
+    };
+    Failure::with_detail(outcome, detail)
+}
+
+/// The connection ended, and nobody had said that it would.
+fn without_close_frame(failure: Failure) -> Failure {
+    match failure.outcome {
+        Outcome::EofBeforeResponse | Outcome::TruncatedBody if failure.detail.is_none() => {
+            Failure::with_detail(failure.outcome, "no close frame")
+        }
+        _ => failure,
+    }
+}

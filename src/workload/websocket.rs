@@ -1,0 +1,80 @@
+//! `/ws`: a WebSocket that sends every message back.
+//!
+//! Going away is announced: while the server drains, a connection is closed with code 1001 after
+//! its next message, and when it has stopped accepting, between two messages.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::{SinkExt, StreamExt};
+use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, UPGRADE};
+use hyper::{HeaderMap, Request};
+use tokio::time::{sleep, timeout};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
+use tokio_util::sync::CancellationToken;
+
+use super::connection::Transport;
+use super::log::Exchange;
+use super::server::Shared;
+
+/// Where it is.
+pub(super) const PATH: &str = "/ws";
+/// How long the client may take to answer a close frame.
+const CLOSE_WAIT: Duration = Duration::from_secs(1);
+/// The first line of a message names its id, as a header names that of a request.
+const ID_LINE: &str = "rolldrop-id: ";
+
+/// The header fields that switch a connection to WebSocket; `None` where that was not asked for.
+pub(super) fn switch(request: &Request<Incoming>) -> Option<HeaderMap> {
+    let asked = request.headers().get(UPGRADE)?.as_bytes().eq_ignore_ascii_case(b"websocket");
+    let key = request.headers().get(SEC_WEBSOCKET_KEY).filter(|_| asked)?;
+    let accept = HeaderValue::from_str(&derive_accept_key(key.as_bytes())).ok()?;
+    Some(HeaderMap::from_iter([
+        (CONNECTION, HeaderValue::from_static("upgrade")),
+        (UPGRADE, HeaderValue::from_static("websocket")),
+        (SEC_WEBSOCKET_ACCEPT, accept),
+    ]))
+}
+
+/// Echoes until the client has enough or the server goes away. `early` has arrived already.
+pub(super) async fn serve(transport: Transport, early: Bytes, shared: &Shared, finish: &CancellationToken) {
+    let mut socket = WebSocketStream::from_partially_read(transport, early.into(), Role::Server, None).await;
+    loop {
+        let message = tokio::select! {
+            // What has arrived is answered before the server goes.
+            biased;
+            message = socket.next() => message,
+            () = finish.cancelled() => break,
+        };
+        // Pings and close frames are answered where they are read.
+        let Some(Ok(message)) = message else { return };
+        if !message.is_text() && !message.is_binary() {
+            continue;
+        }
+        let exchange = Exchange::received(&shared.log, id(&message)).with_status(101);
+        if !shared.response_time.is_zero() {
+            sleep(shared.response_time).await;
+        }
+        if socket.send(message).await.is_err() {
+            return;
+        }
+        exchange.answered();
+        if shared.draining.get() {
+            break;
+        }
+    }
+    let away = CloseFrame { code: CloseCode::Away, reason: "draining".into() };
+    if socket.close(Some(away)).await.is_ok() {
+        let _ = timeout(CLOSE_WAIT, async { while let Some(Ok(_)) = socket.next().await {} }).await;
+    }
+}
+
+fn id(message: &Message) -> Option<String> {
+    let first = message.to_text().ok()?.lines().next()?;
+    first.strip_prefix(ID_LINE).map(str::to_owned)
+}

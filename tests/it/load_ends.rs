@@ -1,0 +1,83 @@
+//! `rolldrop load` that is interrupted: results are kept, and said to be partial.
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Child;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rolldrop::record::parts::read_table;
+use rolldrop::record::{Outcome, RequestRow};
+use serde_json::Value;
+
+use crate::harness::{Rolldrop, wait_for};
+use crate::load::Server;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn signal(child: &Child, signal: Signal) {
+    kill(Pid::from_raw(i32::try_from(child.id()).expect("a pid")), signal).expect("a signal");
+}
+
+fn read(dir: &Path, name: &str) -> String {
+    std::fs::read_to_string(dir.join(name)).unwrap_or_default()
+}
+
+fn rows(dir: &Path) -> Vec<RequestRow> {
+    read_table(&dir.join("run")).expect("rows")
+}
+
+#[test]
+fn the_first_signal_keeps_the_results_and_calls_them_partial() {
+    for first in [Signal::SIGINT, Signal::SIGTERM] {
+        let server = Server::start();
+        let (mut child, dir) = Rolldrop::new(["load", &server.url("/"), "-d", "10m", "--out", "run"]).start();
+        wait_for("answers", LIMIT, || (server.got().len() > 20).then_some(()));
+        signal(&child, first);
+        assert_eq!(child.wait().expect("an end").code(), Some(130), "{first}");
+        let (said, info) = (read(dir.path(), "stdout.log"), read(dir.path(), "run/run.json"));
+        assert!(said.starts_with("PARTIAL: interrupted after "), "{first}: {said}");
+        assert!(said.contains(" of 600 s; what follows is what was sent until then\n\n"), "{said}");
+        let info: Value = serde_json::from_str(&info).expect("run.json");
+        assert_eq!((&info["interrupted"], &info["complete"]), (&true.into(), &false.into()), "{first}");
+        let rows = rows(dir.path());
+        assert!(rows.len() > 20 && rows.iter().all(|row| row.outcome == Outcome::Ok), "{first}: {said}");
+        let total: u64 = said
+            .lines()
+            .nth(2)
+            .and_then(|line| line.split(' ').next()?.replace(',', "").parse().ok())
+            .unwrap();
+        assert_eq!(total, rows.len() as u64, "every row is counted: {said}");
+    }
+}
+
+#[test]
+fn the_second_signal_cuts_off_what_is_in_flight() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/", listener.local_addr().expect("an address"));
+    // Reads and never answers.
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || stream.read_to_end(&mut Vec::new()));
+        }
+    });
+    let (mut child, dir) =
+        Rolldrop::new(["load", &url, "-r", "50", "-d", "10m", "--response-timeout", "10m"])
+            .args(["-c", "10000", "--out", "run"])
+            .start();
+    wait_for("requests in flight", LIMIT, || {
+        read(dir.path(), "stderr.log").contains(" in flight").then_some(())
+    });
+    signal(&child, Signal::SIGINT);
+    wait_for("an answer to the first", LIMIT, || {
+        read(dir.path(), "stderr.log").contains("waiting for requests in flight").then_some(())
+    });
+    assert!(child.try_wait().expect("its state").is_none(), "it waits for what is in flight");
+    signal(&child, Signal::SIGINT);
+    assert_eq!(child.wait().expect("an end").code(), Some(130));
+    let rows = rows(dir.path());
+    assert!(!rows.is_empty() && rows.iter().all(|row| row.outcome == Outcome::Cancelled));
+    assert!(read(dir.path(), "stdout.log").starts_with("PARTIAL: "));
+}

@@ -1,0 +1,165 @@
+//! What single options of `rolldrop load` do, as the server and the rows show it.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+
+use rolldrop::record::parts::read_table;
+use rolldrop::record::{Outcome, Phase, RequestRow};
+
+use crate::harness::{Finished, Rolldrop};
+use crate::load::{Server, json};
+
+/// Slow machines are no failures.
+const PATIENT: [&str; 4] = ["--connect-timeout", "60s", "--response-timeout", "60s"];
+
+fn load(url: &str, args: &[&str]) -> Finished {
+    Rolldrop::new(["load", url, "--out", "run", "--format", "json"]).args(PATIENT).args(args).finish()
+}
+
+fn rows(finished: &Finished) -> Vec<RequestRow> {
+    read_table(&finished.dir().join("run")).expect("rows")
+}
+
+#[test]
+fn a_connection_carries_no_request_beyond_its_age() {
+    let server = Server::start();
+    let connections = |age: &[&str]| {
+        let finished = load(
+            &server.url("/"),
+            &[&["-r", "20", "-n", "30", "--connections", "keepalive", "-c", "1"], age].concat(),
+        )
+        .expect_code(0);
+        let mut began = BTreeMap::new();
+        rows(&finished).iter().filter(|row| !row.conn_reused).for_each(|row| {
+            began.insert(row.conn, row.connect_start);
+        });
+        began.len()
+    };
+    // 30 requests take a second and a half.
+    assert_eq!(connections(&[]), 1);
+    let aged = connections(&["--max-age", "300ms"]);
+    assert!((2..=6).contains(&aged), "{aged} connections in 1.5 s, each for 0.3 s");
+}
+
+#[test]
+fn a_header_from_the_environment_is_sent_and_never_written() {
+    let server = Server::start();
+    let finished = Rolldrop::new(["load", &server.url("/"), "-r", "100", "-n", "5", "--out", "run"])
+        .args(["--header-from-env", "Authorization=TOKEN"])
+        .args(PATIENT)
+        .env("TOKEN", "Bearer hush")
+        .finish()
+        .expect_code(0);
+    assert!(server.got().iter().all(|got| got.headers["authorization"] == "Bearer hush"), "{finished}");
+    let mut files = vec![finished.dir().to_owned()];
+    let mut seen = 0;
+    while let Some(path) = files.pop() {
+        if path.is_dir() {
+            files.extend(std::fs::read_dir(&path).expect("a folder").flatten().map(|entry| entry.path()));
+        } else {
+            let bytes = std::fs::read(&path).expect("a file");
+            assert!(!bytes.windows(4).any(|text| text == b"hush"), "{} has the secret", path.display());
+            seen += 1;
+        }
+    }
+    assert!(
+        seen >= 3 && !finished.stdout().contains("hush") && !finished.stderr().contains("hush"),
+        "{finished}"
+    );
+}
+
+#[test]
+fn a_target_may_have_an_ipv6_address() {
+    // Where this machine has none, the rows say so.
+    match TcpListener::bind("[::1]:0") {
+        Ok(listener) => {
+            let server = Server::on(listener);
+            let finished = load(&server.url("/"), &["-r", "100", "-n", "5"]).expect_code(0);
+            let host = format!("[::1]:{}", server.address.port());
+            assert!(server.got().iter().all(|got| got.headers["host"] == host), "{finished}");
+            let rows = rows(&finished);
+            assert!(rows.iter().all(|row| row.outcome == Outcome::Ok), "{finished}");
+            assert!(rows.iter().all(|row| row.remote_addr.as_deref() == Some(&host)), "{finished}");
+        }
+        Err(_) => {
+            let finished = load("http://[::1]:9/", &["-r", "100", "-n", "5"]).expect_code(0);
+            assert_eq!(json(&finished)["requests"]["dropped"], 5, "{finished}");
+        }
+    }
+}
+
+#[test]
+fn what_counts_as_success_is_the_users_to_say() {
+    let server = Server::start();
+    let requests = |success: &str| {
+        let finished = load(&server.url("/"), &["-r", "100", "-n", "5", "--success", success]).expect_code(0);
+        let requests = &json(&finished)["requests"];
+        (requests["ok"].as_u64(), requests["app_errors"].as_u64())
+    };
+    assert_eq!(requests("200"), (Some(5), Some(0)));
+    assert_eq!(requests("201-299,404"), (Some(0), Some(5)));
+}
+
+#[test]
+fn the_warm_up_is_recorded_and_not_counted() {
+    let server = Server::start();
+    let finished =
+        load(&server.url("/"), &["-r", "40", "-n", "20", "--warmup", "500ms", "--record", "csv=rows.csv"])
+            .expect_code(0);
+    let result = json(&finished);
+    let requests = &result["requests"];
+    assert_eq!((&requests["warmup"], &requests["total"]), (&20.into(), &20.into()), "{finished}");
+    assert_eq!(result["latency_ms"]["response"]["n"], 20, "{finished}");
+    let warm = rows(&finished).iter().filter(|row| row.phase == Phase::Warmup).count();
+    assert_eq!((warm, server.got().len()), (20, 40), "{finished}");
+}
+
+#[test]
+fn limits_decide_the_exit_status() {
+    let server = Server::start();
+    let with =
+        |limit: &str, path: &str| load(&server.url(path), &["-r", "100", "-n", "5", "--fail-on", limit]);
+    with("p99>60s", "/").expect_code(0);
+    with("dropped>0.1%", "/").expect_code(0);
+    let finished = with("max>0ms", "/").expect_code(1);
+    assert!(finished.stderr().contains("--fail-on max>0ms"), "{finished}");
+    with("eof_before_response>4", "/lost").expect_code(1);
+    let finished = with("p50>1s", "/lost").expect_code(1);
+    assert!(finished.stderr().contains("nothing was answered"), "{finished}");
+}
+
+#[test]
+fn a_closed_loop_ends_by_count_or_by_time_and_not_by_both() {
+    let server = Server::start();
+    let finished = load(&server.url("/"), &["-r", "max", "-n", "50", "-c", "2"]).expect_code(0);
+    assert_eq!(json(&finished)["requests"]["total"], 50, "{finished}");
+    let finished = load(&server.url("/"), &["-r", "max", "-d", "200ms", "-c", "2"]).expect_code(0);
+    assert!(json(&finished)["requests"]["total"].as_u64() > Some(0), "{finished}");
+    let both = load(&server.url("/"), &["-r", "max", "-n", "50", "-d", "1s"]).expect_code(2);
+    assert!(both.stderr().contains("cannot be used with"), "{both}");
+}
+
+#[test]
+fn closed_loops_and_poisson_arrivals_have_reports() {
+    let server = Server::start();
+    let report = |args: &[&str]| {
+        let finished = load(&server.url("/"), args).expect_code(0);
+        let run = finished.dir().join("run");
+        let report = Rolldrop::new(["report".as_ref(), run.as_os_str()]).finish().expect_code(0);
+        let events = std::fs::read_to_string(run.join("events.jsonl")).expect("events.jsonl");
+        let result = std::fs::read_to_string(run.join("result.json")).expect("result.json");
+        (report.stdout(), events, serde_json::from_str::<serde_json::Value>(&result).expect("JSON"))
+    };
+    let (text, _, result) = report(&["-r", "max", "-n", "50", "-c", "1"]);
+    assert!(text.contains("service time of answered requests, from the actual send time"), "{text}");
+    assert_eq!(
+        (&result["latency_ms"]["response"]["n"], &result["latency_ms"]["service"]["n"]),
+        (&0.into(), &50.into())
+    );
+    assert!(result["load"]["rate"].as_f64() > Some(0.0), "{result}");
+    let (text, events, result) = report(&["--poisson", "--stage", "0-100:500ms", "--stage", "50:500ms"]);
+    assert!(text.contains("50 requests"), "{text}");
+    assert_eq!(result["requests"]["ok"], 50);
+    let stages: Vec<&str> = events.lines().filter(|line| line.contains("load_stage")).collect();
+    assert!(stages.len() == 2 && stages[0].contains(r#""from":0.0,"to":100.0,"duration_s":0.5"#), "{events}");
+}

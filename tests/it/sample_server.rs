@@ -1,0 +1,72 @@
+//! `rolldrop workload` as a process of its own, with its log.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::process::{Child, ExitStatus};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::harness::{Rolldrop, wait_for};
+use crate::runs::json_lines;
+
+/// How long to wait for what it does.
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+
+/// A sample server.
+pub(crate) struct Server {
+    child: Child,
+    dir: tempfile::TempDir,
+    /// Where it listens.
+    pub(crate) address: String,
+}
+
+impl Server {
+    /// A server with this habit on SIGTERM.
+    pub(crate) fn start(habit: &str, further: &[&str]) -> Self {
+        let args = ["workload", "--listen", "127.0.0.1:0", "--on-sigterm", habit, "--log", "log.jsonl"];
+        let (child, dir) = Rolldrop::new(args).args(further).start();
+        let log = dir.path().join("log.jsonl");
+        let address = wait_for("a listening server", LIMIT, || {
+            let lines = if log.exists() { json_lines(&log) } else { Vec::new() };
+            lines.iter().find_map(|line| line["address"].as_str().map(str::to_owned))
+        });
+        Self { child, dir, address }
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"));
+        kill(pid, signal).expect("a signal");
+    }
+
+    /// Sends a request and leaves the answer to be read.
+    pub(crate) fn ask(&self, path: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).expect("a connection");
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nrolldrop-id: t-1\r\nconnection: close\r\n\r\n")
+            .expect("sent");
+        stream
+    }
+
+    /// Its log so far.
+    pub(crate) fn log(&self) -> Vec<Value> {
+        json_lines(&self.dir.path().join("log.jsonl"))
+    }
+
+    /// Whether its log has such an event or signal.
+    pub(crate) fn said(&self, what: &str) -> bool {
+        self.log().iter().any(|line| line["event"] == what || line["name"] == what)
+    }
+
+    /// Waits until it has.
+    pub(crate) fn wait_for_line(&self, what: &str) {
+        wait_for(what, LIMIT, || self.said(what).then_some(()));
+    }
+
+    /// Waits for its end.
+    pub(crate) fn end(&mut self) -> ExitStatus {
+        self.child.wait().expect("its end")
+    }
+}

@@ -1,0 +1,108 @@
+//! Progress on a terminal and elsewhere, and completions: what people see, and what pipes get.
+
+use std::process::Command;
+
+use crate::harness::{Finished, Rolldrop};
+use crate::load::Server;
+
+const LOAD: [&str; 5] = ["-r", "100", "-d", "2500ms", "--format"];
+
+/// Runs a load on a pseudo-terminal of this size, with stdout in a file. Answers what the
+/// terminal got.
+fn on_a_terminal(columns: u32, more: &str) -> (String, String) {
+    let server = Server::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = env!("CARGO_BIN_EXE_rolldrop");
+    let load = format!("{program} load {} {} json {more} > result.json", server.url("/lost"), LOAD.join(" "));
+    let output = Command::new("script")
+        .args([
+            "--quiet",
+            "--return",
+            "--command",
+            &format!("stty cols {columns} rows 24; {load}"),
+            "typescript",
+        ])
+        .current_dir(dir.path())
+        .env_remove("NO_COLOR")
+        .output()
+        .expect("script of bsdutils");
+    let read =
+        |name: &str| String::from_utf8_lossy(&std::fs::read(dir.path().join(name)).expect(name)).into_owned();
+    assert!(output.status.success(), "{}", read("typescript"));
+    (read("typescript"), read("result.json"))
+}
+
+/// The lines of a terminal's input without what moves its cursor.
+fn lines(typescript: &str) -> Vec<String> {
+    let mut text = String::new();
+    let mut rest = typescript.chars();
+    while let Some(c) = rest.next() {
+        match c {
+            '\u{1b}' => {
+                let _ = rest.by_ref().find(|c| c.is_ascii_alphabetic());
+                text.push('\n');
+            }
+            '\r' => text.push('\n'),
+            c => text.push(c),
+        }
+    }
+    text.lines().map(|line| line.trim_end().to_owned()).filter(|line| !line.is_empty()).collect()
+}
+
+#[test]
+fn a_terminal_shows_a_block_that_fits_and_stdout_stays_clean() {
+    for columns in [40, 100] {
+        let (typescript, result) = on_a_terminal(columns, "");
+        let result: serde_json::Value = serde_json::from_str(&result).expect("nothing but JSON");
+        assert_eq!(result["requests"]["dropped"], 250);
+        let lines = lines(&typescript);
+        let shown = |text: &str| lines.iter().any(|line| line.contains(text));
+        for text in ["/250 requests", " s left", "offered ", "sent ", "in flight", "failed: ", "eof_before"] {
+            assert!(shown(text), "{text:?} at {columns}: {lines:#?}");
+        }
+        // Lines of the block are filled up to the terminal's width, so they stand one after the other.
+        let block = lines.iter().filter(|line| line.contains("in flight"));
+        for line in block {
+            let characters: Vec<char> = line.chars().collect();
+            for row in characters.chunks(columns as usize) {
+                let row: String = row.iter().collect();
+                let begins =
+                    row.starts_with(['█', '░', 'o']) || row.starts_with(|c: char| c.is_ascii_digit());
+                assert!(begins && !row.starts_with("ok"), "{row:?} begins amid a line at {columns}: {line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_color_leaves_colours_out_and_quiet_leaves_all_out() {
+    let (typescript, _) = on_a_terminal(80, "--quiet");
+    assert!(!typescript.contains("in flight"), "{typescript}");
+    let server = Server::start();
+    let load = |args: &[&str]| -> Finished {
+        Rolldrop::new(["load", &server.url("/")]).args(LOAD).args(["text"]).args(args).finish().expect_code(0)
+    };
+    let piped = load(&[]);
+    let progress: Vec<_> = piped.stderr().lines().map(str::to_owned).collect();
+    assert!((1..=4).contains(&progress.len()), "about a line a second\n{piped}");
+    assert!(progress[0].starts_with("rolldrop: ") && progress[0].contains("/250 requests, "), "{piped}");
+    assert!(!piped.stderr().contains('\u{1b}') && !piped.stdout().contains('\u{1b}'), "{piped}");
+    assert!(piped.stdout().starts_with("250 requests, 100.0/s: all ok\n"), "{piped}");
+    assert_eq!(load(&["--quiet"]).stderr(), "");
+}
+
+#[test]
+fn every_shell_gets_its_completions() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = Rolldrop::new(["completions", shell]).finish().expect_code(0);
+        assert!(script.stdout().contains("connect-timeout"), "{script}");
+        assert!(!script.stdout().contains("load-worker"), "hidden commands stay hidden\n{script}");
+    }
+    // Bash takes its script, and completes a word with it.
+    let script = Rolldrop::new(["completions", "bash"]).finish().expect_code(0).stdout();
+    let asked = format!(
+        "{script}\nCOMP_WORDS=(rolldrop comp); COMP_CWORD=1; _rolldrop rolldrop comp rolldrop; echo \"${{COMPREPLY[*]}}\""
+    );
+    let output = Command::new("bash").args(["-c", &asked]).output().expect("bash");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "completions", "{output:?}");
+}
