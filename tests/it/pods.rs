@@ -121,7 +121,7 @@ fn files_are_where_the_manifest_says() {
 #[test]
 fn a_missing_config_map_holds_a_pod_back_and_says_so() {
     on("kernel", async |lab| {
-        let mut app = shell("app", "cat /etc/settings/mode; sleep 1000");
+        let mut app = shell("app", "cat /etc/settings/mode; echo; sleep 1000");
         app["volumeMounts"] = json!([{"name": "settings", "mountPath": "/etc/settings"}]);
         let volume = json!({"name": "settings", "configMap": {"name": "settings"}});
         run(&lab, "early", json!({"volumes": [volume], "containers": [app]})).await;
