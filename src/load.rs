@@ -9,7 +9,8 @@
 //! of the analysis.
 //!
 //! [`Prepared`] sends from this process; [`process`] has another process do it, as
-//! `rolldrop run` does. HTTP/1.1 and WebSocket, in clear or inside TLS. Names are resolved once, before
+//! `rolldrop run` does. HTTP/1.1 (`exchange`), HTTP/2 (`http2`), unary gRPC (`grpc`) and WebSocket
+//! (`websocket`), in clear or inside TLS. Names are resolved once, before
 //! the first request.
 
 mod address;
@@ -19,6 +20,8 @@ mod deadlines;
 mod exchange;
 mod feed;
 mod first_answer;
+mod grpc;
+mod http2;
 mod pace;
 mod pacer;
 mod plan;
@@ -61,9 +64,10 @@ pub use connect_to::{ConnectTo, NotAnOverride};
 use deadlines::Deadlines;
 use exchange::{Context, Endpoint};
 use feed::Feed;
+pub use grpc::{NotAMethod, Rpc, status_name};
 pub use pace::{Arrivals, Length, NotAStage, Pace, Stage};
 use plan::PlannedTarget;
-pub use plan::{Connections, Plan, PlanError, Settings, Target};
+pub use plan::{Connections, Grpc, Http, Plan, PlanError, Settings, Target};
 use ports::SourcePorts;
 pub use ports::{NotARange, PortRange};
 use recorder::{Files, LogFile, Recorder};
@@ -594,6 +598,8 @@ fn endpoints(plan: &Plan, worker: usize, addresses: &[Address]) -> Vec<Endpoint>
         tls: client(plan, target),
         closing: Template::new(target, sender, Persistence::Close),
         keeping: Template::new(target, sender, Persistence::Keep),
+        http2: (target.http == Http::Http2).then(|| http2::Template::new(target, sender)),
+        grpc: target.grpc.clone(),
         messages: target.is_websocket.then(|| Messages::new(target, sender)),
     };
     plan.targets.iter().zip(addresses).map(endpoint).collect()

@@ -99,10 +99,15 @@ pub struct Load {
     pub duration: Duration,
     /// Length of the warm-up before it.
     pub warmup: Duration,
+    /// Which HTTP is spoken.
+    pub http: Http,
     /// How connections are used.
     pub connections: Connections,
     /// Limit of connections open at once; `None` leaves it to the load generator.
     pub max_connections: Option<usize>,
+    /// Limit of requests that an HTTP/2 connection carries at a time; `None` leaves it to the load
+    /// generator.
+    pub streams: Option<usize>,
     /// Limit for connecting.
     pub connect_timeout: Duration,
     /// Limit for the whole response, from sending the request.
@@ -156,6 +161,17 @@ pub struct Stage {
     pub to: f64,
     /// Its length.
     pub duration: Duration,
+}
+
+/// A version of HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Http {
+    /// HTTP/1.1.
+    #[serde(rename = "1.1")]
+    Http1,
+    /// HTTP/2, by prior knowledge.
+    #[serde(rename = "2")]
+    Http2,
 }
 
 /// How connections are used.

@@ -1,6 +1,6 @@
 //! The sample server with named good and bad shutdown habits.
 //!
-//! An HTTP/1.1 server for scenarios and tests. What it does with each request is
+//! A server of HTTP/1.1, and of HTTP/2 by prior knowledge, for scenarios and tests. What it does with each request is
 //! logged by request id, so that a measurement can be checked against the truth.
 //! It runs on one thread: an answer is handed to the kernel and logged in one
 //! step that no signal can come between.
@@ -10,6 +10,7 @@
 mod answer;
 mod ask_api;
 mod connection;
+mod http2;
 mod log;
 mod server;
 mod signals;

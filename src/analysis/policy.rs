@@ -1,5 +1,6 @@
 //! What counts as dropped, and how sure a recommendation must be.
 
+use crate::record::retry::GRPC_UNAVAILABLE;
 use crate::record::{Outcome, RequestRow};
 
 /// The judgement that recording leaves open.
@@ -20,9 +21,6 @@ impl Default for Policy {
         Self { gateway_statuses: vec![502, 503, 504], coverage: 0.90, confidence: 0.95, margin_s: 1 }
     }
 }
-
-/// The gRPC status UNAVAILABLE.
-const GRPC_UNAVAILABLE: i32 = 14;
 
 /// What became of a request, as its user sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -479,6 +479,11 @@ fn load_settings(scenario: &Scenario, found: &[run_info::Target]) -> anyhow::Res
             Connections::Keepalive => load::Connections::Keepalive,
             Connections::Mixed(share) => load::Connections::Mixed(share),
         },
+        http: match load.http {
+            scenario::Http::Http1 => load::Http::Http1,
+            scenario::Http::Http2 => load::Http::Http2,
+        },
+        streams: load.streams,
         max_connections: load.max_connections,
         connect_timeout: load.connect_timeout,
         response_timeout: load.response_timeout,

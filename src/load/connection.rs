@@ -219,7 +219,6 @@ impl Connection {
     }
 
     /// The application protocol that was negotiated (ALPN), if one was.
-    #[expect(dead_code, reason = "HTTP/1.1 alone is offered; what offers more chooses by it")]
     pub(super) fn alpn(&self) -> Option<&[u8]> {
         match &self.stream {
             Stream::Plain(_) => None,

@@ -25,6 +25,7 @@ use super::request::{Persistence, Template};
 use super::response::{self, Head};
 use super::tls::{self, Client, Fault};
 use super::websocket::{self, Messages};
+use super::{grpc, http2};
 use crate::http1::Body;
 use crate::record::retry::is_retried;
 use crate::record::{Clock, Outcome, RequestRow, Stamp};
@@ -77,6 +78,10 @@ pub(super) struct Endpoint {
     pub(super) closing: Template,
     /// The request that keeps it.
     pub(super) keeping: Template,
+    /// The same in HTTP/2, where the target speaks it.
+    pub(super) http2: Option<http2::Template>,
+    /// What is special to gRPC.
+    pub(super) grpc: Option<grpc::Call>,
     /// What is sent instead where it speaks WebSocket.
     pub(super) messages: Option<Messages>,
 }
@@ -87,6 +92,8 @@ pub(super) enum Via {
     Dial(u64),
     /// An idle one, which has carried a request before.
     Idle(Connection),
+    /// A stream of an HTTP/2 connection.
+    Http2(http2::Ticket),
 }
 
 /// A request to be sent now.
@@ -126,6 +133,10 @@ pub(super) enum NotSent {
     NoSocket,
     /// No local port was free.
     NoLocalPort,
+    /// Every stream that connections have was in use.
+    MaxStreams,
+    /// What was filled into its template makes no URL or header.
+    NoRequest,
 }
 
 impl NotSent {
@@ -136,11 +147,14 @@ impl NotSent {
             NotSent::Late => "late",
             NotSent::NoSocket => "no_socket",
             NotSent::NoLocalPort => "no_local_port",
+            NotSent::MaxStreams => "max_streams",
+            NotSent::NoRequest => "no_request",
         }
     }
 }
 
 /// An exchange that did not end with a complete response.
+#[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub(super) outcome: Outcome,
     pub(super) errno: Option<i32>,
@@ -191,8 +205,8 @@ impl Exchange {
 async fn retry(context: &Context, endpoint: usize, row: &mut RequestRow) {
     let method = context.endpoints[endpoint].method.as_str();
     let settings = &context.plan.settings;
-    let mut status = row.status;
-    while row.attempts <= settings.retries && is_retried(method, row.final_outcome, status) {
+    let (mut status, mut grpc_status) = (row.status, row.grpc_status);
+    while row.attempts <= settings.retries && is_retried(method, row.final_outcome, status, grpc_status) {
         if !settings.retry_delay.is_zero() {
             sleep(settings.retry_delay).await;
         }
@@ -202,9 +216,13 @@ async fn retry(context: &Context, endpoint: usize, row: &mut RequestRow) {
         let again = RequestRow::not_sent(source, row.seq, target, row.phase, row.scheduled, now);
         let mut again = RequestRow { attempts: row.attempts, ..again };
         // Its connection has no row and is not kept: it needs no number.
-        let ended = attempt(context, endpoint, Via::Dial(0), Persistence::Close, &mut again).await;
+        let via = match context.endpoints[endpoint].http2 {
+            Some(_) => Via::Http2(http2::Ticket::alone()),
+            None => Via::Dial(0),
+        };
+        let ended = attempt(context, endpoint, via, Persistence::Close, &mut again).await;
         row.final_outcome = ended.err().map_or(again.outcome, |failure| failure.outcome);
-        status = again.status;
+        (status, grpc_status) = (again.status, again.grpc_status);
     }
 }
 
@@ -226,6 +244,10 @@ async fn attempt(
             connection
         }
         Via::Dial(id) => connect(context, endpoint, id, row).await?,
+        // Apart, so that the future of an HTTP/1.1 exchange stays small.
+        Via::Http2(ticket) => {
+            return Box::pin(http2::attempt(context, endpoint, ticket, row)).await.map(|()| None);
+        }
     };
     connection.requests += 1;
     let sent = context.clock.now();
@@ -250,7 +272,7 @@ async fn attempt(
     Ok((reusable && persistence == Persistence::Keep).then_some(connection))
 }
 
-async fn connect(
+pub(super) async fn connect(
     context: &Context,
     endpoint: &Endpoint,
     id: u64,
@@ -448,7 +470,7 @@ pub(super) const PROTOCOL_ERROR: Failure = Failure::new(Outcome::ProtocolError, 
 
 /// The stream ended before the response did. A reset that met the write shows as
 /// an end when reading afterwards.
-fn ended_early(reached: Reached, write_error: Option<&io::Error>) -> Failure {
+pub(super) fn ended_early(reached: Reached, write_error: Option<&io::Error>) -> Failure {
     match (write_error, reached) {
         (Some(e), _) => lost(reached, e),
         (None, Reached::Connection | Reached::Nothing) => Failure::new(Outcome::EofBeforeResponse, None),
@@ -458,7 +480,7 @@ fn ended_early(reached: Reached, write_error: Option<&io::Error>) -> Failure {
 
 /// The connection broke. The kernel's own timeout (ETIMEDOUT: retransmissions went
 /// unanswered) is a timeout; all else took the connection away like a reset.
-fn lost(reached: Reached, error: &io::Error) -> Failure {
+pub(super) fn lost(reached: Reached, error: &io::Error) -> Failure {
     if let Some(fault) = tls::fault(error) {
         return Failure::with_detail(tls_outcome(reached, &fault), fault.what);
     }

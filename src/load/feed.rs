@@ -56,11 +56,12 @@ impl Feed {
         }
     }
 
-    /// The next request, if there is one for a worker that has `free` connections left.
-    pub(super) fn next(&self, now: Stamp, free: usize) -> Option<Due> {
+    /// The next request, if there is one for a worker; in a closed loop only where `is_free` says that
+    /// a connection could take it.
+    pub(super) fn next(&self, now: Stamp, is_free: impl FnOnce() -> bool) -> Option<Due> {
         match self {
             Feed::Open { next, .. } => *next,
-            Feed::Closed(closed) => closed.next(now).filter(|_| free > 0),
+            Feed::Closed(closed) => closed.next(now).filter(|_| is_free()),
         }
     }
 
@@ -148,17 +149,17 @@ mod tests {
     fn a_closed_loop_has_a_request_whenever_a_connection_is_free() {
         let mut feed = closed(Length::Time(Duration::from_secs(1)), 2, 1);
         let now = Stamp::from_unix_ns(5);
-        assert_eq!(feed.next(now, 0), None);
-        let due = feed.next(now, 1).unwrap();
+        assert_eq!(feed.next(now, || false), None);
+        let due = feed.next(now, || true).unwrap();
         assert_eq!((due.at, due.seq, due.index), (now, 0, 1));
         feed.advance(due);
-        let due = feed.next(now, 1).unwrap();
+        let due = feed.next(now, || true).unwrap();
         assert_eq!((due.seq, due.index), (1, 3));
         let not_sent = RequestRow::not_sent("load-1".into(), 1, "web".into(), Phase::Main, now, now);
         feed.ended(&not_sent);
-        assert_eq!(feed.next(now, 1).map(|due| due.at), Some(now + AFTER_NOT_SENT));
+        assert_eq!(feed.next(now, || true).map(|due| due.at), Some(now + AFTER_NOT_SENT));
         let end = Stamp::from_unix_ns(1_000_000_000);
-        assert!(feed.is_over(end) && feed.next(end, 1).is_none());
+        assert!(feed.is_over(end) && feed.next(end, || true).is_none());
         feed.end();
         assert!(feed.is_over(now));
     }
@@ -169,7 +170,7 @@ mod tests {
             let mut sent = 0;
             for worker in 0..3 {
                 let mut feed = closed(Length::Requests(requests), 3, worker);
-                while let Some(due) = feed.next(Stamp::from_unix_ns(9), 1) {
+                while let Some(due) = feed.next(Stamp::from_unix_ns(9), || true) {
                     feed.advance(due);
                     sent += 1;
                 }

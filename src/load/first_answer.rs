@@ -17,7 +17,8 @@ use url::{Position, Url};
 use super::LoadError;
 use super::address::{Address, Remote};
 use super::connection::{self, CannotDial, Dialing};
-use super::plan::PlannedTarget;
+use super::plan::{Http, PlannedTarget};
+use super::stream::Stream;
 use super::tls::Client;
 use crate::record::Clock;
 
@@ -96,6 +97,9 @@ async fn answer(
     if let Some(tls) = tls {
         connection = connection.secured(tls).await.map_err(|e| format!("TLS: {e}"))?;
     }
+    if target.http == Http::Http2 {
+        return http2_answer(url, connection.into_stream()).await.map_err(|e| e.to_string());
+    }
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake::<_, Empty<Bytes>>(TokioIo::new(connection.into_stream()))
             .await
@@ -112,6 +116,22 @@ async fn answer(
     // The connection future drives the exchange and ends with it.
     let (exchanged, _) = tokio::join!(exchange, connection);
     exchanged.map(|_| ()).map_err(|e| e.to_string())
+}
+
+async fn http2_answer(url: Url, stream: Stream) -> Result<(), h2::Error> {
+    let (mut requests, connection) = h2::client::handshake(stream).await?;
+    let mut request = hyper::Request::new(());
+    *request.uri_mut() = url[..Position::AfterQuery].parse().unwrap_or_default();
+    let exchange = async move {
+        let (response, _) = requests.send_request(request, true)?;
+        let mut body = response.await?.into_body();
+        while let Some(data) = body.data().await {
+            body.flow_control().release_capacity(data?.len())?;
+        }
+        Ok(())
+    };
+    let (exchanged, _) = tokio::join!(exchange, connection);
+    exchanged
 }
 
 #[cfg(test)]

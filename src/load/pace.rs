@@ -90,6 +90,11 @@ impl Pace {
         }
     }
 
+    /// Whether each connection sends its next request when it has the answer to the last.
+    pub fn is_closed(&self) -> bool {
+        matches!(self, Pace::Closed(_))
+    }
+
     /// The mean rate of the counted part, in requests per second; 0 for a closed loop, which has none.
     pub fn mean_rate(&self) -> f64 {
         let Pace::Open(stages) = self else { return 0.0 };

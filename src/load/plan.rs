@@ -4,12 +4,11 @@
 //! before the first request. It resolves no names and opens no sockets.
 
 mod target;
+mod transport;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -23,6 +22,7 @@ use super::tls::{self, TlsError, TlsSettings};
 use crate::record::run_info::{self, Balances, LoadPlan, Role, Source};
 pub(super) use target::{PlannedTarget, Text};
 use target::{cycle, plan_target};
+pub use transport::{Connections, Grpc, Http};
 
 /// The rate above which a plan is refused, in requests per second.
 const MAX_RATE: f64 = 1_000_000.0;
@@ -30,6 +30,11 @@ const MAX_RATE: f64 = 1_000_000.0;
 const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The most worker threads that a plan takes.
 const MAX_WORKERS: usize = 256;
+/// The most streams to a connection that a plan takes: those that HTTP/2 has numbers for.
+const MAX_STREAMS: usize = (1 << 30) - 1;
+/// The streams to a connection where no number is given: what HTTP/2 recommends to servers as the
+/// least (RFC 9113, 6.5.2).
+const DEFAULT_STREAMS: usize = 100;
 /// The most retries that a plan takes.
 const MAX_RETRIES: u32 = 100;
 /// The longest cycle in which targets with weights take their turns.
@@ -64,68 +69,6 @@ impl Target {
     }
 }
 
-/// Which connections carry the requests.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Connections {
-    /// A new connection for every request.
-    Fresh,
-    /// An idle connection where there is one, else a new one.
-    Keepalive,
-    /// Fresh connections for this share of the requests (0 to 1), keep-alive for the others.
-    Mixed(f64),
-}
-
-impl Connections {
-    /// The mode's name, without a share.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Connections::Fresh => "fresh",
-            Connections::Keepalive => "keepalive",
-            Connections::Mixed(_) => "mixed",
-        }
-    }
-
-    /// Whether the request numbered `seq` goes on a fresh connection. A share is
-    /// spread evenly: of the first n requests, `floor(n × share)` are fresh.
-    pub(super) fn is_fresh(self, seq: u64) -> bool {
-        match self {
-            Connections::Fresh => true,
-            Connections::Keepalive => false,
-            Connections::Mixed(share) => {
-                let before = (seq as f64 * share).floor();
-                ((seq + 1) as f64 * share).floor() > before
-            }
-        }
-    }
-}
-
-impl fmt::Display for Connections {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Connections::Mixed(share) => write!(f, "mixed:{share}"),
-            other => f.write_str(other.as_str()),
-        }
-    }
-}
-
-impl FromStr for Connections {
-    type Err = PlanError;
-
-    fn from_str(s: &str) -> Result<Self, PlanError> {
-        let bad = || PlanError::Connections(s.to_owned());
-        match s {
-            "fresh" => Ok(Connections::Fresh),
-            "keepalive" => Ok(Connections::Keepalive),
-            other => {
-                let share = other.strip_prefix("mixed:").ok_or_else(bad)?;
-                let share = share.parse::<f64>().map_err(|_| bad())?;
-                if (0.0..=1.0).contains(&share) { Ok(Connections::Mixed(share)) } else { Err(bad()) }
-            }
-        }
-    }
-}
-
 /// Settings as a user gives them; [`Plan::new`] checks them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
@@ -139,11 +82,18 @@ pub struct Settings {
     pub seed: u64,
     /// Length of the warm-up before it, which is recorded but not counted.
     pub warmup: Duration,
+    /// Which HTTP they speak.
+    pub http: Http,
+    /// Whether they are calls of a gRPC method; the body is then the message.
+    pub grpc: Option<Grpc>,
     /// Which connections carry the requests.
     pub connections: Connections,
     /// The most connections open at a time; `None` for as many as the rate can
     /// keep open when every request runs into its timeouts.
     pub max_connections: Option<usize>,
+    /// The most requests that an HTTP/2 connection carries at a time, as far as the server allows;
+    /// `None` for 100, or 1 in a closed loop.
+    pub streams: Option<usize>,
     /// How long connecting may take.
     pub connect_timeout: Duration,
     /// How long the TLS handshake may take.
@@ -197,8 +147,11 @@ impl Settings {
             arrivals: Arrivals::Even,
             seed: 0,
             warmup: Duration::ZERO,
+            http: Http::Http1,
+            grpc: None,
             connections: Connections::Fresh,
             max_connections: None,
+            streams: None,
             connect_timeout: Duration::from_secs(1),
             tls_timeout: Duration::from_secs(2),
             first_byte_timeout: None,
@@ -345,6 +298,18 @@ pub enum PlanError {
     /// A connection that carries no request.
     #[error("0 requests to a connection are too few: at least 1")]
     MaxRequests,
+    /// HTTP in another version.
+    #[error("HTTP {0:?} is neither 1.1 nor 2")]
+    Http(String),
+    /// A connection without streams.
+    #[error("{0} streams to a connection are not from 1 to {MAX_STREAMS}")]
+    Streams(usize),
+    /// Streams without HTTP/2.
+    #[error("HTTP/1.1 has no streams: ask for HTTP/2, or leave the number of streams out")]
+    StreamsNeedHttp2,
+    /// gRPC over HTTP/1.1.
+    #[error("gRPC needs HTTP/2")]
+    GrpcNeedsHttp2,
     /// TLS cannot be had as asked for.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -413,6 +378,7 @@ impl Plan {
         if settings.max_requests == Some(0) {
             return Err(PlanError::MaxRequests);
         }
+        check_http(&settings)?;
         if let Some(age) = settings.max_age {
             check_duration("a connection's age", age, false)?;
         }
@@ -435,6 +401,12 @@ impl Plan {
             Timing::OnDemand(Length::Requests(requests)) if self.settings.warmup.is_zero() => Some(*requests),
             Timing::OnDemand(_) => None,
         }
+    }
+
+    /// The most requests that an HTTP/2 connection carries at a time.
+    pub(super) fn streams(&self) -> usize {
+        let default = if self.settings.pace.is_closed() { 1 } else { DEFAULT_STREAMS };
+        self.settings.streams.unwrap_or(default)
     }
 
     /// The length of the whole schedule, warm-up included; `None` where only the end will tell.
@@ -474,7 +446,7 @@ impl Plan {
         let settings = &self.settings;
         let pacing = settings.pace.as_str();
         let mut other = BTreeMap::from([
-            ("http".to_owned(), "1.1".into()),
+            ("http".to_owned(), settings.http.as_str().into()),
             ("max_connections".to_owned(), self.max_connections.into()),
             ("workers".to_owned(), settings.workers.into()),
         ]);
@@ -514,6 +486,13 @@ impl Plan {
         let connect_to: Vec<String> = settings.connect_to.iter().map(ConnectTo::to_string).collect();
         if !connect_to.is_empty() {
             other.insert("connect_to".to_owned(), connect_to.into());
+        }
+        if settings.http == Http::Http2 {
+            other.insert("streams".to_owned(), self.streams().into());
+        }
+        if let Some(grpc) = &settings.grpc {
+            other.insert("grpc".to_owned(), grpc.rpc.to_string().into());
+            other.insert("grpc_success".to_owned(), grpc.success.clone().into());
         }
         if let Some(path) = &settings.unix_socket {
             other.insert("unix_socket".to_owned(), path.display().to_string().into());
@@ -582,6 +561,15 @@ pub(super) fn source_name(worker: usize) -> String {
     format!("load-{worker}")
 }
 
+fn check_http(settings: &Settings) -> Result<(), PlanError> {
+    match (settings.http, settings.streams) {
+        (Http::Http1, _) if settings.grpc.is_some() => Err(PlanError::GrpcNeedsHttp2),
+        (Http::Http1, Some(_)) => Err(PlanError::StreamsNeedHttp2),
+        (_, Some(streams)) if !(1..=MAX_STREAMS).contains(&streams) => Err(PlanError::Streams(streams)),
+        _ => Ok(()),
+    }
+}
+
 fn plan_timing(settings: &Settings) -> Result<Timing, PlanError> {
     let stages = match &settings.pace {
         Pace::Open(stages) => stages,
@@ -618,12 +606,9 @@ fn plan_timing(settings: &Settings) -> Result<Timing, PlanError> {
     }
 }
 
-/// The application protocols that are offered in a TLS handshake.
-const ALPN: [&[u8]; 1] = [b"http/1.1"];
-
 fn plan_tls(settings: &Settings, targets: &[PlannedTarget]) -> Result<Option<tls::Config>, PlanError> {
     if targets.iter().any(|target| target.tls_name.is_some()) {
-        return Ok(Some(tls::Config::new(&settings.tls, &ALPN)?));
+        return Ok(Some(tls::Config::new(&settings.tls, settings.http.alpn())?));
     }
     if settings.tls == TlsSettings::default() { Ok(None) } else { Err(PlanError::NoTls) }
 }

@@ -130,7 +130,7 @@ impl RecordWriter {
     }
 }
 
-const COLUMNS: [&str; 27] = [
+const COLUMNS: [&str; 28] = [
     "source",
     "seq",
     "target",
@@ -151,6 +151,7 @@ const COLUMNS: [&str; 27] = [
     "not_sent_reason",
     "conn",
     "conn_reused",
+    "stream",
     "local_port",
     "remote_addr",
     "bytes_sent",
@@ -182,6 +183,7 @@ fn csv(row: &RequestRow, out: &mut String) {
     line.text(row.not_sent_reason.as_deref().unwrap_or_default());
     line.shown(row.conn);
     line.shown(Some(row.conn_reused));
+    line.shown(row.stream);
     line.shown(row.local_port);
     line.text(row.remote_addr.as_deref().unwrap_or_default());
     line.shown(Some(row.bytes_sent));
@@ -353,7 +355,7 @@ mod tests {
     fn csv_has_every_column_of_every_row() {
         let text = written(RecordFormat::Csv);
         assert_eq!(text.lines().count(), 6);
-        insta::assert_snapshot!(text.lines().nth(3).unwrap(), @r#"load-0,2,"a,""b""",main,1767225600000000000,,,,,,,1767225600002500000,http_error,,,404,,,,false,,,0,0,,1,http_error"#);
+        insta::assert_snapshot!(text.lines().nth(3).unwrap(), @r#"load-0,2,"a,""b""",main,1767225600000000000,,,,,,,1767225600002500000,http_error,,,404,,,,false,,,,0,0,,1,http_error"#);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::template::{self, Piece};
 use crate::record::row::ID_HEADER;
 
 /// Sent unless the user gives another.
-const USER_AGENT: &str = concat!("rolldrop/", env!("CARGO_PKG_VERSION"));
+pub(super) const USER_AGENT: &str = concat!("rolldrop/", env!("CARGO_PKG_VERSION"));
 /// Names the request that an attempt repeats. It has no id of its own: it has no row.
 pub(super) const RETRY_HEADER: &str = "rolldrop-retry-of";
 

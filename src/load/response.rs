@@ -2,6 +2,7 @@
 //!
 //! Bytes in, facts out (RFC 9112); this module reads no socket.
 
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use http::Method;
@@ -41,9 +42,10 @@ pub(super) struct Head {
 /// # Errors
 /// When it never can be.
 pub(super) fn parse_head(bytes: &[u8], method: &Method) -> Result<Option<Head>, Malformed> {
-    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
-    let mut response = httparse::Response::new(&mut fields);
-    let len = match response.parse(bytes) {
+    let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
+    let mut response = httparse::Response::new(&mut []);
+    let parser = httparse::ParserConfig::default();
+    let len = match parser.parse_response_with_uninit_headers(&mut response, bytes, &mut fields) {
         Ok(httparse::Status::Complete(len)) => len,
         Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD => return Ok(None),
         Ok(httparse::Status::Partial) | Err(_) => return Err(Malformed),

@@ -115,6 +115,8 @@ pub struct Tally {
     pub outcomes: Counts,
     /// Statuses of complete responses outside the success set.
     pub error_statuses: BTreeMap<u16, u64>,
+    /// gRPC statuses of complete answers outside the success set, in place of their HTTP statuses.
+    pub grpc_statuses: BTreeMap<i32, u64>,
     /// Error numbers behind the outcomes that have one.
     pub errnos: BTreeMap<(Outcome, i32), u64>,
     /// What clients that retry saw in the end, where retries are modelled.
@@ -141,6 +143,7 @@ impl Default for Tally {
             warmup: 0,
             outcomes: Counts::default(),
             error_statuses: BTreeMap::new(),
+            grpc_statuses: BTreeMap::new(),
             errnos: BTreeMap::new(),
             final_outcomes: Counts::default(),
             retried: 0,
@@ -164,8 +167,10 @@ impl Tally {
         self.final_outcomes.add(row.final_outcome, 1);
         self.retried += u64::from(row.attempts > 1);
         self.go_hidden += u64::from(go_hides(row, go_replays));
-        if let (Outcome::HttpError, Some(status)) = (row.outcome, row.status) {
-            *self.error_statuses.entry(status).or_default() += 1;
+        match (row.outcome, row.grpc_status, row.status) {
+            (Outcome::HttpError, Some(grpc), _) => *self.grpc_statuses.entry(grpc).or_default() += 1,
+            (Outcome::HttpError, None, Some(status)) => *self.error_statuses.entry(status).or_default() += 1,
+            _ => {}
         }
         if let Some(errno) = row.errno {
             *self.errnos.entry((row.outcome, errno)).or_default() += 1;
@@ -190,6 +195,9 @@ impl Tally {
         self.go_hidden += other.go_hidden;
         for (status, count) in &other.error_statuses {
             *self.error_statuses.entry(*status).or_default() += count;
+        }
+        for (status, count) in &other.grpc_statuses {
+            *self.grpc_statuses.entry(*status).or_default() += count;
         }
         for (errno, count) in &other.errnos {
             *self.errnos.entry(*errno).or_default() += count;

@@ -26,7 +26,9 @@ use tokio_util::sync::CancellationToken;
 use super::connection::Connection;
 use super::exchange::{Context, Ended, Exchange, NotSent, Via};
 use super::feed::Feed;
+use super::http2;
 use super::pacer::Pacer;
+use super::plan::{Connections, Http};
 use super::request::Persistence;
 use super::schedule::Due;
 use super::tally::Tally;
@@ -124,9 +126,18 @@ impl Worker {
             requests: settings.max_requests.unwrap_or(u64::MAX),
             age: settings.max_age,
         };
+        let http2 = http2::Limits {
+            connections: task.max_connections,
+            is_wanted: settings.max_connections.is_some(),
+            streams: task.context.plan.streams(),
+            requests: limits.requests,
+            age: limits.age,
+        };
         let state = State {
             worker: task.worker,
             pool: Pool::new(task.context.endpoints.len(), limits),
+            http2: http2::Pool::new(task.context.endpoints.len(), http2),
+            shares_streams: settings.http == Http::Http2 && settings.connections == Connections::Keepalive,
             feed: task.feed,
             max_connections: task.max_connections,
             batches: task.batches,
@@ -256,7 +267,9 @@ impl Worker {
         let now = ended.at;
         let state = &mut *self.state.borrow_mut();
         state.in_flight -= 1;
-        state.pool.give_back(ended.endpoint, ended.connection);
+        if self.context.endpoints[ended.endpoint].http2.is_none() {
+            state.pool.give_back(ended.endpoint, ended.connection);
+        }
         state.finish(&self.context, ended.row, ended.endpoint);
         let released = state.release(&self.context, now);
         if let Some(Ok(next)) = released {
@@ -291,6 +304,9 @@ struct State {
     /// Lanes that have nothing to do.
     resting: Vec<usize>,
     pool: Pool,
+    http2: http2::Pool,
+    /// Whether requests share connections, so that more of them fit than there are connections.
+    shares_streams: bool,
     tally: Tally,
     rows: Vec<RequestRow>,
 }
@@ -298,7 +314,10 @@ struct State {
 impl State {
     /// The next request, due now or later; `None` while there is none to wait for.
     fn next(&self, now: Stamp) -> Option<Due> {
-        self.feed.next(now, self.max_connections.saturating_sub(self.in_flight))
+        self.feed.next(now, || match self.shares_streams {
+            true => self.http2.has_room(),
+            false => self.in_flight < self.max_connections,
+        })
     }
 
     /// Takes the next request from the schedule, if it is due by now. One that cannot be sent
@@ -315,6 +334,8 @@ impl State {
             if settings.connections.is_fresh(due.seq) { Persistence::Close } else { Persistence::Keep };
         let via = if now > due.at + LATE_LIMIT {
             Err(NotSent::Late)
+        } else if context.endpoints[endpoint].http2.is_some() {
+            self.http2.take(endpoint, persistence, now).map(Via::Http2)
         } else {
             let is_usable = match context.endpoints[endpoint].messages {
                 None => Connection::is_idle,

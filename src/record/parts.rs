@@ -305,6 +305,7 @@ mod tests {
             not_sent_reason: None,
             conn: Some(seq),
             conn_reused: false,
+            stream: (seq.is_multiple_of(2)).then_some(u32::MAX >> 1),
             local_port: Some(65_535),
             remote_addr: Some("127.0.0.1:80".into()),
             bytes_sent: 70,

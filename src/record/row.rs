@@ -171,6 +171,8 @@ pub struct RequestRow {
     pub conn: Option<u64>,
     /// Whether the connection had carried a request before.
     pub conn_reused: bool,
+    /// The stream's number on its connection; `None` in HTTP/1.1, which has none.
+    pub stream: Option<u32>,
     /// The client's port.
     pub local_port: Option<u16>,
     /// The address that was connected to.
@@ -218,6 +220,7 @@ impl RequestRow {
             not_sent_reason: None,
             conn: None,
             conn_reused: false,
+            stream: None,
             local_port: None,
             remote_addr: None,
             bytes_sent: 0,

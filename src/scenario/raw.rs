@@ -119,6 +119,7 @@ pub(super) struct Load {
     pub(super) seed: Option<u64>,
     pub(super) warmup: Option<Span>,
     pub(super) connections: Option<Connections>,
+    pub(super) http: Option<Http>,
     pub(super) timeout: Option<Timeout>,
     pub(super) method: Option<String>,
     #[serde(default)]
@@ -176,12 +177,29 @@ pub(super) enum Arrivals {
     Poisson,
 }
 
+/// YAML reads `1.1` and `2` as numbers.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Http {
+    Number(f64),
+    Text(HttpText),
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(super) enum HttpText {
+    #[serde(rename = "1.1")]
+    Http1,
+    #[serde(rename = "2")]
+    Http2,
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Connections {
     pub(super) mode: Option<Mode>,
     pub(super) share: Option<f64>,
     pub(super) max: Option<usize>,
+    pub(super) streams: Option<usize>,
     pub(super) max_requests: Option<u64>,
     pub(super) max_age: Option<Span>,
 }

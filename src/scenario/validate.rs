@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::raw;
 use super::yaml::Document;
 use super::{
-    Action, ClusterChoice, Connections, Disruption, Load, Loaded, Place, Request, Scenario, ScenarioError,
-    Stage, Target,
+    Action, ClusterChoice, Connections, Disruption, Http, Load, Loaded, Place, Request, Scenario,
+    ScenarioError, Stage, Target,
 };
 use crate::record::{Bounds, Expect, WindowBounds};
 
@@ -188,7 +188,9 @@ fn load(raw: raw::Load, document: &Document, dir: &Path) -> Result<Load, Scenari
         duration => Ok(duration),
     };
     let stages = stages(&raw, document)?;
-    let raw::Connections { mode, share, max, max_requests, max_age } = raw.connections.unwrap_or_default();
+    let raw::Connections { mode, share, max, streams, max_requests, max_age } =
+        raw.connections.unwrap_or_default();
+    let http = http(raw.http, streams, document)?;
     let connections = match (mode.unwrap_or(raw::Mode::Fresh), share) {
         (raw::Mode::Fresh, None) => Connections::Fresh,
         (raw::Mode::Keepalive, None) => Connections::Keepalive,
@@ -223,8 +225,10 @@ fn load(raw: raw::Load, document: &Document, dir: &Path) -> Result<Load, Scenari
             Some(raw::Arrivals::Even) | None => None,
         },
         warmup: raw.warmup.map_or(Duration::ZERO, |s| s.0),
+        http,
         connections,
         max_connections: max,
+        streams,
         connect_timeout: positive(connect, Duration::from_secs(1), "timeout.connect")?,
         response_timeout: positive(response, Duration::from_secs(5), "timeout.response")?,
         method: raw.method.unwrap_or_else(|| "GET".into()),
@@ -275,6 +279,28 @@ fn requests(raw: Vec<raw::Request>, document: &Document, dir: &Path) -> Result<V
         })
     };
     given.into_iter().enumerate().map(request).collect()
+}
+
+fn http(
+    given: Option<raw::Http>,
+    streams: Option<usize>,
+    document: &Document,
+) -> Result<Http, ScenarioError> {
+    let http = match given {
+        None | Some(raw::Http::Number(1.1) | raw::Http::Text(raw::HttpText::Http1)) => Http::Http1,
+        Some(raw::Http::Number(2.0) | raw::Http::Text(raw::HttpText::Http2)) => Http::Http2,
+        Some(raw::Http::Number(other)) => {
+            return Err(document.error("spec.load.http", format!("is {other}, must be 1.1 or 2")));
+        }
+    };
+    match (http, streams) {
+        (Http::Http1, Some(_)) => {
+            let why = "HTTP/1.1 has no streams: leave it out, or set load.http: 2";
+            Err(document.error("spec.load.connections.streams", why))
+        }
+        (_, Some(0)) => Err(document.error("spec.load.connections.streams", "must be at least 1")),
+        _ => Ok(http),
+    }
 }
 
 fn stages(raw: &raw::Load, document: &Document) -> Result<Vec<Stage>, ScenarioError> {

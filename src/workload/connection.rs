@@ -2,7 +2,8 @@
 //!
 //! hyper flushes the transport only after every byte that it has buffered was
 //! taken by the kernel. So a body that has ended leaves its exchange with the
-//! connection, and the next completed flush closes it.
+//! connection, and the next completed flush closes it. In HTTP/2 so does h2, as
+//! long as no flow control holds an answer back.
 
 use std::cell::RefCell;
 use std::io;

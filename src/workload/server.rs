@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::answer::{Answer, Pace, Readiness, answer, index_body};
 use super::ask_api::Asker;
 use super::connection::{PacedBody, Transport, Unflushed};
+use super::http2;
 use super::log::{Entry, Exchange, Log, NowNs};
 use super::signals::{Noticed, Signals, StopSignal};
 use super::websocket;
@@ -35,8 +36,8 @@ const BACKLOG: i32 = 4096;
 /// How long a connection that has not asked yet may do so after the server
 /// stopped accepting: it was accepted, so its request is probably on its way.
 const FIRST_REQUEST_WAIT: Duration = Duration::from_secs(1);
-const REQUEST_ID: HeaderName = HeaderName::from_static("rolldrop-id");
-const POD: HeaderName = HeaderName::from_static("rolldrop-pod");
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("rolldrop-id");
+pub(super) const POD: HeaderName = HeaderName::from_static("rolldrop-pod");
 
 /// A server that listens but does not serve yet.
 pub struct Server {
@@ -74,11 +75,20 @@ pub(super) struct Shared {
     ready_after: Duration,
     pub(super) draining: Cell<bool>,
     pub(super) response_time: Duration,
-    index: Bytes,
-    pod: Option<HeaderValue>,
+    pub(super) index: Bytes,
+    pub(super) pod: Option<HeaderValue>,
 }
 
 impl Shared {
+    /// Whether the server wants traffic now.
+    pub(super) fn readiness(&self) -> Readiness {
+        if self.draining.get() || self.started.elapsed() < self.ready_after {
+            Readiness::NotReady
+        } else {
+            Readiness::Ready
+        }
+    }
+
     /// A response that names its pod.
     fn response(&self, status: StatusCode, fields: HeaderMap, body: PacedBody) -> Response<PacedBody> {
         let mut response = Response::new(body);
@@ -281,6 +291,21 @@ async fn serve_connection(stream: TcpStream, shared: Rc<Shared>, finish: Cancell
     if stream.set_nodelay(true).is_err() {
         return;
     }
+    let begun = async {
+        tokio::select! {
+            is_http2 = http2::is_spoken(&stream) => Some(is_http2),
+            () = async {
+                finish.cancelled().await;
+                sleep(FIRST_REQUEST_WAIT).await;
+            } => None,
+        }
+    };
+    match begun.await {
+        Some(Ok(true)) => return http2::serve(stream, shared, finish).await,
+        Some(Ok(false)) => {}
+        // Nothing was asked, and nothing will be.
+        Some(Err(_)) | None => return,
+    }
     let unflushed = Unflushed::default();
     let asked = Rc::new(Cell::new(Asked::Nothing));
     let service = service_fn(|request| {
@@ -336,13 +361,8 @@ async fn respond(
     }
     let id = request.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()).map(str::to_owned);
     let exchange = Exchange::received(&shared.log, id);
-    let readiness = if shared.draining.get() || shared.started.elapsed() < shared.ready_after {
-        Readiness::NotReady
-    } else {
-        Readiness::Ready
-    };
     let Answer { status, body, delay, pace } =
-        answer(request.uri().path(), request.uri().query(), readiness, &shared.index);
+        answer(request.uri().path(), request.uri().query(), shared.readiness(), &shared.index);
     let delay = delay + shared.response_time;
     if !delay.is_zero() {
         sleep(delay).await;

@@ -267,8 +267,13 @@ impl Process {
 
     /// Kills it with SIGKILL.
     pub(crate) fn kill(&self) {
+        self.signal(Signal::SIGKILL);
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.pid).expect("a pid"));
-        kill(pid, Signal::SIGKILL).expect("it is there");
+        kill(pid, signal).expect("it is there");
     }
 }
 

@@ -594,7 +594,10 @@ fn the_directory_of_a_killed_cluster_goes_with_the_next_start() {
     let (mut killed, stale) = start_in_temporary_directory(parent.path());
     let (mut alive, in_use) = start_in_temporary_directory(parent.path());
     assert!(stale.exists(), "it is in use");
-    process_tree(killed.id()).iter().for_each(Process::kill);
+    // None of them is to see that another is gone.
+    let tree = process_tree(killed.id());
+    tree.iter().for_each(|process| process.signal(Signal::SIGSTOP));
+    tree.iter().for_each(Process::kill);
     killed.wait().expect("its end");
     assert!(stale.exists(), "nobody was left to remove it");
     let (mut next, own) = start_in_temporary_directory(parent.path());

@@ -1,14 +1,15 @@
 //! `rolldrop load`, against a server that writes down what it got.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::{Finished, Rolldrop};
+use crate::harness::{Finished, Rolldrop, wait_for};
 
 /// A request as the server read it.
 #[derive(Clone, Debug)]
@@ -177,6 +178,33 @@ fn connections_end_when_they_have_carried_enough() {
     let mut carried: BTreeMap<_, u64> = BTreeMap::new();
     rows.iter().for_each(|row| *carried.entry(row.conn).or_default() += 1);
     assert_eq!((rows.len(), carried.len(), carried.values().max()), (100, 15, Some(&7)), "{finished}");
+}
+
+/// The small form of `scripts/bench-load memory`: memory is bounded, however many requests were
+/// recorded, and every one has its row.
+#[test]
+fn memory_stays_bounded_while_every_request_is_recorded() {
+    const REQUESTS: usize = 50_000;
+    const LIMIT_KIB: u64 = 200 * 1024;
+    let server = Server::start();
+    let (mut load, dir) = Rolldrop::new(["load", &server.url("/"), "-r", "max", "-n", &REQUESTS.to_string()])
+        .args(["-c", "20", "--connections", "keepalive", "--workers", "1", "--out", "run", "--quiet"])
+        .args(["--connect-timeout", "60s", "--response-timeout", "60s"])
+        .start();
+    let mut peak_kib = 0;
+    let status = wait_for("the end of the load", Duration::from_secs(300), || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", load.id())).unwrap_or_default();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+        // A process that has ended has no memory.
+        peak_kib = peak.map_or(peak_kib, |peak| peak.trim().parse().expect("a number"));
+        load.try_wait().expect("its status")
+    });
+    assert!(status.success(), "{status}");
+    assert!((1..LIMIT_KIB).contains(&peak_kib), "{peak_kib} KiB");
+    let rows = rolldrop::record::parts::read_table::<rolldrop::record::RequestRow>(&dir.path().join("run"))
+        .expect("rows");
+    let seqs: BTreeSet<u64> = rows.iter().map(|row| row.seq).collect();
+    assert_eq!((rows.len(), seqs.len(), server.got().len()), (REQUESTS, REQUESTS, REQUESTS));
 }
 
 #[test]

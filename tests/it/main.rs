@@ -13,6 +13,7 @@ mod controllers;
 mod dns;
 mod harness;
 mod hostile;
+mod http2;
 mod ingress;
 mod interruption;
 mod kernel;

@@ -7,12 +7,15 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Context;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 
 use super::super::report::Format;
 use super::fail_on::FailOn;
 use super::tls::TlsArgs;
 use crate::load::{
-    Arrivals, ConnectTo, Connections, Length, Pace, PortRange, Record, Settings, Stage, Target, targets,
+    Arrivals, ConnectTo, Connections, Grpc, Http, Length, Pace, PortRange, Record, Rpc, Settings, Stage,
+    Target, targets,
 };
 
 const EXAMPLES: &str = "\
@@ -22,6 +25,8 @@ Examples:
   rolldrop load http://127.0.0.1:8080/ --stage 0-500:30s --stage 500:2m --poisson
   rolldrop load http://127.0.0.1:8080/ -r max -c 50 --connections keepalive -n 100000
   rolldrop load http://127.0.0.1:8080/items -m POST --template --body '{\"id\": \"{{uuid}}\"}'
+  rolldrop load http://127.0.0.1:8080/ --http 2 --connections keepalive -c 4 --streams 32
+  rolldrop load http://127.0.0.1:9090/ --grpc grpc.health.v1.Health/Check --body-hex 0a03776562
   rolldrop load ws://127.0.0.1:8080/ws -c 50 -r 100 --body hello
   rolldrop load --targets targets.txt -H @headers --fail-on 'dropped>0.1%' --fail-on 'p99>200ms'
   rolldrop load http://127.0.0.1:8080/ --record vegeta-json=hits.json && vegeta report hits.json
@@ -71,6 +76,20 @@ pub(in super::super) struct LoadArgs {
     /// fresh ones) [default: fresh, and keepalive for WebSocket]
     #[arg(long, value_name = "MODE")]
     connections: Option<Connections>,
+    /// Which HTTP to speak: 1.1, or 2 by prior knowledge [default: 1.1, or 2 with --grpc]
+    #[arg(long, value_name = "1.1|2")]
+    http: Option<Http>,
+    /// The most requests that an HTTP/2 connection carries at a time, as far as the server allows
+    /// [default: 100, or 1 with --rate max]
+    #[arg(long, value_name = "N")]
+    streams: Option<usize>,
+    /// Call this gRPC method, with the body as its message
+    #[arg(long, value_name = "SERVICE/METHOD")]
+    grpc: Option<Rpc>,
+    /// gRPC statuses that count as success
+    #[arg(long, default_value = "0", value_delimiter = ',', value_name = "STATUS", requires = "grpc",
+        value_parser = clap::value_parser!(i32).range(0..))]
+    grpc_success: Vec<i32>,
     /// How long connecting may take
     #[arg(long, default_value = "1s", value_parser = super::super::parse_duration, value_name = "D")]
     connect_timeout: Duration,
@@ -96,8 +115,14 @@ pub(in super::super) struct LoadArgs {
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     body: String,
     /// A file with the request's body, or - for stdin
-    #[arg(long, value_name = "FILE", conflicts_with = "body")]
+    #[arg(long, value_name = "FILE", group = "binary_body", conflicts_with = "body")]
     body_file: Option<PathBuf>,
+    /// The request's body in hexadecimal digits, such as 0a0377 6562
+    #[arg(long, value_name = "DIGITS", group = "binary_body", conflicts_with = "body", value_parser = parse_hex)]
+    body_hex: Option<Body>,
+    /// The request's body in base64
+    #[arg(long, value_name = "TEXT", group = "binary_body", conflicts_with = "body", value_parser = parse_base64)]
+    body_base64: Option<Body>,
     /// Fill in {{seq}}, {{uuid}}, {{random:N}} and {{int:A-B}} in URLs, header values and bodies
     #[arg(long)]
     template: bool,
@@ -158,6 +183,10 @@ pub(in super::super) struct LoadArgs {
     pub(super) quiet: bool,
 }
 
+/// A body that need not be text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Body(Vec<u8>);
+
 /// What `--rate` takes.
 #[derive(Clone, Copy, Debug)]
 enum Rate {
@@ -197,12 +226,15 @@ impl LoadArgs {
                 targets::parse(&text, |body| read(Path::new(body))).with_context(failed)?
             }
         };
-        let body = match &self.body_file {
-            None => self.body.clone().into_bytes(),
-            Some(path) => {
+        let body = match (&self.body_file, self.body_hex.as_ref().or(self.body_base64.as_ref())) {
+            (Some(path), _) => {
                 read(path).with_context(|| format!("failed to read the body {}", path.display()))?
             }
+            (None, Some(Body(bytes))) => bytes.clone(),
+            (None, None) => self.body.clone().into_bytes(),
         };
+        let grpc = self.grpc.as_ref();
+        let http = self.http.unwrap_or(if grpc.is_some() { Http::Http2 } else { Http::Http1 });
         let is_websocket =
             |target: &Target| target.url.starts_with("ws://") || target.url.starts_with("wss://");
         let connections = match self.connections {
@@ -227,6 +259,9 @@ impl LoadArgs {
             arrivals: if self.poisson { Arrivals::Poisson } else { Arrivals::Even },
             seed: self.seed.unwrap_or_else(rand::random),
             warmup: self.warmup,
+            http,
+            grpc: grpc.map(|rpc| Grpc { rpc: rpc.clone(), success: self.grpc_success.clone() }),
+            streams: self.streams,
             connections,
             max_connections: self.max_connections,
             connect_timeout: self.connect_timeout,
@@ -280,6 +315,19 @@ impl LoadArgs {
     }
 }
 
+fn parse_hex(text: &str) -> Result<Body, String> {
+    let bad = || "needs pairs of hexadecimal digits, such as 0a03776562".to_owned();
+    let digits: Option<Vec<u32>> =
+        text.chars().filter(|c| !c.is_whitespace()).map(|c| c.to_digit(16)).collect();
+    let (pairs, []) = digits.as_deref().ok_or_else(bad)?.as_chunks::<2>() else { return Err(bad()) };
+    let byte = |[high, low]: &[u32; 2]| u8::try_from(high * 16 + low).ok();
+    pairs.iter().map(byte).collect::<Option<_>>().map(Body).ok_or_else(bad)
+}
+
+fn parse_base64(text: &str) -> Result<Body, String> {
+    BASE64_STANDARD.decode(text.trim()).map(Body).map_err(|error| error.to_string())
+}
+
 fn parse_header(text: &str) -> anyhow::Result<(String, String)> {
     let (name, value) =
         text.split_once(':').with_context(|| format!("header {text:?} is not written as 'Name: value'"))?;
@@ -300,6 +348,16 @@ mod tests {
     fn a_header_is_split_at_its_first_colon() {
         assert_eq!(parse_header("A: b: c ").unwrap(), ("A".into(), "b: c".into()));
         assert!(parse_header("A").is_err());
+    }
+
+    #[test]
+    fn a_body_is_given_in_digits_or_in_base64() {
+        assert_eq!(parse_hex("0a 03\n77"), Ok(Body(vec![10, 3, 0x77])));
+        assert_eq!(parse_hex(""), Ok(Body(Vec::new())));
+        assert_eq!(parse_base64("CgN3"), Ok(Body(vec![10, 3, 0x77])));
+        for wrong in ["0", "0g", "é"] {
+            assert!(parse_hex(wrong).is_err() && parse_base64(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -12,8 +12,9 @@ use serde_json::Value;
 use crate::analysis::figures::count;
 use crate::analysis::model::{LoadResult, Percentiles, SendLag, Verdict};
 use crate::analysis::validity::not_as_planned;
-use crate::load::{Summary, Tally, errno_name};
+use crate::load::{Summary, Tally, errno_name, status_name};
 use crate::record::Outcome;
+use crate::record::retry::GRPC_UNAVAILABLE;
 use crate::record::run_info::LoadPlan;
 
 /// What `--format json` prints, with the names of result.json.
@@ -165,10 +166,11 @@ impl Requests {
     }
 }
 
-/// Responses that a proxy in between gives when it reached nobody: they count as
-/// dropped, like every transport failure; other errors are the app's own.
+/// Responses that a proxy in between gives when it reached nobody, and gRPC's UNAVAILABLE: they
+/// count as dropped, like every transport failure; other errors are the app's own.
 fn gateway_errors(tally: &Tally) -> u64 {
-    [502, 503, 504].iter().filter_map(|status| tally.error_statuses.get(status)).sum()
+    let statuses = [502, 503, 504].iter().filter_map(|status| tally.error_statuses.get(status));
+    statuses.chain(tally.grpc_statuses.get(&GRPC_UNAVAILABLE)).sum()
 }
 
 fn percentiles_ms(ns: &Histogram<u64>) -> Percentiles {
@@ -322,7 +324,10 @@ fn details(outcome: Outcome, tally: &Tally) -> String {
     let list = |parts: Vec<String>| format!("  ({})", parts.join(", "));
     match outcome {
         Outcome::HttpError => {
-            list(tally.error_statuses.iter().map(|(status, n)| format!("{n} × {status}")).collect())
+            let http = tally.error_statuses.iter().map(|(status, n)| format!("{n} × {status}"));
+            let grpc =
+                tally.grpc_statuses.iter().map(|(status, n)| format!("{n} × {}", status_name(*status)));
+            list(http.chain(grpc).collect())
         }
         Outcome::NotSent => {
             list(tally.not_sent.iter().map(|(reason, n)| format!("{n} × {reason}")).collect())

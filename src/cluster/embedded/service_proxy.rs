@@ -31,7 +31,7 @@ use super::network::Network;
 use super::registry::{EventType, WatchFrom};
 use super::resource::Resource;
 use super::selector::Selection;
-use runner::Throttle;
+use runner::{Due, Throttle};
 use table::Table;
 use truth::TruthLog;
 
@@ -114,8 +114,8 @@ impl NodeProxy {
         let mut throttle = Throttle::new(shared.config.service_proxy.min_sync_period);
         let syncing = async {
             loop {
-                throttle.due(&changes).await;
-                if self.sync().await == Synced::No {
+                let due = throttle.due(&changes).await;
+                if self.sync(due).await == Synced::No {
                     changes.notify_one();
                 }
                 throttle.completed();
@@ -130,10 +130,14 @@ impl NodeProxy {
 
     /// One sync: takes the objects as they are now; the result is in effect when the
     /// measured duration of a sync has passed.
-    async fn sync(&mut self) -> Synced {
+    async fn sync(&mut self, due: Due) -> Synced {
         let shared = &self.node.shared;
         let table = compute(shared);
-        let duration = shared.sampler.sample(&shared.config.latencies.slice_to_rule);
+        let latencies = &shared.config.latencies;
+        let duration = shared.sampler.sample(match due {
+            Due::AtOnce => &latencies.slice_to_rule,
+            Due::HeldBack => &latencies.throttled_sync,
+        });
         match &mut self.dataplane {
             Dataplane::Userspace(listeners) => {
                 sleep(duration).await;

@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const ROUNDS: usize = 25;
 
 /// `REQUESTS@RATE` of the environment.
-fn size() -> (f64, f64) {
+pub(super) fn size() -> (f64, f64) {
     let parse = |size: String| {
         let (requests, rate) = size.split_once('@')?;
         Some((requests.parse().ok()?, rate.parse().ok()?))

@@ -6,10 +6,10 @@ use http::{HeaderName, HeaderValue, Method};
 use tokio_rustls::rustls::pki_types::ServerName;
 use url::Url;
 
-use super::{MAX_CYCLE, PlanError, Settings, Target};
+use super::{Http, MAX_CYCLE, PlanError, Settings, Target};
 use crate::load::request::RETRY_HEADER;
 use crate::load::template::{self, Piece};
-use crate::load::tls;
+use crate::load::{grpc, http2, tls};
 use crate::record::row::ID_HEADER;
 
 /// A target whose URL has been taken apart.
@@ -25,6 +25,10 @@ pub(in crate::load) struct PlannedTarget {
     pub(in crate::load) tls_name: Option<ServerName<'static>>,
     /// The value of the Host header.
     pub(in crate::load) authority: String,
+    /// Which HTTP its requests speak.
+    pub(in crate::load) http: Http,
+    /// What is special to gRPC.
+    pub(in crate::load) grpc: Option<grpc::Call>,
     /// The whole URL, for records.
     pub(in crate::load) url: String,
     /// Path and query, as they are sent.
@@ -87,6 +91,15 @@ pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<Planne
         path.push('?');
         path.push_str(query);
     }
+    if let Some(grpc) = &settings.grpc {
+        if path != "/" {
+            return Err(bad(format!(
+                "the path of a call is that of its method, /{}: leave it out",
+                grpc.rpc
+            )));
+        }
+        path.push_str(&grpc.rpc.to_string());
+    }
     let port = url.port_or_known_default().unwrap_or(80);
     let text = |text: &[u8], what: &str| match settings.template {
         false => Ok(vec![Piece::Bytes(text.to_vec())]),
@@ -97,7 +110,9 @@ pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<Planne
         path = path.replace("%7B%7B", "{{").replace("%7D%7D", "}}");
     }
     let path = text(path.as_bytes(), &format!("URL {:?}", target.url))?;
-    let method = target.method.as_ref().unwrap_or(&settings.method);
+    let post = Method::POST.to_string();
+    let own = target.method.as_ref().unwrap_or(&settings.method);
+    let method = if settings.grpc.is_some() { &post } else { own };
     let method = Method::from_bytes(method.as_bytes())
         .ok()
         .filter(|method| *method != Method::CONNECT)
@@ -129,20 +144,28 @@ pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<Planne
     let tls_name = is_secure.then(|| tls::server_name(tls_name)).transpose()?;
     let connect_to = settings.connect_to.iter().find_map(|to| to.target(&host, port));
     let (host, port) = connect_to.unwrap_or((host, port));
-    let (name, url) = (target.name.as_str().into(), url.to_string());
-    Ok(PlannedTarget {
+    let grpc = settings.grpc.as_ref().map(|grpc| grpc::Call::new(grpc, settings.response_timeout));
+    let (name, url, http) = (target.name.as_str().into(), url.to_string(), settings.http);
+    let planned = PlannedTarget {
         name,
         host,
         port,
         tls_name,
         authority,
+        http,
         url,
         path,
         method,
         headers,
         body,
+        grpc,
         is_websocket,
-    })
+    };
+    match http {
+        Http::Http2 if is_websocket => Err(bad("WebSocket is spoken over HTTP/1.1 alone".to_owned())),
+        Http::Http2 => http2::check(&planned).map(|()| planned).map_err(bad),
+        Http::Http1 => Ok(planned),
+    }
 }
 
 /// The order in which targets take turns: each as often as its weight says, and as evenly as

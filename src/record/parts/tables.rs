@@ -32,6 +32,7 @@ pub struct RequestColumns {
     not_sent_reason: Texts,
     conn: OptionalNumbers<Int64Type>,
     conn_reused: Numbers<BoolType>,
+    stream: OptionalNumbers<Int32Type>,
     local_port: OptionalNumbers<Int32Type>,
     remote_addr: Texts,
     bytes_sent: Numbers<Int64Type>,
@@ -65,6 +66,7 @@ impl Columns for RequestRow {
         optional binary not_sent_reason (STRING);
         optional int64 conn;
         required boolean conn_reused;
+        optional int32 stream;
         optional int32 local_port;
         optional binary remote_addr (STRING);
         required int64 bytes_sent;
@@ -95,6 +97,7 @@ impl Columns for RequestRow {
         columns.not_sent_reason.push(self.not_sent_reason.as_deref())?;
         columns.conn.push(self.conn.map(signed));
         columns.conn_reused.push(self.conn_reused);
+        columns.stream.push(self.stream.and_then(|id| i32::try_from(id).ok()));
         columns.local_port.push(self.local_port.map(i32::from));
         columns.remote_addr.push(self.remote_addr.as_deref())?;
         columns.bytes_sent.push(signed(self.bytes_sent));
@@ -126,6 +129,7 @@ impl Columns for RequestRow {
         columns.not_sent_reason.write(group)?;
         columns.conn.write(group)?;
         columns.conn_reused.write(group)?;
+        columns.stream.write(group)?;
         columns.local_port.write(group)?;
         columns.remote_addr.write(group)?;
         columns.bytes_sent.write(group)?;
@@ -158,6 +162,7 @@ impl Columns for RequestRow {
         let mut not_sent_reason = group.optional::<ByteArrayType>()?;
         let mut conn = group.optional::<Int64Type>()?;
         let mut conn_reused = group.required::<BoolType>()?;
+        let mut stream = group.optional::<Int32Type>()?;
         let mut local_port = group.optional::<Int32Type>()?;
         let mut remote_addr = group.optional::<ByteArrayType>()?;
         let mut bytes_sent = group.required::<Int64Type>()?;
@@ -188,6 +193,7 @@ impl Columns for RequestRow {
                     not_sent_reason: names.get_optional(value(not_sent_reason.next())?)?,
                     conn: value(conn.next())?.map(unsigned).transpose()?,
                     conn_reused: value(conn_reused.next())?,
+                    stream: value(stream.next())?.map(narrow).transpose()?,
                     local_port: value(local_port.next())?.map(narrow).transpose()?,
                     remote_addr: names.get_optional(value(remote_addr.next())?)?,
                     bytes_sent: unsigned(value(bytes_sent.next())?)?,

@@ -155,7 +155,8 @@ async fn isolated(lab: &Lab, n: usize) -> Vec<Stages> {
         // What fails around the one deletion was sent to the one pod that is gone.
         let near = |row: &&RequestRow| {
             let at = recording.at(row.scheduled.unix_ns());
-            let to_it = row.pod.as_deref() == Some(&recording.pod) || row.outcome != Outcome::Ok;
+            let failed = !matches!(row.outcome, Outcome::Ok | Outcome::NotSent | Outcome::Cancelled);
+            let to_it = failed || row.pod.as_deref() == Some(&recording.pod);
             (-0.5..3.0).contains(&at) && to_it
         };
         stages(recording, Some(*gone_ns), &rows.iter().filter(near).cloned().collect::<Vec<_>>(), &rules)
@@ -373,7 +374,7 @@ fn hop_times_lie_within_the_measured_spread() {
         assert!(outside.is_empty(), "{outside:#?}");
         return;
     }
-    // Some of each, on both dataplanes at once, and nothing beside them that measures.
+    // Some of each, on both dataplanes at once, when the recorded cases are over.
     recordings("A");
     let _turn = turn();
     let both = DATAPLANES.map(|dataplane| std::thread::spawn(move || measure(dataplane, 2)));

@@ -328,7 +328,8 @@ mod tests {
         const ENOUGH: Duration = Duration::from_secs(60);
         let ok: &[_] = &[("grpc-status", "0")];
         assert_eq!(check(serve(200, SERVING, ok).await, ENOUGH).await, Ok(()));
-        let cases: [(u16, &'static [u8], &'static [(&str, &str)], &str); 4] = [
+        type Case = (u16, &'static [u8], &'static [(&'static str, &'static str)], &'static str);
+        let cases: [Case; 4] = [
             (200, b"\0\0\0\0\x02\x08\x02", ok, "service unhealthy (responded with \"NOT_SERVING\")"),
             (
                 200,

@@ -304,7 +304,7 @@ mod tests {
         let path = container_log(dir.path(), "app");
         let mut log = LogFile::begin(&path, Clock::start()).unwrap();
         let text = "x".repeat(1024 * 1024);
-        for number in 0..70 {
+        for number in 0_usize..70 {
             log.write(format!("2026-01-01T00:00:00Z stdout F {number} {text}\n").as_bytes()).unwrap();
         }
         let mut files: Vec<_> = set_aside(&path).into_iter().map(|(_, file)| file).collect();
@@ -313,12 +313,9 @@ mod tests {
         let numbers = files
             .iter()
             .flat_map(|file| entries_of(file))
-            .map(|entry| entry.split(' ').next().unwrap().parse::<u32>().unwrap());
+            .map(|entry| entry.split(' ').next().unwrap().parse::<usize>().unwrap());
         let numbers: Vec<_> = numbers.collect();
-        assert!(
-            numbers.len() > 40 && numbers.iter().copied().eq(70 - numbers.len() as u32..70),
-            "{numbers:?}"
-        );
+        assert!(numbers.len() > 40 && numbers.iter().copied().eq(70 - numbers.len()..70), "{numbers:?}");
         for pair in files.windows(2) {
             assert_eq!(next_log(&path, fs::metadata(&pair[0]).unwrap().ino()).as_ref(), Some(&pair[1]));
         }

@@ -5,10 +5,20 @@
 //! least period has passed since the last one completed, whether or not that one
 //! changed anything; the changes of the meantime are taken together.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
+
+/// How a sync came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// By a change that it follows at once.
+    AtOnce,
+    /// Changes were there before it was allowed.
+    HeldBack,
+}
 
 /// Says when the next sync may start.
 #[derive(Debug)]
@@ -24,13 +34,18 @@ impl Throttle {
     }
 
     /// Waits until a sync is due: a change was announced, and the period has passed.
-    pub(super) async fn due(&mut self, changes: &Notify) {
+    pub(super) async fn due(&mut self, changes: &Notify) -> Due {
         if let Some(not_before) = self.not_before {
             sleep_until(not_before).await;
         }
         // The permit that `Notify` keeps is the pending run: changes that came during
         // the last sync or the pause after it make one run together.
-        changes.notified().await;
+        let mut changed = pin!(changes.notified());
+        if changed.as_mut().enable() {
+            return if self.not_before.is_some() { Due::HeldBack } else { Due::AtOnce };
+        }
+        changed.await;
+        Due::AtOnce
     }
 
     /// A sync has completed, whether or not it changed anything.
@@ -49,14 +64,19 @@ mod tests {
 
     /// Milliseconds at which syncs of `sync_ms` started, for changes at `changes_ms`.
     async fn starts(changes_ms: &[u64], sync_ms: u64) -> Vec<u128> {
+        runs(changes_ms, sync_ms).await.into_iter().map(|(at, _)| at).collect()
+    }
+
+    /// The same, and how each came about.
+    async fn runs(changes_ms: &[u64], sync_ms: u64) -> Vec<(u128, Due)> {
         let begin = Instant::now();
         let changes = Notify::new();
         let starts = RefCell::new(Vec::new());
         let runner = async {
             let mut throttle = Throttle::new(Duration::from_secs(1));
             loop {
-                throttle.due(&changes).await;
-                starts.borrow_mut().push(begin.elapsed().as_millis());
+                let due = throttle.due(&changes).await;
+                starts.borrow_mut().push((begin.elapsed().as_millis(), due));
                 sleep(Duration::from_millis(sync_ms)).await;
                 throttle.completed();
             }
@@ -82,6 +102,12 @@ mod tests {
         assert_eq!(starts(&[0, 10], 40).await, [0, 1040]);
         assert_eq!(starts(&[0, 1039], 40).await, [0, 1040]);
         assert_eq!(starts(&[0, 1041], 40).await, [0, 1041]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_that_had_to_wait_was_held_back() {
+        let expected = [(10, Due::AtOnce), (1050, Due::HeldBack), (3000, Due::AtOnce)];
+        assert_eq!(runs(&[10, 500, 3000], 40).await, expected);
     }
 
     #[tokio::test(start_paused = true)]

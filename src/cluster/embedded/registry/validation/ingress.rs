@@ -41,12 +41,10 @@ pub(super) fn validate(ingress: &Value, current: Option<&Value>, errors: &mut Er
 
 pub(super) fn validate_class(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
     let controller = &spec["controller"];
+    let path = controller.as_str().and_then(|text| Some(text.split_once('/')?.1)).unwrap_or_default();
     if is_blank(controller) {
         errors.required("spec.controller", "");
-    } else if !controller
-        .as_str()
-        .is_some_and(|text| text.split_once('/').is_some_and(|(_, path)| !path.is_empty()))
-    {
+    } else if path.is_empty() {
         errors.invalid(
             "spec.controller",
             controller,
@@ -84,7 +82,8 @@ fn validate_path(entry: &Value, path: &str, errors: &mut Errors) {
         return errors.required(&format!("{path}.pathType"), "pathType must be specified");
     };
     let is_specific = kind == "ImplementationSpecific";
-    if !text.starts_with('/') && !(is_specific && text.is_empty()) {
+    let may_be_absent = is_specific && text.is_empty();
+    if !text.starts_with('/') && !may_be_absent {
         errors.invalid(&field, &json!(text), "must be an absolute path");
     }
     if !is_specific {

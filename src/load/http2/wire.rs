@@ -1,0 +1,237 @@
+//! What passes over an HTTP/2 connection: bytes and ends of each stream, and how the connection
+//! itself ended.
+//!
+//! The `h2` crate speaks the protocol; it tells neither whose bytes were whose, nor the error
+//! number behind an end, nor which streams a GOAWAY left out. So its transport is watched.
+
+use std::collections::HashMap;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::frames::{Frames, Seen};
+
+/// Bytes of the client's preface.
+const PREFACE: usize = 24;
+
+/// A stream as the wire showed it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stream {
+    /// Bytes of the request's frames.
+    pub(super) sent: u64,
+    /// Bytes of the response's frames.
+    pub(super) received: u64,
+    /// Bytes of its body, with their padding.
+    pub(super) body: u64,
+    /// The error code of the RST_STREAM that came.
+    pub(super) reset: Option<u32>,
+    /// Whether the response came to its end.
+    pub(super) is_complete: bool,
+}
+
+/// What a GOAWAY said.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GoAway {
+    /// Streams above this one were not processed, and never will be.
+    pub(super) last_stream: u32,
+    /// Its error code.
+    pub(super) code: u32,
+}
+
+/// What has passed over a connection so far.
+#[derive(Debug)]
+pub(super) struct Wire {
+    outbound: Frames,
+    inbound: Frames,
+    /// Streams whose request was written and that nobody has taken out.
+    streams: HashMap<u32, Stream>,
+    /// The streams that the peer allows at a time; `None` until it has said.
+    pub(super) max_streams: Option<u32>,
+    /// The last GOAWAY that came.
+    pub(super) goaway: Option<GoAway>,
+    /// How reading ended: with an error, or with the end of the stream.
+    pub(super) read_end: Option<Result<(), io::Error>>,
+    /// What met a write.
+    pub(super) write_error: Option<io::Error>,
+    /// Whether the connection is over, for whatever reason.
+    pub(super) is_over: bool,
+}
+
+impl Wire {
+    /// A stream's facts until now; none of its own where its request was never written.
+    pub(super) fn stream(&self, id: u32) -> Stream {
+        self.streams.get(&id).copied().unwrap_or_default()
+    }
+
+    /// Forgets a stream.
+    pub(super) fn forget(&mut self, id: u32) {
+        self.streams.remove(&id);
+    }
+
+    fn sent(&mut self, bytes: &[u8]) {
+        let streams = &mut self.streams;
+        self.outbound.pass(bytes, |seen| {
+            if let Seen::Message { stream, bytes, .. } = seen {
+                streams.entry(stream).or_default().sent += bytes;
+            }
+        });
+    }
+
+    fn received(&mut self, bytes: &[u8]) {
+        let Self { inbound, streams, max_streams, goaway, .. } = self;
+        inbound.pass(bytes, |seen| match seen {
+            Seen::Message { stream, bytes, body } => {
+                if let Some(stream) = streams.get_mut(&stream) {
+                    stream.received += bytes;
+                    stream.body += body;
+                }
+            }
+            Seen::EndStream(stream) => {
+                if let Some(stream) = streams.get_mut(&stream) {
+                    stream.is_complete = true;
+                }
+            }
+            Seen::Reset { stream, code } => {
+                if let Some(stream) = streams.get_mut(&stream) {
+                    stream.reset = Some(code);
+                }
+            }
+            // Without a word there is no limit; a later word goes before an earlier one.
+            Seen::Settings { max_streams: said } => *max_streams = said.or(*max_streams).or(Some(u32::MAX)),
+            Seen::GoAway { last_stream, code } => *goaway = Some(GoAway { last_stream, code }),
+        });
+    }
+}
+
+/// A connection's wire, as its streams and its transport share it.
+#[derive(Clone, Debug)]
+pub(super) struct Shared(Arc<Mutex<Wire>>);
+
+impl Shared {
+    /// The wire of a new connection.
+    pub(super) fn new() -> Self {
+        Self(Arc::new(Mutex::new(Wire {
+            outbound: Frames::after(PREFACE),
+            inbound: Frames::after(0),
+            streams: HashMap::new(),
+            max_streams: None,
+            goaway: None,
+            read_end: None,
+            write_error: None,
+            is_over: false,
+        })))
+    }
+
+    /// All of it. To be let go before anything is waited for.
+    pub(super) fn get(&self) -> MutexGuard<'_, Wire> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A transport that is watched.
+#[derive(Debug)]
+pub(super) struct Watched<S> {
+    stream: S,
+    wire: Shared,
+    /// Whether a write failed: nothing is written any more.
+    is_mute: bool,
+}
+
+impl<S> Watched<S> {
+    /// The transport on `stream`.
+    pub(super) fn new(stream: S, wire: Shared) -> Self {
+        Self { stream, wire, is_mute: false }
+    }
+
+    /// A server may answer and close before it has read everything: a write that failed is kept,
+    /// and told to nobody until what has arrived is read.
+    fn written(
+        &mut self,
+        result: io::Result<usize>,
+        bufs: &[IoSlice<'_>],
+        all: usize,
+    ) -> Poll<io::Result<usize>> {
+        let mut wire = self.wire.get();
+        match result {
+            Ok(count) => {
+                let mut left = count;
+                for buf in bufs {
+                    let part = &buf[..left.min(buf.len())];
+                    wire.sent(part);
+                    left -= part.len();
+                }
+                Poll::Ready(Ok(count))
+            }
+            Err(error) => {
+                wire.write_error = Some(error);
+                self.is_mute = true;
+                Poll::Ready(Ok(all))
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buf));
+        let mut wire = self.wire.get();
+        Poll::Ready(match read {
+            Ok(()) if buf.filled().len() > before => {
+                wire.received(&buf.filled()[before..]);
+                Ok(())
+            }
+            Ok(()) => {
+                wire.read_end = Some(Ok(()));
+                Ok(())
+            }
+            Err(error) => {
+                let kind = error.kind();
+                wire.read_end = Some(Err(error));
+                Err(kind.into())
+            }
+        })
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if self.is_mute {
+            return Poll::Ready(Ok(buf.len()));
+        }
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, buf));
+        self.written(written, &[IoSlice::new(buf)], buf.len())
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let all = bufs.iter().map(|buf| buf.len()).sum();
+        if self.is_mute {
+            return Poll::Ready(Ok(all));
+        }
+        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, bufs));
+        self.written(written, bufs, all)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.is_mute { Poll::Ready(Ok(())) } else { Pin::new(&mut self.stream).poll_flush(cx) }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.is_mute { Poll::Ready(Ok(())) } else { Pin::new(&mut self.stream).poll_shutdown(cx) }
+    }
+}

@@ -1,0 +1,253 @@
+//! The same in HTTP/2: what the server says that it did to a request is what its row says.
+
+mod server;
+
+use super::*;
+use server::{CONNECTIONS, HANGING, Habits, Log, STREAMS, Script, Server, Truth};
+
+/// The setting MAX_CONCURRENT_STREAMS.
+const MAX_CONCURRENT_STREAMS: u16 = 3;
+/// The setting INITIAL_WINDOW_SIZE.
+const INITIAL_WINDOW_SIZE: u16 = 4;
+
+/// A load over HTTP/2 with kept connections and timeouts that nothing meets.
+fn settings(server: &Server) -> Settings {
+    Settings {
+        http: Http::Http2,
+        connections: Connections::Keepalive,
+        connect_timeout: Duration::from_secs(60),
+        response_timeout: Duration::from_secs(60),
+        workers: 2,
+        ..Settings::new(format!("http://{}/", server.address))
+    }
+}
+
+fn assert_row_agrees(row: &RequestRow, truth: &Truth) {
+    let is_broken = matches!(truth.script, Some(Script::BreakSilently | Script::BreakInBody));
+    assert_eq!((row.outcome, row.status), (truth.outcome, truth.status), "{row:?} {truth:?}");
+    assert_eq!(row.local_port, Some(truth.peer.port()), "{row:?} {truth:?}");
+    assert_eq!((row.conn_reused, row.stream), (truth.reused, Some(truth.stream)), "{row:?} {truth:?}");
+    assert_eq!(row.connected.is_some(), !truth.reused, "{row:?} {truth:?}");
+    assert_eq!(row.bytes_sent, truth.request_bytes, "{row:?} {truth:?}");
+    assert_eq!(row.bytes_received, truth.answer_bytes, "{row:?} {truth:?}");
+    assert_eq!(row.pod.as_deref(), row.status.map(|_| "web-1"), "{row:?}");
+    assert_eq!(row.errno, is_broken.then_some(Errno::ECONNRESET as i32), "{row:?} {truth:?}");
+    // What the h2 crate says of a broken protocol is its own choice of words.
+    if row.outcome != Outcome::ProtocolError {
+        assert_eq!(row.detail.as_deref(), truth.detail, "{row:?} {truth:?}");
+    }
+}
+
+fn assert_agree(rows: &[RequestRow], log: &Log) {
+    let log = log.lock().unwrap();
+    let sent: Vec<_> = rows.iter().filter(|row| row.sent.is_some()).collect();
+    for row in &sent {
+        let truth = log.get(&(row.source.to_string(), row.seq));
+        assert_row_agrees(row, truth.unwrap_or_else(|| panic!("not seen: {row:?}")));
+    }
+    assert_eq!(sent.len(), log.len(), "the server saw what was never sent");
+}
+
+fn assert_all_were_played(log: &Log, scripts: &[Script]) {
+    let log = log.lock().unwrap();
+    for script in scripts {
+        assert!(log.values().any(|truth| truth.script == Some(*script)), "{script:?} was never played");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_that_share_connections_end_as_the_server_ended_them() {
+    let (requests, rate) = mixed::size();
+    let server = Server::start(Habits { scripts: STREAMS.to_vec(), ..Habits::default() }).await;
+    let (summary, rows) = run(Settings {
+        pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
+        max_connections: Some(4),
+        ..settings(&server)
+    })
+    .await;
+    assert_agree(&rows, &server.log);
+    assert_all_were_played(&server.log, &STREAMS);
+    assert!(server.log.lock().unwrap().values().any(|truth| truth.reused));
+    let refused = summary.tally.outcomes.of(Outcome::H2RefusedStream);
+    assert_eq!(summary.tally.go_hidden, refused, "Go sends these again, and no others");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_end_as_the_server_ended_them() {
+    let (requests, rate) = mixed::size();
+    let scripts: Vec<_> = STREAMS.into_iter().chain(CONNECTIONS).collect();
+    let server = Server::start(Habits { scripts: scripts.clone(), ..Habits::default() }).await;
+    let (summary, rows) = run(Settings {
+        pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
+        connections: Connections::Mixed(0.3),
+        // What ends a connection is to end one request.
+        streams: Some(1),
+        ..settings(&server)
+    })
+    .await;
+    assert_agree(&rows, &server.log);
+    assert_all_were_played(&server.log, &scripts);
+    let log = server.log.lock().unwrap();
+    assert!(log.values().any(|truth| truth.script.is_none()), "no reused connection was closed");
+    let safe = |outcome| summary.tally.outcomes.of(outcome);
+    assert_eq!(summary.tally.go_hidden, safe(Outcome::H2RefusedStream) + safe(Outcome::H2Goaway));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_hangs_ends_at_the_response_timeout_and_leaves_the_connection_alone() {
+    let scripts: Vec<_> = HANGING.into_iter().chain([Script::Ok]).collect();
+    let server = Server::start(Habits { scripts: scripts.clone(), ..Habits::default() }).await;
+    let (_, rows) = run(Settings {
+        pace: Pace::constant(60.0, Duration::from_millis(500)),
+        response_timeout: Duration::from_secs(3),
+        workers: 1,
+        ..settings(&server)
+    })
+    .await;
+    let log = server.log.lock().unwrap();
+    for row in rows.iter().filter(|row| row.sent.is_some()) {
+        let truth = &log[&(row.source.to_string(), row.seq)];
+        assert_eq!((row.outcome, row.status), (truth.outcome, truth.status), "{row:?} {truth:?}");
+        assert_eq!(row.conn, Some(0), "no timeout took the connection away");
+    }
+    drop(log);
+    assert_all_were_played(&server.log, &scripts);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_goaway_tells_what_was_processed_from_what_was_not() {
+    let server = Server::start(Habits {
+        scripts: vec![Script::Ok],
+        goaway_after: Some((40, 50)),
+        answer_after: Duration::from_millis(30),
+        ..Habits::default()
+    })
+    .await;
+    let (_, rows) = run(Settings {
+        pace: Pace::constant(1000.0, Duration::from_secs(1)),
+        workers: 1,
+        ..settings(&server)
+    })
+    .await;
+    let log = server.log.lock().unwrap();
+    let mut left_out = 0;
+    for row in rows.iter().filter(|row| row.sent.is_some()) {
+        match log.get(&(row.source.to_string(), row.seq)) {
+            Some(truth) => assert_row_agrees(row, truth),
+            // On its way when the connection ended, and never read.
+            None => assert_eq!(row.outcome, Outcome::H2Goaway, "{row:?}"),
+        }
+        left_out += u64::from(row.outcome == Outcome::H2Goaway);
+    }
+    let carried =
+        |conn| rows.iter().filter(|row| row.conn == Some(conn) && row.outcome == Outcome::Ok).count();
+    assert!((0..5).all(|conn| carried(conn) == 40), "each answered what it had not left out");
+    assert!(left_out >= 50, "ten of each connection were left out");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_carries_no_more_streams_than_the_server_allows() {
+    let server = Server::start(Habits {
+        scripts: vec![Script::Ok],
+        settings: vec![(MAX_CONCURRENT_STREAMS, 8)],
+        later: Some((20, vec![(MAX_CONCURRENT_STREAMS, 1)])),
+        answer_after: Duration::from_millis(10),
+        ..Habits::default()
+    })
+    .await;
+    let (_, rows) = run(Settings {
+        pace: Pace::constant(1000.0, Duration::from_millis(500)),
+        workers: 1,
+        ..settings(&server)
+    })
+    .await;
+    assert_agree(&rows, &server.log);
+    assert!(rows.iter().all(|row| row.outcome == Outcome::Ok), "{rows:?}");
+    let log = server.log.lock().unwrap();
+    assert!(log.values().map(|truth| truth.open).max().unwrap() <= 8, "{log:?}");
+    // What was on its way when the limit fell may still come.
+    let mut later: Vec<_> = log.values().filter(|truth| truth.stream > 2 * (20 + 16)).collect();
+    later.sort_by_key(|truth| (truth.peer, truth.stream));
+    assert!(later.iter().all(|truth| truth.open == 1), "{later:?}");
+    let connections: BTreeSet<_> = rows.iter().map(|row| row.conn).collect();
+    assert!(connections.len() > 8, "others were opened instead: {connections:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_streams_and_connections_are_used_up_a_request_is_not_sent() {
+    let server = Server::start(Habits {
+        scripts: vec![Script::HangSilently],
+        settings: vec![(MAX_CONCURRENT_STREAMS, 3)],
+        ..Habits::default()
+    })
+    .await;
+    let settings = Settings {
+        pace: Pace::constant(100.0, Duration::from_secs(3600)),
+        max_connections: Some(2),
+        response_timeout: Duration::from_secs(600),
+        workers: 1,
+        ..settings(&server)
+    };
+    let full = |progress: &Progress| progress.outcomes.of(Outcome::NotSent) >= 20;
+    let (_, rows) = run_until(settings, full, Control::abort).await;
+    assert_eq!(rows.iter().filter(|row| row.stream.is_some()).count(), 6);
+    let reasons: BTreeSet<_> = rows.iter().filter_map(|row| row.not_sent_reason.as_deref()).collect();
+    assert_eq!(reasons, ["max_streams"].into());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_body_that_the_server_does_not_take_ends_at_the_response_timeout() {
+    let server = Server::start(Habits {
+        scripts: vec![Script::Ok],
+        settings: vec![(INITIAL_WINDOW_SIZE, 0)],
+        ..Habits::default()
+    })
+    .await;
+    let (_, rows) = run(Settings {
+        pace: Pace::constant(10.0, Duration::from_millis(500)),
+        method: "POST".into(),
+        body: b"hello".to_vec(),
+        response_timeout: Duration::from_secs(2),
+        workers: 1,
+        ..settings(&server)
+    })
+    .await;
+    // The first goes out before the server has said a word.
+    let (first, others): (Vec<_>, Vec<_>) = rows.iter().partition(|row| !row.conn_reused);
+    assert!(others.iter().all(|row| row.outcome == Outcome::ResponseTimeout), "{others:?}");
+    assert!(server.log.lock().unwrap().len() <= first.len(), "no other request was ever whole");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_retries_sends_again_what_was_not_processed_whatever_its_method() {
+    let scripts = vec![Script::Refused, Script::GoAwayBefore];
+    let server = Server::start(Habits { scripts, ..Habits::default() }).await;
+    let (summary, rows) = run(Settings {
+        pace: Pace::constant(100.0, Duration::from_millis(200)),
+        method: "POST".into(),
+        streams: Some(1),
+        retries: 1,
+        ..settings(&server)
+    })
+    .await;
+    assert_agree(&rows, &server.log);
+    assert_eq!((summary.tally.retried, summary.tally.go_hidden), (20, 20));
+    assert!(rows.iter().all(|row| (row.attempts, row.final_outcome) == (2, Outcome::Ok)), "{rows:?}");
+}
+
+#[tokio::test]
+async fn who_waits_for_a_connection_that_fails_fails_with_it() {
+    let (_bound, closed) = closed_address();
+    let (_, rows) = run(Settings {
+        http: Http::Http2,
+        pace: Pace::constant(100.0, Duration::from_millis(200)),
+        connections: Connections::Keepalive,
+        connect_timeout: Duration::from_secs(60),
+        ..Settings::new(format!("http://{closed}/"))
+    })
+    .await;
+    for row in rows {
+        assert_eq!((row.outcome, row.errno), (Outcome::ConnectRefused, Some(Errno::ECONNREFUSED as i32)));
+        assert!(row.local_port.is_some() && row.conn.is_some() && row.stream.is_none(), "{row:?}");
+    }
+}

@@ -1,0 +1,160 @@
+//! The same answers over HTTP/2, for clients that speak it without asking (prior knowledge), and
+//! an answer to any unary gRPC call: an empty message and the status OK, or UNAVAILABLE while the
+//! server is not ready.
+//!
+//! Going away is announced: a connection that asks while the server drains, or that is open when
+//! it stops accepting, gets a GOAWAY, and what it has asked by then is answered.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::server::{Connection, SendResponse};
+use h2::{RecvStream, SendStream};
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{HeaderMap, Request, Response, StatusCode};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::answer::{Answer, Pace, Readiness, answer};
+use super::connection::{Transport, Unflushed};
+use super::log::Exchange;
+use super::server::{POD, REQUEST_ID, Shared};
+
+/// How HTTP/2 begins, and no request of HTTP/1.1.
+const PREFACE: &[u8; 4] = b"PRI ";
+/// From one look at a beginning that came in part to the next.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+/// A message of no bytes.
+const EMPTY_MESSAGE: Bytes = Bytes::from_static(&[0; 5]);
+
+/// Waits for what a connection begins with, and answers whether it is HTTP/2.
+///
+/// # Errors
+/// When the connection ended first.
+pub(super) async fn is_spoken(stream: &TcpStream) -> io::Result<bool> {
+    let mut begun = [0; PREFACE.len()];
+    loop {
+        match stream.peek(&mut begun).await? {
+            0 => return Ok(false),
+            length if begun[..length] != PREFACE[..length] => return Ok(false),
+            length if length == PREFACE.len() => return Ok(true),
+            _ => sleep(LOOK_AGAIN).await,
+        }
+    }
+}
+
+/// Serves a connection until the client has enough or the server goes away.
+pub(super) async fn serve(stream: TcpStream, shared: Rc<Shared>, finish: CancellationToken) {
+    let unflushed = Unflushed::default();
+    let transport = Transport::new(stream, unflushed.clone());
+    let Ok(mut connection) = h2::server::handshake(transport).await else { return };
+    let mut answers = JoinSet::new();
+    let mut is_leaving = false;
+    loop {
+        tokio::select! {
+            accepted = connection.accept() => match accepted {
+                Some(Ok((request, respond))) => {
+                    answers.spawn_local(respond_to(request, respond, shared.clone(), unflushed.clone()));
+                }
+                // What is left to be sent has been sent.
+                Some(Err(_)) | None => return,
+            },
+            Some(_) = answers.join_next() => {}
+            () = finish.cancelled(), if !is_leaving => leave(&mut connection, &mut is_leaving),
+        }
+        if shared.draining.get() && !is_leaving {
+            leave(&mut connection, &mut is_leaving);
+        }
+    }
+}
+
+fn leave(connection: &mut Connection<Transport, Bytes>, is_leaving: &mut bool) {
+    connection.graceful_shutdown();
+    *is_leaving = true;
+}
+
+async fn respond_to(
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+    shared: Rc<Shared>,
+    unflushed: Unflushed,
+) {
+    let header = |name: &HeaderName| request.headers().get(name).and_then(|value| value.to_str().ok());
+    let exchange = Exchange::received(&shared.log, header(&REQUEST_ID).map(str::to_owned));
+    let is_grpc = header(&CONTENT_TYPE).is_some_and(|kind| kind.starts_with("application/grpc"));
+    let readiness = shared.readiness();
+    let (path, query) = (request.uri().path().to_owned(), request.uri().query().map(str::to_owned));
+    let mut body = request.into_body();
+    while let Some(Ok(data)) = body.data().await {
+        // Fails only where the stream is over.
+        let _ = body.flow_control().release_capacity(data.len());
+    }
+    let Answer { status, body, delay, pace } = match is_grpc {
+        false => answer(&path, query.as_deref(), readiness, &shared.index),
+        true => {
+            Answer { status: StatusCode::OK, body: EMPTY_MESSAGE, delay: Duration::ZERO, pace: Pace::AtOnce }
+        }
+    };
+    let delay = delay + shared.response_time;
+    if !delay.is_zero() {
+        sleep(delay).await;
+    }
+    let exchange = exchange.with_status(status.as_u16());
+    let mut response = Response::new(());
+    *response.status_mut() = status;
+    if let Some(pod) = &shared.pod {
+        response.headers_mut().insert(POD, pod.clone());
+    }
+    let sent = if is_grpc {
+        response.headers_mut().insert(CONTENT_TYPE, GRPC);
+        call(response, &mut respond, readiness)
+    } else {
+        response.headers_mut().insert(CONTENT_LENGTH, body.len().into());
+        plain(response, &mut respond, body, pace).await
+    };
+    // A client that has gone needs no answer: the exchange is dropped, and logged as cut off.
+    if sent.is_ok() {
+        unflushed.borrow_mut().push(exchange);
+    }
+}
+
+async fn plain(
+    response: Response<()>,
+    respond: &mut SendResponse<Bytes>,
+    mut body: Bytes,
+    pace: Pace,
+) -> Result<(), h2::Error> {
+    let mut stream = respond.send_response(response, body.is_empty())?;
+    let (piece_bytes, pause) = match pace {
+        Pace::AtOnce => (body.len(), Duration::ZERO),
+        Pace::Pieces { piece_bytes, pause } => (piece_bytes, pause),
+    };
+    while !body.is_empty() {
+        let piece = body.split_to(piece_bytes.clamp(1, body.len()));
+        stream.send_data(piece, body.is_empty())?;
+        if !body.is_empty() {
+            sleep(pause).await;
+        }
+    }
+    Ok(())
+}
+
+fn call(
+    mut response: Response<()>,
+    respond: &mut SendResponse<Bytes>,
+    readiness: Readiness,
+) -> Result<(), h2::Error> {
+    if readiness == Readiness::NotReady {
+        response.headers_mut().insert(GRPC_STATUS, HeaderValue::from_static("14"));
+        return respond.send_response(response, true).map(drop);
+    }
+    let mut stream: SendStream<Bytes> = respond.send_response(response, false)?;
+    stream.send_data(EMPTY_MESSAGE, false)?;
+    stream.send_trailers(HeaderMap::from_iter([(GRPC_STATUS, HeaderValue::from_static("0"))]))
+}

@@ -1,0 +1,111 @@
+//! HTTP/2 and gRPC against the sample server: alone, and through a Service whose pods go away.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Child;
+use std::time::Duration;
+
+use rolldrop::record::{Outcome, RequestRow};
+use serde_json::Value;
+
+use crate::harness::{Rolldrop, wait_for};
+use crate::runs::{Dataplane, measure};
+
+/// Pods that serve on for a while when they are told to stop, without a proxy beside them.
+const SCENARIO: &str = r#"
+apiVersion: rolldrop.dev/v1
+kind: Scenario
+metadata: {name: http2, description: GOAWAY while draining}
+spec:
+  cluster: {embedded: {nodes: 1}}
+  manifests:
+    - inline:
+        apiVersion: apps/v1
+        kind: Deployment
+        metadata: {name: web}
+        spec:
+          replicas: 2
+          selector: {matchLabels: {app: web}}
+          template:
+            metadata: {labels: {app: web}}
+            spec:
+              containers:
+                - name: app
+                  image: rolldrop
+                  args: [workload, --listen, "$(POD_IP):8080", --on-sigterm, drain, --drain-for, 3s]
+                  env:
+                    - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+                    - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+                  ports: [{name: http, containerPort: 8080}]
+                  readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 1}
+    - inline:
+        apiVersion: v1
+        kind: Service
+        metadata: {name: web}
+        spec:
+          selector: {app: web}
+          ports: [{name: http, port: 8080, targetPort: http}]
+  target: {service: web, port: http, path: "/slow?ms=30"}
+  load:
+    http: 2
+    rate: 200
+    warmup: 1s
+    duration: 8s
+    connections: {mode: mixed, share: 0.1, streams: 4}
+    timeout: {connect: 1s, response: 5s}
+  disruptions:
+    - {at: 2s, action: deletePod, selector: app=web, count: 1, every: 1s, repeat: 1}
+"#;
+
+#[test]
+fn a_graceful_drain_over_http2_drops_nothing() {
+    let run = measure(SCENARIO, Dataplane::Userspace, &[]);
+    let rows = &run.records.requests;
+    let lost: Vec<&RequestRow> = rows.iter().filter(|row| row.outcome != Outcome::Ok).collect();
+    assert!(lost.is_empty(), "{lost:?}");
+    assert!(rows.iter().all(|row| row.stream.is_some()), "all of it was HTTP/2");
+    let pods: BTreeSet<_> = rows.iter().filter_map(|row| row.pod.as_deref()).collect();
+    assert!(pods.len() >= 2, "{pods:?}");
+}
+
+/// The sample server, and where it listens.
+fn workload() -> (Child, tempfile::TempDir, String) {
+    let args = ["workload", "--listen", "127.0.0.1:0", "--log", "log", "--pod-name", "web-1"];
+    let (server, dir) = Rolldrop::new(args).start();
+    let log = dir.path().join("log");
+    let address = wait_for("the server to listen", Duration::from_secs(30), || {
+        let log = fs::read_to_string(&log).ok()?;
+        let line: Value = serde_json::from_str(log.lines().next()?).ok()?;
+        line["address"].as_str().map(str::to_owned)
+    });
+    (server, dir, address)
+}
+
+#[test]
+fn calls_and_requests_share_connections() {
+    let (mut server, _dir, address) = workload();
+    let url = format!("http://{address}/");
+    let load = |more: &[&str]| {
+        let args = ["load", url.as_str(), "-n", "200", "--connections", "keepalive", "--record", "csv=rows"];
+        let load = Rolldrop::new(args.iter().chain(more)).finish().expect_code(0);
+        fs::read_to_string(load.dir().join("rows")).expect("the rows")
+    };
+    let plain = load(&["--http", "2"]);
+    let calls = load(&["--grpc", "shop.v1.Cart/Get", "--body-hex", "0a0131"]);
+    server.kill().expect("it is alive");
+    server.wait().expect("it ended");
+    for rows in [&plain, &calls] {
+        let mut lines = rows.lines();
+        let columns: Vec<_> = lines.next().expect("a header").split(',').collect();
+        let column = |name: &str| columns.iter().position(|column| *column == name).expect("the column");
+        let cells: Vec<Vec<&str>> = lines.map(|line| line.split(',').collect()).collect();
+        assert_eq!(cells.len(), 200);
+        let expected = if std::ptr::eq(rows, &calls) { "0" } else { "" };
+        for row in &cells {
+            assert_eq!((row[column("outcome")], row[column("status")]), ("ok", "200"), "{row:?}");
+            assert_eq!((row[column("grpc_status")], row[column("pod")]), (expected, "web-1"), "{row:?}");
+        }
+        let streams: BTreeSet<_> = cells.iter().map(|row| row[column("stream")]).collect();
+        assert_eq!(streams.len(), 200, "one connection carried them all");
+    }
+}
