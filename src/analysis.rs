@@ -51,10 +51,11 @@ pub(crate) struct Judged<'a> {
 /// Analyses one run.
 pub fn analyse(timeline: &Timeline, policy: &Policy) -> Analysis {
     let evidence = evidence::gather(timeline, policy);
-    let windows = windows(timeline, &evidence);
+    let modes = modes(&timeline.ends);
+    let windows = windows(timeline, &modes, &evidence);
     let judged = judge(timeline, policy, &evidence, &windows);
     let disrupted = disrupted(timeline, &windows);
-    let terminations = terminations(timeline, &evidence, &judged, windows);
+    let terminations = terminations(timeline, &modes, &evidence, &judged, windows);
     let requests = count(timeline, &judged);
 
     let mut lag = Values::new();
@@ -126,24 +127,27 @@ fn command_result(command: &crate::timeline::Command) -> model::CommandResult {
     }
 }
 
-fn mode_of(end: &PodEnd) -> Mode {
-    [Mode::Isolated, Mode::Rollout, Mode::ScaleDown, Mode::Drain, Mode::NodeShutdown]
-        .into_iter()
-        .find(|m| m.as_str() == end.mode)
-        .unwrap_or(Mode::Other)
+/// The mode of each termination: that of the action behind it, unless another pod was going away
+/// at the same time. Then it was not isolated, whatever was asked for.
+fn modes(ends: &[PodEnd]) -> Vec<Mode> {
+    let begins_before_end = |a: &PodEnd, b: &PodEnd| b.gone().is_none_or(|gone| a.t0.earliest <= gone);
+    let overlap = |a: &PodEnd, b: &PodEnd| begins_before_end(a, b) && begins_before_end(b, a);
+    let is_alone = |end: &PodEnd| ends.iter().all(|other| other.uid == end.uid || !overlap(end, other));
+    let known = [Mode::Isolated, Mode::Rollout, Mode::ScaleDown, Mode::Drain, Mode::NodeShutdown];
+    let mode = |end: &PodEnd| match known.into_iter().find(|mode| mode.as_str() == end.mode) {
+        Some(Mode::Isolated) if !is_alone(end) => Mode::Other,
+        named => named.unwrap_or(Mode::Other),
+    };
+    ends.iter().map(mode).collect()
 }
 
-fn windows(timeline: &Timeline, evidence: &Evidence) -> Vec<Vec<Window>> {
-    let mut of_mode: BTreeMap<Mode, usize> = BTreeMap::new();
-    for end in &timeline.ends {
-        *of_mode.entry(mode_of(end)).or_default() += 1;
-    }
-    let alpha = |end: &PodEnd| ALPHA / of_mode.get(&mode_of(end)).copied().unwrap_or(1).max(1) as f64;
-    let bound = |(end, tails): (&PodEnd, &Vec<evidence::Tail>)| {
+fn windows(timeline: &Timeline, modes: &[Mode], evidence: &Evidence) -> Vec<Vec<Window>> {
+    let alpha = |mode: &Mode| ALPHA / modes.iter().filter(|other| *other == mode).count() as f64;
+    let bound = |((end, mode), tails): ((&PodEnd, &Mode), &Vec<evidence::Tail>)| {
         let targets = timeline.info.targets.iter().zip(tails);
-        targets.map(|(target, tail)| window::window(end, target, tail, alpha(end))).collect()
+        targets.map(|(target, tail)| window::window(end, target, tail, alpha(mode))).collect()
     };
-    timeline.ends.iter().zip(&evidence.tails).map(bound).collect()
+    timeline.ends.iter().zip(modes).zip(&evidence.tails).map(bound).collect()
 }
 
 /// Where a window ends at the latest: its bound, or the last arrival that was seen where it has none.
@@ -292,6 +296,7 @@ pub fn closes(c: &RequestCounts) -> bool {
 
 fn terminations(
     timeline: &Timeline,
+    modes: &[Mode],
     evidence: &Evidence,
     judged: &[Judged<'_>],
     windows: Vec<Vec<Window>>,
@@ -299,15 +304,16 @@ fn terminations(
     let mut terminations: Vec<Termination> = timeline
         .ends
         .iter()
+        .zip(modes)
         .zip(windows)
         .zip(&evidence.tails)
-        .map(|((end, windows), tails)| {
+        .map(|(((end, mode), windows), tails)| {
             let last = tails.iter().filter_map(|t| t.last_certain).max().filter(|at| *at > end.t0.latest);
             Termination {
                 pod: end.pod.clone(),
                 uid: end.uid.clone(),
                 node: end.node.clone(),
-                mode: mode_of(end),
+                mode: *mode,
                 disruption: end.disruption,
                 t0_uncertainty_s: end.t0.latest.seconds_since(end.t0.earliest),
                 t0_s: timeline.seconds(end.t0.latest),
@@ -356,7 +362,7 @@ fn stages(end: &PodEnd, last_connection: Option<Stamp>) -> BTreeMap<Stage, f64> 
         (Stage::DeletionSeen, s.deletion_seen),
         (Stage::EndpointTerminating, s.endpoint_terminating),
         (Stage::KillBegan, s.kill_began),
-        (Stage::AppSigterm, s.app_sigterm),
+        (Stage::AppSigterm, end.pre_stop_sleep_s.filter(|sleep| *sleep > 0).map(|_| end.may_stop_from())),
         (Stage::ListenerClosed, s.listener_closed),
         (Stage::AppExited, s.app_exited),
         (Stage::LastConnection, last_connection),

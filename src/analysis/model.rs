@@ -315,7 +315,7 @@ pub enum Stage {
     EndpointTerminating,
     /// The kubelet called the sidecar's preStop hook: it began to end the pod.
     KillBegan,
-    /// The app got SIGTERM no earlier: the start of the kill plus min(preStop sleep, grace period). Computed, not observed.
+    /// The app got SIGTERM no earlier: t0 earliest plus min(preStop sleep, grace period). Computed, not observed; absent without a sleep.
     AppSigterm,
     /// The app's listener began to refuse connections.
     ListenerClosed,

@@ -56,7 +56,7 @@ pub(super) fn recommendations(
         };
         let mut recommendation = recommendation(mode, timeline, terminations, policy, invalid);
         if judged.iter().any(|j| lost(&j)) {
-            recommendation.suggested_seconds = recommendation.covers_all_seen_seconds.filter(|_| !invalid);
+            recommendation.suggested_seconds = recommendation.covers_all_seen_seconds;
         }
         recommendation
     };
@@ -100,8 +100,8 @@ fn recommendation(
         ));
     }
     let largest = windows().filter_map(|w| w.upper_s).fold(0.0, f64::max);
-    let covers_all =
-        (n > 0 && censored == 0 && windows().next().is_some()).then(|| stats::ceil_seconds(largest));
+    let covers_all = (n > 0 && censored == 0 && !invalid && windows().next().is_some())
+        .then(|| stats::ceil_seconds(largest));
     let pre_stop = covers_all.filter(|_| refused_because.is_empty()).map(|s| s + policy.margin_s);
     let stopping = of_mode().map(|(_, e)| stopping_s(e)).try_fold(0.0f64, |max, s| s.map(|s| max.max(s)));
     let grace = pre_stop.zip(stopping).map(|(p, s)| p + stats::ceil_seconds(s) + policy.margin_s);
@@ -140,9 +140,8 @@ fn stopping_s(end: &PodEnd) -> Option<f64> {
     if end.exit_code == Some(137) {
         return None;
     }
-    let told = end.stages.app_sigterm.unwrap_or(end.may_stop_from());
     let ended = end.stages.proxy_exited.max(end.stages.app_exited).or(end.stages.containers_terminated)?;
-    Some(ended.seconds_since(told).max(0.0))
+    Some(ended.seconds_since(end.may_stop_from()).max(0.0))
 }
 
 /// What some sleeps would have done. Shorter ones than a pod already had are

@@ -51,8 +51,6 @@ pub struct Stages {
     pub endpoint_terminating: Option<Stamp>,
     /// The proxy's preStop hook was called.
     pub kill_began: Option<Stamp>,
-    /// `kill_began` plus the app's preStop sleep, within the grace period.
-    pub app_sigterm: Option<Stamp>,
     /// The proxy found the app's listener closed.
     pub listener_closed: Option<Stamp>,
     /// The proxy received SIGTERM.
@@ -284,15 +282,11 @@ fn end_of(
     let grace_s = pod.deletion.map_or(pod.last.grace_s, |(.., grace_s)| grace_s);
     let sleep_s = pod.pre_stop_sleep_s();
     let after = |at: Stamp| (at >= t0.earliest).then_some(at);
-    let kill_began = phase(ProxyPhase::PreStop);
     let stages = Stages {
         delete_sent: own.map(|(sent, _)| *sent),
         deletion_seen,
         endpoint_terminating: endpoints.first(name, EndpointChange::Terminating, t0.earliest),
-        kill_began,
-        app_sigterm: kill_began
-            .zip(sleep_s)
-            .map(|(at, sleep)| at.shifted_ns(sleep.clamp(0, grace_s.max(0)) * SECOND_NS)),
+        kill_began: phase(ProxyPhase::PreStop),
         listener_closed: phase(ProxyPhase::ListenerClosed),
         app_exited: phase(ProxyPhase::Sigterm),
         proxy_exited: phase(ProxyPhase::Exit),

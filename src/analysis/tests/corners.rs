@@ -232,3 +232,32 @@ fn the_charts_hold_every_row_and_every_late_arrival() {
         charts.latency.steady.iter().chain(&charts.latency.disrupted).map(|b| b.count).sum();
     assert_eq!(in_histograms, result.requests.ok);
 }
+
+#[test]
+fn deletions_that_overlap_are_not_isolated() {
+    let modes = |second_ms| {
+        let mut records = three_pods();
+        delete(&mut records, second_ms, "c");
+        let result = analysed(records).result;
+        result.terminations.iter().map(|t| t.mode).collect::<Vec<_>>()
+    };
+    assert_eq!(modes(5400), [Mode::Other, Mode::Other]);
+    assert_eq!(modes(7000), [Mode::Isolated, Mode::Isolated]);
+}
+
+#[test]
+fn an_invalid_run_says_nothing_of_a_sleep() {
+    let mut records = three_pods();
+    for row in records.requests.iter_mut().skip(1).step_by(500) {
+        row.outcome = Outcome::NotSent;
+    }
+    let recommendation = &analysed(records).result.recommendation[0];
+    assert_eq!(
+        (
+            recommendation.covers_all_seen_seconds,
+            recommendation.suggested_seconds,
+            recommendation.pre_stop_seconds
+        ),
+        (None, None, None)
+    );
+}

@@ -377,8 +377,10 @@ impl Connection {
                     Then::CloseNext => close_next = true,
                     Then::Close | Then::Drip => return,
                     Then::Break => {
-                        let write = self.write.lock().await;
+                        let write = Arc::into_inner(self.write).unwrap().into_inner();
                         SockRef::from(write.as_ref()).set_linger(Some(Duration::ZERO)).unwrap();
+                        // Dropped as it is, it would close its direction first.
+                        write.forget();
                         return;
                     }
                 },
