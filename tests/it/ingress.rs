@@ -82,7 +82,7 @@ async fn until_only(lab: &Lab, from: usize, pods: &[&str]) -> Vec<String> {
         let row = &all[all.len().saturating_sub(ROW)..];
         let is_one = |answer: &String| pods.iter().any(|pod| *answer == format!("200 {pod}"));
         let is_met = |pod: &&str| row.contains(&format!("200 {pod}"));
-        if row.len() == ROW && row.iter().all(is_one) && pods.iter().all(|pod| is_met(&pod)) {
+        if row.len() == ROW && row.iter().all(is_one) && pods.iter().all(is_met) {
             return all;
         }
         assert!(tokio::time::Instant::now() < deadline, "not {pods:?} alone: {row:?}");
