@@ -355,10 +355,11 @@ mod tests {
         let log = dir.path().join("log");
         let (process, keeper) =
             shell("trap '' TERM; echo pid $$; while :; do sleep 1; done").start(log_at(&log)).unwrap();
+        let keeper = tokio::spawn(keeper.run());
         wait_for_text(&log, "pid").await;
         let text = std::fs::read_to_string(&log).unwrap();
         let pid: i32 = text.trim().rsplit(' ').next().unwrap().parse().unwrap();
-        drop(keeper);
+        keeper.abort();
         while is_alive(pid) {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
