@@ -10,8 +10,7 @@
 //!
 //! [`Prepared`] sends from this process; [`process`] has another process do it, as
 //! `rolldrop run` does. HTTP/1.1 (`exchange`), HTTP/2 (`http2`), unary gRPC (`grpc`) and WebSocket
-//! (`websocket`), in clear or inside TLS. Names are resolved once, before
-//! the first request.
+//! (`websocket`), in clear or inside TLS. Names are followed as the DNS changes (`resolve`).
 
 mod address;
 mod connect_to;
@@ -31,6 +30,7 @@ mod random;
 mod recorder;
 mod records;
 mod request;
+mod resolve;
 mod response;
 mod schedule;
 mod stream;
@@ -45,7 +45,9 @@ mod worker;
 mod known_answers;
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -53,13 +55,13 @@ use std::thread;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::record::parts::{PartError, PartWriter};
 use crate::record::retry;
-use crate::record::{Clock, RequestRow, RunDir, RunDirError, Stamp};
-use address::{Address, Remote};
+use crate::record::{Clock, Event, EventKind, RequestRow, RunDir, RunDirError, Stamp};
 pub use connect_to::{ConnectTo, NotAnOverride};
 use deadlines::Deadlines;
 use exchange::{Context, Endpoint};
@@ -74,6 +76,8 @@ use recorder::{Files, LogFile, Recorder};
 use records::RecordWriter;
 pub use records::{NotARecord, Record, RecordFormat};
 use request::{Persistence, Sender, Template};
+pub use resolve::{DnsSettings, Family};
+use resolve::{Names, Route, Walk};
 pub use tally::{Counts, Tally, errno_name};
 pub use template::UnknownPlaceholder;
 pub use tls::{TlsError, TlsSettings, TlsVersions};
@@ -90,12 +94,12 @@ const WAITING_BATCHES: usize = 64;
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// A target's name does not resolve.
-    #[error("failed to resolve {host}")]
+    #[error("failed to resolve {host}: {why}")]
     Resolve {
         /// The name.
         host: String,
         /// Why.
-        source: io::Error,
+        why: String,
     },
     /// There is no such Unix socket.
     #[error("{path} is no Unix socket: {why}")]
@@ -224,6 +228,7 @@ impl Control {
 pub struct Running {
     started: Stamp,
     control: Control,
+    events: UnboundedReceiver<Event>,
     summary: oneshot::Receiver<Result<Summary, LoadError>>,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -232,7 +237,10 @@ pub struct Running {
 #[derive(Debug)]
 pub struct Prepared {
     plan: Plan,
-    addresses: Vec<Address>,
+    /// Where each target is.
+    routes: Vec<Route>,
+    /// The names among them.
+    names: Names,
     /// The source ports of all workers; `None` where the kernel chooses.
     ports: Option<Vec<u16>>,
     /// Files that rows go to beside the run directory.
@@ -246,10 +254,16 @@ impl Prepared {
     /// When a name does not resolve, or there are too few ports.
     pub async fn new(plan: Plan) -> Result<Self, LoadError> {
         plan.settings.unix_socket.as_deref().map_or(Ok(()), is_socket)?;
-        let mut addresses = Vec::with_capacity(plan.targets.len());
-        for target in &plan.targets {
-            addresses.push(resolve(&plan, target).await?);
-        }
+        let settings = &plan.settings;
+        let (names, routes) = match &settings.unix_socket {
+            Some(path) => {
+                let route = Route::Fixed(path.as_path().into());
+                (Names::default(), vec![route; plan.targets.len()])
+            }
+            None => Names::look_up(&settings.dns, &plan.targets)
+                .await
+                .map_err(|(host, why)| LoadError::Resolve { host, why })?,
+        };
         // A Unix socket has no ports.
         let ports = match plan.settings.unix_socket {
             Some(_) => None,
@@ -258,7 +272,7 @@ impl Prepared {
         let workers = plan.settings.workers;
         match ports.as_ref().map(Vec::len) {
             Some(ports) if ports < workers => Err(PlanError::TooFewPorts { ports, workers }.into()),
-            _ => Ok(Self { plan, addresses, ports, records: Vec::new() }),
+            _ => Ok(Self { plan, routes, names, ports, records: Vec::new() }),
         }
     }
 
@@ -267,17 +281,20 @@ impl Prepared {
     /// # Errors
     /// When one gives none within the limit.
     async fn first_answers(&mut self, limit: Duration, clock: Clock) -> Result<(), LoadError> {
-        let settings = &self.plan.settings;
-        for (target, address) in self.plan.targets.iter().zip(&self.addresses) {
-            let tls = client(&self.plan, target);
-            let from = first_answer::From {
-                address: settings.source_addresses.first().copied(),
-                ports: self.ports.as_mut(),
-                left: settings.workers,
-            };
-            first_answer::first_answer(target, address, tls.as_ref(), from, limit, clock).await?;
+        for (target, route) in self.plan.targets.iter().zip(&self.routes) {
+            let (tls, walk) = (client(&self.plan, target), Walk::new(route.clone(), 0));
+            let from = attempts_from(&self.plan.settings, &mut self.ports);
+            first_answer::first_answer(target, &walk, tls.as_ref(), from, limit, clock).await?;
         }
         Ok(())
+    }
+
+    /// Finds out whether names with IPv4 and IPv6 addresses answer on both, and leaves out what
+    /// does not. Answers what was left out, in words.
+    pub async fn choose_families(&mut self, clock: Clock) -> Vec<String> {
+        let limit = self.plan.settings.connect_timeout;
+        let from = attempts_from(&self.plan.settings, &mut self.ports);
+        self.names.choose_families(from, limit, clock).await
     }
 
     /// The same load, whose rows also go to these files, which are created at once.
@@ -304,11 +321,16 @@ impl Prepared {
         let addresses = source_addresses.len().max(1);
         let ports = ports.len() * addresses;
         let length = *warmup + pace.duration().unwrap_or_default();
-        for address in &self.addresses {
-            let Remote::Tcp(remote) = &address.remote else { continue };
-            let is_there = |target: &&usize| self.addresses[**target] == *address;
-            let turns = self.plan.cycle.iter().filter(is_there).count();
-            let per_s = self.plan.fresh_per_s() * turns as f64 / self.plan.cycle.len() as f64;
+        // The turns that each address has; a name's addresses share those of its targets.
+        let mut turns = BTreeMap::<SocketAddr, f64>::new();
+        for target in &self.plan.cycle {
+            let remotes = self.routes[*target].remotes();
+            for remote in &remotes {
+                *turns.entry(*remote).or_default() += 1.0 / remotes.len() as f64;
+            }
+        }
+        for (remote, turns) in turns {
+            let per_s = self.plan.fresh_per_s() * turns / self.plan.cycle.len() as f64;
             let held = ports::held(remote.ip());
             let needed = per_s * held.min(length).as_secs_f64();
             if needed > ports as f64 {
@@ -369,7 +391,7 @@ impl Prepared {
     /// # Errors
     /// When the files cannot be created, or no thread can be started.
     pub fn start_at(self, zero: Stamp, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running, LoadError> {
-        let Self { plan, addresses, ports, records } = self;
+        let Self { plan, routes, names, ports, records } = self;
         let sources = plan.sources();
         let mut tables = Vec::new();
         let mut log = None;
@@ -395,7 +417,7 @@ impl Prepared {
                     plan: plan.clone(),
                     clock,
                     source: source.as_str().into(),
-                    endpoints: endpoints(&plan, worker, &addresses),
+                    endpoints: endpoints(&plan, worker, &routes),
                     deadlines: Deadlines::new(clock),
                     is_aborted: Cell::new(false),
                 },
@@ -407,7 +429,10 @@ impl Prepared {
             });
         }
         drop(batches);
+        let (happened, events) = unbounded_channel();
         let run = Run {
+            names,
+            happened,
             clock,
             started: zero,
             planned: plan.requests(),
@@ -428,7 +453,7 @@ impl Prepared {
                 let _ = done.send(run.complete(&shared.progress, &shared.abort));
             })
             .map_err(LoadError::Worker)?;
-        Ok(Running { started: zero, control, summary, thread: Some(thread) })
+        Ok(Running { started: zero, control, events, summary, thread: Some(thread) })
     }
 }
 
@@ -441,6 +466,12 @@ impl Running {
     /// What may be known and asked of it meanwhile.
     pub fn control(&self) -> &Control {
         &self.control
+    }
+
+    /// What happens beside the requests, for the run directory: what the targets' names lead to.
+    /// It ends when the load does. To be taken once.
+    pub fn take_events(&mut self) -> UnboundedReceiver<Event> {
+        std::mem::replace(&mut self.events, unbounded_channel().1)
     }
 
     /// Waits until every scheduled request has its row, on disk where there is a
@@ -471,6 +502,8 @@ struct Run {
     clock: Clock,
     started: Stamp,
     planned: Option<u64>,
+    names: Names,
+    happened: UnboundedSender<Event>,
     sources: Vec<String>,
     tasks: Vec<Task>,
     received: Receiver<Batch>,
@@ -496,7 +529,16 @@ impl Run {
             stop.cancel();
             abort.cancel();
         };
-        let (recorded, done) = thread::scope(|scope| {
+        let ended = CancellationToken::new();
+        let (recorded, done, followed) = thread::scope(|scope| {
+            let follow = || {
+                let source = self.sources.first().map(String::as_str).unwrap_or_default();
+                follow(self.names, self.clock, ended.clone(), |at, kind| {
+                    // Nobody may want to know.
+                    let _ = self.happened.send(Event::new(at, source, kind));
+                })
+            };
+            let names = thread::Builder::new().name("load-names".to_owned()).spawn_scoped(scope, follow);
             let threads: Vec<_> = self
                 .tasks
                 .into_iter()
@@ -523,9 +565,11 @@ impl Run {
                     Err(_) => Err(LoadError::Panicked),
                 })
                 .collect();
-            (recorded, done)
+            ended.cancel();
+            (recorded, done, names.map(thread::ScopedJoinHandle::join))
         });
         recorded?;
+        followed.map_err(LoadError::Worker)?.map_err(|_| LoadError::Panicked)?.map_err(LoadError::Worker)?;
         let is_stopped = stop.is_cancelled();
         let (mut scheduled, mut tally) = (0, Tally::default());
         for done in done {
@@ -551,13 +595,30 @@ impl LoadError {
     }
 }
 
-async fn resolve(plan: &Plan, target: &PlannedTarget) -> Result<Address, LoadError> {
-    if let Some(path) = &plan.settings.unix_socket {
-        return Ok(path.as_path().into());
+/// Where attempts to reach a target before the load come from.
+fn attempts_from<'a>(settings: &Settings, ports: &'a mut Option<Vec<u16>>) -> first_answer::From<'a> {
+    first_answer::From {
+        address: settings.source_addresses.first().copied(),
+        ports: ports.as_mut(),
+        left: settings.workers,
     }
-    let failed = |source| LoadError::Resolve { host: target.host.clone(), source };
-    let mut addresses = tokio::net::lookup_host((target.host.as_str(), target.port)).await.map_err(failed)?;
-    addresses.next().map(Address::from).ok_or_else(|| failed(io::Error::other("it has no address")))
+}
+
+/// Follows names, until `stop`, on this thread.
+fn follow(
+    names: Names,
+    clock: Clock,
+    stop: CancellationToken,
+    changed: impl Fn(Stamp, EventKind),
+) -> io::Result<()> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(names.follow(clock, stop, changed));
+    // A name that the system is still asked for is not waited for.
+    runtime.shutdown_background();
+    Ok(())
 }
 
 /// Whether something can be connected to at `path`.
@@ -585,16 +646,16 @@ fn client(plan: &Plan, target: &PlannedTarget) -> Option<tls::Client> {
 }
 
 /// The plan's targets, as they are at hand for one worker.
-fn endpoints(plan: &Plan, worker: usize, addresses: &[Address]) -> Vec<Endpoint> {
+fn endpoints(plan: &Plan, worker: usize, routes: &[Route]) -> Vec<Endpoint> {
     let source = plan::source_name(worker);
     let Settings { workers, seed, .. } = plan.settings;
     let sender = Sender { source: &source, worker, workers, seed };
-    let endpoint = |(target, address): (&PlannedTarget, &Address)| Endpoint {
+    let endpoint = |(target, route): (&PlannedTarget, &Route)| Endpoint {
         name: target.name.clone(),
         method: target.method.clone(),
         go_replays: !target.is_websocket
             && (retry::go_replays(target.method.as_str()) || target.has_idempotency_key()),
-        address: address.clone(),
+        walk: Walk::new(route.clone(), worker),
         tls: client(plan, target),
         closing: Template::new(target, sender, Persistence::Close),
         keeping: Template::new(target, sender, Persistence::Keep),
@@ -602,7 +663,7 @@ fn endpoints(plan: &Plan, worker: usize, addresses: &[Address]) -> Vec<Endpoint>
         grpc: target.grpc.clone(),
         messages: target.is_websocket.then(|| Messages::new(target, sender)),
     };
-    plan.targets.iter().zip(addresses).map(endpoint).collect()
+    plan.targets.iter().zip(routes).map(endpoint).collect()
 }
 
 /// Worker `worker`'s part of `total`, divided as evenly as whole numbers can be.

@@ -110,6 +110,10 @@ pub struct Load {
     pub streams: Option<usize>,
     /// Limit for connecting.
     pub connect_timeout: Duration,
+    /// Limit for a TLS handshake.
+    pub tls_timeout: Duration,
+    /// TLS, for a target whose URL asks for it.
+    pub tls: Tls,
     /// Limit for the whole response, from sending the request.
     pub response_timeout: Duration,
     /// The HTTP method.
@@ -135,6 +139,17 @@ pub struct Load {
     /// The ports that connections come from, both ends included; `None` for the system's
     /// ephemeral ports.
     pub source_ports: Option<(u16, u16)>,
+}
+
+/// How a TLS server is known for the right one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// The authorities to trust, in PEM; `None` for the system's.
+    pub ca_pem: Option<String>,
+    /// The name to ask for and to expect; `None` for the URL's host.
+    pub server_name: Option<String>,
+    /// Whether any certificate will do.
+    pub insecure: bool,
 }
 
 /// A request that targets get, as often as its weight says. What it leaves out is the load's.

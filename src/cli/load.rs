@@ -6,6 +6,8 @@ mod hgrm;
 mod output;
 mod tls;
 
+use std::cell::RefCell;
+use std::convert::Infallible;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -46,10 +48,11 @@ impl LoadArgs {
         let Some(prepared) = interrupts.stop.run_until_cancelled(Prepared::new(plan)).await else {
             return Ok(Exit::Interrupted.into());
         };
-        let prepared = prepared?.with_records(&self.record)?;
+        let mut prepared = prepared?.with_records(&self.record)?;
         if !self.reuse_ports {
             prepared.check_ports()?;
         }
+        prepared.choose_families(clock).await.iter().for_each(|warning| progress.warn(warning));
         prepared.warnings().iter().for_each(|warning| progress.warn(warning));
         let mut running = prepared.start(clock, run.as_ref().map(|run| &run.dir))?;
         if let Some(run) = &mut run {
@@ -57,17 +60,31 @@ impl LoadArgs {
         }
         let control = running.control().clone();
         let zero = running.started() + warmup;
-        let announced = stages::announce(clock, zero, &stages, |at, kind| {
-            if let Some(run) = &mut run
+        let mut events = running.take_events();
+        let run = RefCell::new(run);
+        let note = |at, kind| {
+            if let Some(run) = &mut *run.borrow_mut()
                 && let Err(error) = run.event(at, kind)
             {
                 progress.warn(&format!("{error:#}"));
             }
-        });
+        };
+        let announced = stages::announce(clock, zero, &stages, note);
+        let noted = async {
+            while let Some(event) = events.recv().await {
+                note(event.at, event.kind);
+            }
+            std::future::pending::<Infallible>().await
+        };
         let summary = tokio::select! {
             summary = progress.follow(running.join(), &control, planned, &interrupts) => summary?,
             never = announced => match never {},
+            never = noted => match never {},
         };
+        while let Ok(event) = events.try_recv() {
+            note(event.at, event.kind);
+        }
+        let run = run.into_inner();
         let interrupted = interrupts.stop.is_cancelled();
         drop(progress);
         if let Some(run) = run {

@@ -486,6 +486,13 @@ fn load_settings(scenario: &Scenario, found: &[run_info::Target]) -> anyhow::Res
         streams: load.streams,
         max_connections: load.max_connections,
         connect_timeout: load.connect_timeout,
+        tls_timeout: load.tls_timeout,
+        tls: load::TlsSettings {
+            ca_pem: load.tls.ca_pem.clone(),
+            server_name: load.tls.server_name.clone(),
+            insecure: load.tls.insecure,
+            ..load::TlsSettings::default()
+        },
         response_timeout: load.response_timeout,
         method: load.method.clone(),
         headers: load.headers.clone(),

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::resolve::Family;
+
 /// Something to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Remote {
@@ -20,6 +22,13 @@ pub(super) struct Address {
     pub(super) remote: Remote,
     /// The same in rows.
     pub(super) text: Arc<str>,
+}
+
+impl Address {
+    /// Whether it is an IP address of this family.
+    pub(super) fn is_of(&self, family: Family) -> bool {
+        matches!(self.remote, Remote::Tcp(address) if family.has(address.ip()))
+    }
 }
 
 impl From<SocketAddr> for Address {

@@ -16,12 +16,12 @@ use std::task::Poll;
 use http::Method;
 use tokio::time::sleep;
 
-use super::address::Address;
 use super::connection::{self, CannotDial, Connection};
 use super::deadlines::{Deadlines, Elapsed};
 use super::plan::Plan;
 use super::ports::SourcePorts;
 use super::request::{Persistence, Template};
+use super::resolve::Walk;
 use super::response::{self, Head};
 use super::tls::{self, Client, Fault};
 use super::websocket::{self, Messages};
@@ -71,7 +71,7 @@ pub(super) struct Endpoint {
     /// Whether Go's net/http would replay its requests.
     pub(super) go_replays: bool,
     /// Where it is.
-    pub(super) address: Address,
+    pub(super) walk: Walk,
     /// Its TLS, where it speaks it.
     pub(super) tls: Option<Client>,
     /// The request that closes its connection.
@@ -279,7 +279,7 @@ pub(super) async fn connect(
     row: &mut RequestRow,
 ) -> Result<Connection, Failure> {
     let start = context.clock.now();
-    let address = &endpoint.address;
+    let address = endpoint.walk.next().map_err(|why| Failure::with_detail(Outcome::DnsError, why))?;
     let dialing = connection::dial(&address.remote, context.ports.as_ref()).map_err(|e| {
         let (reason, e) = match e {
             CannotDial::Socket(e) => (NotSent::NoSocket, e),
@@ -305,6 +305,10 @@ pub(super) async fn connect(
     let secured = connection.secured(tls);
     let connection = match context.deadlines.within(connected, settings.tls_timeout, secured).await {
         Ok(Ok(connection)) => connection,
+        // There was no TLS yet that could have been closed.
+        Ok(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
+            return Err(ended_early(Reached::Connection, None));
+        }
         Ok(Err(e)) => return Err(lost(Reached::Connection, &e)),
         Err(Elapsed) => return Err(Failure::with_detail(Outcome::TlsError, "timeout")),
     };

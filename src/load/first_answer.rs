@@ -18,6 +18,7 @@ use super::LoadError;
 use super::address::{Address, Remote};
 use super::connection::{self, CannotDial, Dialing};
 use super::plan::{Http, PlannedTarget};
+use super::resolve::Walk;
 use super::stream::Stream;
 use super::tls::Client;
 use crate::record::Clock;
@@ -38,13 +39,21 @@ pub(super) struct From<'a> {
     pub(super) left: usize,
 }
 
-/// Waits for any HTTP answer from the target, at this address.
+impl From<'_> {
+    /// Whether a connection can be made within the limit. Nothing is sent on it.
+    pub(super) async fn reach(&mut self, address: &Address, limit: Duration, clock: Clock) -> bool {
+        let Ok(dialing) = self.dial(&address.remote) else { return false };
+        matches!(timeout(limit, dialing.connected(0, address.text.clone(), clock)).await, Ok(Ok(_)))
+    }
+}
+
+/// Waits for any HTTP answer from the target, at its addresses in turn.
 ///
 /// # Errors
 /// When none comes within the limit.
 pub(super) async fn first_answer(
     target: &PlannedTarget,
-    address: &Address,
+    walk: &Walk,
     tls: Option<&Client>,
     mut from: From<'_>,
     limit: Duration,
@@ -52,7 +61,7 @@ pub(super) async fn first_answer(
 ) -> Result<(), LoadError> {
     let deadline = Instant::now() + limit;
     loop {
-        let why = match timeout(ATTEMPT, answer(target, address, tls, &mut from, clock)).await {
+        let why = match timeout(ATTEMPT, answer(target, walk, tls, &mut from, clock)).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(why)) => why,
             Err(_) => "the attempt timed out: is this address reachable from here?".into(),
@@ -83,16 +92,17 @@ impl From<'_> {
 
 async fn answer(
     target: &PlannedTarget,
-    address: &Address,
+    walk: &Walk,
     tls: Option<&Client>,
     from: &mut From<'_>,
     clock: Clock,
 ) -> Result<(), String> {
     let url = Url::parse(&target.url).map_err(|e| e.to_string())?;
+    let address = walk.next().map_err(|why| why.to_string())?;
     let dialing = from
         .dial(&address.remote)
         .map_err(|(CannotDial::Socket(e) | CannotDial::LocalPort(e))| e.to_string())?;
-    let connected = dialing.connected(0, address.text.clone(), clock).await;
+    let connected = dialing.connected(0, address.text, clock).await;
     let mut connection = connected.map_err(|e| e.to_string())?;
     if let Some(tls) = tls {
         connection = connection.secured(tls).await.map_err(|e| format!("TLS: {e}"))?;
@@ -140,6 +150,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::load::resolve::Route;
     use crate::load::{Plan, Settings};
 
     #[tokio::test]
@@ -162,8 +173,9 @@ mod tests {
         };
         let from = From { address: None, ports: Some(&mut ports), left: 1 };
         let plan = Plan::new(Settings::new(format!("http://{address}/"))).unwrap();
-        let (target, address, limit) = (&plan.targets[0], address.into(), Duration::from_mins(1));
-        let asking = first_answer(target, &address, None, from, limit, Clock::start());
+        let (target, walk, limit) =
+            (&plan.targets[0], Walk::new(Route::Fixed(address.into()), 0), Duration::from_mins(1));
+        let asking = first_answer(target, &walk, None, from, limit, Clock::start());
         let (met, answered) = tokio::join!(serving, asking);
         answered.unwrap();
         assert!(met.iter().all(|port| all.contains(port) && !ports.contains(port)), "{met:?} of {all:?}");

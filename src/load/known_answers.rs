@@ -286,11 +286,11 @@ fn what_the_worker_comes_to_too_late_is_not_sent() {
     let clock = Clock::start();
     let (stop, abort) = (CancellationToken::new(), CancellationToken::new());
     let (batches, received) = sync_channel(WAITING_BATCHES);
-    let address = Address::from("127.0.0.1:1".parse::<SocketAddr>().unwrap());
+    let route = Route::Fixed("127.0.0.1:1".parse::<SocketAddr>().unwrap().into());
     let done = Task {
         worker: 0,
         context: Context {
-            endpoints: endpoints(&plan, 0, &[address]),
+            endpoints: endpoints(&plan, 0, &[route]),
             plan: plan.clone(),
             clock,
             source: "load-0".into(),

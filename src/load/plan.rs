@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::connect_to::ConnectTo;
 use super::pace::{Arrivals, Length, Pace, Stage};
 use super::ports::PortRange;
+use super::resolve::{DnsSettings, Family};
 use super::schedule::Schedule;
 use super::template::UnknownPlaceholder;
 use super::tls::{self, TlsError, TlsSettings};
@@ -115,6 +116,8 @@ pub struct Settings {
     pub connect_to: Vec<ConnectTo>,
     /// The Unix socket to connect to, whatever the URLs say.
     pub unix_socket: Option<PathBuf>,
+    /// How names are looked up.
+    pub dns: DnsSettings,
     /// TLS, for URLs that ask for it.
     pub tls: TlsSettings,
     /// The most requests that a connection carries; `None` for any number.
@@ -162,6 +165,7 @@ impl Settings {
             template: false,
             connect_to: Vec::new(),
             unix_socket: None,
+            dns: DnsSettings::default(),
             tls: TlsSettings::default(),
             max_requests: None,
             max_age: None,
@@ -298,6 +302,14 @@ pub enum PlanError {
     /// A connection that carries no request.
     #[error("0 requests to a connection are too few: at least 1")]
     MaxRequests,
+    /// An address is not one of those that are to be used.
+    #[error("{host} is no {family} address: leave out --{}, or name another host", family.to_string().to_lowercase())]
+    Family {
+        /// The address.
+        host: String,
+        /// What is to be used.
+        family: Family,
+    },
     /// HTTP in another version.
     #[error("HTTP {0:?} is neither 1.1 nor 2")]
     Http(String),
@@ -314,7 +326,7 @@ pub enum PlanError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// TLS is asked for, and nobody to speak it with.
-    #[error("options of TLS are given, but no URL begins with https://")]
+    #[error("options of TLS are given, but no URL begins with https:// or wss://")]
     NoTls,
     /// A range of statuses is empty or out of range.
     #[error("success statuses {0}-{1} are no range within 100-599")]
@@ -497,6 +509,9 @@ impl Plan {
         if let Some(path) = &settings.unix_socket {
             other.insert("unix_socket".to_owned(), path.display().to_string().into());
         }
+        if settings.dns.family != Family::Any {
+            other.insert("family".to_owned(), settings.dns.family.to_string().into());
+        }
         if self.tls.is_some() {
             other.insert("tls_timeout_s".to_owned(), settings.tls_timeout.as_secs_f64().into());
             other.insert("tls".to_owned(), settings.tls.summary());
@@ -618,7 +633,7 @@ fn default_connections(settings: &Settings) -> usize {
     if matches!(settings.pace, Pace::Closed(_)) {
         return CLOSED_LOOP_CONNECTIONS.max(settings.workers);
     }
-    let tls = if settings.targets.iter().any(|t| t.url.starts_with("https:")) {
+    let tls = if settings.targets.iter().any(|t| ["https:", "wss:"].iter().any(|s| t.url.starts_with(s))) {
         settings.tls_timeout
     } else {
         Duration::ZERO

@@ -229,6 +229,7 @@ impl<N: Note> Process<N> {
             Report::Machine { t_ns, sample } => {
                 (self.note)(self.sources.first().map(String::as_str), t_ns, EventKind::Machine(sample));
             }
+            Report::Event(event) => (self.note)(Some(&event.source), event.at, event.kind),
             Report::Ended { t_ns, scheduled } => return Ok(Some(Ended { at: t_ns, scheduled })),
             Report::Failed { why } => return Err(ProcessError::Failed(why)),
         }

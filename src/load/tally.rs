@@ -119,6 +119,8 @@ pub struct Tally {
     pub grpc_statuses: BTreeMap<i32, u64>,
     /// Error numbers behind the outcomes that have one.
     pub errnos: BTreeMap<(Outcome, i32), u64>,
+    /// What protocols said for themselves behind the outcomes, where they did.
+    pub details: BTreeMap<(Outcome, Arc<str>), u64>,
     /// What clients that retry saw in the end, where retries are modelled.
     pub final_outcomes: Counts,
     /// Requests that were sent more than once.
@@ -145,6 +147,7 @@ impl Default for Tally {
             error_statuses: BTreeMap::new(),
             grpc_statuses: BTreeMap::new(),
             errnos: BTreeMap::new(),
+            details: BTreeMap::new(),
             final_outcomes: Counts::default(),
             retried: 0,
             go_hidden: 0,
@@ -175,6 +178,9 @@ impl Tally {
         if let Some(errno) = row.errno {
             *self.errnos.entry((row.outcome, errno)).or_default() += 1;
         }
+        if let Some(detail) = &row.detail {
+            *self.details.entry((row.outcome, detail.clone())).or_default() += 1;
+        }
         if let Some(reason) = &row.not_sent_reason {
             *self.not_sent.entry(reason.clone()).or_default() += 1;
         }
@@ -195,6 +201,9 @@ impl Tally {
         self.go_hidden += other.go_hidden;
         for (status, count) in &other.error_statuses {
             *self.error_statuses.entry(*status).or_default() += count;
+        }
+        for (detail, count) in &other.details {
+            *self.details.entry(detail.clone()).or_default() += count;
         }
         for (status, count) in &other.grpc_statuses {
             *self.grpc_statuses.entry(*status).or_default() += count;

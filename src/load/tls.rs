@@ -11,6 +11,7 @@ use std::io;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use tokio::io::AsyncReadExt;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::client::{Resumption, WebPkiServerVerifier};
 use tokio_rustls::rustls::crypto::ring;
@@ -234,7 +235,26 @@ impl Client {
     /// # Errors
     /// When it fails; [`fault`] says what TLS had to say.
     pub(super) async fn handshake(&self, socket: Socket) -> io::Result<Tls> {
-        self.connector.connect(self.name.clone(), socket).await.map(Tls::new)
+        match self.connector.connect(self.name.clone(), socket).into_fallible().await {
+            Ok(stream) => Ok(Tls::new(stream)),
+            Err((error, mut socket)) => Err(unread_alert(&error, &mut socket).await.unwrap_or(error)),
+        }
+    }
+}
+
+/// A server that has said why and closed meets the client's last words with a reset: what it had
+/// said in clear is still to be read. Answers that.
+async fn unread_alert(error: &io::Error, socket: &mut Socket) -> Option<io::Error> {
+    if !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
+        return None;
+    }
+    let mut record = [0; 7];
+    match (socket.read(&mut record).await, record) {
+        // A record of type alert (RFC 5246, 6.2.1): version, length 2, level, description.
+        (Ok(7), [21, 3, _, 0, 2, _, alert]) => {
+            Some(io::Error::new(io::ErrorKind::InvalidData, rustls::Error::AlertReceived(alert.into())))
+        }
+        _ => None,
     }
 }
 

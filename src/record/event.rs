@@ -128,6 +128,8 @@ pub enum EventKind {
     },
     /// How the source and its machine fared over the interval that ends at the event's stamp.
     Machine(MachineSample),
+    /// What the name of a target leads to: at first, and whenever it is something else.
+    NameAnswer(NameAnswer),
     /// Something that a reader of the report should know.
     Warning {
         /// What, and what it means for the result.
@@ -296,6 +298,19 @@ impl ProxyPhase {
             ProxyPhase::Exit => "exit",
         }
     }
+}
+
+/// What a name leads to from here on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NameAnswer {
+    /// The name.
+    pub name: String,
+    /// Its addresses with the target's port, of which connections take one after the other.
+    pub addresses: Vec<String>,
+    /// How long the answer holds, in seconds; `None` where it has no limit or there is none.
+    pub ttl_s: Option<f64>,
+    /// Why there is no address.
+    pub error: Option<String>,
 }
 
 /// How the measuring machine fared over an interval.

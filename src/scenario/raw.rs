@@ -121,6 +121,7 @@ pub(super) struct Load {
     pub(super) connections: Option<Connections>,
     pub(super) http: Option<Http>,
     pub(super) timeout: Option<Timeout>,
+    pub(super) tls: Option<Tls>,
     pub(super) method: Option<String>,
     #[serde(default)]
     pub(super) headers: BTreeMap<String, String>,
@@ -216,7 +217,17 @@ pub(super) enum Mode {
 #[serde(deny_unknown_fields)]
 pub(super) struct Timeout {
     pub(super) connect: Option<Span>,
+    pub(super) tls: Option<Span>,
     pub(super) response: Option<Span>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Tls {
+    pub(super) ca: Option<String>,
+    pub(super) server_name: Option<String>,
+    #[serde(default)]
+    pub(super) insecure: bool,
 }
 
 /// A status, or a range of them such as `200-399`.

@@ -9,7 +9,7 @@ use super::raw;
 use super::yaml::Document;
 use super::{
     Action, ClusterChoice, Connections, Disruption, Http, Load, Loaded, Place, Request, Scenario,
-    ScenarioError, Stage, Target,
+    ScenarioError, Stage, Target, Tls,
 };
 use crate::record::{Bounds, Expect, WindowBounds};
 
@@ -212,7 +212,8 @@ fn load(raw: raw::Load, document: &Document, dir: &Path) -> Result<Load, Scenari
     }
     let body = body(raw.body, raw.body_file, "spec.load", document, dir)?;
     let requests = requests(raw.requests, document, dir)?;
-    let (connect, response) = raw.timeout.map_or((None, None), |t| (t.connect, t.response));
+    let (connect, tls_timeout, response) =
+        raw.timeout.map_or((None, None, None), |t| (t.connect, t.tls, t.response));
     let success = match raw.success {
         None => vec![(200, 399)],
         Some(list) => list.iter().map(|status| status_range(status, document)).collect::<Result<_, _>>()?,
@@ -230,6 +231,8 @@ fn load(raw: raw::Load, document: &Document, dir: &Path) -> Result<Load, Scenari
         max_connections: max,
         streams,
         connect_timeout: positive(connect, Duration::from_secs(1), "timeout.connect")?,
+        tls_timeout: positive(tls_timeout, Duration::from_secs(2), "timeout.tls")?,
+        tls: raw.tls.map_or(Ok(Tls::default()), |raw| tls(raw, document, dir))?,
         response_timeout: positive(response, Duration::from_secs(5), "timeout.response")?,
         method: raw.method.unwrap_or_else(|| "GET".into()),
         headers: raw.headers.into_iter().collect(),
@@ -243,6 +246,15 @@ fn load(raw: raw::Load, document: &Document, dir: &Path) -> Result<Load, Scenari
         success,
         source_ports: raw.source_ports.map(|range| source_ports(&range, document)).transpose()?,
     })
+}
+
+fn tls(raw: raw::Tls, document: &Document, dir: &Path) -> Result<Tls, ScenarioError> {
+    let read = |file: String| {
+        let path = dir.join(file);
+        let failed = |e| document.error("spec.load.tls.ca", format!("{}: {e}", path.display()));
+        std::fs::read_to_string(&path).map_err(failed)
+    };
+    Ok(Tls { ca_pem: raw.ca.map(read).transpose()?, server_name: raw.server_name, insecure: raw.insecure })
 }
 
 fn body(

@@ -1,7 +1,7 @@
 //! The arguments of `rolldrop load`, and the settings that they make.
 
 use std::io::Read;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use super::super::report::Format;
 use super::fail_on::FailOn;
 use super::tls::TlsArgs;
 use crate::load::{
-    Arrivals, ConnectTo, Connections, Grpc, Http, Length, Pace, PortRange, Record, Rpc, Settings, Stage,
-    Target, targets,
+    Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Pace, PortRange, Record, Rpc,
+    Settings, Stage, Target, targets,
 };
 
 const EXAMPLES: &str = "\
@@ -161,6 +161,15 @@ pub(in super::super) struct LoadArgs {
     /// Worker threads
     #[arg(long, default_value_t = 1, value_name = "N")]
     workers: usize,
+    /// DNS servers to ask for names, in place of the system's
+    #[arg(long, value_name = "ADDRESS[:PORT]", value_delimiter = ',', value_parser = parse_dns_server)]
+    dns_servers: Vec<SocketAddr>,
+    /// Use IPv4 addresses alone
+    #[arg(short = '4', long)]
+    ipv4: bool,
+    /// Use IPv6 addresses alone
+    #[arg(short = '6', long, conflicts_with = "ipv4")]
+    ipv6: bool,
     #[command(flatten)]
     tls: TlsArgs,
     /// Write a run directory, which must not exist yet or be empty
@@ -249,6 +258,7 @@ impl LoadArgs {
             success: self.success.clone(),
             connect_to: self.connect_to.clone(),
             unix_socket: self.unix_socket.clone(),
+            dns: DnsSettings { servers: self.dns_servers.clone(), family: self.family() },
             tls: self.tls.settings()?,
             max_requests: self.max_requests,
             max_age: self.max_age,
@@ -273,6 +283,14 @@ impl LoadArgs {
             source_ports: self.source_ports,
             source_addresses: self.source_addresses.clone(),
         })
+    }
+
+    fn family(&self) -> Family {
+        match (self.ipv4, self.ipv6) {
+            (true, _) => Family::Ipv4,
+            (_, true) => Family::Ipv6,
+            _ => Family::Any,
+        }
     }
 
     fn pace(&self) -> Pace {
@@ -332,6 +350,13 @@ fn parse_header(text: &str) -> anyhow::Result<(String, String)> {
     let (name, value) =
         text.split_once(':').with_context(|| format!("header {text:?} is not written as 'Name: value'"))?;
     Ok((name.trim().to_owned(), value.trim().to_owned()))
+}
+
+fn parse_dns_server(text: &str) -> Result<SocketAddr, String> {
+    let alone = || text.trim_matches(['[', ']']).parse().map(|address: IpAddr| SocketAddr::new(address, 53));
+    text.parse()
+        .or_else(|_| alone())
+        .map_err(|_| "takes addresses such as 10.96.0.10 or [::1]:5353".to_owned())
 }
 
 fn parse_statuses(text: &str) -> Result<(u16, u16), String> {

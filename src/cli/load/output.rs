@@ -334,8 +334,10 @@ fn details(outcome: Outcome, tally: &Tally) -> String {
         }
         _ => {
             let own = tally.errnos.range((outcome, i32::MIN)..=(outcome, i32::MAX));
-            let errnos: Vec<_> = own.map(|((_, errno), n)| format!("{n} × {}", errno_name(*errno))).collect();
-            if errnos.is_empty() { String::new() } else { list(errnos) }
+            let errnos = own.map(|((_, errno), n)| format!("{n} × {}", errno_name(*errno)));
+            let own = tally.details.iter().filter(|((of, _), _)| *of == outcome);
+            let why: Vec<_> = errnos.chain(own.map(|((_, detail), n)| format!("{n} × {detail}"))).collect();
+            if why.is_empty() { String::new() } else { list(why) }
         }
     }
 }

@@ -5,12 +5,15 @@ use http::StatusCode;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+use tokio_rustls::rustls::{self, ServerConfig};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
-use tokio_tungstenite::{WebSocketStream, accept_hdr_async};
+use tokio_tungstenite::{WebSocketStream, accept_async, accept_hdr_async};
 
 use super::*;
 use crate::record::RequestId;
@@ -347,4 +350,64 @@ async fn messages_share_the_connections_that_there_may_be() {
     let connections: BTreeSet<_> = rows.iter().map(|row| row.conn).collect();
     assert_eq!((rows.len(), connections.len()), (400, 5));
     assert_eq!(rows.iter().filter(|row| !row.conn_reused).count(), 5);
+}
+
+/// Echoes inside TLS, and goes away after so many messages of a connection. Answers the address
+/// and the server's certificate.
+async fn echo_inside_tls(messages: usize, tasks: &mut JoinSet<()>) -> (SocketAddr, String) {
+    let issued = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let key = PrivateKeyDer::try_from(issued.signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![issued.cert.der().clone()], key)
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tasks.spawn(async move {
+        let mut connections = JoinSet::new();
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let acceptor = acceptor.clone();
+            connections.spawn(async move {
+                let mut socket = accept_async(acceptor.accept(stream).await.ok()?).await.ok()?;
+                for _ in 0..messages {
+                    let message = socket.next().await?.ok()?;
+                    socket.send(message).await.ok()?;
+                }
+                socket.next().await?.ok()?;
+                socket.close(Some(CloseFrame { code: CloseCode::Away, reason: "".into() })).await.ok()
+            });
+        }
+    });
+    (address, issued.cert.pem())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_inside_tls_end_as_those_in_clear() {
+    let mut tasks = JoinSet::new();
+    let (address, certificate) = echo_inside_tls(9, &mut tasks).await;
+    let (_, rows) = run(Settings {
+        pace: Pace::Closed(Length::Requests(100)),
+        connections: Connections::Keepalive,
+        max_connections: Some(1),
+        connect_timeout: Duration::from_secs(60),
+        tls_timeout: Duration::from_secs(60),
+        response_timeout: Duration::from_secs(60),
+        tls: TlsSettings { ca_pem: Some(certificate), ..TlsSettings::default() },
+        ..Settings::new(format!("wss://{address}/"))
+    })
+    .await;
+    for row in &rows {
+        // The tenth message of each connection meets the server's goodbye.
+        let expected = match row.seq % 10 {
+            9 => (Outcome::EofBeforeResponse, Some("close 1001")),
+            _ => (Outcome::Ok, None),
+        };
+        assert_eq!((row.outcome, row.detail.as_deref()), expected, "{row:?}");
+        assert_eq!((row.conn_reused, row.tls.is_some()), (row.seq % 10 > 0, row.seq % 10 == 0), "{row:?}");
+    }
 }

@@ -1,5 +1,6 @@
 //! A target as it is sent to: its URL taken apart, its request put together, its turn.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, Method};
@@ -144,6 +145,10 @@ pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<Planne
     let tls_name = is_secure.then(|| tls::server_name(tls_name)).transpose()?;
     let connect_to = settings.connect_to.iter().find_map(|to| to.target(&host, port));
     let (host, port) = connect_to.unwrap_or((host, port));
+    let family = settings.dns.family;
+    if host.parse().is_ok_and(|address: IpAddr| !family.has(address)) {
+        return Err(PlanError::Family { host, family });
+    }
     let grpc = settings.grpc.as_ref().map(|grpc| grpc::Call::new(grpc, settings.response_timeout));
     let (name, url, http) = (target.name.as_str().into(), url.to_string(), settings.http);
     let planned = PlannedTarget {

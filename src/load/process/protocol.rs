@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `prepare` | `ready`, once the targets answer from there |
 //! | `clock` | `clock`, at once and at any time after `ready` |
-//! | `start` | `progress` and `machine` again and again, `ended` in the end |
+//! | `start` | `progress`, `machine` and `event` again and again, `ended` in the end |
 //! | `stop` | the schedule ends; what is in flight ends as it would have |
 //! | `abort` | the schedule ends, and what is in flight is cut off |
 //! | end of input | as `abort`; then the process ends |
@@ -18,8 +18,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::load::{Progress, Settings};
-use crate::record::Stamp;
 use crate::record::event::MachineSample;
+use crate::record::{Event, Stamp};
 
 /// What a load worker is told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -79,6 +79,8 @@ pub enum Report {
         /// Over the interval that ends then.
         sample: MachineSample,
     },
+    /// Something happened beside the requests; its stamp is on the worker's clock.
+    Event(Event),
     /// Every scheduled request has its row, on disk.
     Ended {
         /// When the last one had ended, on the worker's clock.

@@ -85,14 +85,15 @@ where
             Some(_) => return Err(WorkerError::OutOfTurn("an order")),
             None => return Ok(None),
         };
-        let prepared = tokio::select! {
+        let (prepared, mut warnings) = tokio::select! {
             prepared = ready(order, self.clock) => prepared?,
             order = self.next_order() => match order? {
                 Some(Order::Stop | Order::Abort) | None => return Ok(None),
                 Some(_) => return Err(WorkerError::OutOfTurn("an order")),
             },
         };
-        self.say(&Report::Ready { sources: prepared.sources(), warnings: prepared.warnings() })?;
+        warnings.extend(prepared.warnings());
+        self.say(&Report::Ready { sources: prepared.sources(), warnings })?;
         Ok(Some(prepared))
     }
 
@@ -110,11 +111,15 @@ where
     /// Follows the load to its end, whether or not anybody listens: its rows are to be kept.
     async fn follow(&mut self, mut running: Running) -> Result<Summary, WorkerError> {
         let control = running.control().clone();
+        let mut events = running.take_events();
         let mut machine = machine::Watch::begin(self.clock);
         let mut progress = interval(PROGRESS_INTERVAL);
         let mut is_heard = true;
         loop {
             let said = tokio::select! {
+                biased;
+                // They end before the load does.
+                Some(event) = events.recv(), if is_heard => self.say(&Report::Event(event)),
                 summary = running.join() => return Ok(summary?),
                 (t_ns, sample) = machine.next(), if is_heard => self.say(&Report::Machine { t_ns, sample }),
                 _ = progress.tick(), if is_heard => self.say(&Report::Progress(control.progress())),
@@ -152,11 +157,12 @@ where
 }
 
 /// Waits until every target answers from here.
-async fn ready(order: Prepare, clock: Clock) -> Result<Prepared, WorkerError> {
+async fn ready(order: Prepare, clock: Clock) -> Result<(Prepared, Vec<String>), WorkerError> {
     let Prepare { settings, first_answer_limit } = order;
     let mut prepared = Prepared::new(Plan::new(settings)?).await?;
     prepared.first_answers(first_answer_limit, clock).await?;
-    Ok(prepared)
+    let left_out = prepared.choose_families(clock).await;
+    Ok((prepared, left_out))
 }
 
 #[cfg(test)]

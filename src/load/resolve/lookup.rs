@@ -1,0 +1,179 @@
+//! One look-up of a name: the hosts file, then DNS, then whatever else the system knows.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use hickory_resolver::config::{
+    ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig,
+};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::proto::op::{Query, ResponseCode};
+use hickory_resolver::proto::rr::{Name, RData, RecordType};
+use hickory_resolver::{Hosts, TokioResolver};
+use tokio::time::Instant;
+
+use super::{DnsSettings, Family};
+
+/// How long an answer of the system holds, which says nothing of it.
+const SYSTEM_TTL: Duration = Duration::from_secs(30);
+
+/// No server answered.
+const TIMEOUT: &str = "timeout";
+
+/// Who knows a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The hosts file, read when the load was made ready.
+    Hosts,
+    /// DNS.
+    Dns,
+    /// Another service of the system's, such as multicast DNS (getaddrinfo).
+    System,
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    /// In order, each once.
+    pub(super) addresses: Vec<IpAddr>,
+    /// How long they hold; `None` for good.
+    pub(super) ttl: Option<Duration>,
+}
+
+/// Looks names up. It keeps no answer: its user knows for how long each holds.
+pub(super) struct Lookup {
+    hosts: Hosts,
+    /// `None` where the system has no configuration for it.
+    dns: Option<TokioResolver>,
+    family: Family,
+    /// Whether the system may be asked for what DNS does not know.
+    asks_system: bool,
+}
+
+impl Lookup {
+    /// Looks up as the settings say, and the system's files at this moment.
+    pub(super) fn new(settings: &DnsSettings) -> Self {
+        Self {
+            hosts: Hosts::from_system().unwrap_or_default(),
+            dns: resolver(settings),
+            family: settings.family,
+            asks_system: settings.servers.is_empty(),
+        }
+    }
+
+    /// Looks up a name for the first time.
+    ///
+    /// # Errors
+    /// Why there is no address.
+    pub(super) async fn first(&self, host: &str) -> Result<(Source, Found), String> {
+        if let Some(found) = self.in_hosts(host) {
+            return Ok((Source::Hosts, found));
+        }
+        match self.in_dns(host).await {
+            Ok(found) => Ok((Source::Dns, found)),
+            // Whoever else there is would wait for the same servers.
+            Err(why) if !self.asks_system || why == TIMEOUT => Err(why),
+            Err(_) => Ok((Source::System, in_system(host).await?)),
+        }
+    }
+
+    /// Looks up a name again, where it was known.
+    ///
+    /// # Errors
+    /// Why there is no address.
+    pub(super) async fn again(&self, host: &str, source: Source) -> Result<Found, String> {
+        match source {
+            Source::Hosts => self.in_hosts(host).ok_or_else(|| "no_address".to_owned()),
+            Source::Dns => self.in_dns(host).await,
+            Source::System => in_system(host).await,
+        }
+    }
+
+    fn in_hosts(&self, host: &str) -> Option<Found> {
+        let name = Name::from_utf8(host).ok()?;
+        let of = |kind| self.hosts.lookup_static_host(&Query::query(name.clone(), kind));
+        let lookups = [RecordType::A, RecordType::AAAA].into_iter().filter_map(of);
+        let records = lookups.flat_map(|lookup| lookup.answers().to_vec());
+        let addresses = records.filter_map(|record| match record.data {
+            RData::A(address) => Some(IpAddr::from(*address)),
+            RData::AAAA(address) => Some(IpAddr::from(*address)),
+            _ => None,
+        });
+        let addresses = in_order(addresses.filter(|address| self.family.has(*address)));
+        (!addresses.is_empty()).then_some(Found { addresses, ttl: None })
+    }
+
+    async fn in_dns(&self, host: &str) -> Result<Found, String> {
+        let dns = self.dns.as_ref().ok_or("no_dns_server")?;
+        dns.clear_cache();
+        let asked = Instant::now();
+        let answer = dns.lookup_ip(host).await.map_err(|error| in_words(&error))?;
+        let ttl = Instant::from_std(answer.valid_until()).saturating_duration_since(asked);
+        match in_order(answer.iter()) {
+            addresses if addresses.is_empty() => Err("no_address".to_owned()),
+            addresses => Ok(Found { addresses, ttl: Some(ttl) }),
+        }
+    }
+}
+
+async fn in_system(host: &str) -> Result<Found, String> {
+    let found = tokio::net::lookup_host((host, 0)).await.map_err(|e| e.to_string())?;
+    match in_order(found.map(|address| address.ip())) {
+        addresses if addresses.is_empty() => Err("no_address".to_owned()),
+        addresses => Ok(Found { addresses, ttl: Some(SYSTEM_TTL) }),
+    }
+}
+
+/// Servers answer in a different order each time; that is no other answer.
+fn in_order(addresses: impl Iterator<Item = IpAddr>) -> Vec<IpAddr> {
+    let mut addresses: Vec<IpAddr> = addresses.collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
+}
+
+fn resolver(settings: &DnsSettings) -> Option<TokioResolver> {
+    let mut builder = if settings.servers.is_empty() {
+        TokioResolver::builder_tokio().ok()?
+    } else {
+        let servers = settings.servers.iter().map(|server| name_server(*server)).collect();
+        let config = ResolverConfig::from_parts(None, Vec::new(), servers);
+        TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
+    };
+    let options = builder.options_mut();
+    options.use_hosts_file = ResolveHosts::Never;
+    options.ip_strategy = match settings.family {
+        Family::Any => LookupIpStrategy::Ipv4AndIpv6,
+        Family::Ipv4 => LookupIpStrategy::Ipv4Only,
+        Family::Ipv6 => LookupIpStrategy::Ipv6Only,
+    };
+    builder.build().ok()
+}
+
+fn name_server(address: SocketAddr) -> NameServerConfig {
+    let at = |mut connection: ConnectionConfig| {
+        connection.port = address.port();
+        connection
+    };
+    let connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()].map(at);
+    NameServerConfig::new(address.ip(), true, connections.into())
+}
+
+/// The failure in a few words that are the same each time, where it is one of those that are met.
+fn in_words(error: &NetError) -> String {
+    match error {
+        NetError::Dns(DnsError::NoRecordsFound(no)) => match no.response_code {
+            ResponseCode::NoError => "no_address".to_owned(),
+            code => in_word(code),
+        },
+        NetError::Dns(DnsError::ResponseCode(code)) => in_word(*code),
+        NetError::Timeout => TIMEOUT.to_owned(),
+        error => error.to_string(),
+    }
+}
+
+/// A response code as it is usually written, in small letters: `nxdomain`.
+fn in_word(code: ResponseCode) -> String {
+    format!("{code:?}").to_ascii_lowercase()
+}
