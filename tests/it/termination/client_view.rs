@@ -25,10 +25,10 @@ fn exec(lab: &Lab, spot: &[&str]) -> Command {
     command
 }
 
-/// Starts a server that exits at once on SIGTERM and says `$$` first; answers its address.
+/// Starts a server that exits at once on SIGTERM and says its process id first; answers its address.
 async fn serve(lab: &Lab, name: &str) -> String {
     let binary = env!("CARGO_BIN_EXE_rolldrop");
-    let script = format!("echo pid $$; exec {binary} workload --listen 0.0.0.0:8080 --log -");
+    let script = format!("echo pid $$$$; exec {binary} workload --listen 0.0.0.0:8080 --log -");
     run(lab, name, json!({"containers": [shell("app", &script)]})).await;
     log_with(lab, name, "app", "listening");
     let found = |seen: &[Seen]| {
