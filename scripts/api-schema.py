@@ -21,12 +21,14 @@ PACKAGES = {
     "batch": "api/batch/v1",
     "coordination": "api/coordination/v1",
     "discovery": "api/discovery/v1",
+    "networking": "api/networking/v1",
     "policy": "api/policy/v1",
 }
 ROOTS = [
     ("v1", ["Namespace", "Node", "Pod", "Service", "Endpoints", "Event", "ConfigMap", "Secret", "ServiceAccount"]),
     ("apps", ["Deployment", "ReplicaSet"]),
     ("discovery", ["EndpointSlice"]),
+    ("networking", ["Ingress", "IngressClass"]),
     ("policy", ["PodDisruptionBudget", "Eviction"]),
     ("batch", ["Job"]),
     ("coordination", ["Lease"]),

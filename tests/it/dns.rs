@@ -1,9 +1,17 @@
-//! The cluster's DNS as a pod uses it, by its own resolver, on the kernel dataplane.
+//! The cluster's DNS as clients use it: by a pod's own resolver on the kernel dataplane, and by one
+//! that keeps answers as long as it may.
 
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use hickory_proto::op::{Message, Query};
+use hickory_proto::rr::{Name, RData, RecordType};
 use serde_json::{Value, json};
 
 use crate::pods::{PODS, log_with, on, run, shell};
-use crate::termination::lab::Lab;
+use crate::termination::lab::{LIMIT, Lab};
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 
@@ -36,6 +44,111 @@ async fn address(lab: &Lab, pod: &str) -> String {
         own.find_map(|seen| seen.object["status"]["podIP"].as_str().map(str::to_owned))
     };
     lab.until("default", "the address of a pod", found).await
+}
+
+/// A resolver that asks again only when what it was told has expired.
+struct Resolver {
+    server: SocketAddr,
+    name: Name,
+    kept: Vec<Ipv4Addr>,
+    expires: Instant,
+}
+
+impl Resolver {
+    fn addresses(&mut self) -> &[Ipv4Addr] {
+        if self.kept.is_empty() || Instant::now() >= self.expires {
+            let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+            socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a limit");
+            let mut question = Message::query();
+            question.add_query(Query::query(self.name.clone(), RecordType::A));
+            let asked = Instant::now();
+            socket.send_to(&question.to_vec().expect("a question"), self.server).expect("it is sent");
+            let mut answer = [0; 1500];
+            let length = socket.recv(&mut answer).expect("an answer");
+            let answer = Message::from_vec(&answer[..length]).expect("an answer of a DNS server").answers;
+            let ttl = answer.iter().map(|record| record.ttl).min().unwrap_or(0);
+            self.kept = answer
+                .iter()
+                .filter_map(|record| match &record.data {
+                    RData::A(address) => Some(address.0),
+                    _ => None,
+                })
+                .collect();
+            self.kept.sort_unstable();
+            self.expires = asked + Duration::from_secs(ttl.into());
+        }
+        &self.kept
+    }
+}
+
+/// Whether a request to a server succeeds.
+fn is_served(address: Ipv4Addr) -> bool {
+    let ask = || -> std::io::Result<bool> {
+        let mut stream = TcpStream::connect((address, 8080))?;
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: web\r\nconnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer.starts_with("HTTP/1.1 200"))
+    };
+    ask().unwrap_or(false)
+}
+
+#[test]
+fn a_client_that_keeps_answers_goes_on_to_a_pod_that_is_gone_until_it_asks_again() {
+    on("userspace", async |lab| {
+        service(&lab, "web", json!({"clusterIP": "None", "ports": [{"port": 8080}]})).await;
+        let bound = json!({
+            "args": ["workload", "--listen", "$(POD_IP):8080"], "lifecycle": null,
+            "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+            "readinessProbe": {"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1},
+        });
+        for name in ["web-1", "web-2"] {
+            serve(&lab, name, bound.clone()).await;
+        }
+        let slices = "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices";
+        let dns = lab.call("GET", &format!("{slices}/kube-dns"), None).await.body;
+        let ip = dns["endpoints"][0]["addresses"][0].as_str().expect("an address");
+        let ip: Ipv4Addr = ip.parse().expect("IPv4");
+        let port = dns["ports"][0]["port"].as_u64().expect("a port");
+        let server = SocketAddr::from((ip, u16::try_from(port).expect("a port")));
+        let name = Name::from_str("web.default.svc.cluster.local.").expect("a name");
+        let mut resolver = Resolver { server, name, kept: Vec::new(), expires: Instant::now() };
+        let begin = Instant::now();
+        while resolver.addresses().len() < 2 {
+            assert!(begin.elapsed() < LIMIT, "two ready pods");
+            resolver.kept.clear();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let gone: Ipv4Addr = address(&lab, "web-1").await.parse().expect("an address");
+
+        // A fresh answer, and at once it is wrong.
+        resolver.kept.clear();
+        let asked = Instant::now();
+        let both = resolver.addresses().to_vec();
+        let told = resolver.expires;
+        assert!(both.len() == 2 && both.contains(&gone), "{both:?}");
+        assert_eq!((told - asked).as_secs(), 5, "the TTL of CoreDNS");
+        lab.call("DELETE", &format!("{PODS}/web-1"), None).await;
+        let mut failures_by_kept_answers = 0;
+        let mut in_a_row = 0;
+        while in_a_row < 20 {
+            assert!(begin.elapsed() < LIMIT, "after {failures_by_kept_answers} failures");
+            let addresses = resolver.addresses().to_vec();
+            let has_asked_again = resolver.expires != told;
+            for address in addresses {
+                let served = is_served(address);
+                if has_asked_again {
+                    assert!(served && address != gone, "{address} after asking again");
+                    in_a_row += 1;
+                } else if !served {
+                    assert_eq!(address, gone);
+                    failures_by_kept_answers += 1;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(failures_by_kept_answers > 0, "it went on to the address that it was told");
+    });
 }
 
 #[test]

@@ -216,6 +216,20 @@ pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut condition: impl FnMut
     }
 }
 
+/// What a container wrote, from the entries of its log: `TIME STREAM TAG TEXT`.
+pub(crate) fn written(log: &str) -> String {
+    let mut text = String::new();
+    for entry in log.lines() {
+        let mut parts = entry.splitn(4, ' ').skip(2);
+        let (Some(tag), Some(piece)) = (parts.next(), parts.next()) else { continue };
+        text.push_str(piece);
+        if tag == "F" {
+            text.push('\n');
+        }
+    }
+    text
+}
+
 /// A process, told from a later one with the same number by when it started.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Process {

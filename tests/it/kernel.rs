@@ -559,6 +559,22 @@ async fn exec_in_a_pod_passes_signals_on_and_the_exit_status_back() {
     }
 }
 
+#[tokio::test]
+async fn a_command_in_a_pod_ends_with_the_client_that_is_killed() {
+    let cluster = Cluster::start(config(&json!({}))).await;
+    cluster.pod("web", SERVE).await;
+    let spot = ["--pod", "default/web", "--"];
+    let exec = |command: &[&str]| cluster.exec_command(&[&spot[..], command].concat());
+    wait_for("the pod", LIMIT, || exec(&["true"]).status().expect("it starts").success().then_some(()));
+    let mut client = exec(&["sleep", "1000"]).spawn().expect("the binary starts");
+    let command = wait_for("the command", LIMIT, || {
+        process_tree(client.id()).into_iter().find(|process| process.runs("1000"))
+    });
+    client.kill().expect("it runs");
+    client.wait().expect("its end");
+    wait_for("its end", LIMIT, || (!command.is_alive()).then_some(()));
+}
+
 /// Starts a cluster without a directory of its own; answers it and its temporary directory.
 fn start_in_temporary_directory(parent: &Path) -> (Child, PathBuf) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rolldrop"));

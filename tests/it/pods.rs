@@ -8,15 +8,21 @@ use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 
-use crate::harness::wait_for;
+use crate::harness::{wait_for, written};
 use crate::termination::lab::{LIMIT, Lab, Seen};
 
 pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// Runs a test on a cluster of its own.
 pub(crate) fn on(dataplane: &'static str, test: impl AsyncFnOnce(Lab)) {
+    on_with(dataplane, json!({}), test);
+}
+
+/// The same, with more in the cluster's configuration.
+pub(crate) fn on_with(dataplane: &'static str, mut config: Value, test: impl AsyncFnOnce(Lab)) {
+    config["dataplane"] = dataplane.into();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(async { test(Lab::start(dataplane, &json!({"dataplane": dataplane})).await).await });
+    runtime.block_on(async { test(Lab::start(dataplane, &config).await).await });
 }
 
 pub(crate) fn shell(name: &str, script: &str) -> Value {
@@ -33,7 +39,7 @@ pub(crate) fn log_with(lab: &Lab, pod: &str, container: &str, text: &str) -> Str
     wait_for(text, LIMIT, || {
         let mut dirs = std::fs::read_dir(&pods).into_iter().flatten().flatten();
         let dir = dirs.find(|dir| dir.file_name().to_string_lossy().starts_with(&own))?;
-        let log = std::fs::read_to_string(dir.path().join(format!("{container}.log"))).ok()?;
+        let log = written(&std::fs::read_to_string(dir.path().join(format!("{container}.log"))).ok()?);
         log.contains(text).then_some(log)
     })
 }
@@ -115,7 +121,7 @@ fn files_are_where_the_manifest_says() {
 #[test]
 fn a_missing_config_map_holds_a_pod_back_and_says_so() {
     on("kernel", async |lab| {
-        let mut app = shell("app", "cat /etc/settings/mode; sleep 1000");
+        let mut app = shell("app", "cat /etc/settings/mode; echo; sleep 1000");
         app["volumeMounts"] = json!([{"name": "settings", "mountPath": "/etc/settings"}]);
         let volume = json!({"name": "settings", "configMap": {"name": "settings"}});
         run(&lab, "early", json!({"volumes": [volume], "containers": [app]})).await;
@@ -157,6 +163,59 @@ fn a_pods_token_is_good_as_long_as_the_pod() {
         )]});
         run(&lab, "anonymous", refusing).await;
         log_with(&lab, "anonymous", "app", "none");
+    });
+}
+
+#[test]
+fn a_pod_is_given_the_volume_with_its_token_as_recorded() {
+    on("userspace", async |lab| {
+        let recorded = include_str!("../reference/api/pod-list.json");
+        let recorded: Value = serde_json::from_str(recorded).expect("JSON");
+        let recorded = &recorded["response"]["items"][0]["spec"];
+        let init = json!({"name": "first", "image": "host", "command": ["true"]});
+        let spec = json!({"initContainers": [init], "containers": [shell("app", "sleep 1000")]});
+        let pod = lab.create(PODS, &json!({"metadata": {"name": "web"}, "spec": spec})).await.body;
+        let name = pod["spec"]["volumes"][0]["name"].as_str().expect("a volume");
+        let recorded_name = recorded["volumes"][0]["name"].as_str().expect("a volume");
+        assert_eq!((name.len(), name.split_at(16).0), (recorded_name.len(), recorded_name.split_at(16).0));
+        let named_as_ours = |value: &Value| {
+            let text = value.to_string().replace(recorded_name, name);
+            serde_json::from_str::<Value>(&text).expect("JSON")
+        };
+        assert_eq!(pod["spec"]["volumes"], named_as_ours(&recorded["volumes"]));
+        let mounts = named_as_ours(&recorded["containers"][0]["volumeMounts"]);
+        for list in ["initContainers", "containers"] {
+            assert_eq!(pod["spec"][list][0]["volumeMounts"], mounts, "{list}");
+        }
+        let mut stranger = spec.clone();
+        stranger["serviceAccountName"] = "nobody".into();
+        let stranger = json!({"metadata": {"name": "stranger"}, "spec": stranger});
+        let refused = lab.call("POST", PODS, Some(&stranger)).await;
+        assert_eq!(refused.status, 403, "{}", refused.body);
+        let why = refused.body["message"].as_str().unwrap_or_default();
+        assert!(
+            why.ends_with(
+                "error looking up service account default/nobody: serviceaccount \"nobody\" not found"
+            ),
+            "{why}"
+        );
+    });
+}
+
+#[test]
+fn the_volumes_of_other_pods_are_not_to_be_seen() {
+    on("kernel", async |lab| {
+        run(
+            &lab,
+            "other",
+            json!({"terminationGracePeriodSeconds": 1, "containers": [shell("app", "echo up; sleep 1000")]}),
+        )
+        .await;
+        log_with(&lab, "other", "app", "up");
+        let script = "cat /var/run/secrets/kubernetes.io/serviceaccount/namespace; echo; ls -A /.volumes; echo listed; sleep 1000";
+        run(&lab, "web", json!({"terminationGracePeriodSeconds": 1, "containers": [shell("app", script)]}))
+            .await;
+        assert_eq!(log_with(&lab, "web", "app", "listed"), "default\nlisted\n");
     });
 }
 

@@ -8,6 +8,7 @@
 
 pub(crate) mod case;
 mod claims;
+mod client_view;
 mod golden;
 mod hops;
 pub(crate) mod lab;

@@ -147,8 +147,8 @@ impl Fabric {
 
     /// Where files for containers can be made: they are in memory, and gone with the cluster.
     pub fn store(&self) -> Store {
-        let known_as = Path::new("/.volumes");
-        Store { made_at: self.entered.root().join(".volumes"), known_as: known_as.to_owned() }
+        let below = mounts::STORE.trim_start_matches('/');
+        Store { made_at: self.entered.root().join(below), known_as: PathBuf::from(mounts::STORE) }
     }
 
     fn node(&self, index: u8) -> io::Result<&Node> {

@@ -5,6 +5,7 @@
 //! deletion and addresses of Services. It knows nothing of HTTP and takes no time: delays
 //! are the business of whoever calls.
 
+mod admission;
 mod defaults;
 mod deletion;
 mod event;

@@ -16,6 +16,8 @@ pub enum Resource {
     Deployments,
     ReplicaSets,
     EndpointSlices,
+    Ingresses,
+    IngressClasses,
     PodDisruptionBudgets,
     Jobs,
     Leases,
@@ -25,7 +27,7 @@ use Resource::*;
 
 impl Resource {
     /// All of them.
-    pub const ALL: [Resource; 15] = [
+    pub const ALL: [Resource; 17] = [
         Namespaces,
         Nodes,
         Pods,
@@ -38,6 +40,8 @@ impl Resource {
         Deployments,
         ReplicaSets,
         EndpointSlices,
+        Ingresses,
+        IngressClasses,
         PodDisruptionBudgets,
         Jobs,
         Leases,
@@ -60,6 +64,8 @@ impl Resource {
             Deployments => ("apps", "Deployment", "deployments", "deployment", &["deploy"]),
             ReplicaSets => ("apps", "ReplicaSet", "replicasets", "replicaset", &["rs"]),
             EndpointSlices => ("discovery.k8s.io", "EndpointSlice", "endpointslices", "endpointslice", &[]),
+            Ingresses => ("networking.k8s.io", "Ingress", "ingresses", "ingress", &["ing"]),
+            IngressClasses => ("networking.k8s.io", "IngressClass", "ingressclasses", "ingressclass", &[]),
             PodDisruptionBudgets => {
                 ("policy", "PodDisruptionBudget", "poddisruptionbudgets", "poddisruptionbudget", &["pdb"])
             }
@@ -106,6 +112,7 @@ impl Resource {
         match self {
             Deployments | ReplicaSets => "apps/v1",
             EndpointSlices => "discovery.k8s.io/v1",
+            Ingresses | IngressClasses => "networking.k8s.io/v1",
             PodDisruptionBudgets => "policy/v1",
             Jobs => "batch/v1",
             Leases => "coordination.k8s.io/v1",
@@ -123,14 +130,22 @@ impl Resource {
 
     /// Whether its objects live in namespaces.
     pub const fn namespaced(self) -> bool {
-        !matches!(self, Namespaces | Nodes)
+        !matches!(self, Namespaces | Nodes | IngressClasses)
     }
 
     /// Whether it has a `status` subresource, which plain updates leave alone.
     pub const fn has_status(self) -> bool {
         matches!(
             self,
-            Namespaces | Nodes | Pods | Services | Deployments | ReplicaSets | PodDisruptionBudgets | Jobs
+            Namespaces
+                | Nodes
+                | Pods
+                | Services
+                | Deployments
+                | ReplicaSets
+                | Ingresses
+                | PodDisruptionBudgets
+                | Jobs
         )
     }
 
@@ -141,7 +156,16 @@ impl Resource {
 
     /// Whether `metadata.generation` counts the changes of its specification.
     pub const fn has_generation(self) -> bool {
-        matches!(self, Pods | Deployments | ReplicaSets | EndpointSlices | PodDisruptionBudgets | Jobs)
+        matches!(
+            self,
+            Pods | Deployments
+                | ReplicaSets
+                | EndpointSlices
+                | Ingresses
+                | IngressClasses
+                | PodDisruptionBudgets
+                | Jobs
+        )
     }
 
     /// The resource at `group` and `plural`.

@@ -41,6 +41,34 @@ fn objects_are_created_by_name() {
 }
 
 #[test]
+fn ingresses_are_of_the_default_class_and_checked() {
+    let kubectl = Kubectl::in_namespace("create");
+    let class = |name: &str| {
+        format!(
+            "{{apiVersion: networking.k8s.io/v1, kind: IngressClass, metadata: {{name: {name}, annotations: \
+             {{ingressclass.kubernetes.io/is-default-class: 'true'}}}}, spec: {{controller: example.com/c}}}}"
+        )
+    };
+    kubectl.apply(&class("usual"));
+    kubectl
+        .ok("create ingress web --rule=shop.example.com/*=web:80 --rule=*.example.com/a=web:http,tls=pair");
+    kubectl.ok("create ingress own --class=other --default-backend=web:80");
+    let table = kubectl.ok("get ing --no-headers");
+    let rows: Vec<_> = super::rows(&table).into_iter().map(|row| row[..4].join(" ")).collect();
+    assert_eq!(rows, ["own other * 80", "web usual shop.example.com,*.example.com 80,"], "{table}");
+    assert_eq!(
+        super::rows(&kubectl.ok("get ingressclass usual --no-headers"))[0][..4],
+        ["usual", "(default)", "example.com/c", "<none>"]
+    );
+    assert!(kubectl.ok("describe ingress web").contains("shop.example.com"));
+    let wrong = kubectl.fails("create ingress wrong --rule=10.0.0.1/b//c=web:80");
+    for why in ["must be a DNS name, not an IP address", "must not contain '//'"] {
+        assert!(wrong.contains(why), "{wrong}");
+    }
+    kubectl.ok("delete ingressclass usual");
+}
+
+#[test]
 fn a_pod_is_run_by_name() {
     let kubectl = Kubectl::in_namespace("create");
     assert_eq!(

@@ -42,8 +42,64 @@ fn the_last_lines_come_alone() {
     assert_eq!(kubectl.ok("logs count --tail=2"), "4\n5\n");
     assert_eq!(kubectl.ok("logs count --tail=0"), "");
     assert_eq!(kubectl.ok("logs count --limit-bytes=4"), "1\n2\n");
-    let refused = kubectl.fails("logs count --timestamps");
-    assert!(refused.contains("its logs hold no times"), "{refused}");
+    let refused = kubectl.fails("logs count --limit-bytes=-1");
+    assert!(refused.contains("must be greater than 0"), "{refused}");
+}
+
+#[test]
+fn lines_have_times_and_are_chosen_by_them() {
+    let kubectl = Kubectl::in_namespace("logs");
+    let script = "echo old; sleep 1.2; printf new; sleep 0.2; echo er; echo newest >&2";
+    let mut manifest = pod("timed", script);
+    manifest.push_str("  - {name: other, image: host/shell:1, command: [sh, -c, 'echo other']}\n");
+    kubectl.apply(&manifest);
+    kubectl.ok("wait pod/timed --for=jsonpath={.status.phase}=Succeeded --timeout=60s");
+    let log = kubectl.ok("logs timed -c app --timestamps");
+    let lines: Vec<_> = log.lines().map(|line| line.split_once(' ').expect("a time")).collect();
+    let times: Vec<jiff::Timestamp> =
+        lines.iter().map(|(time, _)| time.parse().expect("a time in RFC 3339")).collect();
+    assert!(times.is_sorted() && times[0] < times[1], "{log}");
+    assert_eq!(lines.iter().map(|(_, text)| *text).collect::<Vec<_>>(), ["old", "newer", "newest"]);
+
+    let since = format!("logs timed -c app --since-time={}", lines[1].0);
+    assert_eq!(kubectl.ok(&since), "newer\nnewest\n");
+    assert_eq!(kubectl.ok(&format!("{since} --tail=1")), "newest\n");
+    assert_eq!(kubectl.ok("logs timed -c app --since-time=2999-01-01T00:00:00Z"), "");
+    assert_eq!(kubectl.ok("logs timed -c app --since=1h"), "old\nnewer\nnewest\n");
+    let raw = format!("get --raw /api/v1/namespaces/{}/pods/timed/log?container=app", kubectl.namespace());
+    let both = kubectl.fails(&format!("{raw}&sinceSeconds=5&sinceTime=2026-01-01T00:00:00Z"));
+    assert!(both.contains("at most one of `sinceTime` or `sinceSeconds` may be specified"), "{both}");
+
+    let all = kubectl.ok("logs -l app=timed --all-containers --prefix --timestamps");
+    let of = |container: &str| {
+        let prefix = format!("[pod/timed/{container}] 2");
+        all.lines().filter(|line| line.starts_with(&prefix)).count()
+    };
+    assert_eq!((of("app"), of("other"), all.lines().count()), (3, 1, 4), "{all}");
+}
+
+#[test]
+fn a_follower_loses_no_line_when_the_log_is_put_aside() {
+    const LINES: usize = 100_000;
+    let kubectl = Kubectl::in_namespace("logs");
+    let go = SharedCluster::get().file(kubectl.namespace());
+    let script = format!(
+        "echo 0; while [ ! -e {} ]; do sleep 0.05; done; seq -f '%.0f {}' {LINES}",
+        go.display(),
+        "x".repeat(100)
+    );
+    kubectl.apply(&pod("much", &script));
+    kubectl.ok("wait pod/much --for=condition=Ready --timeout=60s");
+    let mut follow = kubectl.command("logs -f much").stdout(Stdio::piped()).spawn().expect("kubectl starts");
+    let lines = BufReader::new(follow.stdout.take().expect("its stdout")).lines();
+    let mut numbers = lines.map(|line| {
+        let line = line.expect("readable");
+        line.split(' ').next().and_then(|number| number.parse::<usize>().ok()).expect("a number")
+    });
+    assert_eq!(numbers.next(), Some(0));
+    std::fs::write(go, "").expect("a file");
+    assert!(numbers.eq(1..=LINES), "every line, once, in order");
+    assert!(follow.wait().expect("an end").success());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The pods' `log` subresource: what a container wrote.
 
 use std::io::SeekFrom;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,14 +10,15 @@ use futures::stream;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
-use serde_json::Value;
+use jiff::Timestamp;
+use serde_json::{Value, json};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
 use super::super::Shared;
-use super::super::node::{container_log, pod_log_dir, previous_container_log};
+use super::super::node::{LogEntry, container_log, next_log, pod_log_dir, previous_container_log};
 use super::super::resource::Resource;
-use super::super::status::Status;
+use super::super::status::{FieldError, Status};
 use super::respond::{self, Answer, BodyError};
 use super::route::Query;
 
@@ -24,8 +26,7 @@ use super::route::Query;
 const FOLLOW_PERIOD: Duration = Duration::from_millis(200);
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Answers with the log of one container of a pod. Honoured are `container`, `follow`, `previous`,
-/// `tailLines` and `limitBytes`. Logs hold no times, so what asks for these is refused.
+/// Answers with the log of one container of a pod.
 pub(super) async fn answer(
     request: &Request<Incoming>,
     shared: &Shared,
@@ -38,23 +39,7 @@ pub(super) async fn answer(
     }
     let pod = shared.registry.get(Resource::Pods, namespace, name)?;
     let container = choose_container(&pod, query.get("container"))?;
-    for field in ["sinceSeconds", "sinceTime"] {
-        if !query.get(field).is_empty() {
-            return Err(no_times(field));
-        }
-    }
-    if query.is_set("timestamps") {
-        return Err(no_times("timestamps"));
-    }
-    let number = |field: &str| match query.get(field) {
-        "" => Ok(None),
-        number => number
-            .parse::<usize>()
-            .map(Some)
-            .map_err(|_| Status::bad_request(format!("{field} must be a number of at least 0: {number:?}"))),
-    };
-    let (tail_lines, limit_bytes) = (number("tailLines")?, number("limitBytes")?);
-
+    let options = Options::parse(query, shared.clock.now().unix_ns())?;
     let uid = pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
     let dir = pod_log_dir(&shared.log_dir, namespace, name, &uid);
     let previous = query.is_set("previous");
@@ -78,7 +63,7 @@ pub(super) async fn answer(
             _ => {}
         }
     }
-    let position = match tail_lines {
+    let position = match options.tail_lines {
         Some(lines) => tail_start(&path, lines).await,
         None => 0,
     };
@@ -86,7 +71,9 @@ pub(super) async fn answer(
         file: None,
         path,
         position,
-        limit: limit_bytes.unwrap_or(usize::MAX),
+        entries: BytesMut::new(),
+        within_line: false,
+        options,
         follow,
         shared: shared.clone(),
         restarts: restarts_of(&pod, &container),
@@ -101,8 +88,60 @@ pub(super) async fn answer(
     Ok(respond::streaming(StatusCode::OK, "text/plain", body))
 }
 
-fn no_times(field: &str) -> Status {
-    Status::bad_request(format!("{field} is not supported by this cluster: its logs hold no times"))
+/// What of a log is wanted, and how (`PodLogOptions`).
+struct Options {
+    tail_lines: Option<usize>,
+    /// How many bytes may still be sent.
+    limit_bytes: usize,
+    /// Nothing older than this.
+    since: Option<Timestamp>,
+    timestamps: bool,
+}
+
+impl Options {
+    fn parse(query: &Query, now_unix_ns: i64) -> Result<Self, Status> {
+        let mut errors = Vec::new();
+        let mut number = |field: &str, least: i64| {
+            let text = query.get(field);
+            let number = match text.parse::<i64>() {
+                _ if text.is_empty() => return Ok(None),
+                Ok(number) => number,
+                Err(_) => return Err(Status::bad_request(format!("{field} must be a number: {text:?}"))),
+            };
+            if number < least {
+                let why = match least {
+                    0 => "must be greater than or equal to 0",
+                    _ => "must be greater than 0",
+                };
+                errors.push(FieldError::invalid(field, &json!(number), why));
+            }
+            Ok(Some(number))
+        };
+        let (tail_lines, limit_bytes) = (number("tailLines", 0)?, number("limitBytes", 1)?);
+        let since_seconds = number("sinceSeconds", 1)?;
+        let since_time = match query.get("sinceTime") {
+            "" => None,
+            text => Some(text.parse::<Timestamp>().map_err(|_| {
+                Status::bad_request(format!("sinceTime must be a time in RFC 3339: {text:?}"))
+            })?),
+        };
+        if since_seconds.is_some() && since_time.is_some() {
+            let why = "at most one of `sinceTime` or `sinceSeconds` may be specified";
+            errors.push(FieldError::forbidden("", why));
+        }
+        if !errors.is_empty() {
+            return Err(Status::invalid_options("PodLogOptions", &errors));
+        }
+        let before = |seconds: i64| {
+            Timestamp::from_nanosecond(i128::from(now_unix_ns) - i128::from(seconds) * 1_000_000_000).ok()
+        };
+        Ok(Self {
+            tail_lines: tail_lines.and_then(|lines| usize::try_from(lines).ok()),
+            limit_bytes: limit_bytes.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(usize::MAX),
+            since: since_time.or_else(|| since_seconds.and_then(before)),
+            timestamps: query.is_set("timestamps"),
+        })
+    }
 }
 
 fn choose_container(pod: &Value, wanted: &str) -> Result<String, Status> {
@@ -142,17 +181,21 @@ fn state_of<'a>(pod: &'a Value, container: &str) -> &'a Value {
     &status_of(pod, container)["state"]
 }
 
-/// Where the last `lines` lines begin.
+/// Where the last `lines` lines begin. A line may have several entries.
 async fn tail_start(path: &PathBuf, lines: usize) -> u64 {
-    let text = tokio::fs::read(path).await.unwrap_or_default();
-    let complete = text.strip_suffix(b"\n").unwrap_or(&text);
-    let mut ends =
-        complete.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
-    let start = match lines {
-        0 => text.len(),
-        lines => ends.nth(lines - 1).unwrap_or(0),
-    };
-    start as u64
+    let log = tokio::fs::read(path).await.unwrap_or_default();
+    let (mut starts, mut position, mut is_start) = (Vec::new(), 0, true);
+    for entry in log.split_inclusive(|byte| *byte == b'\n') {
+        if is_start {
+            starts.push(position);
+        }
+        position += entry.len() as u64;
+        is_start = LogEntry::parse(entry).is_none_or(|entry| entry.ends_line);
+    }
+    match starts.len().checked_sub(lines) {
+        Some(first) => starts.get(first).copied().unwrap_or(position),
+        None => 0,
+    }
 }
 
 fn restarts_of(pod: &Value, container: &str) -> i64 {
@@ -162,10 +205,13 @@ fn restarts_of(pod: &Value, container: &str) -> i64 {
 struct Reader {
     file: Option<File>,
     path: PathBuf,
-    /// How far the file has been read.
+    /// Where to begin in the first file.
     position: u64,
-    /// How many bytes may still be sent.
-    limit: usize,
+    /// What was read of an entry that is not whole yet.
+    entries: BytesMut,
+    /// The last entry has not ended its line.
+    within_line: bool,
+    options: Options,
     follow: bool,
     shared: Shared,
     container: String,
@@ -179,15 +225,24 @@ impl Reader {
     /// The next piece of the log; a follower waits for it until the container has ended.
     async fn next_chunk(&mut self) -> Option<Bytes> {
         loop {
-            // Asked before reading, so that nothing is missed that was written until the end.
+            // Asked before reading, so that nothing is missed that was written until then.
             let ended = !self.follow || self.run_has_ended();
-            if self.limit == 0 {
+            let next_file = self.file_after_this().await;
+            if self.options.limit_bytes == 0 {
                 return None;
             }
-            if let Some(mut chunk) = self.read().await {
-                chunk.truncate(self.limit);
-                self.limit -= chunk.len();
-                return Some(chunk);
+            if self.read().await {
+                let mut chunk = self.shown();
+                if !chunk.is_empty() {
+                    chunk.truncate(self.options.limit_bytes);
+                    self.options.limit_bytes -= chunk.len();
+                    return Some(chunk);
+                }
+                continue;
+            }
+            if let Some(file) = next_file {
+                self.file = Some(file);
+                continue;
             }
             if ended {
                 return None;
@@ -199,24 +254,52 @@ impl Reader {
         }
     }
 
-    async fn read(&mut self) -> Option<Bytes> {
+    /// The file that a follower goes on with once the one that it reads was put aside.
+    async fn file_after_this(&self) -> Option<File> {
+        let inode = self.file.as_ref().filter(|_| self.follow)?.metadata().await.ok()?.ino();
+        File::open(next_log(&self.path, inode)?).await.ok()
+    }
+
+    /// Reads on; answers whether there was anything.
+    async fn read(&mut self) -> bool {
         let file = match &mut self.file {
             Some(file) => file,
             None => {
-                let mut file = File::open(&self.path).await.ok()?;
-                file.seek(SeekFrom::Start(self.position)).await.ok()?;
+                let Ok(mut file) = File::open(&self.path).await else { return false };
+                if file.seek(SeekFrom::Start(self.position)).await.is_err() {
+                    return false;
+                }
                 self.file.insert(file)
             }
         };
-        // A log that has become shorter was put aside, and goes on from its new beginning.
-        if self.follow && file.metadata().await.is_ok_and(|log| log.len() < self.position) {
-            file.seek(SeekFrom::Start(0)).await.ok()?;
-            self.position = 0;
+        self.entries.reserve(CHUNK_BYTES);
+        matches!(file.read_buf(&mut self.entries).await, Ok(1..))
+    }
+
+    /// The entries that are whole, as they are wanted.
+    fn shown(&mut self) -> Bytes {
+        let mut shown = Vec::new();
+        while let Some(end) = self.entries.iter().position(|byte| *byte == b'\n') {
+            let entry = self.entries.split_to(end + 1);
+            let Some(entry) = LogEntry::parse(&entry[..end]) else { continue };
+            let begins_line = !std::mem::replace(&mut self.within_line, !entry.ends_line);
+            if self
+                .options
+                .since
+                .is_some_and(|since| entry.time.parse().is_ok_and(|time: Timestamp| time < since))
+            {
+                continue;
+            }
+            if self.options.timestamps && begins_line {
+                shown.extend_from_slice(entry.time.as_bytes());
+                shown.push(b' ');
+            }
+            shown.extend_from_slice(entry.text);
+            if entry.ends_line {
+                shown.push(b'\n');
+            }
         }
-        let mut chunk = BytesMut::with_capacity(CHUNK_BYTES);
-        let read = file.read_buf(&mut chunk).await.ok()?;
-        self.position += read as u64;
-        (read > 0).then(|| chunk.freeze())
+        shown.into()
     }
 
     fn run_has_ended(&self) -> bool {

@@ -11,6 +11,7 @@ use nix::errno::Errno;
 use nix::libc::SI_KERNEL;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
@@ -170,6 +171,7 @@ fn run_and_pass_signals_on(command: &mut Command) -> io::Result<ExitStatus> {
     // The command itself starts with none blocked.
     signals.thread_block()?;
     let arrivals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)?;
+    end_with_this_process(command);
     let mut child = command.spawn()?;
     let pid = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
     loop {
@@ -189,6 +191,16 @@ fn run_and_pass_signals_on(command: &mut Command) -> io::Result<ExitStatus> {
             }
             _ => {}
         }
+    }
+}
+
+/// Has the kernel kill a command when this process ends, however that comes about.
+#[expect(unsafe_code, reason = "there is no safe way to run a system call between fork and exec")]
+fn end_with_this_process(command: &mut Command) {
+    let end = || set_pdeathsig(Signal::SIGKILL).map_err(io::Error::from);
+    // SAFETY: the closure makes one system call, and neither allocates nor takes a lock.
+    unsafe {
+        command.pre_exec(end);
     }
 }
 

@@ -24,6 +24,9 @@ const STAGE: &str = "/tmp";
 /// The machine's root directory, while a new one is put together.
 const MACHINE: &str = "/.machine";
 
+/// Where the files are made that containers mount.
+pub(super) const STORE: &str = "/.volumes";
+
 /// Something of the machine that a container has at a path of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bind {
@@ -77,8 +80,19 @@ pub(super) fn container(base: &Namespace, binds: &[Bind]) -> io::Result<Namespac
                 io::Error::new(error.kind(), format!("mount {} at {target}: {error}", bind.source.display()))
             })?;
         }
+        hide_store()?;
         Namespace::of_this_thread(&own, CloneFlags::CLONE_NEWNS, "mnt")
     })
+}
+
+/// Covers the directory of all pods' volumes: what a container mounts of it, it has elsewhere.
+fn hide_store() -> io::Result<()> {
+    let store = Path::new(STORE);
+    if !store.exists() {
+        return Ok(());
+    }
+    mount(Some("tmpfs"), store, Some("tmpfs"), MsFlags::MS_RDONLY, Some("mode=000"))?;
+    Ok(())
 }
 
 const NOTHING: Option<&str> = None;

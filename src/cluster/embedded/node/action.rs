@@ -1,4 +1,5 @@
-//! What probes and lifecycle hooks do: an HTTP request, a connection, a command, a pause.
+//! What probes and lifecycle hooks do: an HTTP request, a gRPC call, a connection, a command, a
+//! pause.
 //!
 //! Source: kubernetes/kubernetes, `pkg/kubelet/prober/prober.go`, `pkg/kubelet/lifecycle/handlers.go`
 //! and `pkg/probe`.
@@ -6,19 +7,24 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{
-    ContainerPort, ExecAction, HTTPGetAction, LifecycleHandler, Probe, TCPSocketAction,
+    ContainerPort, ExecAction, GRPCAction, HTTPGetAction, LifecycleHandler, Probe, TCPSocketAction,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use tokio::net::TcpStream;
 
+use super::grpc_check::GrpcCheck;
 use super::http_get::{Answer, HttpGet, Scheme, network_error};
 use super::launch::find_program;
 use super::process::Launch;
+
+/// As whom probes ask.
+const PROBE_AGENT: &str = "kube-probe/1.36";
 
 /// Something that a kubelet does to a container.
 #[derive(Clone, Debug)]
 pub(super) enum Action {
     HttpGet(HttpGet),
+    GrpcCheck(GrpcCheck),
     TcpConnect { address: String },
     Exec { launch: Launch, command: String },
     Sleep(Duration),
@@ -51,13 +57,13 @@ impl Action {
     /// What a probe does.
     pub(super) fn of_probe(probe: &Probe, target: &Target) -> Result<Self, NotDone> {
         if let Some(get) = &probe.http_get {
-            http_get(get, target, "kube-probe/1.36")
+            http_get(get, target, PROBE_AGENT)
         } else if let Some(tcp) = &probe.tcp_socket {
             tcp_connect(tcp, target)
         } else if let Some(exec) = &probe.exec {
             exec_command(exec, target)
-        } else if probe.grpc.is_some() {
-            Err(NotDone("the embedded cluster does not support grpc probes".to_owned()))
+        } else if let Some(grpc) = &probe.grpc {
+            grpc_check(grpc, target)
         } else {
             Err(NotDone("missing probe handler".to_owned()))
         }
@@ -83,6 +89,10 @@ impl Action {
     ///
     /// It could not be done.
     pub(super) async fn probe(&self, longest: Duration) -> Result<Outcome, NotDone> {
+        if let Self::GrpcCheck(check) = self {
+            // It says itself what took too long.
+            return Ok(check.run(longest).await.map_or_else(Outcome::Failure, |()| Outcome::Success));
+        }
         let done = tokio::time::timeout(longest, self.probe_to_the_end()).await;
         done.unwrap_or_else(|_| Ok(Outcome::Failure(self.too_late(longest))))
     }
@@ -112,6 +122,7 @@ impl Action {
                 tokio::time::sleep(*duration).await;
                 Outcome::Success
             }
+            Self::GrpcCheck(_) => return Err(NotDone("a gRPC call is no hook".to_owned())),
         })
     }
 
@@ -125,7 +136,7 @@ impl Action {
             Self::Exec { command, .. } => {
                 format!("command timed out: {command:?} timed out after {}s", longest.as_secs())
             }
-            Self::Sleep(_) => "timeout".to_owned(),
+            Self::GrpcCheck(_) | Self::Sleep(_) => "timeout".to_owned(),
         }
     }
 
@@ -142,10 +153,12 @@ impl Action {
                 Ok((exit, output)) => Err(format!("command exited with {}: {output}", exit.code)),
                 Err(error) => Err(error.to_string()),
             },
-            Self::TcpConnect { .. } | Self::Sleep(_) => match self.probe_to_the_end().await {
-                Ok(_) => Ok(()),
-                Err(error) => Err(error.to_string()),
-            },
+            Self::GrpcCheck(_) | Self::TcpConnect { .. } | Self::Sleep(_) => {
+                match self.probe_to_the_end().await {
+                    Ok(_) => Ok(()),
+                    Err(error) => Err(error.to_string()),
+                }
+            }
         }
     }
 }
@@ -160,6 +173,12 @@ fn http_get(get: &HTTPGetAction, target: &Target, agent: &str) -> Result<Action,
     let headers = get.http_headers.iter().flatten().map(|h| (h.name.clone(), h.value.clone())).collect();
     let (host, port) = (host(get.host.as_deref(), target), port(&get.port, target)?);
     Ok(Action::HttpGet(HttpGet { scheme, host, port, path, headers, agent: agent.to_owned() }))
+}
+
+fn grpc_check(grpc: &GRPCAction, target: &Target) -> Result<Action, NotDone> {
+    let address = super::http_get::authority(&target.pod_ip, port(&IntOrString::Int(grpc.port), target)?);
+    let service = grpc.service.clone().unwrap_or_default();
+    Ok(Action::GrpcCheck(GrpcCheck { address, service, agent: PROBE_AGENT }))
 }
 
 fn tcp_connect(tcp: &TCPSocketAction, target: &Target) -> Result<Action, NotDone> {

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::mem;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use base64::Engine;
@@ -12,12 +13,13 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use super::action::Target;
 use super::env::{self, Data, KeySource, Surroundings};
 use super::launch::{self, LaunchError};
-use super::logs;
+use super::logs::{self, LogFile};
 use super::mode::{Mode, until_up};
 use super::process::{Keeper, Process};
 use super::service_account;
@@ -49,11 +51,14 @@ pub(super) struct PodContext {
     pub(super) sandbox: Sandbox,
     pub(super) host_ip: String,
     log_dir: PathBuf,
+    /// Those that are made for it; none where nothing can be mounted.
     volumes: OnceLock<Made>,
     /// The pod's token, once it was asked for.
     token: OnceLock<String>,
     /// A container's view has changed.
     pub(super) changed: Notify,
+    /// Hooks that outlast their container.
+    beside: Mutex<JoinSet<()>>,
     /// What the agent is doing.
     pub(super) mode: watch::Receiver<Mode>,
 }
@@ -63,12 +68,9 @@ impl PodContext {
         shared: Shared,
         node: Arc<NodeInfo>,
         object: Arc<Value>,
-        mut pod: Pod,
+        pod: Pod,
         mode: watch::Receiver<Mode>,
     ) -> Self {
-        if shared.network.store().is_some() && service_account::is_wanted(&shared.registry, &pod) {
-            service_account::mount(&mut pod);
-        }
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let (namespace, name, uid) =
             (text(&pod.metadata.namespace), text(&pod.metadata.name), text(&pod.metadata.uid));
@@ -76,7 +78,7 @@ impl PodContext {
         let (network, registry) = (shared.network.clone(), shared.registry.clone());
         let sandbox = Sandbox::new(network, registry, node.index, format!("{namespace}/{name}"));
         let host_ip = node.address.to_string();
-        let changed = Notify::new();
+        let (changed, beside) = (Notify::new(), Mutex::default());
         let (volumes, token) = (OnceLock::new(), OnceLock::new());
         Self {
             shared,
@@ -92,6 +94,7 @@ impl PodContext {
             volumes,
             token,
             changed,
+            beside,
             mode,
         }
     }
@@ -193,15 +196,9 @@ impl PodContext {
     ///
     /// The first that cannot be made. It may be tried again.
     pub(super) fn make_volumes(&self) -> Result<(), VolumeError> {
-        let made = match self.store() {
-            Some(store) => {
-                self.with_surroundings(|around| volumes::make(&self.pod, &store, around, &|| self.token()))?
-            }
-            None => {
-                volumes::need_no_mount(&self.pod)?;
-                Made::new()
-            }
-        };
+        let Some(store) = self.store() else { return volumes::need_no_mount(&self.pod) };
+        let made =
+            self.with_surroundings(|around| volumes::make(&self.pod, &store, around, &|| self.token()))?;
         self.volumes.get_or_init(|| made);
         Ok(())
     }
@@ -236,8 +233,15 @@ impl PodContext {
         Some(Store { made_at: made_at.join(&self.uid), known_as: known_as.join(&self.uid) })
     }
 
-    /// Takes away what the pod had of its own: volumes, and the token.
-    pub(super) fn clean_up(&self) {
+    /// Runs `hook` until it ends or the pod is gone.
+    pub(super) fn run_beside(&self, hook: impl Future<Output = ()> + Send + 'static) {
+        self.beside.lock().unwrap_or_else(PoisonError::into_inner).spawn(hook);
+    }
+
+    /// Takes away what the pod had of its own: volumes, the token, and what still runs beside it.
+    pub(super) async fn clean_up(&self) {
+        let mut beside = mem::take(&mut *self.beside.lock().unwrap_or_else(PoisonError::into_inner));
+        beside.shutdown().await;
         self.revoke_token();
         let Some(store) = self.store() else { return };
         if let Err(error) = std::fs::remove_dir_all(&store.made_at)
@@ -262,9 +266,7 @@ impl PodContext {
 
     fn with_surroundings<T>(&self, then: impl FnOnce(&Surroundings<'_>) -> T) -> T {
         let mut given = self.service_variables();
-        if self.shared.network.store().is_none()
-            && service_account::is_wanted(&self.shared.registry, &self.pod)
-        {
+        if self.shared.network.store().is_none() && service_account::volume(&self.pod).is_some() {
             let ca = self.shared.identity.authority_pem();
             given.extend(service_account::variables(&self.token(), ca, &self.namespace));
         }
@@ -280,9 +282,9 @@ impl PodContext {
 
     /// Starts a container's process.
     pub(super) fn launch(&self, container: &Container) -> Result<(Process, Keeper, Target), LaunchError> {
-        let volumes = self.volumes.get().cloned().unwrap_or_default();
-        let mut launch = self
-            .with_surroundings(|around| launch::launch(container, around, &self.node.own_binary, &volumes))?;
+        let (binary, volumes) = (&self.node.own_binary, self.volumes.get());
+        let mut launch =
+            self.with_surroundings(|around| launch::launch(container, around, binary, volumes))?;
         let image = container.image.as_deref().unwrap_or_default();
         let present =
             format!("Container image \"{image}\" already present on machine and can be accessed by the pod");
@@ -292,8 +294,10 @@ impl PodContext {
         binds.extend(self.name_resolution().map_err(|error| LaunchError::Place(error.to_string()))?);
         launch.placement =
             self.sandbox.place(&binds).map_err(|error| LaunchError::Place(error.to_string()))?;
+        let path = logs::container_log(&self.log_dir, &container.name);
         let start = std::fs::create_dir_all(&self.log_dir)
-            .and_then(|()| launch.start(&logs::container_log(&self.log_dir, &container.name)));
+            .and_then(|()| LogFile::begin(&path, self.shared.clock))
+            .and_then(|log| launch.start(log));
         let (process, keeper) = start.map_err(|error| LaunchError::Start {
             program: launch.program.display().to_string(),
             why: error.to_string(),

@@ -2,6 +2,8 @@
 //!
 //! Source: kubernetes/kubernetes, `pkg/kubelet/kuberuntime/kuberuntime_termination_order.go`.
 
+use std::sync::Arc;
+
 use tokio_util::sync::CancellationToken;
 
 use super::context::PodContext;
@@ -13,7 +15,7 @@ use super::view::{Ended, Handle, Kind, State};
 /// the sidecars that were started after it. Answers how each container ended, in their
 /// order; `None` for one whose end was shown before.
 pub(super) async fn end_containers(
-    context: &PodContext,
+    context: &Arc<PodContext>,
     containers: &[Handle],
     grace: Grace,
 ) -> Vec<Option<Ended>> {
@@ -47,7 +49,7 @@ pub(super) async fn end_containers(
 }
 
 async fn end_container(
-    context: &PodContext,
+    context: &Arc<PodContext>,
     container: &Handle,
     grace: Grace,
     turn: impl Future<Output = ()>,

@@ -60,7 +60,7 @@ impl LaunchError {
     }
 }
 
-/// The launch of a container.
+/// The launch of a container. `volumes` are those that it can mount, where anything can be mounted.
 ///
 /// # Errors
 ///
@@ -69,10 +69,13 @@ pub(super) fn launch(
     container: &Container,
     around: &Surroundings<'_>,
     own_binary: &Path,
-    volumes: &Made,
+    volumes: Option<&Made>,
 ) -> Result<Launch, LaunchError> {
     let own_env = env::environment(container, around)?;
-    let mounts = volumes::mounts(container, volumes, |name| own_env.get(name).cloned())?;
+    let mounts = match volumes {
+        Some(made) => volumes::mounts(container, made, |name| own_env.get(name).cloned())?,
+        None => Vec::new(),
+    };
     let lookup = |name: &str| own_env.get(name).cloned();
     let mut words = container.command.iter().flatten().map(|word| expand(word, lookup));
     let working_dir = container.working_dir.as_ref().filter(|dir| !dir.is_empty()).map(PathBuf::from);
@@ -156,7 +159,7 @@ mod tests {
             given: &BTreeMap::new(),
             allocatable: &BTreeMap::new(),
         };
-        launch(&container, &around, Path::new("/opt/rolldrop"), &Made::new())
+        launch(&container, &around, Path::new("/opt/rolldrop"), None)
     }
 
     #[test]

@@ -99,7 +99,7 @@ impl PodWorker {
             () = stop.cancelled() => {}
         }
         supervisors.shutdown().await;
-        context.clean_up();
+        context.clean_up().await;
     }
 
     async fn live_and_end(&mut self) {

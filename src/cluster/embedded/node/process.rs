@@ -1,13 +1,13 @@
 //! One container's process: started, signalled, and waited for, with all that it starts.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill, killpg};
@@ -15,9 +15,8 @@ use nix::unistd::Pid;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::logs::LogFile;
+use super::logs::{LogFile, Recorder, read_available};
 use super::volumes::Mount;
 use crate::cluster::embedded::descendants::{self, Member};
 use crate::cluster::embedded::network::Placement;
@@ -25,13 +24,8 @@ use crate::cluster::embedded::network::Placement;
 /// The variable in the environment of everything that runs in a container, and its value, tell
 /// what belongs to it.
 const MARK: &str = "ROLLDROP_CONTAINER_ID";
-/// How often the size of a log is looked at.
-const LOG_PERIOD: Duration = Duration::from_secs(1);
 /// What is kept of a command's output, as much as a kubelet keeps of a probe's.
 const MAX_OUTPUT_BYTES: usize = 10 * 1024;
-/// How long output may still come from a command that has ended: what it left running may hold
-/// the other end.
-const OUTPUT_AFTER_END: Duration = Duration::from_millis(100);
 
 /// What to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +70,7 @@ pub(super) struct Process {
 pub(super) struct Keeper {
     child: Child,
     group: ProcessGroup,
-    log: LogFile,
+    recorder: Recorder,
     mark: String,
     signals: mpsc::UnboundedReceiver<Signal>,
     exit: watch::Sender<Option<Exit>>,
@@ -87,19 +81,19 @@ impl Launch {
     ///
     /// # Errors
     ///
-    /// The log cannot be opened, or the program not be started.
-    pub(super) fn start(&self, log: &Path) -> io::Result<(Process, Keeper)> {
-        let (log, output) = LogFile::begin(log)?;
-        let errors = output.try_clone()?;
+    /// It cannot be started.
+    pub(super) fn start(&self, log: LogFile) -> io::Result<(Process, Keeper)> {
         let mut command = self.command();
-        command.stdout(output).stderr(errors);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         adopt_orphans_in(&mut command);
-        let child = self.placement.spawn(&mut command)?;
+        let mut child = self.placement.spawn(&mut command)?;
+        let recorder = Recorder::new(log, child.stdout.take(), child.stderr.take());
         let group = ProcessGroup::of(&child)?;
         let (signals, signals_of_keeper) = mpsc::unbounded_channel();
         let (exit_of_keeper, exit) = watch::channel(None);
         let mark = format!("{MARK}={}", self.container_id);
-        let keeper = Keeper { child, group, log, mark, signals: signals_of_keeper, exit: exit_of_keeper };
+        let keeper =
+            Keeper { child, group, recorder, mark, signals: signals_of_keeper, exit: exit_of_keeper };
         Ok((Process { signals, exit, stop_signalled: Arc::default() }, keeper))
     }
 
@@ -112,21 +106,17 @@ impl Launch {
     pub(super) async fn run(&self) -> io::Result<(Exit, String)> {
         let mut child = self.placement.spawn(self.command().stdout(Stdio::piped()).stderr(Stdio::piped()))?;
         let group = ProcessGroup::of(&child)?;
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let (mut stdout, mut stderr) = (child.stdout.take(), child.stderr.take());
         let (mut out, mut err) = (Vec::new(), Vec::new());
-        let exit = {
-            let reading = async { tokio::join!(read_some(stdout, &mut out), read_some(stderr, &mut err)) };
-            tokio::pin!(reading);
-            let (exit, all_read) = tokio::select! {
-                exit = child.wait() => (exit?, false),
-                _ = &mut reading => (child.wait().await?, true),
-            };
-            drop(group);
-            if !all_read {
-                let _ = timeout(OUTPUT_AFTER_END, reading).await;
-            }
-            exit
+        let exit = tokio::select! {
+            exit = child.wait() => exit?,
+            // They never end by themselves before.
+            never = async { tokio::join!(read_some(&mut stdout, &mut out), read_some(&mut stderr, &mut err)).0 } => match never {},
         };
+        drop(group);
+        // What it left running may hold the other end for as long as it likes.
+        stdout.iter().for_each(|stdout| read_available(stdout, |chunk| keep_some(&mut out, chunk)));
+        stderr.iter().for_each(|stderr| read_available(stderr, |chunk| keep_some(&mut err, chunk)));
         out.extend(err);
         out.truncate(MAX_OUTPUT_BYTES);
         Ok((Exit::of(exit), String::from_utf8_lossy(&out).into_owned()))
@@ -156,14 +146,20 @@ fn adopt_orphans_in(command: &mut Command) {
     }
 }
 
-/// Reads to the end, and keeps the beginning.
-async fn read_some(source: Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>) {
-    let Some(mut source) = source else { return };
+/// Reads, and keeps the beginning. Never returns.
+async fn read_some(source: &mut Option<impl AsyncRead + Unpin>, kept: &mut Vec<u8>) -> Infallible {
     let mut chunk = [0; 4096];
-    while let Ok(read @ 1..) = source.read(&mut chunk).await {
-        let room = MAX_OUTPUT_BYTES.saturating_sub(kept.len());
-        kept.extend_from_slice(&chunk[..read.min(room)]);
+    while let Some(open) = source
+        && let Ok(read @ 1..) = open.read(&mut chunk).await
+    {
+        keep_some(kept, &chunk[..read]);
     }
+    std::future::pending().await
+}
+
+fn keep_some(kept: &mut Vec<u8>, chunk: &[u8]) {
+    let room = MAX_OUTPUT_BYTES.saturating_sub(kept.len());
+    kept.extend_from_slice(&chunk[..chunk.len().min(room)]);
 }
 
 impl Process {
@@ -201,9 +197,8 @@ impl Keeper {
     /// started, as the end of a container's first process does. Dropped before, it kills the
     /// process and its group.
     pub(super) async fn run(mut self) {
-        let mut log_ticks = interval(LOG_PERIOD);
-        log_ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut members = BTreeSet::new();
+        let mut recording = true;
         let status = loop {
             tokio::select! {
                 status = self.child.wait() => break status,
@@ -212,12 +207,14 @@ impl Keeper {
                     members.extend(self.below().await);
                     self.group.signal(signal);
                 }
-                _ = log_ticks.tick() => self.log.keep_small().await,
+                more = self.recorder.step(), if recording => recording = more,
             }
         };
         drop(self.group);
         let mark = self.mark;
         let _ = tokio::task::spawn_blocking(move || descendants::kill_marked(&mark, &members)).await;
+        // All that was written is in the log before anybody hears of the end.
+        self.recorder.finish();
         let exit = status.map_or(Exit { code: 255 }, Exit::of);
         self.exit.send_replace(Some(exit));
     }
@@ -256,7 +253,10 @@ impl Drop for ProcessGroup {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::record::Clock;
 
     fn shell(script: &str) -> Launch {
         Launch {
@@ -268,6 +268,10 @@ mod tests {
             placement: Placement::default(),
             mounts: Vec::new(),
         }
+    }
+
+    fn log_at(path: &Path) -> LogFile {
+        LogFile::begin(path, Clock::start()).unwrap()
     }
 
     async fn wait_for_text(log: &Path, text: &str) {
@@ -289,7 +293,7 @@ mod tests {
         let log = dir.path().join("log");
         // The child of the shell would outlive it by far.
         let (process, keeper) =
-            shell("trap 'exit 3' TERM; sleep 1000 & echo child $!; wait").start(&log).unwrap();
+            shell("trap 'exit 3' TERM; sleep 1000 & echo child $!; wait").start(log_at(&log)).unwrap();
         let keeper = tokio::spawn(keeper.run());
         wait_for_text(&log, "child").await;
         process.stop(Signal::SIGTERM);
@@ -311,12 +315,12 @@ mod tests {
         let script = format!(
             "trap 'exit 3' TERM; (setsid {hidden} &); (env -i setsid {hidden} &); while :; do sleep 0.05; done"
         );
-        let (process, keeper) = shell(&script).start(&log).unwrap();
+        let (process, keeper) = shell(&script).start(log_at(&log)).unwrap();
         let keeper = tokio::spawn(keeper.run());
         let pids = loop {
             let text = std::fs::read_to_string(&log).unwrap();
             let pids: Vec<i32> =
-                text.lines().filter_map(|line| line.strip_prefix("hidden ")?.parse().ok()).collect();
+                text.lines().filter_map(|line| line.split_once("hidden ")?.1.parse().ok()).collect();
             if pids.len() == 2 {
                 break pids;
             }
@@ -350,11 +354,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
         let (process, keeper) =
-            shell("trap '' TERM; echo pid $$; while :; do sleep 1; done").start(&log).unwrap();
+            shell("trap '' TERM; echo pid $$; while :; do sleep 1; done").start(log_at(&log)).unwrap();
+        let keeper = tokio::spawn(keeper.run());
         wait_for_text(&log, "pid").await;
         let text = std::fs::read_to_string(&log).unwrap();
         let pid: i32 = text.trim().rsplit(' ').next().unwrap().parse().unwrap();
-        drop(keeper);
+        keeper.abort();
         while is_alive(pid) {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }

@@ -4,6 +4,7 @@
 //! (`killContainer`, `executePreStopHook`).
 
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
@@ -19,7 +20,7 @@ use super::process::{Exit, Process};
 /// Ends a container's process within the grace period. `turn` ends when the containers
 /// that must end before this one have. `message` is that of the event.
 pub(super) async fn stop(
-    context: &PodContext,
+    context: &Arc<PodContext>,
     container: &Container,
     target: &Target,
     process: &Process,
@@ -64,16 +65,15 @@ pub(super) async fn stop(
         }
     };
     if let Some(mut hook) = hook {
-        let _ = timeout(HOOK_AFTER_CONTAINER, hook.wait(process)).await;
+        // A request ends when its connection does, which may be another container's.
+        let process = process.clone();
+        context.run_beside(async move { hook.wait(&process).await });
     }
     exit
 }
 
-/// How long an HTTP hook may take to notice that its container has ended.
-const HOOK_AFTER_CONTAINER: Duration = Duration::from_millis(200);
-
 /// The end of the process, while a hook runs on that may end before it.
-async fn beside(hook: &mut Option<Hook<'_>>, process: &Process) -> Exit {
+async fn beside(hook: &mut Option<Hook>, process: &Process) -> Exit {
     if let Some(running) = hook {
         tokio::select! {
             exit = process.exited() => return exit,
@@ -97,18 +97,18 @@ fn stop_signal(container: &Container) -> Signal {
 }
 
 /// A running preStop hook.
-struct Hook<'a> {
-    context: &'a PodContext,
-    container: &'a str,
+struct Hook {
+    context: Arc<PodContext>,
+    container: String,
     /// A command ends with the container that it runs in.
     ends_with_container: bool,
     run: JoinSet<Result<(), String>>,
 }
 
-impl<'a> Hook<'a> {
+impl Hook {
     fn start(
-        context: &'a PodContext,
-        container: &'a Container,
+        context: &Arc<PodContext>,
+        container: &Container,
         handler: &LifecycleHandler,
         target: &Target,
     ) -> Self {
@@ -126,7 +126,7 @@ impl<'a> Hook<'a> {
                 Err(error) => Err(error.to_string()),
             }
         });
-        Self { context, container: &container.name, ends_with_container, run }
+        Self { context: Arc::clone(context), container: container.name.clone(), ends_with_container, run }
     }
 
     /// Waits for its end, and says so if it failed.
@@ -144,7 +144,7 @@ impl<'a> Hook<'a> {
         if let Err(why) = result {
             tracing::debug!(container = self.container, why, "preStop hook");
             // Without the reason, which may hold a secret.
-            self.context.warn(self.container, "FailedPreStopHook", "PreStopHook failed");
+            self.context.warn(&self.container, "FailedPreStopHook", "PreStopHook failed");
         }
     }
 }

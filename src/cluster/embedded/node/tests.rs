@@ -101,10 +101,12 @@ impl Node {
         let path = pod_log_dir(self.dir.path(), "default", "a", &pods.uid).join(format!("{container}.log"));
         timeout(DEADLINE, async {
             loop {
-                if let Ok(log) = std::fs::read_to_string(&path)
-                    && log.contains(text)
-                {
-                    return log;
+                let log = std::fs::read_to_string(&path).unwrap_or_default();
+                let entries = log.lines().map(|entry| LogEntry::parse(entry.as_bytes()).unwrap().text);
+                let lines: Vec<_> =
+                    entries.map(|line| format!("{}\n", String::from_utf8_lossy(line))).collect();
+                if lines.concat().contains(text) {
+                    return lines.concat();
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }

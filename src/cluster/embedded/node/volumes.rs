@@ -19,6 +19,7 @@ use k8s_openapi::api::core::v1::{
 
 use super::env::{self, Data, KeySource, Surroundings};
 use super::expand::expand;
+use super::service_account;
 use crate::cluster::embedded::network::{Bind, Store};
 
 const DEFAULT_MODE: i32 = 0o644;
@@ -90,15 +91,18 @@ pub(super) fn make(
         .collect()
 }
 
-/// On a dataplane without mounts only what is there already can be mounted.
+/// On a dataplane without mounts only what is there already can be mounted; the pod's token is
+/// told otherwise.
 ///
 /// # Errors
 ///
 /// The first volume that would have to be mounted.
 pub(super) fn need_no_mount(pod: &Pod) -> Result<(), VolumeError> {
     let Some(spec) = &pod.spec else { return Ok(()) };
+    let token = service_account::volume(pod);
     for container in containers(pod) {
-        for mount in container.volume_mounts.iter().flatten() {
+        let mounts = container.volume_mounts.iter().flatten();
+        for mount in mounts.filter(|mount| Some(mount.name.as_str()) != token) {
             let volume = spec.volumes.iter().flatten().find(|volume| volume.name == mount.name);
             let in_place = volume
                 .and_then(|volume| volume.host_path.as_ref())

@@ -2,8 +2,8 @@
 //!
 //! The values are those of Kubernetes. [`fill_defaults`] does what pkg/apis/*/v1/defaults.go do:
 //! these fields belong to whoever writes the object. [`prepare`] does what the strategies in
-//! pkg/registry do, and for pods the admission plugins that every cluster runs
-//! (DefaultTolerationSeconds, Priority, ServiceAccount's name): those fields are nobody's.
+//! pkg/registry do, and for pods the admission plugins that look at nothing else
+//! (DefaultTolerationSeconds, Priority): those fields are nobody's.
 
 use base64::Engine as _;
 use serde_json::{Value, json};
@@ -71,6 +71,12 @@ pub(super) fn fill_defaults(resource: Resource, object: &mut Value) {
             for port in elements(object, "ports") {
                 default_to(port, "name", "");
                 default_to(port, "protocol", "TCP");
+            }
+        }
+        Resource::Ingresses => default_to(object, "status", json!({"loadBalancer": {}})),
+        Resource::IngressClasses => {
+            if let Some(parameters) = object["spec"].get_mut("parameters").filter(|given| given.is_object()) {
+                default_to(parameters, "scope", "Cluster");
             }
         }
         Resource::Secrets => default_secret(object),
@@ -169,9 +175,6 @@ fn prepare_pod(pod: &mut Value, settings: &ApiServer) {
     let spec = &mut pod["spec"];
     default_to(spec, "priority", 0);
     default_to(spec, "preemptionPolicy", "PreemptLowerPriority");
-    let account =
-        spec["serviceAccount"].as_str().filter(|name| !name.is_empty()).unwrap_or("default").to_owned();
-    default_to(spec, "serviceAccountName", account);
     spec["serviceAccount"] = spec["serviceAccountName"].clone();
     let not_ready = settings.default_not_ready_toleration_seconds;
     default_toleration(spec, "node.kubernetes.io/not-ready", not_ready);

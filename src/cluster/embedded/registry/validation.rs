@@ -4,6 +4,7 @@
 //! and people get wrong. Fields that it does not honour are kept as they are.
 
 mod container;
+mod ingress;
 mod metadata;
 mod pod;
 mod service;
@@ -53,6 +54,8 @@ pub(super) fn validate(
         Resource::ReplicaSets => workload::validate_replica_set(spec, old, &mut errors),
         Resource::Jobs => workload::validate_job(object, current, &mut errors),
         Resource::PodDisruptionBudgets => workload::validate_budget(spec, &mut errors),
+        Resource::Ingresses => ingress::validate(object, current, &mut errors),
+        Resource::IngressClasses => ingress::validate_class(spec, old, &mut errors),
         Resource::ConfigMaps | Resource::Secrets => validate_data(object, current, &mut errors),
         _ => {}
     }

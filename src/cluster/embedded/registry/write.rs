@@ -110,6 +110,7 @@ impl Registry {
         } else {
             managed::record_creation(resource, &mut object, writer);
         }
+        self.admit(resource, namespace, &mut object)?;
         defaults::prepare(resource, &mut object, &self.inner.settings);
         validation::validate(resource, &name, None, &object)?;
         let allocation = self.begin_allocation(resource, namespace, &name);

@@ -8,6 +8,10 @@ use crate::cluster::embedded::resource::Resource;
 const SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', \
     and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
     '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
+const WILDCARD: &str = "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must \
+    consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character (e.g. \
+    '*.example.com', regex used for validation is \
+    '\\*\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 const LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must \
     start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
     '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
@@ -74,7 +78,13 @@ pub(super) fn check_label(name: &str, field: &str, errors: &mut Errors) {
     check_name(name, field, 63, LABEL, is_label(name), errors);
 }
 
-fn check_label_1035(name: &str, field: &str, errors: &mut Errors) {
+/// A subdomain whose first part is `*`.
+pub(super) fn check_wildcard(name: &str, field: &str, errors: &mut Errors) {
+    let is_valid = name.strip_prefix("*.").is_some_and(|rest| rest.split('.').all(is_label));
+    check_name(name, field, 253, WILDCARD, is_valid, errors);
+}
+
+pub(super) fn check_label_1035(name: &str, field: &str, errors: &mut Errors) {
     let is_valid = is_label(name) && name.starts_with(|c: char| c.is_ascii_lowercase());
     check_name(name, field, 63, LABEL_1035, is_valid, errors);
 }

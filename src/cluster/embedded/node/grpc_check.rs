@@ -1,0 +1,372 @@
+//! The client of gRPC probes: one call of `grpc.health.v1.Health/Check`, on a connection of its
+//! own.
+//!
+//! The two messages, of one field each, are written and read by hand. Errors are worded as a
+//! kubelet does, since people search for them.
+//!
+//! Source: kubernetes/kubernetes, `pkg/probe/grpc/grpc.go`; the protocol over HTTP/2 is that of
+//! grpc/grpc, `doc/PROTOCOL-HTTP2.md`.
+
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use h2::client::SendRequest;
+use http::{HeaderMap, Request, StatusCode};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// The pause before a server that was not there is dialled again (grpc-go's `backoff.DefaultConfig`).
+const DIAL_PAUSE: Duration = Duration::from_secs(1);
+/// The longest answer that is read: a message of one number is far shorter.
+const MAX_ANSWER_BYTES: usize = 4096;
+
+/// Asks a server how a service of it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct GrpcCheck {
+    pub(super) address: String,
+    /// Empty: the server as a whole.
+    pub(super) service: String,
+    pub(super) agent: &'static str,
+}
+
+/// Why a call failed, as gRPC says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct CallStatus {
+    code: u32,
+    message: String,
+}
+
+const UNKNOWN: u32 = 2;
+const UNIMPLEMENTED: u32 = 12;
+const INTERNAL: u32 = 13;
+const UNAVAILABLE: u32 = 14;
+
+impl GrpcCheck {
+    /// Asks.
+    ///
+    /// # Errors
+    ///
+    /// Why the service does not count as healthy.
+    pub(super) async fn run(&self, longest: Duration) -> Result<(), String> {
+        let deadline = Instant::now() + longest;
+        let (mut requests, connection) = timeout_at(deadline, self.dial()).await.map_err(|_| {
+            let (address, longest) = (&self.address, seconds(longest));
+            format!(
+                "timeout: failed to connect service {address:?} within {longest}: context deadline exceeded"
+            )
+        })?;
+        let call = async {
+            tokio::select! {
+                answer = self.call(&mut requests) => answer,
+                // The connection must be driven; its end can come first.
+                ended = connection => Err(match ended {
+                    Ok(()) => unavailable("error reading from server: EOF"),
+                    Err(error) => unavailable(&error.to_string()),
+                }),
+            }
+        };
+        let called = timeout_at(deadline, call).await;
+        match called
+            .map_err(|_| format!("timeout: health rpc did not complete within {}", seconds(longest)))?
+        {
+            Ok(1) => Ok(()),
+            Ok(status) => Err(format!("service unhealthy (responded with {:?})", serving_status(status))),
+            Err(CallStatus { code: UNIMPLEMENTED, message }) => Err(format!(
+                "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {message}"
+            )),
+            Err(CallStatus { code, message }) => {
+                let code = code_name(code);
+                Err(format!("error: health rpc probe failed: rpc error: code = {code} desc = {message}"))
+            }
+        }
+    }
+
+    /// Connects, as often as it takes: a server counts once it has shown that it speaks HTTP/2.
+    async fn dial(&self) -> (SendRequest<Bytes>, h2::client::Connection<TcpStream>) {
+        loop {
+            if let Ok(stream) = TcpStream::connect(&self.address).await
+                && let Ok((requests, mut connection)) = h2::client::handshake(stream).await
+                && let Some(mut pings) = connection.ping_pong()
+            {
+                // Its answer comes after its settings.
+                tokio::select! {
+                    pong = pings.ping(h2::Ping::opaque()) => {
+                        if pong.is_ok() {
+                            return (requests, connection);
+                        }
+                    }
+                    _ = &mut connection => {}
+                }
+            }
+            sleep(DIAL_PAUSE).await;
+        }
+    }
+
+    /// Calls; answers the number of the serving status.
+    async fn call(&self, requests: &mut SendRequest<Bytes>) -> Result<u64, CallStatus> {
+        let broken = |error: h2::Error| unavailable(&error.to_string());
+        let request = Request::post(format!("http://{}/grpc.health.v1.Health/Check", self.address))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .header("user-agent", self.agent)
+            .body(())
+            .map_err(|error| internal(&error.to_string()))?;
+        std::future::poll_fn(|context| requests.poll_ready(context)).await.map_err(broken)?;
+        let (answer, mut sending) = requests.send_request(request, false).map_err(broken)?;
+        sending.send_data(framed(&request_message(&self.service)), true).map_err(broken)?;
+
+        let (head, mut body) = answer.await.map_err(broken)?.into_parts();
+        if head.status != StatusCode::OK {
+            let (code, status) = (code_of_http(head.status), head.status);
+            let message = format!("unexpected HTTP status code received from server: {status}");
+            return Err(CallStatus { code, message });
+        }
+        let mut message = BytesMut::new();
+        while let Some(chunk) = body.data().await {
+            let chunk = chunk.map_err(broken)?;
+            // Closed flow control would only slow a server down that says too much.
+            let _ = body.flow_control().release_capacity(chunk.len());
+            if message.len() + chunk.len() > MAX_ANSWER_BYTES {
+                return Err(internal("received message larger than max"));
+            }
+            message.extend_from_slice(&chunk);
+        }
+        // An answer without a message has its status at the head.
+        let trailers = body.trailers().await.map_err(broken)?.unwrap_or(head.headers);
+        check_status(&trailers)?;
+        unframed(message.freeze())
+            .and_then(serving_number)
+            .ok_or_else(|| internal("the answer cannot be read"))
+    }
+}
+
+fn unavailable(why: &str) -> CallStatus {
+    CallStatus { code: UNAVAILABLE, message: why.to_owned() }
+}
+
+fn internal(why: &str) -> CallStatus {
+    CallStatus { code: INTERNAL, message: why.to_owned() }
+}
+
+fn check_status(trailers: &HeaderMap) -> Result<(), CallStatus> {
+    let text = |name: &str| trailers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    match text("grpc-status").parse() {
+        Ok(0) => Ok(()),
+        Ok(code) => Err(CallStatus { code, message: text("grpc-message").to_owned() }),
+        Err(_) => Err(internal("server closed the stream without sending trailers")),
+    }
+}
+
+/// `HealthCheckRequest { string service = 1; }`
+fn request_message(service: &str) -> Vec<u8> {
+    let mut message = Vec::new();
+    if !service.is_empty() {
+        message.push(1 << 3 | 2);
+        let mut length = service.len();
+        while length > 0x7f {
+            message.push(0x80 | u8::try_from(length & 0x7f).unwrap_or(0));
+            length >>= 7;
+        }
+        message.push(u8::try_from(length).unwrap_or(0));
+        message.extend_from_slice(service.as_bytes());
+    }
+    message
+}
+
+/// `HealthCheckResponse { ServingStatus status = 1; }`, whose fields other than that are passed
+/// over; left out, it is 0.
+fn serving_number(mut message: Bytes) -> Option<u64> {
+    let mut status = 0;
+    while message.has_remaining() {
+        let key = varint(&mut message)?;
+        match key & 7 {
+            0 => {
+                let value = varint(&mut message)?;
+                if key >> 3 == 1 {
+                    status = value;
+                }
+            }
+            2 => {
+                let length = usize::try_from(varint(&mut message)?).ok()?;
+                if message.remaining() < length {
+                    return None;
+                }
+                message.advance(length);
+            }
+            _ => return None,
+        }
+    }
+    Some(status)
+}
+
+fn varint(message: &mut Bytes) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let byte = message.try_get_u8().ok()?;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// A message as it is sent: not compressed, its length before it.
+fn framed(message: &[u8]) -> Bytes {
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+    [&[0], &length.to_be_bytes()[..], message].concat().into()
+}
+
+fn unframed(mut body: Bytes) -> Option<Bytes> {
+    let (compressed, length) = (body.try_get_u8().ok()?, body.try_get_u32().ok()?);
+    let length = usize::try_from(length).ok()?;
+    (compressed == 0 && body.remaining() == length).then_some(body)
+}
+
+fn serving_status(number: u64) -> String {
+    match number {
+        0 => "UNKNOWN".to_owned(),
+        1 => "SERVING".to_owned(),
+        2 => "NOT_SERVING".to_owned(),
+        3 => "SERVICE_UNKNOWN".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+fn code_of_http(status: StatusCode) -> u32 {
+    match status.as_u16() {
+        400 => INTERNAL,
+        401 => 16,
+        403 => 7,
+        404 => UNIMPLEMENTED,
+        429 | 502..=504 => UNAVAILABLE,
+        _ => UNKNOWN,
+    }
+}
+
+fn code_name(code: u32) -> String {
+    const NAMES: [&str; 17] = [
+        "OK",
+        "Canceled",
+        "Unknown",
+        "InvalidArgument",
+        "DeadlineExceeded",
+        "NotFound",
+        "AlreadyExists",
+        "PermissionDenied",
+        "ResourceExhausted",
+        "FailedPrecondition",
+        "Aborted",
+        "OutOfRange",
+        "Unimplemented",
+        "Internal",
+        "Unavailable",
+        "DataLoss",
+        "Unauthenticated",
+    ];
+    let name = usize::try_from(code).ok().and_then(|code| NAMES.get(code));
+    name.map_or_else(|| format!("Code({code})"), |name| (*name).to_owned())
+}
+
+/// A time limit as Go writes it.
+fn seconds(duration: Duration) -> String {
+    format!("{}s", duration.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn messages_are_those_of_protobuf() {
+        assert_eq!(request_message(""), b"");
+        assert_eq!(request_message("shop"), b"\x0a\x04shop");
+        assert_eq!(request_message(&"x".repeat(300))[..3], [0x0a, 0xac, 0x02]);
+        assert_eq!(framed(b"\x08\x01"), &b"\0\0\0\0\x02\x08\x01"[..]);
+        let read = |bytes: &'static [u8]| unframed(Bytes::from_static(bytes)).and_then(serving_number);
+        assert_eq!(read(b"\0\0\0\0\x02\x08\x02"), Some(2));
+        assert_eq!(read(b"\0\0\0\0\0"), Some(0));
+        assert_eq!(read(b"\0\0\0\0\x06\x12\x02ab\x08\x01"), Some(1));
+        for broken in [&b"\0\0\0\0\x02\x08"[..], b"\x01\0\0\0\x02\x08\x01", b"\0\0\0\0\x02\x12\x7f", b""] {
+            assert_eq!(read(broken), None, "{broken:?}");
+        }
+    }
+
+    /// A server that gives every call the same answer: its body, then its trailers.
+    async fn serve(
+        status: u16,
+        body: &'static [u8],
+        trailers: &'static [(&'static str, &'static str)],
+    ) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut connection = h2::server::handshake(stream).await.unwrap();
+            while let Some(Ok((request, mut respond))) = connection.accept().await {
+                assert_eq!(request.uri().path(), "/grpc.health.v1.Health/Check");
+                let answer = http::Response::builder().status(status).body(()).unwrap();
+                let mut sending = respond.send_response(answer, false).unwrap();
+                sending.send_data(Bytes::from_static(body), false).unwrap();
+                let trailers =
+                    trailers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+                sending.send_trailers(trailers.collect()).unwrap();
+            }
+        });
+        address
+    }
+
+    async fn check(address: String, longest: Duration) -> Result<(), String> {
+        GrpcCheck { address, service: "shop".to_owned(), agent: "kube-probe/1.36" }.run(longest).await
+    }
+
+    #[tokio::test]
+    async fn answers_count_as_a_kubelet_counts_them() {
+        const SERVING: &[u8] = b"\0\0\0\0\x02\x08\x01";
+        const ENOUGH: Duration = Duration::from_secs(60);
+        let ok: &[_] = &[("grpc-status", "0")];
+        assert_eq!(check(serve(200, SERVING, ok).await, ENOUGH).await, Ok(()));
+        type Case = (u16, &'static [u8], &'static [(&'static str, &'static str)], &'static str);
+        let cases: [Case; 4] = [
+            (200, b"\0\0\0\0\x02\x08\x02", ok, "service unhealthy (responded with \"NOT_SERVING\")"),
+            (
+                200,
+                b"",
+                &[("grpc-status", "5"), ("grpc-message", "unknown service")],
+                "error: health rpc probe failed: rpc error: code = NotFound desc = unknown service",
+            ),
+            (
+                200,
+                b"",
+                &[("grpc-status", "12"), ("grpc-message", "no such method")],
+                "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): no such method",
+            ),
+            (
+                404,
+                b"",
+                &[],
+                "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): \
+                 unexpected HTTP status code received from server: 404 Not Found",
+            ),
+        ];
+        for (status, body, trailers, why) in cases {
+            assert_eq!(check(serve(status, body, trailers).await, ENOUGH).await.unwrap_err(), why);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_not_there_or_speaks_something_else_is_waited_for() {
+        let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let silent = other.local_addr().unwrap();
+        for address in [closed, silent] {
+            let why = check(address.to_string(), Duration::from_secs(1)).await.unwrap_err();
+            let expected = format!(
+                "timeout: failed to connect service \"{address}\" within 1s: context deadline exceeded"
+            );
+            assert_eq!(why, expected);
+        }
+    }
+}

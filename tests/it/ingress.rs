@@ -1,0 +1,119 @@
+//! A real ingress controller as a consumer of endpoints: Traefik, unmodified, as a pod.
+
+use serde_json::{Value, json};
+
+use crate::pods::{PODS, log_with, on_with, run, shell};
+use crate::termination::lab::{LIMIT, Lab};
+
+const TRAEFIK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin/traefik");
+/// So many answers in a row show that a pod is no backend any more: the controller takes turns.
+const ROW: usize = 30;
+
+fn field(name: &str, path: &str) -> Value {
+    json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
+}
+
+/// A server that an Ingress leads to.
+async fn serve(lab: &Lab, name: &str, pre_stop: Value) {
+    let app = json!({
+        "name": "app", "image": "rolldrop", "args": ["workload", "--listen", "$(POD_IP):8080"],
+        "env": [field("POD_IP", "status.podIP"), field("POD_NAME", "metadata.name")],
+        "lifecycle": {"preStop": pre_stop},
+    });
+    let metadata = json!({"name": name, "labels": {"app": "web"}});
+    lab.create(PODS, &json!({"metadata": metadata, "spec": {"containers": [app]}})).await;
+}
+
+/// The controller, an Ingress to the servers, and a pod that asks through it, again and again, and
+/// writes down the status and the pod that answered.
+async fn ask_through_traefik(lab: &Lab) {
+    // It has no address: who reaches its pods goes by their own.
+    let spec = json!({"clusterIP": "None", "selector": {"app": "web"}, "ports": [{"port": 8080}]});
+    lab.create("/api/v1/namespaces/default/services", &json!({"metadata": {"name": "web"}, "spec": spec}))
+        .await;
+    let annotations = json!({"ingressclass.kubernetes.io/is-default-class": "true"});
+    let class = json!({
+        "metadata": {"name": "traefik", "annotations": annotations},
+        "spec": {"controller": "traefik.io/ingress-controller"},
+    });
+    let networking = "/apis/networking.k8s.io/v1";
+    lab.create(&format!("{networking}/ingressclasses"), &class).await;
+    let backend = json!({"service": {"name": "web", "port": {"number": 8080}}});
+    let paths = json!([{"path": "/", "pathType": "Prefix", "backend": backend}]);
+    let ingress = json!({"metadata": {"name": "web"}, "spec": {"rules": [{"http": {"paths": paths}}]}});
+    let ingress = lab.create(&format!("{networking}/namespaces/default/ingresses"), &ingress).await.body;
+    assert_eq!(ingress["spec"]["ingressClassName"], "traefik", "the default one: {ingress}");
+
+    let mut env = vec![field("POD_IP", "status.podIP")];
+    let mut command = vec![];
+    if lab.dataplane == "userspace" {
+        // Without files of the service account it needs a kubeconfig, as outside of a cluster.
+        env.push(json!({"name": "KUBECONFIG", "value": lab.dir().join("kubeconfig")}));
+        command.extend(["env", "--unset", "KUBERNETES_SERVICE_HOST"]);
+    }
+    command.extend([TRAEFIK, "--providers.kubernetesingress", "--entrypoints.web.address=$(POD_IP):8000"]);
+    command.extend(["--global.checknewversion=false", "--global.sendanonymoususage=false"]);
+    let traefik = json!({"name": "traefik", "image": "host", "env": env, "command": command});
+    run(lab, "traefik", json!({"terminationGracePeriodSeconds": 1, "containers": [traefik]})).await;
+    let found = |seen: &[crate::termination::lab::Seen]| {
+        let mut own = seen.iter().filter(|seen| seen.kind() == "Pod" && seen.name() == "traefik");
+        own.find_map(|seen| seen.object["status"]["podIP"].as_str().map(str::to_owned))
+    };
+    let address = lab.until("default", "the controller's address", found).await;
+    let script = format!(
+        "while :; do curl -s -o /dev/null -m 5 -w '%{{http_code}} %header{{rolldrop-pod}}\\n' http://{address}:8000/; \
+         sleep 0.03; done"
+    );
+    run(lab, "client", json!({"terminationGracePeriodSeconds": 1, "containers": [shell("app", &script)]}))
+        .await;
+}
+
+/// What the client has written so far.
+fn answers(lab: &Lab) -> Vec<String> {
+    log_with(lab, "client", "app", "").lines().map(str::to_owned).collect()
+}
+
+/// Waits until the last [`ROW`] answers are from these pods and no others; answers all from
+/// number `from` on.
+async fn until_only(lab: &Lab, from: usize, pods: &[&str]) -> Vec<String> {
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    loop {
+        let all = answers(lab).split_off(from);
+        let row = &all[all.len().saturating_sub(ROW)..];
+        let is_one = |answer: &String| pods.iter().any(|pod| *answer == format!("200 {pod}"));
+        let is_met = |pod: &&str| row.contains(&format!("200 {pod}"));
+        if row.len() == ROW && row.iter().all(is_one) && pods.iter().all(is_met) {
+            return all;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "not {pods:?} alone: {row:?}");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
+
+#[test]
+fn an_ingress_controller_leaves_a_pod_at_its_own_pace_and_answers_502_for_one_that_is_gone() {
+    for dataplane in ["kernel", "userspace"] {
+        let latencies =
+            json!({"deletionToSlice": "1s", "terminatedToSlice": "1s", "processGoneToAddressGone": "10s"});
+        on_with(dataplane, json!({"latencies": latencies}), async |lab| {
+            serve(&lab, "serves-on", json!({"sleep": {"seconds": 20}})).await;
+            serve(&lab, "exits", Value::Null).await;
+            serve(&lab, "stays", Value::Null).await;
+            ask_through_traefik(&lab).await;
+            until_only(&lab, 0, &["serves-on", "exits", "stays"]).await;
+
+            // The rest of its hook is of no use: it leaves with the controller's next configuration.
+            let before = answers(&lab).len();
+            lab.call("DELETE", &format!("{PODS}/serves-on"), None).await;
+            let seen = until_only(&lab, before, &["exits", "stays"]).await;
+            assert!(seen.contains(&"200 serves-on".to_owned()), "{dataplane}: it still served: {seen:?}");
+            assert!(seen.iter().all(|answer| answer.starts_with("200 ")), "{dataplane}: {seen:?}");
+
+            // Of one that ends at once, the client is told by a gateway status.
+            let before = answers(&lab).len();
+            lab.call("DELETE", &format!("{PODS}/exits"), None).await;
+            let seen = until_only(&lab, before, &["stays"]).await;
+            assert!(seen.contains(&"502 ".to_owned()), "{dataplane}: {seen:?}");
+        });
+    }
+}
