@@ -8,7 +8,6 @@ use crate::load::{TlsSettings, TlsVersions};
 
 /// How https:// is spoken.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "TLS")]
 pub(super) struct TlsArgs {
     /// Trust the authorities in this PEM file, instead of the system's
     #[arg(long, visible_alias = "ca", value_name = "FILE")]
