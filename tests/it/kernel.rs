@@ -330,8 +330,10 @@ async fn an_established_connection_outlives_its_endpoint() {
     let label = Patch::Merge(json!({"metadata": {"labels": {"app": "other"}}}));
     cluster.pods().patch("web", &PatchParams::default(), &label).await.expect("it is patched");
     cluster.wait_for_outcome(&url, "connect_refused");
-    let outcomes = outcomes_of(&load.wait_with_output().expect("its end"));
-    assert_eq!(outcomes, BTreeMap::from([("ok".to_owned(), 120)]));
+    // On a slow machine an answer can take longer than it is to the next request.
+    let mut outcomes = outcomes_of(&load.wait_with_output().expect("its end"));
+    let sent = 120 - outcomes.remove("not_sent").unwrap_or(0);
+    assert_eq!(outcomes, BTreeMap::from([("ok".to_owned(), sent)]));
 }
 
 #[tokio::test]

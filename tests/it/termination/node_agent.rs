@@ -145,7 +145,7 @@ fn readiness_is_still_probed_while_terminating_and_liveness_is_not() {
         assert!(ours.messages("Unhealthy").iter().all(|m| m.starts_with("Readiness")), "{ours}");
         // Nobody kills it before its 6 s are over.
         assert_eq!(ours.exit_code("app"), 0, "{ours}");
-        assert!(ours.first("app gone") - ours.first("app SIGTERM") > 5.5 - ours.lag_s, "{ours}");
+        assert!(ours.first("app gone") - ours.last("app SIGTERM") > 5.5 - ours.lag_s, "{ours}");
         assert_eq!(ours.count("app SIGTERM"), 1, "{ours}");
     }
 }

@@ -58,9 +58,9 @@ impl Recording {
         found.unwrap_or_else(|| panic!("no {what:?}\n{self}")).0
     }
 
-    /// How often it happened.
+    /// How often it happened since the first act.
     pub(crate) fn count(&self, what: &str) -> usize {
-        self.process.iter().filter(|(_, text)| text == what).count()
+        self.process.iter().filter(|(at, text)| *at >= 0.0 && text == what).count()
     }
 
     /// When something last happened to a process.
