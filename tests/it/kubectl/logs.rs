@@ -49,7 +49,7 @@ fn the_last_lines_come_alone() {
 #[test]
 fn lines_have_times_and_are_chosen_by_them() {
     let kubectl = Kubectl::in_namespace("logs");
-    let script = "echo old; sleep 1.2; printf new; sleep 0.2; echo er; echo newest >&2";
+    let script = "echo old; sleep 1.2; printf new; sleep 0.2; echo er; sleep 0.2; echo newest >&2";
     let mut manifest = pod("timed", script);
     manifest.push_str("  - {name: other, image: host/shell:1, command: [sh, -c, 'echo other']}\n");
     kubectl.apply(&manifest);

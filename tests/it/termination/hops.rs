@@ -220,11 +220,13 @@ async fn creations(lab: &Lab, n: usize) -> Vec<Stages> {
     let namespace = "creations";
     let address = deploy(lab, namespace, 3, EXIT, Value::Null).await;
     start_client(lab, namespace, &address).await;
-    let template = pods_now(&lab.seen(namespace))
+    let mut template = pods_now(&lab.seen(namespace))
         .values()
         .find(|pod| pod["metadata"]["labels"]["app"] == "web")
         .map(|pod| pod["spec"]["containers"].clone())
         .expect("a pod of the Deployment");
+    // Each pod is given a token of its own.
+    template[0]["volumeMounts"] = Value::Null;
     let mut created = Vec::new();
     for number in 0..n {
         tokio::time::sleep(IDLE).await;
