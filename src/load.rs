@@ -647,9 +647,9 @@ fn client(plan: &Plan, target: &PlannedTarget) -> Option<tls::Client> {
 
 /// The plan's targets, as they are at hand for one worker.
 fn endpoints(plan: &Plan, worker: usize, routes: &[Route]) -> Vec<Endpoint> {
-    let source = plan::source_name(worker);
     let Settings { workers, seed, .. } = plan.settings;
-    let sender = Sender { source: &source, worker, workers, seed };
+    let (source, number) = (plan::source_name(worker), worker as u64);
+    let sender = Sender { source, worker: number, workers: workers as u64, seed };
     let endpoint = |(target, route): (&PlannedTarget, &Route)| Endpoint {
         name: target.name.clone(),
         method: target.method.clone(),
@@ -657,11 +657,11 @@ fn endpoints(plan: &Plan, worker: usize, routes: &[Route]) -> Vec<Endpoint> {
             && (retry::go_replays(target.method.as_str()) || target.has_idempotency_key()),
         walk: Walk::new(route.clone(), worker),
         tls: client(plan, target),
-        closing: Template::new(target, sender, Persistence::Close),
-        keeping: Template::new(target, sender, Persistence::Keep),
-        http2: (target.http == Http::Http2).then(|| http2::Template::new(target, sender)),
+        closing: Template::new(target, &sender, Persistence::Close),
+        keeping: Template::new(target, &sender, Persistence::Keep),
+        http2: (target.http == Http::Http2).then(|| http2::Template::new(target, &sender)),
         grpc: target.grpc.clone(),
-        messages: target.is_websocket.then(|| Messages::new(target, sender)),
+        messages: target.is_websocket.then(|| Messages::new(target, &sender)),
     };
     plan.targets.iter().zip(routes).map(endpoint).collect()
 }

@@ -202,15 +202,11 @@ fn drops(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Vec<Ro
     };
     let (a, b) = (share(baseline), share(candidate));
     let mut row = Row {
-        metric: "dropped".into(),
-        label: "dropped requests".into(),
-        unit: Unit::Share,
         baseline: Some(a.share()),
         candidate: Some(b.share()),
-        change: None,
-        p: None,
         verdict: None,
         why: format!("{} of {}, then {} of {}", count(a.hits), count(a.n), count(b.hits), count(b.n)),
+        ..Row::unknown("dropped", "dropped requests", Unit::Share)
     };
     if baseline.iter().chain(candidate).any(|s| !s.terminations.is_empty()) {
         row.why.push_str("; judged by termination");
@@ -272,16 +268,13 @@ fn terminations(baseline: &[Sample], candidate: &[Sample], options: &Options) ->
         };
         let (a, b) = (hit(&lost_a), hit(&lost_b));
         let name = mode.as_str();
+        let (metric, label) =
+            (format!("terminations.{name}.with_drops"), format!("terminations with a drop ({name})"));
         let mut row = Row {
-            metric: format!("terminations.{name}.with_drops"),
-            label: format!("terminations with a drop ({name})"),
-            unit: Unit::Share,
             baseline: (a.n > 0).then(|| a.share()),
             candidate: (b.n > 0).then(|| b.share()),
-            change: None,
-            p: None,
-            verdict: Some(Judgement::CannotTell),
             why: format!("{} of {}, then {} of {}", a.hits, a.n, b.hits, b.n),
+            ..Row::unknown(metric, label, Unit::Share)
         };
         if a.n == 0 || b.n == 0 {
             row.why.push_str("; one side has none to compare");
@@ -299,16 +292,15 @@ fn terminations(baseline: &[Sample], candidate: &[Sample], options: &Options) ->
         }
         rows.push(row);
         let (mean_a, mean_b) = (exact::mean(&lost_a), exact::mean(&lost_b));
+        let (metric, label) =
+            (format!("terminations.{name}.dropped"), format!("drops per termination ({name})"));
         rows.push(Row {
-            metric: format!("terminations.{name}.dropped"),
-            label: format!("drops per termination ({name})"),
-            unit: Unit::Count,
             baseline: Some(mean_a),
             candidate: Some(mean_b),
-            change: None,
             p: Some(exact::permutation(&lost_a, &lost_b)),
             verdict: Some(less_is_better(mean_a, mean_b)),
             why: format!("permutation test over {} and {} terminations", a.n, b.n),
+            ..Row::unknown(metric, label, Unit::Count)
         });
     }
     rows
@@ -333,19 +325,14 @@ fn windows(baseline: &[Sample], candidate: &[Sample]) -> Vec<Row> {
                 |all: &[Option<f64>]| all.iter().flatten().map(|s| Weighed::one(*s)).collect::<Vec<_>>();
             let (bounded_a, bounded_b) = (bounded(&all_a), bounded(&all_b));
             let mean = |units: &[Weighed]| (!units.is_empty()).then(|| exact::mean(units));
+            let label = match one {
+                true => format!("window ({})", mode.as_str()),
+                false => format!("window, {consumer} ({})", mode.as_str()),
+            };
             let mut row = Row {
-                metric: format!("windows_s.{}", mode.as_str()),
-                label: match one {
-                    true => format!("window ({})", mode.as_str()),
-                    false => format!("window, {consumer} ({})", mode.as_str()),
-                },
-                unit: Unit::Seconds,
                 baseline: mean(&bounded_a),
                 candidate: mean(&bounded_b),
-                change: None,
-                p: None,
-                verdict: Some(Judgement::CannotTell),
-                why: String::new(),
+                ..Row::unknown(format!("windows_s.{}", mode.as_str()), label, Unit::Seconds)
             };
             let censored = all_a.len() + all_b.len() - bounded_a.len() - bounded_b.len();
             row.why = match (row.baseline, row.candidate) {
@@ -373,17 +360,8 @@ fn latency(sides: &[Blocks; 2], name: &str, q: f64, is_closed_loop: bool, effort
         return None;
     }
     let kind = if is_closed_loop { "service" } else { "response" };
-    let mut row = Row {
-        metric: format!("latency_ms.{kind}.{}", name.replace('.', "_")),
-        label: format!("{kind} time {name}"),
-        unit: Unit::Milliseconds,
-        baseline: None,
-        candidate: None,
-        change: None,
-        p: None,
-        verdict: Some(Judgement::CannotTell),
-        why: String::new(),
-    };
+    let metric = format!("latency_ms.{kind}.{}", name.replace('.', "_"));
+    let mut row = Row::unknown(metric, format!("{kind} time {name}"), Unit::Milliseconds);
     let beyond = fewest as f64 * (1.0 - q);
     if beyond < FEWEST_BEYOND {
         row.why = format!("about {beyond:.0} answers of a side lie beyond it; it takes {FEWEST_BEYOND}");
@@ -395,17 +373,7 @@ fn latency(sides: &[Blocks; 2], name: &str, q: f64, is_closed_loop: bool, effort
 
 /// In a closed loop the rate is a result; in an open one it was chosen.
 fn rate([a, b]: &[Blocks; 2], is_closed_loop: bool, effort: Effort) -> Row {
-    let mut row = Row {
-        metric: "rate".into(),
-        label: "requests sent".into(),
-        unit: Unit::PerSecond,
-        baseline: None,
-        candidate: None,
-        change: None,
-        p: None,
-        verdict: Some(Judgement::CannotTell),
-        why: String::new(),
-    };
+    let mut row = Row::unknown("rate", "requests sent", Unit::PerSecond);
     if is_closed_loop {
         fill(&mut row, blocks::rates(a, b, effort), false, effort);
     } else {

@@ -359,8 +359,10 @@ fn fabric(
         pods: address::node_pods(index),
     };
     let plans: Vec<_> = (0..=u8::MAX).zip(0..config.nodes).map(|(index, _)| plan(index)).collect();
-    let names = kernel::names_dir(log_dir);
-    Fabric::build(entered, registry.control_plane_address(), &plans, config.gone_address, names)
+    let (names, control_plane) = (kernel::names_dir(log_dir), registry.control_plane_address());
+    let fabric = Fabric::build(entered, control_plane, &plans, config.gone_address, names)?;
+    fabric.look_names_up_by(&dns::resolv_conf("default", control_plane))?;
+    Ok(fabric)
 }
 
 impl Drop for Embedded {

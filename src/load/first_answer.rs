@@ -45,6 +45,20 @@ impl From<'_> {
         let Ok(dialing) = self.dial(&address.remote) else { return false };
         matches!(timeout(limit, dialing.connected(0, address.text.clone(), clock)).await, Ok(Ok(_)))
     }
+
+    /// Begins to connect, from a port that is none of the load's.
+    fn dial(&mut self, remote: &Remote) -> Result<Dialing, CannotDial> {
+        let Remote::Tcp(to) = remote else { return connection::dial(remote, None) };
+        let address = self.address.unwrap_or_else(|| connection::unspecified(*to));
+        loop {
+            let port =
+                self.ports.as_mut().filter(|ports| ports.len() > self.left).and_then(|ports| ports.pop());
+            match connection::dial_from(*to, Some(SocketAddr::new(address, port.unwrap_or(0)))) {
+                Err(CannotDial::LocalPort(e)) if e.kind() == io::ErrorKind::AddrInUse && port.is_some() => {}
+                dialed => return dialed,
+            }
+        }
+    }
 }
 
 /// Waits for any HTTP answer from the target, at its addresses in turn.
@@ -71,22 +85,6 @@ pub(super) async fn first_answer(
             return Err(LoadError::NoAnswer { url: target.url.clone(), limit, why });
         }
         sleep_until(next).await;
-    }
-}
-
-impl From<'_> {
-    /// Begins to connect, from a port that is none of the load's.
-    fn dial(&mut self, remote: &Remote) -> Result<Dialing, CannotDial> {
-        let Remote::Tcp(to) = remote else { return connection::dial(remote, None) };
-        let address = self.address.unwrap_or_else(|| connection::unspecified(*to));
-        loop {
-            let port =
-                self.ports.as_mut().filter(|ports| ports.len() > self.left).and_then(|ports| ports.pop());
-            match connection::dial_from(*to, Some(SocketAddr::new(address, port.unwrap_or(0)))) {
-                Err(CannotDial::LocalPort(e)) if e.kind() == io::ErrorKind::AddrInUse && port.is_some() => {}
-                dialed => return dialed,
-            }
-        }
     }
 }
 

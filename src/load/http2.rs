@@ -63,8 +63,8 @@ pub(super) async fn attempt(
 /// # Errors
 /// Why not.
 pub(super) fn check(target: &PlannedTarget) -> Result<(), String> {
-    let sender = Sender { source: "load", worker: 0, workers: 1, seed: 0 };
-    Template::new(target, sender).check()
+    let sender = Sender { source: "load".into(), worker: 0, workers: 1, seed: 0 };
+    Template::new(target, &sender).check()
 }
 
 /// A request on its connection.

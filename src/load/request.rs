@@ -23,16 +23,24 @@ pub(super) enum Persistence {
 }
 
 /// Whose requests a template makes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sender<'a> {
+#[derive(Clone, Debug)]
+pub(super) struct Sender {
     /// The source's name.
-    pub(super) source: &'a str,
+    pub(super) source: String,
     /// The worker's number.
-    pub(super) worker: usize,
+    pub(super) worker: u64,
     /// The number of workers.
-    pub(super) workers: usize,
+    pub(super) workers: u64,
     /// The load's seed.
     pub(super) seed: u64,
+}
+
+impl Sender {
+    /// The number of its request `seq` among those of all workers, and what is drawn for it.
+    pub(super) fn draw(&self, seq: u64) -> (u64, Random) {
+        let number = seq * self.workers + self.worker;
+        (number, Random::of(self.seed, number))
+    }
 }
 
 /// The requests of one source to one target: bytes around what differs between them.
@@ -41,10 +49,7 @@ pub(super) struct Template {
     /// Request line and header fields, but for those that follow.
     head: Vec<Piece>,
     body: Body,
-    source: String,
-    worker: u64,
-    workers: u64,
-    seed: u64,
+    sender: Sender,
 }
 
 #[derive(Debug)]
@@ -57,7 +62,7 @@ enum Body {
 
 impl Template {
     /// The template of a sender's requests to `target`.
-    pub(super) fn new(target: &PlannedTarget, sender: Sender<'_>, persistence: Persistence) -> Self {
+    pub(super) fn new(target: &PlannedTarget, sender: &Sender, persistence: Persistence) -> Self {
         let mut fields = Vec::new();
         let body = match &target.body {
             Text::Fixed(body) => {
@@ -76,14 +81,14 @@ impl Template {
     }
 
     /// The template of the requests that ask `target` to switch to WebSocket, without their key.
-    pub(super) fn handshake(target: &PlannedTarget, sender: Sender<'_>) -> Self {
+    pub(super) fn handshake(target: &PlannedTarget, sender: &Sender) -> Self {
         let fields = [("connection", "Upgrade"), ("upgrade", "websocket"), ("sec-websocket-version", "13")]
             .map(|(name, value)| (name, value.to_owned()));
         Self::of(sender, head(target, &fields), Body::Fixed(Vec::new()))
     }
 
     /// The template of the messages to a WebSocket target: a request's id, an empty line, the body.
-    pub(super) fn message(target: &PlannedTarget, sender: Sender<'_>) -> Self {
+    pub(super) fn message(target: &PlannedTarget, sender: &Sender) -> Self {
         let body = match &target.body {
             Text::Fixed(body) => Body::Fixed(body.clone()),
             Text::Made(pieces) => Body::Made(pieces.clone()),
@@ -91,26 +96,18 @@ impl Template {
         Self::of(sender, Vec::new(), body)
     }
 
-    fn of(sender: Sender<'_>, head: Vec<Piece>, body: Body) -> Self {
-        Self {
-            head,
-            body,
-            source: sender.source.to_owned(),
-            worker: sender.worker as u64,
-            workers: sender.workers as u64,
-            seed: sender.seed,
-        }
+    fn of(sender: &Sender, head: Vec<Piece>, body: Body) -> Self {
+        Self { head, body, sender: sender.clone() }
     }
 
     /// Writes the request numbered `seq`, as it is sent for the `attempt`th time, counted from 1,
     /// to `out`, replacing what is there.
     pub(super) fn fill(&self, seq: u64, attempt: u32, out: &mut Vec<u8>) {
         out.clear();
-        let number = seq * self.workers + self.worker;
-        let mut random = Random::of(self.seed, number);
+        let (number, mut random) = self.sender.draw(seq);
         template::fill(&self.head, number, &mut random, out);
         let id = if attempt == 1 { ID_HEADER } else { RETRY_HEADER };
-        for part in [id, ": ", &self.source, "-"] {
+        for part in [id, ": ", &self.sender.source, "-"] {
             out.extend_from_slice(part.as_bytes());
         }
         // Writing to a vector cannot fail.
@@ -179,8 +176,8 @@ mod tests {
         change(&mut settings);
         let plan = Plan::new(settings).unwrap();
         let mut out = b"an earlier request".to_vec();
-        let sender = Sender { source: "load-3", worker: 3, workers: 4, seed: 1 };
-        Template::new(&plan.targets[0], sender, persistence).fill(41, 1, &mut out);
+        let sender = Sender { source: "load-3".into(), worker: 3, workers: 4, seed: 1 };
+        Template::new(&plan.targets[0], &sender, persistence).fill(41, 1, &mut out);
         String::from_utf8(out).unwrap().replace(env!("CARGO_PKG_VERSION"), "VERSION")
     }
 

@@ -38,7 +38,7 @@ pub(super) struct Messages {
 
 impl Messages {
     /// A sender's messages to `target`.
-    pub(super) fn new(target: &PlannedTarget, sender: Sender<'_>) -> Self {
+    pub(super) fn new(target: &PlannedTarget, sender: &Sender) -> Self {
         Self { handshake: Template::handshake(target, sender), message: Template::message(target, sender) }
     }
 }

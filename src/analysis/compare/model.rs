@@ -97,6 +97,21 @@ pub enum Unit {
 }
 
 impl Row {
+    /// One of which nothing is known yet, and so nothing can be told.
+    pub(super) fn unknown(metric: impl Into<String>, label: impl Into<String>, unit: Unit) -> Self {
+        Self {
+            metric: metric.into(),
+            label: label.into(),
+            unit,
+            baseline: None,
+            candidate: None,
+            change: None,
+            p: None,
+            verdict: Some(Judgement::CannotTell),
+            why: String::new(),
+        }
+    }
+
     /// Whether the candidate's value is the worse one, be that by chance or not; unknown values are.
     pub fn looks_worse(&self) -> bool {
         match (self.baseline, self.candidate) {

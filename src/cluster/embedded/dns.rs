@@ -9,6 +9,7 @@ mod answer;
 mod records;
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -38,6 +39,14 @@ const SERVICE_ADDRESS: usize = 9;
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How many TCP connections are served at a time.
 const MAX_CONNECTIONS: usize = 64;
+
+/// The text of a `resolv.conf` with which names are looked up at `server` as by a pod of `namespace`.
+pub(super) fn resolv_conf(namespace: &str, server: impl fmt::Display) -> String {
+    format!(
+        "search {namespace}.svc.cluster.local svc.cluster.local cluster.local\n\
+         nameserver {server}\noptions ndots:5\n"
+    )
+}
 
 /// Open sockets, not served yet.
 #[derive(Debug)]

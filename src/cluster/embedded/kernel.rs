@@ -102,10 +102,16 @@ impl Fabric {
             nodes.push(Node { net, address: plan.address });
         }
         link(entered.pids(), &names.join("pids")).map_err(network)?;
-        let lookup = "search default.svc.cluster.local svc.cluster.local cluster.local";
-        let lookup = format!("{lookup}\nnameserver {control_plane}\noptions ndots:5\n");
-        fs::write(names.join(RESOLV_CONF), lookup).map_err(network)?;
         Ok(Self { entered, nodes, ip, names })
+    }
+
+    /// Says how commands that come from outside look names up: the text of a `resolv.conf`.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn look_names_up_by(&self, resolv_conf: &str) -> Result<(), KernelError> {
+        fs::write(self.names.join(RESOLV_CONF), resolv_conf).map_err(|source| KernelError::Network { source })
     }
 
     /// Waits until all containers have ended because their PID namespace has.

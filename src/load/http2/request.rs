@@ -6,7 +6,6 @@ use http::{HeaderName, HeaderValue, Method, Request, Uri, Version, header};
 
 use crate::load::grpc;
 use crate::load::plan::{PlannedTarget, Text};
-use crate::load::random::Random;
 use crate::load::request::{RETRY_HEADER, Sender, USER_AGENT};
 use crate::load::template::{self, Piece};
 use crate::record::row::ID_HEADER;
@@ -24,10 +23,7 @@ pub(in crate::load) struct Template {
     is_grpc: bool,
     scheme: &'static str,
     authority: String,
-    source: String,
-    worker: u64,
-    workers: u64,
-    seed: u64,
+    sender: Sender,
 }
 
 #[derive(Debug)]
@@ -42,7 +38,7 @@ pub(super) struct NotARequest;
 
 impl Template {
     /// The template of a sender's requests to `target`.
-    pub(in crate::load) fn new(target: &PlannedTarget, sender: Sender<'_>) -> Self {
+    pub(in crate::load) fn new(target: &PlannedTarget, sender: &Sender) -> Self {
         let mut fixed = Request::new(());
         *fixed.method_mut() = target.method.clone();
         *fixed.version_mut() = Version::HTTP_2;
@@ -86,10 +82,7 @@ impl Template {
             is_grpc,
             scheme: if target.tls_name.is_some() { "https" } else { "http" },
             authority,
-            source: sender.source.to_owned(),
-            worker: sender.worker as u64,
-            workers: sender.workers as u64,
-            seed: sender.seed,
+            sender: sender.clone(),
         };
         if let [Piece::Bytes(path)] = target.path.as_slice()
             && let Ok(uri) = template.uri(path)
@@ -105,8 +98,7 @@ impl Template {
     /// # Errors
     /// When what fills in a placeholder makes no URL or no header.
     pub(super) fn make(&self, seq: u64, attempt: u32) -> Result<(Request<()>, Bytes), NotARequest> {
-        let number = seq * self.workers + self.worker;
-        let mut random = Random::of(self.seed, number);
+        let (number, mut random) = self.sender.draw(seq);
         let mut fill = |pieces: &[Piece]| {
             let mut text = Vec::new();
             template::fill(pieces, number, &mut random, &mut text);
@@ -129,7 +121,7 @@ impl Template {
                 body
             }
         };
-        let id = HeaderValue::try_from(format!("{}-{seq}", self.source)).map_err(|_| NotARequest)?;
+        let id = HeaderValue::try_from(format!("{}-{seq}", self.sender.source)).map_err(|_| NotARequest)?;
         let name = if attempt == 1 { ID_HEADER } else { RETRY_HEADER };
         request.headers_mut().insert(HeaderName::from_static(name), id);
         Ok((request, body))
@@ -172,8 +164,8 @@ mod tests {
         let mut settings = Settings::new("http://web:8080/x?y=z");
         change(&mut settings);
         let plan = Plan::new(settings).unwrap();
-        let sender = Sender { source: "load-3", worker: 3, workers: 4, seed: 1 };
-        Template::new(&plan.targets[0], sender).make(41, 1).unwrap()
+        let sender = Sender { source: "load-3".into(), worker: 3, workers: 4, seed: 1 };
+        Template::new(&plan.targets[0], &sender).make(41, 1).unwrap()
     }
 
     #[test]

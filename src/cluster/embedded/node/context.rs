@@ -28,6 +28,7 @@ use super::volumes::{self, Made, VolumeError};
 use super::{COMPONENT, NodeInfo};
 use crate::cluster::embedded::Shared;
 use crate::cluster::embedded::config::Kubelet;
+use crate::cluster::embedded::dns;
 use crate::cluster::embedded::latency::{Latencies, Latency};
 use crate::cluster::embedded::network::{Bind, Sandbox, Store};
 use crate::cluster::embedded::registry::{ContainerSource, EventType};
@@ -216,11 +217,7 @@ impl PodContext {
         let Some(server) = service["spec"]["clusterIP"].as_str().filter(|_| policy != Some("Default")) else {
             return Ok(None);
         };
-        let namespace = &self.namespace;
-        let text = format!(
-            "search {namespace}.svc.cluster.local svc.cluster.local cluster.local\n\
-             nameserver {server}\noptions ndots:5\n"
-        );
+        let text = dns::resolv_conf(&self.namespace, server);
         std::fs::create_dir_all(&store.made_at)?;
         std::fs::write(store.made_at.join(RESOLV_CONF), text)?;
         let target = PathBuf::from("/etc").join(RESOLV_CONF);
