@@ -480,6 +480,7 @@ fn load_settings(scenario: &Scenario, found: &[run_info::Target]) -> anyhow::Res
             Connections::Mixed(share) => load::Connections::Mixed(share),
         },
         http: match load.http {
+            scenario::Http::Auto => load::Http::Auto,
             scenario::Http::Http1 => load::Http::Http1,
             scenario::Http::Http2 => load::Http::Http2,
         },

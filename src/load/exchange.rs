@@ -18,7 +18,7 @@ use tokio::time::sleep;
 
 use super::connection::{self, CannotDial, Connection};
 use super::deadlines::{Deadlines, Elapsed};
-use super::plan::Plan;
+use super::plan::{Http, Plan};
 use super::ports::SourcePorts;
 use super::request::{Persistence, Template};
 use super::resolve::Walk;
@@ -78,7 +78,9 @@ pub(super) struct Endpoint {
     pub(super) closing: Template,
     /// The request that keeps it.
     pub(super) keeping: Template,
-    /// The same in HTTP/2, where the target speaks it.
+    /// Which HTTP it speaks.
+    pub(super) http: Http,
+    /// The same requests in HTTP/2, where the target may speak it.
     pub(super) http2: Option<http2::Template>,
     /// What is special to gRPC.
     pub(super) grpc: Option<grpc::Call>,
@@ -92,7 +94,7 @@ pub(super) enum Via {
     Dial(u64),
     /// An idle one, which has carried a request before.
     Idle(Connection),
-    /// A stream of an HTTP/2 connection.
+    /// A place on a connection that may speak HTTP/2.
     Http2(http2::Ticket),
 }
 
@@ -235,20 +237,32 @@ async fn attempt(
     row: &mut RequestRow,
 ) -> Result<Option<Connection>, Failure> {
     let endpoint = &context.endpoints[endpoint];
-    let mut connection = match via {
-        Via::Idle(connection) => {
-            row.conn = Some(connection.id);
-            row.conn_reused = true;
-            row.local_port = connection.local_port;
-            row.remote_addr = Some(connection.remote.clone());
-            connection
-        }
+    let connection = match via {
+        Via::Idle(connection) => connection,
         Via::Dial(id) => connect(context, endpoint, id, row).await?,
         // Apart, so that the future of an HTTP/1.1 exchange stays small.
         Via::Http2(ticket) => {
-            return Box::pin(http2::attempt(context, endpoint, ticket, row)).await.map(|()| None);
+            let attempt = http2::attempt(context, endpoint, ticket, persistence, row);
+            return Box::pin(attempt).await.map(|()| None);
         }
     };
+    carry(context, endpoint, persistence, connection, row).await
+}
+
+/// Sends the request over a connection of its own. Answers the connection, if it can be used again.
+pub(super) async fn carry(
+    context: &Context,
+    endpoint: &Endpoint,
+    persistence: Persistence,
+    mut connection: Connection,
+    row: &mut RequestRow,
+) -> Result<Option<Connection>, Failure> {
+    if connection.requests > 0 {
+        row.conn = Some(connection.id);
+        row.conn_reused = true;
+        row.local_port = connection.local_port;
+        row.remote_addr = Some(connection.remote.clone());
+    }
     connection.requests += 1;
     let sent = context.clock.now();
     row.sent = Some(sent);

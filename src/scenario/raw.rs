@@ -188,6 +188,8 @@ pub(super) enum Http {
 
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub(super) enum HttpText {
+    #[serde(rename = "auto")]
+    Auto,
     #[serde(rename = "1.1")]
     Http1,
     #[serde(rename = "2")]

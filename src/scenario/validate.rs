@@ -299,14 +299,15 @@ fn http(
     document: &Document,
 ) -> Result<Http, ScenarioError> {
     let http = match given {
-        None | Some(raw::Http::Number(1.1) | raw::Http::Text(raw::HttpText::Http1)) => Http::Http1,
+        None | Some(raw::Http::Text(raw::HttpText::Auto)) => Http::Auto,
+        Some(raw::Http::Number(1.1) | raw::Http::Text(raw::HttpText::Http1)) => Http::Http1,
         Some(raw::Http::Number(2.0) | raw::Http::Text(raw::HttpText::Http2)) => Http::Http2,
         Some(raw::Http::Number(other)) => {
-            return Err(document.error("spec.load.http", format!("is {other}, must be 1.1 or 2")));
+            return Err(document.error("spec.load.http", format!("is {other}, must be auto, 1.1 or 2")));
         }
     };
     match (http, streams) {
-        (Http::Http1, Some(_)) => {
+        _ if streams.is_some() && (given.is_none() || http == Http::Http1) => {
             let why = "HTTP/1.1 has no streams: leave it out, or set load.http: 2";
             Err(document.error("spec.load.connections.streams", why))
         }
