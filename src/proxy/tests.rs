@@ -1,5 +1,9 @@
 //! The proxy between raw clients and scripted apps, byte by byte.
 
+mod http2;
+mod transparency;
+mod tunnel;
+
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -43,8 +47,16 @@ impl Running {
     }
 
     fn start_with(upstream: SocketAddr, pod_header: PodHeader) -> Self {
+        Self::run(upstream, Mode::Http, pod_header)
+    }
+
+    fn start_mode(upstream: SocketAddr, mode: Mode) -> Self {
+        Self::run(upstream, mode, PodHeader::Added)
+    }
+
+    fn run(upstream: SocketAddr, mode: Mode, pod_header: PodHeader) -> Self {
         let config = Config {
-            mode: Mode::Http,
+            mode,
             listen: LOCAL,
             upstream,
             admin: LOCAL,
