@@ -242,17 +242,17 @@ impl Link {
                 let read = tokio::select! {
                     biased;
                     read = relay::fill(&mut from_client, &mut from_client_buf) => read,
-                    read = relay::fill(&mut from_app, &mut from_app_buf) => {
-                        // If it failed, that shows again to who relays.
-                        let _ = read;
-                        break Kind::of_app(&from_app_buf);
-                    }
+                    read = relay::fill(&mut from_app, &mut from_app_buf) => match read {
+                        Ok(_) => break Kind::of_app(&from_app_buf),
+                        Err(_) => return Finish::Reset(ServedEnd::UpstreamReset),
+                    },
                 };
                 match (read, Kind::of_client(&from_client_buf)) {
-                    (_, Some(kind)) => break kind,
+                    (Err(_), _) => return Finish::Reset(ServedEnd::ClientGone),
+                    (Ok(_), Some(kind)) => break kind,
                     (Ok(1..), None) => {}
-                    // The end shows again to who relays.
-                    (Ok(0) | Err(_), None) => break Kind::Http1,
+                    // That it has closed shows again to who relays.
+                    (Ok(0), None) => break Kind::Http1,
                 }
             },
         };

@@ -78,10 +78,10 @@ async fn calls_pass_with_trailers_and_each_stream_is_recorded() {
         let request = Request::post(format!("http://a{path}")).header("rolldrop-id", format!("load-{seq}"));
         sender.send_request(request.body(()).unwrap(), ends).unwrap()
     };
-    let (echo, mut body) = ask("/echo", 0, false);
+    let (echo, mut upload) = ask("/echo", 0, false);
     let (trailers_only, _) = ask("/trailers-only", 1, true);
     let (refused, _) = ask("/refused", 2, true);
-    body.send_data(Bytes::from_static(b"hello"), true).unwrap();
+    upload.send_data(Bytes::from_static(b"hello"), true).unwrap();
     let echo = within(echo).await.unwrap();
     assert_eq!(echo.headers()["rolldrop-pod"], "web-1");
     let mut body = echo.into_body();
@@ -92,7 +92,7 @@ async fn calls_pass_with_trailers_and_each_stream_is_recorded() {
     assert_eq!(trailers_only.headers()["grpc-status"], "14");
     assert_eq!(trailers_only.headers()["rolldrop-pod"], "web-1");
     assert_eq!(within(refused).await.unwrap_err().reason(), Some(Reason::REFUSED_STREAM));
-    drop((sender, body, trailers_only));
+    drop((sender, upload, body, trailers_only));
     within(client).await.unwrap().unwrap();
     within(app).await.unwrap();
     let mut rows = served(&proxy.end().await.0);

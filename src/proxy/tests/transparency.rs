@@ -299,7 +299,7 @@ fn how_bytes_are_cut_into_pieces_makes_no_difference() {
     let proxy = runtime.block_on(async { Running::start_with(address, PodHeader::Omitted) });
     let conversations: Vec<_> =
         conversations().into_iter().filter(|(name, ..)| *name != "large heads").collect();
-    proptest!(ProptestConfig::with_cases(24), |(sizes in prop::collection::vec(1..40usize, 1..6))| {
+    proptest!(ProptestConfig::with_cases(10), |(sizes in prop::collection::vec(1..40usize, 1..6))| {
         runtime.block_on(async {
             for (name, steps, last) in &conversations {
                 let direct = play(steps, *last, address, &app, &sizes).await;
@@ -386,6 +386,9 @@ async fn an_app_that_takes_no_bytes_does_not_hide_that_the_client_has_gone() {
     drop((server, app));
     assert_eq!(served(&proxy.end().await.0)[0].ended, ServedEnd::ClientGone);
 }
+
+/// How many of the next have a body that breaks the grammar.
+const BAD_BODIES: usize = 14;
 
 /// Requests about whose end, or whose meaning, two readers could differ: the known classes of smuggling.
 fn smuggled() -> Vec<(String, &'static str)> {
@@ -499,7 +502,10 @@ async fn what_could_be_smuggled_is_refused_and_reaches_no_app() {
     let _ = app.accept().now_or_never();
     drop(app);
     let (lines, report) = proxy.end().await;
-    assert_eq!((served(&lines).len(), report.counts.rejected), (0, refused.len() as u64 + 1));
+    assert_eq!(report.counts.rejected, refused.len() as u64 + 1);
+    // Of a body that breaks the grammar, the head was a request.
+    let ends: Vec<_> = served(&lines).iter().map(|row| row.ended).collect();
+    assert_eq!(ends, [ServedEnd::Cancelled; BAD_BODIES]);
 }
 
 #[tokio::test]
