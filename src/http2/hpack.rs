@@ -21,6 +21,9 @@ const ENTRY_OVERHEAD: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unreadable;
 
+/// A field's name and value.
+type Field<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
+
 /// The reader of one direction of a connection.
 #[derive(Debug)]
 pub(crate) struct Decoder {
@@ -78,11 +81,7 @@ impl Decoder {
     }
 
     /// Reads a literal field whose name's index has so many bits in the first byte.
-    fn literal<'a>(
-        &self,
-        block: &mut &'a [u8],
-        prefix: u8,
-    ) -> Result<(Cow<'a, [u8]>, Cow<'a, [u8]>), Unreadable> {
+    fn literal<'a>(&self, block: &mut &'a [u8], prefix: u8) -> Result<Field<'a>, Unreadable> {
         let name = match integer(block, prefix)? {
             0 => text(block)?,
             index => {

@@ -201,7 +201,7 @@ fn conversations() -> Vec<(&'static str, Vec<Step>, Last)> {
         ),
         (
             "Connection: close",
-            vec![client("GET / HTTP/1.1\r\nConnection: close\r\n\r\n"), app_says(format!("{OK}"))],
+            vec![client("GET / HTTP/1.1\r\nConnection: close\r\n\r\n"), app_says(OK)],
             AppCloses,
         ),
         (
