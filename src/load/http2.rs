@@ -25,9 +25,9 @@ use super::exchange::{Context, Endpoint, Failure, NotSent, Reached, carry, ended
 use super::grpc;
 use super::plan::PlannedTarget;
 use super::request::{Persistence, Sender};
+use crate::http2::error_name;
 use crate::record::row::POD_HEADER;
 use crate::record::{Outcome, RequestRow, Stamp};
-use frames::error_name;
 use link::{Link, Place, Spoken};
 pub(super) use pool::{Limits, Pool, Ticket};
 pub(super) use request::Template;
@@ -56,8 +56,10 @@ pub(super) async fn attempt(
     };
     let requests = match spoken {
         Spoken::Http2(requests) => requests.clone(),
-        Spoken::Http1(connection) => {
-            link.keep(carry(context, endpoint, persistence, connection, row).await?);
+        Spoken::Http1(mut connection) => {
+            if carry(context, endpoint, persistence, &mut connection, row).await? {
+                link.keep(connection);
+            }
             return Ok(());
         }
     };

@@ -139,10 +139,10 @@ impl Link {
         connection.is_idle().then_some(Place::Idle(connection))
     }
 
-    /// Keeps the connection that a request had for itself, if it can carry another.
-    pub(super) fn keep(&self, connection: Option<Connection>) {
+    /// Keeps the connection that a request had for itself: it can carry another.
+    pub(super) fn keep(&self, connection: Connection) {
         if let Some(mut idle) = self.idle() {
-            *idle = connection;
+            *idle = Some(connection);
         }
     }
 
