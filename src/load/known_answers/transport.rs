@@ -37,15 +37,13 @@ pub(super) fn reset(stream: &(impl Transport + ?Sized)) {
 
 /// A server's side of TLS, with these application protocols, and its certificate in PEM.
 pub(super) fn acceptor(alpn: &[&[u8]]) -> (TlsAcceptor, String) {
-    let (config, certificate) = config(Clients::Any);
-    (TlsAcceptor::from(Arc::new(with_alpn(config, alpn))), certificate)
+    config(alpn, Clients::Any)
 }
 
 /// Takes no client without a certificate, and says so by an alert when the handshake is done for
 /// the client already (TLS 1.3).
 pub(super) async fn strict(alpn: &[&[u8]], tasks: &mut JoinSet<()>) -> (SocketAddr, String) {
-    let (config, certificate) = config(Clients::WithCertificate);
-    let acceptor = TlsAcceptor::from(Arc::new(with_alpn(config, alpn)));
+    let (acceptor, certificate) = config(alpn, Clients::WithCertificate);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tasks.spawn(async move {
@@ -69,11 +67,7 @@ enum Clients {
     WithCertificate,
 }
 
-fn with_alpn(config: ServerConfig, alpn: &[&[u8]]) -> ServerConfig {
-    ServerConfig { alpn_protocols: alpn.iter().map(|protocol| protocol.to_vec()).collect(), ..config }
-}
-
-fn config(clients: Clients) -> (ServerConfig, String) {
+fn config(alpn: &[&[u8]], clients: Clients) -> (TlsAcceptor, String) {
     let issued = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let key = PrivateKeyDer::try_from(issued.signing_key.serialize_der()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -88,6 +82,7 @@ fn config(clients: Clients) -> (ServerConfig, String) {
             builder.with_client_cert_verifier(verifier.build().unwrap())
         }
     };
-    let config = builder.with_single_cert(vec![issued.cert.der().clone()], key).unwrap();
-    (config, issued.cert.pem())
+    let mut config = builder.with_single_cert(vec![issued.cert.der().clone()], key).unwrap();
+    config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+    (TlsAcceptor::from(Arc::new(config)), issued.cert.pem())
 }

@@ -28,7 +28,6 @@ const CONTINUATION: u8 = 9;
 pub(super) const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
-const PRIORITY: u8 = 32;
 
 /// Error codes (RFC 9113, 7), and one that nobody has defined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -394,33 +393,27 @@ pub(super) struct Habits {
     pub(super) answer_after: Duration,
     /// TLS, where it is spoken.
     pub(super) tls: Option<TlsAcceptor>,
-    /// Whether clients may send a request again by themselves, which is then answered.
-    pub(super) may_come_again: bool,
 }
 
 pub(super) struct Server {
     pub(super) address: SocketAddr,
     pub(super) log: Log,
-    /// How many requests came again, by their source.
-    pub(super) again: Again,
     /// Owns the accepting task, which owns the connections.
     _tasks: JoinSet<()>,
 }
-
-pub(super) type Again = Arc<Mutex<BTreeMap<String, u64>>>;
 
 impl Server {
     pub(super) async fn start(habits: Habits) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (log, again, mut tasks) = (Log::default(), Again::default(), JoinSet::new());
-        let (accepted, counted, habits) = (log.clone(), again.clone(), Arc::new(habits));
+        let (log, mut tasks) = (Log::default(), JoinSet::new());
+        let (accepted, habits) = (log.clone(), Arc::new(habits));
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             loop {
                 let (stream, peer) = listener.accept().await.unwrap();
                 stream.set_nodelay(true).unwrap();
-                let (habits, log, again) = (habits.clone(), accepted.clone(), counted.clone());
+                let (habits, log) = (habits.clone(), accepted.clone());
                 connections.spawn(async move {
                     let stream: Box<dyn Transport> = match &habits.tls {
                         None => Box::new(stream),
@@ -441,13 +434,12 @@ impl Server {
                         tasks: JoinSet::new(),
                         habits,
                         log,
-                        again,
                     };
                     connection.serve().await;
                 });
             }
         });
-        Self { address, log, again, _tasks: tasks }
+        Self { address, log, _tasks: tasks }
     }
 }
 
@@ -466,7 +458,6 @@ struct Connection {
     tasks: JoinSet<()>,
     habits: Arc<Habits>,
     log: Log,
-    again: Again,
 }
 
 struct Frame {
@@ -535,11 +526,8 @@ impl Connection {
         let stream = head.stream;
         assert_eq!(head.flags & END_HEADERS, END_HEADERS, "a head of one frame");
         let mut request_bytes = 9 + head.payload.len() as u64;
-        // A dependency and a weight may stand before the block.
-        let skipped = if head.flags & PRIORITY == 0 { 0 } else { 5 };
-        let id = self.id(head.payload[skipped..].to_vec());
-        let id = id.filter(|id| !self.habits.may_come_again || !self.comes_again(id));
-        let Some(id) = id else {
+        let Some(id) = self.id(head.payload) else {
+            // Sent again.
             self.write(&Script::Ok.answer(stream).0).await;
             return Then::Go;
         };
@@ -641,15 +629,6 @@ impl Connection {
             _ => answering.await,
         }
         then
-    }
-
-    /// Whether the request has come before, which is counted.
-    fn comes_again(&self, id: &RequestId) -> bool {
-        let has_come = self.log.lock().unwrap().contains_key(&(id.source.clone(), id.seq));
-        if has_come {
-            *self.again.lock().unwrap().entry(id.source.clone()).or_default() += 1;
-        }
-        has_come
     }
 
     fn id(&mut self, mut block: Vec<u8>) -> Option<RequestId> {
