@@ -8,6 +8,7 @@ mod load;
 mod load_worker;
 mod progress;
 mod proxy;
+mod rate;
 mod report;
 mod run;
 mod scenarios;

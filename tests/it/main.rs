@@ -26,6 +26,7 @@ mod load_options;
 mod load_tls;
 mod main_job;
 mod nodes;
+mod other_tools;
 mod pods;
 mod probes;
 mod runs;
