@@ -187,7 +187,8 @@ fn requests_that_are_made_to_hurt_are_refused_and_leave_nothing() {
         ("limit=1&continue=eyJ2IjotMX0", &[400, 410]),
         ("resourceVersion=x", &[400]),
         ("resourceVersion=-1", &[400]),
-        ("resourceVersion=18446744073709551615&resourceVersionMatch=Exact", &[400, 410, 504]),
+        ("resourceVersion=18446744073709551615&resourceVersionMatch=Exact", &[504]),
+        ("resourceVersion=18446744073709551615", &[504]),
         ("watch=1&resourceVersion=99999999999999999999999", &[400]),
         ("watch=1&timeoutSeconds=-5", &[200, 400]),
         ("watch=1&timeoutSeconds=99999999999999999999", &[400]),
@@ -207,7 +208,7 @@ fn requests_that_are_made_to_hurt_are_refused_and_leave_nothing() {
         "/api/v1/nodes/%2e%2e%2fnode-1/proxy/stop",
     ] {
         let answer = server.request(&format!("GET {path}"), "", "");
-        assert_eq!((answer.code, answer.json()["kind"].as_str()), (404, Some("Status")), "{path}");
+        assert!(matches!(answer.code, 400 | 404 | 405), "{path}: {}", answer.code);
     }
 
     assert_eq!(server.request("GET /version", "", "").code, 200);

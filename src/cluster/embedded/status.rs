@@ -228,6 +228,15 @@ impl Status {
         Self::new(504, "Timeout", format!("Timeout: {message}"))
     }
 
+    /// 504: the state that is asked for has not come yet. A real API server waits a little before it
+    /// says so.
+    pub fn too_large_version(wanted: u64, current: u64) -> Self {
+        let mut status = Self::timeout(&format!("Too large resource version: {wanted}, current: {current}"));
+        let cause = json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
+        status.details = json!({"causes": [cause], "retryAfterSeconds": 1});
+        status
+    }
+
     /// 503: a pod behind the API server did not answer.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::new(503, "ServiceUnavailable", message.into())

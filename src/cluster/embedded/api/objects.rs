@@ -187,8 +187,7 @@ fn respond_deleted(resource: Resource, deleted: &Deleted) -> Answer {
     respond::json(StatusCode::OK, &success)
 }
 
-/// Which part of which list is asked for. A version without more is a lower bound, which every
-/// list of the present meets.
+/// Which part of which list is asked for. A version without more is a lower bound.
 fn page_request(query: &Query) -> Result<PageRequest, Status> {
     let number = |name: &str| match query.get(name) {
         "" => Ok(0),
@@ -201,7 +200,7 @@ fn page_request(query: &Query) -> Result<PageRequest, Status> {
         other => return Err(Status::bad_request(format!("invalid resourceVersionMatch: {other:?}"))),
     };
     let limit = usize::try_from(number("limit")?).unwrap_or(usize::MAX);
-    Ok(PageRequest { limit, token: query.get("continue").to_owned(), exact_version })
+    Ok(PageRequest { limit, token: query.get("continue").to_owned(), exact_version, least_version: version })
 }
 
 /// Who writes, and how. A client that does not name itself goes by its `User-Agent`.
