@@ -17,8 +17,6 @@ impl FromStr for Rate {
         match text {
             "max" => Ok(Rate::Max),
             number => number
-                .strip_suffix("/s")
-                .unwrap_or(number)
                 .parse()
                 .map(Rate::PerSecond)
                 .map_err(|_| "needs a number of requests per second, or max".to_owned()),
