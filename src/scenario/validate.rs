@@ -50,6 +50,7 @@ pub(super) fn validate<C>(
         manifests,
         targets,
         load,
+        inject_sidecar: spec.sidecar.inject,
         disruptions,
         expect,
         resolved: document.value().clone(),

@@ -9,6 +9,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("record", &[]),
     ("scenario", &["record"]),
     ("http1", &[]),
+    ("inject", &[]),
     ("machine", &["record"]),
     ("load", &["record", "http1", "machine"]),
     ("proxy", &["record", "http1"]),
@@ -22,7 +23,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// Modules that take data and give data: no clock, no I/O, no async.
-const PURE: &[&str] = &["timeline", "analysis", "report", "gate"];
+const PURE: &[&str] = &["inject", "timeline", "analysis", "report", "gate"];
 
 /// What a pure module never names.
 const IMPURE: &[&str] = &[
