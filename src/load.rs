@@ -63,6 +63,7 @@ use crate::record::parts::{PartError, PartWriter};
 use crate::record::retry;
 use crate::record::{Clock, Event, EventKind, RequestRow, RunDir, RunDirError, Stamp};
 pub use connect_to::{ConnectTo, NotAnOverride};
+use connection::Buffers;
 use deadlines::Deadlines;
 use exchange::{Context, Endpoint};
 use feed::Feed;
@@ -419,6 +420,7 @@ impl Prepared {
                     source: source.as_str().into(),
                     endpoints: endpoints(&plan, worker, &routes),
                     deadlines: Deadlines::new(clock),
+                    buffers: Buffers::default(),
                     is_aborted: Cell::new(false),
                 },
                 feed: Feed::new(&plan, worker, sources.len(), zero),
