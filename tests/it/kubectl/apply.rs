@@ -41,7 +41,7 @@ fn what_get_wrote_of_several_objects_can_be_applied() {
     let list = kubectl.ok("get deployment/web configmap/map -o yaml");
     assert!(list.contains("kind: List"), "{list}");
     let applied = kubectl.apply(&list.replace("a: b", "a: c"));
-    assert_eq!(applied, "deployment.apps/web unchanged\nconfigmap/map configured\n");
+    assert_eq!(applied, "deployment.apps/web configured\nconfigmap/map configured\n");
     let refused = kubectl.with_manifest("apply", &list.replace("replicas: 0", "replicaz: 0"));
     assert!(refused.stderr().contains("unknown field \"spec.replicaz\""), "{refused}");
 }
