@@ -147,6 +147,9 @@ fn an_unknown_field_is_refused_by_name() {
     let ran = kubectl.with_manifest("apply", &web(1).replace("replicas:", "replicaz:"));
     assert_eq!(ran.code(), Some(1), "{ran}");
     assert!(ran.stderr().contains("strict decoding error: unknown field \"spec.replicaz\""), "{ran}");
+    let ran = kubectl.with_manifest("apply --server-side", &web(1).replace("ports:", "portz:"));
+    let told = ".spec.template.spec.containers[name=\"app\"].portz: field not declared in schema";
+    assert!(ran.stderr().contains(told), "{ran}");
 }
 
 #[test]

@@ -136,6 +136,10 @@ fn entries(group: &str) -> Vec<Entry> {
             subresource("log", "Pod", None, &["get"]);
             subresource("proxy", "PodProxyOptions", None, &PROXY_VERBS);
         }
+        if resource == Resource::ServiceAccounts {
+            let kind_of = Some(("authentication.k8s.io", "v1"));
+            subresource("token", "TokenRequest", kind_of, &["create"]);
+        }
         if resource == Resource::Services {
             subresource("proxy", "ServiceProxyOptions", None, &PROXY_VERBS);
         }
@@ -311,5 +315,6 @@ fn openapi(group: &str) -> Value {
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": GIT_VERSION},
         "paths": paths,
+        "components": {"schemas": {}},
     })
 }
