@@ -24,6 +24,7 @@ use super::stages;
 use crate::cluster::embedded::{self, config::DataplaneChoice};
 use crate::cluster::{Choice, Cluster};
 use crate::coordinator::{CoordinatorError, Limits, Ready, Session, Settings};
+use crate::inject;
 use crate::load;
 use crate::load::process::protocol::Prepare;
 use crate::load::process::{Note, Process};
@@ -117,6 +118,15 @@ impl RunArgs {
         overrides.extend(stage_overrides(&self.stages));
         let Loaded { mut scenario, cluster } =
             scenario::load::<embedded::Config>(&self.scenario, &overrides)?;
+        if scenario.inject_sidecar {
+            // By number, as every version that has native sidecars takes it.
+            let options = inject::Options {
+                image: "rolldrop".into(),
+                port: None,
+                kubernetes: inject::KubernetesVersion::NATIVE_SIDECARS,
+            };
+            inject::inject_into(&mut scenario.manifests, &options).context("spec.sidecar.inject")?;
+        }
         if let Some(image) = &self.image {
             scenario.manifests.iter_mut().for_each(|manifest| replace_image(manifest, image));
         }

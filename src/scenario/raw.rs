@@ -40,6 +40,8 @@ pub(super) struct Spec<C> {
     #[serde(default)]
     pub(super) load: Load,
     #[serde(default)]
+    pub(super) sidecar: Sidecar,
+    #[serde(default)]
     pub(super) disruptions: Vec<Disruption>,
     #[serde(default)]
     pub(super) expect: Expect,
@@ -57,6 +59,13 @@ pub(super) struct Cluster<C> {
 pub(super) struct Manifest {
     pub(super) file: Option<String>,
     pub(super) inline: Option<Value>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Sidecar {
+    #[serde(default)]
+    pub(super) inject: bool,
 }
 
 #[derive(Debug, Deserialize)]

@@ -48,6 +48,7 @@ pub(super) fn validate<C>(
         manifests,
         targets,
         load,
+        inject_sidecar: spec.sidecar.inject,
         disruptions,
         expect,
         document: document.clone(),

@@ -15,6 +15,7 @@ mod harness;
 mod hostile;
 mod http2;
 mod ingress;
+mod inject;
 mod interruption;
 mod kernel;
 mod kube_client;
