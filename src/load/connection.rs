@@ -4,6 +4,7 @@
 //! connection that failed, and the count of bytes are facts that belong in the
 //! row. Which outcome they make is `exchange`'s business.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream as StdTcpStream};
 use std::path::Path;
@@ -51,8 +52,29 @@ pub(super) struct Dialing {
     socket: stream::Socket,
     /// Its local port, also if it fails.
     pub(super) local_port: Option<u16>,
-    /// How connecting failed, where that is known already.
-    failed: Option<io::Error>,
+    progress: Progress,
+}
+
+/// How far connecting has come when it was begun.
+enum Progress {
+    /// The peer has not answered.
+    Begun,
+    /// The connection stands.
+    Stands,
+    /// It failed.
+    Failed(io::Error),
+}
+
+impl Progress {
+    /// What `connect` has told, called once or again.
+    fn of(connected: io::Result<()>) -> Self {
+        let Err(e) = connected else { return Self::Stands };
+        match e.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::EINPROGRESS | Errno::EALREADY | Errno::EWOULDBLOCK) => Self::Begun,
+            Some(Errno::EISCONN) => Self::Stands,
+            _ => Self::Failed(e),
+        }
+    }
 }
 
 /// Why connecting did not even begin: the client's own fault.
@@ -85,9 +107,12 @@ fn dial_unix(path: &Path) -> io::Result<Dialing> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     // It stands at once or not at all: a queue that is full is EAGAIN.
-    let failed = socket.connect(&socket2::SockAddr::unix(path)?).err();
+    let progress = match socket.connect(&socket2::SockAddr::unix(path)?) {
+        Ok(()) => Progress::Stands,
+        Err(e) => Progress::Failed(e),
+    };
     let stream = tokio::net::UnixStream::from_std(std::os::fd::OwnedFd::from(socket).into())?;
-    Ok(Dialing { socket: stream::Socket::Unix(stream), local_port: None, failed })
+    Ok(Dialing { socket: stream::Socket::Unix(stream), local_port: None, progress })
 }
 
 #[cfg(not(unix))]
@@ -119,17 +144,23 @@ pub(super) fn dial_from(remote: SocketAddr, local: Option<SocketAddr>) -> Result
         socket.set_reuse_address(true).map_err(CannotDial::Socket)?;
         socket.bind(&local.into()).map_err(CannotDial::LocalPort)?;
     }
-    let failed = match socket.connect(&remote.into()) {
-        Ok(()) => None,
-        Err(e) if e.kind() == io::ErrorKind::WouldBlock => None,
-        Err(e) if e.raw_os_error() == Some(Errno::EINPROGRESS as i32) => None,
-        Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable => return Err(CannotDial::LocalPort(e)),
-        Err(e) => Some(e),
+    let remote = remote.into();
+    let mut progress = Progress::of(socket.connect(&remote));
+    // Within one host the peer has answered when the call returns. To ask again then is less
+    // than to wait for the runtime's word.
+    if matches!(progress, Progress::Begun) {
+        progress = Progress::of(socket.connect(&remote));
+    }
+    let progress = match progress {
+        Progress::Failed(e) if e.kind() == io::ErrorKind::AddrNotAvailable => {
+            return Err(CannotDial::LocalPort(e));
+        }
+        progress => progress,
     };
     let local = local.or_else(|| socket.local_addr().ok()?.as_socket());
     let local_port = local.map(|address| address.port()).filter(|port| *port != 0);
     let stream = TcpStream::from_std(StdTcpStream::from(socket)).map_err(CannotDial::Socket)?;
-    Ok(Dialing { socket: stream::Socket::Tcp(stream), local_port, failed })
+    Ok(Dialing { socket: stream::Socket::Tcp(stream), local_port, progress })
 }
 
 /// A socket that does not block and delays nothing.
@@ -161,12 +192,15 @@ impl Dialing {
     /// # Errors
     /// When it was refused or could not be made.
     pub(super) async fn connected(self, id: u64, remote: Arc<str>, clock: Clock) -> io::Result<Connection> {
-        if let Some(e) = self.failed {
-            return Err(e);
-        }
-        self.socket.writable().await?;
-        if let Some(e) = self.socket.take_error()? {
-            return Err(e);
+        match self.progress {
+            Progress::Stands => {}
+            Progress::Failed(e) => return Err(e),
+            Progress::Begun => {
+                self.socket.writable().await?;
+                if let Some(e) = self.socket.take_error()? {
+                    return Err(e);
+                }
+            }
         }
         Ok(Connection {
             stream: Stream::Plain(self.socket),
@@ -175,8 +209,33 @@ impl Dialing {
             requests: 0,
             local_port: self.local_port,
             remote,
-            buffer: Vec::with_capacity(READ_SIZE),
+            buffer: Vec::new(),
         })
+    }
+}
+
+/// Buffers of connections that are gone, for those that come.
+#[derive(Debug, Default)]
+pub(super) struct Buffers(RefCell<Vec<Vec<u8>>>);
+
+impl Buffers {
+    /// So many are kept at most,
+    const MOST: usize = 64;
+    /// and none that has grown beyond so many bytes.
+    const MOST_BYTES: usize = 4 * READ_SIZE;
+
+    /// An empty one.
+    pub(super) fn take(&self) -> Vec<u8> {
+        self.0.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(READ_SIZE))
+    }
+
+    /// Keeps one that is not needed any more.
+    pub(super) fn give(&self, mut buffer: Vec<u8>) {
+        let mut spare = self.0.borrow_mut();
+        if spare.len() < Self::MOST && buffer.capacity() <= Self::MOST_BYTES {
+            buffer.clear();
+            spare.push(buffer);
+        }
     }
 }
 
@@ -232,6 +291,11 @@ impl Connection {
         self.stream
     }
 
+    /// Its buffer alone; the connection is closed.
+    pub(super) fn into_buffer(self) -> Vec<u8> {
+        self.buffer
+    }
+
     /// Whether nothing has arrived on the idle connection, as far as the runtime
     /// has been told: a close or stray bytes make it useless.
     pub(super) fn is_idle(&mut self) -> bool {
@@ -243,6 +307,11 @@ impl Connection {
     /// # Errors
     /// When the connection takes no more.
     pub(super) async fn write_all(&mut self, mut bytes: &[u8], written: &mut u64) -> io::Result<()> {
+        // Nearly always there is room for all of it.
+        if let Some(count) = self.stream.write_now(bytes)? {
+            *written += count as u64;
+            bytes = &bytes[count..];
+        }
         while !bytes.is_empty() {
             let count = self.stream.write(bytes).await?;
             if count == 0 {

@@ -8,15 +8,14 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
-use std::rc::Rc;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
 use http::Method;
 use tokio::time::sleep;
 
-use super::connection::{self, CannotDial, Connection};
+use super::connection::{self, Buffers, CannotDial, Connection};
 use super::deadlines::{Deadlines, Elapsed};
 use super::plan::Plan;
 use super::ports::SourcePorts;
@@ -45,14 +44,15 @@ pub(super) struct Context {
     pub(super) endpoints: Vec<Endpoint>,
     /// How long they may take.
     pub(super) deadlines: Deadlines,
+    /// Buffers of connections that are gone.
+    pub(super) buffers: Buffers,
     /// Whether they are all to end at once. Whoever sets this wakes them.
     pub(super) is_aborted: Cell<bool>,
 }
 
 impl Context {
     /// What `future` makes, unless that is cut off.
-    async fn unless_aborted<F: Future>(&self, future: F) -> Option<F::Output> {
-        let mut future = pin!(future);
+    async fn unless_aborted<F: Future>(&self, mut future: Pin<&mut F>) -> Option<F::Output> {
         poll_fn(|context| match future.as_mut().poll(context) {
             Poll::Pending if self.is_aborted.get() => Poll::Ready(None),
             polled => polled.map(Some),
@@ -86,40 +86,49 @@ pub(super) struct Endpoint {
     pub(super) messages: Option<Messages>,
 }
 
-/// The connection that a request is to use.
+/// How a request gets to its target.
 pub(super) enum Via {
-    /// A new one, with its number.
-    Dial(u64),
-    /// An idle one, which has carried a request before.
-    Idle(Connection),
-    /// A stream of an HTTP/2 connection.
-    Http2(http2::Ticket),
+    /// Over a connection that it has for itself.
+    Own {
+        /// One that is idle, or the new one when that stands.
+        connection: Option<Connection>,
+        /// The number of a new one.
+        id: u64,
+    },
+    /// Over a stream of an HTTP/2 connection; none when that was used.
+    Http2(Option<http2::Ticket>),
 }
 
-/// A request to be sent now.
+impl Via {
+    /// A new connection, with its number.
+    pub(super) const fn dial(id: u64) -> Self {
+        Via::Own { connection: None, id }
+    }
+
+    /// An idle connection, which has carried a request before.
+    pub(super) const fn over(connection: Connection) -> Self {
+        Via::Own { id: connection.id, connection: Some(connection) }
+    }
+
+    /// The connection, where there is one.
+    pub(super) const fn take(&mut self) -> Option<Connection> {
+        match self {
+            Via::Own { connection, .. } => connection.take(),
+            Via::Http2(_) => None,
+        }
+    }
+}
+
+/// A request to be sent now. It stays where it is until it has ended: what it is made of is large.
 pub(super) struct Exchange {
-    /// What its worker's exchanges share.
-    pub(super) context: Rc<Context>,
     /// The endpoint's index.
     pub(super) endpoint: usize,
-    /// How it gets there.
+    /// How it gets there. A connection that is left at the end can carry another request.
     pub(super) via: Via,
     /// Whether the connection is to be kept.
     pub(super) persistence: Persistence,
     /// The row, of which the schedule's part is filled in.
     pub(super) row: RequestRow,
-}
-
-/// A request that has ended.
-pub(super) struct Ended {
-    /// Its row.
-    pub(super) row: RequestRow,
-    /// The endpoint's index.
-    pub(super) endpoint: usize,
-    /// Its connection, if it can carry another.
-    pub(super) connection: Option<Connection>,
-    /// When all attempts were over.
-    pub(super) at: Stamp,
 }
 
 /// Why a scheduled request was not sent.
@@ -173,30 +182,34 @@ impl Failure {
 }
 
 impl Exchange {
-    /// Sends the request and follows it to its end.
-    pub(super) async fn run(self) -> Ended {
-        let Self { context, endpoint, via, persistence, mut row } = self;
-        let attempt = attempt(&context, endpoint, via, persistence, &mut row);
-        let result = context.unless_aborted(attempt).await;
-        let connection = match result.unwrap_or(Err(Failure::new(Outcome::Cancelled, None))) {
-            Ok(connection) => connection,
+    /// Sends the request and follows it to its end. Answers when all attempts were over.
+    pub(super) async fn run(&mut self, context: &Context) -> Stamp {
+        let Self { endpoint, via, persistence, row } = self;
+        let result = {
+            let attempt = pin!(attempt(context, *endpoint, via, *persistence, row));
+            context.unless_aborted(attempt).await
+        };
+        let is_reusable = match result.unwrap_or(Err(Failure::new(Outcome::Cancelled, None))) {
+            Ok(is_reusable) => is_reusable,
             Err(failure) => {
                 row.end = context.clock.now();
                 row.outcome = failure.outcome;
                 row.errno = failure.errno;
                 row.detail = failure.detail;
-                None
+                false
             }
         };
-        row.final_outcome = row.outcome;
-        let mut at = row.end;
-        if context.plan.settings.retries > 0 {
-            if context.unless_aborted(retry(&context, endpoint, &mut row)).await.is_none() {
-                row.final_outcome = Outcome::Cancelled;
-            }
-            at = context.clock.now();
+        if !is_reusable && let Some(connection) = via.take() {
+            context.buffers.give(connection.into_buffer());
         }
-        Ended { row, endpoint, connection, at }
+        row.final_outcome = row.outcome;
+        if context.plan.settings.retries == 0 {
+            return row.end;
+        }
+        if context.unless_aborted(pin!(retry(context, *endpoint, row))).await.is_none() {
+            row.final_outcome = Outcome::Cancelled;
+        }
+        context.clock.now()
     }
 }
 
@@ -216,60 +229,71 @@ async fn retry(context: &Context, endpoint: usize, row: &mut RequestRow) {
         let again = RequestRow::not_sent(source, row.seq, target, row.phase, row.scheduled, now);
         let mut again = RequestRow { attempts: row.attempts, ..again };
         // Its connection has no row and is not kept: it needs no number.
-        let via = match context.endpoints[endpoint].http2 {
-            Some(_) => Via::Http2(http2::Ticket::alone()),
-            None => Via::Dial(0),
+        let mut via = match context.endpoints[endpoint].http2 {
+            Some(_) => Via::Http2(Some(http2::Ticket::alone())),
+            None => Via::dial(0),
         };
-        let ended = attempt(context, endpoint, via, Persistence::Close, &mut again).await;
+        let ended = attempt(context, endpoint, &mut via, Persistence::Close, &mut again).await;
         row.final_outcome = ended.err().map_or(again.outcome, |failure| failure.outcome);
         (status, grpc_status) = (again.status, again.grpc_status);
     }
 }
 
-/// Answers the connection, if it can be used again.
+/// Answers whether the connection can carry another request.
 async fn attempt(
     context: &Context,
     endpoint: usize,
-    via: Via,
+    via: &mut Via,
     persistence: Persistence,
     row: &mut RequestRow,
-) -> Result<Option<Connection>, Failure> {
+) -> Result<bool, Failure> {
     let endpoint = &context.endpoints[endpoint];
-    let mut connection = match via {
-        Via::Idle(connection) => {
-            row.conn = Some(connection.id);
-            row.conn_reused = true;
-            row.local_port = connection.local_port;
-            row.remote_addr = Some(connection.remote.clone());
-            connection
-        }
-        Via::Dial(id) => connect(context, endpoint, id, row).await?,
+    let connection = match via {
+        Via::Own { connection: Some(connection), .. } => connection,
+        Via::Own { connection, id } => connection.insert(connect(context, endpoint, *id, row).await?),
         // Apart, so that the future of an HTTP/1.1 exchange stays small.
         Via::Http2(ticket) => {
-            return Box::pin(http2::attempt(context, endpoint, ticket, row)).await.map(|()| None);
+            let Some(ticket) = ticket.take() else { unreachable!("a ticket is for one attempt") };
+            return Box::pin(http2::attempt(context, endpoint, ticket, row)).await.map(|()| false);
         }
     };
+    carry(context, endpoint, persistence, connection, row).await
+}
+
+/// Sends the request over a connection that it has for itself. Answers whether that can carry another.
+async fn carry(
+    context: &Context,
+    endpoint: &Endpoint,
+    persistence: Persistence,
+    connection: &mut Connection,
+    row: &mut RequestRow,
+) -> Result<bool, Failure> {
+    if connection.requests > 0 {
+        row.conn = Some(connection.id);
+        row.conn_reused = true;
+        row.local_port = connection.local_port;
+        row.remote_addr = Some(connection.remote.clone());
+    }
     connection.requests += 1;
     let sent = context.clock.now();
     row.sent = Some(sent);
     let limit = context.plan.settings.response_timeout;
     let ended = match &endpoint.messages {
         None => {
-            let talk = talk(context, endpoint, persistence, &mut connection, row);
+            let talk = pin!(talk(context, endpoint, persistence, connection, row));
             context.deadlines.within(sent, limit, talk).await
         }
         // Boxed, so that requests do not carry the room for it.
         Some(messages) => {
-            let talk = websocket::talk(context, messages, persistence, &mut connection, row);
+            let talk = websocket::talk(context, messages, persistence, connection, row);
             context.deadlines.within(sent, limit, Box::pin(talk)).await
         }
     };
-    let reusable = match ended {
-        Ok(result) => result?,
-        Err(Elapsed) if row.head.is_some() => return Err(Failure::new(Outcome::BodyTimeout, None)),
-        Err(Elapsed) => return Err(Failure::new(Outcome::ResponseTimeout, None)),
-    };
-    Ok((reusable && persistence == Persistence::Keep).then_some(connection))
+    match ended {
+        Ok(result) => Ok(result? && persistence == Persistence::Keep),
+        Err(Elapsed) if row.head.is_some() => Err(Failure::new(Outcome::BodyTimeout, None)),
+        Err(Elapsed) => Err(Failure::new(Outcome::ResponseTimeout, None)),
+    }
 }
 
 pub(super) async fn connect(
@@ -293,16 +317,17 @@ pub(super) async fn connect(
     row.local_port = dialing.local_port;
     row.remote_addr = Some(address.text.clone());
     let settings = &context.plan.settings;
-    let connected = dialing.connected(id, address.text.clone(), context.clock);
-    let connection = match context.deadlines.within(start, settings.connect_timeout, connected).await {
+    let connected = pin!(dialing.connected(id, address.text.clone(), context.clock));
+    let mut connection = match context.deadlines.within(start, settings.connect_timeout, connected).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(e)) => return Err(Failure::new(connect_outcome(&e), e.raw_os_error())),
         Err(Elapsed) => return Err(Failure::new(Outcome::ConnectTimeout, None)),
     };
     let connected = connection.since;
     row.connected = Some(connected);
+    connection.buffer = context.buffers.take();
     let Some(tls) = &endpoint.tls else { return Ok(connection) };
-    let secured = connection.secured(tls);
+    let secured = pin!(connection.secured(tls));
     let connection = match context.deadlines.within(connected, settings.tls_timeout, secured).await {
         Ok(Ok(connection)) => connection,
         // There was no TLS yet that could have been closed.

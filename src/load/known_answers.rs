@@ -300,6 +300,7 @@ fn what_the_worker_comes_to_too_late_is_not_sent() {
             source: "load-0".into(),
             ports: None,
             deadlines: Deadlines::new(clock),
+            buffers: Buffers::default(),
             is_aborted: Cell::new(false),
         },
         feed: Feed::new(&plan, 0, 1, clock.now() - Duration::from_secs(60)),

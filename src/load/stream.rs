@@ -7,6 +7,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 #[cfg(unix)]
@@ -81,6 +82,14 @@ impl Socket {
         }
     }
 
+    fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => SockRef::from(stream).send(bytes),
+            #[cfg(unix)]
+            Socket::Unix(stream) => SockRef::from(stream).send(bytes),
+        }
+    }
+
     fn try_read(&self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
             Socket::Tcp(stream) => stream.try_read(bytes),
@@ -91,6 +100,21 @@ impl Socket {
 }
 
 impl Stream {
+    /// Writes what the socket has room for at once, without a look at what the runtime knows of it;
+    /// `None` where it has none, or where the bytes do not leave as they are.
+    ///
+    /// # Errors
+    /// When the connection takes no more.
+    pub(super) fn write_now(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
+        match self {
+            Stream::Plain(socket) => match socket.send(bytes) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+                sent => sent.map(Some),
+            },
+            Stream::Tls(_) => Ok(None),
+        }
+    }
+
     /// Whether nothing has arrived, as far as the runtime has been told: no byte and no end. What
     /// TLS says for itself, such as session tickets, does not count.
     pub(super) fn is_quiet(&mut self) -> bool {

@@ -24,7 +24,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::Connection;
-use super::exchange::{Context, Ended, Exchange, NotSent, Via};
+use super::exchange::{Context, Exchange, NotSent, Via};
 use super::feed::Feed;
 use super::http2;
 use super::pacer::Pacer;
@@ -112,7 +112,7 @@ impl Task {
 }
 
 struct Worker {
-    context: Rc<Context>,
+    context: Context,
     state: RefCell<State>,
     /// Said by a lane when the loop has to look at the state.
     turn: Notify,
@@ -148,7 +148,7 @@ impl Worker {
             tally: Tally::default(),
             rows: Vec::new(),
         };
-        Self { context: Rc::new(task.context), state: RefCell::new(state), turn: Notify::new() }
+        Self { context: task.context, state: RefCell::new(state), turn: Notify::new() }
     }
 
     async fn run(
@@ -255,34 +255,37 @@ impl Worker {
                 Some(exchange) => Poll::Ready(exchange),
                 None => Poll::Pending,
             });
-            let mut exchange = next.await;
-            while let Some(next) = self.end(exchange.run().await, lane) {
-                exchange = next;
+            let mut place = Some(next.await);
+            while let Some(exchange) = &mut place {
+                let ended = exchange.run(&self.context).await;
+                self.end(&mut place, ended, lane);
             }
         }
     }
 
-    /// A lane's request has ended. Answers the next one, if one is due; otherwise the lane rests.
-    fn end(&self, ended: Ended, lane: usize) -> Option<Exchange> {
-        let now = ended.at;
+    /// A lane's request has ended. The next one takes its place, if one is due; otherwise the lane rests.
+    fn end(&self, place: &mut Option<Exchange>, at: Stamp, lane: usize) {
         let state = &mut *self.state.borrow_mut();
         state.in_flight -= 1;
-        if self.context.endpoints[ended.endpoint].http2.is_none() {
-            state.pool.give_back(ended.endpoint, ended.connection);
+        if let Some(exchange) = place.as_mut() {
+            let endpoint = exchange.endpoint;
+            if self.context.endpoints[endpoint].http2.is_none() {
+                state.pool.give_back(endpoint, exchange.via.take());
+            }
+            state.count(&self.context, &exchange.row, endpoint);
         }
-        state.finish(&self.context, ended.row, ended.endpoint);
-        let released = state.release(&self.context, now);
-        if let Some(Ok(next)) = released {
-            return Some(next);
+        state.keep(place.take().map(|exchange| exchange.row));
+        *place = state.release(&self.context, at).and_then(Result::ok);
+        if place.is_some() {
+            return;
         }
         // The loop knows when the next one of a schedule is due. What is to be done next in a
         // closed loop has just changed.
-        let is_drained = state.in_flight == 0 && state.feed.is_over(now);
+        let is_drained = state.in_flight == 0 && state.feed.is_over(at);
         if is_drained || !state.feed.is_open_loop() {
             self.turn.notify_one();
         }
         state.resting.push(lane);
-        None
     }
 }
 
@@ -322,7 +325,7 @@ impl State {
 
     /// Takes the next request from the schedule, if it is due by now. One that cannot be sent
     /// has ended.
-    fn release(&mut self, context: &Rc<Context>, now: Stamp) -> Option<Result<Exchange, NotSent>> {
+    fn release(&mut self, context: &Context, now: Stamp) -> Option<Result<Exchange, NotSent>> {
         let due = self.next(now).filter(|due| due.at <= now)?;
         self.feed.advance(due);
         self.scheduled += 1;
@@ -335,7 +338,7 @@ impl State {
         let via = if now > due.at + LATE_LIMIT {
             Err(NotSent::Late)
         } else if context.endpoints[endpoint].http2.is_some() {
-            self.http2.take(endpoint, persistence, now).map(Via::Http2)
+            self.http2.take(endpoint, persistence, now).map(|ticket| Via::Http2(Some(ticket)))
         } else {
             let is_usable = match context.endpoints[endpoint].messages {
                 None => Connection::is_idle,
@@ -346,21 +349,27 @@ impl State {
         Some(match via {
             Ok(via) => {
                 self.in_flight += 1;
-                Ok(Exchange { context: Rc::clone(context), endpoint, via, persistence, row })
+                Ok(Exchange { endpoint, via, persistence, row })
             }
             Err(reason) => {
                 let row = RequestRow { not_sent_reason: Some(reason.as_str().into()), ..row };
-                self.finish(context, row, endpoint);
+                self.count(context, &row, endpoint);
+                self.keep(Some(row));
                 Err(reason)
             }
         })
     }
 
-    fn finish(&mut self, context: &Context, row: RequestRow, endpoint: usize) {
-        self.feed.ended(&row);
+    /// Counts a request that has ended.
+    fn count(&mut self, context: &Context, row: &RequestRow, endpoint: usize) {
+        self.feed.ended(row);
         let go_replays = context.endpoints.get(endpoint).is_some_and(|e| e.go_replays);
-        self.tally.add(&row, go_replays);
-        self.rows.push(row);
+        self.tally.add(row, go_replays);
+    }
+
+    /// Keeps its row for the recorder.
+    fn keep(&mut self, row: Option<RequestRow>) {
+        self.rows.extend(row);
         if self.rows.len() >= BATCH_ROWS {
             self.flush();
         }
@@ -424,7 +433,7 @@ impl Pool {
                 let is_young = self.limits.age.is_none_or(|age| now < connection.since + age);
                 if is_young && is_usable(&mut connection) {
                     self.in_use += 1;
-                    return Some(Via::Idle(connection));
+                    return Some(Via::over(connection));
                 }
             }
         }
@@ -436,7 +445,7 @@ impl Pool {
         self.in_use += 1;
         let id = self.next_id;
         self.next_id += 1;
-        Some(Via::Dial(id))
+        Some(Via::dial(id))
     }
 
     fn give_back(&mut self, endpoint: usize, connection: Option<Connection>) {

@@ -87,26 +87,31 @@ fn files_are_where_the_manifest_says() {
         let secret = json!({"metadata": {"name": "key"}, "stringData": {"key": "s3cret"}});
         lab.create("/api/v1/namespaces/default/secrets", &secret).await;
         let mount = |name: &str, path: &str| json!({"name": name, "mountPath": path});
-        let mounts = json!([
+        let mut mounts = vec![
             mount("settings", "/etc/settings"),
             mount("key", "/etc/key"),
-            mount("shared", "/work"),
+            mount("shared", "/common"),
             mount("me", "/me"),
-        ]);
+        ];
+        // One may hide the directory from which the cluster was started.
+        let started_in = std::env::current_dir().expect("a working directory");
+        let above = started_in.ancestors().nth(1).filter(|above| above.parent().is_some());
+        mounts.extend(above.map(|above| mount("cover", &above.to_string_lossy())));
         let mut app = json!({"name": "app", "image": "host", "command": ["/etc/settings/run.sh"]});
         let mut other = shell(
             "other",
-            "cat /etc/key/key; echo; cat /me/name; echo; touch /work/of-other; ls /work; \
+            "cat /etc/key/key; echo; cat /me/name; echo; touch /common/of-other; ls /common; \
              echo x 2>/dev/null > /etc/settings/mode || echo read-only; sleep 1000",
         );
-        app["volumeMounts"] = mounts.clone();
-        other["volumeMounts"] = mounts;
+        app["volumeMounts"] = mounts.clone().into();
+        other["volumeMounts"] = mounts.into();
         let spec = json!({
             "terminationGracePeriodSeconds": 1,
             "volumes": [
                 {"name": "settings", "configMap": {"name": "settings", "defaultMode": 0o755}},
                 {"name": "key", "secret": {"secretName": "key"}},
                 {"name": "shared", "emptyDir": {}},
+                {"name": "cover", "emptyDir": {}},
                 {"name": "me", "downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
             ],
             "containers": [app, other],

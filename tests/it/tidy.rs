@@ -9,9 +9,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("record", &[]),
     ("scenario", &["record"]),
     ("http1", &[]),
+    ("http2", &[]),
+    ("inject", &[]),
     ("machine", &["record"]),
-    ("load", &["record", "http1", "machine"]),
-    ("proxy", &["record", "http1"]),
+    ("load", &["record", "http1", "http2", "machine"]),
+    ("proxy", &["record", "http1", "http2"]),
     ("cluster", &["record::Clock", "record::Stamp", "record::clock"]),
     ("coordinator", &["record", "scenario", "cluster", "machine"]),
     ("timeline", &["record"]),
@@ -22,7 +24,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// Modules that take data and give data: no clock, no I/O, no async.
-const PURE: &[&str] = &["timeline", "analysis", "report", "gate"];
+const PURE: &[&str] = &["inject", "timeline", "analysis", "report", "gate"];
 
 /// What a pure module never names.
 const IMPURE: &[&str] = &[

@@ -246,8 +246,8 @@ impl Place {
             self.net.join()?;
             self.fabric.entered.pids().join()?;
             self.mounts.join()?;
-            // As without namespaces; a container's manifest may name another.
-            nix::unistd::chdir(&directory)?;
+            // As without namespaces; a container's manifest may name another, and a volume may cover it.
+            nix::unistd::chdir(&directory).or_else(|_| nix::unistd::chdir("/"))?;
             let _reactor = runtime.enter();
             command.spawn()
         })
