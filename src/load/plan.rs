@@ -3,6 +3,7 @@
 //! A plan holds only what can be carried out, so that bad input is refused
 //! before the first request. It resolves no names and opens no sockets.
 
+mod error;
 mod target;
 mod transport;
 
@@ -18,9 +19,9 @@ use super::pace::{Arrivals, Length, Pace, Stage};
 use super::ports::PortRange;
 use super::resolve::{DnsSettings, Family};
 use super::schedule::Schedule;
-use super::template::UnknownPlaceholder;
-use super::tls::{self, TlsError, TlsSettings};
+use super::tls::{self, TlsSettings};
 use crate::record::run_info::{self, Balances, LoadPlan, Role, Source};
+pub use error::PlanError;
 pub(super) use target::{PlannedTarget, Text};
 use target::{cycle, plan_target};
 pub use transport::{Connections, Grpc, Http};
@@ -137,6 +138,8 @@ pub struct Settings {
     /// The addresses that connections come from, which the workers take in turn; none to let
     /// the system choose.
     pub source_addresses: Vec<IpAddr>,
+    /// Whether a source port may be used again before the system has forgotten its last connection.
+    pub reuse_ports: bool,
 }
 
 impl Settings {
@@ -175,10 +178,12 @@ impl Settings {
             workers: 1,
             source_ports: None,
             source_addresses: Vec::new(),
+            reuse_ports: false,
         }
     }
 }
 
+<<<<<<< HEAD
 /// Why settings make no plan.
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum PlanError {
@@ -333,6 +338,8 @@ pub enum PlanError {
     Success(u16, u16),
 }
 
+=======
+>>>>>>> main
 /// Where the requests come from.
 #[derive(Clone, Debug)]
 pub(super) enum Timing {
@@ -387,6 +394,13 @@ impl Plan {
         }
         if settings.retries > MAX_RETRIES {
             return Err(PlanError::Retries(settings.retries));
+        }
+        let limits =
+            [("the most requests", settings.max_requests.is_some()), ("the age", settings.max_age.is_some())];
+        if let Some((limit, _)) = limits.iter().find(|(_, is_given)| *is_given)
+            && settings.connections == Connections::Fresh
+        {
+            return Err(PlanError::FreshLimit(limit));
         }
         if settings.max_requests == Some(0) {
             return Err(PlanError::MaxRequests);
@@ -685,7 +699,10 @@ mod tests {
     fn bad_settings_say_what_is_wrong() {
         let pace = |rate, s| Pace::constant(rate, Duration::from_secs(s));
         let url = |url: &'static str| refused(move |s| s.targets[0].url = url.to_owned());
-        assert!(url("nonsense").starts_with("\"nonsense\" is no usable URL: relative URL without a base"));
+        assert_eq!(
+            url("web:8080"),
+            "\"web:8080\" is no usable URL: it has no scheme; write it as http://web:8080"
+        );
         assert!(url("ftp://x/").contains("scheme \"ftp\" is not supported, only http, https, ws and wss"));
         assert!(url("http://me:secret@x/").contains("credentials"));
         assert!(refused(|s| s.targets.clear()).contains("no target"));
@@ -708,7 +725,11 @@ mod tests {
         assert!(refused(|s| s.headers.push(("a".into(), "b\nc".into()))).contains("its value"));
         assert!(refused(|s| s.headers.push(("Rolldrop-Id".into(), "x".into()))).contains("sets it itself"));
         assert!(refused(|s| s.retries = 101).contains("101 retries"));
-        assert!(refused(|s| s.max_requests = Some(0)).contains("0 requests to a connection"));
+        assert!(refused(|s| s.max_requests = Some(0)).contains("carries one request"));
+        assert!(
+            refused(|s| (s.connections, s.max_requests) = (Connections::Keepalive, Some(0)))
+                .contains("0 requests to a connection")
+        );
         let template = |body: &str| {
             refused(|s| {
                 s.template = true;

@@ -1,5 +1,7 @@
 //! From the raw file to a scenario in which contradictions cannot stand.
 
+mod load;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -7,14 +9,10 @@ use serde_json::Value;
 
 use super::raw;
 use super::yaml::Document;
-use super::{
-    Action, ClusterChoice, Connections, Disruption, Http, Load, Loaded, Place, Request, Scenario,
-    ScenarioError, Stage, Target, Tls,
-};
+use super::{Action, ClusterChoice, Disruption, Load, Loaded, Place, Scenario, ScenarioError, Target};
 use crate::record::{Bounds, Expect, WindowBounds};
 
 const API_VERSION: &str = "rolldrop.dev/v1";
-const MAX_RATE: f64 = 1e6;
 /// The load goes on for at least this long after the last disruption began.
 const SHORTEST_AFTERMATH: Duration = Duration::from_secs(1);
 
@@ -36,7 +34,7 @@ pub(super) fn validate<C>(
     let cluster = cluster(spec.cluster, document)?;
     let manifests = manifests(spec.manifests, document, dir)?;
     let targets = targets(spec.target, &manifests, document)?;
-    let load = load(spec.load, document, dir)?;
+    let load = load::load(spec.load, document, dir)?;
     let disruptions = spec
         .disruptions
         .into_iter()
@@ -50,9 +48,10 @@ pub(super) fn validate<C>(
         manifests,
         targets,
         load,
+        inject_sidecar: spec.sidecar.inject,
         disruptions,
         expect,
-        resolved: document.value().clone(),
+        document: document.clone(),
     };
     Ok(Loaded { scenario, cluster })
 }
@@ -181,6 +180,7 @@ fn place(
     }
 }
 
+<<<<<<< HEAD
 fn load(raw: raw::Load, document: &Document, dir: &Path) -> Result<Load, ScenarioError> {
     let positive = |span: Option<raw::Span>, default: Duration, key: &str| match span.map_or(default, |s| s.0)
     {
@@ -381,6 +381,8 @@ fn status_range(status: &raw::Status, document: &Document) -> Result<(u16, u16),
     })
 }
 
+=======
+>>>>>>> main
 fn disruption(
     raw: raw::Disruption,
     index: usize,
