@@ -418,59 +418,6 @@ fn interruption(error: CoordinatorError) -> anyhow::Error {
     }
 }
 
-<<<<<<< HEAD
-fn load_stage(stage: scenario::Stage) -> load::Stage {
-    load::Stage { from: stage.from, to: stage.to, duration: stage.duration }
-}
-
-fn load_settings(scenario: &Scenario, found: &[run_info::Target]) -> anyhow::Result<load::Settings> {
-    let load = &scenario.load;
-    Ok(load::Settings {
-        pace: load::Pace::Open(load.stages.iter().map(|stage| load_stage(*stage)).collect()),
-        arrivals: match load.poisson {
-            Some(_) => load::Arrivals::Poisson,
-            None => load::Arrivals::Even,
-        },
-        seed: load.poisson.unwrap_or_default(),
-        warmup: load.warmup,
-        connections: match load.connections {
-            Connections::Fresh => load::Connections::Fresh,
-            Connections::Keepalive => load::Connections::Keepalive,
-            Connections::Mixed(share) => load::Connections::Mixed(share),
-        },
-        http: match load.http {
-            scenario::Http::Auto => load::Http::Auto,
-            scenario::Http::Http1 => load::Http::Http1,
-            scenario::Http::Http2 => load::Http::Http2,
-        },
-        streams: load.streams,
-        max_connections: load.max_connections,
-        connect_timeout: load.connect_timeout,
-        tls_timeout: load.tls_timeout,
-        tls: load::TlsSettings {
-            ca_pem: load.tls.ca_pem.clone(),
-            server_name: load.tls.server_name.clone(),
-            insecure: load.tls.insecure,
-            ..load::TlsSettings::default()
-        },
-        response_timeout: load.response_timeout,
-        method: load.method.clone(),
-        headers: load.headers.clone(),
-        success: load.success.clone(),
-        source_ports: load.source_ports.map(|(first, last)| load::PortRange { first, last }),
-        body: load.body.clone(),
-        template: load.template,
-        retries: load.retries,
-        retry_delay: load.retry_delay,
-        max_requests: load.max_requests,
-        max_age: load.max_age,
-        targets: load_targets(scenario, found)?,
-        ..load::Settings::new("")
-    })
-}
-
-=======
->>>>>>> main
 /// Puts `image` where a container's image is `rolldrop`, in any object with a pod template.
 fn replace_image(object: &mut Value, image: &str) {
     match object {

@@ -238,16 +238,6 @@ impl<'de> Deserialize<'de> for Version {
     }
 }
 
-<<<<<<< HEAD
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub(super) enum HttpText {
-    #[serde(rename = "auto")]
-    Auto,
-    #[serde(rename = "1.1")]
-    Http1,
-    #[serde(rename = "2")]
-    Http2,
-=======
 /// A number or a text.
 enum Scalar {
     Number(f64),
@@ -291,7 +281,6 @@ impl Scalar {
 pub(super) struct Grpc {
     pub(super) method: String,
     pub(super) success: Option<Vec<i32>>,
->>>>>>> main
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -87,6 +87,7 @@ pub(super) fn load_settings(
         seed: load.seed,
         warmup: load.warmup,
         http: match load.http {
+            scenario::Http::Auto => load::Http::Auto,
             scenario::Http::Http1 => load::Http::Http1,
             scenario::Http::Http2 => load::Http::Http2,
         },
