@@ -443,6 +443,8 @@ impl Server {
     }
 }
 
+/// When a client is told at the latest that requests were left out.
+const GOAWAY_AT_LAST: Duration = Duration::from_secs(2);
 /// How long a client may take to see that its connection is closed.
 const LINGER: Duration = Duration::from_secs(10);
 
@@ -596,6 +598,17 @@ impl Connection {
             self.write(&goaway(last_stream, NO_ERROR)).await;
         }
         if is_left_out {
+            // Where so many never come, it says so all the same.
+            if let Some((after, _)) = self.habits.goaway_after
+                && self.requests == after + 1
+            {
+                let write = self.write.clone();
+                self.tasks.spawn(async move {
+                    tokio::time::sleep(GOAWAY_AT_LAST).await;
+                    let last_stream = u32::try_from(2 * after - 1).unwrap();
+                    let _ = write.lock().await.write_all(&goaway(last_stream, NO_ERROR)).await;
+                });
+            }
             return Then::Go;
         }
         if let Some((after, later)) = &self.habits.later
