@@ -11,6 +11,7 @@ pub mod cluster;
 pub mod coordinator;
 pub mod gate;
 mod http1;
+mod http2;
 pub mod load;
 mod machine;
 pub mod proxy;

@@ -4,23 +4,30 @@
 //! It changes nothing that a client can see, with one exception: where the app's
 //! closed listener would have refused a connection, the proxy has accepted it
 //! already, so the client is reset before the first byte. Each client connection
-//! has one connection to the app, made when the first request head is complete;
-//! a client that connects and sends nothing has no row, only a connection number.
-//! HTTP/1.0 and HTTP/1.1, upgrades included. CONNECT, other versions, heads over
-//! 256 KiB or 256 lines, and requests whose end is ambiguous are answered by the
-//! proxy itself with a 4xx or 5xx, counted as rejected.
+//! has one connection to the app, made when it is accepted; a client that connects
+//! and sends nothing has no row, only a connection number.
 //!
-//! `h1` relays a connection, `journal` keeps what was recorded, `admin`
-//! hands it over, `app` looks at the app. This module writes no file and knows
+//! HTTP/1.0 and HTTP/1.1, upgrades included, and HTTP/2 with prior knowledge are recorded
+//! by request; TLS, and everything in [`Mode::Tcp`], by connection. Of HTTP/1, the proxy
+//! itself answers CONNECT, other versions, heads over 1 MiB or 16,384 lines, and requests
+//! whose end is ambiguous, with a 4xx or 5xx, and counts them as rejected.
+//!
+//! `connection` is one client's, from accept to end; `h1`, `h2` and `tunnel` are what it may
+//! carry, and `relay` is what those have in common. `journal` keeps what was recorded,
+//! `admin` hands it over, `app` looks at the app. This module writes no file and knows
 //! no cluster: how a pod is ended, and which signal says so, is its caller's.
 
 mod admin;
 mod app;
+mod connection;
 mod h1;
+mod h2;
 mod journal;
 mod listening;
+mod relay;
 #[cfg(test)]
 mod tests;
+mod tunnel;
 
 use std::io;
 use std::net::SocketAddr;
@@ -36,9 +43,10 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use self::app::AppListener;
-use self::h1::Accepted;
+use self::connection::Accepted;
 pub use self::journal::Counts;
 use self::journal::Journal;
+use crate::http2::hpack;
 use crate::record::event::ProxyPhase;
 use crate::record::row::POD_HEADER;
 use crate::record::{Clock, Stamp};
@@ -55,12 +63,14 @@ const DRAIN_LIMIT: Duration = Duration::from_millis(1500);
 const HAND_OVER_LIMIT: Duration = Duration::from_millis(400);
 /// How often the drain looks whether it is done.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(5);
-/// How long the last accepted connections have to show the request that they carry.
-const LAST_WORDS: Duration = Duration::from_millis(20);
+/// The longest wait at the drain's end for connections that have not shown what they carry.
+const LAST_WORDS: Duration = Duration::from_millis(80);
 
 /// What a proxy does, and for whom.
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// What connections carry.
+    pub mode: Mode,
     /// Where clients connect to.
     pub listen: SocketAddr,
     /// Where the app listens.
@@ -77,6 +87,16 @@ pub struct Config {
     pub linger: Duration,
     /// The most rows kept for a reader; then the oldest are dropped, and counted.
     pub max_kept_rows: usize,
+}
+
+/// What the connections of a proxy carry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// HTTP or TLS, as the client's first bytes tell.
+    #[default]
+    Http,
+    /// Anything: connections are recorded, not requests.
+    Tcp,
 }
 
 /// Whether responses carry the `rolldrop-pod` header.
@@ -130,20 +150,37 @@ pub struct Report {
 /// What all tasks of a proxy use.
 #[derive(Debug)]
 struct Shared {
+    mode: Mode,
     upstream: SocketAddr,
     pod: Arc<str>,
-    /// The header line that is added to responses.
-    pod_line: Option<Box<[u8]>>,
+    /// What is added to responses.
+    pod_header: Option<PodHeaderBytes>,
     clock: Clock,
     journal: Journal,
     app: AppListener,
     in_flight: InFlight,
+    /// Connections of which it is not clear yet what becomes of them.
+    pending: InFlight,
     pre_stop_called: AtomicBool,
     /// The first sign that the pod ends.
     ending: CancellationToken,
 }
 
-/// The number of requests between head and end.
+/// The header that names the pod, in either protocol's form.
+#[derive(Debug)]
+struct PodHeaderBytes {
+    line: Box<[u8]>,
+    field: Box<[u8]>,
+}
+
+impl PodHeaderBytes {
+    fn of(pod: &str) -> Self {
+        let line = format!("{POD_HEADER}: {pod}\r\n").into_bytes().into();
+        Self { line, field: hpack::literal(POD_HEADER, pod).into() }
+    }
+}
+
+/// The number of requests between head and end, or of anything else that begins and ends.
 #[derive(Debug, Default)]
 struct InFlight(AtomicUsize);
 
@@ -158,6 +195,22 @@ impl InFlight {
 
     fn count(&self) -> usize {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A connection that has neither reached the app nor shown what it asks for.
+struct Pending(Arc<Shared>);
+
+impl Pending {
+    fn begin(shared: &Arc<Shared>) -> Self {
+        shared.pending.begin();
+        Self(shared.clone())
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.0.pending.end();
     }
 }
 
@@ -184,18 +237,17 @@ impl Proxy {
         }
         let (data, data_addr) = listen("data", config.listen)?;
         let (admin, admin_addr) = listen("admin", config.admin)?;
-        let pod_line = match config.pod_header {
-            PodHeader::Added => Some(format!("{POD_HEADER}: {}\r\n", config.pod).into_bytes().into()),
-            PodHeader::Omitted => None,
-        };
+        let pod_header = (config.pod_header == PodHeader::Added).then(|| PodHeaderBytes::of(&config.pod));
         let shared = Shared {
+            mode: config.mode,
             upstream: config.upstream,
             pod: config.pod.into(),
-            pod_line,
+            pod_header,
             clock,
             journal: Journal::new(config.max_kept_rows),
             app: AppListener::default(),
             in_flight: InFlight::default(),
+            pending: InFlight::default(),
             pre_stop_called: AtomicBool::new(false),
             ending: CancellationToken::new(),
         };
@@ -298,7 +350,9 @@ impl Clients {
         let conn = self.accepted;
         self.accepted += 1;
         self.last_accepted = Some(at);
-        self.connections.spawn(h1::serve(Accepted { stream, peer, at, conn }, self.shared.clone()));
+        let pending = Pending::begin(&self.shared);
+        let accepted = Accepted { stream, peer, at, conn, pending };
+        self.connections.spawn(connection::serve(accepted, self.shared.clone()));
     }
 
     /// Goes on until the app is gone and the requests in flight are done, then a
@@ -324,7 +378,13 @@ impl Clients {
         while let Some(Ok((stream, peer))) = self.listener.accept().now_or_never() {
             self.relay(stream, peer);
         }
-        tokio::time::sleep(LAST_WORDS).await;
+        let all_clear = async {
+            while self.shared.pending.count() > 0 {
+                tokio::time::sleep(DRAIN_INTERVAL).await;
+            }
+        };
+        // One that shows nothing in that time has lost nothing.
+        let _ = timeout(LAST_WORDS, all_clear).await;
         // Whatever is still there is reset, its requests recorded as cancelled.
         self.connections.shutdown().await;
         self.shared.journal.phase(ProxyPhase::Drained, drained.unwrap_or_else(|| self.shared.clock.now()));

@@ -20,6 +20,6 @@ pub use clock::{Clock, ClockOffset, Stamp};
 pub use event::{Event, EventKind};
 pub use expect::{Bounds, Expect, WindowBounds};
 pub use outcome::Outcome;
-pub use row::{Phase, RequestId, RequestRow, ServedEnd, ServedRow, TlsSession};
+pub use row::{Phase, Protocol, RequestId, RequestRow, ServedEnd, ServedRow, TlsSession};
 pub use run_dir::{Records, RunDir, RunDirError};
 pub use run_info::RunInfo;

@@ -12,8 +12,8 @@ use crate::gate;
 use crate::record::event::{Action, Change, ContainerState, PodEvent};
 use crate::record::run_info::{Balances, ClusterInfo, LoadPlan, Target, Tool};
 use crate::record::{
-    Bounds, Event, EventKind, Expect, Records, RequestId, RequestRow, RunInfo, ServedEnd, ServedRow,
-    WindowBounds,
+    Bounds, Event, EventKind, Expect, Protocol, Records, RequestId, RequestRow, RunInfo, ServedEnd,
+    ServedRow, WindowBounds,
 };
 
 const MS: i64 = 1_000_000;
@@ -195,14 +195,20 @@ fn a_proxy_row_tells_refused_from_killed() {
             source: Arc::from("b"),
             request: Some(RequestId { source: "load-0".into(), seq: row.seq }),
             pod: Arc::from("b"),
-            peer_addr: String::new(),
+            peer_addr: "".into(),
+            protocol: Protocol::Http1,
             accepted: row.scheduled,
             head: Some(row.scheduled),
             end: row.end,
             status: None,
+            grpc_status: None,
             ended,
+            detail: None,
             conn: 0,
             conn_first_request: true,
+            stream: None,
+            bytes_from_client: None,
+            bytes_from_app: None,
         };
         records.served.push(served);
     }

@@ -8,7 +8,7 @@ use anyhow::Context;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::signals::Interrupts;
-use crate::proxy::{Config, Counts, DEFAULT_MAX_KEPT_ROWS, PodHeader, Proxy, Report};
+use crate::proxy::{Config, Counts, DEFAULT_MAX_KEPT_ROWS, Mode, PodHeader, Proxy, Report};
 use crate::record::Clock;
 
 /// Arguments of `rolldrop proxy`.
@@ -20,6 +20,10 @@ pub(super) struct ProxyArgs {
     /// Address that clients connect to
     #[arg(long, value_name = "ADDR")]
     listen: SocketAddr,
+    /// What connections carry: http (also HTTP/2, and TLS that is the app's), or tcp for
+    /// anything else, of which connections are recorded
+    #[arg(long, value_name = "MODE", default_value = "http", value_enum, hide_possible_values = true)]
+    mode: ModeArg,
     /// Address of the app
     #[arg(long, value_name = "ADDR")]
     upstream: SocketAddr,
@@ -40,6 +44,12 @@ pub(super) struct ProxyArgs {
     no_pod_header: bool,
 }
 
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum ModeArg {
+    Http,
+    Tcp,
+}
+
 impl ProxyArgs {
     /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
@@ -58,6 +68,10 @@ impl ProxyArgs {
 
     fn config(self) -> Config {
         Config {
+            mode: match self.mode {
+                ModeArg::Http => Mode::Http,
+                ModeArg::Tcp => Mode::Tcp,
+            },
             listen: self.listen,
             upstream: self.upstream,
             admin: self.admin,

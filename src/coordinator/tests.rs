@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::record::event::{Change, ContainerState, EndpointSliceEvent, EndpointState, PodEvent};
 use crate::record::wire::ProxyLine;
-use crate::record::{ServedEnd, ServedRow};
+use crate::record::{Protocol, ServedEnd, ServedRow};
 use crate::scenario::Action;
 
 /// The calls that an API server got: method, path, body.
@@ -124,13 +124,19 @@ fn served(seq: u64) -> ServedRow {
         request: Some(crate::record::RequestId { source: "load-0".into(), seq }),
         pod: "web-1".into(),
         peer_addr: "127.0.0.1:1".into(),
+        protocol: Protocol::Http1,
         accepted: at,
         head: Some(at),
         end: at,
         status: Some(200),
+        grpc_status: None,
         ended: ServedEnd::Complete,
+        detail: None,
         conn: seq,
         conn_first_request: true,
+        stream: None,
+        bytes_from_client: None,
+        bytes_from_app: None,
     }
 }
 

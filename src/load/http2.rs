@@ -23,9 +23,9 @@ use super::exchange::{Context, Endpoint, Failure, NotSent, Reached, ended_early,
 use super::grpc;
 use super::plan::PlannedTarget;
 use super::request::Sender;
+use crate::http2::error_name;
 use crate::record::row::POD_HEADER;
 use crate::record::{Outcome, RequestRow, Stamp};
-use frames::error_name;
 use link::{Link, Up};
 pub(super) use pool::{Limits, Pool, Ticket};
 pub(super) use request::Template;

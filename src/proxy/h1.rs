@@ -1,317 +1,229 @@
-//! One client connection, relayed to a connection of its own to the app.
+//! HTTP/1.0 and HTTP/1.1 between a client and its app.
 //!
-//! The relay reads message heads to learn where messages end, and passes every
-//! byte on as it came; only the pod header is put behind the response's own.
-//! Requests and responses flow independently, so pipelining, early responses,
-//! 1xx, trailers and upgrades need nothing special. A side that closes is
-//! closed towards the other side, at the same byte; a side that resets is reset.
-//!
-//! The app is connected to when the first request head is complete. Should the
-//! app's listener refuse, the client is reset: it must not see an answer that
-//! the app did not give.
+//! The relay reads message heads to learn where messages end, and passes every byte on as
+//! it came; only the pod header is put behind the response's own. Requests and responses
+//! flow independently, so pipelining, early responses, 1xx, trailers and upgrades need
+//! nothing special. Heads that come in pieces go on in pieces: of a request's first line,
+//! and of the line end that would complete the head, the app sees nothing before they have
+//! been judged.
 
 mod exchange;
 mod head;
 
-use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
-
 use bytes::{Buf, BytesMut};
-use futures::FutureExt;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
-use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 
-use self::exchange::Exchange;
-use self::head::{Refusal, RequestHead, ResponseHead};
-use super::Shared;
+pub(super) use self::exchange::Exchange;
+pub(super) use self::head::Refusal;
+use self::head::{IncomingRequest, IncomingResponse, Look, RequestHead, ResponseHead};
+use super::connection::Streams;
+use super::relay::{self, Finish, Stop};
 use crate::http1::Body;
-use crate::record::{ServedEnd, Stamp};
+use crate::record::ServedEnd;
 
-/// Room for one read, in bytes. A connection that waits holds no buffer.
-const READ_BYTES: usize = 16 * 1024;
-/// How long a client may take to read an answer of the proxy's own.
-const REFUSAL_LINGER: Duration = Duration::from_secs(1);
-
-/// A client connection as it was accepted.
-pub(super) struct Accepted {
-    /// The connection.
-    pub(super) stream: TcpStream,
-    /// The client's address.
-    pub(super) peer: SocketAddr,
-    /// When it was accepted.
-    pub(super) at: Stamp,
-    /// Its number within this proxy.
-    pub(super) conn: u64,
-}
-
-/// How a connection ends.
-enum Finish {
-    /// Both sides have closed.
-    Closed,
-    /// One side failed, so the other is reset; requests in flight end this way.
-    Reset(ServedEnd),
-    /// The proxy answers the request itself, and closes.
-    Refuse(Refusal),
-}
-
-/// Relays a client connection to its end.
-///
-/// Every request whose head was read gets exactly one row, also when the
-/// future is dropped half-way: then it is `cancelled` and both sides are reset.
-pub(super) async fn serve(accepted: Accepted, shared: Arc<Shared>) {
-    let Accepted { stream, peer, at, conn } = accepted;
-    let mut link =
-        Link { client: stream, app: None, exchange: Exchange::new(shared, peer, at, conn), finished: false };
-    match link.relay().await {
-        Finish::Closed => {}
-        Finish::Reset(end) => {
-            link.exchange.end_all(end);
-            link.reset();
-        }
-        Finish::Refuse(refusal) => {
-            link.app = None;
-            if link.exchange.refused() {
-                refuse(&mut link.client, refusal).await;
-            } else {
-                link.reset();
-            }
-        }
-    }
-    link.finished = true;
-}
-
-/// Answers in the app's stead, so that the client can read it whatever it still sends.
-async fn refuse(client: &mut TcpStream, refusal: Refusal) {
-    let answer = async {
-        client.write_all(refusal.answer()).await?;
-        client.shutdown().await?;
-        // Closing with unread bytes would reset the connection under the answer.
-        tokio::io::copy(client, &mut tokio::io::sink()).await
-    };
-    // A client that does not take the answer has gone, or will have to.
-    let _ = tokio::time::timeout(REFUSAL_LINGER, answer).await;
-}
-
-/// Both connections, and the requests on them.
-struct Link {
-    client: TcpStream,
-    app: Option<TcpStream>,
-    exchange: Exchange,
-    /// Whether the relay came to an end of its own.
-    finished: bool,
-}
-
-impl Link {
-    async fn relay(&mut self) -> Finish {
-        let mut requests = BytesMut::new();
-        // The data port is local to the pod or next to it; small writes must not wait for acks.
-        // A socket that is gone already shows so at its first read.
-        let _ = self.client.set_nodelay(true);
-        let (mut from_client, to_client) = self.client.split();
-        let mut first = match next_request(&mut from_client, &mut requests).await {
-            Ok(Some(head)) => head,
-            Ok(None) => return Finish::Closed,
-            Err(finish) => return finish,
-        };
-        let exchange = &self.exchange;
-        exchange.begin(&mut first);
-        let connected = tokio::select! {
-            biased;
-            connected = TcpStream::connect(exchange.shared().upstream) => connected,
-            _ = from_client.ready(Interest::ERROR) => return Finish::Reset(ServedEnd::ClientGone),
-        };
-        let app = match connected {
-            Ok(app) => self.app.insert(app),
-            Err(error) => return Finish::Reset(exchange.shared().connect_failed(&error)),
-        };
-        exchange.shared().app.accepts();
-        let _ = app.set_nodelay(true);
-        let (from_app, to_app) = app.split();
+impl Exchange {
+    /// Relays until the connection is over.
+    pub(super) async fn relay(&self, streams: Streams<'_>) -> Finish {
+        let Streams { from_client, to_client, from_app, to_app, from_client_buf, from_app_buf } = streams;
         tokio::select! {
             biased;
-            finish = relay_responses(from_app, to_client, exchange) => finish,
-            finish = relay_requests(first, requests, from_client, to_app, exchange) => finish,
+            finish = relay_responses(from_app, to_client, from_app_buf, self) => finish,
+            finish = relay_requests(from_client, to_app, from_client_buf, self) => finish,
         }
     }
 
-    /// Makes both sides end in a reset when they are dropped.
-    fn reset(&self) {
-        for stream in std::iter::once(&self.client).chain(&self.app) {
-            // Fails only on a socket that is gone already.
-            let _ = stream.set_zero_linger();
+    /// Looks at what a client asks for whom nobody will answer; answers whether it has asked.
+    pub(super) fn ask(&self, bytes: &[u8]) -> bool {
+        match IncomingRequest::default().look(bytes) {
+            Ok(Look::Complete(mut head)) => {
+                self.begin(&mut head);
+                true
+            }
+            Ok(Look::Partial { .. }) => false,
+            Err(_) => true,
         }
     }
 }
 
-impl Drop for Link {
-    fn drop(&mut self) {
-        // A client that was never answered would have been refused by the app itself,
-        // and one that waits for an answer must not take the end for a complete one.
-        if !self.finished && (self.exchange.end_all(ServedEnd::Cancelled) || self.app.is_none()) {
-            self.reset();
-        }
-    }
+/// A message at the front of a buffer.
+struct Message<H> {
+    head: H,
+    /// How many bytes of the head have been passed on.
+    sent: usize,
 }
 
 /// Passes requests on until the connection is over.
 async fn relay_requests(
-    mut head: RequestHead,
-    mut buf: BytesMut,
     mut from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
+    mut buf: BytesMut,
     exchange: &Exchange,
 ) -> Finish {
+    let sides = &exchange.origin().sides;
     loop {
-        match pass(head.len, &mut head.body, &mut buf, &mut from, &mut to).await {
-            Ok(()) => {}
-            Err(Stop::SourceClosed) => break,
-            Err(Stop::Source) => return Finish::Reset(ServedEnd::ClientGone),
-            Err(Stop::Framing) => return Finish::Refuse(Refusal::Malformed),
-            Err(Stop::Sink) if exchange.app_stopped_reading() => {
-                return Finish::Reset(ServedEnd::UpstreamEof);
-            }
-            // It may have answered before: the response side passes on what is left, then resets.
-            Err(Stop::Sink) => std::future::pending().await,
-        }
-        if head.asks_upgrade && exchange.settled().await.is_switched() {
-            head = RequestHead::TUNNEL;
-            continue;
-        }
-        head = match next_request(&mut from, &mut buf).await {
-            Ok(Some(head)) => head,
-            Ok(None) => break,
-            // An answer of our own waits for its turn.
-            Err(Finish::Refuse(refusal)) => {
+        let passed = pass_request(&mut from, &mut to, &mut buf, exchange).await;
+        return match passed {
+            Ok(()) => continue,
+            Err(Unpassed::Refused(refusal)) => {
+                // An answer of our own waits for its turn.
                 exchange.settled().await;
-                return Finish::Refuse(refusal);
+                Finish::Refuse(refusal)
             }
-            Err(finish) => return finish,
+            Err(Unpassed::Stopped(Stop::Framing)) => Finish::Refuse(Refusal::Malformed),
+            Err(Unpassed::Stopped(Stop::SourceClosed)) => {
+                relay::client_closed(&mut from, &mut to, sides, exchange).await
+            }
+            Err(Unpassed::Stopped(Stop::Source)) => Finish::Reset(ServedEnd::ClientGone),
+            Err(Unpassed::Stopped(Stop::Sink)) => relay::app_unwritable(sides).await,
         };
-        exchange.begin(&mut head);
     }
-    // Fails only if the app is gone, which the response side sees as well.
-    let _ = to.shutdown().await;
-    if exchange.client_closed() {
-        return Finish::Closed;
+}
+
+/// Why a request was not passed on.
+enum Unpassed {
+    Refused(Refusal),
+    Stopped(Stop),
+}
+
+impl From<Stop> for Unpassed {
+    fn from(stop: Stop) -> Self {
+        Unpassed::Stopped(stop)
     }
-    let _ = from.ready(Interest::ERROR).await;
-    Finish::Reset(ServedEnd::ClientGone)
+}
+
+/// Passes the next request on; if it changes the protocol, everything behind it too.
+async fn pass_request(
+    from: &mut ReadHalf<'_>,
+    to: &mut WriteHalf<'_>,
+    buf: &mut BytesMut,
+    exchange: &Exchange,
+) -> Result<(), Unpassed> {
+    let Message { mut head, mut sent } = next_request(from, to, buf).await?;
+    exchange.begin(&mut head);
+    pass(&mut sent, head.len, &mut head.body, buf, from, to).await?;
+    if head.asks_upgrade && exchange.settled().await.is_switched() {
+        pass(&mut 0, 0, &mut Body::UntilClose, buf, from, to).await?;
+    }
+    Ok(())
+}
+
+/// The next request head at the front of `buf`, as much of it passed on as may be.
+async fn next_request(
+    from: &mut ReadHalf<'_>,
+    to: &mut WriteHalf<'_>,
+    buf: &mut BytesMut,
+) -> Result<Message<RequestHead>, Unpassed> {
+    let mut incoming = IncomingRequest::default();
+    let mut sent = 0;
+    loop {
+        if !buf.is_empty() {
+            match incoming.look(buf).map_err(Unpassed::Refused)? {
+                Look::Complete(head) => return Ok(Message { head, sent }),
+                Look::Partial { safe } => sent = pass_part(sent, safe, buf, from, to).await?,
+            }
+        }
+        sent = fill_head(sent, from, to, buf).await?;
+    }
 }
 
 /// Passes responses on until the connection is over.
-async fn relay_responses(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, exchange: &Exchange) -> Finish {
-    let mut buf = BytesMut::new();
-    loop {
-        let mut head = match next_response(&mut from, &mut buf, exchange).await {
-            Ok(Some(head)) => head,
-            Ok(None) => break,
-            Err(_) => return Finish::Reset(ServedEnd::UpstreamReset),
-        };
-        if !head.is_interim() {
-            exchange.answered(&head);
-            if let Some(line) = &exchange.shared().pod_line {
-                head.insert(&mut buf, line);
-            }
+async fn relay_responses(
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    mut buf: BytesMut,
+    exchange: &Exchange,
+) -> Finish {
+    let stop = loop {
+        if let Err(stop) = pass_response(&mut from, &mut to, &mut buf, exchange).await {
+            break stop;
         }
-        let mut passed = pass(head.len, &mut head.body, &mut buf, &mut from, &mut to).await;
-        if matches!(passed, Err(Stop::Framing)) {
-            // Where it ends cannot be told any more; the client shall see what the app sends.
-            passed = pass(0, &mut Body::UntilClose, &mut buf, &mut from, &mut to).await;
-        }
-        match passed {
-            Ok(()) if head.is_interim() => {}
-            Ok(()) => exchange.complete(),
-            Err(Stop::SourceClosed) => {
-                if head.ends_by_close() {
-                    exchange.complete();
-                }
-                break;
-            }
-            Err(Stop::Source | Stop::Framing) => return Finish::Reset(ServedEnd::UpstreamReset),
-            Err(Stop::Sink) => return Finish::Reset(ServedEnd::ClientGone),
-        }
-    }
-    let end = exchange.app_closed();
-    if exchange.is_app_unwritable() {
-        return Finish::Reset(end);
-    }
-    // Fails only if the client is gone, which the request side sees as well.
-    let _ = to.shutdown().await;
-    if exchange.is_client_closed() {
-        return Finish::Closed;
-    }
-    // What the client still sends goes on to the app, whose kernel may answer it with a reset.
-    let _ = from.ready(Interest::ERROR).await;
-    Finish::Reset(ServedEnd::UpstreamEof)
-}
-
-/// The next request head at the front of `buf`; `None` if the client closed.
-async fn next_request(from: &mut ReadHalf<'_>, buf: &mut BytesMut) -> Result<Option<RequestHead>, Finish> {
-    let mut looked_at = 0;
-    loop {
-        // Only a line end can complete a head: a head that drips in is not parsed anew for each byte.
-        if (buf.len() > head::MAX_HEAD_BYTES || buf[looked_at..].contains(&b'\n'))
-            && let Some(head) = head::parse_request(buf).map_err(Finish::Refuse)?
-        {
-            return Ok(Some(head));
-        }
-        looked_at = buf.len();
-        match fill(from, buf).await {
-            Ok(0) => return Ok(None),
-            Ok(_) => {}
-            Err(_) => return Err(Finish::Reset(ServedEnd::ClientGone)),
-        }
+    };
+    match stop {
+        Stop::SourceClosed => relay::app_closed(&mut from, &mut to, &exchange.origin().sides, exchange).await,
+        Stop::Source | Stop::Framing => Finish::Reset(ServedEnd::UpstreamReset),
+        Stop::Sink => Finish::Reset(ServedEnd::ClientGone),
     }
 }
 
-/// The next response head at the front of `buf`; `None` if the app closed.
-async fn next_response(
+/// Passes the next response on, interim ones included.
+async fn pass_response(
     from: &mut ReadHalf<'_>,
+    to: &mut WriteHalf<'_>,
     buf: &mut BytesMut,
     exchange: &Exchange,
-) -> io::Result<Option<ResponseHead>> {
+) -> Result<(), Stop> {
+    let Message { mut head, mut sent } = next_response(from, to, buf, exchange).await?;
+    if !head.is_interim() {
+        exchange.answered(&head);
+        if let Some(pod) = &exchange.origin().shared.pod_header {
+            head.insert(buf, &pod.line);
+        }
+    }
+    // Where its end cannot be told any more, the client shall see what the app sends.
+    let mut passed = pass(&mut sent, head.len, &mut head.body, buf, from, to).await;
+    if matches!(passed, Err(Stop::Framing)) {
+        passed = pass(&mut sent, 0, &mut Body::UntilClose, buf, from, to).await;
+    }
+    match passed {
+        Ok(()) if head.is_interim() => {}
+        Ok(()) => exchange.complete(),
+        Err(Stop::SourceClosed) if head.ends_by_close() => exchange.complete(),
+        Err(_) => {}
+    }
+    passed
+}
+
+/// The next response head at the front of `buf`, as much of it passed on as may be.
+async fn next_response(
+    from: &mut ReadHalf<'_>,
+    to: &mut WriteHalf<'_>,
+    buf: &mut BytesMut,
+    exchange: &Exchange,
+) -> Result<Message<ResponseHead>, Stop> {
+    let mut incoming = IncomingResponse::default();
+    let mut sent = 0;
     loop {
         if !buf.is_empty() {
-            match head::parse_response(buf, exchange.is_next_to_head()) {
-                Ok(Some(head)) => return Ok(Some(head)),
-                Ok(None) => {}
-                Err(head::Unreadable) => return Ok(Some(ResponseHead::UNREADABLE)),
+            match incoming.look(buf, exchange.is_next_to_head()) {
+                Look::Complete(head) => return Ok(Message { head, sent }),
+                Look::Partial { safe } => sent = pass_part(sent, safe, buf, from, to).await?,
             }
         }
-        if fill(from, buf).await? == 0 {
-            // Half a head is passed on too: the client shall see as much as the app sent.
-            return Ok((!buf.is_empty()).then_some(ResponseHead::UNREADABLE));
-        }
+        sent = fill_head(sent, from, to, buf).await?;
     }
 }
 
-/// Reads what there is into `buf`; 0 means that the other side closed.
-async fn fill(from: &mut ReadHalf<'_>, buf: &mut BytesMut) -> io::Result<usize> {
-    if buf.is_empty() && from.readable().now_or_never().is_none() {
-        *buf = BytesMut::new();
-        from.readable().await?;
-    }
-    buf.reserve(READ_BYTES);
-    from.read_buf(buf).await
+/// Passes on the bytes of `buf` from `sent` to `safe`, and keeps them; answers how far that is.
+async fn pass_part(
+    sent: usize,
+    safe: usize,
+    buf: &BytesMut,
+    from: &ReadHalf<'_>,
+    to: &WriteHalf<'_>,
+) -> Result<usize, Stop> {
+    relay::write(from, to, &buf[sent..safe.max(sent)]).await?;
+    Ok(safe.max(sent))
 }
 
-/// Why a message could not be passed on to its end.
-enum Stop {
-    /// The side it came from closed.
-    SourceClosed,
-    /// The side it came from failed.
-    Source,
-    /// The side it went to failed.
-    Sink,
-    /// Its body breaks the grammar.
-    Framing,
+/// Reads more of a head; if there is no more, passes on what was held back of it.
+async fn fill_head(
+    sent: usize,
+    from: &mut ReadHalf<'_>,
+    to: &WriteHalf<'_>,
+    buf: &mut BytesMut,
+) -> Result<usize, Stop> {
+    let stop = match relay::fill(from, buf).await {
+        Ok(1..) => return Ok(sent),
+        Ok(0) => Stop::SourceClosed,
+        Err(_) => Stop::Source,
+    };
+    Err(relay::flush(from, to, &buf[sent..], stop).await)
 }
 
-/// Passes on the message at the front of `buf`: `head_len` bytes of head, then its body.
+/// Passes on the message at the front of `buf`: `head_len` bytes of head, then its body. Of
+/// the buffer's bytes `sent` have been passed on.
 async fn pass(
+    sent: &mut usize,
     head_len: usize,
     body: &mut Body,
     buf: &mut BytesMut,
@@ -322,15 +234,17 @@ async fn pass(
     loop {
         ready += body.take(&buf[ready..]).map_err(|_| Stop::Framing)?;
         if ready > 0 {
-            to.write_all(&buf[..ready]).await.map_err(|_| Stop::Sink)?;
+            relay::write(from, to, &buf[*sent..ready]).await?;
             buf.advance(ready);
-            ready = 0;
+            (*sent, ready) = (0, 0);
         }
         if body.is_done() {
             return Ok(());
         }
-        if fill(from, buf).await.map_err(|_| Stop::Source)? == 0 {
-            return Err(Stop::SourceClosed);
+        match relay::fill(from, buf).await {
+            Ok(0) => return Err(Stop::SourceClosed),
+            Ok(_) => {}
+            Err(_) => return Err(Stop::Source),
         }
     }
 }

@@ -239,6 +239,7 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Protocol;
 
     fn row(conn: u64) -> ServedRow {
         ServedRow {
@@ -246,13 +247,19 @@ mod tests {
             request: None,
             pod: "web-1".into(),
             peer_addr: "127.0.0.1:1".into(),
+            protocol: Protocol::Http1,
             accepted: Stamp::from_unix_ns(1),
             head: Some(Stamp::from_unix_ns(2)),
             end: Stamp::from_unix_ns(3),
             status: Some(200),
+            grpc_status: None,
             ended: ServedEnd::Complete,
+            detail: None,
             conn,
             conn_first_request: true,
+            stream: None,
+            bytes_from_client: None,
+            bytes_from_app: None,
         }
     }
 

@@ -277,7 +277,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::{Outcome, Phase, RequestId, ServedEnd, TlsSession};
+    use crate::record::{Outcome, Phase, Protocol, RequestId, ServedEnd, TlsSession};
 
     fn request(seq: u64) -> RequestRow {
         let at = |ns: i64| Stamp::from_unix_ns(1_000 + ns);
@@ -333,13 +333,19 @@ mod tests {
                 request: (seq != 4).then(|| RequestId { source: "load-0".into(), seq }),
                 pod: "web-1".into(),
                 peer_addr: "127.0.0.1:4000".into(),
+                protocol: Protocol::Http1,
                 accepted: clock.now(),
                 head: None,
                 end: clock.now(),
                 status: Some(200),
+                grpc_status: None,
                 ended: ServedEnd::Complete,
+                detail: None,
                 conn: seq,
                 conn_first_request: true,
+                stream: None,
+                bytes_from_client: None,
+                bytes_from_app: None,
             })
             .collect();
         let mut writer = PartWriter::<ServedRow>::create(dir.path(), "web-1", clock).unwrap();

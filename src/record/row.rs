@@ -291,7 +291,50 @@ impl FromStr for ServedEnd {
     }
 }
 
-/// A request as a proxy saw it: the columns of `served/*.parquet`.
+/// What a client connection of a proxy carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protocol {
+    /// HTTP/1.0 or HTTP/1.1.
+    Http1,
+    /// HTTP/2 without TLS, with prior knowledge.
+    Http2,
+    /// TLS, which the app ends: the row is a connection's.
+    Tls,
+    /// Bytes that nobody looked at: the row is a connection's.
+    Tcp,
+}
+
+impl Protocol {
+    const ALL: [Protocol; 4] = [Protocol::Http1, Protocol::Http2, Protocol::Tls, Protocol::Tcp];
+
+    /// The name used in files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Protocol::Http1 => "http1",
+            Protocol::Http2 => "http2",
+            Protocol::Tls => "tls",
+            Protocol::Tcp => "tcp",
+        }
+    }
+}
+
+/// A name that is no [`Protocol`].
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("unknown protocol {0:?} of a served request")]
+pub struct UnknownProtocol(String);
+
+impl FromStr for Protocol {
+    type Err = UnknownProtocol;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let found = Protocol::ALL.into_iter().find(|protocol| protocol.as_str() == s);
+        found.ok_or_else(|| UnknownProtocol(s.to_owned()))
+    }
+}
+
+/// A request as a proxy saw it, or a connection whose requests it cannot see: the
+/// columns of `served/*.parquet`.
 ///
 /// All stamps are on the clock of `source`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -303,21 +346,40 @@ pub struct ServedRow {
     /// The pod beside which the proxy runs.
     pub pod: Arc<str>,
     /// The client's address and port.
-    pub peer_addr: String,
+    pub peer_addr: Arc<str>,
+    /// What the connection carries.
+    pub protocol: Protocol,
     /// When the client's connection was accepted.
     pub accepted: Stamp,
-    /// When the request head had been read; `None` if the connection ended before.
+    /// When the request head had been read; `None` if the row is a connection's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head: Option<Stamp>,
-    /// When the request ended, however it ended.
+    /// When the request or connection ended, however it ended.
     pub end: Stamp,
     /// The app's status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
+    /// The app's gRPC status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grpc_status: Option<i32>,
     /// How it ended.
     pub ended: ServedEnd,
+    /// What HTTP/2 said behind the end: the code of a RST_STREAM or GOAWAY.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Arc<str>>,
     /// The client connection's number within this proxy.
     pub conn: u64,
     /// Whether this was the connection's first request.
     pub conn_first_request: bool,
+    /// The stream's number on its connection; `None` where the protocol has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<u32>,
+    /// Bytes that came from the client, if the row is a connection's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_from_client: Option<u64>,
+    /// Bytes that came from the app, if the row is a connection's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_from_app: Option<u64>,
 }
 
 #[cfg(test)]
@@ -338,6 +400,13 @@ mod tests {
     fn every_tls_session_reads_back() {
         for session in TlsSession::ALL {
             assert_eq!(session.as_str().parse(), Ok(session));
+        }
+    }
+
+    #[test]
+    fn every_protocol_reads_back() {
+        for protocol in Protocol::ALL {
+            assert_eq!(protocol.as_str().parse(), Ok(protocol));
         }
     }
 

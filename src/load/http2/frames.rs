@@ -4,20 +4,15 @@
 //! Bytes in, facts out (RFC 9113, 4.1); it decodes no header and checks nothing. That is the
 //! `h2` crate's business, which in turn does not tell which bytes were whose.
 
+use crate::http2::{
+    CONTINUATION, DATA, END_STREAM, FrameHeader, GOAWAY, HEADERS, RST_STREAM, SETTINGS, number,
+};
+
 /// Bytes of a frame's header.
-const HEADER: usize = 9;
+const HEADER: usize = FrameHeader::BYTES;
 /// The most bytes of a payload that are kept: enough for any settings in use.
 const MAX_KEPT: usize = 512;
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const GOAWAY: u8 = 7;
-const CONTINUATION: u8 = 9;
-
-/// The flag END_STREAM of DATA and HEADERS, which is ACK in SETTINGS.
-const END_STREAM: u8 = 1;
 /// The setting MAX_CONCURRENT_STREAMS.
 const MAX_CONCURRENT_STREAMS: u16 = 3;
 
@@ -140,32 +135,6 @@ impl Frames {
     }
 }
 
-/// The first four bytes as a number; 0 where there are fewer.
-fn number(bytes: &[u8]) -> u32 {
-    bytes.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes))
-}
-
-/// The name of an error code (RFC 9113, 7).
-pub(super) fn error_name(code: u32) -> String {
-    const NAMES: [&str; 14] = [
-        "NO_ERROR",
-        "PROTOCOL_ERROR",
-        "INTERNAL_ERROR",
-        "FLOW_CONTROL_ERROR",
-        "SETTINGS_TIMEOUT",
-        "STREAM_CLOSED",
-        "FRAME_SIZE_ERROR",
-        "REFUSED_STREAM",
-        "CANCEL",
-        "COMPRESSION_ERROR",
-        "CONNECT_ERROR",
-        "ENHANCE_YOUR_CALM",
-        "INADEQUATE_SECURITY",
-        "HTTP_1_1_REQUIRED",
-    ];
-    NAMES.get(code as usize).map_or_else(|| format!("error code {code:#x}"), |name| (*name).to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -214,12 +183,6 @@ mod tests {
             Seen::GoAway { last_stream: 5, code: 11 },
         ];
         assert_eq!(seen(&[&all()]), (9 + 3 + 9 + 5, expected));
-    }
-
-    #[test]
-    fn codes_have_names() {
-        assert_eq!((error_name(7), error_name(13)), ("REFUSED_STREAM".into(), "HTTP_1_1_REQUIRED".into()));
-        assert_eq!(error_name(0xff), "error code 0xff");
     }
 
     proptest! {

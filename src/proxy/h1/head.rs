@@ -2,22 +2,26 @@
 //! framed, and the request's id.
 //!
 //! Heads are read, never rewritten. A request whose end two readers could see
-//! at different places is refused, so that nothing can be smuggled past the record.
+//! at different places is refused, so that nothing can be smuggled past the record:
+//! among them all whose lines do not end in CRLF, and nothing else.
 
 use std::mem::MaybeUninit;
 use std::str;
 
 use bytes::BytesMut;
 use httparse::{Header, ParserConfig, Status};
+use memchr::{memchr, memchr_iter};
 
 use crate::http1::Body;
 use crate::record::RequestId;
 use crate::record::row::ID_HEADER;
 
 /// The largest head that is passed on, in bytes.
-pub(super) const MAX_HEAD_BYTES: usize = 256 * 1024;
+pub(super) const MAX_HEAD_BYTES: usize = 1024 * 1024;
 /// The most header lines that are passed on in one head.
-const MAX_HEADERS: usize = 256;
+const MAX_HEADERS: usize = 16_384;
+/// Header lines that are read without asking for memory.
+const USUAL_HEADERS: usize = 128;
 
 /// A request head at the beginning of a buffer.
 #[derive(Debug)]
@@ -43,12 +47,6 @@ pub(super) struct ResponseHead {
     pub(super) body: Body,
     /// The status; `None` if what came is no HTTP/1 and goes on unread.
     pub(super) status: Option<u16>,
-}
-
-impl RequestHead {
-    /// What a client sends after the connection has left HTTP.
-    pub(super) const TUNNEL: RequestHead =
-        RequestHead { len: 0, body: Body::UntilClose, id: None, is_head: false, asks_upgrade: false };
 }
 
 impl ResponseHead {
@@ -84,7 +82,7 @@ impl ResponseHead {
 
 /// Why a request is answered by the proxy itself, and not passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(in super::super) enum Refusal {
     /// The head or the chunked body is no HTTP/1.
     Malformed,
     /// The end of the request cannot be told beyond doubt.
@@ -99,7 +97,7 @@ pub(super) enum Refusal {
 
 impl Refusal {
     /// The whole answer.
-    pub(super) const fn answer(self) -> &'static [u8] {
+    pub(in super::super) const fn answer(self) -> &'static [u8] {
         match self {
             Refusal::Malformed => b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 28\r\n\r\nrolldrop: malformed request\n",
             Refusal::AmbiguousLength => b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 35\r\n\r\nrolldrop: ambiguous request length\n",
@@ -114,11 +112,112 @@ impl Refusal {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unreadable;
 
+/// What the bytes at the front of a buffer are.
+#[derive(Debug)]
+pub(super) enum Look<H> {
+    /// A whole head, and what may follow it.
+    Complete(H),
+    /// A part of one, of which so many bytes may be passed on before the rest has come.
+    Partial {
+        /// Their number.
+        safe: usize,
+    },
+}
+
+/// A request head that comes in pieces, each looked at once.
+#[derive(Default)]
+pub(super) struct IncomingRequest {
+    /// Bytes that need not be looked at again.
+    seen: usize,
+    /// Where the line begins that has not ended.
+    line: usize,
+    /// Whether the request line has ended. Empty lines may come before it (RFC 9112, 2.2).
+    begun: bool,
+}
+
+impl IncomingRequest {
+    /// Looks at a head's bytes that have come so far, from its first one on.
+    pub(super) fn look(&mut self, bytes: &[u8]) -> Result<Look<RequestHead>, Refusal> {
+        let from = self.seen;
+        let had_begun = self.begun;
+        for at in memchr_iter(b'\n', &bytes[from..]) {
+            let line = &bytes[self.line..from + at];
+            self.line = from + at + 1;
+            match line {
+                [b'\r'] if self.begun => {
+                    let head = parse_request(&bytes[..self.line])?;
+                    return head.map(Look::Complete).ok_or(Refusal::Malformed);
+                }
+                [b'\r'] => {}
+                [.., b'\r'] => self.begun = true,
+                _ => return Err(Refusal::Malformed),
+            }
+        }
+        if bytes.len() > MAX_HEAD_BYTES {
+            return Err(Refusal::HeadTooLarge);
+        }
+        if self.begun && !had_begun {
+            // What is no request line shall not be passed on.
+            parse_request(&bytes[..self.line])?;
+        }
+        // A CR may yet turn out to be no line's end.
+        self.seen = bytes.len() - usize::from(bytes.ends_with(b"\r"));
+        has_only_line_ends(&bytes[from..self.seen])?;
+        Ok(Look::Partial { safe: if self.begun { self.seen } else { 0 } })
+    }
+}
+
+/// Refuses a CR that ends no line.
+fn has_only_line_ends(mut bytes: &[u8]) -> Result<(), Refusal> {
+    while let Some(at) = memchr(b'\r', bytes) {
+        bytes = bytes[at + 1..].strip_prefix(b"\n").ok_or(Refusal::Malformed)?;
+    }
+    Ok(())
+}
+
+/// A response head that comes in pieces.
+#[derive(Default)]
+pub(super) struct IncomingResponse {
+    /// Bytes that have been looked at.
+    seen: usize,
+}
+
+impl IncomingResponse {
+    /// Looks at a head's bytes that have come so far, from its first one on. `to_head` says
+    /// that it answers a HEAD request.
+    pub(super) fn look(&mut self, bytes: &[u8], to_head: bool) -> Look<ResponseHead> {
+        let is_news = self.seen == 0 || bytes.len() > MAX_HEAD_BYTES || bytes[self.seen..].contains(&b'\n');
+        self.seen = bytes.len();
+        match is_news.then(|| parse_response(bytes, to_head)) {
+            Some(Ok(Some(head))) => Look::Complete(head),
+            Some(Err(Unreadable)) => Look::Complete(ResponseHead::UNREADABLE),
+            // Before the empty line there is still something to be put.
+            None | Some(Ok(None)) => {
+                let is_line_end = |byte: &u8| matches!(byte, b'\r' | b'\n');
+                Look::Partial {
+                    safe: bytes.iter().rposition(|byte| !is_line_end(byte)).map_or(0, |at| at + 1),
+                }
+            }
+        }
+    }
+}
+
 /// Reads a request head; `None` if it is not complete yet.
-pub(super) fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead>, Refusal> {
-    let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead>, Refusal> {
+    match read_request(bytes, &mut [const { MaybeUninit::uninit() }; USUAL_HEADERS]) {
+        Err(Refusal::HeadTooLarge) if bytes.len() <= MAX_HEAD_BYTES => {
+            read_request(bytes, &mut vec![MaybeUninit::uninit(); MAX_HEADERS])
+        }
+        read => read,
+    }
+}
+
+fn read_request<'b>(
+    bytes: &'b [u8],
+    headers: &mut [MaybeUninit<Header<'b>>],
+) -> Result<Option<RequestHead>, Refusal> {
     let mut request = httparse::Request::new(&mut []);
-    let len = match request.parse_with_uninit_headers(bytes, &mut headers) {
+    let len = match request.parse_with_uninit_headers(bytes, headers) {
         Ok(Status::Complete(len)) => len,
         Ok(Status::Partial) if bytes.len() < MAX_HEAD_BYTES => return Ok(None),
         Ok(Status::Partial) | Err(httparse::Error::TooManyHeaders) => return Err(Refusal::HeadTooLarge),
@@ -147,8 +246,21 @@ pub(super) fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead>, Refusal
 
 /// Reads a response head; `None` if it is not complete yet. `to_head` says that
 /// it answers a HEAD request.
-pub(super) fn parse_response(bytes: &[u8], to_head: bool) -> Result<Option<ResponseHead>, Unreadable> {
-    let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
+fn parse_response(bytes: &[u8], to_head: bool) -> Result<Option<ResponseHead>, Unreadable> {
+    match read_response(bytes, to_head, &mut [const { MaybeUninit::uninit() }; USUAL_HEADERS]) {
+        Err(httparse::Error::TooManyHeaders) => {
+            read_response(bytes, to_head, &mut vec![MaybeUninit::uninit(); MAX_HEADERS])
+        }
+        read => read,
+    }
+    .map_err(|_| Unreadable)
+}
+
+fn read_response<'b>(
+    bytes: &'b [u8],
+    to_head: bool,
+    headers: &mut [MaybeUninit<Header<'b>>],
+) -> Result<Option<ResponseHead>, httparse::Error> {
     let mut response = httparse::Response::new(&mut []);
     // Apps may be sloppy: what a client can make of it is not the proxy's to decide.
     let mut config = ParserConfig::default();
@@ -156,12 +268,13 @@ pub(super) fn parse_response(bytes: &[u8], to_head: bool) -> Result<Option<Respo
         .allow_spaces_after_header_name_in_responses(true)
         .allow_obsolete_multiline_headers_in_responses(true)
         .allow_multiple_spaces_in_response_status_delimiters(true);
-    let len = match config.parse_response_with_uninit_headers(&mut response, bytes, &mut headers) {
-        Ok(Status::Complete(len)) => len,
-        Ok(Status::Partial) if bytes.len() < MAX_HEAD_BYTES => return Ok(None),
-        Ok(Status::Partial) | Err(_) => return Err(Unreadable),
+    let len = match config.parse_response_with_uninit_headers(&mut response, bytes, headers)? {
+        Status::Complete(len) => len,
+        Status::Partial if bytes.len() < MAX_HEAD_BYTES => return Ok(None),
+        // It is none of the proxy's business how long it is.
+        Status::Partial => return Err(httparse::Error::Status),
     };
-    let status = response.code.ok_or(Unreadable)?;
+    let status = response.code.ok_or(httparse::Error::Status)?;
     let framing = Framing::of(response.headers);
     let body = match (status, framing) {
         (101, _) => Body::UntilClose,
@@ -291,7 +404,7 @@ mod tests {
             assert_eq!(request(head).unwrap_err(), Refusal::Malformed, "{head:?}");
         }
         assert_eq!(request("CONNECT a:1 HTTP/1.1\r\n\r\n").unwrap_err(), Refusal::Connect);
-        assert_eq!(request("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap_err(), Refusal::Version);
+        assert_eq!(request("GET / HTTP/2.0\r\n\r\n").unwrap_err(), Refusal::Version);
         let large = format!("GET / HTTP/1.1\r\na: {}", "b".repeat(MAX_HEAD_BYTES));
         assert_eq!(request(&large).unwrap_err(), Refusal::HeadTooLarge);
     }

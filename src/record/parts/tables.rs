@@ -215,13 +215,19 @@ pub struct ServedColumns {
     request_seq: OptionalNumbers<Int64Type>,
     pod: Texts,
     peer_addr: Texts,
+    protocol: Texts,
     accepted_ns: Numbers<Int64Type>,
     head_ns: OptionalNumbers<Int64Type>,
     end_ns: Numbers<Int64Type>,
     status: OptionalNumbers<Int32Type>,
+    grpc_status: OptionalNumbers<Int32Type>,
     end: Texts,
+    detail: Texts,
     conn: Numbers<Int64Type>,
     conn_first_request: Numbers<BoolType>,
+    stream: OptionalNumbers<Int32Type>,
+    bytes_from_client: OptionalNumbers<Int64Type>,
+    bytes_from_app: OptionalNumbers<Int64Type>,
 }
 
 impl Columns for ServedRow {
@@ -233,13 +239,19 @@ impl Columns for ServedRow {
         optional int64 request_seq;
         required binary pod (STRING);
         required binary peer_addr (STRING);
+        required binary protocol (STRING);
         required int64 accepted_ns;
         optional int64 head_ns;
         required int64 end_ns;
         optional int32 status;
+        optional int32 grpc_status;
         required binary end (STRING);
+        optional binary detail (STRING);
         required int64 conn;
         required boolean conn_first_request;
+        optional int32 stream;
+        optional int64 bytes_from_client;
+        optional int64 bytes_from_app;
     }";
 
     fn push(&self, columns: &mut ServedColumns) -> Result<(), ParquetError> {
@@ -248,13 +260,19 @@ impl Columns for ServedRow {
         columns.request_seq.push(self.request.as_ref().map(|id| signed(id.seq)));
         columns.pod.push(Some(&self.pod))?;
         columns.peer_addr.push(Some(&self.peer_addr))?;
+        columns.protocol.push(Some(self.protocol.as_str()))?;
         columns.accepted_ns.push(self.accepted.unix_ns());
         columns.head_ns.push(self.head.map(Stamp::unix_ns));
         columns.end_ns.push(self.end.unix_ns());
         columns.status.push(self.status.map(i32::from));
+        columns.grpc_status.push(self.grpc_status);
         columns.end.push(Some(self.ended.as_str()))?;
+        columns.detail.push(self.detail.as_deref())?;
         columns.conn.push(signed(self.conn));
         columns.conn_first_request.push(self.conn_first_request);
+        columns.stream.push(self.stream.and_then(|id| i32::try_from(id).ok()));
+        columns.bytes_from_client.push(self.bytes_from_client.map(signed));
+        columns.bytes_from_app.push(self.bytes_from_app.map(signed));
         Ok(())
     }
 
@@ -264,13 +282,19 @@ impl Columns for ServedRow {
         columns.request_seq.write(group)?;
         columns.pod.write(group)?;
         columns.peer_addr.write(group)?;
+        columns.protocol.write(group)?;
         columns.accepted_ns.write(group)?;
         columns.head_ns.write(group)?;
         columns.end_ns.write(group)?;
         columns.status.write(group)?;
+        columns.grpc_status.write(group)?;
         columns.end.write(group)?;
+        columns.detail.write(group)?;
         columns.conn.write(group)?;
-        columns.conn_first_request.write(group)
+        columns.conn_first_request.write(group)?;
+        columns.stream.write(group)?;
+        columns.bytes_from_client.write(group)?;
+        columns.bytes_from_app.write(group)
     }
 
     fn read(group: &mut GroupReader<'_>) -> Result<Vec<Self>, ParquetError> {
@@ -281,13 +305,19 @@ impl Columns for ServedRow {
         let mut request_seq = group.optional::<Int64Type>()?;
         let mut pod = group.required::<ByteArrayType>()?;
         let mut peer_addr = group.required::<ByteArrayType>()?;
+        let mut protocol = group.required::<ByteArrayType>()?;
         let mut accepted = group.required::<Int64Type>()?;
         let mut head = group.optional::<Int64Type>()?;
         let mut end = group.required::<Int64Type>()?;
         let mut status = group.optional::<Int32Type>()?;
+        let mut grpc_status = group.optional::<Int32Type>()?;
         let mut ended = group.required::<ByteArrayType>()?;
+        let mut detail = group.optional::<ByteArrayType>()?;
         let mut conn = group.required::<Int64Type>()?;
         let mut conn_first_request = group.required::<BoolType>()?;
+        let mut stream = group.optional::<Int32Type>()?;
+        let mut bytes_from_client = group.optional::<Int64Type>()?;
+        let mut bytes_from_app = group.optional::<Int64Type>()?;
         (0..rows)
             .map(|_| {
                 let request = value(request_source.next())?.zip(value(request_seq.next())?);
@@ -300,14 +330,20 @@ impl Columns for ServedRow {
                         None => None,
                     },
                     pod: names.get(&value(pod.next())?)?,
-                    peer_addr: text(&value(peer_addr.next())?)?.to_owned(),
+                    peer_addr: text(&value(peer_addr.next())?)?.into(),
+                    protocol: parse(&value(protocol.next())?)?,
                     accepted: Stamp::from_unix_ns(value(accepted.next())?),
                     head: value(head.next())?.map(Stamp::from_unix_ns),
                     end: Stamp::from_unix_ns(value(end.next())?),
                     status: value(status.next())?.map(narrow).transpose()?,
+                    grpc_status: value(grpc_status.next())?,
                     ended: parse(&value(ended.next())?)?,
+                    detail: names.get_optional(value(detail.next())?)?,
                     conn: unsigned(value(conn.next())?)?,
                     conn_first_request: value(conn_first_request.next())?,
+                    stream: value(stream.next())?.map(narrow).transpose()?,
+                    bytes_from_client: value(bytes_from_client.next())?.map(unsigned).transpose()?,
+                    bytes_from_app: value(bytes_from_app.next())?.map(unsigned).transpose()?,
                 })
             })
             .collect()

@@ -1,0 +1,220 @@
+//! Passing bytes between a client and its app: what all protocols have in common.
+//!
+//! Bytes go on as they come. A side that closes is closed towards the other side, a side
+//! that resets is reset, also while the other side takes no bytes.
+
+use std::io::{self, ErrorKind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::{Buf, BytesMut};
+use futures::FutureExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+
+use super::connection::Streams;
+use super::h1::Refusal;
+use crate::record::ServedEnd;
+
+/// Room for one read, in bytes. A connection that waits holds no buffer.
+const READ_BYTES: usize = 16 * 1024;
+
+/// How a connection ends.
+pub(super) enum Finish {
+    /// Both sides have closed.
+    Closed,
+    /// One side failed, so the other is reset; what is under way ends this way.
+    Reset(ServedEnd),
+    /// The proxy answers the request itself, and closes.
+    Refuse(Refusal),
+}
+
+/// Why bytes could not be passed on.
+pub(super) enum Stop {
+    /// The side they come from closed.
+    SourceClosed,
+    /// The side they come from failed.
+    Source,
+    /// The side they go to failed.
+    Sink,
+    /// Their end cannot be told.
+    Framing,
+}
+
+/// How far the two sides of a connection have closed.
+#[derive(Debug, Default)]
+pub(super) struct Sides {
+    client_closed: AtomicBool,
+    app_closed: AtomicBool,
+    app_unwritable: AtomicBool,
+}
+
+impl Sides {
+    /// Whether the client has closed its side.
+    pub(super) fn is_client_closed(&self) -> bool {
+        self.client_closed.load(Ordering::Relaxed)
+    }
+
+    fn is_app_closed(&self) -> bool {
+        self.app_closed.load(Ordering::Relaxed)
+    }
+}
+
+/// What is under way on a connection.
+pub(super) trait Ledger {
+    /// The app will send no more: what waits for an answer ends this way.
+    fn app_closed(&self, end: ServedEnd);
+}
+
+/// The client closed its side: so it is closed towards the app.
+pub(super) async fn client_closed(
+    from: &mut ReadHalf<'_>,
+    to: &mut WriteHalf<'_>,
+    sides: &Sides,
+    ledger: &impl Ledger,
+) -> Finish {
+    // Fails only if the app is gone, which the response side sees as well.
+    let _ = to.shutdown().await;
+    sides.client_closed.store(true, Ordering::Relaxed);
+    if sides.is_app_closed() {
+        ledger.app_closed(ServedEnd::UpstreamEof);
+        return Finish::Closed;
+    }
+    let _ = from.ready(Interest::ERROR).await;
+    Finish::Reset(ServedEnd::ClientGone)
+}
+
+/// The app takes no more bytes. It may have answered before: the response side passes on
+/// what is left, then resets.
+pub(super) async fn app_unwritable(sides: &Sides) -> Finish {
+    sides.app_unwritable.store(true, Ordering::Relaxed);
+    if sides.is_app_closed() {
+        return Finish::Reset(ServedEnd::UpstreamEof);
+    }
+    std::future::pending().await
+}
+
+/// The app closed its side: so it is closed towards the client.
+pub(super) async fn app_closed(
+    from: &mut ReadHalf<'_>,
+    to: &mut WriteHalf<'_>,
+    sides: &Sides,
+    ledger: &impl Ledger,
+) -> Finish {
+    sides.app_closed.store(true, Ordering::Relaxed);
+    let end = if sides.is_client_closed() { ServedEnd::ClientGone } else { ServedEnd::UpstreamEof };
+    ledger.app_closed(end);
+    if sides.app_unwritable.load(Ordering::Relaxed) {
+        return Finish::Reset(end);
+    }
+    // Fails only if the client is gone, which the request side sees as well.
+    let _ = to.shutdown().await;
+    if sides.is_client_closed() {
+        return Finish::Closed;
+    }
+    // What the client still sends goes on to the app, whose kernel may answer it with a reset.
+    let _ = from.ready(Interest::ERROR).await;
+    Finish::Reset(ServedEnd::UpstreamEof)
+}
+
+/// Reads what there is into `buf`; 0 means that the other side closed.
+pub(super) async fn fill(from: &mut ReadHalf<'_>, buf: &mut BytesMut) -> io::Result<usize> {
+    if buf.is_empty() && from.readable().now_or_never().is_none() {
+        *buf = BytesMut::new();
+        from.readable().await?;
+    }
+    buf.reserve(READ_BYTES);
+    from.read_buf(buf).await
+}
+
+/// Writes all bytes, unless the side that they come from fails meanwhile.
+pub(super) async fn write(from: &ReadHalf<'_>, to: &WriteHalf<'_>, mut bytes: &[u8]) -> Result<(), Stop> {
+    while !bytes.is_empty() {
+        match to.try_write(bytes) {
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => tokio::select! {
+                biased;
+                writable = to.writable() => writable.map_err(|_| Stop::Sink)?,
+                _ = from.ready(Interest::ERROR) => return Err(Stop::Source),
+            },
+            Err(_) => return Err(Stop::Sink),
+        }
+    }
+    Ok(())
+}
+
+/// Looks at bytes as they pass.
+pub(super) trait Watch {
+    /// How many bytes at the front of `buf` may go on; it may put some of its own among them.
+    fn look(&mut self, buf: &mut BytesMut) -> usize;
+
+    /// They have gone.
+    fn passed(&mut self, bytes: usize);
+}
+
+/// Passes bytes both ways until the connection is over.
+pub(super) async fn both_ways(
+    streams: Streams<'_>,
+    sides: &Sides,
+    ledger: &impl Ledger,
+    mut requests: impl Watch,
+    mut responses: impl Watch,
+) -> Finish {
+    let Streams { mut from_client, mut to_client, mut from_app, mut to_app, from_client_buf, from_app_buf } =
+        streams;
+    let requests = async {
+        match pump(&mut from_client, &mut to_app, from_client_buf, &mut requests).await {
+            Stop::SourceClosed => client_closed(&mut from_client, &mut to_app, sides, ledger).await,
+            Stop::Source | Stop::Framing => Finish::Reset(ServedEnd::ClientGone),
+            Stop::Sink => app_unwritable(sides).await,
+        }
+    };
+    let responses = async {
+        match pump(&mut from_app, &mut to_client, from_app_buf, &mut responses).await {
+            Stop::SourceClosed => app_closed(&mut from_app, &mut to_client, sides, ledger).await,
+            Stop::Source | Stop::Framing => Finish::Reset(ServedEnd::UpstreamReset),
+            Stop::Sink => Finish::Reset(ServedEnd::ClientGone),
+        }
+    };
+    tokio::select! {
+        biased;
+        finish = responses => finish,
+        finish = requests => finish,
+    }
+}
+
+/// Passes bytes on until no more can be. What is held back goes on at the end.
+async fn pump(
+    from: &mut ReadHalf<'_>,
+    to: &mut WriteHalf<'_>,
+    mut buf: BytesMut,
+    watch: &mut impl Watch,
+) -> Stop {
+    loop {
+        let ready = watch.look(&mut buf);
+        if ready > 0 {
+            if let Err(stop) = write(from, to, &buf[..ready]).await {
+                return stop;
+            }
+            buf.advance(ready);
+            watch.passed(ready);
+        }
+        let stop = match fill(from, &mut buf).await {
+            Ok(0) => Stop::SourceClosed,
+            Ok(_) => continue,
+            Err(_) => Stop::Source,
+        };
+        return flush(from, to, &buf, stop).await;
+    }
+}
+
+/// Passes on what was held back, though its end has not come: the other side shall see as much.
+pub(super) async fn flush(from: &ReadHalf<'_>, to: &WriteHalf<'_>, held: &[u8], stop: Stop) -> Stop {
+    match stop {
+        Stop::SourceClosed => write(from, to, held).await.err().unwrap_or(stop),
+        // Whoever was reset gets what fits at once.
+        _ => {
+            let _ = to.try_write(held);
+            stop
+        }
+    }
+}

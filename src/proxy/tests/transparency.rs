@@ -1,0 +1,550 @@
+//! The same conversations with the app directly and through the proxy: both ends get the same bytes,
+//! and the same kind of end. And what is refused instead, because two readers could differ about it.
+
+use futures::FutureExt;
+use proptest::prelude::*;
+
+use super::*;
+
+/// What one end says; the other one reads it all before the next step.
+#[derive(Clone, Debug)]
+enum Step {
+    Client(Vec<u8>),
+    App(Vec<u8>),
+    ClientHalfCloses,
+}
+
+/// How a conversation ends.
+#[derive(Clone, Copy, Debug)]
+enum Last {
+    AppCloses,
+    AppResets,
+    ClientCloses,
+    ClientResets,
+}
+
+/// What the two ends saw.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    client: String,
+    app: String,
+    /// Of the side that did not end it.
+    end: Result<String, ErrorKind>,
+}
+
+fn client(bytes: impl AsRef<[u8]>) -> Step {
+    Step::Client(bytes.as_ref().to_vec())
+}
+
+fn app_says(bytes: impl AsRef<[u8]>) -> Step {
+    Step::App(bytes.as_ref().to_vec())
+}
+
+/// Plays a conversation between a client that connects to `to` and the app, in pieces of the given sizes.
+async fn play(steps: &[Step], last: Last, to: SocketAddr, app: &TcpListener, sizes: &[usize]) -> Seen {
+    let mut client = TcpStream::connect(to).await.unwrap();
+    let mut server = accept(app).await;
+    let (mut by_client, mut by_app) = (Vec::new(), Vec::new());
+    for step in steps {
+        match step {
+            Step::Client(bytes) => by_app.extend(pass(&mut client, &mut server, bytes, sizes).await),
+            Step::App(bytes) => by_client.extend(pass(&mut server, &mut client, bytes, sizes).await),
+            Step::ClientHalfCloses => {
+                client.shutdown().await.unwrap();
+                expect_eof(&mut server).await;
+            }
+        }
+    }
+    let (ending, mut other, resets) = match last {
+        Last::AppCloses => (server, client, false),
+        Last::AppResets => (server, client, true),
+        Last::ClientCloses => (client, server, false),
+        Last::ClientResets => (client, server, true),
+    };
+    if resets {
+        ending.set_zero_linger().unwrap();
+    }
+    drop(ending);
+    let mut rest = Vec::new();
+    let end = within(other.read_to_end(&mut rest)).await;
+    let show = |bytes: Vec<u8>| bytes.escape_ascii().to_string();
+    Seen {
+        client: show(by_client),
+        app: show(by_app),
+        end: end.map(|_| show(rest)).map_err(|error| error.kind()),
+    }
+}
+
+/// Sends bytes in pieces; gives as many as arrive at the other end.
+async fn pass(from: &mut TcpStream, to: &mut TcpStream, bytes: &[u8], sizes: &[usize]) -> Vec<u8> {
+    let send = async {
+        let (mut rest, mut sizes) = (bytes, sizes.iter().copied().cycle());
+        while !rest.is_empty() {
+            let (piece, more) = rest.split_at(sizes.next().unwrap_or(rest.len()).min(rest.len()));
+            from.write_all(piece).await.unwrap();
+            tokio::task::yield_now().await;
+            rest = more;
+        }
+    };
+    let mut got = vec![0; bytes.len()];
+    let (got_all, ()) = within(async { tokio::join!(to.read_exact(&mut got), send) }).await;
+    got_all.unwrap();
+    got
+}
+
+/// Every kind of conversation that HTTP/1 knows.
+fn conversations() -> Vec<(&'static str, Vec<Step>, Last)> {
+    use Last::*;
+    const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let lines: String = (0..2_000).map(|n| format!("X-{n}: {n}\r\n")).collect();
+    let long = "v".repeat(300_000);
+    let chunks = "5;ext=\"a;b\"\r\nhello\r\n00a ;q\r\n0123456789\r\n0\r\nX-Sum: 1\r\nX-End: 2\r\n\r\n";
+    vec![
+        ("keep-alive", vec![client(GET), app_says(OK), client(GET), app_says(OK)], ClientCloses),
+        ("idle, closed by the app", vec![client(GET), app_says(OK)], AppCloses),
+        ("idle, reset by the app", vec![client(GET), app_says(OK)], AppResets),
+        ("closed before any request", vec![], AppCloses),
+        ("reset before any request", vec![], AppResets),
+        ("the client says nothing and closes", vec![], ClientCloses),
+        ("the client says nothing and resets", vec![], ClientResets),
+        ("a parting word without a request", vec![app_says("HTTP/1.1 408 Late\r\nConnection: close\r\n\r\n")], AppCloses),
+        (
+            "a parting word in the middle of a head",
+            vec![client("GET / HTTP/1.1\r\nHost: "), app_says("HTTP/1.1 408 Late\r\nContent-Length: 0\r\n\r\n")],
+            AppCloses,
+        ),
+        ("closed in the middle of a request's head", vec![client("GET / HTTP/1.1\r\nHost: ")], AppCloses),
+        ("reset in the middle of a request's head", vec![client("GET / HTTP/1.1\r\nHost: ")], AppResets),
+        ("given up in the middle of a request's head", vec![client("GET / HTTP/1.1\r\nHost: ")], ClientResets),
+        ("closed before the answer", vec![client(GET)], AppCloses),
+        ("reset before the answer", vec![client(GET)], AppResets),
+        ("given up before the answer", vec![client(GET)], ClientResets),
+        (
+            "Expect: 100-continue",
+            vec![
+                client("PUT / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"),
+                app_says("HTTP/1.1 100 Continue\r\n\r\n"),
+                client("hi"),
+                app_says(OK),
+            ],
+            ClientCloses,
+        ),
+        (
+            "Expect: 100-continue, refused",
+            vec![
+                client("PUT / HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"),
+                app_says("HTTP/1.1 417 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"),
+            ],
+            AppCloses,
+        ),
+        (
+            "interim answers",
+            vec![
+                client(GET),
+                app_says("HTTP/1.1 102 Wait\r\n\r\nHTTP/1.1 103 Hints\r\nLink: </a>\r\n\r\n"),
+                app_says(OK),
+            ],
+            ClientCloses,
+        ),
+        (
+            "HEAD, 204 and 304 have no body",
+            vec![
+                client("HEAD / HTTP/1.1\r\n\r\n"),
+                app_says("HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n"),
+                client("HEAD / HTTP/1.1\r\n\r\n"),
+                app_says("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"),
+                client(GET),
+                app_says("HTTP/1.1 204 None\r\n\r\n"),
+                client(GET),
+                app_says("HTTP/1.1 304 Same\r\nContent-Length: 500\r\n\r\n"),
+                client(GET),
+                app_says(OK),
+            ],
+            ClientCloses,
+        ),
+        (
+            "chunks with extensions and trailers in both directions",
+            vec![
+                client(format!("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n{chunks}")),
+                app_says(format!("HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\n\r\n{chunks}")),
+                client(GET),
+                app_says(OK),
+            ],
+            ClientCloses,
+        ),
+        (
+            "an upgrade, and what is no HTTP after it",
+            vec![
+                client("GET /chat HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: x\r\n\r\n"),
+                app_says("HTTP/1.1 101 Go\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\x01\x02first"),
+                client(b"\x81\x85\0\0\0\0hello\r\n\r\n\n\n"),
+                app_says(b"\x81\x05hello\xff"),
+            ],
+            AppCloses,
+        ),
+        (
+            "an upgrade that the app does not take",
+            vec![
+                client("GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"),
+                app_says(OK),
+                client(GET),
+                app_says(OK),
+            ],
+            ClientCloses,
+        ),
+        ("pipelining", vec![client(GET.repeat(3)), app_says(OK.repeat(3))], ClientCloses),
+        (
+            "pipelining behind a body",
+            vec![client(format!("POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc{GET}")), app_says(OK.repeat(2))],
+            ClientCloses,
+        ),
+        (
+            "Connection: close",
+            vec![client("GET / HTTP/1.1\r\nConnection: close\r\n\r\n"), app_says(OK)],
+            AppCloses,
+        ),
+        (
+            "HTTP/1.0, to its close",
+            vec![client("GET / HTTP/1.0\r\n\r\n"), app_says("HTTP/1.0 200 OK\r\n\r\nall of it")],
+            AppCloses,
+        ),
+        (
+            "HTTP/1.0, kept",
+            vec![
+                client("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"),
+                app_says("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nok"),
+                client("GET / HTTP/1.0\r\n\r\n"),
+                app_says("HTTP/1.0 200 OK\r\n\r\n"),
+            ],
+            AppCloses,
+        ),
+        (
+            "a client that closes its side once it has asked",
+            vec![client(GET), Step::ClientHalfCloses, app_says(OK)],
+            AppCloses,
+        ),
+        (
+            "absolute form, asterisk form, odd methods and odd targets",
+            vec![
+                client("GET http://a:1/x?y HTTP/1.1\r\nHost: b\r\n\r\n"),
+                app_says(OK),
+                client("OPTIONS * HTTP/1.1\r\n\r\n"),
+                app_says(OK),
+                client("M-SEARCH //..//%2e%00?#[] HTTP/1.1\r\n\r\n"),
+                app_says(OK),
+            ],
+            ClientCloses,
+        ),
+        (
+            "fields as nobody else writes them",
+            vec![
+                client("GET / HTTP/1.1\r\nX:\r\ny: \t a  b \t\r\nHOST:a\r\nX: \x7f?\r\nTE: trailers, deflate\r\nVia: 1.1 x\r\n\r\n".replace('\x7f', "~")),
+                app_says("HTTP/1.1 299\r\nX:\r\nServer : a\r\nX: a\r\n b\r\nContent-Length: 0\r\n\r\n"),
+            ],
+            ClientCloses,
+        ),
+        ("an empty line before a request", vec![client(format!("\r\n{GET}\r\n{GET}")), app_says(OK.repeat(2))], ClientCloses),
+        (
+            "large heads",
+            vec![
+                client(format!("GET /{long} HTTP/1.1\r\n{lines}Cookie: {long}\r\n\r\n")),
+                app_says(format!("HTTP/1.1 200 OK\r\n{lines}Set-Cookie: {long}\r\nContent-Length: 0\r\n\r\n")),
+                client(GET),
+                app_says(OK),
+            ],
+            ClientCloses,
+        ),
+        (
+            "an answer before the request is complete",
+            vec![
+                client("POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\nsome"),
+                app_says("HTTP/1.1 413 Much\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"),
+            ],
+            AppCloses,
+        ),
+        (
+            "answers that are sloppy, or none",
+            vec![client(GET), app_says("HTTP/1.1 200 OK\nContent-Length: 2\n\nok"), client(GET), app_says("SSH-2.0-x\r\n\0")],
+            AppCloses,
+        ),
+        (
+            "a chunked answer that breaks its grammar",
+            vec![client(GET), app_says("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nworld")],
+            AppCloses,
+        ),
+        (
+            "an answer with two lengths",
+            vec![client(GET), app_says("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab")],
+            AppCloses,
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn both_ends_see_what_they_would_see_without_the_proxy() {
+    let (app, address) = app().await;
+    let proxy = Running::start_with(address, PodHeader::Omitted);
+    for (name, steps, last) in conversations() {
+        let direct = play(&steps, last, address, &app, &[]).await;
+        let through = play(&steps, last, proxy.data, &app, &[]).await;
+        assert!(direct == through, "{name}: {direct:?} directly, {through:?} through the proxy");
+    }
+}
+
+#[test]
+fn how_bytes_are_cut_into_pieces_makes_no_difference() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (app, address) = runtime.block_on(app());
+    let proxy = runtime.block_on(async { Running::start_with(address, PodHeader::Omitted) });
+    let conversations: Vec<_> =
+        conversations().into_iter().filter(|(name, ..)| *name != "large heads").collect();
+    proptest!(ProptestConfig::with_cases(10), |(sizes in prop::collection::vec(1..40usize, 1..6))| {
+        runtime.block_on(async {
+            for (name, steps, last) in &conversations {
+                let direct = play(steps, *last, address, &app, &sizes).await;
+                let through = play(steps, *last, proxy.data, &app, &sizes).await;
+                assert!(direct == through, "{name}: {direct:?} directly, {through:?} through the proxy");
+            }
+        });
+    });
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_breaks_off_at_the_same_byte_in_the_same_way() {
+    let (app, address) = app().await;
+    let proxy = Running::start_with(address, PodHeader::Omitted);
+    let answers = [
+        "HTTP/1.1 103 Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX: 1\r\n\r\n",
+    ];
+    for answer in answers {
+        for at in 0..=answer.len() {
+            for last in [Last::AppCloses, Last::AppResets] {
+                let steps = [client("GET / HTTP/1.1\r\n\r\n"), app_says(&answer[..at])];
+                // What the proxy holds back of a head shows only at the end.
+                let direct = whole(&steps, last, address, &app).await;
+                let through = whole(&steps, last, proxy.data, &app).await;
+                assert_eq!(direct, through, "{last:?} after {at} bytes of {answer:?}");
+            }
+        }
+    }
+}
+
+/// All that a client gets for its request, and how it ends.
+async fn whole(
+    steps: &[Step; 2],
+    last: Last,
+    to: SocketAddr,
+    app: &TcpListener,
+) -> (String, Result<usize, ErrorKind>) {
+    let [Step::Client(ask), Step::App(answer)] = steps else { panic!("{steps:?}") };
+    let mut client = TcpStream::connect(to).await.unwrap();
+    let mut server = accept(app).await;
+    pass(&mut client, &mut server, ask, &[]).await;
+    server.write_all(answer).await.unwrap();
+    if matches!(last, Last::AppResets) {
+        server.set_zero_linger().unwrap();
+    }
+    drop(server);
+    let mut got = Vec::new();
+    let end = loop {
+        match within(client.read_buf(&mut got)).await {
+            Ok(0) => break Ok(0),
+            Ok(_) => {}
+            Err(error) => break Err(error.kind()),
+        }
+    };
+    (got.escape_ascii().to_string(), end)
+}
+
+#[tokio::test]
+async fn an_app_that_takes_no_bytes_does_not_hide_that_the_client_has_gone() {
+    let (app, address) = app().await;
+    let proxy = Running::start(address);
+    let mut client = proxy.client().await;
+    let mut server = accept(&app).await;
+    client
+        .write_all(b"POST / HTTP/1.1\r\nrolldrop-id: load-0\r\nContent-Length: 1000000000\r\n\r\n")
+        .await
+        .unwrap();
+    // Until nothing more fits between the two.
+    let piece = vec![0; 1 << 20];
+    while timeout(Duration::from_millis(200), client.write_all(&piece)).await.is_ok() {}
+    client.set_zero_linger().unwrap();
+    drop(client);
+    proxy.recorded(1).await;
+    let mut got = vec![0; 1 << 20];
+    let error = within(async {
+        loop {
+            if let Err(error) = server.read(&mut got).await {
+                break error;
+            }
+        }
+    });
+    assert_eq!(error.await.kind(), ErrorKind::ConnectionReset);
+    drop((server, app));
+    assert_eq!(served(&proxy.end().await.0)[0].ended, ServedEnd::ClientGone);
+}
+
+/// How many of the next have a body that breaks the grammar.
+const BAD_BODIES: usize = 14;
+
+/// Requests about whose end, or whose meaning, two readers could differ: the known classes of smuggling.
+fn smuggled() -> Vec<(String, &'static str)> {
+    let chunked = |lines: &str| {
+        format!("POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n\r\n0\r\n\r\nGET /x HTTP/1.1\r\n\r\n")
+    };
+    let body = |chunks: &str| format!("POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}");
+    let mut refused = Vec::new();
+    for lines in [
+        // CL.TE and TE.CL.
+        "Content-Length: 5\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked\r\nContent-Length: 5",
+        "Transfer-Encoding: chunked\r\nContent-Length: 0",
+        // TE.TE: one of two readers does not know it.
+        "Transfer-Encoding: xchunked",
+        "Transfer-Encoding: chunkedx",
+        "Transfer-Encoding : chunked",
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: x",
+        "Transfer-Encoding: x\r\nTransfer-encoding: chunked, identity",
+        "Transfer-Encoding: chunked, chunked",
+        "Transfer-Encoding: \"chunked\"",
+        "Transfer-Encoding: \x0bchunked",
+        "Transfer-Encoding: chunked\x0c",
+        "Transfer-Encoding: chunked;q=1",
+        "Transfer-Encoding:\r\n chunked",
+        " Transfer-Encoding: chunked",
+        "X: x\nTransfer-Encoding: chunked",
+        "X: x\rTransfer-Encoding: chunked",
+        "X: x\r\n\rTransfer-Encoding: chunked",
+        "Transfer-Encoding\r\n: chunked",
+        "Transfer-Encoding\0: chunked",
+        "Transfer-Encoding: chunked\0",
+        "Transfer-Encoding",
+        "Transfer-Encoding: ",
+        "Transfer-Encoding: identity",
+        "Transfer-Encoding: gzip",
+        // CL.CL, and lengths that not everybody reads alike.
+        "Content-Length: 5\r\nContent-Length: 6",
+        "Content-Length: 5\r\ncontent-length: 05x",
+        "Content-Length: 5, 5",
+        "Content-Length: 5 5",
+        "Content-Length: +5",
+        "Content-Length: -5",
+        "Content-Length: 0x5",
+        "Content-Length: 5.0",
+        "Content-Length: \"5\"",
+        "Content-Length:",
+        "Content-Length : 5",
+        "Content-Length: 5\r\n 6",
+        "Content-Length: 18446744073709551621",
+        ": x",
+        "X y: z",
+    ] {
+        refused.push((chunked(lines), "400"));
+    }
+    for chunks in [
+        "5\nhello\r\n0\r\n\r\n",
+        "5\r\nhello\n0\r\n\r\n",
+        "5\r\nhello0\r\n\r\n",
+        "5;x\nGET / HTTP/1.1\r\n0\r\n\r\n",
+        "5;x\rhello\r\n0\r\n\r\n",
+        " 5\r\nhello\r\n0\r\n\r\n",
+        "0x5\r\nhello\r\n0\r\n\r\n",
+        "+5\r\nhello\r\n0\r\n\r\n",
+        "-1\r\n\r\n",
+        "5_0\r\nhello\r\n0\r\n\r\n",
+        "10000000000000005\r\nhello\r\n0\r\n\r\n",
+        "\r\n5\r\nhello\r\n0\r\n\r\n",
+        "0\r\n\nGET / HTTP/1.1\r\n\r\n",
+        "0\r\nX: 1\n\r\n",
+    ] {
+        refused.push((body(chunks), "400"));
+    }
+    for (whole, status) in [
+        ("GET / HTTP/1.1\n\n", "400"),
+        ("\nGET / HTTP/1.1\r\n\r\n", "400"),
+        ("GET / HTTP/1.1\r\nHost: a\n\r\n", "400"),
+        ("GET / HTTP/1.1\r\n\nHost: a\r\n\r\n", "400"),
+        ("GET  / HTTP/1.1\r\n\r\n", "400"),
+        ("GET /\r\n\r\n", "400"),
+        ("GET\t/ HTTP/1.1\r\n\r\n", "400"),
+        ("GET / HTTP/1.1\r\nno colon\r\n\r\n", "400"),
+        ("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"),
+        ("GET / HTTP/2.0\r\n\r\n", "505"),
+        ("GET / HTTP/1.2\r\n\r\n", "505"),
+        ("CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n", "501"),
+        ("nothing like it\r\n\r\n", "505"),
+    ] {
+        refused.push((whole.to_owned(), status));
+    }
+    refused
+}
+
+#[tokio::test]
+async fn what_could_be_smuggled_is_refused_and_reaches_no_app() {
+    let (app, address) = app().await;
+    let proxy = Running::start(address);
+    let refused = smuggled();
+    for (request, status) in &refused {
+        let mut client = proxy.client().await;
+        client.write_all(request.as_bytes()).await.unwrap();
+        let answer = read_all(&mut client).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request:?}: {answer:?}");
+        assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
+        assert_eq!(read_all(&mut accept(&app).await).await, "", "{request:?}");
+    }
+    let too_large = format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(1 << 20));
+    let mut client = proxy.client().await;
+    let _ = client.write_all(too_large.as_bytes()).await;
+    assert!(read_all(&mut client).await.starts_with("HTTP/1.1 431 "));
+    let _ = app.accept().now_or_never();
+    drop(app);
+    let (lines, report) = proxy.end().await;
+    assert_eq!(report.counts.rejected, refused.len() as u64 + 1);
+    // Of a body that breaks the grammar, the head was a request.
+    let ends: Vec<_> = served(&lines).iter().map(|row| row.ended).collect();
+    assert_eq!(ends, [ServedEnd::Cancelled; BAD_BODIES]);
+}
+
+#[tokio::test]
+async fn in_pieces_nothing_that_is_refused_reaches_the_app_as_a_whole() {
+    let (app, address) = app().await;
+    let proxy = Running::start(address);
+    for (request, status) in smuggled().into_iter().filter(|(request, _)| !request.contains("\r\n\r\n0")) {
+        let mut client = proxy.client().await;
+        client.set_nodelay(true).unwrap();
+        for byte in request.as_bytes() {
+            // It may have been answered before the last one.
+            if client.write_all(&[*byte]).await.is_err() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        let answer = read_all(&mut client).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request:?}: {answer:?}");
+        let mut got = Vec::new();
+        let _ = within(accept(&app).await.read_to_end(&mut got)).await;
+        let got = String::from_utf8(got).unwrap();
+        let is_body = request.contains("Transfer-Encoding: chunked\r\n\r\n") && !request.contains("HTTP/1.0");
+        assert!(is_body || !got.contains("\r\n\r\n") && !got.contains("\n\n"), "{request:?}: {got:?}");
+        assert!(request.starts_with(&got) && got != request, "{request:?}: {got:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_waits_for_the_answers_that_come_before_it() {
+    let (app, address) = app().await;
+    let proxy = Running::start_with(address, PodHeader::Omitted);
+    let mut client = proxy.client().await;
+    client.write_all(format!("{}BAD\r\n\r\n", get(0)).as_bytes()).await.unwrap();
+    let mut server = accept(&app).await;
+    expect(&mut server, &get(0)).await;
+    server.write_all(b"HTTP/1.1 204 None\r\n\r\n").await.unwrap();
+    assert!(read_all(&mut client).await.starts_with("HTTP/1.1 204 None\r\n\r\nHTTP/1.1 400 "));
+    expect_eof(&mut server).await;
+    drop((server, app));
+    let rows = served(&proxy.end().await.0);
+    assert_eq!(facts(&rows[0]), (0, Some(204), ServedEnd::Complete, 0, true));
+}
