@@ -28,6 +28,7 @@ mod main_job;
 mod nodes;
 mod pods;
 mod probes;
+mod proxy;
 mod runs;
 mod sample_server;
 mod stale_flows;
