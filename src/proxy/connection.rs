@@ -152,11 +152,11 @@ impl Kind {
     }
 
     /// By the first bytes of an app that speaks before its client.
-    fn of_app(bytes: &[u8]) -> Kind {
-        match FrameHeader::read(bytes) {
-            Some(FrameHeader { kind: SETTINGS, stream: 0, .. }) => Kind::Http2,
+    fn of_app(bytes: &[u8]) -> Option<Kind> {
+        FrameHeader::read(bytes).map(|first| match first {
+            FrameHeader { kind: SETTINGS, stream: 0, .. } => Kind::Http2,
             _ => Kind::Http1,
-        }
+        })
     }
 }
 
@@ -242,7 +242,11 @@ impl Link {
                     biased;
                     read = relay::fill(&mut from_client, &mut from_client_buf) => read,
                     read = relay::fill(&mut from_app, &mut from_app_buf) => match read {
-                        Ok(_) => break Kind::of_app(&from_app_buf),
+                        Ok(0) => break Kind::Http1,
+                        Ok(_) => match Kind::of_app(&from_app_buf) {
+                            Some(kind) => break kind,
+                            None => continue,
+                        },
                         Err(_) => {
                             let end = ServedEnd::UpstreamReset;
                             return self.last_words(from_client_buf, RESET_LAST_WORDS, end).await;
