@@ -32,7 +32,7 @@ ROOTS = [
     ("policy", ["PodDisruptionBudget", "Eviction"]),
     ("batch", ["Job"]),
     ("coordination", ["Lease"]),
-    ("authentication", ["SelfSubjectReview"]),
+    ("authentication", ["SelfSubjectReview", "TokenRequest"]),
     ("authorization", ["SelfSubjectAccessReview", "SelfSubjectRulesReview"]),
     ("autoscaling", ["Scale"]),
     ("metav1", ["DeleteOptions"]),

@@ -3,9 +3,10 @@
 //!
 //! Where the API server is and what it wants is told as to any program in a pod: the variables
 //! `KUBERNETES_SERVICE_HOST` and `KUBERNETES_SERVICE_PORT`, and the files of the service account.
-//! On the embedded cluster's userspace dataplane, where no file can be put at that path, what
-//! they hold is in `ROLLDROP_API_TOKEN`, `ROLLDROP_API_CA` and `ROLLDROP_API_NAMESPACE`.
+//! On the embedded cluster's userspace dataplane, where no file can be put at that path, the
+//! variable `ROLLDROP_SERVICE_ACCOUNT` says where they are.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base64::Engine;
@@ -29,15 +30,8 @@ pub enum ApiError {
     #[error("the variable {0} is not set: this works in a pod only")]
     NoVariable(&'static str),
     /// The pod has no service account.
-    #[error(
-        "neither {FILES}/{file} nor the variable {variable} is there: the pod has no service account token"
-    )]
-    NoFile {
-        /// What is missing.
-        file: &'static str,
-        /// What could stand for it.
-        variable: &'static str,
-    },
+    #[error("there is no {}: the pod has no service account token", .0.display())]
+    NoFile(PathBuf),
     /// What it is told makes no sense.
     #[error("use the service account")]
     Config(#[from] KubeconfigError),
@@ -62,8 +56,12 @@ impl Asker {
     pub(super) async fn new(period: Duration, pod: &str) -> Result<Self, ApiError> {
         let variable = |name| std::env::var(name).map_err(|_| ApiError::NoVariable(name));
         let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
-        let (ca, token) = (told("ca.crt", "ROLLDROP_API_CA")?, told("token", "ROLLDROP_API_TOKEN")?);
-        let namespace = told("namespace", "ROLLDROP_API_NAMESPACE")?;
+        let dir = std::env::var("ROLLDROP_SERVICE_ACCOUNT").unwrap_or_else(|_| FILES.to_owned());
+        let told = |file: &str| {
+            let path = Path::new(&dir).join(file);
+            std::fs::read_to_string(&path).map_err(|_| ApiError::NoFile(path))
+        };
+        let (ca, token, namespace) = (told("ca.crt")?, told("token")?, told("namespace")?);
         let cluster = json!({
             "server": format!("https://{host}:{port}"),
             "certificate-authority-data": BASE64_STANDARD.encode(ca),
@@ -101,10 +99,4 @@ impl Asker {
             Err(_) => Err(format!("no answer within {LONGEST_ANSWER:?}")),
         }
     }
-}
-
-/// A file of the service account, or the variable that stands for it.
-fn told(file: &'static str, variable: &'static str) -> Result<String, ApiError> {
-    let missing = |_| ApiError::NoFile { file, variable };
-    std::fs::read_to_string(format!("{FILES}/{file}")).or_else(|_| std::env::var(variable).map_err(missing))
 }

@@ -130,6 +130,7 @@ fn answers_come_in_the_form_that_is_asked_for() {
     assert!(metadata["items"][0]["spec"].is_null());
     let table = get("application/json;as=Table;g=meta.k8s.io;v=v1").json();
     assert_eq!(table["columnDefinitions"][0]["name"], "Name");
+    assert_eq!(table["columnDefinitions"][1]["description"], "The status of the namespace");
     assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
     assert_eq!(get("text/html").code, 406);
     let unknown = server.request("GET /apis/nosuch/v1/things", "", "");
@@ -200,12 +201,12 @@ fn fields_of_patches_and_of_yaml_are_checked_as_well() {
         server.request(&request, &format!("Content-Type: application/{content_type}\r\n"), body)
     };
     let post = |validation: &str, name: &str| {
-        let body = format!("metadata:\n  name: {name}\ndata:\n  a: one\n  a: two\n");
+        let body = format!("metadata:\n  name: {name}\ndata:\n  a: one\n  a: two\n  b: ''\n  b: x\n");
         send(&format!("POST {maps}"), validation, "yaml", &body)
     };
     let strict = post("Strict", "a");
     assert_eq!(strict.code, 400);
-    let told = "yaml: unmarshal errors:\n  line 5: key \"a\" already set in map";
+    let told = "yaml: unmarshal errors:\n  line 5: key \"a\" already set in map\n  line 7: key \"b\" already set in map";
     assert_eq!(
         strict.json()["message"],
         format!(

@@ -10,6 +10,7 @@ use hickory_proto::op::{Message, Query};
 use hickory_proto::rr::{Name, RData, RecordType};
 use serde_json::{Value, json};
 
+use crate::harness::wait_for;
 use crate::pods::{PODS, log_with, on, run, shell};
 use crate::termination::lab::{LIMIT, Lab};
 
@@ -148,6 +149,41 @@ fn a_client_that_keeps_answers_goes_on_to_a_pod_that_is_gone_until_it_asks_again
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         assert!(failures_by_kept_answers > 0, "it went on to the address that it was told");
+    });
+}
+
+/// The same on the kernel dataplane, where the client is a pod.
+#[test]
+fn a_pod_that_keeps_answers_goes_on_to_one_that_is_gone_until_it_asks_again() {
+    on("kernel", async |lab| {
+        service(&lab, "web", json!({"clusterIP": "None", "ports": [{"port": 8080}]})).await;
+        for name in ["web-1", "web-2"] {
+            serve(&lab, name, json!({"lifecycle": null})).await;
+        }
+        let (gone, left) = (address(&lab, "web-1").await, address(&lab, "web-2").await);
+        let script = "\
+            addresses() { getent ahostsv4 web | cut -d' ' -f1 | sort -u; }\n\
+            until [ $(addresses | wc -l) = 2 ]; do sleep 0.1; done\n\
+            while :; do\n\
+                kept=$(addresses); echo asked; until=$(($(date +%s) + 5))\n\
+                while [ $(date +%s) -lt $until ]; do\n\
+                    for a in $kept; do\n\
+                        curl -s -o /dev/null -m 0.5 http://$a:8080/ && echo \"[$a] served\" || echo \"[$a] failed\"\n\
+                    done\n\
+                    sleep 0.1\n\
+                done\n\
+            done";
+        let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [shell("app", script)]});
+        run(&lab, "asker", spec).await;
+        log_with(&lab, "asker", "app", &format!("[{gone}] served"));
+        lab.call("DELETE", &format!("{PODS}/web-1"), None).await;
+        // It fails by what it was told, and not any more once it has asked again.
+        log_with(&lab, "asker", "app", &format!("[{gone}] failed"));
+        wait_for("answers without it", LIMIT, || {
+            let log = log_with(&lab, "asker", "app", "asked");
+            let last = log.rsplit("asked\n").next()?;
+            (last.contains(&format!("[{left}] served")) && !last.contains(&gone)).then_some(())
+        });
     });
 }
 

@@ -1,6 +1,8 @@
-//! Far more objects than the embedded cluster is made for: it stays small, quick, and there.
+//! Far more objects than the embedded cluster is made for, and requests that are made to hurt: it
+//! stays small, quick, and there. Slow and silent clients are in `api`, processes that hide in `pods`.
 
 use std::io::{Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
 
@@ -44,11 +46,11 @@ fn create(server: &Server, client: usize) {
     }
 }
 
-/// How much memory a process has.
-fn resident_kib(pid: u32) -> u64 {
+/// How much memory a process has, or had at most: `VmRSS` or `VmHWM`.
+fn memory_kib(pid: u32, which: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it is there");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
-    line.trim().trim_end_matches(" kB").parse().expect("a number")
+    let line = status.lines().find(|line| line.starts_with(which)).expect("its memory");
+    line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
 }
 
 fn listed(server: &Server, path: &str) -> (usize, String) {
@@ -95,10 +97,22 @@ fn ten_thousand_objects_come_and_go() {
         }
     }
     assert_eq!(paged, TOTAL);
-    let full = resident_kib(cluster.pid());
+    let full = memory_kib(cluster.pid(), "VmRSS");
     assert!(full < LIMIT_KIB, "{full} KiB");
 
-    assert_eq!(server.request(&format!("DELETE {OURS}"), "", "").code, 200);
+    // Others are served while they are deleted one by one.
+    let (deleted, mut others) = (AtomicBool::new(false), 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert_eq!(server.request(&format!("DELETE {OURS}"), "", "").code, 200);
+            deleted.store(true, Ordering::SeqCst);
+        });
+        while !deleted.load(Ordering::SeqCst) {
+            assert_eq!(server.request(&format!("GET {MAPS}/kube-root-ca.crt"), "", "").code, 200);
+            others += 1;
+        }
+    });
+    assert!(others > 5, "{others} answers meanwhile");
     assert_eq!(listed(&server, OURS), (0, String::new()));
     // The controllers have seen all that when they collect what came last.
     let owner = json!({"metadata": {"name": "owner"}}).to_string();
@@ -110,8 +124,95 @@ fn ten_thousand_objects_come_and_go() {
     assert_eq!(server.request(&format!("POST {MAPS}"), "", &owned).code, 201);
     assert_eq!(server.request(&format!("DELETE {MAPS}/owner"), "", "").code, 200);
     wait_for("the dependent collected", LIMIT, || (listed(&server, OURS).0 == 0).then_some(()));
-    let empty = resident_kib(cluster.pid());
-    assert!(empty < LIMIT_KIB, "{empty} KiB");
+    let peak = memory_kib(cluster.pid(), "VmHWM");
+    assert!(peak < LIMIT_KIB, "{peak} KiB");
     assert_eq!(server.request("GET /version", "", "").code, 200);
     drop(silent);
+}
+
+/// How many files and sockets a process has open.
+fn open_files(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it is there").count()
+}
+
+#[test]
+fn requests_that_are_made_to_hurt_are_refused_and_leave_nothing() {
+    const JSON: &str = "Content-Type: application/json\r\n";
+    const YAML: &str = "Content-Type: application/yaml\r\n";
+    const APPLY: &str = "Content-Type: application/apply-patch+yaml\r\n";
+    const MERGE: &str = "Content-Type: application/merge-patch+json\r\n";
+    /// What 50 MB of body would not fit into, in a debug build.
+    const PEAK_KIB: u64 = 150 * 1024;
+
+    let cluster = SharedCluster::start("hurt-cluster");
+    let server = Server::of(&cluster);
+    assert_eq!(server.request("GET /version", "", "").code, 200);
+    let files = open_files(cluster.pid());
+
+    let post = format!("POST {MAPS}");
+    let patch = format!("PATCH {MAPS}/kube-root-ca.crt?fieldManager=test");
+    let nested = |open: &str, close: &str| format!("{}1{}", open.repeat(100_000), close.repeat(100_000));
+    let in_data = |value: String| format!("{{\"metadata\": {{\"name\": \"x\"}}, \"data\": {value}}}");
+    let gzip = "Content-Encoding: gzip\r\nContent-Type: application/json\r\n";
+    let bodies = [
+        (&post, JSON, "x".repeat(50_000_000), 413),
+        (&post, YAML, "x".repeat(50_000_000), 413),
+        (&patch, MERGE, "x".repeat(50_000_000), 413),
+        (&post, JSON, in_data(nested("[", "]")), 400),
+        (&post, JSON, in_data(nested("{\"a\":", "}")), 400),
+        (&post, YAML, in_data(nested("[", "]")), 400),
+        (&post, YAML, "- ".repeat(100_000), 400),
+        (&patch, MERGE, nested("{\"data\":", "}"), 400),
+        (&patch, APPLY, nested("{data: ", "}"), 400),
+        // Nothing is unpacked: what comes is read as it is.
+        (&post, gzip, "\u{1f}\u{8b}\u{8}".to_owned(), 400),
+        (&post, JSON, in_data("1".repeat(1_000_000)), 400),
+    ];
+    for (line, headers, body, code) in bodies {
+        let answer = server.request(line, headers, &body);
+        let told = (answer.code, answer.json()["kind"].as_str().map(str::to_owned));
+        assert_eq!(told, (code, Some("Status".to_owned())), "{line} {headers}{:.40}", body);
+    }
+
+    let flood: String = (0..10_000).map(|n| format!("X-{n}: {}\r\n", "x".repeat(90))).collect();
+    assert!(matches!(server.request("GET /version", &flood, "").code, 0 | 400 | 431));
+    let long = format!("GET /version?x={}", "x".repeat(1 << 20));
+    assert!(matches!(server.request(&long, "", "").code, 0 | 400 | 414 | 431));
+
+    for (query, codes) in [
+        ("limit=-1", &[400][..]),
+        ("limit=99999999999999999999999", &[400]),
+        ("limit=18446744073709551615", &[200]),
+        ("limit=1&continue=..%2F..%2Fetc", &[400]),
+        ("limit=1&continue=eyJ2IjotMX0", &[400, 410]),
+        ("resourceVersion=x", &[400]),
+        ("resourceVersion=-1", &[400]),
+        ("resourceVersion=18446744073709551615&resourceVersionMatch=Exact", &[504]),
+        ("resourceVersion=18446744073709551615", &[504]),
+        ("watch=1&resourceVersion=99999999999999999999999", &[400]),
+        ("watch=1&timeoutSeconds=-5", &[200, 400]),
+        ("watch=1&timeoutSeconds=99999999999999999999", &[400]),
+        ("labelSelector=%00%ff%28%28", &[400]),
+        ("fieldSelector=%3D%3D%3D", &[400]),
+    ] {
+        let answer = server.request(&format!("GET {MAPS}?{query}"), "", "");
+        assert!(codes.contains(&answer.code), "{query}: {}", answer.code);
+    }
+    for path in [
+        "/api/v1/namespaces/default/configmaps/..%2f..%2fsecrets",
+        "/api/v1/namespaces/%2e%2e/pods/x/log",
+        "/api/v1/namespaces/default/pods/%2e%2e%2f%2e%2e%2fetc%2fpasswd/log",
+        "/api/v1/namespaces/default/pods/x%00y/log?container=%00",
+        "/api/v1/namespaces/default/pods/..:80/proxy/%2e%2e/%2e%2e/etc/passwd",
+        "/api/v1/namespaces/default/services/%2e%2e:80/proxy/..%2f..",
+        "/api/v1/nodes/%2e%2e%2fnode-1/proxy/stop",
+    ] {
+        let answer = server.request(&format!("GET {path}"), "", "");
+        assert!(matches!(answer.code, 400 | 404 | 405), "{path}: {}", answer.code);
+    }
+
+    assert_eq!(server.request("GET /version", "", "").code, 200);
+    let peak = memory_kib(cluster.pid(), "VmHWM");
+    assert!(peak < PEAK_KIB, "{peak} KiB");
+    wait_for("all connections are closed", LIMIT, || (open_files(cluster.pid()) <= files + 2).then_some(()));
 }

@@ -12,6 +12,7 @@ mod get;
 mod logs;
 mod nodes;
 mod rollout;
+mod unsupported;
 
 use std::fmt;
 use std::io::Write;

@@ -25,9 +25,13 @@ mod proxy;
 mod respond;
 mod review;
 mod route;
+mod scale;
 mod table;
 mod tls;
+mod token;
+mod unsupported;
 mod watch;
+mod yaml;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -165,6 +169,12 @@ async fn dispatch(request: Request<Incoming>, shared: &Shared) -> Result<Answer,
         }
         Route::Object { namespace, name, subresource: Subresource::Eviction, .. } => {
             eviction::answer(request, shared, &query, &namespace, &name).await
+        }
+        Route::Object { namespace, name, subresource: Subresource::Token, .. } => {
+            token::answer(request, shared, &namespace, &name).await
+        }
+        Route::Object { namespace, name, subresource: Subresource::Unsupported(what), .. } => {
+            Err(what.answer(shared, &namespace, &name))
         }
         Route::Object { namespace, name, subresource: Subresource::Log, .. } => {
             log::answer(&request, shared, &query, &namespace, &name).await

@@ -102,7 +102,7 @@ fn create_kubernetes_service(registry: &Registry, server: SocketAddr) -> Result<
 fn node_object(name: &str, address: &str) -> Value {
     let os = std::env::consts::OS;
     let architecture = architecture();
-    let resources = json!({"pods": "1000"});
+    let resources = resources();
     json!({
         "metadata": {
             "name": name,
@@ -136,6 +136,15 @@ fn node_object(name: &str, address: &str) -> Value {
             },
         },
     })
+}
+
+/// What this machine has. Nothing but the number of pods is shared out among them.
+fn resources() -> Value {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let memory = memory.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap_or("0 kB");
+    let memory = memory.trim().trim_end_matches(" kB");
+    json!({"cpu": cpus.to_string(), "memory": format!("{memory}Ki"), "pods": "1000"})
 }
 
 /// This machine's architecture, as Go calls it.

@@ -108,6 +108,7 @@ impl Config {
             ("kubelet.backOffOnTransientErrorPeriod", self.kubelet.back_off_on_transient_error_period),
             ("kubelet.volumeInitialBackOff", self.kubelet.volume_initial_back_off),
             ("kubelet.volumeMaxBackOff", self.kubelet.volume_max_back_off),
+            ("kubelet.grpcDialBackOff", self.kubelet.grpc_dial_back_off),
         ];
         match pauses.into_iter().find(|(_, pause)| pause.is_zero()) {
             Some((name, _)) => Err(ConfigError::NoPause(name)),
@@ -362,6 +363,9 @@ pub struct Kubelet {
     /// The longest such pause; not zero.
     #[serde(with = "duration")]
     pub volume_max_back_off: Duration,
+    /// The pause before a gRPC probe dials a server again that was not there; not zero.
+    #[serde(with = "duration")]
+    pub grpc_dial_back_off: Duration,
 }
 
 impl Default for Kubelet {
@@ -388,6 +392,8 @@ impl Default for Kubelet {
             // pkg/util/goroutinemap/exponentialbackoff.
             volume_initial_back_off: Duration::from_millis(500),
             volume_max_back_off: Duration::from_secs(122),
+            // `BaseDelay` of google.golang.org/grpc/backoff.DefaultConfig.
+            grpc_dial_back_off: Duration::from_secs(1),
         }
     }
 }

@@ -227,6 +227,12 @@ pub fn all() -> Vec<Parameter> {
             "the longest such pause \
              (pkg/util/goroutinemap/exponentialbackoff: maxDurationBeforeRetry)",
         ),
+        (
+            "kubelet.grpcDialBackOff",
+            to_text(kubelet.grpc_dial_back_off),
+            "pause before a gRPC probe dials a server again that was not there \
+             (google.golang.org/grpc/backoff: DefaultConfig)",
+        ),
         ("dns.ttl", to_text(config.dns.ttl), "how long DNS answers may be kept (CoreDNS: plugin kubernetes)"),
     ];
     let settings = settings.into_iter().map(|(name, default, about)| Parameter {

@@ -37,6 +37,7 @@ pub use event::{ContainerSource, EventType};
 pub use eviction::{Approval, Eviction, covers, set_allowed_condition, still_processed};
 pub use page::{Page, PageRequest};
 pub use patch::{Patch, PatchKind};
+pub use validation::check_shape_of;
 pub use write::WriteOptions;
 
 /// The namespace of the nodes' Leases.

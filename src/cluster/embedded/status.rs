@@ -97,7 +97,7 @@ impl Status {
     /// 409: a deletion was meant for another object, or for another state of it. Kubernetes names the
     /// kind here, not the resource.
     pub fn precondition_failed(resource: Resource, name: &str, why: &str) -> Self {
-        let kind = kind_of_group(resource);
+        let kind = qualified_kind(resource.group(), resource.kind());
         let message = format!("Operation cannot be fulfilled on {kind} {name:?}: {why}");
         let mut status = Self::new(409, "Conflict", message).about(resource, name);
         status.details["kind"] = json!(resource.kind());
@@ -155,22 +155,27 @@ impl Status {
 
     /// 422: fields of an object are wrong.
     pub fn invalid(resource: Resource, name: &str, causes: &[FieldError]) -> Self {
-        let list = causes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        let list = if causes.len() > 1 { format!("[{list}]") } else { list };
-        let kind = kind_of_group(resource);
-        let mut status =
-            Self::new(422, "Invalid", format!("{kind} {name:?} is invalid: {list}")).about(resource, name);
-        status.details["kind"] = json!(resource.kind());
-        status.details["causes"] = causes.iter().map(FieldError::to_json).collect();
-        status
+        Self::invalid_kind(resource.group(), resource.kind(), name, causes)
     }
 
     /// 422: options of a request are wrong.
     pub fn invalid_options(kind: &str, causes: &[FieldError]) -> Self {
+        Self::invalid_kind("meta.k8s.io", kind, "", causes)
+    }
+
+    /// 422: fields are wrong of an object that is no resource's own.
+    pub fn invalid_kind(group: &str, kind: &str, name: &str, causes: &[FieldError]) -> Self {
         let list = causes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        let mut status = Self::new(422, "Invalid", format!("{kind}.meta.k8s.io \"\" is invalid: {list}"));
+        let list = if causes.len() > 1 { format!("[{list}]") } else { list };
+        let qualified = qualified_kind(group, kind);
+        let mut status = Self::new(422, "Invalid", format!("{qualified} {name:?} is invalid: {list}"));
         let causes: Vec<_> = causes.iter().map(FieldError::to_json).collect();
-        status.details = json!({"group": "meta.k8s.io", "kind": kind, "causes": causes});
+        status.details = json!({"kind": kind, "causes": causes});
+        for (field, text) in [("name", name), ("group", group)] {
+            if !text.is_empty() {
+                status.details[field] = json!(text);
+            }
+        }
         status
     }
 
@@ -183,11 +188,9 @@ impl Status {
     }
 
     /// 422: a patch that is well formed, but does not fit the object.
-    pub fn unprocessable(why: String) -> Self {
+    pub fn unprocessable(why: &str) -> Self {
         let message = "the server rejected our request due to an error in our request";
-        let mut status = Self::new(422, "Invalid", message.to_owned());
-        status.details = json!({"causes": [{"reason": "UnexpectedServerResponse", "message": why}]});
-        status
+        Self::new(422, "Invalid", format!("{message}: {why}"))
     }
 
     /// 429: not now, for this cause; to be tried again after so many seconds, if that is known.
@@ -215,9 +218,23 @@ impl Status {
         Self::new(500, "InternalError", message.into())
     }
 
+    /// 501: a real cluster has it, this one does not.
+    pub fn not_implemented(message: String) -> Self {
+        Self::new(501, "NotImplemented", message)
+    }
+
     /// 504: it took too long.
     pub fn timeout(message: &str) -> Self {
         Self::new(504, "Timeout", format!("Timeout: {message}"))
+    }
+
+    /// 504: the state that is asked for has not come yet. A real API server waits a little before it
+    /// says so.
+    pub fn too_large_version(wanted: u64, current: u64) -> Self {
+        let mut status = Self::timeout(&format!("Too large resource version: {wanted}, current: {current}"));
+        let cause = json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
+        status.details = json!({"causes": [cause], "retryAfterSeconds": 1});
+        status
     }
 
     /// 503: a pod behind the API server did not answer.
@@ -251,11 +268,8 @@ impl Status {
 }
 
 /// A kind, with the group that it belongs to.
-fn kind_of_group(resource: Resource) -> String {
-    match resource.group() {
-        "" => resource.kind().to_owned(),
-        group => format!("{}.{group}", resource.kind()),
-    }
+fn qualified_kind(group: &str, kind: &str) -> String {
+    if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") }
 }
 
 /// One wrong field of an object.

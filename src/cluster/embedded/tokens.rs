@@ -8,13 +8,27 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ring::digest::{SHA256, digest};
+use tokio::time::Instant;
 
 type Digest = [u8; 32];
 
 /// The tokens of one cluster. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
-    users: Arc<Mutex<HashMap<Digest, User>>>,
+    holders: Arc<Mutex<HashMap<Digest, Holder>>>,
+}
+
+#[derive(Clone, Debug)]
+struct Holder {
+    user: User,
+    /// Forever, or until [`Tokens::revoke`], where there is none.
+    expires: Option<Instant>,
+}
+
+impl Holder {
+    fn is_valid(&self) -> bool {
+        self.expires.is_none_or(|expires| Instant::now() < expires)
+    }
 }
 
 /// Whom a token stands for.
@@ -22,30 +36,26 @@ pub struct Tokens {
 pub enum User {
     /// The user of the kubeconfig.
     Admin,
-    /// A pod, by its service account.
+    /// A service account: a pod's, as a rule.
     ServiceAccount {
-        /// The namespace of both.
+        /// Its namespace.
         namespace: String,
         /// The service account.
         name: String,
-        /// The pod that the token was made for.
-        pod: String,
     },
 }
 
 impl Tokens {
     /// Makes a token for the user of the kubeconfig.
     pub fn issue_admin(&self) -> String {
-        self.issue_for(User::Admin)
+        self.issue_for(User::Admin, None)
     }
 
-    /// Makes a token for a pod. It is valid until [`Tokens::revoke`].
-    pub fn issue(&self, namespace: &str, service_account: &str, pod: &str) -> String {
-        self.issue_for(User::ServiceAccount {
-            namespace: namespace.to_owned(),
-            name: service_account.to_owned(),
-            pod: pod.to_owned(),
-        })
+    /// Makes a token for a service account. It is valid until it expires, if ever, or
+    /// [`Tokens::revoke`].
+    pub fn issue(&self, namespace: &str, service_account: &str, expires: Option<Instant>) -> String {
+        let (namespace, name) = (namespace.to_owned(), service_account.to_owned());
+        self.issue_for(User::ServiceAccount { namespace, name }, expires)
     }
 
     /// Ends a token's validity.
@@ -55,17 +65,22 @@ impl Tokens {
 
     /// Whom `token` stands for, if it is valid.
     pub fn user(&self, token: &str) -> Option<User> {
-        self.lock().get(&digest_of(token)).cloned()
+        self.lock()
+            .get(&digest_of(token))
+            .filter(|holder| holder.is_valid())
+            .map(|holder| holder.user.clone())
     }
 
-    fn issue_for(&self, user: User) -> String {
+    fn issue_for(&self, user: User, expires: Option<Instant>) -> String {
         let token = format!("{:032x}{:032x}", rand::random::<u128>(), rand::random::<u128>());
-        self.lock().insert(digest_of(&token), user);
+        let mut holders = self.lock();
+        holders.retain(|_, holder| holder.is_valid());
+        holders.insert(digest_of(&token), Holder { user, expires });
         token
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Digest, User>> {
-        self.users.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<Digest, Holder>> {
+        self.holders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -100,17 +115,30 @@ impl User {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
     fn a_token_is_valid_until_it_is_revoked() {
         let tokens = Tokens::default();
-        let (admin, pod) = (tokens.issue_admin(), tokens.issue("shop", "default", "web-1"));
+        let (admin, pod) = (tokens.issue_admin(), tokens.issue("shop", "default", None));
         assert_eq!(tokens.user(&admin), Some(User::Admin));
         assert_eq!(tokens.user(&pod).unwrap().name(), "system:serviceaccount:shop:default");
         assert_eq!(tokens.user(""), None);
         tokens.clone().revoke(&pod);
         assert_eq!(tokens.user(&pod), None);
         assert_eq!(tokens.user(&admin), Some(User::Admin));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_token_may_expire() {
+        let tokens = Tokens::default();
+        let (minute, hour) = (Duration::from_secs(60), Duration::from_secs(3600));
+        let [short, long] =
+            [minute, hour].map(|time| tokens.issue("shop", "default", Some(Instant::now() + time)));
+        tokio::time::advance(minute).await;
+        assert_eq!(tokens.user(&short), None);
+        assert!(tokens.user(&long).is_some());
     }
 }

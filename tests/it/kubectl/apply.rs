@@ -34,6 +34,19 @@ fn apply_merges_three_ways() {
 }
 
 #[test]
+fn what_get_wrote_of_several_objects_can_be_applied() {
+    let kubectl = Kubectl::in_namespace("apply");
+    kubectl.apply(&web(0));
+    kubectl.ok("create configmap map --from-literal=a=b");
+    let list = kubectl.ok("get deployment/web configmap/map -o yaml");
+    assert!(list.contains("kind: List"), "{list}");
+    let applied = kubectl.apply(&list.replace("a: b", "a: c"));
+    assert_eq!(applied, "deployment.apps/web configured\nconfigmap/map configured\n");
+    let refused = kubectl.with_manifest("apply", &list.replace("replicas: 0", "replicaz: 0"));
+    assert!(refused.stderr().contains("unknown field \"spec.replicaz\""), "{refused}");
+}
+
+#[test]
 fn a_list_of_containers_merges_by_name() {
     let kubectl = Kubectl::in_namespace("apply");
     kubectl.apply(&web(0));
@@ -134,6 +147,9 @@ fn an_unknown_field_is_refused_by_name() {
     let ran = kubectl.with_manifest("apply", &web(1).replace("replicas:", "replicaz:"));
     assert_eq!(ran.code(), Some(1), "{ran}");
     assert!(ran.stderr().contains("strict decoding error: unknown field \"spec.replicaz\""), "{ran}");
+    let ran = kubectl.with_manifest("apply --server-side", &web(1).replace("ports:", "portz:"));
+    let told = ".spec.template.spec.containers[name=\"app\"].portz: field not declared in schema";
+    assert!(ran.stderr().contains(told), "{ran}");
 }
 
 #[test]

@@ -40,8 +40,48 @@ fn patches_come_in_three_kinds() {
         invalid.contains("spec.replicas: Invalid value: -1: must be greater than or equal to 0"),
         "{invalid}"
     );
-    kubectl.ok(r#"patch deployment web --subresource scale --type merge -p {"spec":{"replicas":0}}"#);
-    assert_eq!(kubectl.field("deployment/web", ".spec.replicas"), "0");
+    let failed = kubectl
+        .fails(r#"patch deployment web --type json -p [{"op":"test","path":"/spec/replicas","value":7}]"#);
+    let told = "The request is invalid: the server rejected our request due to an error in our request: ";
+    assert!(failed.starts_with(told), "{failed}");
+    let nonsense = kubectl.fails("patch deployment web -p text");
+    assert_eq!(nonsense, "Error from server (BadRequest): the patch must be an object\n");
+}
+
+#[test]
+fn the_body_of_a_scale_is_checked() {
+    let kubectl = Kubectl::in_namespace("change");
+    kubectl.run_web(0);
+    let patch =
+        |body: &str| kubectl.run(&format!("patch deployment web --subresource scale --type merge -p {body}"));
+    let refused = |body: &str| {
+        let ran = patch(body);
+        assert_eq!(ran.code(), Some(1), "{ran}");
+        ran.stderr()
+    };
+    assert_eq!(patch(r#"{"spec":{"replicas":1}}"#).ok(), "scale.autoscaling/web patched\n");
+    assert_eq!(
+        super::rows(&kubectl.ok("get deployment web --subresource scale"))[0],
+        ["NAME", "DESIRED", "AVAILABLE", "AGE"]
+    );
+    let negative = "The Scale \"web\" is invalid: spec.replicas: Invalid value: -2: must be greater than or \
+                    equal to 0\n";
+    assert_eq!(refused(r#"{"spec":{"replicas":-2}}"#), negative);
+    let text = refused(r#"{"spec":{"replicas":"two"}}"#);
+    assert!(text.contains("cannot unmarshal string into Go struct field ScaleSpec.spec.replicas"), "{text}");
+    assert!(refused(r#"{"kind":"Deployment"}"#).contains("(Deployment) does not match"));
+    let stale = refused(r#"{"metadata":{"resourceVersion":"1"},"spec":{"replicas":5}}"#);
+    assert!(stale.contains("deployments.apps \"web\": the object has been modified"), "{stale}");
+    let unknown = patch(r#"{"spec":{"replicaz":5}}"#);
+    assert_eq!(unknown.stderr(), "Warning: unknown field \"spec.replicaz\"\n", "{unknown}");
+    let replaced =
+        r#"{"kind":"Scale","apiVersion":"autoscaling/v1","metadata":{"name":"web"},"spec":{"replicaz":5}}"#;
+    let path = format!("/apis/apps/v1/namespaces/{}/deployments/web/scale", kubectl.namespace());
+    let strict = kubectl.with_manifest(&format!("replace --raw {path}?fieldValidation=Strict"), replaced);
+    let told = "Scale in version \"v1\" cannot be handled as a Scale: strict decoding error: unknown field \
+                \"spec.replicaz\"";
+    assert!(strict.stderr().contains(told), "{strict}");
+    assert_eq!(kubectl.field("deployment/web", ".spec.replicas"), "1");
 }
 
 #[test]

@@ -80,6 +80,46 @@ fn a_pod_is_run_by_name() {
 }
 
 #[test]
+fn a_token_of_a_service_account_is_valid_as_long_as_that() {
+    let kubectl = Kubectl::in_namespace("create");
+    kubectl.ok("create serviceaccount robot");
+    let token = kubectl.ok("create token robot --duration=10m");
+    let asked = format!(
+        "auth whoami --kubeconfig=/dev/null --insecure-skip-tls-verify --server={} --token={}",
+        kubectl.ok("config view -o jsonpath={.clusters[0].cluster.server}"),
+        token.trim()
+    );
+    let whoami = kubectl.ok(&asked);
+    assert!(whoami.contains(&format!("system:serviceaccount:{}:robot", kubectl.namespace())), "{whoami}");
+    kubectl.ok("delete serviceaccount robot");
+    assert!(kubectl.fails(&asked).contains("Unauthorized"));
+    let short = kubectl.fails("create token default --duration=1m");
+    assert!(short.contains("may not specify a duration less than 10 minutes"), "{short}");
+    let nobody = kubectl.fails("create token nobody");
+    assert!(nobody.contains("serviceaccounts \"nobody\" not found"), "{nobody}");
+}
+
+#[test]
+fn a_pod_finds_its_service_account_where_nothing_can_be_mounted() {
+    let kubectl = Kubectl::in_namespace("create");
+    let script = format!(
+        "{} auth whoami -o jsonpath='{{.status.userInfo.username}}'; \
+                          cat $ROLLDROP_SERVICE_ACCOUNT/namespace; echo; echo $ROLLDROP_SERVICE_ACCOUNT",
+        super::KUBECTL
+    );
+    kubectl.apply(&super::pod("asker", &script));
+    kubectl.ok("wait pod/asker --for=jsonpath={.status.phase}=Succeeded --timeout=60s");
+    let log = kubectl.ok("logs asker");
+    let (said, dir) = log.trim().split_once('\n').expect("two lines");
+    let namespace = kubectl.namespace();
+    assert_eq!(said, format!("system:serviceaccount:{namespace}:default{namespace}"));
+    kubectl.ok("delete pod asker");
+    super::wait_for("the token is gone", super::LIMIT, || {
+        (!std::path::Path::new(dir).exists()).then_some(())
+    });
+}
+
+#[test]
 fn one_learns_who_one_is() {
     let kubectl = Kubectl::in_namespace("create");
     assert!(kubectl.ok("auth whoami").contains("kubernetes-admin"));

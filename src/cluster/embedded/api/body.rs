@@ -8,19 +8,17 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use serde_saphyr::options::DuplicateKeyPolicy;
 
 use super::super::registry::{DeleteOptions, Patch, PatchKind};
-use super::super::resource::Resource;
-use super::super::schema::{self, Decoded};
+use super::super::schema::{self, Decoded, Structure};
 use super::super::status::Status;
-use super::protobuf;
 use super::route::Query;
+use super::{protobuf, yaml};
 
 /// The largest request body, as in Kubernetes.
 const MAX_BODY_BYTES: usize = 3 * 1024 * 1024;
 /// How much more is read of a body that is refused for its size.
-const MAX_DISCARDED_BYTES: usize = 16 * 1024 * 1024;
+const MAX_DISCARDED_BYTES: usize = 64 * 1024 * 1024;
 /// How long a body may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -35,15 +33,12 @@ pub(super) struct Read<T> {
     pub(super) duplicates: Vec<String>,
 }
 
-/// Reads an object that is to be stored under `resource`.
-pub(super) async fn read_object(
-    request: Request<Incoming>,
-    resource: Resource,
-) -> Result<Read<Value>, Status> {
+/// Reads an object of the kind `top`.
+pub(super) async fn read_object(request: Request<Incoming>, top: &Structure) -> Result<Read<Value>, Status> {
     let format = format_of(&request)?;
     let body = read(request).await?;
     format.decode(&body).map_err(|error| {
-        let kind = resource.kind();
+        let kind = top.name;
         Status::bad_request(format!(
             "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; {error}"
         ))
@@ -128,7 +123,7 @@ impl Format {
                 let in_words = |field| format!("duplicate field \"{field}\"");
                 Ok(Read { value, duplicates: duplicates.into_iter().map(in_words).collect() })
             }
-            Self::Yaml => decode_yaml(body).map_err(|error| format!("yaml parse error: {error}")),
+            Self::Yaml => yaml::decode(body).map_err(|error| format!("yaml parse error: {error}")),
             Self::Protobuf => self.parse(body).map(|value| Read { value, duplicates: Vec::new() }),
         }
     }
@@ -145,22 +140,6 @@ impl Format {
             }
         }
     }
-}
-
-/// Reads YAML. Of keys that are given twice, the first is named as Go's reader of YAML names it.
-fn decode_yaml(body: &[u8]) -> Result<Read<Value>, serde_saphyr::Error> {
-    let error = match serde_saphyr::from_slice(body) {
-        Ok(value) => return Ok(Read { value, duplicates: Vec::new() }),
-        Err(error) => error,
-    };
-    let serde_saphyr::Error::DuplicateMappingKey { key, location } = error.without_snippet() else {
-        return Err(error);
-    };
-    let (key, line) = (key.as_deref().unwrap_or_default(), location.line());
-    let duplicate = format!("yaml: unmarshal errors:\n  line {line}: key {key:?} already set in map");
-    let options = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
-    let value = serde_saphyr::from_slice_with_options(body, options)?;
-    Ok(Read { value, duplicates: vec![duplicate] })
 }
 
 fn format_of(request: &Request<Incoming>) -> Result<Format, Status> {

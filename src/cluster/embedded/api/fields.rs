@@ -4,8 +4,7 @@ use http::{HeaderValue, header};
 use serde_json::{Value, json};
 
 use super::super::registry::{Patch, PatchKind};
-use super::super::resource::Resource;
-use super::super::schema;
+use super::super::schema::{self, Structure};
 use super::super::status::{FieldError, Status};
 use super::respond::Answer;
 use super::route::Query;
@@ -36,15 +35,15 @@ impl FieldValidation {
         }
     }
 
-    /// Judges an object as it was sent; `duplicates` says in words what is given twice.
+    /// Judges an object of the kind `top` as it was sent; `duplicates` says in words what is given twice.
     pub(super) fn judge_object(
         self,
-        resource: Resource,
+        top: &Structure,
         object: &Value,
         duplicates: &[String],
     ) -> Result<Warnings, Status> {
-        let kind = resource.kind();
-        let wrong = duplicates.iter().cloned().chain(unknown(resource, object)).collect();
+        let kind = top.name;
+        let wrong = duplicates.iter().cloned().chain(unknown(top, object)).collect();
         self.judge(wrong, |list| {
             let why = format!("strict decoding error: {list}");
             Status::bad_request(format!("{kind} in version \"v1\" cannot be handled as a {kind}: {why}"))
@@ -54,12 +53,12 @@ impl FieldValidation {
     /// Judges what a patch has made of an object, before what is unknown is dropped.
     pub(super) fn judge_patched(
         self,
-        resource: Resource,
+        top: &Structure,
         patch: &Patch,
         patched: &Value,
         duplicates: &[String],
     ) -> Result<Warnings, Status> {
-        let wrong = duplicates.iter().cloned().chain(unknown(resource, patched)).collect();
+        let wrong = duplicates.iter().cloned().chain(unknown(top, patched)).collect();
         self.judge(wrong, |list| {
             let shown =
                 if patch.kind == PatchKind::Strategic { in_go(&patch.body) } else { patched.to_string() };
@@ -99,8 +98,8 @@ impl Warnings {
     }
 }
 
-fn unknown(resource: Resource, object: &Value) -> impl Iterator<Item = String> {
-    let fields = schema::unknown_fields(resource, object).into_iter();
+fn unknown(top: &Structure, object: &Value) -> impl Iterator<Item = String> {
+    let fields = schema::unknown_fields(top, object).into_iter();
     fields.map(|field| format!("unknown field \"{field}\""))
 }
 

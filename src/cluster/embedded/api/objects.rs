@@ -9,6 +9,7 @@ use super::super::registry::{
     DeleteOptions, Deleted, PageRequest, Part, PatchKind, Propagation, WriteOptions,
 };
 use super::super::resource::Resource;
+use super::super::schema;
 use super::super::selector::Selection;
 use super::super::status::Status;
 use super::body::{Read, read_delete_options, read_object, read_patch};
@@ -16,7 +17,7 @@ use super::fields::{FieldValidation, Warnings};
 use super::present::Presentation;
 use super::respond::{self, Answer};
 use super::route::{Query, Subresource};
-use super::watch;
+use super::{scale, watch};
 
 /// Serves a request for all objects of a resource.
 pub(super) async fn collection(
@@ -53,8 +54,8 @@ pub(super) async fn collection(
                 (None, true) => return Err(Status::method_not_allowed()),
             };
             let validation = FieldValidation::of(query, "CreateOptions")?;
-            let Read { value: object, duplicates } = read_object(request, resource).await?;
-            let warnings = validation.judge_object(resource, &object, &duplicates)?;
+            let Read { value: object, duplicates } = read_object(request, schema::of(resource)).await?;
+            let warnings = validation.judge_object(schema::of(resource), &object, &duplicates)?;
             if resource == Resource::Pods {
                 tokio::time::sleep(shared.sampler.sample(&shared.config.latencies.pod_create)).await;
             }
@@ -96,7 +97,7 @@ pub(super) async fn object(
     let registry = &shared.registry;
     let part = match subresource {
         Subresource::Status => Part::Status,
-        Subresource::Scale => return scale(request, shared, query, resource, namespace, name).await,
+        Subresource::Scale => return scale::answer(request, shared, query, resource, namespace, name).await,
         _ => Part::Main,
     };
     let show = |object: &Value| presentation.object(StatusCode::OK, shared, resource, object);
@@ -110,8 +111,8 @@ pub(super) async fn object(
         Method::PUT => {
             let options = write_options(&request, query, part.subresource())?;
             let validation = FieldValidation::of(query, "UpdateOptions")?;
-            let Read { value: object, duplicates } = read_object(request, resource).await?;
-            let warnings = validation.judge_object(resource, &object, &duplicates)?;
+            let Read { value: object, duplicates } = read_object(request, schema::of(resource)).await?;
+            let warnings = validation.judge_object(schema::of(resource), &object, &duplicates)?;
             let updated = registry.update_with(resource, namespace, name, part, object, &options)?;
             warnings.add_to(show(&updated))
         }
@@ -125,7 +126,8 @@ pub(super) async fn object(
                 registry.patch(resource, namespace, name, part, &patch, &options)?
             } else {
                 let judge = |patched: &Value| {
-                    warnings = validation.judge_patched(resource, &patch, patched, &duplicates)?;
+                    warnings =
+                        validation.judge_patched(schema::of(resource), &patch, patched, &duplicates)?;
                     Ok(())
                 };
                 registry.patch_if(resource, namespace, name, part, &patch, &options, judge)?
@@ -185,64 +187,7 @@ fn respond_deleted(resource: Resource, deleted: &Deleted) -> Answer {
     respond::json(StatusCode::OK, &success)
 }
 
-/// The `scale` subresource: the replicas of a workload under one name for all kinds.
-async fn scale(
-    request: Request<Incoming>,
-    shared: &Shared,
-    query: &Query,
-    resource: Resource,
-    namespace: &str,
-    name: &str,
-) -> Result<Answer, Status> {
-    let registry = &shared.registry;
-    let show = |object: &Value| Ok(respond::json(StatusCode::OK, &scale_of(object)));
-    if *request.method() == Method::GET {
-        return show(&*registry.get(resource, namespace, name)?);
-    }
-    let options = write_options(&request, query, "scale")?;
-    let (put, patch) = match *request.method() {
-        Method::PUT => (read_object(request, resource).await?.value, None),
-        Method::PATCH => (Value::Null, Some(read_patch(request).await?.value)),
-        _ => return Err(Status::method_not_allowed()),
-    };
-    let scaled = registry.modify_with(resource, namespace, name, Part::Main, &options, |object| {
-        let wanted = match &patch {
-            Some(patch) => patch.apply(resource, &scale_of(object))?,
-            None => put,
-        };
-        // The version that the caller believes in is the object's.
-        object["metadata"]["resourceVersion"] = wanted["metadata"]["resourceVersion"].clone();
-        object["spec"]["replicas"] = json!(wanted["spec"]["replicas"].as_i64().unwrap_or(0));
-        Ok(())
-    })?;
-    show(&scaled)
-}
-
-fn scale_of(object: &Value) -> Value {
-    let labels = object["spec"]["selector"]["matchLabels"].as_object().into_iter().flatten();
-    let selector: Vec<_> =
-        labels.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
-    let metadata = &object["metadata"];
-    json!({
-        "kind": "Scale",
-        "apiVersion": "autoscaling/v1",
-        "metadata": {
-            "name": metadata["name"],
-            "namespace": metadata["namespace"],
-            "uid": metadata["uid"],
-            "resourceVersion": metadata["resourceVersion"],
-            "creationTimestamp": metadata["creationTimestamp"],
-        },
-        "spec": {"replicas": object["spec"]["replicas"]},
-        "status": {
-            "replicas": object["status"]["replicas"].as_i64().unwrap_or(0),
-            "selector": selector.join(","),
-        },
-    })
-}
-
-/// Which part of which list is asked for. A version without more is a lower bound, which every
-/// list of the present meets.
+/// Which part of which list is asked for. A version without more is a lower bound.
 fn page_request(query: &Query) -> Result<PageRequest, Status> {
     let number = |name: &str| match query.get(name) {
         "" => Ok(0),
@@ -255,11 +200,11 @@ fn page_request(query: &Query) -> Result<PageRequest, Status> {
         other => return Err(Status::bad_request(format!("invalid resourceVersionMatch: {other:?}"))),
     };
     let limit = usize::try_from(number("limit")?).unwrap_or(usize::MAX);
-    Ok(PageRequest { limit, token: query.get("continue").to_owned(), exact_version })
+    Ok(PageRequest { limit, token: query.get("continue").to_owned(), exact_version, least_version: version })
 }
 
 /// Who writes, and how. A client that does not name itself goes by its `User-Agent`.
-fn write_options(
+pub(super) fn write_options(
     request: &Request<Incoming>,
     query: &Query,
     subresource: &'static str,

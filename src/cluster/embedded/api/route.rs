@@ -5,6 +5,7 @@ use http::Uri;
 use super::super::resource::Resource;
 use super::discovery;
 use super::review::Review;
+use super::unsupported::Unsupported;
 
 /// What a path names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +35,8 @@ pub(super) enum Document {
     Group(&'static str),
     /// `/api/v1` and `/apis/GROUP/v1`
     Resources(&'static str),
+    /// `/openapi/v2`
+    Swagger,
     /// `/openapi/v3`
     OpenApi,
     /// `/openapi/v3/api/v1` and `/openapi/v3/apis/GROUP/v1`
@@ -51,6 +54,10 @@ pub(super) enum Subresource {
     Eviction,
     /// A pod's output.
     Log,
+    /// A new token of a service account.
+    Token,
+    /// Something about a pod that there is not here.
+    Unsupported(Unsupported),
     /// A port of a pod or a Service, or a node's agent: where to, and the path there with its leading slash.
     Proxy {
         port: Option<String>,
@@ -67,6 +74,7 @@ impl Route {
             "healthz" | "livez" | "readyz" => Some(Document::Health),
             "api" => Some(Document::CoreVersions),
             "apis" => Some(Document::Groups),
+            "openapi/v2" => Some(Document::Swagger),
             "openapi/v3" => Some(Document::OpenApi),
             "openapi/v3/api/v1" => Some(Document::OpenApiOf("")),
             other => {
@@ -119,10 +127,14 @@ impl Route {
             (Some("scale"), None) if resource.has_scale() => Subresource::Scale,
             (Some("eviction"), None) if resource == Resource::Pods => Subresource::Eviction,
             (Some("log"), None) if resource == Resource::Pods => Subresource::Log,
+            (Some("token"), None) if resource == Resource::ServiceAccounts => Subresource::Token,
             (Some("proxy"), rest)
                 if matches!(resource, Resource::Pods | Resource::Services | Resource::Nodes) =>
             {
                 Subresource::Proxy { port: port.clone(), path: format!("/{}", rest.unwrap_or_default()) }
+            }
+            (Some(other), None) if resource == Resource::Pods => {
+                Subresource::Unsupported(Unsupported::find(other)?)
             }
             _ => return None,
         };
@@ -214,7 +226,9 @@ mod tests {
             "/apis/nosuch/v1/things",
             "/api/v1/things",
             "/api/v1/pods/web",
-            "/api/v1/namespaces/a/pods/web/exec",
+            "/api/v1/namespaces/a/pods/web/exec/more",
+            "/api/v1/namespaces/a/pods/web/nothing",
+            "/api/v1/namespaces/a/services/web/exec",
             "/api/v1/namespaces/a/pods/web:80",
             "/api/v1/namespaces/a/configmaps/c/status",
         ] {

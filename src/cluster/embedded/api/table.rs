@@ -3,6 +3,7 @@
 
 mod age;
 mod cells;
+mod columns;
 #[cfg(test)]
 mod golden;
 mod pod;
@@ -11,9 +12,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::super::resource::Resource;
-
-/// One column: name, type, and from which width of output on it is shown (0 always, 1 wide).
-pub(super) type Column = (&'static str, &'static str, u8);
+pub(super) use cells::selector;
 
 /// What each row says about its object beside the cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +39,23 @@ pub(super) fn table<'a>(
     with_columns: bool,
     now: Timestamp,
 ) -> Value {
-    let rows = objects.into_iter().map(|object| {
-        let Row { cells, completed } = row(resource, object, now);
+    let rows = objects.into_iter().map(|object| (object, row(resource, object, now)));
+    table_of(resource.kind(), rows, include, with_columns)
+}
+
+/// A table of one `Scale`.
+pub(super) fn table_of_scale(scale: &Value, include: Include, now: Timestamp) -> Value {
+    let row = Row { cells: cells::scale(scale, now), completed: None };
+    table_of("Scale", [(scale, row)], include, true)
+}
+
+fn table_of<'a>(
+    kind: &str,
+    rows: impl IntoIterator<Item = (&'a Value, Row)>,
+    include: Include,
+    with_columns: bool,
+) -> Value {
+    let rows = rows.into_iter().map(|(object, Row { cells, completed })| {
         let shown = match include {
             Include::Nothing => Value::Null,
             Include::Metadata => metadata_of(object),
@@ -54,7 +68,7 @@ pub(super) fn table<'a>(
         row
     });
     let rows: Vec<_> = rows.collect();
-    let columns = if with_columns { definitions(resource) } else { Value::Null };
+    let columns = if with_columns { columns::definitions(kind) } else { Value::Null };
     json!({
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
@@ -71,135 +85,6 @@ pub(super) fn metadata_of(object: &Value) -> Value {
         "apiVersion": "meta.k8s.io/v1",
         "metadata": object["metadata"],
     })
-}
-
-fn definitions(resource: Resource) -> Value {
-    let columns = columns(resource).iter().map(|(name, column_type, priority)| {
-        let format = if *name == "Name" { "name" } else { "" };
-        json!({
-            "name": name,
-            "type": column_type,
-            "format": format,
-            "description": "",
-            "priority": priority,
-        })
-    });
-    columns.collect()
-}
-
-fn columns(resource: Resource) -> &'static [Column] {
-    match resource {
-        Resource::Namespaces => &[("Name", "string", 0), ("Status", "string", 0), ("Age", "string", 0)],
-        Resource::Nodes => &[
-            ("Name", "string", 0),
-            ("Status", "string", 0),
-            ("Roles", "string", 0),
-            ("Age", "string", 0),
-            ("Version", "string", 0),
-            ("Internal-IP", "string", 1),
-            ("External-IP", "string", 1),
-            ("OS-Image", "string", 1),
-            ("Kernel-Version", "string", 1),
-            ("Container-Runtime", "string", 1),
-        ],
-        Resource::Pods => &[
-            ("Name", "string", 0),
-            ("Ready", "string", 0),
-            ("Status", "string", 0),
-            ("Restarts", "string", 0),
-            ("Age", "string", 0),
-            ("IP", "string", 1),
-            ("Node", "string", 1),
-            ("Nominated Node", "string", 1),
-            ("Readiness Gates", "string", 1),
-        ],
-        Resource::Services => &[
-            ("Name", "string", 0),
-            ("Type", "string", 0),
-            ("Cluster-IP", "string", 0),
-            ("External-IP", "string", 0),
-            ("Port(s)", "string", 0),
-            ("Age", "string", 0),
-            ("Selector", "string", 1),
-        ],
-        Resource::Endpoints => &[("Name", "string", 0), ("Endpoints", "string", 0), ("Age", "string", 0)],
-        Resource::EndpointSlices => &[
-            ("Name", "string", 0),
-            ("AddressType", "string", 0),
-            ("Ports", "string", 0),
-            ("Endpoints", "string", 0),
-            ("Age", "string", 0),
-        ],
-        Resource::Ingresses => &[
-            ("Name", "string", 0),
-            ("Class", "string", 0),
-            ("Hosts", "string", 0),
-            ("Address", "string", 0),
-            ("Ports", "string", 0),
-            ("Age", "string", 0),
-        ],
-        Resource::IngressClasses => &[
-            ("Name", "string", 0),
-            ("Controller", "string", 0),
-            ("Parameters", "string", 0),
-            ("Age", "string", 0),
-        ],
-        Resource::Events => &[
-            ("Last Seen", "string", 0),
-            ("Type", "string", 0),
-            ("Reason", "string", 0),
-            ("Object", "string", 0),
-            ("Subobject", "string", 1),
-            ("Source", "string", 1),
-            ("Message", "string", 0),
-            ("First Seen", "string", 1),
-            ("Count", "string", 1),
-            ("Name", "string", 1),
-        ],
-        Resource::ConfigMaps => &[("Name", "string", 0), ("Data", "string", 0), ("Age", "string", 0)],
-        Resource::Secrets => {
-            &[("Name", "string", 0), ("Type", "string", 0), ("Data", "string", 0), ("Age", "string", 0)]
-        }
-        Resource::Deployments => &[
-            ("Name", "string", 0),
-            ("Ready", "string", 0),
-            ("Up-to-date", "string", 0),
-            ("Available", "string", 0),
-            ("Age", "string", 0),
-            ("Containers", "string", 1),
-            ("Images", "string", 1),
-            ("Selector", "string", 1),
-        ],
-        Resource::ReplicaSets => &[
-            ("Name", "string", 0),
-            ("Desired", "integer", 0),
-            ("Current", "integer", 0),
-            ("Ready", "integer", 0),
-            ("Age", "string", 0),
-            ("Containers", "string", 1),
-            ("Images", "string", 1),
-            ("Selector", "string", 1),
-        ],
-        Resource::Jobs => &[
-            ("Name", "string", 0),
-            ("Status", "string", 0),
-            ("Completions", "string", 0),
-            ("Duration", "string", 0),
-            ("Age", "string", 0),
-            ("Containers", "string", 1),
-            ("Images", "string", 1),
-            ("Selector", "string", 1),
-        ],
-        Resource::PodDisruptionBudgets => &[
-            ("Name", "string", 0),
-            ("Min Available", "string", 0),
-            ("Max Unavailable", "string", 0),
-            ("Allowed Disruptions", "integer", 0),
-            ("Age", "string", 0),
-        ],
-        Resource::Leases => &[("Name", "string", 0), ("Holder", "string", 0), ("Age", "string", 0)],
-        Resource::ServiceAccounts => &[("Name", "string", 0), ("Age", "string", 0)],
-    }
 }
 
 fn row(resource: Resource, object: &Value, now: Timestamp) -> Row {

@@ -356,11 +356,12 @@ impl Probes<'_> {
         first: impl Fn() -> FirstProbe,
     ) -> Option<Prober> {
         let probe = probe.clone()?;
+        let kubelet = &self.supervisor.context.shared.config.kubelet;
         Some(Prober {
             context: Arc::clone(&self.supervisor.context),
             container: self.supervisor.spec.name.clone(),
             kind,
-            action: Action::of_probe(&probe, self.target),
+            action: Action::of_probe(&probe, self.target, kubelet.grpc_dial_back_off),
             probe,
             process_started: self.process_started,
             first: first(),

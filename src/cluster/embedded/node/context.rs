@@ -197,11 +197,36 @@ impl PodContext {
     ///
     /// The first that cannot be made. It may be tried again.
     pub(super) fn make_volumes(&self) -> Result<(), VolumeError> {
-        let Some(store) = self.store() else { return volumes::need_no_mount(&self.pod) };
-        let made =
-            self.with_surroundings(|around| volumes::make(&self.pod, &store, around, &|| self.token()))?;
-        self.volumes.get_or_init(|| made);
+        let make = |store: &Store| {
+            self.with_surroundings(|around| volumes::make(&self.pod, store, around, &|| self.token()))
+        };
+        if let Some(store) = self.store() {
+            let made = make(&store)?;
+            self.volumes.get_or_init(|| made);
+            return Ok(());
+        }
+        volumes::need_no_mount(&self.pod)?;
+        // The service account's files are there, if elsewhere.
+        if let Some(dir) = self.service_account_dir() {
+            let parent = self.unmounted_volumes();
+            make(&Store { made_at: parent.clone(), known_as: parent })?;
+            let written = service_account::write_kubeconfig(&dir, &self.service_variables(), &self.namespace);
+            written.map_err(|error| VolumeError::of_service_account(&self.pod, &error))?;
+        }
         Ok(())
+    }
+
+    /// Where volumes are made that cannot be mounted.
+    fn unmounted_volumes(&self) -> PathBuf {
+        let dir = self.log_dir.join("volumes");
+        // Containers need not start where this process did.
+        std::path::absolute(&dir).unwrap_or(dir)
+    }
+
+    /// Where the files of the pod's service account are, if it has one and they cannot be mounted.
+    fn service_account_dir(&self) -> Option<PathBuf> {
+        let volume = service_account::volume(&self.pod).filter(|_| self.store().is_none())?;
+        Some(self.unmounted_volumes().join(volume))
     }
 
     /// Where names are looked up: in the cluster's DNS, unless the pod's `dnsPolicy` says as the
@@ -250,7 +275,7 @@ impl PodContext {
 
     fn token(&self) -> String {
         let account = env::service_account(&self.pod);
-        let issue = || self.shared.tokens.issue(&self.namespace, account, &self.name);
+        let issue = || self.shared.tokens.issue(&self.namespace, account, None);
         self.token.get_or_init(issue).clone()
     }
 
@@ -263,9 +288,8 @@ impl PodContext {
 
     fn with_surroundings<T>(&self, then: impl FnOnce(&Surroundings<'_>) -> T) -> T {
         let mut given = self.service_variables();
-        if self.shared.network.store().is_none() && service_account::volume(&self.pod).is_some() {
-            let ca = self.shared.identity.authority_pem();
-            given.extend(service_account::variables(&self.token(), ca, &self.namespace));
+        if let Some(dir) = self.service_account_dir() {
+            given.extend(service_account::variables(&dir));
         }
         then(&Surroundings {
             pod: &self.pod,
@@ -352,5 +376,16 @@ impl PodContext {
         let allocatable = node.map(|node| node["status"]["allocatable"].clone()).unwrap_or_default();
         let quantity = |value: &Value| Quantity(value.as_str().unwrap_or_default().to_owned());
         allocatable.as_object().into_iter().flatten().map(|(name, v)| (name.clone(), quantity(v))).collect()
+    }
+}
+
+impl Drop for PodContext {
+    fn drop(&mut self) {
+        let volumes = self.unmounted_volumes();
+        if let Err(error) = std::fs::remove_dir_all(&volumes)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, "{} is not removed", volumes.display());
+        }
     }
 }

@@ -15,8 +15,6 @@ use http::{HeaderMap, Request, StatusCode};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// The pause before a server that was not there is dialled again (grpc-go's `backoff.DefaultConfig`).
-const DIAL_PAUSE: Duration = Duration::from_secs(1);
 /// The longest answer that is read: a message of one number is far shorter.
 const MAX_ANSWER_BYTES: usize = 4096;
 
@@ -27,6 +25,8 @@ pub(super) struct GrpcCheck {
     /// Empty: the server as a whole.
     pub(super) service: String,
     pub(super) agent: &'static str,
+    /// The pause before a server that was not there is dialled again.
+    pub(super) back_off: Duration,
 }
 
 /// Why a call failed, as gRPC says it.
@@ -98,7 +98,7 @@ impl GrpcCheck {
                     _ = &mut connection => {}
                 }
             }
-            sleep(DIAL_PAUSE).await;
+            sleep(self.back_off).await;
         }
     }
 
@@ -319,7 +319,14 @@ mod tests {
     }
 
     async fn check(address: String, longest: Duration) -> Result<(), String> {
-        GrpcCheck { address, service: "shop".to_owned(), agent: "kube-probe/1.36" }.run(longest).await
+        GrpcCheck {
+            address,
+            service: "shop".to_owned(),
+            agent: "kube-probe/1.36",
+            back_off: Duration::from_millis(10),
+        }
+        .run(longest)
+        .await
     }
 
     #[tokio::test]

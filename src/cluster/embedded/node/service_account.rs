@@ -1,12 +1,22 @@
-//! How a pod's containers are told where the API server is, and who they are: by the volume that
-//! admission has added to the pod, or by variables where nothing can be mounted.
+//! How a pod's containers are told where the API server is, and who they are: by the files of the
+//! volume that admission has added to the pod. Where nothing can be mounted, variables say where
+//! these are, and a kubeconfig beside them is for clients that know no other place.
+
+use std::collections::BTreeMap;
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use k8s_openapi::api::core::v1::Pod;
+use serde_json::json;
 
 /// The ConfigMap that holds the certificate of the API server's authority.
 pub(super) const ROOT_CA: &str = "kube-root-ca.crt";
 /// What the name of that volume begins with.
 const VOLUME: &str = "kube-api-access-";
+/// The kubeconfig among its files.
+const KUBECONFIG: &str = "kubeconfig";
 
 /// The name of the volume that holds the pod's token, unless it is to have none.
 pub(super) fn volume(pod: &Pod) -> Option<&str> {
@@ -15,8 +25,36 @@ pub(super) fn volume(pod: &Pod) -> Option<&str> {
     names.find(|name| name.starts_with(VOLUME))
 }
 
-/// The same as variables.
-pub(super) fn variables(token: &str, ca: &str, namespace: &str) -> [(String, String); 3] {
-    [("ROLLDROP_API_TOKEN", token), ("ROLLDROP_API_CA", ca), ("ROLLDROP_API_NAMESPACE", namespace)]
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+/// The variables that say where its files are, when they are in `dir`.
+pub(super) fn variables(dir: &Path) -> [(String, String); 2] {
+    [("ROLLDROP_SERVICE_ACCOUNT", dir.to_owned()), ("KUBECONFIG", dir.join(KUBECONFIG))]
+        .map(|(name, path)| (name.to_owned(), path.display().to_string()))
+}
+
+/// Writes the kubeconfig beside the files in `dir`. `services` are the variables of Services.
+///
+/// # Errors
+///
+/// The file cannot be written.
+pub(super) fn write_kubeconfig(
+    dir: &Path,
+    services: &BTreeMap<String, String>,
+    namespace: &str,
+) -> io::Result<()> {
+    let variable = |name: &str| services.get(name).map(String::as_str).unwrap_or_default();
+    let (host, port) = (variable("KUBERNETES_SERVICE_HOST"), variable("KUBERNETES_SERVICE_PORT"));
+    let cluster = json!({
+        "server": format!("https://{host}:{port}"),
+        "certificate-authority": dir.join("ca.crt"),
+    });
+    let config = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "own", "cluster": cluster}],
+        "users": [{"name": "own", "user": {"tokenFile": dir.join("token")}}],
+        "contexts": [{"name": "own", "context": {"cluster": "own", "user": "own", "namespace": namespace}}],
+        "current-context": "own",
+    });
+    fs::set_permissions(dir, Permissions::from_mode(0o700))?;
+    fs::write(dir.join(KUBECONFIG), format!("{config:#}\n"))
 }

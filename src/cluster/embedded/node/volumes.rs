@@ -32,6 +32,13 @@ pub(super) struct VolumeError {
     why: String,
 }
 
+impl VolumeError {
+    /// The files of the pod's service account cannot be written.
+    pub(super) fn of_service_account(pod: &Pod, why: &io::Error) -> Self {
+        Self { volume: service_account::volume(pod).unwrap_or_default().to_owned(), why: why.to_string() }
+    }
+}
+
 /// The volumes of a pod, by name.
 pub(super) type Made = BTreeMap<String, MadeVolume>;
 

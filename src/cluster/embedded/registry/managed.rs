@@ -249,9 +249,8 @@ fn cap(entries: &mut Vec<Entry>) {
 
 /// Refuses a configuration with fields that nobody could own.
 fn check_fields(resource: Resource, configuration: &Value) -> Result<(), Status> {
-    let unknown = schema::unknown_fields(resource, configuration);
-    let errors: Vec<_> =
-        unknown.iter().map(|field| format!(".{field}: field not declared in schema")).collect();
+    let unknown = typed::unknown(schema::of(resource), configuration);
+    let errors: Vec<_> = unknown.iter().map(|path| format!("{path}: field not declared in schema")).collect();
     let errors = match &errors[..] {
         [] => return Ok(()),
         [error] => error.clone(),

@@ -20,6 +20,8 @@ pub struct PageRequest {
     pub token: String,
     /// List the state at this version, and no other.
     pub exact_version: Option<u64>,
+    /// List no older state than this one.
+    pub least_version: u64,
 }
 
 /// A page of a list.
@@ -39,7 +41,8 @@ impl Registry {
     ///
     /// # Errors
     ///
-    /// 400 for a token that is none, 410 for a state that is no longer remembered.
+    /// 400 for a token that is none, 410 for a state that is no longer remembered, 504 for one that
+    /// has not come yet.
     pub fn list_page(
         &self,
         resource: Resource,
@@ -51,6 +54,10 @@ impl Registry {
             "" => (page.exact_version, String::new()),
             token => parse(token).map(|(version, start)| (Some(version), start))?,
         };
+        let (wanted, current) = (version.unwrap_or(page.least_version), self.inner.store.version());
+        if wanted > current {
+            return Err(Status::too_large_version(wanted, current));
+        }
         let mut list = match version {
             None => self.list(resource, namespace, selection),
             Some(version) => {

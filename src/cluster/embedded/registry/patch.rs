@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Resource, Status, remove};
+use super::{Status, remove};
 use crate::cluster::embedded::schema::{self, Field, Kind, Structure};
 use crate::cluster::embedded::store::weight;
 
@@ -50,19 +50,20 @@ pub struct Patch {
 }
 
 impl Patch {
-    /// The object that this patch makes of `current`. A server-side apply is merged like a
-    /// strategic patch here: for objects that nobody's fields are tracked of, such as a `Scale`.
+    /// The object that this patch makes of `current`, whose fields are those of `top`. A server-side
+    /// apply is merged like a strategic patch here: for objects that nobody's fields are tracked of,
+    /// such as a `Scale`.
     ///
     /// # Errors
     ///
     /// 400 for a patch that is wrong in itself, 422 for one that does not fit `current`.
-    pub fn apply(&self, resource: Resource, current: &Value) -> Result<Value, Status> {
+    pub fn apply(&self, top: &Structure, current: &Value) -> Result<Value, Status> {
         let mut object = current.clone();
         match self.kind {
             PatchKind::Json => apply_operations(&self.body, &mut object)?,
             PatchKind::Merge => json_patch::merge(&mut object, &self.body),
             PatchKind::Strategic | PatchKind::Apply => {
-                merge_map(Some(schema::of(resource)), &mut object, &self.body, "")?;
+                merge_map(Some(top), &mut object, &self.body, "")?;
             }
         }
         Ok(object)
@@ -89,7 +90,7 @@ fn apply_operations(body: &Value, object: &mut Value) -> Result<(), Status> {
             }
         }
         json_patch::patch(object, std::slice::from_ref(&operation))
-            .map_err(|error| Status::unprocessable(error.to_string()))?;
+            .map_err(|error| Status::unprocessable(&error.to_string()))?;
     }
     Ok(())
 }
@@ -114,7 +115,8 @@ fn merge_map(
     path: &str,
 ) -> Result<(), Status> {
     let Value::Object(patch) = patch else {
-        return Err(Status::bad_request(format!("the patch must be an object at {path:?}")));
+        let what = if path.is_empty() { "the patch" } else { path };
+        return Err(Status::bad_request(format!("{what} must be an object")));
     };
     match patch.get("$patch").and_then(Value::as_str) {
         Some("replace") => {
@@ -277,9 +279,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::cluster::embedded::resource::Resource;
 
     fn patched(kind: PatchKind, current: Value, body: Value) -> Value {
-        Patch { kind, body }.apply(Resource::Deployments, &current).unwrap()
+        Patch { kind, body }.apply(schema::of(Resource::Deployments), &current).unwrap()
     }
 
     #[test]
@@ -332,7 +335,7 @@ mod tests {
     fn a_list_element_without_its_key_is_refused() {
         let patch =
             Patch { kind: PatchKind::Strategic, body: json!({"spec": {"containers": [{"image": "x"}]}}) };
-        assert_eq!(patch.apply(Resource::Pods, &json!({})).unwrap_err().code(), 400);
+        assert_eq!(patch.apply(schema::of(Resource::Pods), &json!({})).unwrap_err().code(), 400);
     }
 
     #[test]
@@ -341,7 +344,7 @@ mod tests {
             json!([{"op": "test", "path": "/a", "value": 1}, {"op": "replace", "path": "/a", "value": 2}]);
         assert_eq!(patched(PatchKind::Json, json!({"a": 1}), body.clone()), json!({"a": 2}));
         let patch = Patch { kind: PatchKind::Json, body };
-        assert_eq!(patch.apply(Resource::Pods, &json!({"a": 5})).unwrap_err().code(), 422);
+        assert_eq!(patch.apply(schema::of(Resource::Pods), &json!({"a": 5})).unwrap_err().code(), 422);
     }
 
     #[test]
@@ -351,10 +354,16 @@ mod tests {
             operations.push(json!({"op": "copy", "from": "/a", "path": format!("/a/{n}")}));
         }
         let patch = Patch { kind: PatchKind::Json, body: json!(operations) };
-        assert_eq!(patch.apply(Resource::Pods, &json!({})).map_err(|status| status.code()).err(), Some(413));
+        assert_eq!(
+            patch.apply(schema::of(Resource::Pods), &json!({})).map_err(|status| status.code()).err(),
+            Some(413)
+        );
         let many = vec![json!({"op": "add", "path": "/a", "value": 1}); MAX_OPERATIONS + 1];
         let patch = Patch { kind: PatchKind::Json, body: json!(many) };
-        assert_eq!(patch.apply(Resource::Pods, &json!({})).map_err(|status| status.code()).err(), Some(413));
+        assert_eq!(
+            patch.apply(schema::of(Resource::Pods), &json!({})).map_err(|status| status.code()).err(),
+            Some(413)
+        );
     }
 
     fn json_value() -> impl Strategy<Value = Value> {

@@ -13,23 +13,32 @@ mod workload;
 use serde_json::{Value, json};
 
 use super::Resource;
-use crate::cluster::embedded::schema;
+use crate::cluster::embedded::schema::{self, Structure};
 use crate::cluster::embedded::status::{FieldError, Status};
 
 /// Refuses what is not an object of this resource: another kind, or fields of a wrong type.
 pub(super) fn check_shape(resource: Resource, object: &Value) -> Result<(), Status> {
-    let kind = resource.kind();
+    check_shape_of(schema::of(resource), resource.api_version(), object)
+}
+
+/// Refuses an object of another kind than `top`, or with fields of the wrong type.
+///
+/// # Errors
+///
+/// 400, in the words of a real server where it is about a type.
+pub fn check_shape_of(top: &Structure, api_version: &str, object: &Value) -> Result<(), Status> {
+    let kind = top.name;
     if !object.is_object() {
         return Err(Status::bad_request(format!("the object provided must be of type {kind}")));
     }
-    for (field, expected) in [("kind", kind), ("apiVersion", resource.api_version())] {
+    for (field, expected) in [("kind", kind), ("apiVersion", api_version)] {
         if let Some(found) = object[field].as_str().filter(|found| *found != expected) {
             let message =
                 format!("the {field} of the object ({found}) does not match the request ({expected})");
             return Err(Status::bad_request(message));
         }
     }
-    schema::check(resource, object).map_err(|error| {
+    schema::check(top, object).map_err(|error| {
         Status::bad_request(format!("{kind} in version \"v1\" cannot be handled as a {kind}: {error}"))
     })
 }

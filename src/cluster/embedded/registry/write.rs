@@ -100,7 +100,7 @@ impl Registry {
         if resource.has_status() && resource != Resource::Nodes {
             remove(&mut object, "status");
         }
-        schema::prune(resource, &mut object);
+        schema::prune(schema::of(resource), &mut object);
         defaults::fill_defaults(resource, &mut object);
         let now = self.now();
         let writer = Writer { manager: self.manager(options), subresource: options.subresource, now: &now };
@@ -273,7 +273,7 @@ impl Registry {
         check_patch_options(patch, options)?;
         let result = self.write(resource, namespace, name, part, options, |current, writer| {
             if patch.kind != PatchKind::Apply {
-                let patched = patch.apply(resource, current)?;
+                let patched = patch.apply(schema::of(resource), current)?;
                 judge(&patched)?;
                 return Ok(Made::Plain(patched));
             }
@@ -340,7 +340,7 @@ impl Registry {
                     new
                 }
             };
-            schema::prune(resource, &mut new);
+            schema::prune(schema::of(resource), &mut new);
             if part == Part::Main {
                 defaults::fill_defaults(resource, &mut new);
             }

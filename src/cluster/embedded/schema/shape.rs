@@ -4,16 +4,14 @@ use base64::Engine as _;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::{Field, Kind, Structure, of, structure};
-use crate::cluster::embedded::resource::Resource;
+use super::{Field, Kind, Structure, structure};
 
 /// Refuses an object with a field of the wrong type.
 ///
 /// # Errors
 ///
 /// What a Go program says that reads such an object.
-pub fn check(resource: Resource, object: &Value) -> Result<(), String> {
-    let top = of(resource);
+pub fn check(top: &Structure, object: &Value) -> Result<(), String> {
     match object {
         Value::Object(map) => check_fields(top, map, ""),
         other => Err(format!("json: cannot unmarshal {} into Go value of type v1.{}", word(other), top.name)),
@@ -124,11 +122,11 @@ pub(in crate::cluster::embedded) fn is_quantity(text: &str) -> bool {
     is_number && is_unit
 }
 
-/// The paths of fields that Kubernetes does not know in an object of this resource.
-pub fn unknown_fields(resource: Resource, object: &Value) -> Vec<String> {
+/// The paths of an object's fields that Kubernetes does not know.
+pub fn unknown_fields(top: &Structure, object: &Value) -> Vec<String> {
     let mut unknown = Vec::new();
     if let Some(map) = object.as_object() {
-        find_unknown(of(resource), map, "", &mut unknown);
+        find_unknown(top, map, "", &mut unknown);
     }
     unknown
 }
@@ -162,9 +160,9 @@ fn find_unknown_in(kind: &Kind, value: &Value, path: &str, unknown: &mut Vec<Str
 
 /// Takes out of an object what would be gone after a typed program has read and written it:
 /// unknown fields, nulls, and what is empty or zero where that says nothing.
-pub fn prune(resource: Resource, object: &mut Value) {
+pub fn prune(top: &Structure, object: &mut Value) {
     if let Some(map) = object.as_object_mut() {
-        prune_fields(of(resource), map);
+        prune_fields(top, map);
     }
 }
 
@@ -211,10 +209,12 @@ fn stays(field: &Field, value: &Value) -> bool {
 mod tests {
     use serde_json::json;
 
+    use super::super::of;
     use super::*;
+    use crate::cluster::embedded::resource::Resource;
 
     fn complaint(spec: Value) -> String {
-        check(Resource::Deployments, &json!({"spec": spec})).unwrap_err()
+        check(of(Resource::Deployments), &json!({"spec": spec})).unwrap_err()
     }
 
     #[test]
@@ -257,7 +257,7 @@ mod tests {
             },
         });
         assert_eq!(
-            unknown_fields(Resource::Deployments, &object),
+            unknown_fields(of(Resource::Deployments), &object),
             ["spec.replicaz", "spec.template.spec.containers[1].imago"]
         );
     }
@@ -275,7 +275,7 @@ mod tests {
             },
             "status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": null}]},
         });
-        prune(Resource::Pods, &mut pod);
+        prune(of(Resource::Pods), &mut pod);
         let expected = json!({
             "metadata": {"name": "a"},
             "spec": {
@@ -309,10 +309,10 @@ mod tests {
             let objects = answer["items"].as_array().cloned().unwrap_or_else(|| vec![answer.clone()]);
             assert!(!objects.is_empty());
             for object in objects {
-                assert_eq!(check(resource, &object), Ok(()), "{file}");
-                assert_eq!(unknown_fields(resource, &object), Vec::<String>::new(), "{file}");
+                assert_eq!(check(of(resource), &object), Ok(()), "{file}");
+                assert_eq!(unknown_fields(of(resource), &object), Vec::<String>::new(), "{file}");
                 let mut pruned = object.clone();
-                prune(resource, &mut pruned);
+                prune(of(resource), &mut pruned);
                 assert_eq!(pruned, object, "{file}");
             }
         }

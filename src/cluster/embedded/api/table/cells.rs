@@ -347,15 +347,26 @@ pub(super) fn job(object: &Value, now: Timestamp) -> Vec<Value> {
     cells
 }
 
+pub(super) fn scale(object: &Value, now: Timestamp) -> Vec<Value> {
+    vec![
+        name(object),
+        json!(number(&object["spec"]["replicas"])),
+        json!(number(&object["status"]["replicas"])),
+        since_creation(object, now),
+    ]
+}
+
 /// Containers, images and selector of a workload.
 fn template(spec: &Value) -> [Value; 3] {
     let containers = list(&spec["template"]["spec"]["containers"]);
     let all = |field: &str| containers.iter().map(|one| text(&one[field])).collect::<Vec<_>>().join(",");
-    [json!(all("name")), json!(all("image")), json!(selector(&spec["selector"]))]
+    let selector = selector(&spec["selector"]);
+    let selector = if selector.is_empty() { "<none>" } else { &selector };
+    [json!(all("name")), json!(all("image")), json!(selector)]
 }
 
-/// A label selector, in the form that `kubectl get -l` takes.
-fn selector(selector: &Value) -> String {
+/// A label selector, in the form that `kubectl get -l` takes; empty for one that selects all.
+pub(in super::super) fn selector(selector: &Value) -> String {
     let pairs = selector["matchLabels"].as_object().into_iter().flatten();
     let mut terms: Vec<_> = pairs.map(|(key, value)| format!("{key}={}", text(value))).collect();
     for expression in list(&selector["matchExpressions"]) {
@@ -368,7 +379,7 @@ fn selector(selector: &Value) -> String {
             _ => format!("!{key}"),
         });
     }
-    if terms.is_empty() { "<none>".to_owned() } else { terms.join(",") }
+    terms.join(",")
 }
 
 fn labels(map: &Value) -> String {

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{definitions, row};
+use super::columns::definitions;
+use super::row;
 use crate::cluster::embedded::resource::Resource;
 
 /// A table, and the answer that holds its objects whole.
@@ -35,12 +36,22 @@ fn recorded(file: &str) -> Value {
 fn columns_are_those_of_a_real_server() {
     let namespaces = ("table-namespaces", "", Resource::Namespaces);
     for (table, _, resource) in RECORDED.into_iter().chain([namespaces]) {
-        let mut ours = definitions(resource);
+        let mut ours = definitions(resource.kind());
         for column in ours.as_array_mut().unwrap() {
             // Left out of the recordings.
             column.as_object_mut().unwrap().remove("description");
         }
         assert_eq!(ours, recorded(table)["columnDefinitions"], "{table}");
+    }
+}
+
+#[test]
+fn every_column_has_a_cell_and_a_description() {
+    for resource in Resource::ALL {
+        let columns = definitions(resource.kind());
+        let columns = columns.as_array().expect("columns");
+        assert_eq!(row(resource, &Value::Null, LOOKED_AT).cells.len(), columns.len(), "{resource:?}");
+        assert!(columns.iter().all(|column| column["description"] != ""), "{resource:?}");
     }
 }
 

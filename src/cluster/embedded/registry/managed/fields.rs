@@ -101,7 +101,8 @@ impl Fields {
     }
 }
 
-fn in_words(step: &str) -> String {
+/// A step, as error messages write it.
+pub(super) fn in_words(step: &str) -> String {
     match step.split_once(':') {
         Some(("f", name)) => format!(".{name}"),
         Some(("k", keys)) => {

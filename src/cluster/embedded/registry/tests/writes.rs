@@ -184,7 +184,7 @@ fn pages_show_one_state_until_it_is_forgotten() {
     }
     let all = Selection::all();
     let list = |token: &str| {
-        let request = PageRequest { limit: 2, token: token.to_owned(), exact_version: None };
+        let request = PageRequest { limit: 2, token: token.to_owned(), ..PageRequest::default() };
         registry.list_page(Resource::Pods, Some("default"), &all, &request)
     };
     let first = list("").unwrap();

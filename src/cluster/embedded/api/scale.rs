@@ -1,0 +1,114 @@
+//! The `scale` subresource: the replicas of a workload, in the same form for all kinds.
+
+use http::{Method, Request, StatusCode};
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+
+use super::super::Shared;
+use super::super::registry::{Part, Patch, PatchKind, check_shape_of};
+use super::super::resource::Resource;
+use super::super::schema::{self, Structure};
+use super::super::status::{FieldError, Status};
+use super::body::{Read, read_object, read_patch};
+use super::fields::{FieldValidation, Warnings};
+use super::objects::write_options;
+use super::present::Presentation;
+use super::respond::Answer;
+use super::route::Query;
+use super::table;
+
+const KIND: &str = "Scale";
+const GROUP: &str = "autoscaling";
+const API_VERSION: &str = "autoscaling/v1";
+
+/// What a client wants the scale to be.
+enum Wish {
+    Replaced(Value),
+    Patched(Read<Patch>),
+}
+
+/// Serves a request for the scale of a workload.
+pub(super) async fn answer(
+    request: Request<Incoming>,
+    shared: &Shared,
+    query: &Query,
+    resource: Resource,
+    namespace: &str,
+    name: &str,
+) -> Result<Answer, Status> {
+    let presentation = Presentation::of(&request, query)?;
+    let registry = &shared.registry;
+    let show = |object: &Value| presentation.scale(StatusCode::OK, shared, &scale_of(object));
+    if *request.method() == Method::GET {
+        return Ok(show(&*registry.get(resource, namespace, name)?));
+    }
+    let top = schema::named(KIND).ok_or_else(|| Status::internal("there is no schema of a scale"))?;
+    let options = write_options(&request, query, "scale")?;
+    let mut warnings = Warnings::default();
+    let (wish, validation) = match *request.method() {
+        Method::PUT => {
+            let validation = FieldValidation::of(query, "UpdateOptions")?;
+            let Read { value: scale, duplicates } = read_object(request, top).await?;
+            warnings = validation.judge_object(top, &scale, &duplicates)?;
+            (Wish::Replaced(scale), validation)
+        }
+        Method::PATCH => {
+            let validation = FieldValidation::of(query, "PatchOptions")?;
+            (Wish::Patched(read_patch(request).await?), validation)
+        }
+        _ => return Err(Status::method_not_allowed()),
+    };
+    let scaled = registry.modify_with(resource, namespace, name, Part::Main, &options, |object| {
+        let scale = match wish {
+            Wish::Replaced(scale) => scale,
+            Wish::Patched(Read { value: patch, duplicates }) => {
+                let scale = patch.apply(top, &scale_of(object))?;
+                warnings = match patch.kind {
+                    PatchKind::Apply => validation.judge_applied(duplicates)?,
+                    _ => validation.judge_patched(top, &patch, &scale, &duplicates)?,
+                };
+                scale
+            }
+        };
+        set_scale(object, top, &scale)
+    })?;
+    Ok(warnings.add_to(show(&scaled)))
+}
+
+/// Sets the replicas of `object`, and names it as `scale` does, so that one that is meant for
+/// another object or an older state is refused.
+fn set_scale(object: &mut Value, top: &Structure, scale: &Value) -> Result<(), Status> {
+    check_shape_of(top, API_VERSION, scale)?;
+    let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+    if replicas < 0 {
+        let why = "must be greater than or equal to 0";
+        let error = FieldError::invalid("spec.replicas", &json!(replicas), why);
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        return Err(Status::invalid_kind(GROUP, KIND, name, &[error]));
+    }
+    for field in ["name", "namespace", "uid", "resourceVersion"] {
+        object["metadata"][field] = scale["metadata"][field].clone();
+    }
+    object["spec"]["replicas"] = json!(replicas);
+    Ok(())
+}
+
+fn scale_of(object: &Value) -> Value {
+    let metadata = &object["metadata"];
+    json!({
+        "kind": KIND,
+        "apiVersion": API_VERSION,
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"],
+            "creationTimestamp": metadata["creationTimestamp"],
+        },
+        "spec": {"replicas": object["spec"]["replicas"]},
+        "status": {
+            "replicas": object["status"]["replicas"].as_i64().unwrap_or(0),
+            "selector": table::selector(&object["spec"]["selector"]),
+        },
+    })
+}

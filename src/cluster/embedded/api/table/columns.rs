@@ -1,0 +1,44 @@
+//! The columns of each kind's table, with the descriptions that Kubernetes gives them.
+//!
+//! `columns.txt` is made by `scripts/api-columns.py`. A line without indentation names a kind, an
+//! indented one a column of its table: name, type, format, priority (0: always shown, 1: in wide
+//! output) and description, with `|` between. The descriptions are those of the Kubernetes
+//! authors, under the Apache License 2.0.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use serde_json::{Value, json};
+
+static COLUMNS: LazyLock<BTreeMap<&'static str, Value>> =
+    LazyLock::new(|| parse(include_str!("columns.txt")));
+
+/// The definitions of the columns of a kind's table.
+pub(super) fn definitions(kind: &str) -> Value {
+    COLUMNS.get(kind).cloned().unwrap_or_default()
+}
+
+/// Reads the table, which is part of this program: what is wrong with it the first test finds.
+fn parse(text: &'static str) -> BTreeMap<&'static str, Value> {
+    let mut kinds = BTreeMap::new();
+    let mut kind = "";
+    for line in text.lines() {
+        let Some(column) = line.strip_prefix("  ") else {
+            kind = line;
+            continue;
+        };
+        let [name, column_type, format, priority, description] =
+            <[&str; 5]>::try_from(column.splitn(5, '|').collect::<Vec<_>>()).unwrap_or_default();
+        let columns = kinds.entry(kind).or_insert_with(|| json!([]));
+        if let Some(columns) = columns.as_array_mut() {
+            columns.push(json!({
+                "name": name,
+                "type": column_type,
+                "format": format,
+                "description": description.replace("\\n", "\n"),
+                "priority": priority.parse::<u8>().unwrap_or_default(),
+            }));
+        }
+    }
+    kinds
+}

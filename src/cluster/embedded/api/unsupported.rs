@@ -1,0 +1,57 @@
+//! What a real cluster does with a running container and this one does not: entering it, passing its
+//! ports on, adding to it. The answer says so, and what to do in its place.
+
+use super::super::Shared;
+use super::super::network::Network;
+use super::super::resource::Resource;
+use super::super::status::Status;
+
+/// A subresource of pods that is not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unsupported {
+    Attach,
+    EphemeralContainers,
+    Exec,
+    PortForward,
+    Resize,
+}
+
+impl Unsupported {
+    /// The one of that name.
+    pub(super) fn find(name: &str) -> Option<Self> {
+        Some(match name {
+            "attach" => Self::Attach,
+            "ephemeralcontainers" => Self::EphemeralContainers,
+            "exec" => Self::Exec,
+            "portforward" => Self::PortForward,
+            "resize" => Self::Resize,
+            _ => return None,
+        })
+    }
+
+    /// Why there is none for the pod `name`.
+    pub(super) fn answer(self, shared: &Shared, namespace: &str, name: &str) -> Status {
+        if let Err(status) = shared.registry.get(Resource::Pods, namespace, name) {
+            return status;
+        }
+        let on_kernel = matches!(shared.network, Network::Kernel(_));
+        let (what, instead) = match self {
+            Self::Attach => ("attach", format!("see `kubectl logs -f -n {namespace} {name}`")),
+            Self::Exec if on_kernel => {
+                ("exec", format!("use `rolldrop cluster exec --pod {namespace}/{name} -- COMMAND`"))
+            }
+            Self::Exec => ("exec", "its containers are processes of this machine".to_owned()),
+            Self::PortForward if on_kernel => (
+                "port-forward",
+                format!(
+                    "ask at /api/v1/namespaces/{namespace}/pods/{name}:PORT/proxy/, or by `rolldrop cluster exec -- COMMAND`"
+                ),
+            ),
+            Self::PortForward => ("port-forward", "the pod's address can be reached as it is".to_owned()),
+            Self::EphemeralContainers | Self::Resize => {
+                ("a change of a running pod's containers", "make a new pod".to_owned())
+            }
+        };
+        Status::not_implemented(format!("{what} is not supported by the embedded cluster: {instead}"))
+    }
+}

@@ -1,0 +1,39 @@
+//! What kubectl can do with a real cluster and not with this one: it is told so, and what to do.
+
+use super::{Kubectl, pod};
+
+#[test]
+fn entering_a_container_is_refused_with_a_way_out() {
+    let kubectl = Kubectl::in_namespace("unsupported");
+    kubectl.apply(&pod("idle", "exec sleep 1000"));
+    kubectl.ok("wait pod/idle --for=condition=Ready --timeout=60s");
+    for (args, what) in [
+        ("exec idle -- ls", "exec"),
+        ("cp idle:/etc/hostname copy", "exec"),
+        ("attach idle", "attach"),
+        ("port-forward idle 8080:80", "port-forward"),
+        ("debug idle --image=x", "a change of a running pod's containers"),
+    ] {
+        let told = kubectl.fails(args);
+        let expected = format!("{what} is not supported by the embedded cluster: ");
+        assert!(told.contains(&expected), "kubectl {args}: {told}");
+    }
+    assert_eq!(
+        kubectl.fails("exec nobody -- ls"),
+        "Error from server (NotFound): pods \"nobody\" not found\n"
+    );
+}
+
+#[test]
+fn kinds_that_there_are_not_are_named() {
+    let kubectl = Kubectl::in_namespace("unsupported");
+    assert_eq!(kubectl.fails("top pods"), "error: Metrics API not available\n");
+    let quota = kubectl.fails("create quota q --hard=pods=1");
+    assert!(quota.contains("(post resourcequotas)"), "{quota}");
+    assert_eq!(
+        kubectl.fails("get statefulsets"),
+        "error: the server doesn't have a resource type \"statefulsets\"\n"
+    );
+    let explained = kubectl.fails("explain pods");
+    assert!(explained.contains("not found in OpenAPI schema"), "{explained}");
+}
