@@ -4,10 +4,12 @@ mod cluster;
 mod compare;
 mod exit;
 mod gate;
+mod inject;
 mod load;
 mod load_worker;
 mod progress;
 mod proxy;
+mod rate;
 mod report;
 mod run;
 mod scenarios;
@@ -49,6 +51,8 @@ enum Command {
     Cluster(cluster::ClusterArgs),
     /// Run the recording proxy beside a pod.
     Proxy(proxy::ProxyArgs),
+    /// Add the recording proxy to manifests as a sidecar, or take it out.
+    Inject(inject::InjectArgs),
     /// Run the sample server.
     Workload(workload::WorkloadArgs),
     /// Print the completion script of a shell.
@@ -77,6 +81,7 @@ pub fn main() -> ExitCode {
         Command::Scenarios(args) => args.run(),
         Command::Cluster(args) => args.run(),
         Command::Proxy(args) => args.run(),
+        Command::Inject(args) => args.run(),
         Command::Workload(args) => args.run(),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut visible(&Cli::command()), "rolldrop", &mut std::io::stdout());

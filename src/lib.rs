@@ -12,6 +12,7 @@ pub mod coordinator;
 pub mod gate;
 mod http1;
 mod http2;
+pub mod inject;
 pub mod load;
 mod machine;
 pub mod proxy;

@@ -77,7 +77,7 @@ use recorder::{Files, LogFile, Recorder};
 use records::RecordWriter;
 pub use records::{NotARecord, Record, RecordFormat};
 use request::{Persistence, Sender, Template};
-pub use resolve::{DnsSettings, Family};
+pub use resolve::{DnsSettings, Family, NotAServer, dns_server};
 use resolve::{Names, Route, Walk};
 pub use tally::{Counts, Tally, errno_name};
 pub use template::UnknownPlaceholder;
@@ -252,7 +252,8 @@ impl Prepared {
     /// Resolves the targets' names, and finds out which source ports there are.
     ///
     /// # Errors
-    /// When a name does not resolve, or there are too few ports.
+    /// When a name does not resolve, there are too few ports, or connections cannot come from the
+    /// source addresses.
     pub async fn new(plan: Plan) -> Result<Self, LoadError> {
         plan.settings.unix_socket.as_deref().map_or(Ok(()), is_socket)?;
         let settings = &plan.settings;
@@ -272,9 +273,32 @@ impl Prepared {
         };
         let workers = plan.settings.workers;
         match ports.as_ref().map(Vec::len) {
-            Some(ports) if ports < workers => Err(PlanError::TooFewPorts { ports, workers }.into()),
-            _ => Ok(Self { plan, routes, names, ports, records: Vec::new() }),
+            Some(ports) if ports < workers => return Err(PlanError::TooFewPorts { ports, workers }.into()),
+            _ => {}
         }
+        let prepared = Self { plan, routes, names, ports, records: Vec::new() };
+        prepared.check_addresses()?;
+        if !prepared.plan.settings.reuse_ports {
+            prepared.check_ports()?;
+        }
+        Ok(prepared)
+    }
+
+    /// Whether connections can come from the source addresses.
+    fn check_addresses(&self) -> Result<(), PlanError> {
+        for address in &self.plan.settings.source_addresses {
+            for remote in self.routes.iter().flat_map(Route::remotes) {
+                let why = match std::net::UdpSocket::bind((*address, 0)) {
+                    Err(error) => error.to_string(),
+                    Ok(_) if address.is_ipv4() != remote.is_ipv4() => {
+                        "one is IPv4, the other IPv6".to_owned()
+                    }
+                    Ok(_) => continue,
+                };
+                return Err(PlanError::SourceAddress { address: *address, remote: remote.to_string(), why });
+            }
+        }
+        Ok(())
     }
 
     /// Waits until every target gives some answer.
@@ -313,10 +337,7 @@ impl Prepared {
 
     /// Whether there are enough source ports for the fresh connections to each address, were this
     /// side to close each of them first.
-    ///
-    /// # Errors
-    /// When there are not.
-    pub fn check_ports(&self) -> Result<(), PlanError> {
+    fn check_ports(&self) -> Result<(), PlanError> {
         let Some(ports) = &self.ports else { return Ok(()) };
         let Settings { source_addresses, warmup, pace, .. } = &self.plan.settings;
         let addresses = source_addresses.len().max(1);

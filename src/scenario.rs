@@ -6,20 +6,22 @@
 //! to a cluster.
 
 mod builtin;
+mod load;
 mod raw;
+pub mod text;
 mod validate;
 pub mod yaml;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::record::Expect;
 
 pub use builtin::{BUILTIN, Builtin, DEFAULT};
+pub use load::{Connections, Dns, Family, Grpc, Http, Load, Pace, Request, Stage, Tls, TlsVersion};
 use yaml::Document;
 
 /// A validated scenario.
@@ -35,12 +37,27 @@ pub struct Scenario {
     pub targets: Vec<Target>,
     /// The load.
     pub load: Load,
+    /// Whether the manifests are given the recording proxy as a sidecar.
+    pub inject_sidecar: bool,
     /// What ends pods, and when.
     pub disruptions: Vec<Disruption>,
     /// The gate.
     pub expect: Expect,
+    /// The YAML, with what replaced parts of it.
+    document: Document,
+}
+
+impl Scenario {
     /// The resolved YAML as JSON, with defaults left as the author left them.
-    pub resolved: Value,
+    pub fn resolved(&self) -> &Value {
+        self.document.value()
+    }
+
+    /// What is wrong with a value that only its user can judge. `key` is its path from the top of
+    /// the file.
+    pub fn invalid(&self, key: &str, why: impl Into<String>) -> ScenarioError {
+        self.document.error(key, why)
+    }
 }
 
 /// A scenario and the cluster it asks for; `C` is the embedded cluster's configuration.
@@ -86,119 +103,6 @@ pub enum Place {
     },
     /// A URL.
     Url(url::Url),
-}
-
-/// The load.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Load {
-    /// Requests per second, one stage after the other; one stage at least.
-    pub stages: Vec<Stage>,
-    /// The seed of Poisson arrivals; `None` for even ones.
-    pub poisson: Option<u64>,
-    /// Length of the counted part: that of all stages.
-    pub duration: Duration,
-    /// Length of the warm-up before it.
-    pub warmup: Duration,
-    /// Which HTTP is spoken.
-    pub http: Http,
-    /// How connections are used.
-    pub connections: Connections,
-    /// Limit of connections open at once; `None` leaves it to the load generator.
-    pub max_connections: Option<usize>,
-    /// Limit of requests that an HTTP/2 connection carries at a time; `None` leaves it to the load
-    /// generator.
-    pub streams: Option<usize>,
-    /// Limit for connecting.
-    pub connect_timeout: Duration,
-    /// Limit for a TLS handshake.
-    pub tls_timeout: Duration,
-    /// TLS, for a target whose URL asks for it.
-    pub tls: Tls,
-    /// Limit for the whole response, from sending the request.
-    pub response_timeout: Duration,
-    /// The HTTP method.
-    pub method: String,
-    /// Headers to add.
-    pub headers: Vec<(String, String)>,
-    /// The body.
-    pub body: Vec<u8>,
-    /// Whether paths, header values and bodies have placeholders.
-    pub template: bool,
-    /// What is sent to each target; one at least.
-    pub requests: Vec<Request>,
-    /// How often a request that failed is sent again.
-    pub retries: u32,
-    /// From a failure to the next attempt.
-    pub retry_delay: Duration,
-    /// The most requests that a connection carries.
-    pub max_requests: Option<u64>,
-    /// The age after which a connection carries no further request.
-    pub max_age: Option<Duration>,
-    /// Statuses that count as success.
-    pub success: Vec<(u16, u16)>,
-    /// The ports that connections come from, both ends included; `None` for the system's
-    /// ephemeral ports.
-    pub source_ports: Option<(u16, u16)>,
-}
-
-/// How a TLS server is known for the right one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tls {
-    /// The authorities to trust, in PEM; `None` for the system's.
-    pub ca_pem: Option<String>,
-    /// The name to ask for and to expect; `None` for the URL's host.
-    pub server_name: Option<String>,
-    /// Whether any certificate will do.
-    pub insecure: bool,
-}
-
-/// A request that targets get, as often as its weight says. What it leaves out is the load's.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// Path and query, in place of the target's.
-    pub path: Option<String>,
-    /// The HTTP method.
-    pub method: Option<String>,
-    /// Headers, which go before the load's of the same name.
-    pub headers: Vec<(String, String)>,
-    /// The body.
-    pub body: Option<Vec<u8>>,
-    /// Its share of the requests: this, of the sum of all requests' weights.
-    pub weight: u32,
-}
-
-/// A rate over some time: constant, or a straight line from one to another.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Stage {
-    /// Requests per second at its beginning.
-    pub from: f64,
-    /// Requests per second at its end.
-    pub to: f64,
-    /// Its length.
-    pub duration: Duration,
-}
-
-/// A version of HTTP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Http {
-    /// HTTP/1.1.
-    #[serde(rename = "1.1")]
-    Http1,
-    /// HTTP/2, by prior knowledge.
-    #[serde(rename = "2")]
-    Http2,
-}
-
-/// How connections are used.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Connections {
-    /// A new one for each request.
-    Fresh,
-    /// Kept and reused.
-    Keepalive,
-    /// Both: this share of the requests, 0 to 1, on fresh ones.
-    Mixed(f64),
 }
 
 /// Something that ends pods, as often as its repetition says.
@@ -330,7 +234,10 @@ spec:
     #[test]
     fn what_is_left_out_takes_the_documented_defaults() {
         let load = load_text(MINIMAL).unwrap().load;
-        assert_eq!(load.stages, [Stage { from: 200.0, to: 200.0, duration: Duration::from_secs(10) }]);
+        assert_eq!(
+            load.pace,
+            Pace::Open(vec![Stage { from: 200.0, to: 200.0, duration: Duration::from_secs(10) }])
+        );
         assert_eq!(load.connections, Connections::Fresh);
         assert_eq!(load.connect_timeout, Duration::from_secs(1));
         assert_eq!(load.response_timeout, Duration::from_secs(5));
@@ -343,8 +250,8 @@ spec:
             "stages: [{rate: 9, duration: 2s, ramp: linear}, {rate: 4, duration: 1s}], arrivals: poisson";
         let load = load_text(&MINIMAL.replace("duration: 10s", stages)).unwrap().load;
         let stage = |from, to, s| Stage { from, to, duration: Duration::from_secs(s) };
-        assert_eq!(load.stages, [stage(0.0, 9.0, 2), stage(4.0, 4.0, 1)]);
-        assert_eq!((load.duration, load.poisson), (Duration::from_secs(3), Some(0)));
+        assert_eq!(load.pace, Pace::Open(vec![stage(0.0, 9.0, 2), stage(4.0, 4.0, 1)]));
+        assert_eq!((load.duration, load.poisson), (Duration::from_secs(3), true));
         let wrong = |load: &str| load_text(&MINIMAL.replace("duration: 10s", load)).unwrap_err();
         let both = wrong("rate: 1, stages: [{rate: 1, duration: 1s}]");
         assert_eq!(
@@ -391,7 +298,8 @@ spec:
         assert_eq!(load.requests[1].body.as_deref(), Some(b"{\"id\": \"{{uuid}}\"}".as_slice()));
         assert_eq!((load.retries, load.retry_delay), (2, Duration::from_millis(100)));
         assert_eq!((load.max_requests, load.max_age), (Some(50), Some(Duration::from_secs(30))));
-        assert_eq!(load.stages, [Stage { from: 10.0, to: 20.0, duration: Duration::from_secs(3) }]);
+        let ramp = Stage { from: 10.0, to: 20.0, duration: Duration::from_secs(3) };
+        assert_eq!(load.pace, Pace::Open(vec![ramp]));
         let wrong = |from: &str, to: &str| load_text(&text.replace(from, to)).unwrap_err();
         assert_eq!(
             wrong("name: gateway", "name: web"),
@@ -408,7 +316,8 @@ spec:
     fn an_override_replaces_a_value_before_it_is_checked() {
         let overrides = ["load.rate=7".to_owned(), "load.connections.mode=keepalive".to_owned()];
         let loaded = parse::<Value>(MINIMAL, "x.yaml", Path::new("."), &overrides).unwrap();
-        assert_eq!(loaded.scenario.load.stages[0].to, 7.0);
+        let sevens = Stage { from: 7.0, to: 7.0, duration: Duration::from_secs(10) };
+        assert_eq!(loaded.scenario.load.pace, Pace::Open(vec![sevens]));
         assert_eq!(loaded.scenario.load.connections, Connections::Keepalive);
         let wrong = parse::<Value>(MINIMAL, "x.yaml", Path::new("."), &["load.rate=-1".to_owned()]);
         assert_eq!(
@@ -447,7 +356,7 @@ spec:
             ]
             .join("\n"),
             @r#"
-            x.yaml:7: spec.laod: unknown field `laod`, expected one of `cluster`, `manifests`, `target`, `load`, `disruptions`, `expect`
+            x.yaml:7: spec.laod: unknown field `laod`, expected one of `cluster`, `manifests`, `target`, `load`, `sidecar`, `disruptions`, `expect`
             x.yaml:8: spec.disruptions[0].at: invalid type: integer `1`, expected a duration with its unit, such as 250ms, 30s or 1m30s
             x.yaml:8: spec.disruptions[0]: deletePod needs a selector, such as selector: app=web
             x.yaml:8: spec.disruptions[0].at: the last one would begin 9.5 s into a load of 10.0 s: lengthen spec.load.duration

@@ -6,8 +6,11 @@ mod hgrm;
 mod output;
 mod tls;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -37,21 +40,24 @@ impl LoadArgs {
 
     async fn measure(self, plan: Plan) -> anyhow::Result<ExitCode> {
         let clock = Clock::start();
-        let mut run = match &self.out {
-            Some(path) => Some(Recording::begin(RunDir::create(path)?, &plan, clock)?),
-            None => None,
-        };
         let (load_plan, targets) = (plan.load_plan(), plan.targets());
         let title = title(&targets);
         let (interrupts, progress) = (Interrupts::listen()?, Progress::new(self.quiet));
         let (planned, stages, warmup) = (Planned::of(&plan), plan.stages(), plan.warmup());
-        let Some(prepared) = interrupts.stop.run_until_cancelled(Prepared::new(plan)).await else {
+        let Some(prepared) = interrupts.stop.run_until_cancelled(Prepared::new(plan.clone())).await else {
             return Ok(Exit::Interrupted.into());
         };
         let mut prepared = prepared?.with_records(&self.record)?;
-        if !self.reuse_ports {
-            prepared.check_ports()?;
-        }
+        // What cannot be written is found out before the first request, not after the last.
+        let mut run = match &self.out {
+            Some(path) => Some(Recording::begin(RunDir::create(path)?, &plan, clock)?),
+            None => None,
+        };
+        let unwritten = |path: &Path| format!("failed to write {}", path.display());
+        let table = match &self.hgrm {
+            Some(path) => Some((path, File::create(path).with_context(|| unwritten(path))?)),
+            None => None,
+        };
         prepared.choose_families(clock).await.iter().for_each(|warning| progress.warn(warning));
         prepared.warnings().iter().for_each(|warning| progress.warn(warning));
         let mut running = prepared.start(clock, run.as_ref().map(|run| &run.dir))?;
@@ -76,8 +82,26 @@ impl LoadArgs {
             }
             std::future::pending::<Infallible>().await
         };
+        let cut_off = || match &self.out {
+            Some(dir) => {
+                let dir = dir.display().to_string();
+                let quoted = if dir.contains(char::is_whitespace) { format!("'{dir}'") } else { dir };
+                format!("the load was cut off (rolldrop report {quoted} tells what was recorded until then)")
+            }
+            None => "the load was cut off".to_owned(),
+        };
+        let stopped = Cell::new(None);
+        let stopping = async {
+            interrupts.stop.cancelled().await;
+            stopped.set(Some(clock.now()));
+            std::future::pending::<Infallible>().await
+        };
         let summary = tokio::select! {
-            summary = progress.follow(running.join(), &control, planned, &interrupts) => summary?,
+            biased;
+            never = stopping => match never {},
+            summary = progress.follow(running.join(), &control, planned, &interrupts) => {
+                summary.with_context(cut_off)?
+            }
             never = announced => match never {},
             never = noted => match never {},
         };
@@ -90,15 +114,15 @@ impl LoadArgs {
         if let Some(run) = run {
             run.end(&summary, interrupted)?;
         }
-        let report = output::Report::new(&load_plan, &summary);
+        let report = output::Report::new(&load_plan, &summary, stopped.get());
         let text = match self.format {
             Format::Text => output::text(&title, &load_plan, &report, &summary, text_options(None).color),
             Format::Json => serde_json::to_string_pretty(&report)? + "\n",
         };
         print(&text)?;
-        if let Some(path) = &self.hgrm {
+        if let Some((path, mut file)) = table {
             let table = hgrm::table(output::latency(&load_plan, &summary));
-            std::fs::write(path, table).with_context(|| format!("failed to write {}", path.display()))?;
+            file.write_all(table.as_bytes()).with_context(|| unwritten(path))?;
         }
         let failed: Vec<_> = self.fail_on.iter().filter_map(|limit| limit.exceeded(&report)).collect();
         failed.iter().for_each(|why| eprintln!("rolldrop: {why}"));
@@ -168,7 +192,7 @@ impl Recording {
 fn title(targets: &[Target]) -> String {
     match targets {
         [target] => target.url.clone(),
-        [first, others @ ..] => format!("{} and {} more targets", first.url, others.len()),
+        [first, others @ ..] => format!("{} and {} more", first.url, others.len()),
         [] => String::new(),
     }
 }

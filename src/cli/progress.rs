@@ -87,6 +87,7 @@ impl Progress {
         let mut ticks = interval_at(Instant::now() + period, period);
         let began = Instant::now();
         let mut rate = Rate::begin();
+        let mut length = planned.length;
         let never = CancellationToken::new();
         let (mut stop, mut abort) = (&interrupts.stop, &interrupts.abort);
         let mut running = std::pin::pin!(running);
@@ -96,12 +97,13 @@ impl Progress {
                 _ = ticks.tick() => {
                     let progress = control.progress();
                     rate.follow(Instant::now(), &progress);
-                    let left = planned.length.map(|length| length.saturating_sub(began.elapsed()));
+                    let left = length.map(|length| length.saturating_sub(began.elapsed()));
                     self.load(&progress, &rate, planned.requests, left);
                 }
                 () = stop.cancelled() => {
                     control.stop();
                     stop = &never;
+                    length = Some(Duration::ZERO);
                     self.say("stopping: waiting for requests in flight; Ctrl-C again cuts them off");
                 }
                 () = abort.cancelled() => {

@@ -1,6 +1,6 @@
 //! `rolldrop proxy`.
 
-use std::net::SocketAddr;
+use std::net::{AddrParseError, Ipv6Addr, SocketAddr};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -18,17 +18,17 @@ use crate::record::Clock;
     On SIGTERM it drains, hands its rows over to the reader of /rows on the admin port, and exits with 0.")]
 pub(super) struct ProxyArgs {
     /// Address that clients connect to
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     listen: SocketAddr,
     /// What connections carry: http (also HTTP/2, and TLS that is the app's), or tcp for
     /// anything else, of which connections are recorded
     #[arg(long, value_name = "MODE", default_value = "http", value_enum, hide_possible_values = true)]
     mode: ModeArg,
     /// Address of the app
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     upstream: SocketAddr,
     /// Address of the admin port: /healthz /readyz /clock /prestop /rows /metrics
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     admin: SocketAddr,
     /// Name of the pod beside which it runs
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
@@ -84,10 +84,37 @@ impl ProxyArgs {
     }
 }
 
+/// An address as a manifest can write it: `$(POD_IP):8080` has no brackets when it is of IPv6.
+fn address(text: &str) -> Result<SocketAddr, AddrParseError> {
+    text.parse().or_else(|error| {
+        let parts = text.rsplit_once(':');
+        let plain =
+            parts.and_then(|(ip, port)| Some((ip.parse::<Ipv6Addr>().ok()?, port.parse::<u16>().ok()?)));
+        plain.map(SocketAddr::from).ok_or(error)
+    })
+}
+
 fn say(report: &Report) {
     let Counts { recorded, handed_over, dropped, .. } = report.counts;
     eprintln!(
         "rolldrop: {recorded} requests on {} connections; {handed_over} rows handed over, {dropped} dropped",
         report.connections,
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_ipv6_needs_no_brackets() {
+        for (text, address_is) in
+            [("10.0.0.1:80", "10.0.0.1:80"), ("[fd00::1]:80", "[fd00::1]:80"), ("fd00::1:80", "[fd00::1]:80")]
+        {
+            assert_eq!(address(text).expect("an address").to_string(), address_is);
+        }
+        for text in ["", "80", "10.0.0.1", "web:80", "fd00::1:http", "fd00::1:99999"] {
+            assert_eq!(address(text).expect_err(text).to_string(), "invalid socket address syntax");
+        }
+    }
 }

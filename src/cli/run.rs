@@ -5,6 +5,7 @@
 //! exactly as `rolldrop report` does.
 
 mod command;
+mod settings;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,19 +17,22 @@ use serde_json::Value;
 
 use super::exit::Exit;
 use super::progress::{Planned, Progress};
+use super::rate::Rate;
 use super::report::{self, Format};
 use super::signals::Interrupts;
 use super::stages;
 use crate::cluster::embedded::{self, config::DataplaneChoice};
 use crate::cluster::{Choice, Cluster};
 use crate::coordinator::{CoordinatorError, Limits, Ready, Session, Settings};
+use crate::inject;
 use crate::load;
 use crate::load::process::protocol::Prepare;
 use crate::load::process::{Note, Process};
-use crate::record::run_info::{self, FORMAT_VERSION, LoadPlan, RunInfo, Source, Tool};
+use crate::record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Source, Tool};
 use crate::record::{Clock, EventKind, RunDir, Stamp};
-use crate::scenario::{self, ClusterChoice, Connections, Loaded, Place, Scenario};
+use crate::scenario::{self, ClusterChoice, Loaded, Scenario};
 use command::UserCommand;
+use settings::{expected_targets, load_settings, redacted};
 
 /// How long the target may take to answer for the first time, once its pods are ready.
 const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(15);
@@ -75,9 +79,9 @@ pub(super) struct RunArgs {
     /// The image to use where the manifests say `rolldrop`, on a cluster that has to pull it.
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
-    /// Requests per second, over all workers.
-    #[arg(short, long, value_name = "N", conflicts_with = "stages")]
-    rate: Option<f64>,
+    /// Requests per second, over all workers, or max: a closed loop.
+    #[arg(short, long, value_name = "RATE|max", conflicts_with = "stages", allow_negative_numbers = true)]
+    rate: Option<Rate>,
     /// Length of the counted part of the load, such as 30s or 2m.
     #[arg(short, long, value_name = "D", value_parser = super::parse_duration, conflicts_with = "stages")]
     duration: Option<Duration>,
@@ -114,6 +118,15 @@ impl RunArgs {
         overrides.extend(stage_overrides(&self.stages));
         let Loaded { mut scenario, cluster } =
             scenario::load::<embedded::Config>(&self.scenario, &overrides)?;
+        if scenario.inject_sidecar {
+            // By number, as every version that has native sidecars takes it.
+            let options = inject::Options {
+                image: "rolldrop".into(),
+                port: None,
+                kubernetes: inject::KubernetesVersion::NATIVE_SIDECARS,
+            };
+            inject::inject_into(&mut scenario.manifests, &options).context("spec.sidecar.inject")?;
+        }
         if let Some(image) = &self.image {
             scenario.manifests.iter_mut().for_each(|manifest| replace_image(manifest, image));
         }
@@ -302,7 +315,11 @@ impl Run<'_> {
         })?;
         info.sources = worker.recorders();
         if self.command.is_some() {
-            info.load.duration_s = ended.scheduled as f64 / rate - warmup_s;
+            info.load.duration_s = match rate {
+                // A closed loop: only its end tells.
+                0.0 => ended.at.ns_since(zero) as f64 / 1e9,
+                rate => ended.scheduled as f64 / rate - warmup_s,
+            };
         }
         if let Some(source) = info.sources.first() {
             session.record_of(&source.name, ended.at, EventKind::LoadEnded { scheduled: ended.scheduled });
@@ -373,25 +390,6 @@ impl Run<'_> {
     }
 }
 
-/// The resolved scenario without the values of headers and without bodies, which may hold secrets.
-fn redacted(scenario: &Scenario) -> Value {
-    fn redact(request: &mut Value) {
-        if let Some(Value::Object(headers)) = request.get_mut("headers") {
-            headers.values_mut().for_each(|value| *value = "(redacted)".into());
-        }
-        if let Some(body) = request.get_mut("body") {
-            *body = "(redacted)".into();
-        }
-    }
-
-    let mut resolved = scenario.resolved.clone();
-    if let Some(load) = resolved.pointer_mut("/spec/load") {
-        redact(load);
-        load.get_mut("requests").and_then(Value::as_array_mut).into_iter().flatten().for_each(redact);
-    }
-    resolved
-}
-
 /// `--stage` as values of a scenario.
 fn stage_overrides(stages: &[load::Stage]) -> Vec<String> {
     if stages.is_empty() {
@@ -408,46 +406,6 @@ fn stage_overrides(stages: &[load::Stage]) -> Vec<String> {
     vec![set("rate"), set("duration"), format!("load.stages=[{}]", stages.join(", "))]
 }
 
-/// The scenario's targets before the cluster has said where they are.
-fn expected_targets(scenario: &Scenario) -> Vec<run_info::Target> {
-    let url = |place: &Place| match place {
-        Place::Url(url) => url.to_string(),
-        Place::Service { path, .. } => format!("http://127.0.0.1{path}"),
-    };
-    let target = |target: &scenario::Target| run_info::Target {
-        name: target.name.clone(),
-        url: url(&target.place),
-        consumer: String::new(),
-        balances: run_info::Balances::Connections,
-    };
-    scenario.targets.iter().map(target).collect()
-}
-
-/// Every request of the scenario to every target, found at these URLs.
-fn load_targets(scenario: &Scenario, found: &[run_info::Target]) -> anyhow::Result<Vec<load::Target>> {
-    let mut targets = Vec::new();
-    for (target, found) in scenario.targets.iter().zip(found) {
-        for request in &scenario.load.requests {
-            let url = match &request.path {
-                None => found.url.clone(),
-                Some(path) => {
-                    let base = url::Url::parse(&found.url).context("failed to read the target's URL")?;
-                    base.join(path).with_context(|| format!("path {path:?} cannot be used"))?.to_string()
-                }
-            };
-            targets.push(load::Target {
-                name: found.name.clone(),
-                url,
-                weight: target.weight.saturating_mul(request.weight),
-                method: request.method.clone(),
-                headers: request.headers.clone(),
-                body: request.body.clone(),
-            });
-        }
-    }
-    Ok(targets)
-}
-
 /// The run was interrupted before anything was measured.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted before anything was measured")]
@@ -458,55 +416,6 @@ fn interruption(error: CoordinatorError) -> anyhow::Error {
         CoordinatorError::Interrupted => Interrupted.into(),
         other => other.into(),
     }
-}
-
-fn load_stage(stage: scenario::Stage) -> load::Stage {
-    load::Stage { from: stage.from, to: stage.to, duration: stage.duration }
-}
-
-fn load_settings(scenario: &Scenario, found: &[run_info::Target]) -> anyhow::Result<load::Settings> {
-    let load = &scenario.load;
-    Ok(load::Settings {
-        pace: load::Pace::Open(load.stages.iter().map(|stage| load_stage(*stage)).collect()),
-        arrivals: match load.poisson {
-            Some(_) => load::Arrivals::Poisson,
-            None => load::Arrivals::Even,
-        },
-        seed: load.poisson.unwrap_or_default(),
-        warmup: load.warmup,
-        connections: match load.connections {
-            Connections::Fresh => load::Connections::Fresh,
-            Connections::Keepalive => load::Connections::Keepalive,
-            Connections::Mixed(share) => load::Connections::Mixed(share),
-        },
-        http: match load.http {
-            scenario::Http::Http1 => load::Http::Http1,
-            scenario::Http::Http2 => load::Http::Http2,
-        },
-        streams: load.streams,
-        max_connections: load.max_connections,
-        connect_timeout: load.connect_timeout,
-        tls_timeout: load.tls_timeout,
-        tls: load::TlsSettings {
-            ca_pem: load.tls.ca_pem.clone(),
-            server_name: load.tls.server_name.clone(),
-            insecure: load.tls.insecure,
-            ..load::TlsSettings::default()
-        },
-        response_timeout: load.response_timeout,
-        method: load.method.clone(),
-        headers: load.headers.clone(),
-        success: load.success.clone(),
-        source_ports: load.source_ports.map(|(first, last)| load::PortRange { first, last }),
-        body: load.body.clone(),
-        template: load.template,
-        retries: load.retries,
-        retry_delay: load.retry_delay,
-        max_requests: load.max_requests,
-        max_age: load.max_age,
-        targets: load_targets(scenario, found)?,
-        ..load::Settings::new("")
-    })
 }
 
 /// Puts `image` where a container's image is `rolldrop`, in any object with a pod template.
@@ -540,41 +449,6 @@ fn default_out(name: &str, now: Stamp) -> PathBuf {
 mod tests {
     use super::*;
     use serde_json::json;
-
-    #[test]
-    fn stages_of_the_command_line_replace_those_of_the_scenario() {
-        let stages = ["0-50:2s", "50:20s"].map(|text| text.parse().unwrap());
-        let loaded = scenario::load::<Value>(scenario::DEFAULT, &stage_overrides(&stages));
-        let found: Vec<_> = loaded.unwrap().scenario.load.stages.into_iter().map(load_stage).collect();
-        assert_eq!(found, stages);
-    }
-
-    #[test]
-    fn every_request_goes_to_every_target_and_no_secret_into_the_record() {
-        let mut set = vec![
-            "load.requests=[{path: /a, weight: 2}, {method: POST, body: hush, headers: {auth: hush}}]"
-                .to_owned(),
-            "load.template=true".to_owned(),
-            "load.headers={auth: hush}".to_owned(),
-            "load.body=hush".to_owned(),
-        ];
-        set.push("target=[{service: web, weight: 3}, {url: 'http://other/x?n={{seq}}'}]".to_owned());
-        let scenario = scenario::load::<Value>(scenario::DEFAULT, &set).unwrap().scenario;
-        let settings = load_settings(&scenario, &expected_targets(&scenario)).unwrap();
-        let targets: Vec<_> =
-            settings.targets.iter().map(|t| (t.name.as_str(), t.url.as_str(), t.weight)).collect();
-        assert_eq!(
-            targets,
-            [
-                ("web", "http://127.0.0.1/a", 6),
-                ("web", "http://127.0.0.1/", 3),
-                ("other", "http://other/a", 2),
-                ("other", "http://other/x?n={{seq}}", 1),
-            ]
-        );
-        assert!(!redacted(&scenario).to_string().contains("hush"));
-        load::Plan::new(settings).unwrap();
-    }
 
     #[test]
     fn only_the_tools_own_image_is_replaced() {

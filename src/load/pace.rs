@@ -64,19 +64,21 @@ impl Pace {
         Self::constant(rate, length.unwrap_or(Duration::MAX))
     }
 
-    /// The same, with the last rate held until the counted part is `length` long.
+    /// The same, with a closed loop or the last rate held until the counted part is `length` long.
     #[must_use]
     pub fn held_until(mut self, length: Duration) -> Self {
         let left = length.saturating_sub(self.duration().unwrap_or(length));
-        if let Pace::Open(stages) = &mut self
-            && let Some(Stage { from, to, duration }) = stages.last_mut()
-        {
-            if from == to {
-                *duration += left;
-            } else if !left.is_zero() {
-                let held = Stage { from: *to, to: *to, duration: left };
-                stages.push(held);
-            }
+        match &mut self {
+            Pace::Closed(Length::Time(duration)) => *duration += left,
+            Pace::Closed(Length::Requests(_)) => {}
+            Pace::Open(stages) => match stages.last_mut() {
+                Some(Stage { from, to, duration }) if from == to => *duration += left,
+                Some(Stage { to, .. }) if !left.is_zero() => {
+                    let held = Stage { from: *to, to: *to, duration: left };
+                    stages.push(held);
+                }
+                _ => {}
+            },
         }
         self
     }
@@ -185,6 +187,8 @@ mod tests {
         let open = |texts: &[&str]| Pace::Open(texts.iter().map(|text| text.parse().unwrap()).collect());
         let minute = Duration::from_secs(60);
         assert_eq!(open(&["5:10s"]).held_until(minute), open(&["5:60s"]));
+        let closed = |s| Pace::Closed(Length::Time(Duration::from_secs(s)));
+        assert_eq!(closed(10).held_until(minute), closed(60));
         assert_eq!(open(&["1-5:10s"]).held_until(minute), open(&["1-5:10s", "5:50s"]));
     }
 

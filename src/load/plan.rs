@@ -3,6 +3,7 @@
 //! A plan holds only what can be carried out, so that bad input is refused
 //! before the first request. It resolves no names and opens no sockets.
 
+mod error;
 mod target;
 mod transport;
 
@@ -18,9 +19,9 @@ use super::pace::{Arrivals, Length, Pace, Stage};
 use super::ports::PortRange;
 use super::resolve::{DnsSettings, Family};
 use super::schedule::Schedule;
-use super::template::UnknownPlaceholder;
-use super::tls::{self, TlsError, TlsSettings};
+use super::tls::{self, TlsSettings};
 use crate::record::run_info::{self, Balances, LoadPlan, Role, Source};
+pub use error::PlanError;
 pub(super) use target::{PlannedTarget, Text};
 use target::{cycle, plan_target};
 pub use transport::{Connections, Grpc, Http};
@@ -137,6 +138,8 @@ pub struct Settings {
     /// The addresses that connections come from, which the workers take in turn; none to let
     /// the system choose.
     pub source_addresses: Vec<IpAddr>,
+    /// Whether a source port may be used again before the system has forgotten its last connection.
+    pub reuse_ports: bool,
 }
 
 impl Settings {
@@ -175,162 +178,9 @@ impl Settings {
             workers: 1,
             source_ports: None,
             source_addresses: Vec::new(),
+            reuse_ports: false,
         }
     }
-}
-
-/// Why settings make no plan.
-#[derive(Debug, thiserror::Error, PartialEq)]
-pub enum PlanError {
-    /// There is no target.
-    #[error("no target: name a URL such as http://127.0.0.1:8080/")]
-    NoTarget,
-    /// A target's URL cannot be used.
-    #[error("{url:?} is no usable URL: {why}")]
-    Url {
-        /// The URL.
-        url: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// The rate is not a number that can be sent.
-    #[error("rate {0} is not above 0 and at most {MAX_RATE} requests/s")]
-    Rate(f64),
-    /// A duration is out of range.
-    #[error("{what} of {given:?} is not {allowed}")]
-    Duration {
-        /// Which.
-        what: &'static str,
-        /// What was given.
-        given: Duration,
-        /// What would do.
-        allowed: &'static str,
-    },
-    /// Rate and duration make no request.
-    #[error("{rate} requests/s for {duration:?} make no request at all: raise the rate or the duration")]
-    NoRequest {
-        /// Requests per second, in the mean.
-        rate: f64,
-        /// Length of the counted part.
-        duration: Duration,
-    },
-    /// A closed loop cannot be spread.
-    #[error("a closed loop has no arrivals to spread: leave out either poisson or the closed loop")]
-    ClosedArrivals,
-    /// Connections are given in another form.
-    #[error("connections {0:?} are not fresh, keepalive, or mixed:SHARE with a share from 0 to 1")]
-    Connections(String),
-    /// There are fewer connections than workers.
-    #[error("{max} connections are too few for {workers} workers: each needs one")]
-    TooFewConnections {
-        /// The limit on connections.
-        max: usize,
-        /// The number of workers.
-        workers: usize,
-    },
-    /// The number of workers is out of range.
-    #[error("{0} workers are not from 1 to {MAX_WORKERS}")]
-    Workers(usize),
-    /// There are more source addresses than workers to use them.
-    #[error("{addresses} source addresses need as many workers, not {workers}: each has one of its own")]
-    TooFewWorkers {
-        /// The number of addresses.
-        addresses: usize,
-        /// The number of workers.
-        workers: usize,
-    },
-    /// A worker has no source port.
-    #[error("{ports} source ports are too few for {workers} workers: each needs one")]
-    TooFewPorts {
-        /// The number of ports.
-        ports: usize,
-        /// The number of workers.
-        workers: usize,
-    },
-    /// Fresh connections need more source ports than there are.
-    #[error(
-        "{per_s:.0} fresh connections/s to {remote} need {needed:.0} source ports, as one stays taken for up to \
-         {held_s} s after its connection (TIME_WAIT); there are {ports} ({addresses} source address(es)), enough \
-         for {enough:.0}/s. Send fewer, keep connections (--connections keepalive), or give more ports \
-         (--source-ports, net.ipv4.ip_local_port_range) or source addresses (--source-address). Where the server \
-         closes connections first, --reuse-ports sends all the same"
-    )]
-    PortsRunOut {
-        /// The address.
-        remote: String,
-        /// Fresh connections a second to it.
-        per_s: f64,
-        /// The ports that they take.
-        needed: f64,
-        /// For how long each is taken, in seconds.
-        held_s: u64,
-        /// The ports that there are, of all source addresses.
-        ports: usize,
-        /// The number of source addresses.
-        addresses: usize,
-        /// Fresh connections a second that the ports are enough for.
-        enough: f64,
-    },
-    /// The method cannot be sent.
-    #[error("method {0:?} cannot be sent")]
-    Method(String),
-    /// A header cannot be sent.
-    #[error("header {name:?} cannot be sent: {why}")]
-    Header {
-        /// Its name.
-        name: String,
-        /// Why not.
-        why: &'static str,
-    },
-    /// A template cannot be filled in.
-    #[error("{what}: {why}")]
-    Template {
-        /// Which text.
-        what: String,
-        /// What is wrong with it.
-        why: UnknownPlaceholder,
-    },
-    /// A target gets no requests.
-    #[error("target {0:?} has weight 0: give it one above 0, or leave it out")]
-    NoWeight(String),
-    /// Weights have too little in common to take turns.
-    #[error("the targets' weights add up to {0}, more than {MAX_CYCLE}: use smaller ones")]
-    Weights(u64),
-    /// Too many retries.
-    #[error("{0} retries are more than {MAX_RETRIES}")]
-    Retries(u32),
-    /// A connection that carries no request.
-    #[error("0 requests to a connection are too few: at least 1")]
-    MaxRequests,
-    /// An address is not one of those that are to be used.
-    #[error("{host} is no {family} address: leave out --{}, or name another host", family.to_string().to_lowercase())]
-    Family {
-        /// The address.
-        host: String,
-        /// What is to be used.
-        family: Family,
-    },
-    /// HTTP in another version.
-    #[error("HTTP {0:?} is neither 1.1 nor 2")]
-    Http(String),
-    /// A connection without streams.
-    #[error("{0} streams to a connection are not from 1 to {MAX_STREAMS}")]
-    Streams(usize),
-    /// Streams without HTTP/2.
-    #[error("HTTP/1.1 has no streams: ask for HTTP/2, or leave the number of streams out")]
-    StreamsNeedHttp2,
-    /// gRPC over HTTP/1.1.
-    #[error("gRPC needs HTTP/2")]
-    GrpcNeedsHttp2,
-    /// TLS cannot be had as asked for.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
-    /// TLS is asked for, and nobody to speak it with.
-    #[error("options of TLS are given, but no URL begins with https:// or wss://")]
-    NoTls,
-    /// A range of statuses is empty or out of range.
-    #[error("success statuses {0}-{1} are no range within 100-599")]
-    Success(u16, u16),
 }
 
 /// Where the requests come from.
@@ -386,6 +236,13 @@ impl Plan {
         }
         if settings.retries > MAX_RETRIES {
             return Err(PlanError::Retries(settings.retries));
+        }
+        let limits =
+            [("the most requests", settings.max_requests.is_some()), ("the age", settings.max_age.is_some())];
+        if let Some((limit, _)) = limits.iter().find(|(_, is_given)| *is_given)
+            && settings.connections == Connections::Fresh
+        {
+            return Err(PlanError::FreshLimit(limit));
         }
         if settings.max_requests == Some(0) {
             return Err(PlanError::MaxRequests);
@@ -672,7 +529,10 @@ mod tests {
     fn bad_settings_say_what_is_wrong() {
         let pace = |rate, s| Pace::constant(rate, Duration::from_secs(s));
         let url = |url: &'static str| refused(move |s| s.targets[0].url = url.to_owned());
-        assert!(url("nonsense").starts_with("\"nonsense\" is no usable URL: relative URL without a base"));
+        assert_eq!(
+            url("web:8080"),
+            "\"web:8080\" is no usable URL: it has no scheme; write it as http://web:8080"
+        );
         assert!(url("ftp://x/").contains("scheme \"ftp\" is not supported, only http, https, ws and wss"));
         assert!(url("http://me:secret@x/").contains("credentials"));
         assert!(refused(|s| s.targets.clear()).contains("no target"));
@@ -695,7 +555,11 @@ mod tests {
         assert!(refused(|s| s.headers.push(("a".into(), "b\nc".into()))).contains("its value"));
         assert!(refused(|s| s.headers.push(("Rolldrop-Id".into(), "x".into()))).contains("sets it itself"));
         assert!(refused(|s| s.retries = 101).contains("101 retries"));
-        assert!(refused(|s| s.max_requests = Some(0)).contains("0 requests to a connection"));
+        assert!(refused(|s| s.max_requests = Some(0)).contains("carries one request"));
+        assert!(
+            refused(|s| (s.connections, s.max_requests) = (Connections::Keepalive, Some(0)))
+                .contains("0 requests to a connection")
+        );
         let template = |body: &str| {
             refused(|s| {
                 s.template = true;

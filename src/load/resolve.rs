@@ -38,6 +38,20 @@ pub struct DnsSettings {
     pub family: Family,
 }
 
+/// A DNS server that is written otherwise.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no address of a DNS server, such as 10.96.0.10 or [::1]:5353")]
+pub struct NotAServer(String);
+
+/// A DNS server, written as `ADDRESS[:PORT]`.
+///
+/// # Errors
+/// When it is written otherwise.
+pub fn dns_server(text: &str) -> Result<SocketAddr, NotAServer> {
+    let alone = || text.trim_matches(['[', ']']).parse().map(|address: IpAddr| SocketAddr::new(address, 53));
+    text.parse().or_else(|_| alone()).map_err(|_| NotAServer(text.to_owned()))
+}
+
 /// Which of a name's addresses are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

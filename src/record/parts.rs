@@ -155,7 +155,7 @@ impl<R: Row> PartWriter<R> {
             Some(part) => part,
             None => open_part::<R>(&self.part_path())?,
         };
-        write_columns::<R>(&mut part, &mut self.columns).map_err(|e| self.parquet(e))?;
+        write_columns::<R>(&mut part, &mut self.columns).map_err(|e| unwritten(self.part_path(), e))?;
         self.part = Some(part);
         self.part_rows += take(&mut self.gathered);
         Ok(())
@@ -175,7 +175,7 @@ impl<R: Row> PartWriter<R> {
         self.opened = None;
         self.part_rows = 0;
         let Some(part) = self.part.take() else { return Ok(()) };
-        part.close().map_err(|e| self.parquet(e))?;
+        part.close().map_err(|e| unwritten(self.part_path(), e))?;
         let path = self.part_path();
         fs::rename(&path, path.with_extension("")).map_err(|source| PartError::Io { path, source })?;
         self.next_part += 1;
@@ -210,12 +210,23 @@ pub fn read_table<R: Row>(run_dir: &Path) -> Result<Vec<R>, PartError> {
     Ok(rows)
 }
 
+/// Why a part could not be written: as a rule, because the system would not.
+fn unwritten(path: PathBuf, source: ParquetError) -> PartError {
+    match source {
+        ParquetError::External(error) => match error.downcast() {
+            Ok(source) => PartError::Io { path, source: *source },
+            Err(error) => PartError::Parquet { path, source: ParquetError::External(error) },
+        },
+        source => PartError::Parquet { path, source },
+    }
+}
+
 fn open_part<R: Row>(path: &Path) -> Result<SerializedFileWriter<File>, PartError> {
     let file = File::create(path).map_err(|source| PartError::Io { path: path.to_owned(), source })?;
     let parquet = |source| PartError::Parquet { path: path.to_owned(), source };
     let schema = Arc::new(parse_message_type(R::SCHEMA).map_err(parquet)?);
     let properties = properties(&schema);
-    SerializedFileWriter::new(file, schema, properties).map_err(parquet)
+    SerializedFileWriter::new(file, schema, properties).map_err(|e| unwritten(path.to_owned(), e))
 }
 
 /// Numbers are delta-packed: that takes little time, and stamps leave nothing for a compression.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -39,6 +40,8 @@ pub(super) struct Spec<C> {
     #[serde(default)]
     pub(super) load: Load,
     #[serde(default)]
+    pub(super) sidecar: Sidecar,
+    #[serde(default)]
     pub(super) disruptions: Vec<Disruption>,
     #[serde(default)]
     pub(super) expect: Expect,
@@ -56,6 +59,13 @@ pub(super) struct Cluster<C> {
 pub(super) struct Manifest {
     pub(super) file: Option<String>,
     pub(super) inline: Option<Value>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Sidecar {
+    #[serde(default)]
+    pub(super) inject: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -111,7 +121,7 @@ pub(super) enum Port {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Load {
-    pub(super) rate: Option<f64>,
+    pub(super) rate: Option<Rate>,
     pub(super) duration: Option<Span>,
     #[serde(default)]
     pub(super) stages: Vec<Stage>,
@@ -119,21 +129,36 @@ pub(super) struct Load {
     pub(super) seed: Option<u64>,
     pub(super) warmup: Option<Span>,
     pub(super) connections: Option<Connections>,
-    pub(super) http: Option<Http>,
+    pub(super) http: Option<Version>,
+    pub(super) grpc: Option<Grpc>,
     pub(super) timeout: Option<Timeout>,
     pub(super) tls: Option<Tls>,
     pub(super) method: Option<String>,
     #[serde(default)]
     pub(super) headers: BTreeMap<String, String>,
+    pub(super) headers_file: Option<String>,
+    #[serde(default)]
+    pub(super) headers_from_env: BTreeMap<String, String>,
     pub(super) body: Option<String>,
     pub(super) body_file: Option<String>,
+    pub(super) body_hex: Option<String>,
+    pub(super) body_base64: Option<String>,
     #[serde(default)]
     pub(super) template: bool,
     #[serde(default)]
     pub(super) requests: Vec<Request>,
     pub(super) retry: Option<Retry>,
     pub(super) success: Option<Vec<Status>>,
+    #[serde(default)]
+    pub(super) connect_to: Vec<String>,
+    pub(super) unix_socket: Option<String>,
     pub(super) source_ports: Option<String>,
+    #[serde(default)]
+    pub(super) reuse_ports: bool,
+    #[serde(default)]
+    pub(super) source_addresses: Vec<IpAddr>,
+    pub(super) dns: Option<Dns>,
+    pub(super) workers: Option<usize>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -145,6 +170,8 @@ pub(super) struct Request {
     pub(super) headers: BTreeMap<String, String>,
     pub(super) body: Option<String>,
     pub(super) body_file: Option<String>,
+    pub(super) body_hex: Option<String>,
+    pub(super) body_base64: Option<String>,
     pub(super) weight: Option<u32>,
 }
 
@@ -153,6 +180,26 @@ pub(super) struct Request {
 pub(super) struct Retry {
     pub(super) times: u32,
     pub(super) delay: Option<Span>,
+}
+
+/// Requests per second, or a closed loop.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Rate {
+    PerSecond(f64),
+    Max,
+}
+
+impl<'de> Deserialize<'de> for Rate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Scalar::read(deserializer, "a number of requests per second, or max")? {
+            Scalar::Number(rate) => Ok(Rate::PerSecond(rate)),
+            Scalar::Text(text) if text == "max" => Ok(Rate::Max),
+            Scalar::Text(text) => {
+                let expected = &"a number of requests per second, or max";
+                Err(de::Error::invalid_value(de::Unexpected::Str(&text), expected))
+            }
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -178,20 +225,62 @@ pub(super) enum Arrivals {
     Poisson,
 }
 
-/// YAML reads `1.1` and `2` as numbers.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(untagged)]
-pub(super) enum Http {
-    Number(f64),
-    Text(HttpText),
+/// A version such as `1.1` or `2`, which YAML reads as numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Version(pub(super) String);
+
+impl<'de> Deserialize<'de> for Version {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match Scalar::read(deserializer, "a version, such as 1.1 or 2")? {
+            Scalar::Number(number) => Version(number.to_string()),
+            Scalar::Text(text) => Version(text),
+        })
+    }
 }
 
-#[derive(Clone, Copy, Debug, Deserialize)]
-pub(super) enum HttpText {
-    #[serde(rename = "1.1")]
-    Http1,
-    #[serde(rename = "2")]
-    Http2,
+/// A number or a text.
+enum Scalar {
+    Number(f64),
+    Text(String),
+}
+
+impl Scalar {
+    fn read<'de, D: Deserializer<'de>>(deserializer: D, expected: &'static str) -> Result<Self, D::Error> {
+        struct ScalarVisitor(&'static str);
+
+        impl Visitor<'_> for ScalarVisitor {
+            type Value = Scalar;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.0)
+            }
+
+            fn visit_f64<E>(self, number: f64) -> Result<Scalar, E> {
+                Ok(Scalar::Number(number))
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<Scalar, E> {
+                Ok(Scalar::Number(number as f64))
+            }
+
+            fn visit_i64<E>(self, number: i64) -> Result<Scalar, E> {
+                Ok(Scalar::Number(number as f64))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Scalar, E> {
+                Ok(Scalar::Text(text.to_owned()))
+            }
+        }
+
+        deserializer.deserialize_any(ScalarVisitor(expected))
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Grpc {
+    pub(super) method: String,
+    pub(super) success: Option<Vec<i32>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -213,11 +302,12 @@ pub(super) enum Mode {
     Mixed,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Timeout {
     pub(super) connect: Option<Span>,
     pub(super) tls: Option<Span>,
+    pub(super) first_byte: Option<Span>,
     pub(super) response: Option<Span>,
 }
 
@@ -225,9 +315,29 @@ pub(super) struct Timeout {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Tls {
     pub(super) ca: Option<String>,
+    pub(super) cert: Option<String>,
+    pub(super) key: Option<String>,
     pub(super) server_name: Option<String>,
     #[serde(default)]
     pub(super) insecure: bool,
+    pub(super) version: Option<Version>,
+    #[serde(default)]
+    pub(super) resume: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Dns {
+    #[serde(default)]
+    pub(super) servers: Vec<String>,
+    pub(super) family: Option<Family>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Family {
+    Ipv4,
+    Ipv6,
 }
 
 /// A status, or a range of them such as `200-399`.

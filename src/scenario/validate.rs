@@ -1,5 +1,7 @@
 //! From the raw file to a scenario in which contradictions cannot stand.
 
+mod load;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -7,14 +9,10 @@ use serde_json::Value;
 
 use super::raw;
 use super::yaml::Document;
-use super::{
-    Action, ClusterChoice, Connections, Disruption, Http, Load, Loaded, Place, Request, Scenario,
-    ScenarioError, Stage, Target, Tls,
-};
+use super::{Action, ClusterChoice, Disruption, Load, Loaded, Place, Scenario, ScenarioError, Target};
 use crate::record::{Bounds, Expect, WindowBounds};
 
 const API_VERSION: &str = "rolldrop.dev/v1";
-const MAX_RATE: f64 = 1e6;
 /// The load goes on for at least this long after the last disruption began.
 const SHORTEST_AFTERMATH: Duration = Duration::from_secs(1);
 
@@ -36,7 +34,7 @@ pub(super) fn validate<C>(
     let cluster = cluster(spec.cluster, document)?;
     let manifests = manifests(spec.manifests, document, dir)?;
     let targets = targets(spec.target, &manifests, document)?;
-    let load = load(spec.load, document, dir)?;
+    let load = load::load(spec.load, document, dir)?;
     let disruptions = spec
         .disruptions
         .into_iter()
@@ -50,9 +48,10 @@ pub(super) fn validate<C>(
         manifests,
         targets,
         load,
+        inject_sidecar: spec.sidecar.inject,
         disruptions,
         expect,
-        resolved: document.value().clone(),
+        document: document.clone(),
     };
     Ok(Loaded { scenario, cluster })
 }
@@ -179,205 +178,6 @@ fn place(
         }
         _ => Err(document.error(key, "needs exactly one of service and url")),
     }
-}
-
-fn load(raw: raw::Load, document: &Document, dir: &Path) -> Result<Load, ScenarioError> {
-    let positive = |span: Option<raw::Span>, default: Duration, key: &str| match span.map_or(default, |s| s.0)
-    {
-        Duration::ZERO => Err(document.error(&format!("spec.load.{key}"), "must be longer than 0")),
-        duration => Ok(duration),
-    };
-    let stages = stages(&raw, document)?;
-    let raw::Connections { mode, share, max, streams, max_requests, max_age } =
-        raw.connections.unwrap_or_default();
-    let http = http(raw.http, streams, document)?;
-    let connections = match (mode.unwrap_or(raw::Mode::Fresh), share) {
-        (raw::Mode::Fresh, None) => Connections::Fresh,
-        (raw::Mode::Keepalive, None) => Connections::Keepalive,
-        (raw::Mode::Mixed, Some(share)) if (0.0..=1.0).contains(&share) => Connections::Mixed(share),
-        (raw::Mode::Mixed, _) => {
-            let why = "mode mixed needs the share of fresh connections, 0 to 1";
-            return Err(document.error("spec.load.connections.share", why));
-        }
-        (_, Some(_)) => {
-            let why = "only mode mixed takes a share: leave it out, or set mode: mixed";
-            return Err(document.error("spec.load.connections.share", why));
-        }
-    };
-    if max == Some(0) {
-        return Err(document.error("spec.load.connections.max", "must be at least 1"));
-    }
-    if max_requests == Some(0) {
-        return Err(document.error("spec.load.connections.maxRequests", "must be at least 1"));
-    }
-    let body = body(raw.body, raw.body_file, "spec.load", document, dir)?;
-    let requests = requests(raw.requests, document, dir)?;
-    let (connect, tls_timeout, response) =
-        raw.timeout.map_or((None, None, None), |t| (t.connect, t.tls, t.response));
-    let success = match raw.success {
-        None => vec![(200, 399)],
-        Some(list) => list.iter().map(|status| status_range(status, document)).collect::<Result<_, _>>()?,
-    };
-    Ok(Load {
-        duration: stages.iter().map(|stage| stage.duration).sum(),
-        stages,
-        poisson: match raw.arrivals {
-            Some(raw::Arrivals::Poisson) => Some(raw.seed.unwrap_or(0)),
-            Some(raw::Arrivals::Even) | None => None,
-        },
-        warmup: raw.warmup.map_or(Duration::ZERO, |s| s.0),
-        http,
-        connections,
-        max_connections: max,
-        streams,
-        connect_timeout: positive(connect, Duration::from_secs(1), "timeout.connect")?,
-        tls_timeout: positive(tls_timeout, Duration::from_secs(2), "timeout.tls")?,
-        tls: raw.tls.map_or(Ok(Tls::default()), |raw| tls(raw, document, dir))?,
-        response_timeout: positive(response, Duration::from_secs(5), "timeout.response")?,
-        method: raw.method.unwrap_or_else(|| "GET".into()),
-        headers: raw.headers.into_iter().collect(),
-        body: body.unwrap_or_default(),
-        template: raw.template,
-        requests,
-        retries: raw.retry.as_ref().map_or(0, |retry| retry.times),
-        retry_delay: raw.retry.and_then(|retry| retry.delay).map_or(Duration::ZERO, |span| span.0),
-        max_requests,
-        max_age: max_age.map(|span| span.0),
-        success,
-        source_ports: raw.source_ports.map(|range| source_ports(&range, document)).transpose()?,
-    })
-}
-
-fn tls(raw: raw::Tls, document: &Document, dir: &Path) -> Result<Tls, ScenarioError> {
-    let read = |file: String| {
-        let path = dir.join(file);
-        let failed = |e| document.error("spec.load.tls.ca", format!("{}: {e}", path.display()));
-        std::fs::read_to_string(&path).map_err(failed)
-    };
-    Ok(Tls { ca_pem: raw.ca.map(read).transpose()?, server_name: raw.server_name, insecure: raw.insecure })
-}
-
-fn body(
-    text: Option<String>,
-    file: Option<String>,
-    key: &str,
-    document: &Document,
-    dir: &Path,
-) -> Result<Option<Vec<u8>>, ScenarioError> {
-    match (text, file) {
-        (Some(_), Some(_)) => {
-            Err(document.error(&format!("{key}.body"), "stands beside bodyFile: leave one out"))
-        }
-        (text, None) => Ok(text.map(String::into_bytes)),
-        (None, Some(file)) => {
-            let path = dir.join(&file);
-            let failed = |e| document.error(&format!("{key}.bodyFile"), format!("{}: {e}", path.display()));
-            std::fs::read(&path).map(Some).map_err(failed)
-        }
-    }
-}
-
-fn requests(raw: Vec<raw::Request>, document: &Document, dir: &Path) -> Result<Vec<Request>, ScenarioError> {
-    let given = if raw.is_empty() { vec![raw::Request::default()] } else { raw };
-    let request = |(index, raw): (usize, raw::Request)| {
-        let key = format!("spec.load.requests[{index}]");
-        is_path(raw.path.as_ref(), &key, document)?;
-        Ok(Request {
-            path: raw.path,
-            method: raw.method,
-            headers: raw.headers.into_iter().collect(),
-            body: body(raw.body, raw.body_file, &key, document, dir)?,
-            weight: weight(raw.weight, &key, document)?,
-        })
-    };
-    given.into_iter().enumerate().map(request).collect()
-}
-
-fn http(
-    given: Option<raw::Http>,
-    streams: Option<usize>,
-    document: &Document,
-) -> Result<Http, ScenarioError> {
-    let http = match given {
-        None | Some(raw::Http::Number(1.1) | raw::Http::Text(raw::HttpText::Http1)) => Http::Http1,
-        Some(raw::Http::Number(2.0) | raw::Http::Text(raw::HttpText::Http2)) => Http::Http2,
-        Some(raw::Http::Number(other)) => {
-            return Err(document.error("spec.load.http", format!("is {other}, must be 1.1 or 2")));
-        }
-    };
-    match (http, streams) {
-        (Http::Http1, Some(_)) => {
-            let why = "HTTP/1.1 has no streams: leave it out, or set load.http: 2";
-            Err(document.error("spec.load.connections.streams", why))
-        }
-        (_, Some(0)) => Err(document.error("spec.load.connections.streams", "must be at least 1")),
-        _ => Ok(http),
-    }
-}
-
-fn stages(raw: &raw::Load, document: &Document) -> Result<Vec<Stage>, ScenarioError> {
-    let rate = |rate: f64, may_be_0: bool, key: &str| {
-        let range = if may_be_0 { "0 or above" } else { "above 0" };
-        let why = || format!("is {rate}, must be {range} and at most {MAX_RATE} requests/s");
-        let is_rate = (rate > 0.0 || may_be_0 && rate == 0.0) && rate <= MAX_RATE;
-        if is_rate { Ok(rate) } else { Err(document.error(key, why())) }
-    };
-    let length = |duration: Duration, key: &str| match duration {
-        Duration::ZERO => Err(document.error(key, "must be longer than 0")),
-        duration => Ok(duration),
-    };
-    if raw.stages.is_empty() {
-        let rate = rate(raw.rate.unwrap_or(200.0), false, "spec.load.rate")?;
-        let duration = raw.duration.map_or(Duration::from_secs(30), |span| span.0);
-        let duration = length(duration, "spec.load.duration")?;
-        return Ok(vec![Stage { from: rate, to: rate, duration }]);
-    }
-    if raw.rate.is_some() || raw.duration.is_some() {
-        let why = "each has its own rate and duration: leave out load.rate and load.duration";
-        return Err(document.error("spec.load.stages", why));
-    }
-    let mut before = 0.0;
-    let mut stages = Vec::with_capacity(raw.stages.len());
-    for (index, stage) in raw.stages.iter().enumerate() {
-        let key = format!("spec.load.stages[{index}]");
-        let to = rate(stage.rate, true, &format!("{key}.rate"))?;
-        let from = match (stage.from, stage.ramp) {
-            (Some(from), Some(raw::Ramp::Linear)) => rate(from, true, &format!("{key}.from"))?,
-            (None, Some(raw::Ramp::Linear)) => before,
-            (None, None) => to,
-            (Some(_), None) => {
-                let why = "only a ramp begins elsewhere than at its rate: add ramp: linear, or leave it out";
-                return Err(document.error(&format!("{key}.from"), why));
-            }
-        };
-        stages.push(Stage { from, to, duration: length(stage.duration.0, &format!("{key}.duration"))? });
-        before = to;
-    }
-    match stages.iter().any(|stage| stage.to > 0.0) {
-        true => Ok(stages),
-        false => Err(document.error("spec.load.stages", "must be above 0 requests/s somewhere")),
-    }
-}
-
-fn source_ports(text: &str, document: &Document) -> Result<(u16, u16), ScenarioError> {
-    let range = text
-        .split_once('-')
-        .and_then(|(from, to)| Some((from.trim().parse().ok()?, to.trim().parse().ok()?)));
-    range
-        .filter(|(from, to)| 0 < *from && from <= to)
-        .ok_or_else(|| document.error("spec.load.sourcePorts", "takes a range of ports such as 32768-60999"))
-}
-
-fn status_range(status: &raw::Status, document: &Document) -> Result<(u16, u16), ScenarioError> {
-    let range = match status {
-        raw::Status::One(code) => Some((*code, *code)),
-        raw::Status::Range(text) => text
-            .split_once('-')
-            .and_then(|(from, to)| Some((from.trim().parse().ok()?, to.trim().parse().ok()?))),
-    };
-    range.filter(|(from, to)| (100..=599).contains(from) && from <= to && *to <= 599).ok_or_else(|| {
-        document.error("spec.load.success", "takes statuses and ranges such as 200 or 200-399")
-    })
 }
 
 fn disruption(

@@ -11,7 +11,7 @@ use serde_saphyr::Spanned;
 use super::ScenarioError;
 
 /// A document as JSON, with a place for every path.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Document {
     file: String,
     value: Value,

@@ -56,3 +56,19 @@ fn a_missing_binary_shows_as_a_pod_that_never_starts_with_the_reason() {
     assert!(stderr.contains("a pod never starts"), "{finished}");
     assert!(stderr.contains("/no/such/server"), "{finished}");
 }
+
+#[test]
+fn fresh_connections_that_would_use_up_the_ports_end_a_run_before_its_first_request() {
+    let _turn = turn();
+    let finished =
+        Rolldrop::new(["run", "-r", "100", "--set", "load.sourcePorts=40000-40009", "--out", "run"])
+            .finish()
+            .expect_code(2);
+    let stderr = finished.stderr();
+    assert!(
+        stderr.contains("100 fresh connections/s to ") && stderr.contains("there are 10 ("),
+        "{finished}"
+    );
+    assert!(stderr.contains("(reusePorts)") && !stderr.contains("requests, "), "{finished}");
+    assert!(!finished.dir().join("run/requests").exists(), "{finished}");
+}

@@ -216,6 +216,18 @@ fn bad_input_is_told_before_a_request_is_sent() {
         finished.expect_code(2).stderr()
     };
     assert!(said(&["nonsense"]).contains("\"nonsense\" is no usable URL"));
+    assert!(said(&["localhost:8080"]).contains("no scheme; write it as http://localhost:8080"));
+    assert!(said(&[&url, "-r", "-5"]).contains("rate -5 is not above 0"));
+    assert!(said(&[&url, "--max-requests", "5"]).contains("a fresh connection carries one request"));
+    assert!(said(&[&url, "--hgrm", "no/such/table"]).contains("failed to write no/such/table"));
+    let foreign = said(&[&url, "--source-address", "192.0.2.7"]);
+    assert!(foreign.contains("cannot come from 192.0.2.7: Cannot assign requested address"), "{foreign}");
+    let family = said(&[&url, "--source-address", "::1"]);
+    assert!(family.contains("cannot come from ::1: "), "{family}");
+    // A name that does not resolve leaves no directory in the way of the next attempt.
+    let unknown = Rolldrop::new(["load", "http://no-such-name.invalid/", "--out", "run"]).finish();
+    assert!(!unknown.dir().join("run").exists(), "{unknown}");
+    unknown.expect_code(2);
     assert!(said(&[&url, "-r", "0"]).contains("rate 0 is not above 0"));
     assert!(said(&[&url, "-r", "fast"]).contains("needs a number of requests per second, or max"));
     assert!(said(&[&url, "-d", "5"]).contains("needs a number and its unit"));

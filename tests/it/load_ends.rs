@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::Child;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -25,8 +25,8 @@ fn read(dir: &Path, name: &str) -> String {
     std::fs::read_to_string(dir.join(name)).unwrap_or_default()
 }
 
-fn rows(dir: &Path) -> Vec<RequestRow> {
-    read_table(&dir.join("run")).expect("rows")
+fn rows(dir: &Path, run: &str) -> Vec<RequestRow> {
+    read_table(&dir.join(run)).expect("rows")
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn the_first_signal_keeps_the_results_and_calls_them_partial() {
         assert!(said.contains(" of 600 s; what follows is what was sent until then\n\n"), "{said}");
         let info: Value = serde_json::from_str(&info).expect("run.json");
         assert_eq!((&info["interrupted"], &info["complete"]), (&true.into(), &false.into()), "{first}");
-        let rows = rows(dir.path());
+        let rows = rows(dir.path(), "run");
         assert!(rows.len() > 20 && rows.iter().all(|row| row.outcome == Outcome::Ok), "{first}: {said}");
         let total: u64 = said
             .lines()
@@ -51,6 +51,35 @@ fn the_first_signal_keeps_the_results_and_calls_them_partial() {
             .unwrap();
         assert_eq!(total, rows.len() as u64, "every row is counted: {said}");
     }
+}
+
+/// A disk that is full in mid-load: what was recorded until then is kept, and said where.
+#[test]
+fn a_disk_that_fills_up_ends_the_load_and_leaves_what_was_recorded() {
+    let server = Server::start();
+    let program = env!("CARGO_BIN_EXE_rolldrop");
+    // A part is closed after 5 s: the first one fits.
+    let script = format!(
+        "mount -t tmpfs -o size=64k none disk && cd disk && {program} load {} -r 400 -d 10m --quiet --out 'a run'; \
+         echo status $?; cp -r 'a run' ../kept; {program} report ../kept; echo status $?",
+        server.url("/")
+    );
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(dir.path().join("disk")).expect("a directory");
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", &script])
+        .current_dir(dir.path())
+        .env("NO_COLOR", "1")
+        .output()
+        .expect("unshare of util-linux");
+    let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let all = format!("{said}{told}");
+    let kept = "the load was cut off (rolldrop report 'a run' tells what was recorded until then): ";
+    assert!(told.contains(kept) && told.contains("No space left on device"), "{all}");
+    assert_eq!(told.matches("No space").count(), 1, "{all}");
+    assert!(!rows(dir.path(), "kept").is_empty(), "{all}");
+    assert!(said.starts_with("status 2\n"), "nothing but what was recorded: {all}");
+    assert!(said.contains("PARTIAL MEASUREMENT") && said.contains(" requests were dropped"), "{all}");
 }
 
 #[test]
@@ -77,7 +106,7 @@ fn the_second_signal_cuts_off_what_is_in_flight() {
     assert!(child.try_wait().expect("its state").is_none(), "it waits for what is in flight");
     signal(&child, Signal::SIGINT);
     assert_eq!(child.wait().expect("an end").code(), Some(130));
-    let rows = rows(dir.path());
+    let rows = rows(dir.path(), "run");
     assert!(!rows.is_empty() && rows.iter().all(|row| row.outcome == Outcome::Cancelled));
     assert!(read(dir.path(), "stdout.log").starts_with("PARTIAL: "));
 }

@@ -56,7 +56,11 @@ fn failed_by_right_rules(run: &MeasuredRun) -> Vec<&RequestRow> {
 
 #[test]
 fn ports_that_are_used_again_early_meet_stale_flows_which_move_no_window() {
-    let run = measure(SCENARIO, Dataplane::Kernel, &["--set", "load.sourcePorts=40000-40299"]);
+    let run = measure(
+        SCENARIO,
+        Dataplane::Kernel,
+        &["--set", "load.sourcePorts=40000-40299", "--set", "load.reusePorts=true"],
+    );
     assert!(run.finished.stderr().contains("source ports are used again after 3 s"), "{}", run.finished);
     let failed = failed_by_right_rules(&run);
     let stale = run.result.requests.by_cause.get(&Cause::StaleFlow).copied().unwrap_or(0);

@@ -98,11 +98,39 @@ fn every_shell_gets_its_completions() {
         assert!(script.stdout().contains("connect-timeout"), "{script}");
         assert!(!script.stdout().contains("load-worker"), "hidden commands stay hidden\n{script}");
     }
-    // Bash takes its script, and completes a word with it.
-    let script = Rolldrop::new(["completions", "bash"]).finish().expect_code(0).stdout();
-    let asked = format!(
-        "{script}\nCOMP_WORDS=(rolldrop comp); COMP_CWORD=1; _rolldrop rolldrop comp rolldrop; echo \"${{COMPREPLY[*]}}\""
-    );
-    let output = Command::new("bash").args(["-c", &asked]).output().expect("bash");
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "completions", "{output:?}");
+    // Shells take their scripts, and complete a word with them where they can be asked to.
+    let asked = [
+        (
+            "bash",
+            ["-c"].as_slice(),
+            "source ./script; COMP_WORDS=(rolldrop comp); COMP_CWORD=1; _rolldrop rolldrop comp rolldrop; \
+             echo \"${COMPREPLY[*]}\"",
+            "completions",
+        ),
+        (
+            "zsh",
+            &["-f", "-c"],
+            "autoload -U compinit; compinit -D -u; source ./script; print ${_comps[rolldrop]}",
+            "_rolldrop",
+        ),
+        (
+            "fish",
+            &["--no-config", "-c"],
+            "source ./script; complete -C 'rolldrop comp'",
+            "completions\tPrint the completion script of a shell",
+        ),
+    ];
+    for (shell, options, question, answer) in asked {
+        let script = Rolldrop::new(["completions", shell]).finish().expect_code(0);
+        std::fs::write(script.dir().join("script"), script.stdout()).expect("a file");
+        let output = Command::new(shell)
+            .args(options)
+            .arg(question)
+            .current_dir(script.dir())
+            .env("HOME", script.dir())
+            .output()
+            .unwrap_or_else(|e| panic!("{shell}: {e}; scripts/test installs it"));
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!((said.trim(), output.stderr.is_empty()), (answer, true), "{shell}: {output:?}");
+    }
 }

@@ -10,6 +10,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("scenario", &["record"]),
     ("http1", &[]),
     ("http2", &[]),
+    ("inject", &[]),
     ("machine", &["record"]),
     ("load", &["record", "http1", "http2", "machine"]),
     ("proxy", &["record", "http1", "http2"]),
@@ -23,7 +24,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// Modules that take data and give data: no clock, no I/O, no async.
-const PURE: &[&str] = &["timeline", "analysis", "report", "gate"];
+const PURE: &[&str] = &["inject", "timeline", "analysis", "report", "gate"];
 
 /// What a pure module never names.
 const IMPURE: &[&str] = &[

@@ -182,14 +182,18 @@ pub(super) struct Effort {
 }
 
 /// A quantile of the latencies of both sides.
+///
+/// What makes requests alike makes all latencies alike, but a stretch has too few values beyond a
+/// high quantile to show it: the likeness is looked for at the middle of them as well.
 pub(super) fn quantiles(a: &Blocks, b: &Blocks, q: f64, effort: Effort) -> Result<Ratio, TooAlike> {
-    let length = |side: &Blocks| {
+    let length_at = |side: &Blocks, q: f64| {
         let at = side.quantile_bin(&side.whole(), q) + 1;
         side.length(|i| {
             let all = side.below(&(i..i + 1), side.bins.len());
             (all - side.below(&(i..i + 1), at)) as f64 / all.max(1) as f64
         })
     };
+    let length = |side: &Blocks| [0.5, 0.9, q].map(|q| length_at(side, q)).into_iter().max().unwrap_or(1);
     ratio([a, b], [length(a), length(b)], |side, draw| side.quantile(draw, q), effort)
 }
 

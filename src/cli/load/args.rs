@@ -3,20 +3,19 @@
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Context;
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
 
+use super::super::rate::Rate;
 use super::super::report::Format;
 use super::fail_on::FailOn;
 use super::tls::TlsArgs;
 use crate::load::{
     Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Pace, PortRange, Record, Rpc,
-    Settings, Stage, Target, targets,
+    Settings, Stage, Target, dns_server, targets,
 };
+use crate::scenario::text;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,7 +46,14 @@ pub(in super::super) struct LoadArgs {
     targets: Option<PathBuf>,
     /// Requests per second, or max: a closed loop, in which each connection sends its next request
     /// when it has the answer to the last
-    #[arg(short, long, default_value = "200", value_name = "RATE|max", conflicts_with = "stages")]
+    #[arg(
+        short,
+        long,
+        default_value = "200",
+        value_name = "RATE|max",
+        conflicts_with = "stages",
+        allow_negative_numbers = true
+    )]
     rate: Rate,
     /// Length of the counted part, such as 30s or 1m30s
     #[arg(short, long, default_value = "30s", value_parser = super::super::parse_duration, value_name = "D",
@@ -154,7 +160,7 @@ pub(in super::super) struct LoadArgs {
     source_ports: Option<PortRange>,
     /// Take source ports again within a minute, as works where the server closes connections first
     #[arg(long)]
-    pub(super) reuse_ports: bool,
+    reuse_ports: bool,
     /// An address that connections come from; may be given as often as there are workers
     #[arg(long = "source-address", value_name = "ADDRESS")]
     source_addresses: Vec<IpAddr>,
@@ -162,7 +168,7 @@ pub(in super::super) struct LoadArgs {
     #[arg(long, default_value_t = 1, value_name = "N")]
     workers: usize,
     /// DNS servers to ask for names, in place of the system's
-    #[arg(long, value_name = "ADDRESS[:PORT]", value_delimiter = ',', value_parser = parse_dns_server)]
+    #[arg(long, value_name = "ADDRESS[:PORT]", value_delimiter = ',', value_parser = dns_server)]
     dns_servers: Vec<SocketAddr>,
     /// Use IPv4 addresses alone
     #[arg(short = '4', long)]
@@ -196,30 +202,9 @@ pub(in super::super) struct LoadArgs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Body(Vec<u8>);
 
-/// What `--rate` takes.
-#[derive(Clone, Copy, Debug)]
-enum Rate {
-    PerSecond(f64),
-    Max,
-}
-
-impl FromStr for Rate {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "max" => Ok(Rate::Max),
-            number => number
-                .parse()
-                .map(Rate::PerSecond)
-                .map_err(|_| "needs a number of requests per second, or max".to_owned()),
-        }
-    }
-}
-
 impl LoadArgs {
     /// The settings, with what files and the environment have to say.
-    pub(super) fn settings(&self) -> anyhow::Result<Settings> {
+    pub(in super::super) fn settings(&self) -> anyhow::Result<Settings> {
         let read = |path: &Path| match path.to_str() {
             Some("-") => {
                 let mut bytes = Vec::new();
@@ -282,6 +267,7 @@ impl LoadArgs {
             workers: self.workers,
             source_ports: self.source_ports,
             source_addresses: self.source_addresses.clone(),
+            reuse_ports: self.reuse_ports,
         })
     }
 
@@ -307,16 +293,14 @@ impl LoadArgs {
         let mut headers = Vec::new();
         for given in &self.headers {
             match given.strip_prefix('@') {
-                None => headers.push(parse_header(given)?),
+                None => headers.push(
+                    text::header(given)
+                        .with_context(|| format!("header {given:?} is not written as 'Name: value'"))?,
+                ),
                 Some(path) => {
-                    let failed = || format!("failed to read the headers in {path}");
-                    let text = std::fs::read_to_string(path).with_context(failed)?;
-                    let lines = text.lines().filter(|line| !line.trim().is_empty());
-                    for (line, number) in lines.zip(1..) {
-                        // Not what it says: it may be a secret.
-                        let wrong = || format!("{path}: header {number} is not written as 'Name: value'");
-                        headers.push(parse_header(line).ok().with_context(wrong)?);
-                    }
+                    let lines = std::fs::read_to_string(path);
+                    let lines = lines.with_context(|| format!("failed to read the headers in {path}"))?;
+                    headers.extend(text::headers(&lines).map_err(|why| anyhow::anyhow!("{path}: {why}"))?);
                 }
             }
         }
@@ -333,30 +317,12 @@ impl LoadArgs {
     }
 }
 
-fn parse_hex(text: &str) -> Result<Body, String> {
-    let bad = || "needs pairs of hexadecimal digits, such as 0a03776562".to_owned();
-    let digits: Option<Vec<u32>> =
-        text.chars().filter(|c| !c.is_whitespace()).map(|c| c.to_digit(16)).collect();
-    let (pairs, []) = digits.as_deref().ok_or_else(bad)?.as_chunks::<2>() else { return Err(bad()) };
-    let byte = |[high, low]: &[u32; 2]| u8::try_from(high * 16 + low).ok();
-    pairs.iter().map(byte).collect::<Option<_>>().map(Body).ok_or_else(bad)
+fn parse_hex(digits: &str) -> Result<Body, String> {
+    text::from_hex(digits).map(Body)
 }
 
-fn parse_base64(text: &str) -> Result<Body, String> {
-    BASE64_STANDARD.decode(text.trim()).map(Body).map_err(|error| error.to_string())
-}
-
-fn parse_header(text: &str) -> anyhow::Result<(String, String)> {
-    let (name, value) =
-        text.split_once(':').with_context(|| format!("header {text:?} is not written as 'Name: value'"))?;
-    Ok((name.trim().to_owned(), value.trim().to_owned()))
-}
-
-fn parse_dns_server(text: &str) -> Result<SocketAddr, String> {
-    let alone = || text.trim_matches(['[', ']']).parse().map(|address: IpAddr| SocketAddr::new(address, 53));
-    text.parse()
-        .or_else(|_| alone())
-        .map_err(|_| "takes addresses such as 10.96.0.10 or [::1]:5353".to_owned())
+fn parse_base64(given: &str) -> Result<Body, String> {
+    text::from_base64(given).map(Body)
 }
 
 fn parse_statuses(text: &str) -> Result<(u16, u16), String> {
@@ -368,22 +334,6 @@ fn parse_statuses(text: &str) -> Result<(u16, u16), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_header_is_split_at_its_first_colon() {
-        assert_eq!(parse_header("A: b: c ").unwrap(), ("A".into(), "b: c".into()));
-        assert!(parse_header("A").is_err());
-    }
-
-    #[test]
-    fn a_body_is_given_in_digits_or_in_base64() {
-        assert_eq!(parse_hex("0a 03\n77"), Ok(Body(vec![10, 3, 0x77])));
-        assert_eq!(parse_hex(""), Ok(Body(Vec::new())));
-        assert_eq!(parse_base64("CgN3"), Ok(Body(vec![10, 3, 0x77])));
-        for wrong in ["0", "0g", "é"] {
-            assert!(parse_hex(wrong).is_err() && parse_base64(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn statuses_are_single_or_ranges() {

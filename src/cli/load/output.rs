@@ -13,9 +13,9 @@ use crate::analysis::figures::count;
 use crate::analysis::model::{LoadResult, Percentiles, SendLag, Verdict};
 use crate::analysis::validity::not_as_planned;
 use crate::load::{Summary, Tally, errno_name, status_name};
-use crate::record::Outcome;
 use crate::record::retry::GRPC_UNAVAILABLE;
 use crate::record::run_info::LoadPlan;
+use crate::record::{Outcome, Stamp};
 
 /// What `--format json` prints, with the names of result.json.
 #[derive(Debug, Serialize)]
@@ -30,6 +30,9 @@ pub(super) struct Report {
 /// The load as it was planned and sent.
 #[derive(Debug, Serialize)]
 struct Load {
+    /// The most that are open at a time.
+    #[serde(skip)]
+    connections: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     arrivals: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,13 +87,15 @@ pub(super) struct Latencies {
 }
 
 impl Report {
-    /// The result of a load that was planned so.
-    pub(super) fn new(plan: &LoadPlan, summary: &Summary) -> Self {
+    /// The result of a load that was planned so, and whose schedule may have been stopped before
+    /// its last request had ended.
+    pub(super) fn new(plan: &LoadPlan, summary: &Summary, stopped: Option<Stamp>) -> Self {
         let tally = &summary.tally;
         let total = tally.outcomes.total();
         let is_closed_loop = plan.is_closed_loop();
         // How long it was under way; a schedule that was carried out has the length that was planned.
-        let elapsed_s = summary.ended.ns_since(summary.started) as f64 / 1e9 - plan.warmup_s;
+        let end = stopped.map_or(summary.ended, |stopped| stopped.min(summary.ended));
+        let elapsed_s = end.ns_since(summary.started) as f64 / 1e9 - plan.warmup_s;
         let duration_s = match (is_closed_loop, summary.stopped_early) {
             (false, false) => plan.duration_s,
             (false, true) => elapsed_s.clamp(0.0, plan.duration_s),
@@ -120,6 +125,7 @@ impl Report {
         Self {
             verdict,
             load: Load {
+                connections: plan.other.get("max_connections").cloned(),
                 arrivals: plan.other.get("arrivals").cloned(),
                 stages: plan.other.get("stages").cloned(),
                 seed: plan.other.get("seed").cloned(),
@@ -303,9 +309,15 @@ fn write_text(
 
 impl Load {
     fn in_words(&self) -> String {
-        let length = format!("{:.1} s", self.sent.duration_s);
+        let length = match self.sent.duration_s {
+            s if s < 1.0 => format!("{:.0} ms", s * 1e3),
+            s => format!("{s:.1} s"),
+        };
         let rate = match (&self.stages, self.sent.pacing.as_str()) {
-            (_, "closed_loop") => format!("closed loop for {length}"),
+            (_, "closed_loop") => {
+                let at_a_time = self.connections.as_ref().and_then(Value::as_u64).unwrap_or_default();
+                format!("closed loop, {at_a_time} at a time, for {length}")
+            }
             (Some(Value::Array(stages)), _) => {
                 let stages: Vec<_> = stages.iter().filter_map(Value::as_str).collect();
                 format!("{} requests/s", stages.join(", "))
@@ -348,7 +360,6 @@ mod tests {
 
     use super::*;
     use crate::load::{Counts, Pace, Plan, Settings};
-    use crate::record::Stamp;
 
     fn summary() -> Summary {
         let mut tally = Tally { warmup: 10, ..Tally::default() };
@@ -385,7 +396,7 @@ mod tests {
             Settings { pace: Pace::constant(100.0, Duration::from_secs(1)), ..Settings::new("http://web/") };
         let plan = Plan::new(settings).unwrap().load_plan();
         let summary = summary();
-        let report = Report::new(&plan, &summary);
+        let report = Report::new(&plan, &summary, None);
         (plan, summary, report)
     }
 
@@ -404,8 +415,9 @@ mod tests {
         summary.tally.outcomes = Counts::default();
         summary.tally.error_statuses.clear();
         summary.tally.outcomes.add(Outcome::Ok, 40);
-        (summary.ended, summary.stopped_early) = (Stamp::from_unix_ns(400_000_000), true);
-        let report = Report::new(&plan, &summary);
+        // The last answers came later.
+        (summary.ended, summary.stopped_early) = (Stamp::from_unix_ns(900_000_000), true);
+        let report = Report::new(&plan, &summary, Some(Stamp::from_unix_ns(400_000_000)));
         let text = text("http://web/", &plan, &report, &summary, false);
         let first = "PARTIAL: interrupted after 0.4 s of 1 s; what follows is what was sent until then\n\n\
                      40 requests, 100.0/s: all ok\n";
@@ -417,7 +429,7 @@ mod tests {
         let schema: Value = serde_json::from_str(include_str!("../../../docs/load.schema.json")).unwrap();
         let (mut plan, summary, _) = report();
         let check = |plan: &LoadPlan| {
-            let value = serde_json::to_value(Report::new(plan, &summary)).unwrap();
+            let value = serde_json::to_value(Report::new(plan, &summary, None)).unwrap();
             crate::report::tests::meets(&value, &schema, &schema, "$").unwrap();
         };
         check(&plan);

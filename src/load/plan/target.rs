@@ -67,6 +67,10 @@ impl PlannedTarget {
 /// When its requests cannot be sent.
 pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<PlannedTarget, PlanError> {
     let bad = |why: String| PlanError::Url { url: target.url.clone(), why };
+    // Also where it could be read as a scheme: localhost:8080.
+    if !target.url.contains("://") {
+        return Err(bad(format!("it has no scheme; write it as http://{}", target.url)));
+    }
     let url = Url::parse(&target.url).map_err(|e| bad(format!("{e}; write it as http://HOST:PORT/PATH")))?;
     let (is_secure, is_websocket) = match url.scheme() {
         "http" => (false, false),

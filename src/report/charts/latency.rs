@@ -111,7 +111,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     let plot = Rect { left: LEFT, top, right: RIGHT, bottom };
     draw_plot(&mut canvas, series(&analysis.charts.latency).as_ref(), marks, plot)?;
     frame::foot(&mut canvas, &words::provenance(result), HEIGHT);
-    let alt = format!("Histogram of response times, steady against disrupted. {title}.");
+    let alt = format!("Histogram of {what}s, steady against disrupted. {title}.");
     Ok(Chart { name: "latency.png", title, alt, png: canvas.into_png()? })
 }
 

@@ -27,6 +27,8 @@ struct Series {
     disruptions: Vec<(f64, String)>,
     /// When each stage of the load began, and its rate.
     stages: Vec<(f64, String)>,
+    /// What the latencies are.
+    latency: &'static str,
 }
 
 fn series(analysis: &Analysis) -> Series {
@@ -52,7 +54,14 @@ fn series(analysis: &Analysis) -> Series {
     };
     let stages = analysis.charts.stages.iter().map(stage).collect();
     let last = seconds.last().map_or(0.0, |s| s.at_s + 1.0);
-    Series { step_s: per_column as f64, columns, end_s: analysis.charts.end_s.max(last), disruptions, stages }
+    Series {
+        step_s: per_column as f64,
+        columns,
+        end_s: analysis.charts.end_s.max(last),
+        disruptions,
+        stages,
+        latency: words::latency(&analysis.result.load).0,
+    }
 }
 
 /// Adds a second to a column. Percentiles cannot be merged: the largest stands for all.
@@ -101,12 +110,14 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     let series = series(analysis);
     let result = &analysis.result;
     let title = title(result, &series);
+    // A closed loop intends no time.
+    let by = if result.load.is_closed_loop() { "send time" } else { "intended send time" };
     let subtitle = match series.step_s {
         s if s > 1.0 => format!(
-            "Requests by intended send time, in steps of {s} s; response times are the largest of the step's seconds"
+            "Requests by {by}, in steps of {s} s; {}s are the largest of the step's seconds",
+            series.latency
         ),
-        _ => "Requests by intended send time, second by second; dashed: a pod's deletion took effect"
-            .to_owned(),
+        _ => format!("Requests by {by}, second by second; dashed: a pod's deletion took effect"),
     };
     let mut canvas = Canvas::new(WIDTH, HEIGHT)?;
     let top = frame::head(&mut canvas, words::warning(result), &title, &subtitle, &legend(&series))?;
@@ -118,7 +129,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
         draw_plots(&mut canvas, &series, full)?;
     }
     frame::foot(&mut canvas, &words::provenance(result), HEIGHT);
-    let alt = format!("Requests answered and dropped over the run, and response times. {title}.");
+    let alt = format!("Requests answered and dropped over the run, and {}s. {title}.", series.latency);
     Ok(Chart { name: "timeline.png", title, alt, png: canvas.into_png()? })
 }
 
@@ -129,8 +140,8 @@ fn legend(series: &Series) -> Vec<Key> {
         keys.push(Key::Area("app error, not sent or cancelled".into(), palette::GRID, Pattern::Rising));
     }
     keys.extend(outcomes.into_iter().map(Key::outcome));
-    keys.push(Key::Line("response time p99".into(), palette::STEADY_DARK, 3));
-    keys.push(Key::Line("response time p50".into(), palette::STEADY, 3));
+    keys.push(Key::Line(format!("{} p99", series.latency), palette::STEADY_DARK, 3));
+    keys.push(Key::Line(format!("{} p50", series.latency), palette::STEADY, 3));
     keys
 }
 
@@ -242,7 +253,8 @@ fn draw_latency(canvas: &mut Canvas, series: &Series, plot: Rect, x: &Axis) -> R
             .flatten()
             .filter(|v| v.is_finite() && *v > 0.0)
     };
-    canvas.text(plot.left, plot.top - 9.0, "response time in ms (logarithmic)", &bold(SMALL));
+    let name = format!("{} in ms (logarithmic)", series.latency);
+    canvas.text(plot.left, plot.top - 9.0, &name, &bold(SMALL));
     let (Some(least), Some(most)) = (values().reduce(f64::min), values().reduce(f64::max)) else {
         frame::message(canvas, plot, "no request was answered");
         return Ok(());
@@ -319,6 +331,14 @@ mod tests {
         let dropped: u64 = series.columns.iter().flat_map(|s| s.dropped.values()).sum();
         assert_eq!((ok, dropped), (analysis.result.requests.ok, analysis.result.requests.dropped));
         assert_eq!(series.disruptions.len(), 3);
+    }
+
+    #[test]
+    fn a_closed_loop_has_no_response_times() {
+        let mut analysis = samples::quiet();
+        assert_eq!(series(&analysis).latency, "response time");
+        analysis.result.load.pacing = "closed_loop".into();
+        assert_eq!(series(&analysis).latency, "service time");
     }
 
     #[test]

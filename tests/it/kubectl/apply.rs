@@ -34,6 +34,19 @@ fn apply_merges_three_ways() {
 }
 
 #[test]
+fn what_get_wrote_of_several_objects_can_be_applied() {
+    let kubectl = Kubectl::in_namespace("apply");
+    kubectl.apply(&web(0));
+    kubectl.ok("create configmap map --from-literal=a=b");
+    let list = kubectl.ok("get deployment/web configmap/map -o yaml");
+    assert!(list.contains("kind: List"), "{list}");
+    let applied = kubectl.apply(&list.replace("a: b", "a: c"));
+    assert_eq!(applied, "deployment.apps/web configured\nconfigmap/map configured\n");
+    let refused = kubectl.with_manifest("apply", &list.replace("replicas: 0", "replicaz: 0"));
+    assert!(refused.stderr().contains("unknown field \"spec.replicaz\""), "{refused}");
+}
+
+#[test]
 fn a_list_of_containers_merges_by_name() {
     let kubectl = Kubectl::in_namespace("apply");
     kubectl.apply(&web(0));

@@ -16,6 +16,9 @@ const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list",
 const PROXY_VERBS: [&str; 5] = ["create", "delete", "get", "patch", "update"];
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
+/// How client-go asks for OpenAPI v2, and nothing else.
+const SWAGGER_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+
 /// The answer to a GET of `document` from a client that accepts `accept`.
 pub(super) fn answer(document: Document, accept: &str) -> Answer {
     let value = match document {
@@ -39,6 +42,8 @@ pub(super) fn answer(document: Document, accept: &str) -> Answer {
             group
         }
         Document::Resources(group) => classic(group),
+        Document::Swagger if accept.contains(SWAGGER_PROTOBUF) => return swagger_in_protobuf(),
+        Document::Swagger => swagger(),
         Document::OpenApi => openapi_index(),
         Document::OpenApiOf(group) => openapi(group),
     };
@@ -248,6 +253,30 @@ fn aggregated_resources(group: &str) -> Vec<Value> {
 
 fn api_path(group: &str) -> String {
     if group.is_empty() { "api/v1".to_owned() } else { format!("apis/{group}/v1") }
+}
+
+/// OpenAPI v2 that defines no kind. kubectl reads it before it applies a List, and leaves the checks to
+/// the server where a kind is not in it.
+fn swagger() -> Value {
+    json!({
+        "swagger": "2.0",
+        "info": {"title": "Kubernetes", "version": GIT_VERSION},
+        "paths": {},
+        "definitions": {},
+    })
+}
+
+/// The same as an `openapi.v2.Document` (google/gnostic, OpenAPIv2.proto): `swagger` is field 1, `info`
+/// field 2 with `title` 1 and `version` 2, `paths` field 8, `definitions` field 9.
+fn swagger_in_protobuf() -> Answer {
+    let field = |number: u8, content: &[u8]| {
+        let length = u8::try_from(content.len()).unwrap_or(u8::MAX);
+        [&[number << 3 | 2, length], content].concat()
+    };
+    let info = [field(1, b"Kubernetes"), field(2, GIT_VERSION.as_bytes())].concat();
+    let document = [field(1, b"2.0"), field(2, &info), field(8, b""), field(9, b"")].concat();
+    // Not as it is asked for: Go takes no `@` in the type of an answer.
+    respond::bytes_of(StatusCode::OK, "application/com.github.proto-openapi.spec.v2.v1.0+protobuf", document)
 }
 
 fn openapi_index() -> Value {

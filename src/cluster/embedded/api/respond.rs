@@ -47,7 +47,7 @@ pub(super) fn set_content_type(answer: &mut Answer, content_type: &'static str) 
 }
 
 /// A whole body of some type.
-fn bytes_of(code: StatusCode, content_type: &'static str, bytes: impl Into<Bytes>) -> Answer {
+pub(super) fn bytes_of(code: StatusCode, content_type: &'static str, bytes: impl Into<Bytes>) -> Answer {
     let body = Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync();
     streaming(code, content_type, body)
 }

@@ -35,6 +35,8 @@ pub(super) enum Document {
     Group(&'static str),
     /// `/api/v1` and `/apis/GROUP/v1`
     Resources(&'static str),
+    /// `/openapi/v2`
+    Swagger,
     /// `/openapi/v3`
     OpenApi,
     /// `/openapi/v3/api/v1` and `/openapi/v3/apis/GROUP/v1`
@@ -72,6 +74,7 @@ impl Route {
             "healthz" | "livez" | "readyz" => Some(Document::Health),
             "api" => Some(Document::CoreVersions),
             "apis" => Some(Document::Groups),
+            "openapi/v2" => Some(Document::Swagger),
             "openapi/v3" => Some(Document::OpenApi),
             "openapi/v3/api/v1" => Some(Document::OpenApiOf("")),
             other => {

@@ -1,0 +1,70 @@
+//! `rolldrop inject`.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+
+use crate::inject::{self, KubernetesVersion, Options};
+
+/// Arguments of `rolldrop inject`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  rolldrop inject -f shop.yaml --image registry.example.org/rolldrop:0.1.0 | kubectl apply -f -
+  kubectl get deploy/web svc/web -o yaml | rolldrop inject | kubectl apply -f -
+  rolldrop inject --uninject -f shop-with-sidecar.yaml
+
+Give the Services that lead to the workloads as well: those that number their target port are
+changed. Comments stay, and --uninject gives the text back as it was.")]
+pub(super) struct InjectArgs {
+    /// The manifests, YAML or JSON; `-` is stdin.
+    #[arg(short, long = "file", value_name = "FILE", default_value = "-")]
+    file: PathBuf,
+    /// Take the sidecar out again.
+    #[arg(long)]
+    uninject: bool,
+    /// The image of the sidecar.
+    #[arg(long, value_name = "IMAGE", default_value = "rolldrop", conflicts_with = "uninject")]
+    image: String,
+    /// The port of the app to stand before [default: the one that the Services lead to, else the one
+    /// that the containers declare].
+    #[arg(long, value_name = "N", conflicts_with = "uninject")]
+    port: Option<u16>,
+    /// The oldest Kubernetes that the result is for. Before 1.33, names of a sidecar's ports are unknown
+    /// to Services, which are changed to the number then; before 1.29 there are no native sidecars.
+    #[arg(
+        long,
+        value_name = "1.N",
+        default_value_t = KubernetesVersion::NAMED_SIDECAR_PORTS,
+        conflicts_with = "uninject"
+    )]
+    kubernetes_version: KubernetesVersion,
+}
+
+impl InjectArgs {
+    /// Runs the command.
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let text = self.read().with_context(|| format!("failed to read {}", self.file.display()))?;
+        let output = if self.uninject {
+            inject::uninject(&text)
+        } else {
+            let options = Options { image: self.image, port: self.port, kubernetes: self.kubernetes_version };
+            inject::inject(&text, &options)
+        }?;
+        for note in output.notes {
+            eprintln!("rolldrop: {note}");
+        }
+        std::io::stdout().write_all(output.text.as_bytes()).context("failed to write to stdout")?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn read(&self) -> std::io::Result<String> {
+        if self.file == Path::new("-") {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text)?;
+            return Ok(text);
+        }
+        std::fs::read_to_string(&self.file)
+    }
+}

@@ -1,0 +1,332 @@
+//! A scenario's load as settings of the load generator, and as run.json may hold it.
+
+use std::fmt::Display;
+use std::str::FromStr;
+
+use anyhow::Context;
+use serde_json::Value;
+
+use crate::load;
+use crate::record::run_info;
+use crate::scenario::{self, Connections, Pace, Place, Scenario, ScenarioError, TlsVersion};
+
+/// The resolved scenario without the values of headers and without bodies, which may hold secrets.
+pub(super) fn redacted(scenario: &Scenario) -> Value {
+    fn redact(request: &mut Value) {
+        if let Some(Value::Object(headers)) = request.get_mut("headers") {
+            headers.values_mut().for_each(|value| *value = "(redacted)".into());
+        }
+        for name in ["body", "bodyHex", "bodyBase64"] {
+            if let Some(body) = request.get_mut(name) {
+                *body = "(redacted)".into();
+            }
+        }
+    }
+
+    let mut resolved = scenario.resolved().clone();
+    if let Some(load) = resolved.pointer_mut("/spec/load") {
+        redact(load);
+        load.get_mut("requests").and_then(Value::as_array_mut).into_iter().flatten().for_each(redact);
+    }
+    resolved
+}
+
+/// The scenario's targets before the cluster has said where they are.
+pub(super) fn expected_targets(scenario: &Scenario) -> Vec<run_info::Target> {
+    let url = |place: &Place| match place {
+        Place::Url(url) => url.to_string(),
+        Place::Service { path, .. } => format!("http://127.0.0.1{path}"),
+    };
+    let target = |target: &scenario::Target| run_info::Target {
+        name: target.name.clone(),
+        url: url(&target.place),
+        consumer: String::new(),
+        balances: run_info::Balances::Connections,
+    };
+    scenario.targets.iter().map(target).collect()
+}
+
+/// Every request of the scenario to every target, found at these URLs.
+fn load_targets(scenario: &Scenario, found: &[run_info::Target]) -> anyhow::Result<Vec<load::Target>> {
+    let mut targets = Vec::new();
+    for (target, found) in scenario.targets.iter().zip(found) {
+        for request in &scenario.load.requests {
+            let url = match &request.path {
+                None => found.url.clone(),
+                Some(path) => {
+                    let base = url::Url::parse(&found.url).context("failed to read the target's URL")?;
+                    base.join(path).with_context(|| format!("path {path:?} cannot be used"))?.to_string()
+                }
+            };
+            targets.push(load::Target {
+                name: found.name.clone(),
+                url,
+                weight: target.weight.saturating_mul(request.weight),
+                method: request.method.clone(),
+                headers: request.headers.clone(),
+                body: request.body.clone(),
+            });
+        }
+    }
+    Ok(targets)
+}
+
+/// The load of the scenario on its targets, found at these URLs.
+pub(super) fn load_settings(
+    scenario: &Scenario,
+    found: &[run_info::Target],
+) -> anyhow::Result<load::Settings> {
+    let load = &scenario.load;
+    Ok(load::Settings {
+        targets: load_targets(scenario, found)?,
+        pace: match &load.pace {
+            Pace::Open(stages) => load::Pace::Open(stages.iter().map(|stage| load_stage(*stage)).collect()),
+            Pace::Closed => load::Pace::Closed(load::Length::Time(load.duration)),
+        },
+        arrivals: if load.poisson { load::Arrivals::Poisson } else { load::Arrivals::Even },
+        seed: load.seed,
+        warmup: load.warmup,
+        http: match load.http {
+            scenario::Http::Http1 => load::Http::Http1,
+            scenario::Http::Http2 => load::Http::Http2,
+        },
+        grpc: match &load.grpc {
+            None => None,
+            Some(grpc) => Some(load::Grpc {
+                rpc: parsed(scenario, "spec.load.grpc.method", &grpc.method)?,
+                success: grpc.success.clone(),
+            }),
+        },
+        connections: match load.connections {
+            Connections::Fresh => load::Connections::Fresh,
+            Connections::Keepalive => load::Connections::Keepalive,
+            Connections::Mixed(share) => load::Connections::Mixed(share),
+        },
+        max_connections: load.max_connections,
+        streams: load.streams,
+        connect_timeout: load.connect_timeout,
+        tls_timeout: load.tls_timeout,
+        first_byte_timeout: load.first_byte_timeout,
+        response_timeout: load.response_timeout,
+        method: load.method.clone(),
+        headers: load.headers.clone(),
+        body: load.body.clone(),
+        template: load.template,
+        connect_to: list(scenario, "spec.load.connectTo", &load.connect_to, str::parse)?,
+        unix_socket: load.unix_socket.clone(),
+        dns: load::DnsSettings {
+            servers: list(scenario, "spec.load.dns.servers", &load.dns.servers, load::dns_server)?,
+            family: match load.dns.family {
+                None => load::Family::Any,
+                Some(scenario::Family::Ipv4) => load::Family::Ipv4,
+                Some(scenario::Family::Ipv6) => load::Family::Ipv6,
+            },
+        },
+        tls: load::TlsSettings {
+            ca_pem: load.tls.ca_pem.clone(),
+            cert_pem: load.tls.cert_pem.clone(),
+            key_pem: load.tls.key_pem.clone(),
+            server_name: load.tls.server_name.clone(),
+            insecure: load.tls.insecure,
+            versions: match load.tls.version {
+                None => load::TlsVersions::Any,
+                Some(TlsVersion::Tls12) => load::TlsVersions::Only12,
+                Some(TlsVersion::Tls13) => load::TlsVersions::Only13,
+            },
+            resume: load.tls.resume,
+        },
+        max_requests: load.max_requests,
+        max_age: load.max_age,
+        retries: load.retries,
+        retry_delay: load.retry_delay,
+        success: load.success.clone(),
+        workers: load.workers,
+        source_ports: load.source_ports.map(|(first, last)| load::PortRange { first, last }),
+        source_addresses: load.source_addresses.clone(),
+        reuse_ports: load.reuse_ports,
+    })
+}
+
+fn load_stage(stage: scenario::Stage) -> load::Stage {
+    load::Stage { from: stage.from, to: stage.to, duration: stage.duration }
+}
+
+/// A value that the load generator reads, or what is wrong with it and where it stands.
+fn parsed<T: FromStr<Err: Display>>(scenario: &Scenario, key: &str, text: &str) -> Result<T, ScenarioError> {
+    text.parse().map_err(|error: T::Err| scenario.invalid(key, error.to_string()))
+}
+
+fn list<T, E: Display>(
+    scenario: &Scenario,
+    key: &str,
+    texts: &[String],
+    read: impl Fn(&str) -> Result<T, E>,
+) -> Result<Vec<T>, ScenarioError> {
+    let of = |(index, text): (usize, &String)| {
+        read(text).map_err(|error| scenario.invalid(&format!("{key}[{index}]"), error.to_string()))
+    };
+    texts.iter().enumerate().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use clap::{CommandFactory, Parser};
+
+    use super::super::stage_overrides;
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    /// The settings that a scenario makes, with these keys of its load.
+    fn settings_of(text: &str, dir: &Path) -> Result<load::Settings, String> {
+        let loaded = scenario::parse::<Value>(text, "x.yaml", dir, &[]).map_err(|e| e.to_string())?;
+        let found = expected_targets(&loaded.scenario);
+        load_settings(&loaded.scenario, &found).map_err(|e| e.to_string())
+    }
+
+    fn with_load(keys: &str) -> String {
+        format!(
+            "apiVersion: rolldrop.dev/v1\nkind: Scenario\nmetadata: {{name: x}}\nspec:\n  \
+             target: {{url: 'http://web/', name: 'http://web/'}}\n  load: {{{keys}}}\n"
+        )
+    }
+
+    /// What stands in backticks.
+    fn samples(cell: &str) -> Vec<&str> {
+        cell.split('`').skip(1).step_by(2).collect()
+    }
+
+    /// The rows of the table in docs/load.md that begins with this head.
+    fn table(head: &str) -> Vec<[&'static str; 2]> {
+        let docs = include_str!("../../../docs/load.md");
+        let (_, after) = docs.split_once(head).expect(head);
+        let rows = after.lines().skip(2).take_while(|line| line.starts_with('|'));
+        let cells = |row: &'static str| {
+            let (option, key) = row.trim_matches('|').split_once('|').expect(row);
+            [option, key]
+        };
+        rows.map(cells).collect()
+    }
+
+    const KEYS: &str = "| option of `load` | key in a scenario |";
+    const ELSEWHERE: &str = "| option of `load` | in a run |";
+
+    #[test]
+    fn an_option_and_its_key_are_the_same_load() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = ["headers.txt", "item.json", "ca.pem", "me.pem", "me.key"];
+        for name in files {
+            std::fs::write(dir.path().join(name), "Name: value\n").unwrap();
+        }
+        let rows = table(KEYS);
+        assert!(rows.len() > 30, "{rows:?}");
+        for [option, key] in rows {
+            let (options, keys) = (samples(option), samples(key));
+            assert_eq!(options.len(), keys.len(), "{option} | {key}");
+            for (option, key) in options.into_iter().zip(keys) {
+                // A variable that is set everywhere.
+                let mut line = option.replace("TOKEN", "PATH");
+                for name in files {
+                    line = line.replace(name, &dir.path().join(name).display().to_string());
+                }
+                let seed = if line.contains("--seed") { "" } else { " --seed 0" };
+                let line = format!("rolldrop load http://web/ {line}{seed}");
+                let parsed = Cli::try_parse_from(line.split_whitespace()).expect(option);
+                let Command::Load(args) = parsed.command else { panic!("{line}") };
+                let scenario = with_load(&key.replace("TOKEN", "PATH"));
+                let (wanted, found) = (args.settings().expect(option), settings_of(&scenario, dir.path()));
+                assert_eq!(found.as_ref(), Ok(&wanted), "{option} is not {key}");
+                assert_ne!(wanted, load::Settings::new("http://web/"), "{option} says nothing");
+            }
+        }
+    }
+
+    #[test]
+    fn every_option_of_a_load_has_its_key_and_every_key_is_told_of() {
+        let (keys, elsewhere) = (table(KEYS), table(ELSEWHERE));
+        let cells = |i: usize| keys.iter().chain(&elsewhere).map(|row| row[i]).collect::<Vec<_>>().join(" ");
+        let (options, named) = (cells(0), cells(1));
+        let options: BTreeSet<&str> =
+            samples(&options).into_iter().flat_map(|sample| sample.split(' ')).collect();
+        let command = Cli::command();
+        let load = command.find_subcommand("load").expect("the command");
+        for long in load.get_arguments().filter_map(clap::Arg::get_long).filter(|long| *long != "help") {
+            assert!(options.contains(format!("--{long}").as_str()), "--{long} is missing in docs/load.md");
+        }
+        // An unknown key is answered with the known ones.
+        for place in ["", "connections", "timeout", "tls", "dns", "retry", "grpc"] {
+            let keys = if place.is_empty() { "no: 1".to_owned() } else { format!("{place}: {{no: 1}}") };
+            let error = settings_of(&with_load(&keys), Path::new(".")).unwrap_err();
+            let known = samples(error.split_once("expected").expect(&error).1);
+            assert!(known.len() >= 2, "{error}");
+            for key in known {
+                let told = named.contains(&format!("{key}: ")) || named.contains(&format!("`{key}`"));
+                assert!(told, "{place}.{key} is missing in docs/load.md");
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_load_generator_cannot_read_is_told_with_its_place() {
+        let error = |keys: &str| settings_of(&with_load(keys), Path::new(".")).unwrap_err();
+        assert_eq!(
+            error("connectTo: [web]"),
+            "x.yaml:6: spec.load.connectTo[0]: \"web\" is not HOST1:PORT1:HOST2:PORT2, of which each may be \
+             empty, such as web:80:127.0.0.1:8080"
+        );
+        for (keys, why) in [
+            ("dns: {servers: [x]}", "spec.load.dns.servers[0]: \"x\" is no address of a DNS server"),
+            ("grpc: {method: x}", "spec.load.grpc.method: "),
+            ("grpc: {method: a/b}, http: 1.1", "spec.load.http: is 1.1, but gRPC needs HTTP/2"),
+            ("rate: fast", "expected a number of requests per second, or max"),
+            ("rate: max, arrivals: poisson", "spec.load.arrivals: a closed loop has no arrivals"),
+            ("tls: {version: 1.1}", "spec.load.tls.version: is 1.1, must be 1.2 or 1.3"),
+            ("tls: {key: me.key}", "spec.load.tls.key: is the key of no certificate"),
+            ("http: 3", "spec.load.http: is 3, must be 1.1 or 2"),
+            ("body: a, bodyHex: '00'", "spec.load.body: is given twice"),
+            ("bodyHex: 0g", "spec.load.bodyHex: needs pairs of hexadecimal digits"),
+            ("headersFromEnv: {a: ROLLDROP_NO_SUCH}", "spec.load.headersFromEnv.a: the environment variable"),
+            ("sourceAddresses: [x]", "spec.load.sourceAddresses"),
+        ] {
+            assert!(error(keys).contains(why), "{}", error(keys));
+        }
+    }
+
+    #[test]
+    fn stages_of_the_command_line_replace_those_of_the_scenario() {
+        let stages = ["0-50:2s", "50:20s"].map(|text| text.parse().unwrap());
+        let loaded = scenario::load::<Value>(scenario::DEFAULT, &stage_overrides(&stages)).unwrap();
+        let found = expected_targets(&loaded.scenario);
+        let settings = load_settings(&loaded.scenario, &found).unwrap();
+        assert_eq!(settings.pace, load::Pace::Open(stages.to_vec()));
+    }
+
+    #[test]
+    fn every_request_goes_to_every_target_and_no_secret_into_the_record() {
+        let mut set = vec![
+            "load.requests=[{path: /a, weight: 2}, {method: POST, body: hush, headers: {auth: hush}}]"
+                .to_owned(),
+            "load.template=true".to_owned(),
+            "load.headers={auth: hush}".to_owned(),
+            "load.body=hush".to_owned(),
+        ];
+        set.push("target=[{service: web, weight: 3}, {url: 'http://other/x?n={{seq}}'}]".to_owned());
+        let scenario = scenario::load::<Value>(scenario::DEFAULT, &set).unwrap().scenario;
+        let settings = load_settings(&scenario, &expected_targets(&scenario)).unwrap();
+        let targets: Vec<_> =
+            settings.targets.iter().map(|t| (t.name.as_str(), t.url.as_str(), t.weight)).collect();
+        assert_eq!(
+            targets,
+            [
+                ("web", "http://127.0.0.1/a", 6),
+                ("web", "http://127.0.0.1/", 3),
+                ("other", "http://other/a", 2),
+                ("other", "http://other/x?n={{seq}}", 1),
+            ]
+        );
+        assert!(!redacted(&scenario).to_string().contains("hush"));
+        load::Plan::new(settings).unwrap();
+    }
+}

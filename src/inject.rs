@@ -1,0 +1,345 @@
+//! Adds the recording proxy to manifests as a native sidecar, and takes it out again.
+//!
+//! App and sidecar share the pod's network, so they cannot share a port: the app keeps its own, the
+//! sidecar listens on another, and what leads to the app is made to lead there.
+//!
+//! - A Service that names its target port: the name moves to the sidecar's port. The app's port is
+//!   called [`APP_PORT_NAME`] from then on, also by the app's own probes and hooks.
+//! - A Service that numbers it: the number is changed, and an annotation keeps the old one.
+//!
+//! Manifests in, manifests out: nothing here talks to a cluster. What is not touched stays as it was
+//! written, comments included; a document of which that cannot be had is written anew, which is said.
+
+mod manifests;
+mod port;
+mod sidecar;
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde_json::{Value, json};
+use thiserror::Error;
+
+use manifests::{Change, Edit, Manifests};
+use port::{Frontage, Service};
+pub use sidecar::NAME as SIDECAR_NAME;
+
+/// What the app's port is called while the sidecar has its name.
+pub const APP_PORT_NAME: &str = "rolldrop-app";
+/// The annotation of a Service with the target ports that it had, as JSON, by the number of its port.
+pub const TARGET_PORTS: &str = "rolldrop.dev/target-ports";
+
+/// What to add.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The image of the sidecar.
+    pub image: String,
+    /// The app's port, where several could be meant.
+    pub port: Option<u16>,
+    /// The oldest Kubernetes that the result is for.
+    pub kubernetes: KubernetesVersion,
+}
+
+/// A minor version of Kubernetes 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KubernetesVersion(u32);
+
+impl KubernetesVersion {
+    /// The first with native sidecars switched on (KEP-753, beta).
+    pub const NATIVE_SIDECARS: Self = Self(29);
+    /// The first whose EndpointSlices know named ports of native sidecars (kubernetes/kubernetes#128850,
+    /// not brought back to earlier ones).
+    pub const NAMED_SIDECAR_PORTS: Self = Self(33);
+}
+
+/// Why a text is no version of Kubernetes that can be served.
+#[derive(Debug, Error)]
+pub enum VersionError {
+    /// It has another form.
+    #[error("not a version of Kubernetes, such as 1.33")]
+    Form,
+    /// It is too old.
+    #[error("native sidecars need Kubernetes {} or later", KubernetesVersion::NATIVE_SIDECARS)]
+    TooOld,
+}
+
+impl FromStr for KubernetesVersion {
+    type Err = VersionError;
+
+    fn from_str(text: &str) -> Result<Self, VersionError> {
+        let mut parts = text.strip_prefix('v').unwrap_or(text).split('.');
+        let (Some("1"), Some(minor)) = (parts.next(), parts.next()) else { return Err(VersionError::Form) };
+        let version = Self(minor.parse().map_err(|_| VersionError::Form)?);
+        if version < Self::NATIVE_SIDECARS { Err(VersionError::TooOld) } else { Ok(version) }
+    }
+}
+
+impl fmt::Display for KubernetesVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "1.{}", self.0)
+    }
+}
+
+/// Changed manifests.
+#[derive(Debug)]
+pub struct Output {
+    /// The manifests, in the form in which they came: YAML or JSON.
+    pub text: String,
+    /// What was done and what to look after, a line each.
+    pub notes: Vec<String>,
+}
+
+/// Why manifests cannot be changed.
+#[derive(Debug, Error)]
+pub enum InjectError {
+    /// The text is neither YAML nor JSON.
+    #[error("not YAML: {0}")]
+    Unreadable(String),
+    /// Every port is somebody's.
+    #[error("no two ports are left for the sidecar")]
+    NoPort,
+    /// There is nothing to add a sidecar to.
+    #[error("no Pod, Deployment, StatefulSet, DaemonSet or ReplicaSet among the manifests")]
+    NoWorkload,
+    /// A workload cannot have the sidecar.
+    #[error("{workload}: {why}")]
+    Workload {
+        /// Its kind and name.
+        workload: String,
+        /// Why not, and what to do.
+        why: String,
+    },
+}
+
+/// Adds the sidecar to every workload of the text, and leads its Services there.
+///
+/// What has the sidecar already is left as it is.
+///
+/// # Errors
+///
+/// The text cannot be read, has no workload, or has one of which it is not clear which port is meant.
+pub fn inject(text: &str, options: &Options) -> Result<Output, InjectError> {
+    let mut manifests = Manifests::parse(text)?;
+    let (edits, mut notes) = additions(&manifests.objects(), options)?;
+    notes.extend(manifests.apply(&edits)?);
+    Ok(Output { text: manifests.text(), notes })
+}
+
+/// Takes the sidecar out of every workload of the text, and leads its Services back.
+///
+/// # Errors
+///
+/// The text cannot be read.
+pub fn uninject(text: &str) -> Result<Output, InjectError> {
+    let mut manifests = Manifests::parse(text)?;
+    let (edits, mut notes) = removals(&manifests.objects());
+    notes.extend(manifests.apply(&edits)?);
+    Ok(Output { text: manifests.text(), notes })
+}
+
+/// Does to objects what [`inject`] does to a text, and answers its notes.
+///
+/// # Errors
+///
+/// As [`inject`].
+pub fn inject_into(objects: &mut [Value], options: &Options) -> Result<Vec<String>, InjectError> {
+    let found: Vec<_> =
+        objects.iter().cloned().enumerate().map(|(n, object)| Object::whole(n, object)).collect();
+    let (edits, notes) = additions(&found, options)?;
+    for edit in &edits {
+        edit.apply(&mut objects[edit.document]);
+    }
+    Ok(notes)
+}
+
+/// A Kubernetes object among manifests.
+#[derive(Clone, Debug)]
+struct Object {
+    /// The number of the document that it is in.
+    document: usize,
+    /// Where it is in there: a JSON pointer, empty but for an item of a List.
+    at: String,
+    value: Value,
+}
+
+impl Object {
+    fn whole(document: usize, value: Value) -> Self {
+        Self { document, at: String::new(), value }
+    }
+
+    /// Such as `deployment/web`.
+    fn title(&self) -> String {
+        let kind = self.value["kind"].as_str().unwrap_or("object").to_lowercase();
+        let meta = &self.value["metadata"];
+        let name = meta["name"].as_str().or(meta["generateName"].as_str()).unwrap_or("without a name");
+        format!("{kind}/{name}")
+    }
+
+    fn namespace(&self) -> Option<&str> {
+        self.value["metadata"]["namespace"].as_str()
+    }
+
+    /// Where its pods' metadata and spec are.
+    fn pod(&self) -> Option<&'static str> {
+        match (self.value["apiVersion"].as_str()?, self.value["kind"].as_str()?) {
+            ("v1", "Pod") => Some(""),
+            ("apps/v1", "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet") => Some("/spec/template"),
+            _ => None,
+        }
+    }
+
+    fn get(&self, pointer: &str) -> &Value {
+        self.value.pointer(pointer).unwrap_or(&Value::Null)
+    }
+
+    fn edit(&self, pointer: impl fmt::Display, change: Change) -> Edit {
+        Edit { document: self.document, pointer: format!("{}{pointer}", self.at), change }
+    }
+
+    fn set(&self, pointer: impl fmt::Display, value: impl Into<Value>) -> Edit {
+        self.edit(pointer, Change::Set(value.into()))
+    }
+
+    fn remove(&self, pointer: impl fmt::Display) -> Edit {
+        self.edit(pointer, Change::Remove)
+    }
+}
+
+fn additions(objects: &[Object], options: &Options) -> Result<(Vec<Edit>, Vec<String>), InjectError> {
+    let (mut edits, mut notes) = (Vec::new(), Vec::new());
+    let services: Vec<_> = objects.iter().filter_map(Service::of).collect();
+    let workloads: Vec<_> = objects.iter().filter_map(|object| Some((object, object.pod()?))).collect();
+    if workloads.is_empty() {
+        return Err(InjectError::NoWorkload);
+    }
+    let ports = port::free(&workloads)?;
+    let mut retargeted: Vec<(usize, Value)> = vec![(0, json!({})); services.len()];
+    for (object, pod) in workloads {
+        let title = object.title();
+        if sidecar_of(object, pod).is_some() {
+            notes.push(format!("{title} has the sidecar already"));
+            continue;
+        }
+        let fail = |why| InjectError::Workload { workload: title.clone(), why };
+        let front = Frontage::of(object, pod, &services, ports, options).map_err(fail)?;
+        add(object, pod, &front, options, &mut edits);
+        notes.push(format!(
+            "{title}: port {} is reached through the sidecar on {}, whose admin port is {}",
+            front.app_port, ports.listen, ports.admin,
+        ));
+        for lead in &front.leads {
+            if !lead.by_name {
+                let service = &services[lead.service];
+                edits
+                    .push(service.object.set(format!("/spec/ports/{}/targetPort", lead.index), ports.listen));
+                let (count, kept) = &mut retargeted[lead.service];
+                *count += 1;
+                kept[lead.port.to_string()] = lead.target.clone();
+            }
+        }
+        notes.extend(front.notes);
+    }
+    for (service, (count, kept)) in services.iter().zip(retargeted) {
+        if count > 0 {
+            edits.push(annotate(service.object, &kept.to_string()));
+        }
+    }
+    Ok((edits, notes))
+}
+
+fn annotate(object: &Object, text: &str) -> Edit {
+    match object.get("/metadata/annotations") {
+        Value::Object(_) => object.set(format!("/metadata/annotations/{}", escaped(TARGET_PORTS)), text),
+        _ => object.set("/metadata/annotations", json!({TARGET_PORTS: text})),
+    }
+}
+
+/// Adds the sidecar, and moves the port's name to it.
+fn add(object: &Object, pod: &str, front: &Frontage, options: &Options, edits: &mut Vec<Edit>) {
+    let container = sidecar::container(front, &options.image);
+    let list = format!("{pod}/spec/initContainers");
+    edits.push(match object.get(&list) {
+        Value::Array(_) => object.edit(list, Change::Push(container)),
+        _ => object.set(list, json!([container])),
+    });
+    if let Some(name) = &front.moved_name {
+        edits.extend(rename(object, pod, name, APP_PORT_NAME));
+    }
+}
+
+fn removals(objects: &[Object]) -> (Vec<Edit>, Vec<String>) {
+    let (mut edits, mut notes) = (Vec::new(), Vec::new());
+    for object in objects {
+        let title = object.title();
+        if let Some((pod, at)) = object.pod().and_then(|pod| Some((pod, sidecar_of(object, pod)?))) {
+            let list = format!("{pod}/spec/initContainers");
+            let sidecars = object.get(&list).as_array().map_or(0, Vec::len);
+            let name = sidecar::moved_name(object.get(&format!("{list}/{at}")));
+            edits.push(object.remove(if sidecars == 1 { list } else { format!("{list}/{at}") }));
+            edits.extend(name.into_iter().flat_map(|name| rename(object, pod, APP_PORT_NAME, name)));
+            notes.push(format!("{title}: the sidecar is out"));
+        }
+        let annotations = object.get("/metadata/annotations");
+        let kept =
+            annotations[TARGET_PORTS].as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
+        if let (Some("Service"), Some(kept)) = (object.value["kind"].as_str(), kept) {
+            let ports = object.value["spec"]["ports"].as_array().into_iter().flatten();
+            for (index, port) in ports.enumerate() {
+                let at = format!("/spec/ports/{index}/targetPort");
+                match kept.get(port["port"].to_string()) {
+                    Some(Value::Null) => edits.push(object.remove(at)),
+                    Some(target) => edits.push(object.set(at, target.clone())),
+                    None => {}
+                }
+            }
+            let only = annotations.as_object().is_some_and(|all| all.len() == 1);
+            let annotation = format!("/metadata/annotations/{}", escaped(TARGET_PORTS));
+            edits.push(object.remove(if only { "/metadata/annotations".to_owned() } else { annotation }));
+            notes.push(format!("{title}: its target ports are those of the app again"));
+        }
+    }
+    if notes.is_empty() {
+        notes.push("there is no sidecar to take out".to_owned());
+    }
+    (edits, notes)
+}
+
+/// Where the sidecar is among a workload's init containers.
+fn sidecar_of(object: &Object, pod: &str) -> Option<usize> {
+    let containers = object.get(&format!("{pod}/spec/initContainers")).as_array()?;
+    containers.iter().position(|container| container["name"] == *SIDECAR_NAME)
+}
+
+/// Gives a port of the app's container another name, also where its probes and hooks name it.
+fn rename(object: &Object, pod: &str, from: &str, to: &str) -> Vec<Edit> {
+    const USERS: [&str; 5] =
+        ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle/preStop", "lifecycle/postStart"];
+    let list = format!("{pod}/spec/containers");
+    let mut edits = Vec::new();
+    for (number, container) in object.get(&list).as_array().into_iter().flatten().enumerate() {
+        let at = format!("{list}/{number}");
+        let ports = container["ports"].as_array().into_iter().flatten();
+        let Some(port) = ports.enumerate().find(|(_, port)| port["name"] == *from).map(|(index, _)| index)
+        else {
+            continue;
+        };
+        edits.push(object.set(format!("{at}/ports/{port}/name"), to));
+        for user in USERS {
+            for action in ["httpGet", "tcpSocket"] {
+                let pointer = format!("{at}/{user}/{action}/port");
+                if *object.get(&pointer) == *from {
+                    edits.push(object.set(pointer, to));
+                }
+            }
+        }
+    }
+    edits
+}
+
+/// A key as a part of a JSON pointer (RFC 6901, section 3).
+fn escaped(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}
+
+#[cfg(test)]
+mod tests;

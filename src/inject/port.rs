@@ -1,0 +1,224 @@
+//! Which port of a workload the sidecar stands before, and which Services lead there.
+
+use serde_json::Value;
+
+use super::{InjectError, KubernetesVersion, Object, Options};
+
+/// Where the sidecar's ports begin, if the pod has none of these itself.
+const FIRST_PORT: u16 = 18080;
+
+/// The sidecar's ports: the same in all workloads, so that a Service can lead to several of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ports {
+    pub(super) listen: u16,
+    pub(super) admin: u16,
+}
+
+/// The first two ports that no workload declares.
+///
+/// # Errors
+///
+/// There are none.
+pub(super) fn free(workloads: &[(&Object, &str)]) -> Result<Ports, InjectError> {
+    let taken: Vec<_> =
+        workloads.iter().flat_map(|(object, pod)| declared(object.get(&format!("{pod}/spec")))).collect();
+    let mut free = (FIRST_PORT..=u16::MAX).filter(|port| taken.iter().all(|taken| taken.number != *port));
+    match (free.next(), free.next()) {
+        (Some(listen), Some(admin)) => Ok(Ports { listen, admin }),
+        _ => Err(InjectError::NoPort),
+    }
+}
+
+/// A Service among the manifests.
+#[derive(Debug)]
+pub(super) struct Service<'a> {
+    pub(super) object: &'a Object,
+}
+
+impl<'a> Service<'a> {
+    pub(super) fn of(object: &'a Object) -> Option<Self> {
+        let is_service = object.value["apiVersion"] == "v1" && object.value["kind"] == "Service";
+        is_service.then_some(Self { object })
+    }
+
+    fn selects(&self, workload: &Object, labels: &Value) -> bool {
+        let Some(selector) = self.object.value["spec"]["selector"].as_object() else { return false };
+        self.object.namespace() == workload.namespace()
+            && !selector.is_empty()
+            && selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+    }
+
+    fn is_headless(&self) -> bool {
+        self.object.value["spec"]["clusterIP"] == "None"
+    }
+}
+
+/// A port of a Service that leads to the app.
+#[derive(Debug)]
+pub(super) struct Lead {
+    /// Which of the Services.
+    pub(super) service: usize,
+    /// Which of its ports.
+    pub(super) index: usize,
+    /// That port's own number.
+    pub(super) port: u64,
+    /// The target port as it is written; null where it is not.
+    pub(super) target: Value,
+    /// Whether it follows the name to the sidecar.
+    pub(super) by_name: bool,
+}
+
+/// What the sidecar stands before, and with which ports.
+#[derive(Debug)]
+pub(super) struct Frontage {
+    pub(super) app_port: u16,
+    /// Where the app says that it is ready, if it says so on that port.
+    pub(super) ready_path: Option<String>,
+    /// The name that goes from the app's port to the sidecar's.
+    pub(super) moved_name: Option<String>,
+    pub(super) ports: Ports,
+    pub(super) leads: Vec<Lead>,
+    pub(super) notes: Vec<String>,
+}
+
+/// A TCP port that a container declares.
+#[derive(Debug)]
+struct Declared {
+    number: u16,
+    name: Option<String>,
+}
+
+impl Frontage {
+    /// What stands to reason for a workload.
+    ///
+    /// # Errors
+    ///
+    /// Why none can be chosen, and what to do.
+    pub(super) fn of(
+        workload: &Object,
+        pod: &str,
+        services: &[Service<'_>],
+        ports: Ports,
+        options: &Options,
+    ) -> Result<Self, String> {
+        let spec = workload.get(&format!("{pod}/spec"));
+        if spec["hostNetwork"] == true {
+            return Err(
+                "its pods use the node's network, where the sidecar's ports would be the node's".into()
+            );
+        }
+        if spec["os"]["name"] == "windows" {
+            return Err("its pods run on Windows, for which there is no sidecar".into());
+        }
+        let declared = declared(spec);
+        let labels = workload.get(&format!("{pod}/metadata/labels"));
+        let title = workload.title();
+        let mut notes = Vec::new();
+        let mut leads = Vec::new();
+        for (number, service) in services.iter().enumerate().filter(|(_, s)| s.selects(workload, labels)) {
+            if service.is_headless() {
+                let service = service.object.title();
+                notes.push(format!(
+                    "{service} is headless: its clients go to the port of their choice, past the sidecar of {title}"
+                ));
+                continue;
+            }
+            leads.extend(leads_of(number, service, &declared));
+        }
+        let app_port = app_port(&leads, &declared, options)?;
+        leads.retain(|(_, to)| *to == Some(app_port));
+        let mut leads: Vec<Lead> = leads.into_iter().map(|(lead, _)| lead).collect();
+
+        let name = declared.iter().find(|port| port.number == app_port).and_then(|port| port.name.clone());
+        let names_move = options.kubernetes >= KubernetesVersion::NAMED_SIDECAR_PORTS;
+        let moved_name = name.filter(|_| names_move);
+        for lead in &mut leads {
+            lead.by_name = lead.target.is_string() && names_move;
+        }
+        if leads.is_empty() {
+            notes.push(format!(
+                "no Service among the manifests leads to {title}: one that numbers its target port has to lead \
+                 to {} instead of {app_port}",
+                ports.listen
+            ));
+        }
+        let ready_path = ready_path(spec, app_port, moved_name.as_deref());
+        Ok(Self { app_port, ready_path, moved_name, ports, leads, notes })
+    }
+}
+
+fn declared(spec: &Value) -> Vec<Declared> {
+    let lists = [&spec["containers"], &spec["initContainers"]];
+    let containers = lists.into_iter().filter_map(Value::as_array).flatten();
+    let ports = containers.filter_map(|container| container["ports"].as_array()).flatten();
+    let tcp = ports.filter(|port| port["protocol"].as_str().is_none_or(|protocol| protocol == "TCP"));
+    tcp.filter_map(|port| {
+        let number = u16::try_from(port["containerPort"].as_u64()?).ok()?;
+        Some(Declared { number, name: port["name"].as_str().map(str::to_owned) })
+    })
+    .collect()
+}
+
+/// The TCP ports of a Service, each with the port of the pod that it leads to, if that can be told.
+fn leads_of<'a>(
+    number: usize,
+    service: &'a Service<'_>,
+    declared: &'a [Declared],
+) -> impl Iterator<Item = (Lead, Option<u16>)> + 'a {
+    let ports = service.object.value["spec"]["ports"].as_array().into_iter().flatten().enumerate();
+    let tcp = ports.filter(|(_, port)| port["protocol"].as_str().is_none_or(|protocol| protocol == "TCP"));
+    tcp.filter_map(move |(index, port)| {
+        let target = &port["targetPort"];
+        let to = match target {
+            Value::String(name) => {
+                declared.iter().find(|port| port.name.as_ref() == Some(name)).map(|port| port.number)
+            }
+            Value::Null => port["port"].as_u64().and_then(|port| u16::try_from(port).ok()),
+            other => other.as_u64().and_then(|port| u16::try_from(port).ok()),
+        };
+        let lead = Lead {
+            service: number,
+            index,
+            port: port["port"].as_u64()?,
+            target: target.clone(),
+            by_name: false,
+        };
+        Some((lead, to))
+    })
+}
+
+fn app_port(leads: &[(Lead, Option<u16>)], declared: &[Declared], options: &Options) -> Result<u16, String> {
+    if let Some(port) = options.port {
+        return Ok(port);
+    }
+    let mut meant: Vec<u16> = leads.iter().filter_map(|(_, to)| *to).collect();
+    let by_services = !meant.is_empty();
+    if !by_services {
+        meant.extend(declared.iter().map(|port| port.number));
+    }
+    meant.sort_unstable();
+    meant.dedup();
+    match meant.as_slice() {
+        [one] => Ok(*one),
+        [] => {
+            Err("no Service leads to it and it declares no port: say which one to stand before (--port)"
+                .into())
+        }
+        several => {
+            let several: Vec<_> = several.iter().map(u16::to_string).collect();
+            let several = several.join(" and ");
+            let why = if by_services { "Services lead to its ports" } else { "it declares the ports" };
+            Err(format!("{why} {several}: say which one to stand before (--port)"))
+        }
+    }
+}
+
+/// The path of the app's readiness probe, if it asks on that port.
+fn ready_path(spec: &Value, app_port: u16, name: Option<&str>) -> Option<String> {
+    let containers = spec["containers"].as_array()?;
+    let mut asked = containers.iter().map(|container| &container["readinessProbe"]["httpGet"]);
+    let is_meant =
+        |port: &Value| port.as_u64() == Some(app_port.into()) || (name.is_some() && port.as_str() == name);
+    let found = asked.find(|get| is_meant(&get["port"]) && get["scheme"].as_str() != Some("HTTPS"))?;
+    found["path"].as_str().map(str::to_owned)
+}

@@ -1,0 +1,57 @@
+//! The container that is added.
+
+use serde_json::{Value, json};
+
+use super::port::Frontage;
+
+/// The sidecar's name, by which it is known again.
+pub const NAME: &str = "rolldrop";
+/// The name of the port of its admin API; that of the other is the app's.
+const ADMIN_PORT_NAME: &str = "rolldrop-admin";
+
+/// The native sidecar: an init container that is always restarted (KEP-753), so that it starts before
+/// the app and ends after it.
+///
+/// It has no probes, which would decide when the pod is ready; the app's keep asking the app. Its preStop
+/// hook tells it when the kubelet begins to end the pod. There is no limit of processor time: being
+/// throttled would show as latency of the app.
+pub(super) fn container(front: &Frontage, image: &str) -> Value {
+    let address = |port: u16| format!("$(POD_IP):{port}");
+    let mut args = vec![
+        "proxy".to_owned(),
+        format!("--listen={}", address(front.ports.listen)),
+        format!("--upstream={}", address(front.app_port)),
+        format!("--admin={}", address(front.ports.admin)),
+    ];
+    args.extend(front.ready_path.iter().map(|path| format!("--app-ready-path={path}")));
+    let field =
+        |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
+    let mut port = json!({"containerPort": front.ports.listen});
+    if let Some(name) = &front.moved_name {
+        port["name"] = name.as_str().into();
+    }
+    json!({
+        "name": NAME,
+        "image": image,
+        "restartPolicy": "Always",
+        "args": args,
+        "env": [field("POD_NAME", "metadata.name"), field("POD_IP", "status.podIP")],
+        "ports": [port, {"name": ADMIN_PORT_NAME, "containerPort": front.ports.admin}],
+        "lifecycle": {"preStop": {"httpGet": {"path": "/prestop", "port": ADMIN_PORT_NAME}}},
+        "resources": {"requests": {"cpu": "50m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}},
+        "securityContext": {
+            "runAsNonRoot": true,
+            "runAsUser": 65532,
+            "allowPrivilegeEscalation": false,
+            "readOnlyRootFilesystem": true,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    })
+}
+
+/// The name that a sidecar's port has from the app's.
+pub(super) fn moved_name(sidecar: &Value) -> Option<&str> {
+    let mut names = sidecar["ports"].as_array()?.iter().filter_map(|port| port["name"].as_str());
+    names.find(|name| *name != ADMIN_PORT_NAME)
+}

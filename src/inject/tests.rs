@@ -1,0 +1,279 @@
+use super::*;
+
+const SHOP: &str = "\
+# The shop's front.
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: web # its name
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata:
+      labels: {app: web}
+    spec:
+      containers:
+        # The app itself.
+        - name: app
+          image: shop/web:1.2
+          ports:
+            - name: http # as the Service says
+              containerPort: 8080
+          readinessProbe:
+            httpGet: {path: /readyz, port: http}
+          lifecycle:
+            preStop: {sleep: {seconds: 5}}
+      # Nothing after this.
+---
+# What leads there.
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  selector: {app: web}
+  ports: [{name: http, port: 80, targetPort: http}]
+";
+
+fn options() -> Options {
+    Options { image: "rolldrop:1".into(), port: None, kubernetes: KubernetesVersion::NAMED_SIDECAR_PORTS }
+}
+
+fn injected(text: &str) -> Output {
+    inject(text, &options()).expect("manifests")
+}
+
+fn error(text: &str) -> String {
+    inject(text, &options()).expect_err("no manifests").to_string()
+}
+
+#[test]
+fn a_named_port_moves_to_the_sidecar_and_comments_stay() {
+    let output = injected(SHOP);
+    insta::assert_snapshot!(output.text, @"
+    # The shop's front.
+    apiVersion: apps/v1
+    kind: Deployment
+    metadata:
+      name: web # its name
+    spec:
+      replicas: 3
+      selector: {matchLabels: {app: web}}
+      template:
+        metadata:
+          labels: {app: web}
+        spec:
+          containers:
+            # The app itself.
+            - name: app
+              image: shop/web:1.2
+              ports:
+                - name: rolldrop-app # as the Service says
+                  containerPort: 8080
+              readinessProbe:
+                httpGet: {path: /readyz, port: rolldrop-app}
+              lifecycle:
+                preStop: {sleep: {seconds: 5}}
+          initContainers:
+            - args:
+              - proxy
+              - --listen=$(POD_IP):18080
+              - --upstream=$(POD_IP):8080
+              - --admin=$(POD_IP):18081
+              - --app-ready-path=/readyz
+              env:
+              - name: POD_NAME
+                valueFrom:
+                  fieldRef:
+                    fieldPath: metadata.name
+              - name: POD_IP
+                valueFrom:
+                  fieldRef:
+                    fieldPath: status.podIP
+              image: rolldrop:1
+              lifecycle:
+                preStop:
+                  httpGet:
+                    path: /prestop
+                    port: rolldrop-admin
+              name: rolldrop
+              ports:
+              - containerPort: 18080
+                name: http
+              - containerPort: 18081
+                name: rolldrop-admin
+              resources:
+                limits:
+                  memory: 256Mi
+                requests:
+                  cpu: 50m
+                  memory: 32Mi
+              restartPolicy: Always
+              securityContext:
+                allowPrivilegeEscalation: false
+                capabilities:
+                  drop:
+                  - ALL
+                readOnlyRootFilesystem: true
+                runAsNonRoot: true
+                runAsUser: 65532
+                seccompProfile:
+                  type: RuntimeDefault
+          # Nothing after this.
+    ---
+    # What leads there.
+    apiVersion: v1
+    kind: Service
+    metadata: {name: web}
+    spec:
+      selector: {app: web}
+      ports: [{name: http, port: 80, targetPort: http}]
+    ");
+    insta::assert_snapshot!(
+        output.notes.join("\n"),
+        @"deployment/web: port 8080 is reached through the sidecar on 18080, whose admin port is 18081"
+    );
+}
+
+#[test]
+fn taking_it_out_gives_the_text_back() {
+    let numbered = SHOP.replace("targetPort: http", "targetPort: 8080");
+    let without = SHOP.replace("port: 80, targetPort: http", "port: 8080");
+    let before_names = Options { kubernetes: KubernetesVersion::NATIVE_SIDECARS, ..options() };
+    let annotated = without.replace("metadata: {name: web}", "metadata: {name: web, annotations: {a: b}}");
+    let crlf = SHOP.replace('\n', "\r\n");
+    for text in [SHOP, &numbered, &without, &annotated, &crlf] {
+        for options in [&options(), &before_names] {
+            let there = inject(text, options).expect("manifests").text;
+            assert_ne!(there, text);
+            assert_eq!(uninject(&there).expect("manifests").text, text);
+            assert_eq!(inject(&there, options).expect("manifests").text, there, "twice is once");
+        }
+    }
+    let untouched = uninject(SHOP).expect("manifests");
+    assert_eq!((untouched.text.as_str(), untouched.notes.len()), (SHOP, 1));
+}
+
+#[test]
+fn a_numbered_target_port_is_changed_and_kept() {
+    let text = SHOP.replace("port: 80, targetPort: http", "port: 8080");
+    let text = injected(&text).text;
+    let service = text.split("---").nth(1).expect("a second document");
+    insta::assert_snapshot!(service, @r#"
+
+    # What leads there.
+    apiVersion: v1
+    kind: Service
+    metadata: {name: web, annotations: {rolldrop.dev/target-ports: "{\"8080\":null}"}}
+    spec:
+      selector: {app: web}
+      ports: [{name: http, port: 8080, targetPort: 18080}]
+    "#);
+}
+
+#[test]
+fn before_names_of_sidecars_were_known_the_service_is_led_by_number() {
+    let options = Options { kubernetes: "v1.32.4".parse().expect("a version"), ..options() };
+    let text = inject(SHOP, &options).expect("manifests").text;
+    assert!(text.contains("targetPort: 18080"), "{text}");
+    assert!(text.contains("- name: http # as the Service says"), "{text}");
+    for (version, why) in [
+        ("1.28", "native sidecars need Kubernetes 1.29 or later"),
+        ("2.1", "not a version of Kubernetes, such as 1.33"),
+    ] {
+        assert_eq!(version.parse::<KubernetesVersion>().expect_err("no version").to_string(), why);
+    }
+}
+
+#[test]
+fn what_an_alias_hides_is_written_anew_and_said() {
+    let list = "\
+---
+# Two of a kind.
+apiVersion: v1
+kind: List
+items:
+- apiVersion: v1
+  kind: Pod
+  metadata: {name: one, labels: {app: one}}
+  spec:
+    containers: &containers
+    - {name: app, ports: [{name: http, containerPort: 80}]}
+- apiVersion: v1
+  kind: Pod
+  metadata: {name: two, labels: {app: two}}
+  spec: {containers: *containers}
+";
+    let output = injected(&format!("{SHOP}{list}"));
+    assert!(output.text.contains("# The app itself.") && !output.text.contains("# Two of a kind."));
+    assert!(output.notes.contains(&"document 3: written anew, without its comments".to_owned()));
+    let said: Vec<Value> = serde_saphyr::from_multiple(&output.text).expect("YAML");
+    for item in said[2]["items"].as_array().expect("a list") {
+        assert_eq!(item["spec"]["initContainers"][0]["ports"][0]["name"], "http");
+        assert_eq!(item["spec"]["containers"][0]["ports"][0]["name"], "rolldrop-app");
+    }
+}
+
+#[test]
+fn lists_and_json_are_taken_as_kubectl_writes_them() {
+    let list = r#"{"apiVersion": "v1", "kind": "List", "items": [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one", "labels": {"app": "one"}},
+         "spec": {"containers": [{"name": "app", "ports": [{"containerPort": 80}]}]}},
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "one"},
+         "spec": {"selector": {"app": "one"}, "ports": [{"port": 80, "targetPort": 80}]}}]}"#;
+    let before: Value = serde_json::from_str(list).expect("JSON");
+    let there: Value = serde_json::from_str(&injected(list).text).expect("JSON");
+    assert_eq!(there["items"][0]["spec"]["initContainers"][0]["name"], "rolldrop");
+    assert_eq!(there["items"][1]["spec"]["ports"][0]["targetPort"], 18080);
+    let back: Value =
+        serde_json::from_str(&uninject(&there.to_string()).expect("manifests").text).expect("JSON");
+    assert_eq!(back, before);
+}
+
+#[test]
+fn what_is_not_clear_is_asked() {
+    let two =
+        SHOP.replace("targetPort: http}", "targetPort: http}, {name: more, port: 81, targetPort: 9090}");
+    let no_service = SHOP.split("---").next().expect("a first document");
+    let hidden = no_service.replace(
+        "            - name: http # as the Service says\n              containerPort: 8080\n",
+        "            []\n",
+    );
+    insta::assert_snapshot!(
+        [
+            error(&two),
+            error(&hidden),
+            error(&SHOP.replace("      containers:", "      hostNetwork: true\n      containers:")),
+            error("apiVersion: v1\nkind: Service\nmetadata: {name: web}\n"),
+            error("a: [1\n"),
+            injected(no_service).notes.join("\n"),
+            injected(&SHOP.replace("spec:\n  selector: {app: web}\n", "spec:\n  clusterIP: None\n  selector: {app: web}\n"))
+                .notes
+                .join("\n"),
+        ]
+        .join("\n"),
+        @"
+    deployment/web: Services lead to its ports 8080 and 9090: say which one to stand before (--port)
+    deployment/web: no Service leads to it and it declares no port: say which one to stand before (--port)
+    deployment/web: its pods use the node's network, where the sidecar's ports would be the node's
+    no Pod, Deployment, StatefulSet, DaemonSet or ReplicaSet among the manifests
+    not YAML: Parse error at line 2, column 1: Unclosed flow sequence. Expected: ']' to close sequence. Found: end of input. Context: in flow sequence. Suggestion: Add ']' to close the array, or check for missing commas between elements
+    deployment/web: port 8080 is reached through the sidecar on 18080, whose admin port is 18081
+    no Service among the manifests leads to deployment/web: one that numbers its target port has to lead to 18080 instead of 8080
+    deployment/web: port 8080 is reached through the sidecar on 18080, whose admin port is 18081
+    service/web is headless: its clients go to the port of their choice, past the sidecar of deployment/web
+    no Service among the manifests leads to deployment/web: one that numbers its target port has to lead to 18080 instead of 8080
+    "
+    );
+    let chosen = Options { port: Some(9090), ..options() };
+    let text = inject(&two, &chosen).expect("manifests").text;
+    assert!(text.contains("targetPort: http}") && text.contains("targetPort: 18080"), "{text}");
+}
+
+#[test]
+fn objects_of_a_scenario_are_changed_like_a_text() {
+    let mut objects: Vec<Value> = serde_saphyr::from_multiple(SHOP).expect("YAML");
+    inject_into(&mut objects, &options()).expect("manifests");
+    let said: Vec<Value> = serde_saphyr::from_multiple(&injected(SHOP).text).expect("YAML");
+    assert_eq!(objects, said);
+}

@@ -1,0 +1,191 @@
+//! The load of a scenario: how fast, over which connections, and what is sent.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// The load.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Load {
+    /// How fast requests leave.
+    pub pace: Pace,
+    /// Whether they come as those of a Poisson process do, not evenly.
+    pub poisson: bool,
+    /// What is drawn at random is drawn from this.
+    pub seed: u64,
+    /// Length of the counted part: that of all stages.
+    pub duration: Duration,
+    /// Length of the warm-up before it.
+    pub warmup: Duration,
+    /// Which HTTP is spoken.
+    pub http: Http,
+    /// The gRPC method that is called, if requests are such calls.
+    pub grpc: Option<Grpc>,
+    /// How connections are used.
+    pub connections: Connections,
+    /// Limit of connections open at once; `None` leaves it to the load generator.
+    pub max_connections: Option<usize>,
+    /// Limit of requests that an HTTP/2 connection carries at a time; `None` leaves it to the load
+    /// generator.
+    pub streams: Option<usize>,
+    /// Limit for connecting.
+    pub connect_timeout: Duration,
+    /// Limit for a TLS handshake.
+    pub tls_timeout: Duration,
+    /// TLS, for a target whose URL asks for it.
+    pub tls: Tls,
+    /// Limit for the first byte of the response, where it has one of its own.
+    pub first_byte_timeout: Option<Duration>,
+    /// Limit for the whole response, from sending the request.
+    pub response_timeout: Duration,
+    /// The HTTP method.
+    pub method: String,
+    /// Headers to add.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Vec<u8>,
+    /// Whether paths, header values and bodies have placeholders.
+    pub template: bool,
+    /// What is sent to each target; one at least.
+    pub requests: Vec<Request>,
+    /// How often a request that failed is sent again.
+    pub retries: u32,
+    /// From a failure to the next attempt.
+    pub retry_delay: Duration,
+    /// The most requests that a connection carries.
+    pub max_requests: Option<u64>,
+    /// The age after which a connection carries no further request.
+    pub max_age: Option<Duration>,
+    /// Statuses that count as success.
+    pub success: Vec<(u16, u16)>,
+    /// Where to connect instead of where the targets are, each as `HOST1:PORT1:HOST2:PORT2`.
+    pub connect_to: Vec<String>,
+    /// The Unix socket to connect to, wherever the targets are.
+    pub unix_socket: Option<PathBuf>,
+    /// The ports that connections come from, both ends included; `None` for the system's
+    /// ephemeral ports.
+    pub source_ports: Option<(u16, u16)>,
+    /// Whether a source port may be used again before its last connection is forgotten.
+    pub reuse_ports: bool,
+    /// The addresses that connections come from; none for the system's choice.
+    pub source_addresses: Vec<IpAddr>,
+    /// How names are looked up.
+    pub dns: Dns,
+    /// Worker threads.
+    pub workers: usize,
+}
+
+/// How fast requests leave.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Pace {
+    /// At these rates, one after the other; one stage at least.
+    Open(Vec<Stage>),
+    /// Whenever a connection is free: a closed loop.
+    Closed,
+}
+
+/// Calls of a gRPC method.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grpc {
+    /// `SERVICE/METHOD`.
+    pub method: String,
+    /// Statuses that count as success.
+    pub success: Vec<i32>,
+}
+
+/// How a TLS server is known for the right one, and how it knows us.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// The authorities to trust, in PEM; `None` for the system's.
+    pub ca_pem: Option<String>,
+    /// Our certificate, in PEM.
+    pub cert_pem: Option<String>,
+    /// Its key, in PEM; `None` where it stands with the certificate.
+    pub key_pem: Option<String>,
+    /// The name to ask for and to expect; `None` for the URL's host.
+    pub server_name: Option<String>,
+    /// Whether any certificate will do.
+    pub insecure: bool,
+    /// The only version to offer; `None` for both.
+    pub version: Option<TlsVersion>,
+    /// Whether sessions are resumed.
+    pub resume: bool,
+}
+
+/// A version of TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsVersion {
+    /// TLS 1.2.
+    Tls12,
+    /// TLS 1.3.
+    Tls13,
+}
+
+/// How names are looked up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dns {
+    /// The servers to ask, each as `ADDRESS[:PORT]`; none for the system's.
+    pub servers: Vec<String>,
+    /// The only addresses to use; `None` for all.
+    pub family: Option<Family>,
+}
+
+/// A kind of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    Ipv4,
+    /// IPv6.
+    Ipv6,
+}
+
+/// A request that targets get, as often as its weight says. What it leaves out is the load's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Path and query, in place of the target's.
+    pub path: Option<String>,
+    /// The HTTP method.
+    pub method: Option<String>,
+    /// Headers, which go before the load's of the same name.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Option<Vec<u8>>,
+    /// Its share of the requests: this, of the sum of all requests' weights.
+    pub weight: u32,
+}
+
+/// A rate over some time: constant, or a straight line from one to another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stage {
+    /// Requests per second at its beginning.
+    pub from: f64,
+    /// Requests per second at its end.
+    pub to: f64,
+    /// Its length.
+    pub duration: Duration,
+}
+
+/// A version of HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Http {
+    /// HTTP/1.1.
+    #[serde(rename = "1.1")]
+    Http1,
+    /// HTTP/2, by prior knowledge.
+    #[serde(rename = "2")]
+    Http2,
+}
+
+/// How connections are used.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Connections {
+    /// A new one for each request.
+    Fresh,
+    /// Kept and reused.
+    Keepalive,
+    /// Both: this share of the requests, 0 to 1, on fresh ones.
+    Mixed(f64),
+}

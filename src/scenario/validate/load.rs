@@ -1,0 +1,332 @@
+//! The load of a scenario, checked. What only the load generator can judge, it judges later,
+//! and names the same keys.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use super::{is_path, weight};
+use crate::scenario::load::{
+    Connections, Dns, Family, Grpc, Http, Load, Pace, Request, Stage, Tls, TlsVersion,
+};
+use crate::scenario::yaml::Document;
+use crate::scenario::{ScenarioError, raw, text};
+
+const MAX_RATE: f64 = 1e6;
+
+pub(super) fn load(raw: raw::Load, document: &Document, dir: &Path) -> Result<Load, ScenarioError> {
+    let positive = |span: Option<raw::Span>, key: &str| match span.map(|s| s.0) {
+        Some(Duration::ZERO) => Err(document.error(&format!("spec.load.{key}"), "must be longer than 0")),
+        duration => Ok(duration),
+    };
+    let (pace, duration) = pace(&raw, document)?;
+    let headers = headers(&raw, document, dir)?;
+    let raw::Connections { mode, share, max, streams, max_requests, max_age } =
+        raw.connections.unwrap_or_default();
+    let grpc = raw
+        .grpc
+        .map(|raw::Grpc { method, success }| Grpc { method, success: success.unwrap_or_else(|| vec![0]) });
+    let http = http(raw.http, grpc.is_some(), streams, document)?;
+    let connections = match (mode.unwrap_or(raw::Mode::Fresh), share) {
+        (raw::Mode::Fresh, None) => Connections::Fresh,
+        (raw::Mode::Keepalive, None) => Connections::Keepalive,
+        (raw::Mode::Mixed, Some(share)) if (0.0..=1.0).contains(&share) => Connections::Mixed(share),
+        (raw::Mode::Mixed, _) => {
+            let why = "mode mixed needs the share of fresh connections, 0 to 1";
+            return Err(document.error("spec.load.connections.share", why));
+        }
+        (_, Some(_)) => {
+            let why = "only mode mixed takes a share: leave it out, or set mode: mixed";
+            return Err(document.error("spec.load.connections.share", why));
+        }
+    };
+    if max == Some(0) {
+        return Err(document.error("spec.load.connections.max", "must be at least 1"));
+    }
+    if max_requests == Some(0) {
+        return Err(document.error("spec.load.connections.maxRequests", "must be at least 1"));
+    }
+    let of_load = Body {
+        text: raw.body,
+        file: raw.body_file,
+        hex: raw.body_hex,
+        base64: raw.body_base64,
+        key: "spec.load",
+    };
+    let timeout = raw.timeout.unwrap_or_default();
+    let success = match raw.success {
+        None => vec![(200, 399)],
+        Some(list) => list.iter().map(|status| status_range(status, document)).collect::<Result<_, _>>()?,
+    };
+    let dns = raw.dns.map_or_else(Dns::default, |raw::Dns { servers, family }| Dns {
+        servers,
+        family: family.map(|family| match family {
+            raw::Family::Ipv4 => Family::Ipv4,
+            raw::Family::Ipv6 => Family::Ipv6,
+        }),
+    });
+    let second = Duration::from_secs(1);
+    Ok(Load {
+        pace,
+        poisson: matches!(raw.arrivals, Some(raw::Arrivals::Poisson)),
+        seed: raw.seed.unwrap_or(0),
+        duration,
+        warmup: raw.warmup.map_or(Duration::ZERO, |s| s.0),
+        http,
+        grpc,
+        connections,
+        max_connections: max,
+        streams,
+        connect_timeout: positive(timeout.connect, "timeout.connect")?.unwrap_or(second),
+        tls_timeout: positive(timeout.tls, "timeout.tls")?.unwrap_or(2 * second),
+        tls: raw.tls.map_or(Ok(Tls::default()), |raw| tls(raw, document, dir))?,
+        first_byte_timeout: positive(timeout.first_byte, "timeout.firstByte")?,
+        response_timeout: positive(timeout.response, "timeout.response")?.unwrap_or(5 * second),
+        method: raw.method.unwrap_or_else(|| "GET".into()),
+        headers,
+        body: of_load.bytes(document, dir)?.unwrap_or_default(),
+        template: raw.template,
+        requests: requests(raw.requests, document, dir)?,
+        retries: raw.retry.as_ref().map_or(0, |retry| retry.times),
+        retry_delay: raw.retry.and_then(|retry| retry.delay).map_or(Duration::ZERO, |span| span.0),
+        max_requests,
+        max_age: max_age.map(|span| span.0),
+        success,
+        connect_to: raw.connect_to,
+        unix_socket: raw.unix_socket.map(|path| dir.join(path)),
+        source_ports: raw.source_ports.map(|range| source_ports(&range, document)).transpose()?,
+        reuse_ports: raw.reuse_ports,
+        source_addresses: raw.source_addresses,
+        dns,
+        workers: raw.workers.unwrap_or(1),
+    })
+}
+
+/// Reads a file that a key names.
+fn read(file: &str, key: &str, document: &Document, dir: &Path) -> Result<Vec<u8>, ScenarioError> {
+    let path = dir.join(file);
+    std::fs::read(&path).map_err(|e| document.error(key, format!("{}: {e}", path.display())))
+}
+
+/// Headers as they stand, from a file, and with values from the environment.
+fn headers(raw: &raw::Load, document: &Document, dir: &Path) -> Result<Vec<(String, String)>, ScenarioError> {
+    let given = |headers: &BTreeMap<String, String>| headers.clone().into_iter().collect::<Vec<_>>();
+    let mut headers = given(&raw.headers);
+    if let Some(file) = &raw.headers_file {
+        let key = "spec.load.headersFile";
+        let bytes = read(file, key, document, dir)?;
+        let found = text::headers(&String::from_utf8_lossy(&bytes));
+        headers.extend(found.map_err(|why| document.error(key, format!("{file}: {why}")))?);
+    }
+    for (name, variable) in given(&raw.headers_from_env) {
+        let key = format!("spec.load.headersFromEnv.{name}");
+        let failed = |e| document.error(&key, format!("the environment variable {variable:?}: {e}"));
+        let value = std::env::var(&variable).map_err(failed)?;
+        headers.push((name, value.trim().to_owned()));
+    }
+    Ok(headers)
+}
+
+fn tls(raw: raw::Tls, document: &Document, dir: &Path) -> Result<Tls, ScenarioError> {
+    let pem = |file: Option<String>, key: &str| {
+        let bytes =
+            file.map(|file| read(&file, &format!("spec.load.tls.{key}"), document, dir)).transpose()?;
+        // What is not text cannot be PEM, and is told so when it is used.
+        Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    };
+    if raw.key.is_some() && raw.cert.is_none() {
+        return Err(document.error("spec.load.tls.key", "is the key of no certificate: add cert"));
+    }
+    let version = match raw.version.as_ref().map(|raw::Version(version)| version.as_str()) {
+        None => None,
+        Some("1.2") => Some(TlsVersion::Tls12),
+        Some("1.3") => Some(TlsVersion::Tls13),
+        Some(other) => {
+            return Err(document.error("spec.load.tls.version", format!("is {other}, must be 1.2 or 1.3")));
+        }
+    };
+    Ok(Tls {
+        ca_pem: pem(raw.ca, "ca")?,
+        cert_pem: pem(raw.cert, "cert")?,
+        key_pem: pem(raw.key, "key")?,
+        server_name: raw.server_name,
+        insecure: raw.insecure,
+        version,
+        resume: raw.resume,
+    })
+}
+
+/// A body, in whichever way it is given.
+struct Body<'a> {
+    text: Option<String>,
+    file: Option<String>,
+    hex: Option<String>,
+    base64: Option<String>,
+    /// What it is the body of.
+    key: &'a str,
+}
+
+impl Body<'_> {
+    fn bytes(self, document: &Document, dir: &Path) -> Result<Option<Vec<u8>>, ScenarioError> {
+        let Self { text, file, hex, base64, key } = self;
+        let of = |name: &str| format!("{key}.{name}");
+        let wrong = |name: &str, why| document.error(&of(name), why);
+        match (text, file, hex, base64) {
+            (None, None, None, None) => Ok(None),
+            (Some(text), None, None, None) => Ok(Some(text.into_bytes())),
+            (None, Some(file), None, None) => read(&file, &of("bodyFile"), document, dir).map(Some),
+            (None, None, Some(hex), None) => {
+                text::from_hex(&hex).map(Some).map_err(|why| wrong("bodyHex", why))
+            }
+            (None, None, None, Some(base64)) => {
+                text::from_base64(&base64).map(Some).map_err(|why| wrong("bodyBase64", why))
+            }
+            _ => {
+                let why = "is given twice: keep one of body, bodyFile, bodyHex and bodyBase64";
+                Err(document.error(&of("body"), why))
+            }
+        }
+    }
+}
+
+fn requests(raw: Vec<raw::Request>, document: &Document, dir: &Path) -> Result<Vec<Request>, ScenarioError> {
+    let given = if raw.is_empty() { vec![raw::Request::default()] } else { raw };
+    let request = |(index, raw): (usize, raw::Request)| {
+        let key = format!("spec.load.requests[{index}]");
+        is_path(raw.path.as_ref(), &key, document)?;
+        let body = Body {
+            text: raw.body,
+            file: raw.body_file,
+            hex: raw.body_hex,
+            base64: raw.body_base64,
+            key: &key,
+        };
+        Ok(Request {
+            path: raw.path,
+            method: raw.method,
+            headers: raw.headers.into_iter().collect(),
+            body: body.bytes(document, dir)?,
+            weight: weight(raw.weight, &key, document)?,
+        })
+    };
+    given.into_iter().enumerate().map(request).collect()
+}
+
+fn http(
+    given: Option<raw::Version>,
+    is_grpc: bool,
+    streams: Option<usize>,
+    document: &Document,
+) -> Result<Http, ScenarioError> {
+    let http = match given.as_ref().map(|raw::Version(version)| version.as_str()) {
+        None if is_grpc => Http::Http2,
+        None | Some("1.1") => Http::Http1,
+        Some("2") => Http::Http2,
+        Some(other) => {
+            return Err(document.error("spec.load.http", format!("is {other}, must be 1.1 or 2")));
+        }
+    };
+    match (http, streams) {
+        (Http::Http1, _) if is_grpc => {
+            Err(document.error("spec.load.http", "is 1.1, but gRPC needs HTTP/2: leave it out"))
+        }
+        (Http::Http1, Some(_)) => {
+            let why = "HTTP/1.1 has no streams: leave it out, or set load.http: 2";
+            Err(document.error("spec.load.connections.streams", why))
+        }
+        (_, Some(0)) => Err(document.error("spec.load.connections.streams", "must be at least 1")),
+        _ => Ok(http),
+    }
+}
+
+/// The pace, and the length of the counted part.
+fn pace(raw: &raw::Load, document: &Document) -> Result<(Pace, Duration), ScenarioError> {
+    if !raw.stages.is_empty() {
+        let stages = stages(raw, document)?;
+        let duration = stages.iter().map(|stage| stage.duration).sum();
+        return Ok((Pace::Open(stages), duration));
+    }
+    let duration = raw.duration.map_or(Duration::from_secs(30), |span| span.0);
+    if duration.is_zero() {
+        return Err(document.error("spec.load.duration", "must be longer than 0"));
+    }
+    let per_s = match raw.rate {
+        None => 200.0,
+        Some(raw::Rate::PerSecond(rate)) => rate,
+        Some(raw::Rate::Max) if raw.arrivals.is_some() => {
+            let why = "a closed loop has no arrivals to spread: leave it out, or give a rate";
+            return Err(document.error("spec.load.arrivals", why));
+        }
+        Some(raw::Rate::Max) => return Ok((Pace::Closed, duration)),
+    };
+    let rate = rate(per_s, Least::Above0, "spec.load.rate", document)?;
+    Ok((Pace::Open(vec![Stage { from: rate, to: rate, duration }]), duration))
+}
+
+/// The lowest rate that will do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Least {
+    Is0,
+    Above0,
+}
+
+fn rate(rate: f64, least: Least, key: &str, document: &Document) -> Result<f64, ScenarioError> {
+    let range = if least == Least::Is0 { "0 or above" } else { "above 0" };
+    let why = || format!("is {rate}, must be {range} and at most {MAX_RATE} requests/s");
+    let is_rate = (rate > 0.0 || least == Least::Is0 && rate == 0.0) && rate <= MAX_RATE;
+    if is_rate { Ok(rate) } else { Err(document.error(key, why())) }
+}
+
+fn stages(raw: &raw::Load, document: &Document) -> Result<Vec<Stage>, ScenarioError> {
+    if raw.rate.is_some() || raw.duration.is_some() {
+        let why = "each has its own rate and duration: leave out load.rate and load.duration";
+        return Err(document.error("spec.load.stages", why));
+    }
+    let mut before = 0.0;
+    let mut stages = Vec::with_capacity(raw.stages.len());
+    for (index, stage) in raw.stages.iter().enumerate() {
+        let key = format!("spec.load.stages[{index}]");
+        let to = rate(stage.rate, Least::Is0, &format!("{key}.rate"), document)?;
+        let from = match (stage.from, stage.ramp) {
+            (Some(from), Some(raw::Ramp::Linear)) => {
+                rate(from, Least::Is0, &format!("{key}.from"), document)?
+            }
+            (None, Some(raw::Ramp::Linear)) => before,
+            (None, None) => to,
+            (Some(_), None) => {
+                let why = "only a ramp begins elsewhere than at its rate: add ramp: linear, or leave it out";
+                return Err(document.error(&format!("{key}.from"), why));
+            }
+        };
+        if stage.duration.0.is_zero() {
+            return Err(document.error(&format!("{key}.duration"), "must be longer than 0"));
+        }
+        stages.push(Stage { from, to, duration: stage.duration.0 });
+        before = to;
+    }
+    match stages.iter().any(|stage| stage.to > 0.0) {
+        true => Ok(stages),
+        false => Err(document.error("spec.load.stages", "must be above 0 requests/s somewhere")),
+    }
+}
+
+fn source_ports(text: &str, document: &Document) -> Result<(u16, u16), ScenarioError> {
+    let range = text
+        .split_once('-')
+        .and_then(|(from, to)| Some((from.trim().parse().ok()?, to.trim().parse().ok()?)));
+    range
+        .filter(|(from, to)| 0 < *from && from <= to)
+        .ok_or_else(|| document.error("spec.load.sourcePorts", "takes a range of ports such as 32768-60999"))
+}
+
+fn status_range(status: &raw::Status, document: &Document) -> Result<(u16, u16), ScenarioError> {
+    let range = match status {
+        raw::Status::One(code) => Some((*code, *code)),
+        raw::Status::Range(text) => text
+            .split_once('-')
+            .and_then(|(from, to)| Some((from.trim().parse().ok()?, to.trim().parse().ok()?))),
+    };
+    range.filter(|(from, to)| (100..=599).contains(from) && from <= to && *to <= 599).ok_or_else(|| {
+        document.error("spec.load.success", "takes statuses and ranges such as 200 or 200-399")
+    })
+}

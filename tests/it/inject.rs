@@ -1,0 +1,96 @@
+//! `rolldrop inject`: what it writes runs, on a cluster and in a scenario.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use rolldrop::analysis::model::Verdict;
+
+use crate::harness::Rolldrop;
+use crate::kubectl::Kubectl;
+use crate::runs::{self, Dataplane};
+
+const SHOP: &str = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+        - name: app # answers
+          image: rolldrop
+          args: [workload, --listen, \"$(POD_IP):8080\"]
+          env:
+            - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+          ports: [{name: http, containerPort: 8080}]
+          readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  selector: {app: web}
+  ports: [{name: named, port: 80, targetPort: http}, {name: numbered, port: 81, targetPort: 8080}]
+";
+
+/// What `rolldrop inject ARGS...` writes when it reads this.
+fn inject(args: &[&str], input: &str) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rolldrop"));
+    command.arg("inject").args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("rolldrop starts");
+    child.stdin.take().expect("its stdin").write_all(input.as_bytes()).expect("it reads");
+    let output = child.wait_with_output().expect("an end");
+    assert!(output.status.success(), "{}", output.status);
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+#[test]
+fn what_kubectl_applies_runs_behind_the_sidecar_until_it_is_taken_out() {
+    let kubectl = Kubectl::in_namespace("inject");
+    let with_sidecar = inject(&[], SHOP);
+    let ports = "get endpointslices -l kubernetes.io/service-name=web \
+                 -o jsonpath={.items[*].ports[*].port}/{.items[*].endpoints[*].conditions.ready}";
+    kubectl.apply(&with_sidecar);
+    kubectl.ok("rollout status deployment/web --timeout=60s");
+    kubectl.until(ports, |said| said == "18080 18080/true");
+    let pod = kubectl.field("pods -l app=web", ".items[0].metadata.name");
+    let answer = |port: u16, path: &str| {
+        let namespace = kubectl.namespace();
+        kubectl.ok(&format!("get --raw /api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy{path}"))
+    };
+    assert_eq!(answer(18080, "/"), answer(8080, "/"));
+    assert_eq!(answer(18081, "/readyz"), "ok\n", "the admin port asks the app's readiness path");
+
+    let live = kubectl.ok("get deployment/web service/web -o yaml");
+    kubectl.apply(&inject(&["--uninject"], &live));
+    kubectl.ok("rollout status deployment/web --timeout=60s");
+    kubectl.until(ports, |said| said == "8080 8080/true");
+    assert_eq!(inject(&["--uninject"], &with_sidecar), SHOP);
+}
+
+#[test]
+fn a_scenario_can_ask_for_the_sidecar() {
+    let disruptions = "disruptions=[{at: 2s, action: deletePod, selector: app=web, count: 1}]";
+    let more = ["--set", "sidecar.inject=true", "--set", disruptions, "-d", "6s", "--set", "expect={}"];
+    let run = runs::measure("no-sidecar", Dataplane::Kernel, &more);
+    assert_eq!(run.result.verdict, Verdict::Valid, "{}", run.finished);
+    assert_eq!(run.result.terminations.len(), 1, "{}", run.finished);
+    let answered = run.records.requests.iter().filter(|row| row.pod.is_some()).count();
+    assert!(answered > 0 && run.records.served.len() >= answered, "{}", run.finished);
+}
+
+#[test]
+fn what_cannot_have_the_sidecar_is_refused() {
+    let finished = Rolldrop::new(["inject", "-f", "none.yaml"]).finish().expect_code(2);
+    assert!(finished.stderr().contains("failed to read none.yaml"), "{finished}");
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n";
+    let finished =
+        Rolldrop::new(["inject", "-f", "web.yaml"]).file("web.yaml", service).finish().expect_code(2);
+    assert!(finished.stderr().contains("no Pod, Deployment"), "{finished}");
+    assert_eq!(finished.stdout(), "");
+    let old = Rolldrop::new(["inject", "--kubernetes-version", "1.28"]).finish().expect_code(2);
+    assert!(old.stderr().contains("native sidecars need Kubernetes 1.29 or later"), "{old}");
+}
