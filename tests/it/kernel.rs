@@ -1,6 +1,8 @@
 //! The kernel dataplane, by what clients inside and outside of its network see; and what both
 //! dataplanes do alike.
 
+mod traffic;
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;

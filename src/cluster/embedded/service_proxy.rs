@@ -3,12 +3,14 @@
 //! Each node has its own table of Service ports and endpoints (`table`), synced with
 //! kube-proxy's own timing (`runner`) and the measured delay of a sync. What puts a table into
 //! effect is the dataplane's: TCP proxies on loopback addresses (`userspace`), or nftables rules
-//! in the node's network namespace (`kernel`, `rules`, `nft`). On both, every node's own address has
+//! in the node's network namespace (`kernel`, `rules`, `nft`; `conntrack` forgets UDP flows to
+//! endpoints that are gone). On both, every node's own address has
 //! the node ports of Services by that node's table. What took effect when is in
 //! `service-proxy.jsonl` (`truth`).
 //!
 //! It routes to endpoints as EndpointSlices show them and knows nothing of pods.
 
+mod conntrack;
 mod dataplane;
 mod kernel;
 mod nft;
@@ -31,9 +33,10 @@ use super::network::Network;
 use super::registry::{EventType, WatchFrom};
 use super::resource::Resource;
 use super::selector::Selection;
+use crate::record::clock::Stamp;
 use runner::{Due, Throttle};
-use table::Table;
-use truth::TruthLog;
+use table::{Routes, ServicePort, Table};
+use truth::{Line, TruthLog};
 
 /// The log's name in the cluster's log directory.
 pub const LOG_FILE: &str = "service-proxy.jsonl";
@@ -71,7 +74,7 @@ pub async fn run(shared: Shared, nodes: Vec<String>) -> Result<(), ServiceProxyE
             Network::Userspace => Dataplane::Userspace(userspace::Listeners::default()),
             Network::Kernel(fabric) => Dataplane::Kernel(kernel::Rules::new(fabric.clone(), index)?),
         };
-        tasks.spawn(NodeProxy { node, dataplane }.run());
+        tasks.spawn(NodeProxy { node, dataplane, table: Table::new() }.run());
     }
     drop(truth);
 
@@ -99,6 +102,8 @@ struct ProxiedNode {
 struct NodeProxy {
     node: ProxiedNode,
     dataplane: Dataplane,
+    /// What the last sync was for.
+    table: Table,
 }
 
 /// What puts a table into effect.
@@ -132,12 +137,14 @@ impl NodeProxy {
     /// measured duration of a sync has passed.
     async fn sync(&mut self, due: Due) -> Synced {
         let shared = &self.node.shared;
-        let table = compute(shared);
+        let table = compute(shared, &self.node.name);
         let latencies = &shared.config.latencies;
         let duration = shared.sampler.sample(match due {
-            Due::AtOnce => &latencies.slice_to_rule,
             Due::HeldBack => &latencies.throttled_sync,
+            Due::AtOnce if table == self.table => &latencies.unchanged_sync,
+            Due::AtOnce => &latencies.slice_to_rule,
         });
+        self.table.clone_from(&table);
         match &mut self.dataplane {
             Dataplane::Userspace(listeners) => {
                 sleep(duration).await;
@@ -162,6 +169,21 @@ enum Synced {
 }
 
 impl ProxiedNode {
+    /// Writes down that these routes are in effect, from the second of these times on, and the former
+    /// ones were until the first.
+    fn report(&self, port: &ServicePort, routes: &Routes, [swap_begin_ns, t_ns]: [Stamp; 2]) {
+        let others_for_node_port = port.node_port.is_some() && port.internal != port.external;
+        self.truth.write(&Line::Sync {
+            t_ns,
+            swap_begin_ns,
+            node: &self.name,
+            service: &port.service,
+            port: port.address.port(),
+            endpoints: &routes.internal,
+            node_port_endpoints: others_for_node_port.then_some(&*routes.external),
+        });
+    }
+
     /// Records a warning about a Service (`namespace/name`).
     fn warn(&self, service: &str, reason: &str, message: &str) {
         tracing::warn!(%service, node = self.name, "{message}");
@@ -173,11 +195,11 @@ impl ProxiedNode {
     }
 }
 
-/// The table for the objects as they are now.
-fn compute(shared: &Shared) -> Table {
+/// The table of a node for the objects as they are now.
+fn compute(shared: &Shared, node: &str) -> Table {
     let services = objects(shared, Resource::Services);
     let slices = objects(shared, Resource::EndpointSlices);
-    table::compute(&services, &slices)
+    table::compute(&services, &slices, node)
 }
 
 /// Announces every change of a resource, whatever it changes. Never returns.

@@ -127,8 +127,7 @@ impl PodWorker {
         };
         self.context.until_up().await;
         match why {
-            Why::Deleted => self.context.delay(|latencies| latencies.watch_to_kubelet).await,
-            Why::Completed => {}
+            Why::Deleted | Why::Completed => {}
             Why::DeadlineExceeded => {
                 let verdict = Verdict::DeadlineExceeded;
                 self.context.note_pod(verdict.reason(), verdict.message());

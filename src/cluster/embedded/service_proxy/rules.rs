@@ -1,43 +1,49 @@
 //! The nftables rules of a node, as scripts for `nft -f`. Pure.
 //!
 //! Named and laid out like those of kube-proxy's nftables mode: a map from addresses of Services
-//! to a chain each, which picks an endpoint at random; the same for node ports; and Services
-//! without endpoints are rejected. A script changes what differs between two tables, in one
-//! transaction. Like kube-proxy's it leaves established connections alone: they follow their
-//! conntrack entries, and so does whatever meets the entry of an earlier connection.
+//! to a chain each, which picks an endpoint at random; the same for node ports; Services without
+//! endpoints are rejected, and what the policy Local leaves without one is dropped. A script changes
+//! what differs between two tables, in one transaction. Like kube-proxy's it leaves established
+//! connections alone: they follow their conntrack entries, and so does whatever meets the entry of
+//! an earlier connection.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use super::table::{Backend, ServicePort, Table};
+use super::table::{Backend, Endpoints, Policy, ServicePort, Table, Way};
+use crate::cluster::embedded::address::node_pods;
 
 /// The mark of packets whose answers must come back through this node.
 const MASQUERADE_MARK: &str = "0x4000";
 
-/// The script that turns `before` (nothing yet, or nobody knows what) into `after`, on the node
-/// with this address. Empty when they are the same.
-pub(super) fn script(before: Option<&Table>, after: &Table, node: Ipv4Addr) -> String {
+/// The node whose rules they are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node {
+    pub(super) address: Ipv4Addr,
+    /// Network address of its pods' /24.
+    pub(super) pods: Ipv4Addr,
+}
+
+/// The script that turns `before` (nothing yet, or nobody knows what) into `after`. Empty when they
+/// are the same.
+pub(super) fn script(before: Option<&Table>, after: &Table, node: Node) -> String {
     let mut script = Script::default();
     let nothing = Table::new();
     let before = match before {
         Some(before) if before == after => return String::new(),
         Some(before) => before,
         None => {
-            script.0.push_str(&base(node));
+            script.0.push_str(&base(node.address));
             &nothing
         }
     };
-    for (port, backends) in before {
-        if after.get(port) != Some(backends) {
-            script.remove(port, backends, after.get(port).is_some_and(|now| !now.is_empty()));
-        }
-    }
-    for (port, backends) in after {
-        let former = before.get(port);
-        if former != Some(backends) {
-            script.add(port, backends, former.is_some_and(|former| !former.is_empty()));
+    for port in before.keys().chain(after.keys()).collect::<BTreeSet<_>>() {
+        let (former, now) = (before.get(port), after.get(port));
+        if former != now {
+            let rules = |endpoints: Option<&Endpoints>| endpoints.map(|it| PortRules::of(port, it, node));
+            script.change(&rules(former).unwrap_or_default(), &rules(now).unwrap_or_default());
         }
     }
     script.hairpins(before, after);
@@ -45,13 +51,21 @@ pub(super) fn script(before: Option<&Table>, after: &Table, node: Ipv4Addr) -> S
 }
 
 /// A script that needs all that the others need, for trying out.
-pub(in crate::cluster::embedded) fn trial(node: Ipv4Addr) -> String {
+pub(in crate::cluster::embedded) fn trial(address: Ipv4Addr) -> String {
+    let node = Node { address, pods: node_pods(0) };
     let service: Arc<str> = "default/trial".into();
     let address = std::net::SocketAddr::from(([10, 96, 0, 1], 80));
-    let port =
-        ServicePort { address, protocol: super::table::Protocol::Tcp, node_port: Some(30000), service };
+    let port = ServicePort {
+        address,
+        protocol: super::table::Protocol::Tcp,
+        node_port: Some(30000),
+        internal: Policy::Cluster,
+        external: Policy::Local,
+        service,
+    };
     let backend = |low| Backend { pod: "trial".into(), address: ([10, 244, 1, low], 8080).into() };
-    let table = Table::from([(port, [backend(2), backend(3)].into())]);
+    let cluster = [backend(2), backend(3)].into();
+    let table = Table::from([(port, Endpoints { cluster, ..Endpoints::default() })]);
     script(None, &table, node)
 }
 
@@ -116,76 +130,42 @@ impl Script {
         let _ = writeln!(self.0, "{line}");
     }
 
-    /// Takes away what was there for a port; its chains stay when they are filled anew.
-    fn remove(&mut self, port: &ServicePort, former: &[Backend], chains_stay: bool) {
-        if former.is_empty() {
-            self.elements("delete", "no-endpoint", port, "goto reject-chain", "goto reject-chain");
-        } else if !chains_stay {
-            let (service, external) = (chain("service", port), chain("external", port));
-            self.elements("delete", "service", port, &format!("goto {service}"), &format!("goto {external}"));
-            if port.node_port.is_some() {
-                self.line(format_args!("flush chain ip kube-proxy {external}"));
-                self.line(format_args!("delete chain ip kube-proxy {external}"));
+    /// Takes away what a port no longer has, and gives it what it has not yet. A chain must be there
+    /// before a rule names it, and as long as one does.
+    fn change(&mut self, before: &PortRules, after: &PortRules) {
+        for element in before.elements.difference(&after.elements) {
+            self.line(format_args!("delete element ip kube-proxy {element}"));
+        }
+        let gone = || before.chains.keys().filter(|name| !after.chains.contains_key(*name));
+        for name in after.chains.keys().filter(|name| !before.chains.contains_key(*name)) {
+            self.line(format_args!("add chain ip kube-proxy {name}"));
+        }
+        for name in gone() {
+            self.line(format_args!("flush chain ip kube-proxy {name}"));
+        }
+        for (name, rules) in &after.chains {
+            match before.chains.get(name) {
+                Some(former) if former == rules => continue,
+                Some(_) => self.line(format_args!("flush chain ip kube-proxy {name}")),
+                None => {}
             }
-            self.line(format_args!("flush chain ip kube-proxy {service}"));
-            self.line(format_args!("delete chain ip kube-proxy {service}"));
+            for rule in rules {
+                self.line(format_args!("add rule ip kube-proxy {name} {rule}"));
+            }
         }
-    }
-
-    fn add(&mut self, port: &ServicePort, backends: &[Backend], chains_are_there: bool) {
-        if backends.is_empty() {
-            return self.elements("add", "no-endpoint", port, "goto reject-chain", "goto reject-chain");
+        for name in gone() {
+            self.line(format_args!("delete chain ip kube-proxy {name}"));
         }
-        let (service, external) = (chain("service", port), chain("external", port));
-        if chains_are_there {
-            self.line(format_args!("flush chain ip kube-proxy {service}"));
-        } else {
-            self.line(format_args!("add chain ip kube-proxy {service}"));
-        }
-        let choices: Vec<_> = backends
-            .iter()
-            .enumerate()
-            .map(|(n, backend)| format!("{n} : {} . {}", backend.address.ip(), backend.address.port()))
-            .collect();
-        self.line(format_args!(
-            "add rule ip kube-proxy {service} meta l4proto {} dnat ip to numgen random mod {} map {{ {} }}",
-            port.protocol,
-            backends.len(),
-            choices.join(", ")
-        ));
-        if chains_are_there {
-            return;
-        }
-        if port.node_port.is_some() {
-            self.line(format_args!("add chain ip kube-proxy {external}"));
-            self.line(format_args!(
-                "add rule ip kube-proxy {external} meta mark set meta mark | {MASQUERADE_MARK} goto {service}"
-            ));
-        }
-        self.elements("add", "service", port, &format!("goto {service}"), &format!("goto {external}"));
-    }
-
-    /// Adds or deletes the entries of a port in the maps `PREFIX-ips` (or `-services`) and
-    /// `PREFIX-nodeports`.
-    fn elements(&mut self, verb: &str, prefix: &str, port: &ServicePort, verdict: &str, external: &str) {
-        let ServicePort { address, protocol, node_port, .. } = port;
-        let map = if prefix == "service" { "service-ips" } else { "no-endpoint-services" };
-        self.line(format_args!(
-            "{verb} element ip kube-proxy {map} {{ {} . {protocol} . {} : {verdict} }}",
-            address.ip(),
-            address.port()
-        ));
-        if let Some(node_port) = node_port {
-            self.line(format_args!(
-                "{verb} element ip kube-proxy {prefix}-nodeports {{ {protocol} . {node_port} : {external} }}"
-            ));
+        for element in after.elements.difference(&before.elements) {
+            self.line(format_args!("add element ip kube-proxy {element}"));
         }
     }
 
     /// A pod that reaches itself by its Service must see another sender than itself.
     fn hairpins(&mut self, before: &Table, after: &Table) {
         let addresses = |table: &Table| -> BTreeSet<IpAddr> {
-            table.values().flat_map(|backends| backends.iter().map(|backend| backend.address.ip())).collect()
+            let all = table.values().flat_map(|endpoints| endpoints.cluster.iter().chain(&*endpoints.local));
+            all.map(|backend| backend.address.ip()).collect()
         };
         let (before, after) = (addresses(before), addresses(after));
         for (verb, changed) in [("delete", before.difference(&after)), ("add", after.difference(&before))] {
@@ -194,6 +174,87 @@ impl Script {
             }
         }
     }
+}
+
+/// What there is for one Service port on a node.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct PortRules {
+    /// Rules by the names of their chains.
+    chains: BTreeMap<String, Vec<String>>,
+    /// Elements of maps, each with its map.
+    elements: BTreeSet<String>,
+}
+
+impl PortRules {
+    fn of(port: &ServicePort, endpoints: &Endpoints, node: Node) -> Self {
+        let mut rules = Self::default();
+        let ServicePort { address, protocol, .. } = port;
+        let own = format!("{} . {protocol} . {}", address.ip(), address.port());
+        for (kind, backends) in [("service", &endpoints.cluster), ("local", &endpoints.local)] {
+            if !backends.is_empty() {
+                rules.chains.insert(chain(kind, port), vec![dnat(port, backends)]);
+            }
+        }
+        let way = endpoints.way(port.internal);
+        rules.elements.insert(match (verdict(way), port.internal) {
+            (Some(verdict), _) => format!("no-endpoint-services {{ {own} : {verdict} }}"),
+            (None, Policy::Cluster) => format!("service-ips {{ {own} : goto {} }}", chain("service", port)),
+            (None, Policy::Local) => format!("service-ips {{ {own} : goto {} }}", chain("local", port)),
+        });
+        if let Some(node_port) = port.node_port {
+            rules.node_port(port, node_port, endpoints, node);
+        }
+        rules
+    }
+
+    fn node_port(&mut self, port: &ServicePort, node_port: u16, endpoints: &Endpoints, node: Node) {
+        let own = format!("{} . {node_port}", port.protocol);
+        let way = endpoints.way(port.external);
+        if way != Way::Rejected {
+            let (external, everywhere) = (chain("external", port), chain("service", port));
+            let masquerade = format!("meta mark set meta mark | {MASQUERADE_MARK}");
+            let mut rules = Vec::new();
+            match port.external {
+                Policy::Cluster => rules.push(format!("{masquerade} goto {everywhere}")),
+                // The policy is for what comes from outside, not for the node and its pods.
+                Policy::Local => {
+                    rules.push(format!("ip saddr {}/24 goto {everywhere}", node.pods));
+                    rules.push(format!("ip saddr {} {masquerade} goto {everywhere}", node.address));
+                }
+            }
+            if port.external == Policy::Local && way != Way::Dropped {
+                rules.push(format!("goto {}", chain("local", port)));
+            }
+            self.elements.insert(format!("service-nodeports {{ {own} : goto {external} }}"));
+            self.chains.insert(external, rules);
+        }
+        if let Some(verdict) = verdict(way) {
+            self.elements.insert(format!("no-endpoint-nodeports {{ {own} : {verdict} }}"));
+        }
+    }
+}
+
+/// What becomes of connections that go to no endpoint.
+fn verdict(way: Way<'_>) -> Option<&'static str> {
+    match way {
+        Way::To(_) => None,
+        Way::Rejected => Some("goto reject-chain"),
+        Way::Dropped => Some("drop"),
+    }
+}
+
+/// The rule that picks one of these at random.
+fn dnat(port: &ServicePort, backends: &[Backend]) -> String {
+    let choices = backends.iter().enumerate();
+    let choices: Vec<_> = choices
+        .map(|(n, backend)| format!("{n} : {} . {}", backend.address.ip(), backend.address.port()))
+        .collect();
+    format!(
+        "meta l4proto {} dnat ip to numgen random mod {} map {{ {} }}",
+        port.protocol,
+        backends.len(),
+        choices.join(", ")
+    )
 }
 
 /// The name of a port's chain, such as `service-shop/web/tcp/80`.
@@ -206,16 +267,51 @@ mod tests {
     use super::super::table::Protocol;
     use super::*;
 
-    const NODE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const NODE: Node = Node { address: Ipv4Addr::new(10, 0, 0, 1), pods: Ipv4Addr::new(10, 244, 1, 0) };
 
     fn port(node_port: Option<u16>) -> ServicePort {
+        let (internal, external) = (Policy::Cluster, Policy::Cluster);
         let address = ([10, 96, 0, 5], 80).into();
-        ServicePort { address, protocol: Protocol::Tcp, node_port, service: "shop/web".into() }
+        ServicePort {
+            address,
+            protocol: Protocol::Tcp,
+            node_port,
+            internal,
+            external,
+            service: "shop/web".into(),
+        }
+    }
+
+    fn backends(pods: &[u8]) -> Arc<[Backend]> {
+        let backend = |low: &u8| Backend { pod: "web".into(), address: ([10, 244, 1, *low], 8080).into() };
+        pods.iter().map(backend).collect()
     }
 
     fn table(node_port: Option<u16>, pods: &[u8]) -> Table {
-        let backend = |low| Backend { pod: "web".into(), address: ([10, 244, 1, low], 8080).into() };
-        Table::from([(port(node_port), pods.iter().map(|low| backend(*low)).collect())])
+        Table::from([(port(node_port), Endpoints { cluster: backends(pods), ..Endpoints::default() })])
+    }
+
+    /// The same with the policy Local for connections from outside.
+    fn local_table(pods: &[u8], local: &[u8]) -> Table {
+        let port = ServicePort { external: Policy::Local, ..port(Some(30080)) };
+        let (cluster, local) = (backends(pods), backends(local));
+        Table::from([(port, Endpoints { cluster, local, ..Endpoints::default() })])
+    }
+
+    #[test]
+    fn without_a_local_endpoint_what_comes_from_outside_is_dropped() {
+        let script = script(Some(&local_table(&[2, 3], &[2])), &local_table(&[3], &[]), NODE);
+        insta::assert_snapshot!(script, @r"
+        flush chain ip kube-proxy local-shop/web/tcp/80
+        flush chain ip kube-proxy external-shop/web/tcp/80
+        add rule ip kube-proxy external-shop/web/tcp/80 ip saddr 10.244.1.0/24 goto service-shop/web/tcp/80
+        add rule ip kube-proxy external-shop/web/tcp/80 ip saddr 10.0.0.1 meta mark set meta mark | 0x4000 goto service-shop/web/tcp/80
+        flush chain ip kube-proxy service-shop/web/tcp/80
+        add rule ip kube-proxy service-shop/web/tcp/80 meta l4proto tcp dnat ip to numgen random mod 1 map { 0 : 10.244.1.3 . 8080 }
+        delete chain ip kube-proxy local-shop/web/tcp/80
+        add element ip kube-proxy no-endpoint-nodeports { tcp . 30080 : drop }
+        delete element ip kube-proxy hairpin-connections { 10.244.1.2 . 10.244.1.2 }
+        ");
     }
 
     #[test]
@@ -238,10 +334,10 @@ mod tests {
     fn a_service_comes_loses_its_endpoints_and_goes() {
         let come = script(Some(&Table::new()), &table(Some(30080), &[2]), NODE);
         insta::assert_snapshot!(come, @r"
-        add chain ip kube-proxy service-shop/web/tcp/80
-        add rule ip kube-proxy service-shop/web/tcp/80 meta l4proto tcp dnat ip to numgen random mod 1 map { 0 : 10.244.1.2 . 8080 }
         add chain ip kube-proxy external-shop/web/tcp/80
+        add chain ip kube-proxy service-shop/web/tcp/80
         add rule ip kube-proxy external-shop/web/tcp/80 meta mark set meta mark | 0x4000 goto service-shop/web/tcp/80
+        add rule ip kube-proxy service-shop/web/tcp/80 meta l4proto tcp dnat ip to numgen random mod 1 map { 0 : 10.244.1.2 . 8080 }
         add element ip kube-proxy service-ips { 10.96.0.5 . tcp . 80 : goto service-shop/web/tcp/80 }
         add element ip kube-proxy service-nodeports { tcp . 30080 : goto external-shop/web/tcp/80 }
         add element ip kube-proxy hairpin-connections { 10.244.1.2 . 10.244.1.2 }
@@ -251,11 +347,11 @@ mod tests {
         delete element ip kube-proxy service-ips { 10.96.0.5 . tcp . 80 : goto service-shop/web/tcp/80 }
         delete element ip kube-proxy service-nodeports { tcp . 30080 : goto external-shop/web/tcp/80 }
         flush chain ip kube-proxy external-shop/web/tcp/80
-        delete chain ip kube-proxy external-shop/web/tcp/80
         flush chain ip kube-proxy service-shop/web/tcp/80
+        delete chain ip kube-proxy external-shop/web/tcp/80
         delete chain ip kube-proxy service-shop/web/tcp/80
-        add element ip kube-proxy no-endpoint-services { 10.96.0.5 . tcp . 80 : goto reject-chain }
         add element ip kube-proxy no-endpoint-nodeports { tcp . 30080 : goto reject-chain }
+        add element ip kube-proxy no-endpoint-services { 10.96.0.5 . tcp . 80 : goto reject-chain }
         delete element ip kube-proxy hairpin-connections { 10.244.1.2 . 10.244.1.2 }
         ");
         let gone = script(Some(&table(None, &[])), &Table::new(), NODE);

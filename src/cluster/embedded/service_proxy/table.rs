@@ -18,8 +18,43 @@ pub(super) struct ServicePort {
     pub(super) protocol: Protocol,
     /// The same port at every node's own address.
     pub(super) node_port: Option<u16>,
+    /// Which endpoints connections to the Service's own address may go to.
+    pub(super) internal: Policy,
+    /// Which endpoints connections to node ports may go to, from outside of the node and its pods.
+    pub(super) external: Policy,
     /// `namespace/name`.
     pub(super) service: Arc<str>,
+}
+
+impl ServicePort {
+    /// Where its connections go.
+    pub(super) fn routes(&self, endpoints: &Endpoints) -> Routes {
+        let by = |policy| match endpoints.way(policy) {
+            Way::To(backends) => Arc::clone(backends),
+            Way::Rejected | Way::Dropped => Arc::default(),
+        };
+        Routes { internal: by(self.internal), external: by(self.external) }
+    }
+
+    fn uses_local_endpoints(&self) -> bool {
+        self.internal == Policy::Local || (self.node_port.is_some() && self.external == Policy::Local)
+    }
+}
+
+/// A traffic policy of a Service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Policy {
+    /// Endpoints everywhere.
+    #[default]
+    Cluster,
+    /// Those of the node at which the connection arrives.
+    Local,
+}
+
+impl Policy {
+    fn of(text: Option<&str>) -> Self {
+        if text == Some("Local") { Self::Local } else { Self::Cluster }
+    }
 }
 
 /// What a Service port carries.
@@ -46,12 +81,55 @@ pub(super) struct Backend {
     pub(super) address: SocketAddr,
 }
 
-/// Backends of every Service port, in order.
-pub(super) type Table = BTreeMap<ServicePort, Arc<[Backend]>>;
+/// The endpoints of one Service port, as one node sees them. Ready ones; where there is none, those
+/// that still serve while terminating.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Endpoints {
+    /// In the whole cluster.
+    pub(super) cluster: Arc<[Backend]>,
+    /// On the node itself, if a policy of the port asks for them.
+    pub(super) local: Arc<[Backend]>,
+    /// Of a UDP port all that serve, terminating or not: flows to others are to be forgotten.
+    pub(super) serving: Arc<[Backend]>,
+}
 
-/// The table for these objects. Like kube-proxy: ready endpoints; where a Service
-/// port has none, those that still serve while terminating.
-pub(super) fn compute(services: &[Service], slices: &[EndpointSlice]) -> Table {
+/// Where the connections to a Service port go: nowhere if they are rejected or dropped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Routes {
+    /// Those to the Service's own address.
+    pub(super) internal: Arc<[Backend]>,
+    /// Those to a node port from outside.
+    pub(super) external: Arc<[Backend]>,
+}
+
+/// What becomes of a new connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way<'a> {
+    /// It goes to one of these.
+    To(&'a Arc<[Backend]>),
+    /// There is no endpoint anywhere.
+    Rejected,
+    /// There are endpoints, but none on this node, and only those may be used.
+    Dropped,
+}
+
+impl Endpoints {
+    /// After `CategorizeEndpoints` (kubernetes/kubernetes, `pkg/proxy/topology.go`).
+    pub(super) fn way(&self, policy: Policy) -> Way<'_> {
+        match policy {
+            _ if self.cluster.is_empty() => Way::Rejected,
+            Policy::Cluster => Way::To(&self.cluster),
+            Policy::Local if self.local.is_empty() => Way::Dropped,
+            Policy::Local => Way::To(&self.local),
+        }
+    }
+}
+
+/// Every Service port, in order.
+pub(super) type Table = BTreeMap<ServicePort, Endpoints>;
+
+/// The table of `node` for these objects.
+pub(super) fn compute(services: &[Service], slices: &[EndpointSlice], node: &str) -> Table {
     let mut table = Table::new();
     for service in services {
         let Some(name) = &service.metadata.name else { continue };
@@ -74,9 +152,12 @@ pub(super) fn compute(services: &[Service], slices: &[EndpointSlice]) -> Table {
                 address: SocketAddr::new(cluster_ip, number),
                 protocol,
                 node_port: port.node_port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0),
+                internal: Policy::of(spec.internal_traffic_policy.as_deref()),
+                external: Policy::of(spec.external_traffic_policy.as_deref()),
                 service: Arc::clone(&service_name),
             };
-            table.insert(key, backends(&own, port.name.as_deref().unwrap_or_default()));
+            let endpoints = endpoints(&key, &own, port.name.as_deref().unwrap_or_default(), node);
+            table.insert(key, endpoints);
         }
     }
     table
@@ -88,11 +169,10 @@ fn belongs_to(slice: &EndpointSlice, namespace: &str, service: &str) -> bool {
         && label.is_some_and(|label| label == service)
 }
 
-fn backends(slices: &[&EndpointSlice], port_name: &str) -> Arc<[Backend]> {
-    let mut ready = Vec::new();
-    let mut serving_while_terminating = Vec::new();
+fn endpoints(port: &ServicePort, slices: &[&EndpointSlice], port_name: &str, node: &str) -> Endpoints {
+    let mut all = Vec::new();
     for slice in slices {
-        let Some(port) = slice
+        let Some(number) = slice
             .ports
             .iter()
             .flatten()
@@ -101,49 +181,61 @@ fn backends(slices: &[&EndpointSlice], port_name: &str) -> Arc<[Backend]> {
         else {
             continue;
         };
-        for endpoint in slice.endpoints.iter().flatten() {
-            let into = match Usable::of(endpoint) {
-                Usable::Ready => &mut ready,
-                Usable::ServingWhileTerminating => &mut serving_while_terminating,
-                Usable::No => continue,
-            };
-            // Only the first address counts: consumers treat the others as the same endpoint.
-            let Some(ip) = endpoint.addresses.first().and_then(|address| address.parse::<IpAddr>().ok())
-            else {
-                continue;
-            };
-            let pod = endpoint.target_ref.as_ref().and_then(|target| target.name.clone());
-            into.push(Backend {
-                pod: pod.unwrap_or_else(|| ip.to_string()).into(),
-                address: SocketAddr::new(ip, port),
-            });
-        }
+        all.extend(
+            slice.endpoints.iter().flatten().filter_map(|endpoint| Usable::of(endpoint, number, node)),
+        );
     }
-    let mut chosen = if ready.is_empty() { serving_while_terminating } else { ready };
-    // An endpoint may be in two slices for a moment.
-    chosen.sort_unstable();
-    chosen.dedup();
-    chosen.into()
+    let choose = |may_be: &dyn Fn(&Usable) -> bool| -> Arc<[Backend]> {
+        let backends = |may_be: &dyn Fn(&Usable) -> bool| {
+            let mut chosen: Vec<_> =
+                all.iter().filter(|one| may_be(one)).map(|one| one.backend.clone()).collect();
+            // An endpoint may be in two slices for a moment.
+            chosen.sort_unstable();
+            chosen.dedup();
+            chosen
+        };
+        let ready = backends(&|one| may_be(one) && one.is == State::Ready);
+        if ready.is_empty() { backends(may_be).into() } else { ready.into() }
+    };
+    let local = if port.uses_local_endpoints() { choose(&|one| one.is_local) } else { Arc::default() };
+    let serving = match port.protocol {
+        Protocol::Tcp => Arc::default(),
+        Protocol::Udp => all.iter().map(|one| one.backend.clone()).collect(),
+    };
+    Endpoints { cluster: choose(&|_| true), local, serving }
 }
 
-enum Usable {
+/// An endpoint that takes new connections, or may have to.
+struct Usable {
+    backend: Backend,
+    is: State,
+    is_local: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
     Ready,
     ServingWhileTerminating,
-    No,
 }
 
 impl Usable {
-    fn of(endpoint: &Endpoint) -> Self {
+    fn of(endpoint: &Endpoint, port: u16, node: &str) -> Option<Self> {
         let conditions = endpoint.conditions.clone().unwrap_or_default();
         // Unset means true for `ready` and for `serving`, and false for `terminating`.
         let ready = conditions.ready.unwrap_or(true);
-        if ready {
-            Self::Ready
+        let is = if ready {
+            State::Ready
         } else if conditions.serving.unwrap_or(ready) && conditions.terminating.unwrap_or(false) {
-            Self::ServingWhileTerminating
+            State::ServingWhileTerminating
         } else {
-            Self::No
-        }
+            return None;
+        };
+        // Only the first address counts: consumers treat the others as the same endpoint.
+        let ip = endpoint.addresses.first().and_then(|address| address.parse::<IpAddr>().ok())?;
+        let pod = endpoint.target_ref.as_ref().and_then(|target| target.name.clone());
+        let backend =
+            Backend { pod: pod.unwrap_or_else(|| ip.to_string()).into(), address: SocketAddr::new(ip, port) };
+        Some(Self { backend, is, is_local: endpoint.node_name.as_deref() == Some(node) })
     }
 }
 
@@ -184,13 +276,48 @@ mod tests {
     }
 
     fn pods(slices: &[EndpointSlice]) -> Vec<String> {
-        let table = compute(&[service("web", "127.64.240.1")], slices);
-        table
-            .iter()
-            .filter(|(port, _)| port.protocol == Protocol::Tcp)
-            .map(|(_, backends)| backends)
-            .flat_map(|backends| backends.iter().map(|b| b.pod.to_string()))
-            .collect()
+        let table = compute(&[service("web", "127.64.240.1")], slices, "node-1");
+        let of_tcp = table.iter().filter(|(port, _)| port.protocol == Protocol::Tcp);
+        of_tcp.flat_map(|(_, endpoints)| names(&endpoints.cluster)).collect()
+    }
+
+    fn names(backends: &[Backend]) -> Vec<String> {
+        backends.iter().map(|backend| backend.pod.to_string()).collect()
+    }
+
+    /// What becomes of connections from outside to a node port with the policy Local.
+    fn local(slices: &[EndpointSlice], node: &str) -> String {
+        let mut service = service("web", "127.64.240.1");
+        let spec = service.spec.as_mut().unwrap();
+        spec.external_traffic_policy = Some("Local".to_owned());
+        spec.ports.as_mut().unwrap()[0].node_port = Some(30080);
+        let table = compute(&[service], slices, node);
+        let (port, endpoints) = table.iter().find(|(port, _)| port.node_port.is_some()).unwrap();
+        assert_eq!(port.internal, Policy::Cluster);
+        match endpoints.way(port.external) {
+            Way::To(backends) => names(backends).join(" "),
+            way => format!("{way:?}"),
+        }
+    }
+
+    #[test]
+    fn the_local_policy_uses_only_the_nodes_own_endpoints() {
+        let on = |mut slice: EndpointSlice| {
+            for (n, endpoint) in slice.endpoints.iter_mut().flatten().enumerate() {
+                endpoint.node_name = Some(format!("node-{}", n + 1));
+            }
+            [slice]
+        };
+        let both = on(slice(&[("a", true, true, false), ("b", true, true, false)]));
+        assert_eq!(local(&both, "node-1"), "a");
+        assert_eq!(local(&both, "node-3"), "Dropped");
+        // The node's own that terminates is used, although another node has a ready one.
+        let leaving = on(slice(&[("a", false, true, true), ("b", true, true, false)]));
+        assert_eq!(local(&leaving, "node-1"), "a");
+        assert_eq!(pods(&leaving), ["b"]);
+        let unready = on(slice(&[("a", false, false, true), ("b", true, true, false)]));
+        assert_eq!(local(&unready, "node-1"), "Dropped");
+        assert_eq!(local(&on(slice(&[("a", false, false, true)])), "node-1"), "Rejected");
     }
 
     #[test]
@@ -229,9 +356,10 @@ mod tests {
         let table = compute(
             &[service("web", "None"), service("other", "127.64.240.2")],
             &[slice(&[("a", true, true, false)])],
+            "node-1",
         );
-        let (port, backends) = table.iter().find(|(port, _)| port.protocol == Protocol::Tcp).unwrap();
+        let (port, endpoints) = table.iter().find(|(port, _)| port.protocol == Protocol::Tcp).unwrap();
         assert_eq!((port.address.to_string().as_str(), &*port.service), ("127.64.240.2:80", "shop/other"));
-        assert!(backends.is_empty());
+        assert!(endpoints.cluster.is_empty());
     }
 }

@@ -32,6 +32,9 @@ pub(super) enum Line<'a> {
         service: &'a str,
         port: u16,
         endpoints: &'a [Backend],
+        /// Those of its node port for connections from outside, where others.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        node_port_endpoints: Option<&'a [Backend]>,
     },
     /// A connection came; `t_ns` is when its endpoint was picked.
     Connection { t_ns: Stamp, service: &'a str, client: SocketAddr, pod: Option<&'a str>, result: Routed },

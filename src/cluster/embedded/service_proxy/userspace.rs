@@ -1,7 +1,8 @@
 //! Puts a node's table into effect with listeners on loopback addresses.
 //!
 //! The first node's proxy carries the connections to Services' own addresses; every node's
-//! carries those to node ports at its own address.
+//! carries those to node ports at its own address. Who connects cannot be told: whatever comes to a
+//! node port comes from outside.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,8 +13,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::ProxiedNode;
 use super::dataplane::{InEffect, PortProxy};
-use super::table::{Backend, Protocol, ServicePort, Table};
-use super::truth::Line;
+use super::table::{Endpoints, Protocol, Routes, ServicePort, Table};
 
 /// What a node listens on.
 #[derive(Debug, Default)]
@@ -25,8 +25,11 @@ pub(super) struct Listeners {
 /// One Service port as it is in effect on a node.
 #[derive(Debug, Default)]
 struct Port {
-    backends: Arc<[Backend]>,
-    in_effect: Arc<InEffect>,
+    routes: Routes,
+    /// For the Service's own address.
+    internal: Arc<InEffect>,
+    /// For the node port.
+    external: Arc<InEffect>,
     /// By the address that they listen on.
     listeners: BTreeMap<SocketAddr, AbortHandle>,
 }
@@ -38,14 +41,14 @@ impl Listeners {
         table.retain(|port, _| port.protocol == Protocol::Tcp);
         let gone: Vec<_> = self.ports.keys().filter(|port| !table.contains_key(*port)).cloned().collect();
         for key in gone {
-            self.put_into_effect(node, &key, Arc::default());
+            self.put_into_effect(node, &key, Endpoints::default());
             for listener in self.ports.remove(&key).into_iter().flat_map(|port| port.listeners.into_values())
             {
                 listener.abort();
             }
         }
-        while let Some((key, backends)) = table.pop_first() {
-            self.put_into_effect(node, &key, backends);
+        while let Some((key, endpoints)) = table.pop_first() {
+            self.put_into_effect(node, &key, endpoints);
             if node.index == 0 {
                 self.listen(node, &key, key.address);
             }
@@ -58,21 +61,17 @@ impl Listeners {
         while self.tasks.try_join_next().is_some() {}
     }
 
-    fn put_into_effect(&mut self, node: &ProxiedNode, key: &ServicePort, backends: Arc<[Backend]>) {
+    fn put_into_effect(&mut self, node: &ProxiedNode, key: &ServicePort, endpoints: Endpoints) {
         let port = self.ports.entry(key.clone()).or_default();
-        if port.backends == backends {
+        let routes = key.routes(&endpoints);
+        if port.routes == routes {
             return;
         }
-        let (swap_begin_ns, t_ns) = port.in_effect.swap(node.shared.clock, Arc::clone(&backends));
-        node.truth.write(&Line::Sync {
-            t_ns,
-            swap_begin_ns,
-            node: &node.name,
-            service: &key.service,
-            port: key.address.port(),
-            endpoints: &backends,
-        });
-        port.backends = backends;
+        let clock = node.shared.clock;
+        let (swap_begin_ns, _) = port.external.swap(clock, Arc::clone(&routes.external));
+        let (_, t_ns) = port.internal.swap(clock, Arc::clone(&routes.internal));
+        node.report(key, &routes, [swap_begin_ns, t_ns]);
+        port.routes = routes;
     }
 
     /// Listens for a Service at an address, if nothing does yet. What fails is tried again with
@@ -82,10 +81,11 @@ impl Listeners {
         if port.listeners.contains_key(&address) {
             return;
         }
+        let in_effect = if address == key.address { &port.internal } else { &port.external };
         let proxy = PortProxy {
             service: Arc::clone(&key.service),
             address,
-            in_effect: Arc::clone(&port.in_effect),
+            in_effect: Arc::clone(in_effect),
             truth: node.truth.clone(),
             clock: node.shared.clock,
         };

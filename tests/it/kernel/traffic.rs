@@ -1,0 +1,162 @@
+//! Which endpoints may be used from where, and what becomes of UDP flows.
+
+use super::*;
+
+/// A Service of the default namespace, as it was created.
+async fn create(cluster: &Cluster, service: Value) -> Service {
+    let services = Api::<Service>::default_namespaced(cluster.client.clone());
+    let service = serde_json::from_value(service).expect("a Service");
+    services.create(&PostParams::default(), &service).await.expect("it is created")
+}
+
+/// Who answers a request that is sent from a node: the pod's name, or `exit CODE` of curl.
+fn who_answers(cluster: &Cluster, from: &str, url: &str) -> String {
+    let curl = ["--node", from, "--", "curl", "--silent", "--include", "--max-time", "1", url];
+    let output = cluster.exec(&curl);
+    let said = String::from_utf8_lossy(&output.stdout);
+    let pod = said.lines().find_map(|line| line.strip_prefix("rolldrop-pod: "));
+    match (output.status.code(), pod) {
+        (Some(0), Some(pod)) => pod.trim().to_owned(),
+        (code, _) => format!("exit {}", code.unwrap_or(-1)),
+    }
+}
+
+#[tokio::test]
+async fn with_the_local_policy_a_node_without_an_endpoint_drops_what_comes_from_outside() {
+    // On the userspace dataplane nothing is dropped, and all that comes to a node port is from outside.
+    for (dataplane, dropped, from_itself, rejected) in
+        [("kernel", "exit 28", "two", "exit 7"), ("userspace", "exit 56", "exit 56", "exit 56")]
+    {
+        let mut config = config(&json!({}));
+        config["nodes"] = 2.into();
+        let cluster = Cluster::start_on(dataplane, config).await;
+        let service = create(
+            &cluster,
+            json!({"metadata": {"name": "web"}, "spec": {
+                "type": "NodePort", "externalTrafficPolicy": "Local",
+                "selector": {"app": "web"}, "ports": [{"port": 8080}],
+            }}),
+        )
+        .await;
+        let spec = service.spec.expect("a spec");
+        let port = spec.ports.and_then(|ports| ports[0].node_port).expect("a node port");
+        let nodes = Api::<Node>::all(cluster.client.clone());
+        let mut at = BTreeMap::new();
+        for node in nodes.list(&ListParams::default()).await.expect("nodes") {
+            let addresses = node.status.and_then(|status| status.addresses).expect("addresses");
+            let own = addresses.into_iter().find(|address| address.type_ == "InternalIP");
+            let url = format!("http://{}:{port}/", own.expect("an internal one").address);
+            at.insert(node.metadata.name.expect("a name"), url);
+        }
+        let (one, two) = (&at["node-1"], &at["node-2"]);
+        let until = |what: &str, from: &str, url: &str, answer: &str| {
+            wait_for(&format!("{dataplane}: {what}"), LIMIT, || {
+                (who_answers(&cluster, from, url) == answer).then_some(())
+            });
+        };
+
+        let serve = r#"exec "$0" workload --listen "$POD_IP:8080" --pod-name "$ROLLDROP_POD""#;
+        let serve_on = format!("{serve} --on-sigterm drain --drain-for 100s");
+        cluster.pod_on("two", &serve_on, Some("node-2")).await;
+        until("the only pod, at its own node", "node-1", two, "two");
+        until("a node without a pod", "node-2", one, dropped);
+        until("the same, from that node itself", "node-1", one, from_itself);
+        if dataplane == "kernel" {
+            let own_address = format!("http://{}:8080/", spec.cluster_ip.expect("an address"));
+            until("the Service's own address has no such policy", "node-1", &own_address, "two");
+        }
+
+        // One that still serves while terminating is used, although there is a ready one elsewhere.
+        cluster.pod_on("one", serve, Some("node-1")).await;
+        until("a pod at either node", "node-2", one, "one");
+        cluster.pods().delete("two", &DeleteParams::default()).await.expect("it is deleted");
+        let log = cluster.dir.path().join("service-proxy.jsonl");
+        wait_for("node 1 to leave the terminating one out", LIMIT, || {
+            let lines = json_lines(&log);
+            let of_node = |line: &&Value| line["node"] == "node-1" && line["service"] == "default/web";
+            let last = lines.iter().rfind(of_node)?;
+            (last["endpoints"].as_array()?.len() == 1).then_some(())
+        });
+        for _ in 0..5 {
+            assert_eq!(who_answers(&cluster, "node-1", two), "two", "{dataplane}");
+        }
+        let gone = DeleteParams::default().grace_period(0);
+        cluster.pods().delete("two", &gone).await.expect("it is deleted");
+        until("its pod gone, a ready one elsewhere", "node-1", two, dropped);
+        cluster.delete("one").await;
+        until("no pod anywhere", "node-1", two, rejected);
+    }
+}
+
+/// Answers each datagram with the pod's name, until SIGKILL.
+const UDP_SERVER: &str = r#"exec python3 -c '
+import os, signal, socket
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("0.0.0.0", 5353))
+while True:
+    server.sendto(os.environ["ROLLDROP_POD"].encode(), server.recvfrom(64)[1])
+'"#;
+
+/// Sends a datagram from one and the same port each 50 ms, and writes down who answers.
+const UDP_CLIENT: &str = r#"
+import socket, sys, time
+client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+client.bind(("0.0.0.0", 40001))
+client.settimeout(0.05)
+while True:
+    try:
+        client.sendto(b"who", (sys.argv[1], 53))
+        answer = client.recvfrom(64)[0].decode()
+        time.sleep(0.05)
+    except OSError:
+        answer = "nobody"
+    with open(sys.argv[2], "a") as file:
+        file.write(answer + "\n")
+"#;
+
+#[tokio::test]
+async fn a_udp_client_that_goes_on_sending_reaches_another_endpoint_when_its_own_has_gone() {
+    let cluster = Cluster::start(config(&json!({}))).await;
+    let service = create(
+        &cluster,
+        json!({"metadata": {"name": "dns"}, "spec": {
+            "selector": {"app": "web"}, "ports": [{"port": 53, "targetPort": 5353, "protocol": "UDP"}],
+        }}),
+    )
+    .await;
+    let address = service.spec.and_then(|spec| spec.cluster_ip).expect("an address");
+    cluster.pod("first", UDP_SERVER).await;
+    let answers = cluster.dir.path().join("answers");
+    let told = || fs::read_to_string(&answers).unwrap_or_default();
+    let mut client = cluster
+        .exec_command(&["--", "python3", "-c", UDP_CLIENT, &address])
+        .arg(&answers)
+        .spawn()
+        .expect("the binary starts");
+    wait_for("an answer", LIMIT, || told().contains("first").then_some(()));
+    cluster.pod("second", UDP_SERVER).await;
+    let log = cluster.dir.path().join("service-proxy.jsonl");
+    let endpoints = |pods: &[&str]| {
+        let lines = json_lines(&log);
+        let last = lines.iter().rfind(|line| line["service"] == "default/dns");
+        let now = last.and_then(|line| line["endpoints"].as_array().cloned()).unwrap_or_default();
+        let now: Vec<_> = now.iter().map(|endpoint| endpoint["pod"].clone()).collect();
+        (now == pods).then_some(())
+    };
+    wait_for("two endpoints", LIMIT, || endpoints(&["first", "second"]));
+    let parameters = DeleteParams::default().grace_period(3);
+    cluster.pods().delete("first", &parameters).await.expect("it is deleted");
+    // While it terminates it serves, and keeps its flows, as it keeps connections.
+    wait_for("one endpoint", LIMIT, || endpoints(&["second"]));
+    let so_far = told().len();
+    wait_for("the next answer", LIMIT, || (told().len() > so_far + 20).then_some(()));
+    assert!(told()[so_far..].contains("first") && !told().contains("second"), "{}", told());
+    // Its endpoint goes with it, and so does what conntrack had of the client's flow.
+    wait_for("another endpoint's answer", LIMIT, || told().contains("second").then_some(()));
+    let table = cluster.exec(&["--", "conntrack", "-L", "-p", "udp", "--orig-port-src", "40001"]);
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    assert_eq!(table.lines().filter(|line| line.contains(&format!("dst={address} "))).count(), 1, "{table}");
+    client.kill().expect("it runs");
+    client.wait().expect("its end");
+}
