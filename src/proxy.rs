@@ -156,6 +156,8 @@ struct Shared {
     /// What is added to responses.
     pod_header: Option<PodHeaderBytes>,
     clock: Clock,
+    /// By which it is told from another one of the same pod.
+    started: Stamp,
     journal: Journal,
     app: AppListener,
     in_flight: InFlight,
@@ -198,7 +200,7 @@ impl InFlight {
     }
 }
 
-/// A connection that has neither reached the app nor shown what it asks for.
+/// A connection that has not shown what it asks for.
 struct Pending(Arc<Shared>);
 
 impl Pending {
@@ -244,6 +246,7 @@ impl Proxy {
             pod: config.pod.into(),
             pod_header,
             clock,
+            started: clock.now(),
             journal: Journal::new(config.max_kept_rows),
             app: AppListener::default(),
             in_flight: InFlight::default(),

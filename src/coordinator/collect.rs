@@ -19,7 +19,7 @@ use super::recorder::RecorderHandle;
 use super::view::View;
 use crate::record::run_info::{Role, Source};
 use crate::record::wire::{CLOCK_PATH, ClockAnswer, ProxyLine, ROWS_PATH};
-use crate::record::{Clock, ClockOffset, EventKind, ServedRow};
+use crate::record::{Clock, ClockOffset, EventKind, ServedRow, Stamp};
 
 /// From one attempt to reach a proxy to the next.
 const RETRY: Duration = Duration::from_millis(100);
@@ -48,10 +48,35 @@ pub(super) struct Collector {
 
 struct Proxy {
     endpoint: Endpoint,
-    received: u64,
     ended: bool,
+    /// One for each time that its container was started. Never empty.
+    recorders: Vec<Recorder>,
+}
+
+/// A proxy from its start to its end: a source of its own.
+#[derive(Default)]
+struct Recorder {
+    /// As it says itself; `None` until it has.
+    started: Option<Stamp>,
+    received: u64,
     /// The best clock sample.
     clock: Option<ClockOffset>,
+}
+
+impl Proxy {
+    fn recorder(&mut self) -> Option<&mut Recorder> {
+        self.recorders.last_mut()
+    }
+
+    /// The name of the latest source.
+    fn source(&self) -> String {
+        source_name(&self.endpoint.pod, self.recorders.len().saturating_sub(1))
+    }
+}
+
+/// The pod's name, and how often its proxy had been restarted.
+fn source_name(pod: &str, restarts: usize) -> String {
+    if restarts == 0 { pod.to_owned() } else { format!("{pod}~{restarts}") }
 }
 
 /// A proxy's admin port, behind the API server.
@@ -88,17 +113,21 @@ impl Collector {
 
     /// The proxies as sources of the run.
     pub(super) fn sources(&self) -> Vec<Source> {
-        let source = |(pod, proxy): (&String, &Proxy)| Source {
-            name: pod.clone(),
-            role: Role::Proxy,
-            clock_offset_ns: proxy.clock.map_or(0, |sample| sample.offset_ns),
-            clock_uncertainty_ns: proxy.clock.map(|sample| sample.uncertainty_ns),
+        let sources = |(pod, proxy): (&String, &Proxy)| {
+            let source = |(restarts, recorder): (usize, &Recorder)| Source {
+                name: source_name(pod, restarts),
+                role: Role::Proxy,
+                clock_offset_ns: recorder.clock.map_or(0, |sample| sample.offset_ns),
+                clock_uncertainty_ns: recorder.clock.map(|sample| sample.uncertainty_ns),
+            };
+            proxy.recorders.iter().enumerate().map(source).collect::<Vec<_>>()
         };
-        self.lock().iter().map(source).collect()
+        self.lock().iter().flat_map(sources).collect()
     }
 
+    /// Rows that came from the proxy beside a pod, since it was last started.
     pub(super) fn received(&self, pod: &str) -> u64 {
-        self.lock().get(pod).map_or(0, |p| p.received)
+        self.lock().get_mut(pod).and_then(|p| p.recorder().map(|r| r.received)).unwrap_or(0)
     }
 
     fn change(&self, pod: &str, change: impl FnOnce(&mut Proxy)) {
@@ -108,11 +137,35 @@ impl Collector {
         self.progress.notify_waiters();
     }
 
+    /// A proxy has said when it started; answers its source's name. If it is not the one that
+    /// spoke before, that one has ended, and nobody knows what it had recorded.
+    fn speaks(&self, endpoint: &Endpoint, started: Stamp) -> String {
+        let (mut source, mut lost) = (endpoint.pod.clone(), None);
+        self.change(&endpoint.pod, |proxy| {
+            if let Some(recorder) = proxy.recorder() {
+                if recorder.started.is_some_and(|known| known != started) {
+                    lost = Some(recorder.received);
+                    proxy.recorders.push(Recorder { started: Some(started), ..Recorder::default() });
+                } else {
+                    recorder.started = Some(started);
+                }
+            }
+            source = proxy.source();
+        });
+        if let Some(received) = lost {
+            let context = &endpoint.context;
+            let kind = EventKind::ProxyEnded { pod: endpoint.pod.clone(), recorded: None, received };
+            context.recorder.event(context.clock.now(), kind);
+        }
+        source
+    }
+
     /// Notes, once, that a proxy's rows are over.
     fn end(&self, endpoint: &Endpoint, recorded: Option<u64>) {
         let mut ended = None;
         self.change(&endpoint.pod, |proxy| {
-            ended = (!proxy.ended).then_some(proxy.received);
+            let received = proxy.recorder().map_or(0, |recorder| recorder.received);
+            ended = (!proxy.ended).then_some(received);
             proxy.ended = true;
         });
         if let Some(received) = ended {
@@ -151,7 +204,8 @@ pub(super) async fn run(
         };
         for endpoint in running {
             met.insert(endpoint.uid.clone());
-            let proxy = Proxy { endpoint: endpoint.clone(), received: 0, ended: false, clock: None };
+            let proxy =
+                Proxy { endpoint: endpoint.clone(), ended: false, recorders: vec![Recorder::default()] };
             collector.lock().insert(endpoint.pod.clone(), proxy);
             let (collector, views, stop) = (collector.clone(), views.clone(), stop.clone());
             tasks.spawn(async move {
@@ -180,14 +234,14 @@ async fn follow_rows(
     endpoint: &Endpoint,
     views: &watch::Receiver<View>,
 ) -> Option<u64> {
-    // The number of the next row, so that a stream that broke off is taken up where it ended.
-    let mut next = 0;
+    let mut place = Place { source: endpoint.pod.clone(), started: None, next: 0 };
     loop {
-        let request = endpoint.get(&format!("{ROWS_PATH}?from={next}"))?;
+        let of = place.started.map_or_else(String::new, |started| format!("&of={}", started.unix_ns()));
+        let request = endpoint.get(&format!("{ROWS_PATH}?from={}{of}", place.next))?;
         if let Ok(reader) = endpoint.context.client.request_stream(request).await {
             let mut batches = reader.lines().ready_chunks(BATCH);
             while let Some(batch) = batches.next().await {
-                if let Some(recorded) = take(collector, endpoint, batch, &mut next) {
+                if let Some(recorded) = take(collector, endpoint, batch, &mut place) {
                     return Some(recorded);
                 }
             }
@@ -199,36 +253,56 @@ async fn follow_rows(
     }
 }
 
+/// Where a reader is, so that a stream that broke off is taken up where it ended.
+struct Place {
+    source: String,
+    started: Option<Stamp>,
+    /// The number of the next row.
+    next: u64,
+}
+
 /// Records a batch of lines; answers the count of the end line if it was among them.
 fn take(
     collector: &Collector,
     endpoint: &Endpoint,
     batch: Vec<std::io::Result<String>>,
-    next: &mut u64,
+    place: &mut Place,
 ) -> Option<u64> {
     let Endpoint { context, pod, .. } = endpoint;
     let mut rows: Vec<ServedRow> = Vec::new();
     let mut end = None;
+    let keep = |place: &Place, rows: Vec<ServedRow>| {
+        if !rows.is_empty() {
+            let count = rows.len() as u64;
+            context.recorder.served(&place.source, rows);
+            collector.change(pod, |proxy| {
+                if let Some(recorder) = proxy.recorder() {
+                    recorder.received += count;
+                }
+            });
+        }
+    };
     for line in batch.into_iter().flatten() {
         match serde_json::from_str(&line) {
             Ok(ProxyLine::Row(row)) => {
-                rows.push(row);
-                *next += 1;
+                rows.push(ServedRow { source: place.source.as_str().into(), ..row });
+                place.next += 1;
             }
             Ok(ProxyLine::Phase { phase, t_ns }) => {
-                context.recorder.event_of(pod, t_ns, EventKind::ProxyPhase { pod: pod.clone(), phase });
+                let kind = EventKind::ProxyPhase { pod: pod.clone(), phase };
+                context.recorder.event_of(&place.source, t_ns, kind);
             }
             Ok(ProxyLine::End { recorded }) => end = Some(recorded),
             // What is missing before it shows in the counts when the proxy ends.
-            Ok(ProxyLine::Hello { next: first, .. }) => *next = first,
+            Ok(ProxyLine::Hello { next, started_ns, .. }) => {
+                keep(place, std::mem::take(&mut rows));
+                let source = collector.speaks(endpoint, started_ns);
+                *place = Place { source, started: Some(started_ns), next };
+            }
             Err(error) => tracing::warn!(%pod, %error, "a proxy's line could not be read"),
         }
     }
-    if !rows.is_empty() {
-        let count = rows.len() as u64;
-        context.recorder.served(pod, rows);
-        collector.change(pod, |proxy| proxy.received += count);
-    }
+    keep(place, rows);
     end
 }
 
@@ -240,8 +314,13 @@ async fn follow_clock(collector: &Collector, endpoint: &Endpoint) {
         let sent = clock.now();
         if let Some(answer) = endpoint.clock().await {
             let sample = ClockOffset::of_exchange(sent, answer.now_ns, clock.now());
-            endpoint.context.recorder.event(sent, EventKind::clock_sample(&endpoint.pod, sample));
-            collector.change(&endpoint.pod, |proxy| proxy.clock = Some(sample.or_better(proxy.clock)));
+            let source = collector.speaks(endpoint, answer.started_ns);
+            endpoint.context.recorder.event(sent, EventKind::clock_sample(&source, sample));
+            collector.change(&endpoint.pod, |proxy| {
+                if let Some(recorder) = proxy.recorder() {
+                    recorder.clock = Some(sample.or_better(recorder.clock));
+                }
+            });
             taken += 1;
         }
         sleep(if taken < FIRST_CLOCK_SAMPLES { RETRY } else { CLOCK_INTERVAL }).await;

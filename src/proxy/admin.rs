@@ -16,8 +16,8 @@ use tokio::task::JoinSet;
 
 use super::journal::Cursor;
 use super::{Shared, app, reap};
-use crate::record::ServedEnd;
 use crate::record::wire::{CLOCK_PATH, ClockAnswer, PRE_STOP_PATH, ProxyLine, ROWS_PATH};
+use crate::record::{ServedEnd, Stamp};
 
 /// How long a recorded row may wait before it is sent to the reader.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
@@ -101,7 +101,7 @@ impl Connection {
             let Some(request) = request else { return Ok(()) };
             if request.path == ROWS_PATH
                 && request.method == Method::Get
-                && let Some(from) = first_wanted(&request.query)
+                && let Some(from) = first_wanted(&request.query, self.shared.started)
             {
                 return send_rows(&mut self.stream, &self.shared, from).await;
             }
@@ -138,6 +138,7 @@ impl Connection {
                 content_type: "application/json",
                 body: serde_json::to_string(&ClockAnswer {
                     now_ns: self.shared.clock.now(),
+                    started_ns: self.shared.started,
                     recorded: self.shared.journal.counts().recorded,
                 })?,
             },
@@ -145,7 +146,7 @@ impl Connection {
                 self.shared.pre_stop();
                 Answer::text("200 OK", "ok\n")
             }
-            ROWS_PATH => Answer::text("400 Bad Request", "ask with GET /rows?from=N\n"),
+            ROWS_PATH => Answer::text("400 Bad Request", "ask with GET /rows?from=N&of=STARTED\n"),
             "/metrics" => Answer {
                 status: "200 OK",
                 content_type: "text/plain; version=0.0.4",
@@ -195,8 +196,17 @@ async fn next_request(stream: &mut TcpStream, buf: &mut BytesMut) -> io::Result<
 }
 
 /// The row that a reader wants first; `None` if the query does not say so properly.
-fn first_wanted(query: &str) -> Option<u64> {
-    if query.is_empty() { Some(0) } else { query.strip_prefix("from=")?.parse().ok() }
+fn first_wanted(query: &str, started: Stamp) -> Option<u64> {
+    let (mut from, mut of) = (0, started.unix_ns());
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=')? {
+            ("from", value) => from = value.parse().ok()?,
+            ("of", value) => of = value.parse().ok()?,
+            _ => return None,
+        }
+    }
+    // The number of a row that another one recorded says nothing here.
+    Some(if of == started.unix_ns() { from } else { 0 })
 }
 
 /// Sends rows as they come, until the journal is closed or the reader goes away.
@@ -212,6 +222,7 @@ async fn send_rows(stream: &mut TcpStream, shared: &Shared, from: u64) -> io::Re
         let hello = (told != Some(batch.first)).then(|| ProxyLine::Hello {
             source: shared.pod.to_string(),
             pod: shared.pod.to_string(),
+            started_ns: shared.started,
             next: batch.first,
         });
         if hello.is_some() || !batch.is_empty() {

@@ -28,7 +28,9 @@ use crate::record::{Protocol, ServedEnd, ServedRow, Stamp};
 /// How long a client may take to read an answer of the proxy's own.
 const REFUSAL_LINGER: Duration = Duration::from_secs(1);
 /// How long a client whom the app refused may take to show its request, before it is reset.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const REFUSED_LAST_WORDS: Duration = Duration::from_secs(1);
+/// The same where the app had accepted, or its kernel had, and reset the connection.
+const RESET_LAST_WORDS: Duration = Duration::from_millis(100);
 /// The first byte of a TLS connection: a handshake record.
 const TLS_HANDSHAKE: u8 = 0x16;
 
@@ -150,11 +152,11 @@ impl Kind {
     }
 
     /// By the first bytes of an app that speaks before its client.
-    fn of_app(bytes: &[u8]) -> Kind {
-        match FrameHeader::read(bytes) {
-            Some(FrameHeader { kind: SETTINGS, stream: 0, .. }) => Kind::Http2,
+    fn of_app(bytes: &[u8]) -> Option<Kind> {
+        FrameHeader::read(bytes).map(|first| match first {
+            FrameHeader { kind: SETTINGS, stream: 0, .. } => Kind::Http2,
             _ => Kind::Http1,
-        }
+        })
     }
 }
 
@@ -225,13 +227,10 @@ impl Link {
             Ok(app) => self.app.insert(app),
             Err(error) => {
                 let end = shared.connect_failed(&error);
-                // A client that says nothing has lost nothing, so it has no row.
-                let _ = timeout(LAST_WORDS, self.last_words()).await;
-                return Finish::Reset(end);
+                return self.last_words(BytesMut::new(), REFUSED_LAST_WORDS, end).await;
             }
         };
         shared.app.accepts();
-        drop(pending);
         let _ = app.set_nodelay(true);
         let (mut from_client, to_client) = self.client.split();
         let (mut from_app, to_app) = app.split();
@@ -243,8 +242,15 @@ impl Link {
                     biased;
                     read = relay::fill(&mut from_client, &mut from_client_buf) => read,
                     read = relay::fill(&mut from_app, &mut from_app_buf) => match read {
-                        Ok(_) => break Kind::of_app(&from_app_buf),
-                        Err(_) => return Finish::Reset(ServedEnd::UpstreamReset),
+                        Ok(0) => break Kind::Http1,
+                        Ok(_) => match Kind::of_app(&from_app_buf) {
+                            Some(kind) => break kind,
+                            None => continue,
+                        },
+                        Err(_) => {
+                            let end = ServedEnd::UpstreamReset;
+                            return self.last_words(from_client_buf, RESET_LAST_WORDS, end).await;
+                        }
                     },
                 };
                 match (read, Kind::of_client(&from_client_buf)) {
@@ -256,6 +262,7 @@ impl Link {
                 }
             },
         };
+        drop(pending);
         self.talk = Talk::begin(kind, &self.origin);
         let streams = Streams { from_client, to_client, from_app, to_app, from_client_buf, from_app_buf };
         match &self.talk {
@@ -266,27 +273,28 @@ impl Link {
         }
     }
 
-    /// Reads what the client asks for, though the app is not there.
-    async fn last_words(&mut self) {
-        let mut kind = (self.origin.shared.mode == Mode::Tcp).then_some(Kind::Tcp);
-        let mut buf = BytesMut::new();
-        loop {
-            if matches!(self.talk, Talk::None)
-                && let Some(kind) = kind
-            {
-                self.talk = Talk::begin(kind, &self.origin);
+    /// Waits a moment for what the client asks for, though the app is not there: its row shall
+    /// name it. A client that says nothing has lost nothing, so it has no row.
+    async fn last_words(&mut self, mut buf: BytesMut, limit: Duration, end: ServedEnd) -> Finish {
+        let tcp = (self.origin.shared.mode == Mode::Tcp).then_some(Kind::Tcp);
+        let words = async {
+            loop {
+                if let (Talk::None, Some(kind)) = (&self.talk, tcp.or(Kind::of_client(&buf))) {
+                    self.talk = Talk::begin(kind, &self.origin);
+                }
+                let has_asked = match &self.talk {
+                    Talk::None => false,
+                    Talk::Http1(exchange) => exchange.ask(&buf),
+                    Talk::Http2(http2) => http2.ask(&buf),
+                    Talk::Tunnel(_) => true,
+                };
+                if has_asked || !matches!(self.client.read_buf(&mut buf).await, Ok(1..)) {
+                    return;
+                }
             }
-            let has_asked = match &self.talk {
-                Talk::None => false,
-                Talk::Http1(exchange) => exchange.ask(&buf),
-                Talk::Http2(http2) => http2.ask(&buf),
-                Talk::Tunnel(_) => true,
-            };
-            if has_asked || !matches!(self.client.read_buf(&mut buf).await, Ok(1..)) {
-                return;
-            }
-            kind = Kind::of_client(&buf);
-        }
+        };
+        let _ = timeout(limit, words).await;
+        Finish::Reset(end)
     }
 
     /// Makes both sides end in a reset when they are dropped.

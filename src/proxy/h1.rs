@@ -11,6 +11,7 @@ mod exchange;
 mod head;
 
 use bytes::{Buf, BytesMut};
+use tokio::io::Interest;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 
 pub(super) use self::exchange::Exchange;
@@ -101,8 +102,15 @@ async fn pass_request(
     let Message { mut head, mut sent } = next_request(from, to, buf).await?;
     exchange.begin(&mut head);
     pass(&mut sent, head.len, &mut head.body, buf, from, to).await?;
-    if head.asks_upgrade && exchange.settled().await.is_switched() {
-        pass(&mut 0, 0, &mut Body::UntilClose, buf, from, to).await?;
+    if head.asks_upgrade {
+        let protocol = tokio::select! {
+            biased;
+            protocol = exchange.settled() => protocol,
+            _ = from.ready(Interest::ERROR) => return Err(Stop::Source.into()),
+        };
+        if protocol.is_switched() {
+            pass(&mut 0, 0, &mut Body::UntilClose, buf, from, to).await?;
+        }
     }
     Ok(())
 }

@@ -96,9 +96,18 @@ impl Running {
         self.rows_from(0).await
     }
 
+    /// The first line that a reader gets.
+    async fn hello(&self, query: &str) -> ProxyLine {
+        self.rows_of(query).await.lines.remove(0)
+    }
+
     async fn rows_from(&self, first: usize) -> RowStream {
+        self.rows_of(&format!("from={first}")).await
+    }
+
+    async fn rows_of(&self, query: &str) -> RowStream {
         let mut stream = BufReader::new(TcpStream::connect(self.admin).await.unwrap());
-        let request = format!("GET /rows?from={first} HTTP/1.1\r\n\r\n");
+        let request = format!("GET /rows?{query} HTTP/1.1\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let rows = RowStream { stream, lines: Vec::new() };
         within(rows.opened()).await
@@ -336,6 +345,20 @@ async fn a_gone_app_shows_as_a_reset_before_the_first_byte() {
 }
 
 #[tokio::test]
+async fn a_request_that_comes_after_the_apps_reset_has_its_row() {
+    let (app, address) = app().await;
+    let proxy = Running::start(address);
+    let mut client = proxy.client().await;
+    // As a connection in the accept queue of a listener that closes.
+    accept(&app).await.set_zero_linger().unwrap();
+    client.write_all(get(0).as_bytes()).await.unwrap();
+    expect_reset(&mut client).await;
+    drop(app);
+    let rows = served(&proxy.end().await.0);
+    assert_eq!(facts(&rows[0]), (0, None, ServedEnd::UpstreamReset, 0, true));
+}
+
+#[tokio::test]
 async fn a_response_that_is_cut_is_cut_at_the_same_byte() {
     let (app, address) = app().await;
     let proxy = Running::start_with(address, PodHeader::Omitted);
@@ -566,8 +589,12 @@ async fn a_reader_that_breaks_off_and_comes_back_gets_every_row_once() {
         taken.extend(served(&reader.lines));
     }
     let mut last = proxy.rows_from(taken.len()).await;
-    let hello = ProxyLine::Hello { source: "web-1".into(), pod: "web-1".into(), next: 121 };
-    assert_eq!(last.lines, [hello]);
+    let [ProxyLine::Hello { next: 121, started_ns, .. }] = last.lines[..] else { panic!("{:?}", last.lines) };
+    // A number of another one's row says nothing: all that are kept are given.
+    let other = proxy.hello(&format!("from=121&of={}", started_ns.unix_ns() + 1)).await;
+    assert!(matches!(other, ProxyLine::Hello { next: 0, .. }), "{other:?}");
+    let same = proxy.hello(&format!("from=121&of={}", started_ns.unix_ns())).await;
+    assert!(matches!(same, ProxyLine::Hello { next: 121, .. }), "{same:?}");
     proxy.stop.send(()).unwrap();
     within(last.read_to_end()).await;
     taken.extend(served(&last.lines));

@@ -5,6 +5,9 @@
 //! N (0 if left out) is the number of the first one wanted. The proxy keeps the
 //! rows that were never sent and the last ones that were, so a reader that counts
 //! what it has and comes back with that number gets every row once.
+//!
+//! A proxy that was restarted is another recorder: it counts anew, on a clock of its own.
+//! `&of=T` names the one that N is a number of, by its `started_ns`; any other gives all it has.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +31,8 @@ pub enum ProxyLine {
         source: String,
         /// The pod beside which it runs.
         pod: String,
+        /// When it started, by its own clock: no other one of this pod has the same.
+        started_ns: Stamp,
         /// The number of the next row. It is above the one asked for if the rows
         /// in between are no longer kept.
         next: u64,
@@ -53,6 +58,8 @@ pub enum ProxyLine {
 pub struct ClockAnswer {
     /// The proxy's clock when it answered.
     pub now_ns: Stamp,
+    /// When it started.
+    pub started_ns: Stamp,
     /// Rows recorded so far.
     pub recorded: u64,
 }

@@ -32,6 +32,7 @@ mod nodes;
 mod other_tools;
 mod pods;
 mod probes;
+mod proxy;
 mod runs;
 mod sample_server;
 mod stale_flows;

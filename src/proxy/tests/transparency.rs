@@ -184,6 +184,11 @@ fn conversations() -> Vec<(&'static str, Vec<Step>, Last)> {
             AppCloses,
         ),
         (
+            "an upgrade given up before the answer",
+            vec![client("GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")],
+            ClientResets,
+        ),
+        (
             "an upgrade that the app does not take",
             vec![
                 client("GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"),
