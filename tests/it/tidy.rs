@@ -166,7 +166,8 @@ fn every_test_that_the_docs_name_exists() {
             } else if path.extension().is_some_and(|e| e == "rs") {
                 let text = fs::read_to_string(path).expect("a source");
                 let lines: Vec<&str> = text.lines().map(str::trim).collect();
-                for pair in lines.windows(2).filter(|pair| pair[0].ends_with("test]")) {
+                let is_test = |line: &str| line.ends_with("test]") || line.starts_with("#[tokio::test(");
+                for pair in lines.windows(2).filter(|pair| is_test(pair[0])) {
                     let name = pair[1].trim_start_matches("async ").strip_prefix("fn ");
                     tests.extend(name.and_then(|name| name.split('(').next()).map(str::to_owned));
                 }
