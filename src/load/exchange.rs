@@ -110,6 +110,11 @@ impl Via {
         Via::Own { id: connection.id, connection: Some(connection) }
     }
 
+    /// Whether a new connection is to be opened.
+    pub(super) const fn is_to_dial(&self) -> bool {
+        matches!(self, Via::Own { connection: None, .. })
+    }
+
     /// The connection, where there is one.
     pub(super) const fn take(&mut self) -> Option<Connection> {
         match self {

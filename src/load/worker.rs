@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tokio::runtime::LocalOptions;
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
@@ -177,7 +177,7 @@ impl Worker {
                 biased;
                 () = &mut stopped, if !is_over => self.end_schedule(&mut lanes),
                 () = &mut aborted, if !self.context.is_aborted.get() => self.abort(),
-                () = tokio::task::yield_now(), if is_behind => {}
+                () = yield_now(), if is_behind => {}
                 reached = pacer.wait_until(due.unwrap_or_default()), if due.is_some() && !is_behind => reached?,
                 () = self.turn.notified() => {}
                 never = &mut deadlines => match never {},
@@ -259,6 +259,11 @@ impl Worker {
             while let Some(exchange) = &mut place {
                 let ended = exchange.run(&self.context).await;
                 self.end(&mut place, ended, lane);
+                // First let others close theirs: a server is woken once for connections that come
+                // right after each other, and for each of those that come one by one.
+                if place.as_ref().is_some_and(|next| next.via.is_to_dial()) {
+                    yield_now().await;
+                }
             }
         }
     }

@@ -29,8 +29,9 @@ mod tables;
 pub const PART_AGE: Duration = Duration::from_secs(5);
 /// A part is closed when it holds this many rows.
 pub const PART_ROWS: usize = 1_000_000;
-/// Rows are encoded and leave memory in groups of this many.
-const GROUP_ROWS: usize = 65_536;
+/// Rows are encoded and leave memory in groups of this many: some milliseconds' work, which may
+/// delay what else is to be done.
+const GROUP_ROWS: usize = 16_384;
 
 /// What went wrong with a part.
 #[derive(Debug, thiserror::Error)]
