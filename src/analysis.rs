@@ -15,6 +15,7 @@ pub mod model;
 pub mod policy;
 mod recommend;
 pub mod stats;
+mod streams;
 pub mod validity;
 mod window;
 
@@ -26,6 +27,7 @@ use latency::Values;
 pub use model::{Analysis, RunResult};
 use model::{Cause, Latencies, LoadResult, Mode, RequestCounts, Stage, Start, Termination, Verdict, Window};
 pub use policy::{Class, Policy};
+use streams::Streams;
 
 use crate::record::retry;
 use crate::record::{Outcome, Phase, RequestRow, Stamp};
@@ -165,6 +167,7 @@ fn judge<'a>(
     windows: &[Vec<Window>],
 ) -> Vec<Judged<'a>> {
     let first_served = first_served(timeline);
+    let streams = Streams::new(timeline);
     let mut judged = Vec::new();
     for ((request, place), &stale) in timeline.requests.iter().zip(&evidence.places).zip(&evidence.stale) {
         let row = &request.row;
@@ -195,7 +198,8 @@ fn judge<'a>(
         };
         let facts = Facts {
             outcome: row.outcome,
-            reused: row.conn_reused,
+            reused: row.conn_reused && streams.has_answered(row),
+            shared: streams.shared(row),
             bytes_received: row.bytes_received,
             begun,
             end: row.end,

@@ -682,7 +682,8 @@ fn endpoints(plan: &Plan, worker: usize, routes: &[Route]) -> Vec<Endpoint> {
         tls: client(plan, target),
         closing: Template::new(target, &sender, Persistence::Close),
         keeping: Template::new(target, &sender, Persistence::Keep),
-        http2: (target.http == Http::Http2).then(|| http2::Template::new(target, &sender)),
+        http: target.http,
+        http2: (target.http != Http::Http1).then(|| http2::Template::new(target, &sender)),
         grpc: target.grpc.clone(),
         messages: target.is_websocket.then(|| Messages::new(target, &sender)),
     };

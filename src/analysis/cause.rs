@@ -11,6 +11,8 @@ pub(super) struct Facts {
     pub outcome: Outcome,
     /// On a connection that had carried a request before.
     pub reused: bool,
+    /// The server was at work on another request of the same connection, in HTTP/2.
+    pub shared: bool,
     /// Bytes of the answer that arrived.
     pub bytes_received: u64,
     pub begun: Stamp,
@@ -40,7 +42,7 @@ pub(super) fn cause(f: &Facts, end: Option<&PodEnd>) -> Cause {
         Outcome::ResetBeforeResponse | Outcome::EofBeforeResponse | Outcome::TlsError => {
             cause_of_no_answer(f, end)
         }
-        Outcome::H2RefusedStream | Outcome::H2Goaway if f.reused => Cause::IdleCloseRace,
+        Outcome::H2RefusedStream | Outcome::H2Goaway => cause_of_left_out(f, end),
         Outcome::ResetMidResponse | Outcome::TruncatedBody if end.is_some() => Cause::KilledInFlight,
         Outcome::ResponseTimeout | Outcome::BodyTimeout => cause_of_timeout(f, end),
         _ => Cause::Unattributed,
@@ -86,7 +88,12 @@ fn cause_of_no_connection(f: &Facts, end: Option<&PodEnd>) -> Cause {
 /// A connection came about, and ended before a byte of the answer.
 fn cause_of_no_answer(f: &Facts, end: Option<&PodEnd>) -> Cause {
     if f.reused {
-        return if f.bytes_received == 0 { Cause::IdleCloseRace } else { Cause::Unattributed };
+        return match end {
+            _ if f.bytes_received > 0 => Cause::Unattributed,
+            _ if !f.shared => Cause::IdleCloseRace,
+            Some(_) => Cause::KilledInFlight,
+            None => Cause::Unattributed,
+        };
     }
     let Some(end) = end else {
         return match (f.no_endpoint, f.starting) {
@@ -100,6 +107,18 @@ fn cause_of_no_answer(f: &Facts, end: Option<&PodEnd>) -> Cause {
         _ if f.begun >= closed => Cause::RoutedToDeadPod,
         Outcome::EofBeforeResponse => Cause::KilledInFlight,
         _ => Cause::AcceptQueueReset,
+    }
+}
+
+/// The server said that it did not process the request, as an HTTP/2 server does that closes the
+/// connection or has too many streams.
+fn cause_of_left_out(f: &Facts, end: Option<&PodEnd>) -> Cause {
+    match end {
+        None if f.outcome == Outcome::H2RefusedStream => Cause::Overload,
+        _ if f.reused && !f.shared => Cause::IdleCloseRace,
+        None => Cause::Unattributed,
+        Some(_) if f.reused => Cause::KilledInFlight,
+        Some(_) => Cause::RoutedToDeadPod,
     }
 }
 
@@ -126,6 +145,7 @@ mod tests {
         let plain = Facts {
             outcome: Outcome::ConnectTimeout,
             reused: false,
+            shared: false,
             bytes_received: 0,
             begun: Stamp::from_unix_ns(0),
             end: Stamp::from_unix_ns(1),
@@ -145,6 +165,10 @@ mod tests {
             (Facts { starting: true, ..refused }, Cause::NotReadyYet),
             (eof, Cause::Unattributed),
             (Facts { reused: true, ..eof }, Cause::IdleCloseRace),
+            (Facts { reused: true, shared: true, ..eof }, Cause::Unattributed),
+            (Facts { outcome: Outcome::H2RefusedStream, reused: true, ..plain }, Cause::Overload),
+            (Facts { outcome: Outcome::H2Goaway, reused: true, ..plain }, Cause::IdleCloseRace),
+            (Facts { outcome: Outcome::H2Goaway, reused: true, shared: true, ..plain }, Cause::Unattributed),
             (Facts { outcome: Outcome::HttpError, ..plain }, Cause::GatewayError),
             (
                 Facts { served: Some((ServedEnd::UpstreamRefused, None)), starting: true, ..eof },

@@ -210,6 +210,7 @@ impl Dialing {
             local_port: self.local_port,
             remote,
             buffer: Vec::new(),
+            is_websocket: false,
         })
     }
 }
@@ -254,6 +255,8 @@ pub(super) struct Connection {
     pub(super) remote: Arc<str>,
     /// Bytes that were read and not yet taken.
     pub(super) buffer: Vec<u8>,
+    /// Whether it has switched to WebSocket.
+    pub(super) is_websocket: bool,
 }
 
 impl Connection {
@@ -321,6 +324,14 @@ impl Connection {
             bytes = &bytes[count..];
         }
         self.stream.flush().await
+    }
+
+    /// Writes as much of `bytes` as the connection takes at once; all of a few on an idle one.
+    pub(super) fn write_now(&mut self, bytes: &[u8]) {
+        let mut written = 0;
+        let mut write = pin!(self.write_all(bytes, &mut written));
+        // Nobody is to know how it went.
+        let _ = write.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 
     /// Reads what has arrived into the buffer, as far as the runtime has been told; `None` for

@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use super::connection::{self, Buffers, CannotDial, Connection};
 use super::deadlines::{Deadlines, Elapsed};
-use super::plan::Plan;
+use super::plan::{Http, Plan};
 use super::ports::SourcePorts;
 use super::request::{Persistence, Template};
 use super::resolve::Walk;
@@ -78,7 +78,9 @@ pub(super) struct Endpoint {
     pub(super) closing: Template,
     /// The request that keeps it.
     pub(super) keeping: Template,
-    /// The same in HTTP/2, where the target speaks it.
+    /// Which HTTP it speaks.
+    pub(super) http: Http,
+    /// The same requests in HTTP/2, where the target may speak it.
     pub(super) http2: Option<http2::Template>,
     /// What is special to gRPC.
     pub(super) grpc: Option<grpc::Call>,
@@ -95,7 +97,7 @@ pub(super) enum Via {
         /// The number of a new one.
         id: u64,
     },
-    /// Over a stream of an HTTP/2 connection; none when that was used.
+    /// Over a connection that may speak HTTP/2; none when that place was used.
     Http2(Option<http2::Ticket>),
 }
 
@@ -259,14 +261,15 @@ async fn attempt(
         // Apart, so that the future of an HTTP/1.1 exchange stays small.
         Via::Http2(ticket) => {
             let Some(ticket) = ticket.take() else { unreachable!("a ticket is for one attempt") };
-            return Box::pin(http2::attempt(context, endpoint, ticket, row)).await.map(|()| false);
+            let attempt = http2::attempt(context, endpoint, ticket, persistence, row);
+            return Box::pin(attempt).await.map(|()| false);
         }
     };
     carry(context, endpoint, persistence, connection, row).await
 }
 
 /// Sends the request over a connection that it has for itself. Answers whether that can carry another.
-async fn carry(
+pub(super) async fn carry(
     context: &Context,
     endpoint: &Endpoint,
     persistence: Persistence,

@@ -17,6 +17,7 @@ use url::{Position, Url};
 use super::LoadError;
 use super::address::{Address, Remote};
 use super::connection::{self, CannotDial, Dialing};
+use super::http2;
 use super::plan::{Http, PlannedTarget};
 use super::resolve::Walk;
 use super::stream::Stream;
@@ -105,7 +106,11 @@ async fn answer(
     if let Some(tls) = tls {
         connection = connection.secured(tls).await.map_err(|e| format!("TLS: {e}"))?;
     }
-    if target.http == Http::Http2 {
+    let is_http2 = match tls {
+        Some(_) => connection.alpn() == Some(http2::ALPN),
+        None => target.http == Http::Http2,
+    };
+    if is_http2 {
         return http2_answer(url, connection.into_stream()).await.map_err(|e| e.to_string());
     }
     let (mut sender, connection) =

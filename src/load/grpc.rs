@@ -9,9 +9,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use http::header::AsHeaderName;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::{Deserialize, Serialize};
 
+use super::exchange::Failure;
 use super::plan::Grpc;
 use crate::record::Outcome;
 
@@ -91,24 +93,31 @@ impl Call {
         }
     }
 
-    /// The outcome of a complete answer, and its status.
+    /// The status of a complete answer, and the outcome.
     ///
     /// An answer of a proxy that knows no gRPC has the status that its HTTP status stands for, as
-    /// every client reports it. An answer of HTTP status 200 without one breaks the protocol.
-    pub(super) fn judge(&self, answer: &Answer<'_>) -> (Outcome, Option<i32>) {
-        let Some(status) = answer.status() else {
-            return match answer.http {
-                StatusCode::OK => (Outcome::ProtocolError, None),
-                http => (Outcome::HttpError, Some(status_of(http))),
-            };
+    /// every client reports it. An answer of HTTP status 200 that is not gRPC's, or has no status,
+    /// breaks the protocol.
+    pub(super) fn judge(&self, answer: &Answer<'_>) -> (Option<i32>, Result<Outcome, Failure>) {
+        let broken = |why: String| Err(Failure::with_detail(Outcome::ProtocolError, why));
+        let status = match (answer.http, answer.status()) {
+            (StatusCode::OK, _) if !answer.is_grpc() => return (None, broken(answer.content_type())),
+            (StatusCode::OK, None) => return (None, broken("no grpc-status".to_owned())),
+            (http, None) => return (Some(status_of(http)), Ok(Outcome::HttpError)),
+            (_, Some(status)) => status,
         };
         let outcome = match (self.success.contains(&status), answer.messages) {
-            (false, _) => Outcome::HttpError,
-            (true, messages) if messages.is_cut_off() => Outcome::TruncatedBody,
-            (true, messages) if status == OK && messages.whole != 1 => Outcome::ProtocolError,
-            (true, _) => Outcome::Ok,
+            (false, _) => Ok(Outcome::HttpError),
+            (true, messages) if messages.is_cut_off() => Err(Failure::new(Outcome::TruncatedBody, None)),
+            (true, messages) if messages.is_compressed && !answer.names_compression() => {
+                broken("compressed without grpc-encoding".to_owned())
+            }
+            (true, messages) if status == OK && messages.whole != 1 => {
+                broken(format!("{} messages", messages.whole))
+            }
+            (true, _) => Ok(Outcome::Ok),
         };
-        (outcome, Some(status))
+        (Some(status), outcome)
     }
 }
 
@@ -138,6 +147,26 @@ impl Answer<'_> {
         };
         from.get("grpc-status")?.to_str().ok()?.parse().ok()
     }
+
+    fn header(&self, name: impl AsHeaderName) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    fn is_grpc(&self) -> bool {
+        self.header(header::CONTENT_TYPE).is_some_and(|given| given.starts_with(CONTENT_TYPE))
+    }
+
+    /// What it is instead.
+    fn content_type(&self) -> String {
+        match self.header(header::CONTENT_TYPE) {
+            Some(given) => format!("content-type {given}"),
+            None => "no content-type".to_owned(),
+        }
+    }
+
+    fn names_compression(&self) -> bool {
+        self.header("grpc-encoding").is_some_and(|encoding| encoding != "identity")
+    }
 }
 
 /// The messages of a body, as they pass by.
@@ -145,6 +174,8 @@ impl Answer<'_> {
 pub(super) struct Messages {
     /// How many have come whole.
     whole: u64,
+    /// Whether one of them says that it is compressed.
+    is_compressed: bool,
     prefix: Vec<u8>,
     /// Bytes that the message under way still lacks.
     left: usize,
@@ -158,7 +189,8 @@ impl Messages {
             if self.prefix.len() < PREFIX {
                 (part, bytes) = bytes.split_at((PREFIX - self.prefix.len()).min(bytes.len()));
                 self.prefix.extend_from_slice(part);
-                if let [_, a, b, c, d] = self.prefix[..] {
+                if let [flag, a, b, c, d] = self.prefix[..] {
+                    self.is_compressed |= flag != 0;
                     self.left = u32::from_be_bytes([a, b, c, d]) as usize;
                 }
             } else {
@@ -246,18 +278,20 @@ mod tests {
         let map = |statuses: &[&str]| -> HeaderMap {
             let status =
                 |status: &&str| (header::HeaderName::from_static("grpc-status"), status.parse().unwrap());
-            statuses.iter().map(status).collect()
+            let content_type = (header::CONTENT_TYPE, HeaderValue::from_static("application/grpc+proto"));
+            statuses.iter().map(status).chain([content_type]).collect()
         };
         let mut messages = Messages::default();
         body.chunks(2).for_each(|part| messages.pass(part));
         let trailers = trailers.map(map);
         let call = Call { timeout: Duration::from_secs(5), success: vec![0, 5] };
-        call.judge(&Answer {
+        let (status, outcome) = call.judge(&Answer {
             http: StatusCode::from_u16(http).unwrap(),
             headers: &map(headers),
             trailers: trailers.as_ref(),
             messages: &messages,
-        })
+        });
+        (outcome.unwrap_or_else(|failure| failure.outcome), status)
     }
 
     #[test]

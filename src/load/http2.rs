@@ -5,7 +5,9 @@
 //! what the peer said of this stream (RST_STREAM, a GOAWAY that leaves it out) is what happened
 //! to its request, whatever became of the connection afterwards. Nothing is retried here.
 //!
-//! `link` is a connection, `pool` a worker's connections, `wire` what passes over one.
+//! `link` is a connection, `pool` a worker's connections, `wire` what passes over one. Where TLS is
+//! to say which HTTP is spoken, these are all of a worker's connections: what turns out to speak
+//! HTTP/1.1 is `exchange`'s business, and kept here.
 
 mod frames;
 mod link;
@@ -14,19 +16,19 @@ mod request;
 mod wire;
 
 use bytes::Bytes;
-use h2::client::ResponseFuture;
+use h2::client::{ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream};
 use http::{HeaderMap, Method, header};
 
 use super::deadlines::Elapsed;
-use super::exchange::{Context, Endpoint, Failure, NotSent, Reached, ended_early, lost};
+use super::exchange::{Context, Endpoint, Failure, NotSent, Reached, carry, ended_early, lost};
 use super::grpc;
 use super::plan::PlannedTarget;
-use super::request::Sender;
+use super::request::{Persistence, Sender};
 use crate::http2::error_name;
 use crate::record::row::POD_HEADER;
 use crate::record::{Outcome, RequestRow, Stamp};
-use link::{Link, Up};
+use link::{Link, Place, Spoken};
 pub(super) use pool::{Limits, Pool, Ticket};
 pub(super) use request::Template;
 
@@ -41,17 +43,31 @@ pub(super) async fn attempt(
     context: &Context,
     endpoint: &Endpoint,
     ticket: Ticket,
+    persistence: Persistence,
     row: &mut RequestRow,
 ) -> Result<(), Failure> {
-    let Ticket { link, is_opener } = ticket;
+    let Ticket { link, place } = ticket;
     row.conn = Some(link.id);
-    row.conn_reused = !is_opener;
-    let up = if is_opener { link.open(context, endpoint, row).await? } else { link.join(row).await? };
+    row.conn_reused = !matches!(place, Place::Opener);
+    let spoken = match place {
+        Place::Opener => link.open(context, endpoint, row).await?,
+        Place::Stream => Spoken::Http2(link.join(row).await?),
+        Place::Idle(connection) => Spoken::Http1(connection),
+    };
+    let requests = match spoken {
+        Spoken::Http2(requests) => requests.clone(),
+        Spoken::Http1(mut connection) => {
+            if carry(context, endpoint, persistence, &mut connection, row).await? {
+                link.keep(connection);
+            }
+            return Ok(());
+        }
+    };
     let mut call = Call { context, endpoint, link: &link, stream: None, row };
     let sent = context.clock.now();
     call.row.sent = Some(sent);
     let limit = context.plan.settings.response_timeout;
-    match context.deadlines.within(sent, limit, call.run(up, sent)).await {
+    match context.deadlines.within(sent, limit, call.run(requests, sent)).await {
         Ok(result) => result,
         Err(Elapsed) if call.row.head.is_some() => Err(Failure::new(Outcome::BodyTimeout, None)),
         Err(Elapsed) => Err(Failure::new(Outcome::ResponseTimeout, None)),
@@ -91,7 +107,7 @@ impl Drop for Call<'_> {
 }
 
 impl Call<'_> {
-    async fn run(&mut self, up: &Up, begun: Stamp) -> Result<(), Failure> {
+    async fn run(&mut self, mut requests: SendRequest<Bytes>, begun: Stamp) -> Result<(), Failure> {
         let template = self.endpoint.http2.as_ref();
         let made = template.and_then(|template| template.make(self.row.seq, self.row.attempts).ok());
         let Some((request, body)) = made else {
@@ -100,7 +116,7 @@ impl Call<'_> {
             return Err(Failure::new(Outcome::NotSent, None));
         };
         let method = request.method().clone();
-        let sent = up.requests.clone().send_request(request, body.is_empty());
+        let sent = requests.send_request(request, body.is_empty());
         let (response, mut stream) = sent.map_err(|error| self.failure(&error, None))?;
         let id = response.stream_id().as_u32();
         self.stream = Some(id);
@@ -143,12 +159,9 @@ impl Call<'_> {
                 trailers: trailers.as_ref(),
                 messages: &messages,
             };
-            let (outcome, status) = call.judge(&answer);
+            let (status, outcome) = call.judge(&answer);
             row.grpc_status = status;
-            match outcome {
-                Outcome::Ok | Outcome::HttpError => row.outcome = outcome,
-                _ => return Err(Failure::new(outcome, None)),
-            }
+            row.outcome = outcome?;
         } else {
             let is_success = self.context.plan.is_success(head.status.as_u16());
             row.outcome = if is_success { Outcome::Ok } else { Outcome::HttpError };
@@ -200,7 +213,8 @@ impl Call<'_> {
         };
         if let Some(code) = stream.reset {
             let outcome = match (code, reached) {
-                (REFUSED_STREAM, _) => Outcome::H2RefusedStream,
+                // What is refused was not processed: of an answer there is nothing yet.
+                (REFUSED_STREAM, Reached::Connection | Reached::Nothing) => Outcome::H2RefusedStream,
                 (_, Reached::Connection | Reached::Nothing) => Outcome::ResetBeforeResponse,
                 (_, Reached::Head | Reached::Body) => Outcome::ResetMidResponse,
             };

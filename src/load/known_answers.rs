@@ -7,6 +7,7 @@ mod http2;
 mod mixed;
 mod oracle;
 mod server;
+mod transport;
 mod websocket;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -218,6 +219,31 @@ async fn until(control: &Control, wanted: impl Fn(&Progress) -> bool) {
     while !wanted(&control.progress()) {
         assert!(std::time::Instant::now() < deadline, "{:?}", control.progress());
         tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_alert_is_told_in_whatever_protocol() {
+    let mut tasks = tokio::task::JoinSet::new();
+    for (scheme, http) in [("https", Http::Http2), ("https", Http::Http1), ("wss", Http::Auto)] {
+        let (address, certificate) = transport::strict(&[b"h2", b"http/1.1"], &mut tasks).await;
+        for connections in [Connections::Fresh, Connections::Keepalive] {
+            let (_, rows) = run(Settings {
+                http,
+                connections,
+                pace: Pace::constant(100.0, Duration::from_millis(200)),
+                connect_timeout: Duration::from_secs(60),
+                tls_timeout: Duration::from_secs(60),
+                response_timeout: Duration::from_secs(60),
+                tls: TlsSettings { ca_pem: Some(certificate.clone()), ..TlsSettings::default() },
+                ..Settings::new(format!("{scheme}://{address}/"))
+            })
+            .await;
+            for row in rows.iter().filter(|row| row.outcome != Outcome::NotSent) {
+                let told = Some("alert certificate_required (116)");
+                assert_eq!((row.outcome, row.detail.as_deref()), (Outcome::TlsError, told), "{row:?}");
+            }
+        }
     }
 }
 

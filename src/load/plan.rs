@@ -153,7 +153,7 @@ impl Settings {
             arrivals: Arrivals::Even,
             seed: 0,
             warmup: Duration::ZERO,
-            http: Http::Http1,
+            http: Http::Auto,
             grpc: None,
             connections: Connections::Fresh,
             max_connections: None,
@@ -211,6 +211,7 @@ impl Plan {
     /// # Errors
     /// When they cannot be carried out; the error says which, and what would do.
     pub fn new(settings: Settings) -> Result<Self, PlanError> {
+        let settings = Settings { http: spoken(&settings), ..settings };
         check_duration("a warm-up", settings.warmup, true)?;
         check_duration("a connect timeout", settings.connect_timeout, false)?;
         check_duration("a TLS timeout", settings.tls_timeout, false)?;
@@ -356,7 +357,7 @@ impl Plan {
         if !connect_to.is_empty() {
             other.insert("connect_to".to_owned(), connect_to.into());
         }
-        if settings.http == Http::Http2 {
+        if settings.http != Http::Http1 {
             other.insert("streams".to_owned(), self.streams().into());
         }
         if let Some(grpc) = &settings.grpc {
@@ -433,6 +434,21 @@ pub(super) fn source_name(worker: usize) -> String {
     format!("load-{worker}")
 }
 
+/// What is left to choose of which HTTP to speak: gRPC needs HTTP/2, and only TLS negotiates.
+/// Beside WebSocket, which begins with HTTP/1.1, nothing else is spoken.
+fn spoken(settings: &Settings) -> Http {
+    match settings.http {
+        Http::Auto if settings.grpc.is_some() => Http::Http2,
+        Http::Auto if has_scheme(settings, &["ws:", "wss:"]) => Http::Http1,
+        Http::Auto if !has_scheme(settings, &["https:"]) => Http::Http1,
+        http => http,
+    }
+}
+
+fn has_scheme(settings: &Settings, schemes: &[&str]) -> bool {
+    settings.targets.iter().any(|target| schemes.iter().any(|scheme| target.url.starts_with(scheme)))
+}
+
 fn check_http(settings: &Settings) -> Result<(), PlanError> {
     match (settings.http, settings.streams) {
         (Http::Http1, _) if settings.grpc.is_some() => Err(PlanError::GrpcNeedsHttp2),
@@ -490,11 +506,8 @@ fn default_connections(settings: &Settings) -> usize {
     if matches!(settings.pace, Pace::Closed(_)) {
         return CLOSED_LOOP_CONNECTIONS.max(settings.workers);
     }
-    let tls = if settings.targets.iter().any(|t| ["https:", "wss:"].iter().any(|s| t.url.starts_with(s))) {
-        settings.tls_timeout
-    } else {
-        Duration::ZERO
-    };
+    let is_secure = has_scheme(settings, &["https:", "wss:"]);
+    let tls = if is_secure { settings.tls_timeout } else { Duration::ZERO };
     let held_s = (settings.connect_timeout + tls + settings.response_timeout).as_secs_f64();
     let connections = (settings.pace.peak_rate() * held_s).ceil().max(MIN_DEFAULT_CONNECTIONS);
     #[expect(

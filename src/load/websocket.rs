@@ -3,12 +3,15 @@
 //! A connection shakes hands before its first message and carries one message at a time. The
 //! server is to send every message back as it was. tungstenite knows the frames; the socket,
 //! its error numbers and the count of bytes stay ours. Pings that arrive between two messages
-//! are answered with the next one.
+//! are answered with the next one. No connection is closed without a close frame before it.
 
 use std::io::{self, Cursor};
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures::future::join_all;
 use http::Method;
+use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Control, Data, OpCode};
@@ -26,6 +29,8 @@ const SWITCHED: u16 = 101;
 const MAX_FRAME: u64 = 64 << 20;
 /// The most bytes that a control frame may carry (RFC 6455, 5.5).
 const MAX_CONTROL: u64 = 125;
+/// How long servers may take to answer the last close frames of a load.
+const FAREWELL: Duration = Duration::from_secs(1);
 /// The code of a close frame that is sent when no further message follows.
 const NORMAL_CLOSURE: u16 = 1000;
 
@@ -90,7 +95,8 @@ pub(super) async fn talk(
     }
     row.end = context.clock.now();
     row.outcome = Outcome::Ok;
-    if persistence == Persistence::Close {
+    let is_last = context.plan.settings.max_requests == Some(connection.requests);
+    if persistence == Persistence::Close || is_last {
         // The echo has come: whether the goodbye arrives changes nothing.
         let _ = send(connection, close(NORMAL_CLOSURE), row).await;
     }
@@ -118,7 +124,10 @@ async fn shake_hands(
     if head.status == SWITCHED {
         let expected = derive_accept_key(key.as_bytes());
         return match head.accept {
-            Some(accept) if *accept == *expected => Ok(true),
+            Some(accept) if *accept == *expected => {
+                connection.is_websocket = true;
+                Ok(true)
+            }
             _ => Err(Failure::with_detail(Outcome::ProtocolError, "no valid sec-websocket-accept")),
         };
     }
@@ -193,12 +202,41 @@ fn header(bytes: &[u8]) -> Result<Option<(FrameHeader, usize, usize)>, Failure> 
     Ok(Some((header, head, payload)))
 }
 
-/// Sends a frame, masked as a client must.
-async fn send(connection: &mut Connection, mut frame: Frame, row: &mut RequestRow) -> io::Result<()> {
+/// Closes an idle connection, which nobody waits for; one of WebSocket with a close frame.
+pub(super) fn part(mut connection: Connection) {
+    if connection.is_websocket
+        && let Ok(goodbye) = masked(close(NORMAL_CLOSURE))
+    {
+        connection.write_now(&goodbye);
+    }
+}
+
+/// Closes idle connections of WebSocket, and waits a little for their servers, which are to answer
+/// and to close first (RFC 6455, 7.1.1).
+pub(super) async fn take_leave(connections: impl Iterator<Item = Connection>) {
+    let leave = async |mut connection: Connection| {
+        let goodbye = masked(close(NORMAL_CLOSURE))?;
+        connection.write_all(&goodbye, &mut 0).await?;
+        while connection.read().await? > 0 {
+            connection.buffer.clear();
+        }
+        io::Result::Ok(())
+    };
+    // However it goes with each.
+    let _ = timeout(FAREWELL, join_all(connections.map(leave))).await;
+}
+
+/// Sends a frame.
+async fn send(connection: &mut Connection, frame: Frame, row: &mut RequestRow) -> io::Result<()> {
+    connection.write_all(&masked(frame)?, &mut row.bytes_sent).await
+}
+
+/// A frame's bytes, masked as a client must.
+fn masked(mut frame: Frame) -> io::Result<Vec<u8>> {
     frame.header_mut().mask = Some(rand::random());
     let mut bytes = Vec::with_capacity(frame.len());
     frame.format(&mut bytes).map_err(io::Error::other)?;
-    connection.write_all(&bytes, &mut row.bytes_sent).await
+    Ok(bytes)
 }
 
 fn close(code: u16) -> Frame {

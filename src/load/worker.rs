@@ -130,6 +130,7 @@ impl Worker {
             connections: task.max_connections,
             is_wanted: settings.max_connections.is_some(),
             streams: task.context.plan.streams(),
+            awaits: settings.http == Http::Http2,
             requests: limits.requests,
             age: limits.age,
         };
@@ -137,7 +138,7 @@ impl Worker {
             worker: task.worker,
             pool: Pool::new(task.context.endpoints.len(), limits),
             http2: http2::Pool::new(task.context.endpoints.len(), http2),
-            shares_streams: settings.http == Http::Http2 && settings.connections == Connections::Keepalive,
+            shares_streams: settings.http != Http::Http1 && settings.connections == Connections::Keepalive,
             feed: task.feed,
             max_connections: task.max_connections,
             batches: task.batches,
@@ -186,6 +187,10 @@ impl Worker {
             }
         }
         self.state.borrow_mut().flush();
+        let kept: Vec<_> = self.state.borrow_mut().pool.idle.iter_mut().flat_map(std::mem::take).collect();
+        if !self.context.is_aborted.get() {
+            websocket::take_leave(kept.into_iter().filter(|connection| connection.is_websocket)).await;
+        }
         Ok(())
     }
 
@@ -440,12 +445,13 @@ impl Pool {
                     self.in_use += 1;
                     return Some(Via::over(connection));
                 }
+                websocket::part(connection);
             }
         }
         let open = self.in_use + self.idle.iter().map(VecDeque::len).sum::<usize>();
         // An idle connection that this request cannot use makes room for one that it can.
-        if open >= self.limits.connections && !self.idle.iter_mut().any(|idle| idle.pop_front().is_some()) {
-            return None;
+        if open >= self.limits.connections {
+            websocket::part(self.idle.iter_mut().find_map(VecDeque::pop_front)?);
         }
         self.in_use += 1;
         let id = self.next_id;

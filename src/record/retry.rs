@@ -50,20 +50,30 @@ pub fn go_replays(method: &str) -> bool {
 
 /// Whether Go's `http.Transport` would have sent this request again without a word: it was on a
 /// connection that had carried one before, which ended before the first byte of the answer, and
-/// the request is one that Go replays (`persistConn.shouldRetryRequest`, net/http). In HTTP/2 it
-/// sends any request again that the server says it did not process, or that was never written
-/// (`canRetryError`, golang.org/x/net/http2).
+/// the request is one that Go replays (`persistConn.shouldRetryRequest`, net/http).
+///
+/// In HTTP/2 the method does not matter. Sent again is what ended before the head of its answer
+/// and was never written, or that the server says it did not process, or reset with
+/// PROTOCOL_ERROR (`canRetryError`, golang.org/x/net/http2); but not the first stream of a
+/// connection that a GOAWAY ends with an error (`ClientConn.setGoAway`).
 pub fn go_hides(row: &RequestRow, replays: bool) -> bool {
-    match row.outcome {
-        Outcome::H2RefusedStream | Outcome::H2Goaway => return true,
-        // Others of its streams fail there whatever their method.
-        _ if row.stream.is_some() => return false,
-        _ => {}
-    }
+    let detail = row.detail.as_deref();
     let ended_without_answer =
-        matches!(row.outcome, Outcome::EofBeforeResponse | Outcome::ResetBeforeResponse);
-    // Where nothing at all was written, any method is sent again.
-    row.conn_reused && ended_without_answer && row.bytes_received == 0 && (replays || row.bytes_sent == 0)
+        matches!(row.outcome, Outcome::EofBeforeResponse | Outcome::ResetBeforeResponse)
+            && row.bytes_received == 0;
+    match row.outcome {
+        _ if row.head.is_some() => false,
+        Outcome::H2Goaway => row.stream != Some(1) || detail == Some("GOAWAY NO_ERROR"),
+        Outcome::H2RefusedStream => true,
+        Outcome::ResetBeforeResponse | Outcome::ResetMidResponse
+            if matches!(detail, Some("PROTOCOL_ERROR" | "REFUSED_STREAM")) =>
+        {
+            true
+        }
+        _ if row.stream.is_some() => ended_without_answer && row.bytes_sent == 0,
+        // Where nothing at all was written, any method is sent again.
+        _ => row.conn_reused && ended_without_answer && (replays || row.bytes_sent == 0),
+    }
 }
 
 #[cfg(test)]
@@ -102,9 +112,30 @@ mod tests {
         assert!(!go_hides(&row(Outcome::ResponseTimeout, true, 80), go_replays("GET")));
         let begun = RequestRow { bytes_received: 1, ..row(Outcome::ResetBeforeResponse, true, 80) };
         assert!(!go_hides(&begun, go_replays("GET")));
-        let stream = |outcome| RequestRow { stream: Some(3), ..row(outcome, true, 80) };
-        assert!(go_hides(&stream(Outcome::H2Goaway), go_replays("POST")));
-        assert!(go_hides(&stream(Outcome::H2RefusedStream), go_replays("POST")));
-        assert!(!go_hides(&stream(Outcome::EofBeforeResponse), go_replays("GET")));
+    }
+
+    #[test]
+    fn in_http2_go_hides_what_was_not_processed_whatever_its_method() {
+        let at = Stamp::from_unix_ns(0);
+        let row = |stream, outcome, detail: &str| RequestRow {
+            outcome,
+            conn_reused: stream > 1,
+            stream: Some(stream),
+            detail: Some(detail.into()),
+            bytes_sent: 80,
+            ..RequestRow::not_sent("load-0".into(), 0, "web".into(), Phase::Main, at, at)
+        };
+        let hides = |row: &RequestRow| go_hides(row, false);
+        assert!(hides(&row(1, Outcome::H2Goaway, "GOAWAY NO_ERROR")));
+        assert!(hides(&row(3, Outcome::H2Goaway, "GOAWAY ENHANCE_YOUR_CALM")));
+        assert!(!hides(&row(1, Outcome::H2Goaway, "GOAWAY ENHANCE_YOUR_CALM")), "a new connection");
+        assert!(hides(&row(1, Outcome::H2RefusedStream, "REFUSED_STREAM")));
+        assert!(hides(&row(1, Outcome::ResetBeforeResponse, "PROTOCOL_ERROR")));
+        assert!(!hides(&row(3, Outcome::ResetBeforeResponse, "INTERNAL_ERROR")));
+        let begun = RequestRow { head: Some(at), ..row(3, Outcome::ResetMidResponse, "PROTOCOL_ERROR") };
+        assert!(!hides(&begun), "its head has been handed on");
+        let lost = RequestRow { detail: None, ..row(3, Outcome::EofBeforeResponse, "") };
+        assert!(!go_hides(&lost, true));
+        assert!(hides(&RequestRow { bytes_sent: 0, ..lost }), "never written");
     }
 }

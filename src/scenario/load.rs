@@ -170,10 +170,13 @@ pub struct Stage {
 /// A version of HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Http {
+    /// Over TLS what the server chooses, else HTTP/1.1.
+    #[serde(rename = "auto")]
+    Auto,
     /// HTTP/1.1.
     #[serde(rename = "1.1")]
     Http1,
-    /// HTTP/2, by prior knowledge.
+    /// HTTP/2: by prior knowledge, or agreed on in TLS.
     #[serde(rename = "2")]
     Http2,
 }

@@ -22,22 +22,22 @@ use crate::harness::{Finished, Rolldrop};
 const NAME: &str = "web.test";
 
 /// A certificate authority.
-struct Authority {
+pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: CertificateDer<'static>,
-    pem: String,
+    pub(crate) pem: String,
 }
 
 /// A certificate with its key.
-struct Identity {
+pub(crate) struct Identity {
     certificate: CertificateDer<'static>,
     key: PrivateKeyDer<'static>,
-    certificate_pem: String,
-    key_pem: String,
+    pub(crate) certificate_pem: String,
+    pub(crate) key_pem: String,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::named("an authority")
     }
 
@@ -55,7 +55,7 @@ impl Authority {
         }
     }
 
-    fn sign(&self, change: impl FnOnce(&mut CertificateParams)) -> Identity {
+    pub(crate) fn sign(&self, change: impl FnOnce(&mut CertificateParams)) -> Identity {
         let names = [NAME, "127.0.0.1", "::1"].map(str::to_owned);
         let mut params = CertificateParams::new(names).expect("parameters");
         params.extended_key_usages =

@@ -82,9 +82,10 @@ pub(in super::super) struct LoadArgs {
     /// fresh ones) [default: fresh, and keepalive for WebSocket]
     #[arg(long, value_name = "MODE")]
     connections: Option<Connections>,
-    /// Which HTTP to speak: 1.1, or 2 by prior knowledge [default: 1.1, or 2 with --grpc]
-    #[arg(long, value_name = "1.1|2")]
-    http: Option<Http>,
+    /// Which HTTP to speak: 1.1; 2, without TLS by prior knowledge; or auto, which is what the server
+    /// chooses of the two where there is TLS (ALPN), and 1.1 elsewhere
+    #[arg(long, default_value = "auto", value_name = "auto|1.1|2")]
+    http: Http,
     /// The most requests that an HTTP/2 connection carries at a time, as far as the server allows
     /// [default: 100, or 1 with --rate max]
     #[arg(long, value_name = "N")]
@@ -228,7 +229,6 @@ impl LoadArgs {
             (None, None) => self.body.clone().into_bytes(),
         };
         let grpc = self.grpc.as_ref();
-        let http = self.http.unwrap_or(if grpc.is_some() { Http::Http2 } else { Http::Http1 });
         let is_websocket =
             |target: &Target| target.url.starts_with("ws://") || target.url.starts_with("wss://");
         let connections = match self.connections {
@@ -254,7 +254,7 @@ impl LoadArgs {
             arrivals: if self.poisson { Arrivals::Poisson } else { Arrivals::Even },
             seed: self.seed.unwrap_or_else(rand::random),
             warmup: self.warmup,
-            http,
+            http: self.http,
             grpc: grpc.map(|rpc| Grpc { rpc: rpc.clone(), success: self.grpc_success.clone() }),
             streams: self.streams,
             connections,

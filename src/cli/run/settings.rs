@@ -87,6 +87,7 @@ pub(super) fn load_settings(
         seed: load.seed,
         warmup: load.warmup,
         http: match load.http {
+            scenario::Http::Auto => load::Http::Auto,
             scenario::Http::Http1 => load::Http::Http1,
             scenario::Http::Http2 => load::Http::Http2,
         },
@@ -284,7 +285,7 @@ mod tests {
             ("rate: max, arrivals: poisson", "spec.load.arrivals: a closed loop has no arrivals"),
             ("tls: {version: 1.1}", "spec.load.tls.version: is 1.1, must be 1.2 or 1.3"),
             ("tls: {key: me.key}", "spec.load.tls.key: is the key of no certificate"),
-            ("http: 3", "spec.load.http: is 3, must be 1.1 or 2"),
+            ("http: 3", "spec.load.http: is 3, must be auto, 1.1 or 2"),
             ("body: a, bodyHex: '00'", "spec.load.body: is given twice"),
             ("bodyHex: 0g", "spec.load.bodyHex: needs pairs of hexadecimal digits"),
             ("headersFromEnv: {a: ROLLDROP_NO_SUCH}", "spec.load.headersFromEnv.a: the environment variable"),

@@ -1,9 +1,10 @@
 //! One HTTP/2 connection, and the requests that share it.
 //!
 //! The request that opens it connects and tells the others how that went. A task reads and writes
-//! for all of them, for as long as anybody holds the link.
+//! for all of them, for as long as anybody holds the link. Where TLS chose HTTP/1.1, one request
+//! after the other has the connection for itself.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use h2::client::{self, SendRequest};
@@ -14,6 +15,7 @@ use super::ALPN;
 use super::wire::{Shared, Watched};
 use crate::load::connection::Connection;
 use crate::load::exchange::{Context, Endpoint, Failure, connect};
+use crate::load::plan::Http;
 use crate::record::{Outcome, RequestRow, Stamp};
 
 /// What a peer may send ahead on one stream,
@@ -36,15 +38,41 @@ pub(super) struct Link {
 }
 
 /// A connection that stands.
-pub(super) struct Up {
+struct Up {
     /// Since when.
-    pub(super) since: Stamp,
-    /// Where requests are put in.
-    pub(super) requests: SendRequest<Bytes>,
+    since: Stamp,
     local_port: Option<u16>,
     remote: Option<Arc<str>>,
-    /// Reads and writes for all streams.
-    _driver: AbortOnDropHandle<()>,
+    protocol: Protocol,
+}
+
+enum Protocol {
+    Http2 {
+        /// Where requests are put in.
+        requests: SendRequest<Bytes>,
+        /// Reads and writes for all streams.
+        _driver: AbortOnDropHandle<()>,
+    },
+    /// The connection, while no request has it and it can carry another.
+    Http1(Mutex<Option<Connection>>),
+}
+
+/// What a request has of a connection that may speak HTTP/2.
+pub(super) enum Place {
+    /// It is to open it.
+    Opener,
+    /// It shares it.
+    Stream,
+    /// It has it for itself: HTTP/1.1 is spoken.
+    Idle(Connection),
+}
+
+/// Over what a request is to be sent.
+pub(super) enum Spoken<'a> {
+    /// A stream of its own.
+    Http2(&'a SendRequest<Bytes>),
+    /// The connection.
+    Http1(Connection),
 }
 
 /// Why there is no connection, for those who waited for it.
@@ -77,7 +105,8 @@ impl Link {
         match self.ending.get() {
             None => Standing::Connecting,
             Some(Err(_)) => Standing::Over,
-            Some(Ok(_)) => {
+            Some(Ok(Up { protocol: Protocol::Http1(_), .. })) => Standing::Up(Some(1)),
+            Some(Ok(Up { protocol: Protocol::Http2 { .. }, .. })) => {
                 let wire = self.wire.get();
                 let is_over = wire.is_over || wire.goaway.is_some() || wire.read_end.is_some();
                 if is_over { Standing::Over } else { Standing::Up(wire.max_streams) }
@@ -90,6 +119,33 @@ impl Link {
         self.ending.get()?.as_ref().ok().map(|up| up.since)
     }
 
+    fn idle(&self) -> Option<MutexGuard<'_, Option<Connection>>> {
+        match &self.ending.get()?.as_ref().ok()?.protocol {
+            Protocol::Http1(idle) => Some(idle.lock().unwrap_or_else(PoisonError::into_inner)),
+            Protocol::Http2 { .. } => None,
+        }
+    }
+
+    /// Whether it speaks HTTP/1.1 and has no connection; nor will it, if no request has it.
+    pub(super) fn is_spent(&self) -> bool {
+        self.idle().is_some_and(|idle| idle.is_none())
+    }
+
+    /// A place on it for one more request, which its standing allows; `None` where the
+    /// connection has ended since.
+    pub(super) fn place(&self) -> Option<Place> {
+        let Some(mut idle) = self.idle() else { return Some(Place::Stream) };
+        let mut connection = idle.take()?;
+        connection.is_idle().then_some(Place::Idle(connection))
+    }
+
+    /// Keeps the connection that a request had for itself: it can carry another.
+    pub(super) fn keep(&self, connection: Connection) {
+        if let Some(mut idle) = self.idle() {
+            *idle = Some(connection);
+        }
+    }
+
     /// Opens it. To be called once, by the request that wanted it first.
     ///
     /// # Errors
@@ -99,29 +155,49 @@ impl Link {
         context: &Context,
         endpoint: &Endpoint,
         row: &mut RequestRow,
-    ) -> Result<&Up, Failure> {
-        let ending = match connect(context, endpoint, self.id, row).await {
-            Ok(connection) if endpoint.tls.is_some() && connection.alpn() != Some(ALPN) => {
-                Err(Failure::with_detail(Outcome::TlsError, "h2 was not agreed on (ALPN)"))
+    ) -> Result<Spoken<'_>, Failure> {
+        let mut own = None;
+        let protocol = match connect(context, endpoint, self.id, row).await {
+            Ok(connection) => {
+                let is_http2 = match endpoint.tls {
+                    Some(_) => connection.alpn() == Some(ALPN),
+                    None => endpoint.http == Http::Http2,
+                };
+                let since = connection.since;
+                let protocol = match endpoint.http {
+                    _ if is_http2 => self.begin(connection).await,
+                    Http::Http2 => {
+                        Err(Failure::with_detail(Outcome::TlsError, "h2 was not agreed on (ALPN)"))
+                    }
+                    Http::Auto | Http::Http1 => {
+                        own = Some(connection);
+                        Ok(Protocol::Http1(Mutex::default()))
+                    }
+                };
+                protocol.map(|protocol| (since, protocol))
             }
-            Ok(connection) => self.begin(connection, row).await,
             Err(failure) => Err(failure),
         };
+        let (local_port, remote) = (row.local_port, row.remote_addr.clone());
         // A second ending cannot come: nobody else opens it.
-        let _ = self.ending.set(ending.map_err(|failure| Fault {
-            failure,
-            not_sent_reason: row.not_sent_reason.clone(),
-            local_port: row.local_port,
-            remote: row.remote_addr.clone(),
-        }));
-        self.ended().await
+        let _ = self.ending.set(match protocol {
+            Ok((since, protocol)) => Ok(Up { since, local_port, remote, protocol }),
+            Err(failure) => {
+                let not_sent_reason = row.not_sent_reason.clone();
+                Err(Fault { failure, not_sent_reason, local_port, remote })
+            }
+        });
+        match own {
+            Some(connection) => Ok(Spoken::Http1(connection)),
+            None => self.requests().await.map(Spoken::Http2),
+        }
     }
 
     /// Waits until another request has opened it.
     ///
     /// # Errors
     /// When there is no connection.
-    pub(super) async fn join(&self, row: &mut RequestRow) -> Result<&Up, Failure> {
+    pub(super) async fn join(&self, row: &mut RequestRow) -> Result<&SendRequest<Bytes>, Failure> {
         let (local_port, remote) = match self.ending.wait().await {
             Ok(up) => (up.local_port, &up.remote),
             Err(fault) => {
@@ -131,15 +207,18 @@ impl Link {
         };
         row.local_port = local_port;
         row.remote_addr = remote.clone();
-        self.ended().await
+        self.requests().await
     }
 
-    async fn ended(&self) -> Result<&Up, Failure> {
-        self.ending.wait().await.as_ref().map_err(|fault| fault.failure.clone())
+    async fn requests(&self) -> Result<&SendRequest<Bytes>, Failure> {
+        match self.ending.wait().await {
+            Ok(Up { protocol: Protocol::Http2 { requests, .. }, .. }) => Ok(requests),
+            Ok(Up { protocol: Protocol::Http1(_), .. }) => unreachable!("nobody waits to share it"),
+            Err(fault) => Err(fault.failure.clone()),
+        }
     }
 
-    async fn begin(&self, connection: Connection, row: &RequestRow) -> Result<Up, Failure> {
-        let since = connection.since;
+    async fn begin(&self, connection: Connection) -> Result<Protocol, Failure> {
         let transport = Watched::new(connection.into_stream(), self.wire.clone());
         let handshake = client::Builder::new()
             .initial_window_size(STREAM_WINDOW)
@@ -160,12 +239,6 @@ impl Link {
             let _ = connection.await;
             wire.get().is_over = true;
         });
-        Ok(Up {
-            since,
-            requests,
-            local_port: row.local_port,
-            remote: row.remote_addr.clone(),
-            _driver: AbortOnDropHandle::new(driver),
-        })
+        Ok(Protocol::Http2 { requests, _driver: AbortOnDropHandle::new(driver) })
     }
 }

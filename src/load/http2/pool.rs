@@ -2,13 +2,14 @@
 //!
 //! A request goes on a kept connection that carries none at the moment. Where there is none, it
 //! opens one while there are fewer than were asked for, and shares one otherwise. Where no number
-//! was asked for, sharing goes first. Nothing waits for a free stream.
+//! was asked for, sharing goes first. Nothing waits for a free stream, nor, where TLS is to say
+//! which HTTP is spoken, for somebody else's connection.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::link::{Link, Standing};
+use super::link::{Link, Place, Standing};
 use crate::load::exchange::NotSent;
 use crate::load::request::Persistence;
 use crate::record::Stamp;
@@ -22,6 +23,8 @@ pub(in crate::load) struct Limits {
     pub(in crate::load) is_wanted: bool,
     /// Each may carry so many requests at a time,
     pub(in crate::load) streams: usize,
+    /// of which all but the first wait while it is opened, or else go elsewhere;
+    pub(in crate::load) awaits: bool,
     /// so many in all,
     pub(in crate::load) requests: u64,
     /// and no further one when it is older than this.
@@ -31,14 +34,17 @@ pub(in crate::load) struct Limits {
 /// A request's place on a connection.
 pub(in crate::load) struct Ticket {
     pub(super) link: Arc<Link>,
-    /// Whether this request is to open it.
-    pub(super) is_opener: bool,
+    pub(super) place: Place,
 }
 
 impl Ticket {
     /// A connection for one request that has no row of its own.
     pub(in crate::load) fn alone() -> Self {
-        Self { link: Link::new(0, None), is_opener: true }
+        Self::to_open(Link::new(0, None))
+    }
+
+    fn to_open(link: Arc<Link>) -> Self {
+        Self { link, place: Place::Opener }
     }
 }
 
@@ -85,28 +91,28 @@ impl Pool {
         if persistence == Persistence::Close {
             self.make_room().then_some(()).ok_or(NotSent::MaxConnections)?;
             let link = Link::new(self.new_id(), Some(self.fresh.clone()));
-            return Ok(Ticket { link, is_opener: true });
+            return Ok(Ticket::to_open(link));
         }
-        let best = self.best(endpoint);
-        let is_idle = |(standing, streams, _): &(Standing, usize, usize)| {
-            matches!(standing, Standing::Up(_)) && *streams == 0
-        };
-        let shares = match &best {
-            Some(best) if is_idle(best) => true,
-            Some(_) => !(self.limits.is_wanted && self.open() < self.limits.connections),
-            None => false,
-        };
-        match best {
-            Some((_, _, index)) if shares => Ok(self.share(endpoint, index)),
-            _ if self.make_room() => {
-                let link = Link::new(self.new_id(), None);
-                self.kept[endpoint].push_back(Kept { link: link.clone(), carried: 1 });
-                self.retire_the_last(endpoint);
-                Ok(Ticket { link, is_opener: true })
+        while let Some(index) = self.to_share(endpoint) {
+            if let Some(ticket) = self.share(endpoint, index) {
+                return Ok(ticket);
             }
-            _ if self.kept[endpoint].is_empty() => Err(NotSent::MaxConnections),
-            _ => Err(NotSent::MaxStreams),
         }
+        if self.make_room() {
+            let link = Link::new(self.new_id(), None);
+            self.kept[endpoint].push_back(Kept { link: link.clone(), carried: 1 });
+            self.retire_the_last(endpoint);
+            return Ok(Ticket::to_open(link));
+        }
+        Err(if self.kept[endpoint].is_empty() { NotSent::MaxConnections } else { NotSent::MaxStreams })
+    }
+
+    /// The kept connection that takes the next request, if one does rather than a new one.
+    fn to_share(&self, endpoint: usize) -> Option<usize> {
+        let (standing, streams, index) = self.best(endpoint)?;
+        let is_idle = matches!(standing, Standing::Up(_)) && streams == 0;
+        let opens_another = self.limits.is_wanted && self.open() < self.limits.connections;
+        (is_idle || !opens_another).then_some(index)
     }
 
     /// Whether another request would find a place on a connection that is kept.
@@ -131,23 +137,19 @@ impl Pool {
     fn most(&self, standing: Standing) -> usize {
         match standing {
             Standing::Up(Some(peer)) => self.limits.streams.min(usize::try_from(peer).unwrap_or(usize::MAX)),
+            Standing::Connecting if !self.limits.awaits => 1,
             Standing::Up(None) | Standing::Connecting => self.limits.streams,
             Standing::Over => 0,
         }
     }
 
-    fn share(&mut self, endpoint: usize, index: usize) -> Ticket {
-        let kept = self.kept[endpoint].remove(index);
-        let link = kept.map(|kept| {
-            let link = kept.link.clone();
-            self.kept[endpoint].push_back(Kept { carried: kept.carried + 1, ..kept });
-            link
-        });
+    /// A place on a kept connection; `None` where it has ended, and is kept no longer.
+    fn share(&mut self, endpoint: usize, index: usize) -> Option<Ticket> {
+        let kept = self.kept[endpoint].remove(index)?;
+        let (link, place) = (kept.link.clone(), kept.link.place()?);
+        self.kept[endpoint].push_back(Kept { carried: kept.carried + 1, ..kept });
         self.retire_the_last(endpoint);
-        match link {
-            Some(link) => Ticket { link, is_opener: false },
-            None => unreachable!("the index is that of a kept connection"),
-        }
+        Some(Ticket { link, place })
     }
 
     /// A connection that has carried all that it may ends with its last request.
@@ -163,7 +165,10 @@ impl Pool {
         let age = self.limits.age;
         let is_young = |link: &Link| age.zip(link.since()).is_none_or(|(age, since)| now < since + age);
         for kept in &mut self.kept {
-            kept.retain(|kept| kept.link.standing() != Standing::Over && is_young(&kept.link));
+            kept.retain(|kept| {
+                let is_spent = kept.streams() == 0 && kept.link.is_spent();
+                kept.link.standing() != Standing::Over && !is_spent && is_young(&kept.link)
+            });
         }
     }
 
@@ -194,7 +199,7 @@ mod tests {
     use super::*;
 
     fn pool(connections: usize, is_wanted: bool, streams: usize) -> Pool {
-        Pool::new(1, Limits { connections, is_wanted, streams, requests: u64::MAX, age: None })
+        Pool::new(1, Limits { connections, is_wanted, streams, awaits: true, requests: u64::MAX, age: None })
     }
 
     /// The connections that as many requests get, none of which ends.
@@ -214,6 +219,13 @@ mod tests {
     fn connections_that_were_asked_for_are_opened_before_any_is_shared() {
         let taken = taken(&mut pool(2, true, 2), 5, Persistence::Keep);
         assert_eq!(taken, [Ok(0), Ok(1), Ok(0), Ok(1), Err(NotSent::MaxStreams)]);
+    }
+
+    #[test]
+    fn where_tls_is_to_say_what_is_spoken_nobody_waits_for_anothers_connection() {
+        let mut pool = pool(2, false, 10);
+        pool.limits.awaits = false;
+        assert_eq!(taken(&mut pool, 3, Persistence::Keep), [Ok(0), Ok(1), Err(NotSent::MaxStreams)]);
     }
 
     #[test]

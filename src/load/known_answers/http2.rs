@@ -1,9 +1,11 @@
 //! The same in HTTP/2: what the server says that it did to a request is what its row says.
 
+mod grpc;
 mod server;
 
+use super::transport::acceptor;
 use super::*;
-use server::{CONNECTIONS, HANGING, Habits, Log, STREAMS, Script, Server, Truth};
+use server::{CONNECTIONS, HANGING, Habits, Log, NO_ERROR, Script, Server, Truth, streams};
 
 /// The setting MAX_CONCURRENT_STREAMS.
 const MAX_CONCURRENT_STREAMS: u16 = 3;
@@ -23,7 +25,9 @@ fn settings(server: &Server) -> Settings {
 }
 
 fn assert_row_agrees(row: &RequestRow, truth: &Truth) {
-    let is_broken = matches!(truth.script, Some(Script::BreakSilently | Script::BreakInBody));
+    let is_broken = truth.script.is_some_and(Script::is_broken);
+    let grpc_status = truth.script.and_then(Script::grpc_status);
+    assert_eq!(row.grpc_status, grpc_status, "{row:?} {truth:?}");
     assert_eq!((row.outcome, row.status), (truth.outcome, truth.status), "{row:?} {truth:?}");
     assert_eq!(row.local_port, Some(truth.peer.port()), "{row:?} {truth:?}");
     assert_eq!((row.conn_reused, row.stream), (truth.reused, Some(truth.stream)), "{row:?} {truth:?}");
@@ -33,7 +37,7 @@ fn assert_row_agrees(row: &RequestRow, truth: &Truth) {
     assert_eq!(row.pod.as_deref(), row.status.map(|_| "web-1"), "{row:?}");
     assert_eq!(row.errno, is_broken.then_some(Errno::ECONNRESET as i32), "{row:?} {truth:?}");
     // What the h2 crate says of a broken protocol is its own choice of words.
-    if row.outcome != Outcome::ProtocolError {
+    if row.outcome != Outcome::ProtocolError || truth.detail.is_some() {
         assert_eq!(row.detail.as_deref(), truth.detail, "{row:?} {truth:?}");
     }
 }
@@ -58,7 +62,7 @@ fn assert_all_were_played(log: &Log, scripts: &[Script]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_that_share_connections_end_as_the_server_ended_them() {
     let (requests, rate) = mixed::size();
-    let server = Server::start(Habits { scripts: STREAMS.to_vec(), ..Habits::default() }).await;
+    let server = Server::start(Habits { scripts: streams(), ..Habits::default() }).await;
     let (summary, rows) = run(Settings {
         pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
         max_connections: Some(4),
@@ -66,31 +70,84 @@ async fn streams_that_share_connections_end_as_the_server_ended_them() {
     })
     .await;
     assert_agree(&rows, &server.log);
-    assert_all_were_played(&server.log, &STREAMS);
-    assert!(server.log.lock().unwrap().values().any(|truth| truth.reused));
-    let refused = summary.tally.outcomes.of(Outcome::H2RefusedStream);
-    assert_eq!(summary.tally.go_hidden, refused, "Go sends these again, and no others");
+    assert_all_were_played(&server.log, &streams());
+    assert_eq!(summary.tally.go_hidden, hidden_by_go(&server.log));
+    tell("streams", &summary, &rows);
+}
+
+/// Requests that Go's client would have sent again, by the server's own count.
+fn hidden_by_go(log: &Log) -> u64 {
+    log.lock().unwrap().values().filter(|truth| truth.is_hidden_by_go).count() as u64
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_end_as_the_server_ended_them() {
     let (requests, rate) = mixed::size();
-    let scripts: Vec<_> = STREAMS.into_iter().chain(CONNECTIONS).collect();
+    let scripts: Vec<_> = streams().into_iter().chain(CONNECTIONS).collect();
     let server = Server::start(Habits { scripts: scripts.clone(), ..Habits::default() }).await;
     let (summary, rows) = run(Settings {
         pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
-        connections: Connections::Mixed(0.3),
-        // What ends a connection is to end one request.
-        streams: Some(1),
-        ..settings(&server)
+        ..mixed_settings(&server)
+    })
+    .await;
+    assert_connections_agree(&server, &scripts, &summary, &rows);
+    tell("connections", &summary, &rows);
+}
+
+/// Fresh connections and kept ones, on which what ends a connection ends one request.
+fn mixed_settings(server: &Server) -> Settings {
+    Settings { connections: Connections::Mixed(0.3), streams: Some(1), ..settings(server) }
+}
+
+fn assert_connections_agree(server: &Server, scripts: &[Script], summary: &Summary, rows: &[RequestRow]) {
+    assert_agree(rows, &server.log);
+    assert_all_were_played(&server.log, scripts);
+    assert_eq!(summary.tally.go_hidden, hidden_by_go(&server.log));
+    let log = server.log.lock().unwrap();
+    assert!(log.values().any(|truth| truth.script.is_none()), "no reused connection was closed");
+}
+
+/// For the proof's table.
+fn tell(what: &str, summary: &Summary, rows: &[RequestRow]) {
+    let reused = rows.iter().filter(|row| row.conn_reused && row.sent.is_some()).count();
+    mixed::tell(&format!("HTTP/2 {what}"), summary, reused);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_inside_tls_end_as_those_in_clear() {
+    let (tls, certificate) = acceptor(&[b"h2"]);
+    let scripts: Vec<_> = streams().into_iter().chain(CONNECTIONS).collect();
+    let server =
+        Server::start(Habits { scripts: scripts.clone(), tls: Some(tls), ..Habits::default() }).await;
+    let (summary, rows) = run(Settings {
+        http: Http::Auto,
+        targets: vec![Target::new("tls", format!("https://{}/", server.address))],
+        pace: Pace::constant(400.0, Duration::from_secs(2)),
+        tls_timeout: Duration::from_secs(60),
+        tls: TlsSettings { ca_pem: Some(certificate), ..TlsSettings::default() },
+        ..mixed_settings(&server)
+    })
+    .await;
+    assert_connections_agree(&server, &scripts, &summary, &rows);
+    assert!(rows.iter().all(|row| row.tls.is_some() != row.conn_reused), "{rows:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_end_as_the_server_answered_them() {
+    let (requests, rate) = mixed::size();
+    let also = [Script::Refused, Script::GoAwayThenBreak, Script::CloseInBody];
+    let scripts: Vec<_> = grpc::ANSWERS.into_iter().chain(also).collect();
+    let server = Server::start(Habits { scripts: scripts.clone(), ..Habits::default() }).await;
+    let (summary, rows) = run(Settings {
+        grpc: Some(Grpc::new("echo.Echo/Say".parse().unwrap())),
+        body: b"hello".to_vec(),
+        pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
+        ..mixed_settings(&server)
     })
     .await;
     assert_agree(&rows, &server.log);
     assert_all_were_played(&server.log, &scripts);
-    let log = server.log.lock().unwrap();
-    assert!(log.values().any(|truth| truth.script.is_none()), "no reused connection was closed");
-    let safe = |outcome| summary.tally.outcomes.of(outcome);
-    assert_eq!(summary.tally.go_hidden, safe(Outcome::H2RefusedStream) + safe(Outcome::H2Goaway));
+    tell("calls", &summary, &rows);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -220,7 +277,7 @@ async fn a_request_body_that_the_server_does_not_take_ends_at_the_response_timeo
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_retries_sends_again_what_was_not_processed_whatever_its_method() {
-    let scripts = vec![Script::Refused, Script::GoAwayBefore];
+    let scripts = vec![Script::Refused, Script::GoAwayBefore(NO_ERROR)];
     let server = Server::start(Habits { scripts, ..Habits::default() }).await;
     let (summary, rows) = run(Settings {
         pace: Pace::constant(100.0, Duration::from_millis(200)),

@@ -122,15 +122,22 @@ async fn a_mixed_load_is_what_the_server_did() {
     log.values().for_each(|truth| *played.entry(truth.script).or_default() += 1);
     // All of them, and the connections that were lost at their reuse.
     assert_eq!(played.len(), PROMPT.len() + HANGING.len() + 1, "{played:?}");
-    let not_sent = summary.tally.outcomes.of(Outcome::NotSent);
-    let reused = log.values().filter(|truth| truth.reused).count();
-    // For the proof's table; shown by `cargo test -- --nocapture`.
+    tell("HTTP/1.1", &summary, log.values().filter(|truth| truth.reused).count());
+}
+
+/// Says what was sent and agreed on, for the proof's table; shown by `cargo test -- --nocapture`.
+pub(super) fn tell(what: &str, summary: &Summary, reused: usize) {
+    let tally = &summary.tally;
     let mut out = std::io::stderr();
     writeln!(
         out,
-        "{} requests at {rate}/s, {not_sent} not sent, {reused} on reused connections: 0 disagreements, {:?}",
+        "{what}: {} requests at {}/s, {} not sent, {reused} on reused connections, {} hidden by Go: \
+         0 disagreements, {:?}",
         summary.scheduled,
-        summary.tally.outcomes.iter().collect::<Vec<_>>()
+        size().1,
+        tally.outcomes.of(Outcome::NotSent),
+        tally.go_hidden,
+        tally.outcomes.iter().collect::<Vec<_>>()
     )
     .unwrap();
 }

@@ -5,16 +5,14 @@ use http::StatusCode;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::pki_types::PrivateKeyDer;
-use tokio_rustls::rustls::{self, ServerConfig};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::server::{ErrorResponse, Request, Response};
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::Frame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
-use tokio_tungstenite::{WebSocketStream, accept_async, accept_hdr_async};
+use tokio_tungstenite::{WebSocketStream, accept_hdr_async};
 
+use super::transport::{self, Transport, acceptor};
 use super::*;
 use crate::record::RequestId;
 
@@ -45,6 +43,8 @@ enum Fault {
     EndInHandshake,
     Silent,
     HalfAnEcho,
+    /// Closes the connection, and neither WebSocket nor TLS.
+    CutOff,
 }
 
 const PROMPT_FAULTS: [Fault; 16] = [
@@ -64,6 +64,26 @@ const PROMPT_FAULTS: [Fault; 16] = [
     Fault::Unavailable,
     Fault::WrongAccept,
     Fault::EndInHandshake,
+];
+
+/// Those that TLS can carry, and its own.
+const TLS_FAULTS: [Fault; 16] = [
+    Fault::Echo,
+    Fault::PingFirst,
+    Fault::Fragments,
+    Fault::GoAwayAfter,
+    Fault::GoAway,
+    Fault::CloseWithoutCode,
+    Fault::NoCloseFrame,
+    Fault::Reset,
+    Fault::EndInEcho,
+    Fault::ResetInEcho,
+    Fault::GoAwayInEcho,
+    Fault::WrongEcho,
+    Fault::Masked,
+    Fault::Unavailable,
+    Fault::WrongAccept,
+    Fault::CutOff,
 ];
 
 impl Fault {
@@ -86,6 +106,7 @@ impl Fault {
             Fault::EndInHandshake => (EofBeforeResponse, None, None),
             Fault::Silent => (ResponseTimeout, Some(101), None),
             Fault::HalfAnEcho => (BodyTimeout, Some(101), None),
+            Fault::CutOff => (EofBeforeResponse, Some(101), Some("no_close_notify")),
         }
     }
 }
@@ -96,6 +117,8 @@ type Done = Arc<Mutex<BTreeMap<u64, (Fault, bool)>>>;
 struct Faulty {
     faults: &'static [Fault],
     done: Done,
+    /// The codes of the client's close frames that came between two messages.
+    goodbyes: Arc<Mutex<Vec<u16>>>,
 }
 
 impl Faulty {
@@ -111,7 +134,14 @@ impl Faulty {
     }
 
     /// Serves a connection until it ends. Whatever the client ends is no error here.
-    async fn serve(&self, stream: TcpStream) -> Option<()> {
+    async fn serve(&self, mut stream: TcpStream) -> Option<()> {
+        if self.ends_in_handshake(&mut stream).await {
+            return None;
+        }
+        self.talk(stream).await
+    }
+
+    async fn talk<S: Transport>(&self, stream: S) -> Option<()> {
         let mut refused = None;
         #[expect(clippy::result_large_err, reason = "tungstenite's own type of a refusal")]
         let answer = |request: &Request, mut response: Response| {
@@ -135,10 +165,6 @@ impl Faulty {
             }
             Ok(response)
         };
-        let mut stream = stream;
-        if self.ends_in_handshake(&mut stream).await {
-            return None;
-        }
         let mut socket = accept_hdr_async(stream, answer).await.ok()?;
         if refused.is_some() {
             socket.next().await;
@@ -146,6 +172,11 @@ impl Faulty {
         }
         for nth in 0.. {
             let message = socket.next().await?.ok()?;
+            if let Message::Close(why) = message {
+                self.goodbyes.lock().unwrap().push(why?.code.into());
+                // Sends the answer.
+                return socket.next().await?.ok().and(None);
+            }
             let text = String::from_utf8_lossy(&message.clone().into_data()).into_owned();
             let (seq, fault) = self.fault(text.lines().next()?.strip_prefix(ID_LINE).unwrap());
             self.log(seq, fault, nth > 0);
@@ -176,11 +207,11 @@ impl Faulty {
     }
 
     /// `None` where the connection is at its end.
-    async fn play(
+    async fn play<S: Transport>(
         &self,
         fault: Fault,
         message: Message,
-        socket: &mut WebSocketStream<TcpStream>,
+        socket: &mut WebSocketStream<S>,
     ) -> Option<()> {
         let payload = message.clone().into_data();
         let whole = |payload: &[u8]| bytes(Frame::message(payload.to_vec(), OpCode::Data(Data::Text), true));
@@ -209,6 +240,7 @@ impl Faulty {
                 for part in parts {
                     socket.get_mut().write_all(&part).await.ok()?;
                 }
+                socket.get_mut().flush().await.ok()?;
                 assert_eq!(socket.next().await?.ok()?, Message::Pong("in between".into()));
             }
             Fault::GoAwayAfter => {
@@ -217,15 +249,21 @@ impl Faulty {
             }
             Fault::GoAway => self.leave(socket, away()).await?,
             Fault::CloseWithoutCode => self.leave(socket, None).await?,
-            Fault::NoCloseFrame => return None,
-            Fault::Reset => return socket.get_mut().set_zero_linger().ok().and(None),
+            Fault::NoCloseFrame => return socket.get_mut().shutdown().await.ok().and(None),
+            Fault::CutOff => return None,
+            Fault::Reset => {
+                transport::reset(socket.get_ref());
+                return None;
+            }
             Fault::EndInEcho => {
                 socket.get_mut().write_all(&half()).await.ok()?;
-                return None;
+                return socket.get_mut().shutdown().await.ok().and(None);
             }
             Fault::ResetInEcho => {
                 socket.get_mut().write_all(&half()).await.ok()?;
-                return socket.get_mut().set_zero_linger().ok().and(None);
+                socket.get_mut().flush().await.ok()?;
+                transport::reset(socket.get_ref());
+                return None;
             }
             Fault::GoAwayInEcho => {
                 socket.get_mut().write_all(&first_part()).await.ok()?;
@@ -233,11 +271,13 @@ impl Faulty {
             }
             Fault::WrongEcho => {
                 socket.get_mut().write_all(&whole(b"another")).await.ok()?;
+                socket.get_mut().flush().await.ok()?;
             }
             Fault::Masked => {
                 let mut frame = Frame::message(payload, OpCode::Data(Data::Text), true);
                 frame.header_mut().mask = Some([1, 2, 3, 4]);
                 socket.get_mut().write_all(&bytes(frame)).await.ok()?;
+                socket.get_mut().flush().await.ok()?;
             }
             Fault::Silent => {}
             Fault::HalfAnEcho => socket.get_mut().write_all(&half()).await.ok()?,
@@ -246,7 +286,11 @@ impl Faulty {
     }
 
     /// Closes as it should be done, and waits for the client's answer.
-    async fn leave(&self, socket: &mut WebSocketStream<TcpStream>, why: Option<CloseFrame>) -> Option<()> {
+    async fn leave<S: Transport>(
+        &self,
+        socket: &mut WebSocketStream<S>,
+        why: Option<CloseFrame>,
+    ) -> Option<()> {
         socket.close(why).await.ok()?;
         while let Some(Ok(message)) = socket.next().await {
             // One that crossed the close frame on its way is not answered.
@@ -266,42 +310,71 @@ fn bytes(frame: Frame) -> Vec<u8> {
     bytes
 }
 
+/// A load of messages, and what the server did with them.
+struct Played {
+    done: BTreeMap<u64, (Fault, bool)>,
+    rows: Vec<RequestRow>,
+    server: Arc<Faulty>,
+    _tasks: JoinSet<()>,
+}
+
+impl Played {
+    /// The codes of so many close frames, which may still be on their way.
+    async fn goodbyes(&self, expected: usize) -> Vec<u16> {
+        let deadline = std::time::Instant::now() + Duration::from_secs(30);
+        loop {
+            let goodbyes = self.server.goodbyes.lock().unwrap().clone();
+            if goodbyes.len() >= expected || std::time::Instant::now() > deadline {
+                return goodbyes;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
 /// Runs a load of messages against the faults.
-async fn messages(
-    faults: &'static [Fault],
-    change: impl FnOnce(&mut Settings),
-) -> (BTreeMap<u64, (Fault, bool)>, Vec<RequestRow>) {
+async fn messages(faults: &'static [Fault], is_secure: bool, change: impl FnOnce(&mut Settings)) -> Played {
+    let (acceptor, certificate) = acceptor(&[b"http/1.1"]);
+    let scheme = if is_secure { "wss" } else { "ws" };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut settings = Settings {
         connections: Connections::Keepalive,
         connect_timeout: Duration::from_secs(60),
         response_timeout: Duration::from_secs(60),
         body: b"hello".to_vec(),
-        ..Settings::new(format!("ws://{}/ws", listener.local_addr().unwrap()))
+        ..Settings::new(format!("{scheme}://{}/ws", listener.local_addr().unwrap()))
     };
+    if is_secure {
+        settings.tls_timeout = Duration::from_secs(60);
+        settings.tls.ca_pem = Some(certificate);
+    }
     change(&mut settings);
-    let done = Done::default();
-    let log = done.clone();
+    let faulty = Arc::new(Faulty { faults, done: Done::default(), goodbyes: Arc::default() });
     let mut tasks = JoinSet::new();
+    let served = faulty.clone();
     tasks.spawn(async move {
-        let faulty = Arc::new(Faulty { faults, done: log });
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
                 accepted = listener.accept() => {
-                    let faulty = faulty.clone();
-                    connections.spawn(async move { faulty.serve(accepted.unwrap().0).await });
+                    let (faulty, acceptor, (stream, _)) = (served.clone(), acceptor.clone(), accepted.unwrap());
+                    connections.spawn(async move {
+                        match is_secure {
+                            true => faulty.talk(acceptor.accept(stream).await.ok()?).await,
+                            false => faulty.serve(stream).await,
+                        }
+                    });
                 }
                 Some(ended) = connections.join_next() => drop(ended.unwrap()),
             }
         }
     });
     let (_, rows) = run(settings).await;
-    let done = done.lock().unwrap().clone();
-    (done, rows)
+    let done = faulty.done.lock().unwrap().clone();
+    Played { done, rows, server: faulty, _tasks: tasks }
 }
 
-fn assert_as_done(done: &BTreeMap<u64, (Fault, bool)>, rows: &[RequestRow]) {
+fn assert_as_done(Played { done, rows, .. }: &Played) {
     let mut sent = 0;
     for row in rows.iter().filter(|row| row.sent.is_some()) {
         let (fault, reused) = done[&row.seq];
@@ -316,98 +389,71 @@ fn assert_as_done(done: &BTreeMap<u64, (Fault, bool)>, rows: &[RequestRow]) {
     assert_eq!(sent, done.len(), "the server saw what was never sent");
 }
 
+fn assert_all_were_played(played: &Played, faults: &[Fault]) {
+    for fault in faults {
+        assert!(played.done.values().any(|(played, _)| played == fault), "{fault:?} was never played");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_message_ends_as_the_server_made_it_end() {
-    let (done, rows) = messages(&PROMPT_FAULTS, |settings| {
+    let played = messages(&PROMPT_FAULTS, false, |settings| {
         settings.pace = Pace::constant(400.0, Duration::from_secs(2));
     })
     .await;
-    assert_as_done(&done, &rows);
-    for fault in PROMPT_FAULTS {
-        assert!(done.values().any(|(played, _)| *played == fault), "{fault:?} was never played");
+    assert_as_done(&played);
+    assert_all_were_played(&played, &PROMPT_FAULTS);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_inside_tls_end_as_those_in_clear() {
+    let played = messages(&TLS_FAULTS, true, |settings| {
+        settings.pace = Pace::constant(400.0, Duration::from_secs(2));
+    })
+    .await;
+    assert_as_done(&played);
+    assert_all_were_played(&played, &TLS_FAULTS);
+    for row in played.rows.iter().filter(|row| row.sent.is_some()) {
+        assert_ne!(row.tls.is_some(), row.conn_reused, "{row:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_without_an_echo_ends_at_the_response_timeout() {
-    let (done, rows) = messages(&[Fault::Silent, Fault::HalfAnEcho], |settings| {
+    let played = messages(&[Fault::Silent, Fault::HalfAnEcho], false, |settings| {
         settings.pace = Pace::constant(40.0, Duration::from_millis(500));
         settings.response_timeout = Duration::from_secs(3);
     })
     .await;
-    assert_as_done(&done, &rows);
+    assert_as_done(&played);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_share_the_connections_that_there_may_be() {
-    let (done, rows) = messages(&[Fault::Echo], |settings| {
+    let played = messages(&[Fault::Echo], false, |settings| {
         settings.pace = Pace::Closed(Length::Requests(400));
         settings.max_connections = Some(5);
         settings.body = vec![0xff; 70_000];
     })
     .await;
-    assert_as_done(&done, &rows);
-    let connections: BTreeSet<_> = rows.iter().map(|row| row.conn).collect();
-    assert_eq!((rows.len(), connections.len()), (400, 5));
-    assert_eq!(rows.iter().filter(|row| !row.conn_reused).count(), 5);
-}
-
-/// Echoes inside TLS, and goes away after so many messages of a connection. Answers the address
-/// and the server's certificate.
-async fn echo_inside_tls(messages: usize, tasks: &mut JoinSet<()>) -> (SocketAddr, String) {
-    let issued = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
-    let key = PrivateKeyDer::try_from(issued.signing_key.serialize_der()).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![issued.cert.der().clone()], key)
-        .unwrap();
-    let acceptor = TlsAcceptor::from(Arc::new(config));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tasks.spawn(async move {
-        let mut connections = JoinSet::new();
-        loop {
-            let (stream, _) = listener.accept().await.unwrap();
-            let acceptor = acceptor.clone();
-            connections.spawn(async move {
-                let mut socket = accept_async(acceptor.accept(stream).await.ok()?).await.ok()?;
-                for _ in 0..messages {
-                    let message = socket.next().await?.ok()?;
-                    socket.send(message).await.ok()?;
-                }
-                socket.next().await?.ok()?;
-                socket.close(Some(CloseFrame { code: CloseCode::Away, reason: "".into() })).await.ok()
-            });
-        }
-    });
-    (address, issued.cert.pem())
+    assert_as_done(&played);
+    let connections: BTreeSet<_> = played.rows.iter().map(|row| row.conn).collect();
+    assert_eq!((played.rows.len(), connections.len()), (400, 5));
+    assert_eq!(played.rows.iter().filter(|row| !row.conn_reused).count(), 5);
+    assert_eq!(played.goodbyes(5).await, [1000; 5]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_inside_tls_end_as_those_in_clear() {
-    let mut tasks = JoinSet::new();
-    let (address, certificate) = echo_inside_tls(9, &mut tasks).await;
-    let (_, rows) = run(Settings {
-        pace: Pace::Closed(Length::Requests(100)),
-        connections: Connections::Keepalive,
-        max_connections: Some(1),
-        connect_timeout: Duration::from_secs(60),
-        tls_timeout: Duration::from_secs(60),
-        response_timeout: Duration::from_secs(60),
-        tls: TlsSettings { ca_pem: Some(certificate), ..TlsSettings::default() },
-        ..Settings::new(format!("wss://{address}/"))
-    })
-    .await;
-    for row in &rows {
-        // The tenth message of each connection meets the server's goodbye.
-        let expected = match row.seq % 10 {
-            9 => (Outcome::EofBeforeResponse, Some("close 1001")),
-            _ => (Outcome::Ok, None),
-        };
-        assert_eq!((row.outcome, row.detail.as_deref()), expected, "{row:?}");
-        assert_eq!((row.conn_reused, row.tls.is_some()), (row.seq % 10 > 0, row.seq % 10 == 0), "{row:?}");
+async fn no_connection_is_closed_without_a_close_frame() {
+    for is_secure in [false, true] {
+        let played = messages(&[Fault::Echo], is_secure, |settings| {
+            settings.pace = Pace::constant(200.0, Duration::from_secs(1));
+            settings.max_requests = Some(40);
+            settings.max_age = Some(Duration::from_millis(100));
+        })
+        .await;
+        assert_as_done(&played);
+        let connections = played.rows.iter().filter(|row| row.connected.is_some()).count();
+        assert_eq!(played.goodbyes(connections).await, vec![1000; connections]);
     }
 }

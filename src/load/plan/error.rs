@@ -154,7 +154,7 @@ pub enum PlanError {
         family: Family,
     },
     /// HTTP in another version.
-    #[error("HTTP {0:?} is neither 1.1 nor 2")]
+    #[error("HTTP {0:?} is not auto, 1.1 or 2")]
     Http(String),
     /// A connection without streams.
     #[error("{0} streams to a connection are not from 1 to {MAX_STREAMS}")]

@@ -173,6 +173,10 @@ pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<Planne
     match http {
         Http::Http2 if is_websocket => Err(bad("WebSocket is spoken over HTTP/1.1 alone".to_owned())),
         Http::Http2 => http2::check(&planned).map(|()| planned).map_err(bad),
+        Http::Auto => {
+            let or = |why| bad(format!("{why}; or speak HTTP/1.1 alone (--http 1.1)"));
+            http2::check(&planned).map(|()| planned).map_err(or)
+        }
         Http::Http1 => Ok(planned),
     }
 }

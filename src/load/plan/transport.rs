@@ -12,8 +12,11 @@ use crate::load::http2;
 /// Which HTTP is spoken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Http {
-    /// HTTP/1.1.
+    /// Over TLS whichever of the two the server chooses, connection by connection; else HTTP/1.1.
     #[default]
+    #[serde(rename = "auto")]
+    Auto,
+    /// HTTP/1.1.
     #[serde(rename = "1.1")]
     Http1,
     /// HTTP/2: by prior knowledge, or, with TLS, where the server agrees to it.
@@ -22,9 +25,10 @@ pub enum Http {
 }
 
 impl Http {
-    /// Its version.
+    /// Its version, or that it is chosen later.
     pub const fn as_str(self) -> &'static str {
         match self {
+            Http::Auto => "auto",
             Http::Http1 => "1.1",
             Http::Http2 => "2",
         }
@@ -34,8 +38,11 @@ impl Http {
 impl Http {
     /// What is offered in a TLS handshake.
     pub(super) const fn alpn(self) -> &'static [&'static [u8]] {
+        const HTTP1: &[u8] = b"http/1.1";
+
         match self {
-            Http::Http1 => &[b"http/1.1"],
+            Http::Auto => &[http2::ALPN, HTTP1],
+            Http::Http1 => &[HTTP1],
             Http::Http2 => &[http2::ALPN],
         }
     }
@@ -46,6 +53,7 @@ impl FromStr for Http {
 
     fn from_str(s: &str) -> Result<Self, PlanError> {
         match s {
+            "auto" => Ok(Http::Auto),
             "1.1" => Ok(Http::Http1),
             "2" => Ok(Http::Http2),
             other => Err(PlanError::Http(other.to_owned())),

@@ -220,17 +220,18 @@ fn http(
 ) -> Result<Http, ScenarioError> {
     let http = match given.as_ref().map(|raw::Version(version)| version.as_str()) {
         None if is_grpc => Http::Http2,
-        None | Some("1.1") => Http::Http1,
+        None | Some("auto") => Http::Auto,
+        Some("1.1") => Http::Http1,
         Some("2") => Http::Http2,
         Some(other) => {
-            return Err(document.error("spec.load.http", format!("is {other}, must be 1.1 or 2")));
+            return Err(document.error("spec.load.http", format!("is {other}, must be auto, 1.1 or 2")));
         }
     };
     match (http, streams) {
         (Http::Http1, _) if is_grpc => {
             Err(document.error("spec.load.http", "is 1.1, but gRPC needs HTTP/2: leave it out"))
         }
-        (Http::Http1, Some(_)) => {
+        _ if streams.is_some() && (given.is_none() && !is_grpc || http == Http::Http1) => {
             let why = "HTTP/1.1 has no streams: leave it out, or set load.http: 2";
             Err(document.error("spec.load.connections.streams", why))
         }

@@ -7,12 +7,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use httlib_hpack::Decoder;
-use socket2::SockRef;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::net::TcpListener;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
 
+use super::grpc::Answer;
+use crate::load::known_answers::transport::{self, Transport};
 use crate::record::{Outcome, RequestId};
 
 const DATA: u8 = 0;
@@ -23,14 +25,51 @@ const PING: u8 = 6;
 const GOAWAY: u8 = 7;
 const CONTINUATION: u8 = 9;
 
-const END_STREAM: u8 = 1;
+pub(super) const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
 
-const NO_ERROR: u32 = 0;
-const INTERNAL_ERROR: u32 = 2;
-const REFUSED_STREAM: u32 = 7;
-const CANCEL: u32 = 8;
+/// Error codes (RFC 9113, 7), and one that nobody has defined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Code(u32);
+
+pub(super) const NO_ERROR: Code = Code(0);
+pub(super) const PROTOCOL_ERROR: Code = Code(1);
+pub(super) const INTERNAL_ERROR: Code = Code(2);
+const REFUSED_STREAM: Code = Code(7);
+const CANCEL: Code = Code(8);
+pub(super) const ENHANCE_YOUR_CALM: Code = Code(11);
+
+/// What is said of a code, alone and in a GOAWAY.
+const NAMES: [(u32, &str, &str); 15] = [
+    (0, "NO_ERROR", "GOAWAY NO_ERROR"),
+    (1, "PROTOCOL_ERROR", "GOAWAY PROTOCOL_ERROR"),
+    (2, "INTERNAL_ERROR", "GOAWAY INTERNAL_ERROR"),
+    (3, "FLOW_CONTROL_ERROR", "GOAWAY FLOW_CONTROL_ERROR"),
+    (4, "SETTINGS_TIMEOUT", "GOAWAY SETTINGS_TIMEOUT"),
+    (5, "STREAM_CLOSED", "GOAWAY STREAM_CLOSED"),
+    (6, "FRAME_SIZE_ERROR", "GOAWAY FRAME_SIZE_ERROR"),
+    (7, "REFUSED_STREAM", "GOAWAY REFUSED_STREAM"),
+    (8, "CANCEL", "GOAWAY CANCEL"),
+    (9, "COMPRESSION_ERROR", "GOAWAY COMPRESSION_ERROR"),
+    (10, "CONNECT_ERROR", "GOAWAY CONNECT_ERROR"),
+    (11, "ENHANCE_YOUR_CALM", "GOAWAY ENHANCE_YOUR_CALM"),
+    (12, "INADEQUATE_SECURITY", "GOAWAY INADEQUATE_SECURITY"),
+    (13, "HTTP_1_1_REQUIRED", "GOAWAY HTTP_1_1_REQUIRED"),
+    (0xbad, "error code 0xbad", "GOAWAY error code 0xbad"),
+];
+
+impl Code {
+    /// All but REFUSED_STREAM, which has a script of its own.
+    fn others() -> impl Iterator<Item = Self> {
+        NAMES.iter().map(|(code, ..)| Self(*code)).filter(|code| *code != REFUSED_STREAM)
+    }
+
+    fn names(self) -> (&'static str, &'static str) {
+        let found = NAMES.iter().find(|(code, ..)| *code == self.0);
+        found.map(|(_, alone, goaway)| (*alone, *goaway)).unwrap()
+    }
+}
 
 /// What the server does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,7 +86,9 @@ pub(super) enum Script {
     /// The whole answer, and RST_STREAM(NO_ERROR) after it.
     OkThenReset,
     Refused,
-    ResetSilently,
+    /// REFUSED_STREAM, when part of an answer has gone out.
+    RefusedInBody,
+    ResetSilently(Code),
     ResetInBody,
     ShortBody,
     LongBody,
@@ -59,11 +100,14 @@ pub(super) enum Script {
     /// Answers, and closes when the next request comes.
     CloseNext,
     /// GOAWAY that leaves this request out.
-    GoAwayBefore,
+    GoAwayBefore(Code),
     /// GOAWAY that does not, and the answer.
-    GoAwayThenAnswer,
-    /// GOAWAY that does not, and no answer.
-    GoAwayThenClose,
+    GoAwayThenAnswer(Code),
+    /// The same, after a GOAWAY that leaves nothing out, as RFC 9113 (6.8) has it.
+    GoAwayTwice,
+    /// GOAWAY that does not leave it out, and no answer.
+    GoAwayThenClose(Code),
+    GoAwayThenBreak,
     BadFrame,
     BadHeaders,
     Http1,
@@ -71,16 +115,22 @@ pub(super) enum Script {
     HangInBody,
     /// A byte now and then, without end.
     Drip,
+    /// An answer to a gRPC call.
+    Grpc(Answer),
 }
 
 /// What ends a stream and leaves its connection alone.
-pub(super) const STREAMS: [Script; 15] = [
+pub(super) fn streams() -> Vec<Script> {
+    STREAMS.into_iter().chain(Code::others().map(Script::ResetSilently)).collect()
+}
+
+const STREAMS: [Script; 15] = [
     Script::Ok,
     Script::InPieces,
     Script::Refused,
     Script::Padded,
     Script::Continued,
-    Script::ResetSilently,
+    Script::RefusedInBody,
     Script::Interim,
     Script::NoContent,
     Script::ResetInBody,
@@ -93,15 +143,19 @@ pub(super) const STREAMS: [Script; 15] = [
 ];
 
 /// What ends the connection.
-pub(super) const CONNECTIONS: [Script; 11] = [
+pub(super) const CONNECTIONS: [Script; 15] = [
     Script::CloseSilently,
     Script::CloseInBody,
     Script::BreakSilently,
     Script::BreakInBody,
     Script::CloseNext,
-    Script::GoAwayBefore,
-    Script::GoAwayThenAnswer,
-    Script::GoAwayThenClose,
+    Script::GoAwayBefore(NO_ERROR),
+    Script::GoAwayBefore(ENHANCE_YOUR_CALM),
+    Script::GoAwayThenAnswer(NO_ERROR),
+    Script::GoAwayTwice,
+    Script::GoAwayThenClose(NO_ERROR),
+    Script::GoAwayThenClose(INTERNAL_ERROR),
+    Script::GoAwayThenBreak,
     Script::BadFrame,
     Script::BadHeaders,
     Script::Http1,
@@ -131,34 +185,56 @@ impl Script {
             | S::Trailers
             | S::OkThenReset
             | S::CloseNext
-            | S::GoAwayThenAnswer => (Outcome::Ok, Some(200), None),
+            | S::GoAwayThenAnswer(_)
+            | S::GoAwayTwice => (Outcome::Ok, Some(200), None),
             S::NoContent => (Outcome::Ok, Some(204), None),
             S::NotFound => (Outcome::HttpError, Some(404), None),
             S::Unavailable => (Outcome::HttpError, Some(503), None),
             S::Refused => (Outcome::H2RefusedStream, None, Some("REFUSED_STREAM")),
-            S::ResetSilently => (Outcome::ResetBeforeResponse, None, Some("INTERNAL_ERROR")),
+            S::RefusedInBody => (Outcome::ResetMidResponse, Some(200), Some("REFUSED_STREAM")),
+            S::ResetSilently(code) => (Outcome::ResetBeforeResponse, None, Some(code.names().0)),
             S::ResetInBody => (Outcome::ResetMidResponse, Some(200), Some("CANCEL")),
             S::ShortBody | S::CloseInBody => (Outcome::TruncatedBody, Some(200), None),
             S::LongBody => (Outcome::ProtocolError, Some(200), None),
             S::CloseSilently => (Outcome::EofBeforeResponse, None, None),
             S::BreakSilently => (Outcome::ResetBeforeResponse, None, None),
             S::BreakInBody => (Outcome::ResetMidResponse, Some(200), None),
-            S::GoAwayBefore => (Outcome::H2Goaway, None, Some("GOAWAY NO_ERROR")),
-            S::GoAwayThenClose => (Outcome::EofBeforeResponse, None, Some("GOAWAY NO_ERROR")),
+            S::GoAwayBefore(code) => (Outcome::H2Goaway, None, Some(code.names().1)),
+            S::GoAwayThenClose(code) => (Outcome::EofBeforeResponse, None, Some(code.names().1)),
+            S::GoAwayThenBreak => (Outcome::ResetBeforeResponse, None, Some("GOAWAY NO_ERROR")),
             S::BadFrame | S::BadHeaders | S::Http1 => (Outcome::ProtocolError, None, None),
             S::HangSilently => (Outcome::ResponseTimeout, None, None),
             S::HangInBody | S::Drip => (Outcome::BodyTimeout, Some(200), None),
+            S::Grpc(answer) => answer.truth(),
         }
+    }
+
+    /// The gRPC status that the row should have.
+    pub(super) fn grpc_status(self) -> Option<i32> {
+        if let Script::Grpc(answer) = self { answer.grpc_status() } else { None }
+    }
+
+    /// Whether Go's client sends a request again that met this on a stream, without a word.
+    fn is_hidden_by_go(self, stream: u32) -> bool {
+        match self {
+            Script::Refused | Script::ResetSilently(PROTOCOL_ERROR) => true,
+            Script::GoAwayBefore(code) => code == NO_ERROR || stream > 1,
+            _ => false,
+        }
+    }
+
+    /// Whether the connection is reset.
+    pub(super) fn is_broken(self) -> bool {
+        matches!(self, Script::BreakSilently | Script::BreakInBody | Script::GoAwayThenBreak)
     }
 
     /// The frames of the answer on a stream, and what comes after them.
     fn answer(self, stream: u32) -> (Vec<u8>, Then) {
         use Script as S;
-        let status = |status: &str| [field(":status", status), field("rolldrop-pod", "web-1")].concat();
         let ok = |length: &str| [status("200"), field("content-length", length)].concat();
-        let headers = |flags, block: &[u8]| frame(HEADERS, END_HEADERS | flags, stream, block);
-        let data = |flags, bytes: &[u8]| frame(DATA, flags, stream, bytes);
-        let reset = |code: u32| frame(RST_STREAM, 0, stream, &code.to_be_bytes());
+        let headers = |flags, block: &[u8]| headers(flags, stream, block);
+        let data = |flags, bytes: &[u8]| data(flags, stream, bytes);
+        let reset = |code: Code| reset(stream, code);
         let whole = || [headers(0, &ok("5")), data(END_STREAM, b"hello")].concat();
         let part = || [headers(0, &ok("9")), data(0, b"hello")].concat();
         match self {
@@ -191,7 +267,8 @@ impl Script {
             S::Unavailable => ([headers(0, &status("503")), data(END_STREAM, b"busy")].concat(), Then::Go),
             S::OkThenReset => ([whole(), reset(NO_ERROR)].concat(), Then::Go),
             S::Refused => (reset(REFUSED_STREAM), Then::Go),
-            S::ResetSilently => (reset(INTERNAL_ERROR), Then::Go),
+            S::RefusedInBody => ([part(), reset(REFUSED_STREAM)].concat(), Then::Go),
+            S::ResetSilently(code) => (reset(code), Then::Go),
             S::ResetInBody => ([part(), reset(CANCEL)].concat(), Then::Go),
             S::ShortBody => ([headers(0, &ok("9")), data(END_STREAM, b"hello")].concat(), Then::Go),
             S::LongBody => ([headers(0, &ok("2")), data(END_STREAM, b"hello")].concat(), Then::Go),
@@ -200,9 +277,14 @@ impl Script {
             S::BreakSilently => (Vec::new(), Then::Break),
             S::BreakInBody => (part(), Then::Break),
             S::CloseNext => (whole(), Then::CloseNext),
-            S::GoAwayBefore => (goaway(stream.saturating_sub(2), NO_ERROR), Then::Close),
-            S::GoAwayThenAnswer => ([goaway(stream, NO_ERROR), whole()].concat(), Then::Close),
-            S::GoAwayThenClose => (goaway(stream, NO_ERROR), Then::Close),
+            S::GoAwayBefore(code) => (goaway(stream.saturating_sub(2), code), Then::Close),
+            S::GoAwayThenAnswer(code) => ([goaway(stream, code), whole()].concat(), Then::Close),
+            S::GoAwayTwice => {
+                let both = [goaway(LAST_STREAM, NO_ERROR), goaway(stream, NO_ERROR)].concat();
+                ([both, whole()].concat(), Then::Close)
+            }
+            S::GoAwayThenClose(code) => (goaway(stream, code), Then::Close),
+            S::GoAwayThenBreak => (goaway(stream, NO_ERROR), Then::Break),
             S::BadFrame => (frame(DATA, 0, 0, b"on no stream"), Then::Close),
             // The index 0 means nothing.
             S::BadHeaders => (headers(END_STREAM, &[0x80]), Then::Close),
@@ -210,6 +292,7 @@ impl Script {
             S::HangSilently => (Vec::new(), Then::Go),
             S::HangInBody => (part(), Then::Go),
             S::Drip => (headers(0, &status("200")), Then::Drip),
+            S::Grpc(answer) => (answer.frames(stream), Then::Go),
         }
     }
 }
@@ -220,8 +303,29 @@ pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-fn goaway(last_stream: u32, code: u32) -> Vec<u8> {
-    frame(GOAWAY, 0, 0, &[last_stream.to_be_bytes(), code.to_be_bytes()].concat())
+/// HEADERS whose block is whole.
+pub(super) fn headers(flags: u8, stream: u32, block: &[u8]) -> Vec<u8> {
+    frame(HEADERS, END_HEADERS | flags, stream, block)
+}
+
+pub(super) fn data(flags: u8, stream: u32, bytes: &[u8]) -> Vec<u8> {
+    frame(DATA, flags, stream, bytes)
+}
+
+pub(super) fn reset(stream: u32, code: Code) -> Vec<u8> {
+    frame(RST_STREAM, 0, stream, &code.0.to_be_bytes())
+}
+
+/// The fields that every answer begins with.
+pub(super) fn status(status: &str) -> Vec<u8> {
+    [field(":status", status), field("rolldrop-pod", "web-1")].concat()
+}
+
+/// The highest number of a stream.
+const LAST_STREAM: u32 = (1 << 31) - 1;
+
+fn goaway(last_stream: u32, code: Code) -> Vec<u8> {
+    frame(GOAWAY, 0, 0, &[last_stream.to_be_bytes(), code.0.to_be_bytes()].concat())
 }
 
 fn settings(settings: &[(u16, u32)]) -> Vec<u8> {
@@ -230,7 +334,7 @@ fn settings(settings: &[(u16, u32)]) -> Vec<u8> {
 }
 
 /// A header field as it stands: a literal without an index (RFC 7541, 6.2.2).
-fn field(name: &str, value: &str) -> Vec<u8> {
+pub(super) fn field(name: &str, value: &str) -> Vec<u8> {
     let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
     [vec![0], text(name), text(value)].concat()
 }
@@ -265,6 +369,8 @@ pub(super) struct Truth {
     pub(super) reused: bool,
     pub(super) request_bytes: u64,
     pub(super) answer_bytes: u64,
+    /// Whether Go's client would have sent it again without a word.
+    pub(super) is_hidden_by_go: bool,
     /// Requests of the connection that were not answered when this one came, with it.
     pub(super) open: usize,
 }
@@ -272,7 +378,7 @@ pub(super) struct Truth {
 pub(super) type Log = Arc<Mutex<BTreeMap<(String, u64), Truth>>>;
 
 /// How a server goes about it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(super) struct Habits {
     /// Played in turn, by the request's number.
     pub(super) scripts: Vec<Script>,
@@ -285,6 +391,8 @@ pub(super) struct Habits {
     pub(super) goaway_after: Option<(usize, usize)>,
     /// Answers wait for so long.
     pub(super) answer_after: Duration,
+    /// TLS, where it is spoken.
+    pub(super) tls: Option<TlsAcceptor>,
 }
 
 pub(super) struct Server {
@@ -305,28 +413,44 @@ impl Server {
             loop {
                 let (stream, peer) = listener.accept().await.unwrap();
                 stream.set_nodelay(true).unwrap();
-                let (read, write) = stream.into_split();
-                let connection = Connection {
-                    read,
-                    write: Arc::new(tokio::sync::Mutex::new(write)),
-                    peer,
-                    decoder: Decoder::default(),
-                    requests: 0,
-                    open: Arc::default(),
-                    tasks: JoinSet::new(),
-                    habits: habits.clone(),
-                    log: accepted.clone(),
-                };
-                connections.spawn(connection.serve());
+                let (habits, log) = (habits.clone(), accepted.clone());
+                connections.spawn(async move {
+                    let stream: Box<dyn Transport> = match &habits.tls {
+                        None => Box::new(stream),
+                        // A client may give up in the handshake.
+                        Some(tls) => match tls.accept(stream).await {
+                            Ok(stream) => Box::new(stream),
+                            Err(_) => return,
+                        },
+                    };
+                    let (read, write) = split(stream);
+                    let connection = Connection {
+                        read,
+                        write: Arc::new(tokio::sync::Mutex::new(write)),
+                        peer,
+                        decoder: Decoder::default(),
+                        requests: 0,
+                        open: Arc::default(),
+                        tasks: JoinSet::new(),
+                        habits,
+                        log,
+                    };
+                    connection.serve().await;
+                });
             }
         });
         Self { address, log, _tasks: tasks }
     }
 }
 
+/// When a client is told at the latest that requests were left out.
+const GOAWAY_AT_LAST: Duration = Duration::from_secs(2);
+/// How long a client may take to see that its connection is closed.
+const LINGER: Duration = Duration::from_secs(10);
+
 struct Connection {
-    read: OwnedReadHalf,
-    write: Arc<tokio::sync::Mutex<OwnedWriteHalf>>,
+    read: ReadHalf<Box<dyn Transport>>,
+    write: Arc<tokio::sync::Mutex<WriteHalf<Box<dyn Transport>>>>,
     peer: SocketAddr,
     decoder: Decoder<'static>,
     requests: usize,
@@ -347,8 +471,24 @@ struct Frame {
 
 impl Connection {
     async fn write(&self, bytes: &[u8]) {
+        let mut write = self.write.lock().await;
         // A client that has gone is told nothing.
-        let _ = self.write.lock().await.write_all(bytes).await;
+        if write.write_all(bytes).await.is_ok() {
+            let _ = write.flush().await;
+        }
+    }
+
+    /// Closes its direction, and the other one when the client has: what is closed with something
+    /// unread is reset.
+    async fn close(mut self) {
+        let _ = self.write.lock().await.shutdown().await;
+        let mut rest = Vec::new();
+        let _ = timeout(LINGER, self.read.read_to_end(&mut rest)).await;
+    }
+
+    /// The stream as a whole.
+    fn whole(self) -> Box<dyn Transport> {
+        self.read.unsplit(Arc::into_inner(self.write).unwrap().into_inner())
     }
 
     async fn next(&mut self) -> Option<Frame> {
@@ -375,14 +515,8 @@ impl Connection {
                 (HEADERS, _) => match self.request(frame, close_next).await {
                     Then::Go => {}
                     Then::CloseNext => close_next = true,
-                    Then::Close | Then::Drip => return,
-                    Then::Break => {
-                        let write = Arc::into_inner(self.write).unwrap().into_inner();
-                        SockRef::from(write.as_ref()).set_linger(Some(Duration::ZERO)).unwrap();
-                        // Dropped as it is, it would close its direction first.
-                        write.forget();
-                        return;
-                    }
+                    Then::Close | Then::Drip => return self.close().await,
+                    Then::Break => return transport::reset(&*self.whole()),
                 },
                 _ => {}
             }
@@ -427,6 +561,7 @@ impl Connection {
             reused: self.requests > 1,
             request_bytes,
             answer_bytes: message_bytes(&answer),
+            is_hidden_by_go: script.is_hidden_by_go(stream),
             open,
         };
         let is_left_out = self.habits.goaway_after.is_some_and(|(after, _)| self.requests > after);
@@ -438,6 +573,7 @@ impl Connection {
                 status: None,
                 detail: None,
                 answer_bytes: 0,
+                is_hidden_by_go: false,
                 ..truth
             },
             (_, true) => Truth {
@@ -446,6 +582,7 @@ impl Connection {
                 status: None,
                 detail: Some("GOAWAY NO_ERROR"),
                 answer_bytes: 0,
+                is_hidden_by_go: true,
                 ..truth
             },
         };
@@ -461,6 +598,17 @@ impl Connection {
             self.write(&goaway(last_stream, NO_ERROR)).await;
         }
         if is_left_out {
+            // Where so many never come, it says so all the same.
+            if let Some((after, _)) = self.habits.goaway_after
+                && self.requests == after + 1
+            {
+                let write = self.write.clone();
+                self.tasks.spawn(async move {
+                    tokio::time::sleep(GOAWAY_AT_LAST).await;
+                    let last_stream = u32::try_from(2 * after - 1).unwrap();
+                    let _ = write.lock().await.write_all(&goaway(last_stream, NO_ERROR)).await;
+                });
+            }
             return Then::Go;
         }
         if let Some((after, later)) = &self.habits.later
@@ -474,7 +622,13 @@ impl Connection {
             tokio::time::sleep(wait).await;
             *open.lock().unwrap() -= 1;
             let mut part = answer;
-            while write.lock().await.write_all(&part).await.is_ok() && drips {
+            loop {
+                let mut writing = write.lock().await;
+                let is_taken = writing.write_all(&part).await.is_ok() && writing.flush().await.is_ok();
+                drop(writing);
+                if !is_taken || !drips {
+                    return;
+                }
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 part = self::frame(DATA, 0, stream, b"x");
             }

@@ -1,0 +1,195 @@
+//! `rolldrop load` over TLS against nginx, which chooses the protocol: HTTP/2 where it is offered
+//! and configured, HTTP/1.1 elsewhere. What the rows say is held against nginx's own log.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rolldrop::record::parts::read_table;
+use rolldrop::record::{Outcome, RequestRow};
+
+use crate::harness::{Rolldrop, wait_for};
+use crate::load_tls::Authority;
+
+/// nginx in the foreground, in a directory of its own, until it is dropped.
+struct Nginx {
+    process: Child,
+    dir: tempfile::TempDir,
+    /// HTTP/2 or 1.1; 1.1 alone; HTTP/2 for clients with a certificate.
+    ports: [u16; 3],
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Nginx {
+    /// Starts it, so that it goes away after so many requests of a connection.
+    fn start(requests: u64) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let authority = Authority::new();
+        let (server, client) = (authority.sign(|_| {}), authority.sign(|_| {}));
+        // Ports of which nobody else knows.
+        let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+        let ports = listeners.map(|listener| listener.local_addr().expect("an address").port());
+        let [either, only1, known] = ports;
+        let config = format!(
+            "daemon off; master_process off; pid nginx.pid; error_log error.log;
+             events {{ worker_connections 512; }}
+             http {{
+               log_format ids '$http_rolldrop_id $server_protocol $status';
+               access_log access.log ids;
+               client_body_temp_path t1; proxy_temp_path t2; fastcgi_temp_path t3; uwsgi_temp_path t4; scgi_temp_path t5;
+               ssl_certificate server.pem; ssl_certificate_key server.key; keepalive_requests {requests};
+               server {{ listen 127.0.0.1:{either} ssl http2; location / {{ return 200 'hello'; }} }}
+               server {{ listen 127.0.0.1:{only1} ssl; location / {{ return 200 'hello'; }} }}
+               server {{ listen 127.0.0.1:{known} ssl http2; ssl_client_certificate ca.pem; ssl_verify_client on;
+                         location / {{ return 200 'hello'; }} }}
+             }}"
+        );
+        for (name, text) in [
+            ("nginx.conf", config),
+            ("ca.pem", authority.pem),
+            ("server.pem", server.certificate_pem),
+            ("server.key", server.key_pem),
+            ("client.pem", client.certificate_pem + &client.key_pem),
+        ] {
+            fs::write(dir.path().join(name), text).expect("a file");
+        }
+        let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin:/sbin";
+        let process = Command::new("nginx")
+            .args(["-c", "nginx.conf", "-p"])
+            .arg(dir.path())
+            .env("PATH", path)
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("scripts/test installs nginx");
+        let nginx = Self { process, dir, ports };
+        wait_for("nginx to listen", Duration::from_secs(30), || {
+            std::net::TcpStream::connect(("127.0.0.1", known)).ok()
+        });
+        nginx
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+
+    /// A load on one of its ports.
+    fn load(&self, port: usize, args: &[&str]) -> Vec<RequestRow> {
+        let ca = self.path("ca.pem");
+        let url = format!("https://127.0.0.1:{}/", self.ports[port]);
+        let trust: &[&str] = if args.contains(&"--insecure") { &[] } else { &["--cacert", &ca] };
+        let finished = Rolldrop::new(["load", &url, "--out", "run", "--quiet"])
+            .args(["--connect-timeout", "60s", "--tls-timeout", "60s", "--response-timeout", "60s"])
+            .args(trust)
+            .args(args)
+            .finish()
+            .expect_code(0);
+        let rows = read_table::<RequestRow>(&finished.dir().join("run")).expect("rows");
+        assert!(!rows.is_empty(), "{finished}");
+        rows
+    }
+
+    /// By request id, the protocol that nginx spoke and its status. It logs a request when it is done.
+    fn log(&self, requests: usize) -> Vec<(String, String)> {
+        let path = self.dir.path().join("access.log");
+        wait_for("nginx's log", Duration::from_secs(30), || {
+            let lines = lines(&path);
+            (lines.len() >= requests).then_some(lines)
+        })
+    }
+}
+
+fn lines(path: &Path) -> Vec<(String, String)> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let entry = |line: &str| line.split_once(' ').map(|(id, rest)| (id.to_owned(), rest.to_owned()));
+    text.lines().filter_map(entry).collect()
+}
+
+/// Whether all rows are answers in this protocol.
+#[track_caller]
+fn assert_spoken(rows: &[RequestRow], is_http2: bool) {
+    for row in rows {
+        assert_eq!((row.outcome, row.status), (Outcome::Ok, Some(200)), "{row:?}");
+        assert_eq!(row.stream.is_some(), is_http2, "{row:?}");
+        assert_eq!(row.tls_session.is_some(), !row.conn_reused, "{row:?}");
+    }
+}
+
+const TEN: [&str; 4] = ["-n", "10", "-r", "100"];
+
+#[test]
+fn the_server_chooses_the_protocol_and_what_was_asked_for_alone_is_spoken_or_refused() {
+    let nginx = Nginx::start(1000);
+    for connections in ["fresh", "keepalive"] {
+        let how = [&TEN[..], &["--connections", connections]].concat();
+        let with = |more: &[&'static str]| [&how[..], more].concat();
+        assert_spoken(&nginx.load(0, &how), true);
+        assert_spoken(&nginx.load(0, &with(&["--http", "auto", "--tls-max", "1.2"])), true);
+        assert_spoken(&nginx.load(0, &with(&["--http", "2", "--insecure"])), true);
+        assert_spoken(&nginx.load(0, &with(&["--http", "1.1"])), false);
+        assert_spoken(&nginx.load(1, &how), false);
+        for row in nginx.load(1, &with(&["--http", "2"])) {
+            assert_eq!(row.outcome, Outcome::TlsError, "{row:?}");
+            assert!(row.sent.is_none() && row.detail.is_some(), "{row:?}");
+        }
+    }
+    // Of five loads with ten requests each, twice.
+    let log = nginx.log(100);
+    let spoken = |name| log.iter().filter(|(_, line)| line == name).count();
+    assert_eq!((spoken("HTTP/2.0 200"), spoken("HTTP/1.1 200")), (60, 40), "{log:?}");
+}
+
+#[test]
+fn a_client_certificate_is_shown_over_http2_as_well() {
+    let nginx = Nginx::start(1000);
+    let cert = nginx.path("client.pem");
+    assert_spoken(&nginx.load(2, &[&TEN[..], &["--cert", &cert]].concat()), true);
+    // Without one nginx answers that it wants one, over HTTP/2.
+    for row in nginx.load(2, &TEN) {
+        assert_eq!((row.outcome, row.status), (Outcome::HttpError, Some(400)), "{row:?}");
+        assert!(row.stream.is_some(), "{row:?}");
+    }
+}
+
+#[test]
+fn a_kept_connection_speaks_what_was_chosen_for_it() {
+    let nginx = Nginx::start(1000);
+    let busy = ["-r", "max", "-n", "400", "-c", "5", "--connections", "keepalive"];
+    for (port, is_http2) in [(0, true), (1, false)] {
+        let rows = nginx.load(port, &busy);
+        assert_eq!(rows.len(), 400);
+        assert_spoken(&rows, is_http2);
+        let opened = rows.iter().filter(|row| !row.conn_reused).count();
+        assert!((1..=5).contains(&opened), "{opened} connections");
+    }
+}
+
+/// nginx goes away after some requests of a connection: with a GOAWAY in HTTP/2, in HTTP/1.1 with
+/// `Connection: close`.
+#[test]
+fn nothing_that_nginx_left_out_is_called_answered_and_nothing_that_it_answered_lost() {
+    for (port, name) in [(0, "HTTP/2.0 200"), (1, "HTTP/1.1 200")] {
+        let nginx = Nginx::start(20);
+        let rows = nginx.load(port, &["-r", "1000", "-n", "1000", "--connections", "keepalive"]);
+        let answered = rows.iter().filter(|row| row.outcome == Outcome::Ok).count();
+        let log: BTreeMap<_, _> = nginx.log(answered).into_iter().collect();
+        for row in rows.iter().filter(|row| row.outcome != Outcome::NotSent) {
+            let logged = log.get(&format!("{}-{}", row.source, row.seq)).map(String::as_str);
+            match row.outcome {
+                Outcome::Ok => assert_eq!(logged, Some(name), "{row:?}"),
+                Outcome::H2Goaway => assert_eq!(logged, None, "{row:?}"),
+                _ => panic!("{row:?} {logged:?}"),
+            }
+        }
+        let connections = rows.iter().filter(|row| !row.conn_reused).count();
+        assert!(answered >= 100 && connections >= 5, "{answered} answered over {connections} connections");
+    }
+}
