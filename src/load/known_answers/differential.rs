@@ -1,7 +1,8 @@
 //! The same faults met by clients that are not ours: curl, and hyper's plain HTTP/1.1 client.
 //!
 //! What each of the three says of each fault is the table of `docs/outcomes.md`; where it
-//! is not what they say here, this fails and shows the table as it should be.
+//! is not what they say here, this fails and shows the table as it should be. HTTP/2's is in
+//! `http2::differential`.
 
 use std::error::Error;
 use std::process::Stdio;
@@ -21,7 +22,7 @@ use super::*;
 /// How long each client waits.
 const LIMIT: Duration = Duration::from_secs(3);
 /// How many faults are met at a time.
-const AT_A_TIME: usize = 6;
+pub(super) const AT_A_TIME: usize = 6;
 
 const DOCS: &str = include_str!("../../../docs/outcomes.md");
 
@@ -63,8 +64,8 @@ const SCRIPTED: [(Script, &str); 32] = [
 
 /// A row of the table: what a fault is called, and what each client says of it.
 async fn row(words: &str, address: SocketAddr) -> String {
-    let ours = ours(address).await;
-    let (curl, hyper) = tokio::join!(curl(address), hyper(address, 0));
+    let ours = ours(Http::Http1, address).await;
+    let (curl, hyper) = tokio::join!(curl("--http1.1", address), hyper(address, 0));
     line(words, ours, &curl, &hyper)
 }
 
@@ -75,15 +76,17 @@ fn line(words: &str, ours: Outcome, curl: &str, hyper: &str) -> String {
 /// The row of a fault that comes before the request does or after, as it happens: as connecting, as
 /// writing or as reading fails.
 async fn row_of_early_reset(words: &str, address: SocketAddr) -> String {
-    let ours = ours(address).await;
-    let (curl, hyper) = tokio::join!(curl(address), hyper(address, 0));
+    let ours = ours(Http::Http1, address).await;
+    let (curl, hyper) = tokio::join!(curl("--http1.1", address), hyper(address, 0));
     assert!(["7", "55", "56"].contains(&&*curl), "{words}: {curl}");
     assert!(["ConnectionReset", "BrokenPipe", "Canceled"].contains(&&*hyper), "{words}: {hyper}");
     line(words, ours, "7, 55 or 56", "ConnectionReset, BrokenPipe or Canceled")
 }
 
-async fn ours(address: SocketAddr) -> Outcome {
+/// The outcome of a load's one request.
+pub(super) async fn ours(http: Http, address: SocketAddr) -> Outcome {
     let (_, rows) = run(Settings {
+        http,
         pace: Pace::constant(100.0, Duration::from_millis(10)),
         connect_timeout: LIMIT,
         response_timeout: LIMIT,
@@ -93,11 +96,11 @@ async fn ours(address: SocketAddr) -> Outcome {
     rows[0].outcome
 }
 
-/// curl's exit code.
-async fn curl(address: SocketAddr) -> String {
+/// curl's exit code, in the version of HTTP that an option of its own asks for.
+pub(super) async fn curl(version: &str, address: SocketAddr) -> String {
     let limit = LIMIT.as_secs().to_string();
     let status = Command::new("curl")
-        .args(["-q", "--silent", "--http1.1", "--fail", "--noproxy", "*", "--max-time", &limit])
+        .args(["-q", "--silent", version, "--fail", "--noproxy", "*", "--max-time", &limit])
         .args(["-H", "rolldrop-id: curl-0", &format!("http://{address}/")])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -169,6 +172,11 @@ async fn curl_and_hyper_say_the_same_of_every_fault() {
         line
     });
     table.extend(scripted.buffered(AT_A_TIME).collect::<Vec<_>>().await);
-    let table = table.join("\n");
-    assert!(DOCS.contains(&table), "docs/outcomes.md should have\n{table}");
+    assert_documented(&table);
+}
+
+/// A table of `docs/outcomes.md` has these rows, and no others.
+pub(super) fn assert_documented(rows: &[String]) {
+    let rows = rows.join("\n");
+    assert!(DOCS.contains(&format!("---|\n{rows}\n\n")), "docs/outcomes.md should have\n{rows}");
 }

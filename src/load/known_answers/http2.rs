@@ -1,5 +1,6 @@
 //! The same in HTTP/2: what the server says that it did to a request is what its row says.
 
+mod differential;
 mod grpc;
 mod server;
 

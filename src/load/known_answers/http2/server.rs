@@ -373,6 +373,8 @@ pub(super) struct Truth {
     pub(super) is_hidden_by_go: bool,
     /// Requests of the connection that were not answered when this one came, with it.
     pub(super) open: usize,
+    /// How many times it has come.
+    pub(super) times: usize,
 }
 
 pub(super) type Log = Arc<Mutex<BTreeMap<(String, u64), Truth>>>;
@@ -393,6 +395,8 @@ pub(super) struct Habits {
     pub(super) answer_after: Duration,
     /// TLS, where it is spoken.
     pub(super) tls: Option<TlsAcceptor>,
+    /// Clients may send a request again as it was, and meet the same.
+    pub(super) may_come_again: bool,
 }
 
 pub(super) struct Server {
@@ -563,6 +567,7 @@ impl Connection {
             answer_bytes: message_bytes(&answer),
             is_hidden_by_go: script.is_hidden_by_go(stream),
             open,
+            times: 1,
         };
         let is_left_out = self.habits.goaway_after.is_some_and(|(after, _)| self.requests > after);
         let truth = match (close_next, is_left_out) {
@@ -586,8 +591,13 @@ impl Connection {
                 ..truth
             },
         };
-        let earlier = self.log.lock().unwrap().insert((id.source, id.seq), truth);
-        assert!(earlier.is_none(), "the request came twice");
+        {
+            let mut log = self.log.lock().unwrap();
+            let key = (id.source, id.seq);
+            let times = log.get(&key).map_or(1, |earlier| earlier.times + 1);
+            assert!(times == 1 || self.habits.may_come_again, "the request came twice");
+            log.insert(key, Truth { times, ..truth });
+        }
         if close_next {
             return Then::Close;
         }
