@@ -48,7 +48,10 @@ const TOLERANCE_S: f64 = 0.05;
 
 /// The connects that failed though they began when the last rule to a gone pod was gone.
 fn failed_by_right_rules(run: &MeasuredRun) -> Vec<&RequestRow> {
-    let gone = stopped_routing(run).into_values().map(|(_, after)| after).fold(0.0, f64::max);
+    // The run's own clearing up, when the load has ended, takes the others out.
+    let is_measured = |pod: &str| run.result.terminations.iter().any(|termination| *termination.pod == *pod);
+    let stopped = stopped_routing(run).into_iter().filter(|(pod, _)| is_measured(pod));
+    let gone = stopped.map(|(_, (_, after))| after).fold(0.0, f64::max);
     let begun = |row: &RequestRow| row.connect_start.map_or(0.0, |at| at.unix_ns() as f64 / 1e9);
     let failed = |row: &&RequestRow| row.outcome != Outcome::Ok && begun(row) > gone + TOLERANCE_S;
     run.records.requests.iter().filter(failed).collect()
