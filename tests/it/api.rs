@@ -55,6 +55,20 @@ impl Server {
         }
     }
 
+    /// How many connections to it are open on its side, closed ones that wait out their time aside.
+    pub(crate) fn connections(&self) -> usize {
+        const LISTEN: &str = "0A";
+        const TIME_WAIT: &str = "06";
+        let port = self.address.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(0_u16);
+        let table = std::fs::read_to_string("/proc/net/tcp").expect("the kernel's table");
+        let is_open = |line: &&str| {
+            let mut fields = line.split_whitespace().skip(1);
+            let local = fields.next().is_some_and(|local| local.ends_with(&format!(":{port:04X}")));
+            local && fields.nth(1).is_some_and(|state| state != LISTEN && state != TIME_WAIT)
+        };
+        table.lines().skip(1).filter(is_open).count()
+    }
+
     pub(crate) fn connect(&self) -> Tls {
         let mut roots = RootCertStore::empty();
         roots

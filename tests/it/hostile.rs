@@ -130,11 +130,6 @@ fn ten_thousand_objects_come_and_go() {
     drop(silent);
 }
 
-/// How many files and sockets a process has open.
-fn open_files(pid: u32) -> usize {
-    std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it is there").count()
-}
-
 #[test]
 fn requests_that_are_made_to_hurt_are_refused_and_leave_nothing() {
     const JSON: &str = "Content-Type: application/json\r\n";
@@ -146,8 +141,9 @@ fn requests_that_are_made_to_hurt_are_refused_and_leave_nothing() {
 
     let cluster = SharedCluster::start("hurt-cluster");
     let server = Server::of(&cluster);
-    assert_eq!(server.request("GET /version", "", "").code, 200);
-    let files = open_files(cluster.pid());
+    let one = server.connect();
+    assert_eq!(server.connections(), 1, "they can be counted");
+    drop(one);
 
     let post = format!("POST {MAPS}");
     let patch = format!("PATCH {MAPS}/kube-root-ca.crt?fieldManager=test");
@@ -214,5 +210,5 @@ fn requests_that_are_made_to_hurt_are_refused_and_leave_nothing() {
     assert_eq!(server.request("GET /version", "", "").code, 200);
     let peak = memory_kib(cluster.pid(), "VmHWM");
     assert!(peak < PEAK_KIB, "{peak} KiB");
-    wait_for("all connections are closed", LIMIT, || (open_files(cluster.pid()) <= files + 2).then_some(()));
+    wait_for("all connections are closed", LIMIT, || (server.connections() == 0).then_some(()));
 }
