@@ -17,7 +17,7 @@ mod sidecar;
 use std::fmt;
 use std::str::FromStr;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use manifests::{Change, Edit, Manifests};
@@ -213,7 +213,7 @@ fn additions(objects: &[Object], options: &Options) -> Result<(Vec<Edit>, Vec<St
         return Err(InjectError::NoWorkload);
     }
     let ports = port::free(&workloads)?;
-    let mut retargeted: Vec<(usize, Value)> = vec![(0, json!({})); services.len()];
+    let mut retargeted = vec![Map::new(); services.len()];
     for (object, pod) in workloads {
         let title = object.title();
         if sidecar_of(object, pod).is_some() {
@@ -232,16 +232,14 @@ fn additions(objects: &[Object], options: &Options) -> Result<(Vec<Edit>, Vec<St
                 let service = &services[lead.service];
                 edits
                     .push(service.object.set(format!("/spec/ports/{}/targetPort", lead.index), ports.listen));
-                let (count, kept) = &mut retargeted[lead.service];
-                *count += 1;
-                kept[lead.port.to_string()] = lead.target.clone();
+                retargeted[lead.service].insert(lead.port.to_string(), lead.target.clone());
             }
         }
         notes.extend(front.notes);
     }
-    for (service, (count, kept)) in services.iter().zip(retargeted) {
-        if count > 0 {
-            edits.push(annotate(service.object, &kept.to_string()));
+    for (service, kept) in services.iter().zip(retargeted) {
+        if !kept.is_empty() {
+            edits.push(annotate(service.object, &Value::Object(kept).to_string()));
         }
     }
     Ok((edits, notes))

@@ -22,7 +22,7 @@ pub(super) struct Edit {
 /// How.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
-    /// The field has this value, whether it was there or not.
+    /// The field, which is none of a list, has this value, whether it was there or not.
     Set(Value),
     /// The list has another item, at its end.
     Push(Value),
@@ -158,13 +158,11 @@ impl Edit {
             (Some(Value::Object(map)), _) => {
                 map.remove(&last);
             }
-            (Some(Value::Array(list)), change) => match (last.parse::<usize>(), change) {
-                (Ok(index), Change::Set(value)) if index < list.len() => list[index] = value.clone(),
-                (Ok(index), _) if index < list.len() => {
+            (Some(Value::Array(list)), Change::Remove) => {
+                if let Some(index) = last.parse().ok().filter(|index| *index < list.len()) {
                     list.remove(index);
                 }
-                _ => {}
-            },
+            }
             _ => {}
         }
     }
@@ -185,10 +183,7 @@ impl Edit {
             (_, Some(map), _) => {
                 map.remove(last.as_str())?;
             }
-            (Change::Set(value), _, Some(list)) => {
-                list.set(last.parse().ok()?, node_of(value)?);
-            }
-            (_, _, Some(list)) => {
+            (Change::Remove, _, Some(list)) => {
                 list.remove(last.parse().ok()?)?;
             }
             _ => return None,
