@@ -17,6 +17,9 @@ pub(crate) enum Body {
     UntilClose,
 }
 
+/// The largest length that is taken for one: readers that count in 63 bits see the same.
+pub(crate) const MAX_LENGTH: u64 = u64::MAX >> 1;
+
 /// A chunked body that breaks the grammar, so that its end cannot be known.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BadChunk;
@@ -47,9 +50,9 @@ impl Body {
     }
 }
 
-/// A place in the grammar of RFC 9112, section 7.1. Lines must end in CRLF: a
-/// receiver that takes a bare LF for a line end can disagree with the next one
-/// about where the body ends.
+/// A place in the grammar of RFC 9112, section 7.1. Lines must end in CRLF, and have no control
+/// characters within: a receiver that takes a bare LF for a line end can disagree with the next
+/// one about where the body ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chunked {
     /// Among the digits of a chunk size.
@@ -101,7 +104,9 @@ impl Chunked {
     /// The place after one byte that is not chunk data.
     fn after(self, byte: u8) -> Result<Chunked, BadChunk> {
         Ok(match (self, byte) {
-            (Chunked::Size { value, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') if digits < 16 => {
+            (Chunked::Size { value, digits }, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F')
+                if digits < 16 && value <= MAX_LENGTH >> 4 =>
+            {
                 let digit = char::from(byte).to_digit(16).ok_or(BadChunk)?;
                 Chunked::Size { value: value << 4 | u64::from(digit), digits: digits + 1 }
             }
@@ -112,21 +117,24 @@ impl Chunked {
                 _ => return Err(BadChunk),
             },
             (Chunked::Extension { size }, b'\r') => Chunked::SizeLf { size },
-            (Chunked::Extension { .. }, b'\n') => return Err(BadChunk),
-            (Chunked::Extension { size }, _) => Chunked::Extension { size },
+            (Chunked::Extension { size }, byte) if is_text(byte) => Chunked::Extension { size },
             (Chunked::SizeLf { size: 0 }, b'\n') => Chunked::LineStart,
             (Chunked::SizeLf { size }, b'\n') => Chunked::Data { left: size },
             (Chunked::DataCr, b'\r') => Chunked::DataLf,
             (Chunked::DataLf, b'\n') => Chunked::Size { value: 0, digits: 0 },
             (Chunked::LineStart, b'\r') => Chunked::LastLf,
             (Chunked::Trailer, b'\r') => Chunked::TrailerLf,
-            (Chunked::LineStart | Chunked::Trailer, b'\n') => return Err(BadChunk),
-            (Chunked::LineStart | Chunked::Trailer, _) => Chunked::Trailer,
+            (Chunked::LineStart | Chunked::Trailer, byte) if is_text(byte) => Chunked::Trailer,
             (Chunked::TrailerLf, b'\n') => Chunked::LineStart,
             (Chunked::LastLf, b'\n') => Chunked::Done,
             _ => return Err(BadChunk),
         })
     }
+}
+
+/// What lines consist of: visible characters, spaces and tabs, and what is not ASCII.
+fn is_text(byte: u8) -> bool {
+    byte == b'\t' || !byte.is_ascii_control()
 }
 
 #[cfg(test)]
@@ -178,6 +186,9 @@ mod tests {
             "5;a\nhello",
             "5 a\r\nhello",
             "11111111111111111\r\n",
+            "8000000000000000\r\n",
+            "5;a\0b\r\nhello",
+            "0\r\nx\x7f: 1\r\n\r\n",
             "0\r\n\n",
             "0\r\nx: 1\n\r\n",
             "5\rx",

@@ -9,6 +9,8 @@ pub mod analysis;
 pub mod cli;
 pub mod cluster;
 pub mod coordinator;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod gate;
 mod http1;
 mod http2;

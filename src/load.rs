@@ -19,6 +19,8 @@ mod deadlines;
 mod exchange;
 mod feed;
 mod first_answer;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod grpc;
 mod http2;
 mod pace;

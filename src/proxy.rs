@@ -20,6 +20,8 @@
 mod admin;
 mod app;
 mod connection;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod h1;
 mod h2;
 mod journal;
@@ -217,6 +219,23 @@ impl Drop for Pending {
 }
 
 impl Shared {
+    fn new(config: &Config, clock: Clock) -> Self {
+        Self {
+            mode: config.mode,
+            upstream: config.upstream,
+            pod: config.pod.as_str().into(),
+            pod_header: (config.pod_header == PodHeader::Added).then(|| PodHeaderBytes::of(&config.pod)),
+            clock,
+            started: clock.now(),
+            journal: Journal::new(config.max_kept_rows),
+            app: AppListener::default(),
+            in_flight: InFlight::default(),
+            pending: InFlight::default(),
+            pre_stop_called: AtomicBool::new(false),
+            ending: CancellationToken::new(),
+        }
+    }
+
     /// The preStop hook was called.
     fn pre_stop(&self) {
         if !self.pre_stop_called.swap(true, Ordering::Relaxed) {
@@ -239,29 +258,14 @@ impl Proxy {
         }
         let (data, data_addr) = listen("data", config.listen)?;
         let (admin, admin_addr) = listen("admin", config.admin)?;
-        let pod_header = (config.pod_header == PodHeader::Added).then(|| PodHeaderBytes::of(&config.pod));
-        let shared = Shared {
-            mode: config.mode,
-            upstream: config.upstream,
-            pod: config.pod.into(),
-            pod_header,
-            clock,
-            started: clock.now(),
-            journal: Journal::new(config.max_kept_rows),
-            app: AppListener::default(),
-            in_flight: InFlight::default(),
-            pending: InFlight::default(),
-            pre_stop_called: AtomicBool::new(false),
-            ending: CancellationToken::new(),
-        };
         Ok(Self {
             data,
             data_addr,
             admin,
             admin_addr,
+            shared: Arc::new(Shared::new(&config, clock)),
             app_ready_path: config.app_ready_path.map(Arc::from),
             linger: config.linger,
-            shared: Arc::new(shared),
         })
     }
 

@@ -12,7 +12,7 @@ mod conditions;
 pub mod config;
 pub mod controllers;
 pub mod descendants;
-mod dns;
+pub(crate) mod dns;
 mod duration;
 pub mod kernel;
 pub mod latency;

@@ -251,3 +251,16 @@ fn announced(headers: &HeaderMap, method: &Method) -> Option<u64> {
     let length = headers.get(header::CONTENT_LENGTH).filter(|_| *method != Method::HEAD)?;
     length.to_str().ok()?.parse().ok()
 }
+
+/// What frames say that come in these pieces: bytes of messages, those of bodies, and all else in order.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz_frames<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (u64, u64, String) {
+    let (mut frames, mut sums, mut others) = (frames::Frames::after(3), (0, 0), Vec::new());
+    for piece in pieces {
+        frames.pass(piece, |seen| match seen {
+            frames::Seen::Message { bytes, body, .. } => sums = (sums.0 + bytes, sums.1 + body),
+            other => others.push(other),
+        });
+    }
+    (sums.0, sums.1, format!("{others:?}"))
+}

@@ -184,7 +184,7 @@ async fn echo(
 
 /// The header of the frame at the beginning of `bytes`, its length and that of the payload;
 /// `None` when it is not complete yet.
-fn header(bytes: &[u8]) -> Result<Option<(FrameHeader, usize, usize)>, Failure> {
+pub(super) fn header(bytes: &[u8]) -> Result<Option<(FrameHeader, usize, usize)>, Failure> {
     let mut cursor = Cursor::new(bytes);
     let Some((header, payload)) = FrameHeader::parse(&mut cursor).map_err(|_| PROTOCOL_ERROR)? else {
         return Ok(None);

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
+#[cfg(any(test, fuzzing))]
+use futures::FutureExt;
 use httparse::Status;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
@@ -158,7 +160,10 @@ impl Connection {
 }
 
 /// Reads the next request; `None` if the client closed between requests.
-async fn next_request(stream: &mut TcpStream, buf: &mut BytesMut) -> io::Result<Option<Request>> {
+async fn next_request(
+    stream: &mut (impl AsyncRead + Unpin),
+    buf: &mut BytesMut,
+) -> io::Result<Option<Request>> {
     let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
     loop {
         let mut headers = [httparse::EMPTY_HEADER; 64];
@@ -207,6 +212,15 @@ fn first_wanted(query: &str, started: Stamp) -> Option<u64> {
     }
     // The number of a row that another one recorded says nothing here.
     Some(if of == started.unix_ns() { from } else { 0 })
+}
+
+/// Reads requests as a client may send them.
+#[cfg(any(test, fuzzing))]
+pub(super) fn fuzz(mut bytes: &[u8]) {
+    let mut buf = BytesMut::new();
+    while let Some(Ok(Some(request))) = next_request(&mut bytes, &mut buf).now_or_never() {
+        let _ = first_wanted(&request.query, Stamp::from_unix_ns(1));
+    }
 }
 
 /// Sends rows as they come, until the journal is closed or the reader goes away.

@@ -58,6 +58,11 @@ pub(super) struct Origin {
 }
 
 impl Origin {
+    /// A connection that was accepted.
+    pub(super) fn new(shared: Arc<Shared>, peer: SocketAddr, accepted: Stamp, conn: u64) -> Self {
+        Self { shared, sides: Sides::default(), peer: peer.to_string().into(), accepted, conn }
+    }
+
     /// The row of something that ends now, with what every row of this connection says.
     pub(super) fn row(&self, protocol: Protocol, ended: ServedEnd) -> ServedRow {
         ServedRow {
@@ -166,8 +171,7 @@ impl Kind {
 /// future is dropped half-way: then it is `cancelled` and both sides are reset.
 pub(super) async fn serve(accepted: Accepted, shared: Arc<Shared>) {
     let Accepted { stream, peer, at, conn, pending } = accepted;
-    let peer = peer.to_string().into();
-    let origin = Arc::new(Origin { shared, sides: Sides::default(), peer, accepted: at, conn });
+    let origin = Arc::new(Origin::new(shared, peer, at, conn));
     let mut link = Link { client: stream, app: None, origin, talk: Talk::None, finished: false };
     match link.relay(pending).await {
         Finish::Closed => {

@@ -8,6 +8,8 @@
 //! been judged.
 
 mod exchange;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzing;
 mod head;
 
 use bytes::{Buf, BytesMut};

@@ -12,6 +12,8 @@
 //! have no id, or no status, in their rows.
 
 mod frames;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzing;
 mod streams;
 
 use bytes::BytesMut;

@@ -1,6 +1,8 @@
 //! The proxy between raw clients and scripted apps, byte by byte.
 
 mod http2;
+mod smuggling;
+mod tls;
 mod transparency;
 mod tunnel;
 
@@ -15,7 +17,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::record::wire::{ClockAnswer, ProxyLine};
-use crate::record::{ServedEnd, ServedRow};
+use crate::record::{Protocol, ServedEnd, ServedRow};
 
 /// Long enough for any step on a busy machine; only a failing test waits so long.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -227,6 +229,12 @@ async fn accept(app: &TcpListener) -> TcpStream {
 
 fn get(id: u64) -> String {
     format!("GET / HTTP/1.1\r\nHost: Web\r\nrolldrop-id: load-{id}\r\n\r\n")
+}
+
+/// Protocol, end, and the bytes of client and app.
+fn said(rows: &[ServedRow]) -> Vec<(Protocol, ServedEnd, u64, u64)> {
+    let bytes = |row: &ServedRow| row.bytes_from_client.zip(row.bytes_from_app).unwrap();
+    rows.iter().map(|row| (row.protocol, row.ended, bytes(row).0, bytes(row).1)).collect()
 }
 
 /// Id, status, end, connection and whether it was the connection's first request.

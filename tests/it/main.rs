@@ -35,6 +35,7 @@ mod probes;
 mod proxy;
 mod runs;
 mod sample_server;
+mod soak;
 mod stale_flows;
 mod terminal;
 mod termination;

@@ -43,8 +43,8 @@ const IMPURE: &[&str] = &[
 
 const MAX_LINES: usize = 800;
 
-/// Files that are compiled into unit tests only.
-const TEST_FILES: &[&str] = &["tests.rs", "samples.rs", "known_answers.rs"];
+/// Files that are compiled into unit tests, or fuzz targets, only.
+const TEST_FILES: &[&str] = &["tests.rs", "samples.rs", "known_answers.rs", "fuzzing.rs"];
 
 struct Source {
     module: String,

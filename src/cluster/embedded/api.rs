@@ -15,6 +15,8 @@ mod connection;
 mod discovery;
 mod eviction;
 mod fields;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod log;
 mod negotiate;
 mod node_command;

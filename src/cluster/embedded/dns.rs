@@ -158,6 +158,29 @@ impl Settings {
     }
 }
 
+/// Answers whatever comes, of a zone with one Service.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(question: &[u8]) {
+    let mut zone = Zone::default();
+    let objects = [
+        (Resource::Namespaces, json!({"metadata": {"name": "a", "namespace": ""}})),
+        (
+            Resource::Services,
+            json!({
+                "metadata": {"name": "web", "namespace": "a"},
+                "spec": {"clusterIP": "10.96.0.1", "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]},
+            }),
+        ),
+    ];
+    for (resource, object) in objects {
+        zone.apply(resource, WatchEvent { event_type: WatchEventType::Added, object: Arc::new(object) });
+    }
+    for transport in [Transport::Udp, Transport::Tcp] {
+        let answer = answer(question, &zone.records, 5, zone.serial, transport);
+        assert!(transport == Transport::Tcp || answer.is_none_or(|answer| answer.len() <= 1232));
+    }
+}
+
 /// Follows the API, a little late.
 async fn keep_up(shared: Shared, zone: Arc<RwLock<Zone>>) {
     let followed = [Resource::Namespaces, Resource::Services, Resource::EndpointSlices];

@@ -16,7 +16,7 @@ mod ending;
 mod env;
 mod expand;
 mod grace;
-mod grpc_check;
+pub(crate) mod grpc_check;
 mod heartbeat;
 mod http_get;
 mod launch;

@@ -12,7 +12,7 @@ use bytes::BytesMut;
 use httparse::{Header, ParserConfig, Status};
 use memchr::{memchr, memchr_iter};
 
-use crate::http1::Body;
+use crate::http1::{Body, MAX_LENGTH};
 use crate::record::RequestId;
 use crate::record::row::ID_HEADER;
 
@@ -22,6 +22,8 @@ pub(super) const MAX_HEAD_BYTES: usize = 1024 * 1024;
 const MAX_HEADERS: usize = 16_384;
 /// Header lines that are read without asking for memory.
 const USUAL_HEADERS: usize = 128;
+/// The transfer codings that may come before `chunked`, by their registered names (RFC 9112, 7.2).
+const COMPRESSIONS: [&[u8]; 5] = [b"gzip", b"x-gzip", b"deflate", b"compress", b"x-compress"];
 
 /// A request head at the beginning of a buffer.
 #[derive(Debug)]
@@ -292,7 +294,8 @@ fn read_response<'b>(
 struct Framing<'a> {
     coding: Coding,
     length: Option<u64>,
-    /// A length that is no number, or several that differ.
+    /// What two readers could read differently: a length that is no number, several that differ,
+    /// codings in several lines, and those that nobody has registered.
     bad: bool,
     id: Option<&'a [u8]>,
     upgrade: bool,
@@ -317,7 +320,7 @@ impl<'a> Framing<'a> {
                 framing.bad |= length.is_none() || framing.length.is_some_and(|other| Some(other) != length);
                 framing.length = length;
             } else if name.eq_ignore_ascii_case("transfer-encoding") {
-                framing.coding = framing.coding.then(header.value);
+                framing.add_codings(header.value);
             } else if name.eq_ignore_ascii_case(ID_HEADER) {
                 framing.id = Some(header.value);
             } else if name.eq_ignore_ascii_case("upgrade") {
@@ -326,18 +329,16 @@ impl<'a> Framing<'a> {
         }
         framing
     }
-}
 
-impl Coding {
-    /// The coding after one more `transfer-encoding` value.
-    fn then(self, value: &[u8]) -> Coding {
-        value.split(|&b| b == b',').fold(self, |coding, token| {
-            if coding != Coding::Chunked && token.trim_ascii().eq_ignore_ascii_case(b"chunked") {
-                Coding::Chunked
-            } else {
-                Coding::Other
-            }
-        })
+    /// Takes one more `transfer-encoding` value.
+    fn add_codings(&mut self, value: &[u8]) {
+        self.bad |= self.coding != Coding::None;
+        for name in value.split(|&b| b == b',').map(<[u8]>::trim_ascii) {
+            let is_chunked = name.eq_ignore_ascii_case(b"chunked");
+            let is_first = self.coding != Coding::Chunked;
+            self.coding = if is_chunked && is_first { Coding::Chunked } else { Coding::Other };
+            self.bad |= !is_chunked && !COMPRESSIONS.iter().any(|known| name.eq_ignore_ascii_case(known));
+        }
     }
 }
 
@@ -347,7 +348,7 @@ fn parse_length(value: &[u8]) -> Option<u64> {
     if !value.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    str::from_utf8(value).ok()?.parse().ok()
+    str::from_utf8(value).ok()?.parse().ok().filter(|length| *length <= MAX_LENGTH)
 }
 
 #[cfg(test)]
@@ -384,10 +385,15 @@ mod tests {
             "content-length: 0x5",
             "content-length:",
             "content-length: 99999999999999999999",
+            "content-length: 9223372036854775808",
             "transfer-encoding: gzip",
             "transfer-encoding: chunked, gzip",
             "transfer-encoding: chunked, chunked",
             "transfer-encoding: chunked\r\ntransfer-encoding: identity",
+            "transfer-encoding: gzip\r\ntransfer-encoding: chunked",
+            "transfer-encoding: x, chunked",
+            "transfer-encoding: identity, chunked",
+            "transfer-encoding: , chunked",
             "transfer-encoding: xchunked",
             "transfer-encoding: \x0bchunked",
         ] {
@@ -410,12 +416,11 @@ mod tests {
     }
 
     #[test]
-    fn equal_lengths_and_stacked_codings_are_no_ambiguity() {
+    fn equal_lengths_and_a_compression_before_the_chunks_are_no_ambiguity() {
         let twice = request("POST / HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 5\r\n\r\n");
         assert_eq!(twice.unwrap().unwrap().body, Body::Length(5));
-        let stacked =
-            request("POST / HTTP/1.1\r\ntransfer-encoding: gzip\r\ntransfer-encoding: Chunked\r\n\r\n");
-        assert_eq!(stacked.unwrap().unwrap().body, Body::CHUNKED);
+        let compressed = request("POST / HTTP/1.1\r\ntransfer-encoding: GZip , Chunked\r\n\r\n");
+        assert_eq!(compressed.unwrap().unwrap().body, Body::CHUNKED);
     }
 
     #[test]
@@ -432,6 +437,8 @@ mod tests {
         assert_eq!(response_body("HTTP/1.0 200 OK\r\n\r\n", false), Body::UntilClose);
         let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n";
         assert_eq!(response_body(chunked, false), Body::CHUNKED);
+        let sloppy = "HTTP/1.1 200 OK\r\ntransfer-encoding: x\r\ntransfer-encoding: chunked\r\n\r\n";
+        assert_eq!(response_body(sloppy, false), Body::CHUNKED);
         assert_eq!(parse_response(b"SSH-2.0\r\n", false).unwrap_err(), Unreadable);
     }
 

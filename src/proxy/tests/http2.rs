@@ -9,7 +9,6 @@ use crate::http2::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, FrameHeader, GOAWAY, HEADERS, PADDED, PREFACE, PRIORITY,
     RST_STREAM, SETTINGS,
 };
-use crate::record::Protocol;
 
 const WINDOW_UPDATE: u8 = 8;
 const PING: u8 = 6;

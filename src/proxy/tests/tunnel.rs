@@ -1,13 +1,12 @@
 //! What is not HTTP: connections that pass as bytes, and have one row each.
 
-use super::*;
-use crate::record::Protocol;
+use futures::{SinkExt, StreamExt};
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::{accept_async, client_async};
 
-/// Protocol, end, and the bytes of client and app.
-fn said(rows: &[ServedRow]) -> Vec<(Protocol, ServedEnd, u64, u64)> {
-    let bytes = |row: &ServedRow| row.bytes_from_client.zip(row.bytes_from_app).unwrap();
-    rows.iter().map(|row| (row.protocol, row.ended, bytes(row).0, bytes(row).1)).collect()
-}
+use super::*;
 
 #[tokio::test]
 async fn an_app_that_speaks_first_is_heard_and_sides_close_one_by_one() {
@@ -68,19 +67,51 @@ async fn resets_pass_in_both_directions_and_a_gone_app_is_one() {
 }
 
 #[tokio::test]
-async fn tls_is_left_to_the_app() {
+async fn a_websocket_passes_from_handshake_to_close_code() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
-    let mut client = proxy.client().await;
-    let hello = "\u{16}\u{3}\u{1}\0\u{5}hello";
-    client.write_all(hello.as_bytes()).await.unwrap();
-    let mut server = accept(&app).await;
-    expect(&mut server, hello).await;
-    server.write_all(b"\x15\x03\x01\0\x02\x02\x28").await.unwrap();
-    drop(server);
-    expect(&mut client, "\u{15}\u{3}\u{1}\0\u{2}\u{2}(").await;
-    expect_eof(&mut client).await;
-    drop((client, app));
+    let server = tokio::spawn(async move {
+        let mut socket = accept_async(accept(&app).await).await.unwrap();
+        socket.send(Message::Ping(b"there?".as_slice().into())).await.unwrap();
+        let mut got = Vec::new();
+        while let Some(Ok(message)) = socket.next().await {
+            if message.is_text() || message.is_binary() {
+                socket.send(message.clone()).await.unwrap();
+            }
+            got.push(message);
+        }
+        got
+    });
+    let url = format!("ws://{}/chat", proxy.data);
+    let (mut socket, answer) = within(client_async(url, proxy.client().await)).await.unwrap();
+    assert_eq!(
+        (answer.status().as_u16(), &answer.headers()["rolldrop-pod"]),
+        (101, &"web-1".parse().unwrap())
+    );
+    let messages = [Message::text("hello"), Message::binary(vec![7; 300_000]), Message::text("")];
+    for message in &messages {
+        socket.send(message.clone()).await.unwrap();
+        let echo = within(async {
+            loop {
+                let got = socket.next().await.unwrap().unwrap();
+                if !got.is_ping() {
+                    break got;
+                }
+            }
+        });
+        assert_eq!(echo.await, *message);
+    }
+    let goodbye = CloseFrame { code: CloseCode::Away, reason: "bye".into() };
+    socket.close(Some(goodbye.clone())).await.unwrap();
+    assert_eq!(within(socket.next()).await.unwrap().unwrap(), Message::Close(Some(goodbye.clone())));
+    assert!(within(socket.next()).await.is_none());
+    drop(socket);
+    let got = within(server).await.unwrap();
+    let data: Vec<_> = got.iter().filter(|message| message.is_text() || message.is_binary()).collect();
+    assert_eq!(data, messages.iter().collect::<Vec<_>>());
+    assert!(got.contains(&Message::Pong(b"there?".as_slice().into())), "{}", got.len());
+    assert_eq!(got.last(), Some(&Message::Close(Some(goodbye))));
     let rows = served(&proxy.end().await.0);
-    assert_eq!(said(&rows), [(Protocol::Tls, ServedEnd::Complete, 10, 7)]);
+    let ends: Vec<_> = rows.iter().map(|row| (row.protocol, row.status, row.ended)).collect();
+    assert_eq!(ends, [(Protocol::Http1, Some(101), ServedEnd::Complete)]);
 }

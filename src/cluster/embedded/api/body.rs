@@ -106,8 +106,9 @@ pub(super) async fn read_delete_options(
     Ok(options)
 }
 
+/// How an object is written.
 #[derive(Clone, Copy)]
-enum Format {
+pub(super) enum Format {
     Json,
     Yaml,
     Protobuf,
@@ -115,7 +116,7 @@ enum Format {
 
 impl Format {
     /// Reads a value without losing sight of what is given twice.
-    fn decode(self, body: &[u8]) -> Result<Read<Value>, String> {
+    pub(super) fn decode(self, body: &[u8]) -> Result<Read<Value>, String> {
         match self {
             Self::Json => {
                 let Decoded { value, duplicates } =
@@ -128,7 +129,7 @@ impl Format {
         }
     }
 
-    fn parse<T: DeserializeOwned>(self, body: &[u8]) -> Result<T, String> {
+    pub(super) fn parse<T: DeserializeOwned>(self, body: &[u8]) -> Result<T, String> {
         match self {
             Self::Json => serde_json::from_slice(body).map_err(|error| format!("json parse error: {error}")),
             Self::Yaml => {

@@ -157,6 +157,12 @@ fn check_status(trailers: &HeaderMap) -> Result<(), CallStatus> {
     }
 }
 
+/// Reads a probed app's answer.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(body: &[u8]) {
+    let _ = unframed(Bytes::copy_from_slice(body)).and_then(serving_number);
+}
+
 /// `HealthCheckRequest { string service = 1; }`
 fn request_message(service: &str) -> Vec<u8> {
     let mut message = Vec::new();

@@ -1,0 +1,80 @@
+//! Entry points of fuzz targets (`crate::fuzzing`): what servers may answer to the load.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+
+use super::grpc::{Answer, Call, Messages};
+use super::http2::fuzz_frames;
+use super::plan::Grpc;
+use super::response::parse_head;
+use super::websocket;
+use crate::fuzzing::pieces;
+
+/// A response has the same head and the same end in whatever pieces it comes.
+pub(crate) fn response(input: &[u8]) {
+    let method = if input.first().is_some_and(|first| first & 1 == 1) { Method::HEAD } else { Method::GET };
+    let (whole, pieces) = pieces(input);
+    let mut bytes = Vec::new();
+    let mut first_known = None;
+    for piece in pieces.clone() {
+        bytes.extend_from_slice(piece);
+        first_known = parse_head(&bytes, &method).transpose();
+        if first_known.is_some() {
+            break;
+        }
+    }
+    assert_eq!(first_known, parse_head(whole, &method).transpose());
+    let (Some(Ok(mut head)), Some(Ok(mut in_pieces))) = (first_known, parse_head(whole, &method).transpose())
+    else {
+        return;
+    };
+    let taken = head.body.take(&whole[head.len..]);
+    let (mut at, mut sum) = (0, Ok(0));
+    for piece in pieces {
+        let body = &piece[in_pieces.len.saturating_sub(at).min(piece.len())..];
+        at += piece.len();
+        sum = sum.and_then(|sum| Ok(sum + in_pieces.body.take(body)?));
+    }
+    assert_eq!(sum, taken);
+}
+
+/// Frames say the same in whatever pieces they come.
+pub(crate) fn http2(input: &[u8]) {
+    let (whole, pieces) = pieces(input);
+    assert_eq!(fuzz_frames(pieces), fuzz_frames(std::iter::once(whole)));
+}
+
+/// Messages are the same in whatever pieces they come. The rest of the first line is the status.
+pub(crate) fn grpc(input: &[u8]) {
+    let line = input.iter().position(|byte| *byte == b'\n').unwrap_or(input.len());
+    let (status, input) = input.split_at(line);
+    let (whole, pieces) = pieces(input);
+    let (mut messages, mut in_pieces) = (Messages::default(), Messages::default());
+    messages.pass(whole);
+    pieces.for_each(|piece| in_pieces.pass(piece));
+    assert_eq!(format!("{messages:?}"), format!("{in_pieces:?}"));
+    let Ok(rpc) = "a.B/C".parse() else { return };
+    let call = Call::new(&Grpc::new(rpc), Duration::from_secs(1));
+    let mut headers = HeaderMap::new();
+    headers.insert("content-type", HeaderValue::from_static("application/grpc"));
+    if let Ok(status) = HeaderValue::from_bytes(status) {
+        headers.insert("grpc-status", status);
+    }
+    for trailers in [None, Some(&headers)] {
+        let answer = Answer { http: StatusCode::OK, headers: &headers, trailers, messages: &messages };
+        let _ = call.judge(&answer);
+    }
+}
+
+/// A frame has the same header in whatever pieces it comes.
+pub(crate) fn websocket(input: &[u8]) {
+    let (mut rest, _) = pieces(input);
+    while let Ok(Some((_, head, payload))) = websocket::header(rest) {
+        for part in 0..head {
+            assert!(matches!(websocket::header(&rest[..part]), Ok(None)), "{part} of {head} bytes");
+        }
+        let Some(after) = rest.get(head + payload..) else { break };
+        rest = after;
+    }
+}

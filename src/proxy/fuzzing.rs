@@ -1,0 +1,48 @@
+//! Entry points of fuzz targets (`crate::fuzzing`): what clients and apps may send, and whoever
+//! asks the admin port.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::connection::Origin;
+use super::{Config, Mode, PodHeader, Shared, admin, h1, h2};
+use crate::record::Clock;
+
+/// Requests of HTTP/1.
+pub(crate) fn http1_requests(input: &[u8]) {
+    h1::fuzzing::requests(input);
+}
+
+/// Responses of HTTP/1.
+pub(crate) fn http1_responses(input: &[u8]) {
+    h1::fuzzing::responses(input);
+}
+
+/// Both directions of a connection of HTTP/2.
+pub(crate) fn http2(input: &[u8]) {
+    h2::fuzzing::connection(input, origin);
+}
+
+/// Requests to the admin port.
+pub(crate) fn admin(input: &[u8]) {
+    admin::fuzz(input);
+}
+
+fn origin(has_pod_header: bool) -> Arc<Origin> {
+    let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let config = Config {
+        mode: Mode::Http,
+        listen: nowhere,
+        upstream: nowhere,
+        admin: nowhere,
+        pod: "web-1".to_owned(),
+        pod_header: if has_pod_header { PodHeader::Added } else { PodHeader::Omitted },
+        app_ready_path: None,
+        linger: Duration::ZERO,
+        max_kept_rows: 10,
+    };
+    let shared = Shared::new(&config, Clock::start());
+    let accepted = shared.clock.now();
+    Arc::new(Origin::new(Arc::new(shared), nowhere, accepted, 0))
+}

@@ -1,0 +1,444 @@
+//! The recording proxy among clients and apps that misbehave at random, of HTTP/1.1 and HTTP/2:
+//! it loses no row and keeps nothing. `scripts/proofs/soak` is the long form (docs/proofs.md).
+//!
+//! Both ends keep count by request id. A client that stayed to the end of an answer knows whether
+//! it was complete; one that was reset cannot know how much of it its system had kept.
+
+mod http1;
+mod http2;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use rolldrop::record::ServedEnd;
+use rolldrop::record::wire::{ClockAnswer, ProxyLine};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+/// How long the proxy may take to let go of everything, and to say what it has.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// How much of it there is.
+#[derive(Clone, Debug)]
+struct Size {
+    duration: Duration,
+    clients: u64,
+    /// The longest rest of a client between two conversations.
+    rest: Duration,
+    seed: u64,
+    binary: PathBuf,
+}
+
+impl Size {
+    /// The small one, unless `SOAK` says how many seconds it shall be at full load.
+    fn chosen() -> Self {
+        let full = std::env::var("SOAK").ok().map(|seconds| seconds.parse().expect("SOAK=SECONDS"));
+        let binary =
+            std::env::var_os("SOAK_ROLLDROP").unwrap_or_else(|| env!("CARGO_BIN_EXE_rolldrop").into());
+        Self {
+            duration: Duration::from_secs(full.unwrap_or(120)),
+            clients: if full.is_some() { 96 } else { 24 },
+            rest: if full.is_some() { Duration::ZERO } else { Duration::from_millis(100) },
+            seed: 1,
+            binary: binary.into(),
+        }
+    }
+}
+
+/// What is known of a request.
+#[derive(Clone, Copy, Default)]
+struct Known(u8);
+
+impl Known {
+    const SENT: u8 = 1;
+    const READ_BY_APP: u8 = 2;
+    const RECORDED: u8 = 4;
+    const RECORDED_COMPLETE: u8 = 8;
+    /// The client stayed until the answer ended.
+    const ENDED: u8 = 16;
+    const ENDED_COMPLETE: u8 = 32;
+    const TWICE: u8 = 64;
+
+    fn is(self, fact: u8) -> bool {
+        self.0 & fact != 0
+    }
+
+    /// What is wrong with it.
+    fn fault(self) -> Option<&'static str> {
+        if self.is(Self::TWICE) {
+            Some("read or recorded twice")
+        } else if self.is(Self::RECORDED) && !self.is(Self::SENT) {
+            Some("recorded, and nobody sent it")
+        } else if self.is(Self::READ_BY_APP | Self::ENDED) && !self.is(Self::RECORDED) {
+            Some("not recorded")
+        } else if self.is(Self::ENDED) && self.is(Self::RECORDED_COMPLETE) != self.is(Self::ENDED_COMPLETE) {
+            Some("complete for one of client and proxy alone")
+        } else {
+            None
+        }
+    }
+}
+
+/// What all ends know of all requests, by the number in their id.
+#[derive(Default)]
+struct Ledger {
+    requests: Mutex<Vec<Known>>,
+    /// Faults that are of no request.
+    faults: Mutex<Vec<String>>,
+}
+
+impl Ledger {
+    /// A request that is about to be sent.
+    fn new_id(&self) -> u64 {
+        let mut requests = self.requests();
+        requests.push(Known(Known::SENT));
+        requests.len() as u64 - 1
+    }
+
+    fn note(&self, id: u64, facts: u8) {
+        match self.requests().get_mut(usize::try_from(id).expect("a number")) {
+            Some(known) => known.0 |= facts,
+            None => self.fault(format!("soak-{id} was never sent")),
+        }
+    }
+
+    /// Notes what may happen but once.
+    fn note_once(&self, id: u64, fact: u8) {
+        let known = self.requests().get(usize::try_from(id).expect("a number")).copied().unwrap_or_default();
+        self.note(id, fact | if known.is(fact) { Known::TWICE } else { 0 });
+    }
+
+    /// A client that stayed saw the end of an answer.
+    fn ended(&self, id: u64, complete: bool) {
+        self.note(id, Known::ENDED | if complete { Known::ENDED_COMPLETE } else { 0 });
+    }
+
+    /// The app read a request, whose id this is.
+    fn read_by_app(&self, id: &str) {
+        match id.strip_prefix("soak-").and_then(|number| number.parse().ok()) {
+            Some(number) => self.note_once(number, Known::READ_BY_APP),
+            None => self.fault(format!("the app read the id {id:?}")),
+        }
+    }
+
+    fn fault(&self, what: String) {
+        self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+    }
+
+    fn requests(&self) -> MutexGuard<'_, Vec<Known>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The proxy, as its operating system sees it.
+struct Proxy(Child);
+
+impl Proxy {
+    fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.0.id())).expect("its descriptors").count()
+    }
+
+    fn resident_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).expect("its status");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
+        line.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
+
+    /// Processor time so far, in seconds (proc_pid_stat(5), with 100 ticks a second).
+    fn cpu_s(&self) -> f64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).expect("its times");
+        let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        fields[11..13].iter().map(|ticks| ticks.parse::<f64>().expect("a number")).sum::<f64>() / 100.0
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Resident memory over time, in seconds and KiB.
+struct Memory(Vec<(f64, f64)>);
+
+impl Memory {
+    fn mean_mib(samples: &[(f64, f64)]) -> f64 {
+        samples.iter().map(|(_, kib)| kib).sum::<f64>() / samples.len().max(1) as f64 / 1024.0
+    }
+
+    /// The means of the first and of the last quarter.
+    fn quarters_mib(&self) -> (f64, f64) {
+        let quarter = self.0.len().div_ceil(4);
+        (Self::mean_mib(&self.0[..quarter]), Self::mean_mib(&self.0[self.0.len() - quarter..]))
+    }
+
+    /// The slope of the least squares from the second quarter on.
+    fn mib_per_hour(&self) -> f64 {
+        let samples = &self.0[self.0.len() / 4..];
+        let n = samples.len() as f64;
+        let (t, m) = samples.iter().fold((0.0, 0.0), |(t, m), (at, kib)| (t + at / n, m + kib / n));
+        let (mut above, mut below) = (0.0, 0.0);
+        for (at, kib) in samples {
+            above += (at - t) * (kib - m);
+            below += (at - t) * (at - t);
+        }
+        above / below * 3600.0 / 1024.0
+    }
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (first, last) = self.quarters_mib();
+        let most = self.0.iter().map(|(_, kib)| kib / 1024.0).fold(0.0, f64::max);
+        write!(
+            f,
+            "{first:.1} MiB in the first quarter, {last:.1} in the last, {most:.1} at most, {:+.1} MiB an hour",
+            self.mib_per_hour()
+        )
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn misbehaving_clients_and_apps_cost_the_proxy_no_row_and_leave_nothing_behind() {
+    let size = Size::chosen();
+    let ledger = Arc::new(Ledger::default());
+    let upstream = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("an address");
+    let mut apps = JoinSet::new();
+    apps.spawn(app(upstream, StdRng::seed_from_u64(size.seed), ledger.clone()));
+
+    let mut proxy = Command::new(&size.binary);
+    proxy.args(["proxy", "--pod", "soak", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--upstream"]);
+    let mut proxy = Proxy(proxy.arg(upstream.to_string()).stderr(Stdio::piped()).spawn().expect("the proxy"));
+    let (data, admin) = addresses(&mut proxy).await;
+    let ends: Arc<Mutex<BTreeMap<&'static str, u64>>> = Arc::default();
+    let received = Arc::new(AtomicU64::new(0));
+    apps.spawn(read_rows(admin, ledger.clone(), ends.clone(), received.clone()));
+    timeout(LIMIT, until_read(&received)).await.expect("the stream of rows");
+    let descriptors = proxy.descriptors();
+
+    let started = Instant::now();
+    let cpu_s = proxy.cpu_s();
+    let mut clients = JoinSet::new();
+    for number in 0..size.clients {
+        let rng = StdRng::seed_from_u64(size.seed << 32 | number);
+        let (size, ledger) = (size.clone(), ledger.clone());
+        clients.spawn(async move { client(data, started + size.duration, size.rest, rng, &ledger).await });
+    }
+    let mut memory = Memory(Vec::new());
+    while !clients.is_empty() {
+        memory.0.push((started.elapsed().as_secs_f64(), proxy.resident_kib() as f64));
+        let second = sleep(Duration::from_secs(1));
+        tokio::select! {
+            () = second => {}
+            ended = clients.join_next() => ended.map_or((), |ended| ended.expect("a client does not fail")),
+        }
+    }
+    let cpu_share = (proxy.cpu_s() - cpu_s) / started.elapsed().as_secs_f64();
+
+    let idle = async {
+        while proxy.descriptors() > descriptors
+            || recorded(admin).await > received.load(Ordering::Relaxed) - 1
+        {
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let let_go = timeout(LIMIT, idle).await;
+    let told = format!(
+        "{} s, seed {}, {}: {:?}; memory {memory}; {} descriptors before, {} after; {:.0} % of a processor",
+        size.duration.as_secs(),
+        size.seed,
+        ledger_in_words(&ledger),
+        ends.lock().expect("no panic"),
+        descriptors,
+        proxy.descriptors(),
+        cpu_share * 100.0,
+    );
+    println!("{told}");
+    assert!(let_go.is_ok(), "the proxy kept something or did not hand it over: {told}");
+    let faults = faults(&ledger);
+    assert!(
+        faults.is_empty(),
+        "{} faults, such as {:#?}\n{told}",
+        faults.len(),
+        &faults[..faults.len().min(10)]
+    );
+    let (first, last) = memory.quarters_mib();
+    assert!(last <= first * 1.1 + 8.0, "memory grew: {told}");
+}
+
+fn ledger_in_words(ledger: &Ledger) -> String {
+    let requests = ledger.requests();
+    let count = |fact| requests.iter().filter(|known| known.is(fact)).count();
+    format!(
+        "{} requests sent, {} read by the app, {} seen to their end, {} rows",
+        requests.len(),
+        count(Known::READ_BY_APP),
+        count(Known::ENDED),
+        count(Known::RECORDED)
+    )
+}
+
+fn faults(ledger: &Ledger) -> Vec<String> {
+    let requests = ledger.requests();
+    let of_requests = requests.iter().enumerate().filter_map(|(id, known)| {
+        known.fault().map(|fault| format!("soak-{id}: {fault} ({:#08b})", known.0))
+    });
+    let others = ledger.faults.lock().expect("no panic").clone();
+    others.into_iter().chain(of_requests).collect()
+}
+
+/// Where the proxy listens: its data port and its admin port.
+async fn addresses(proxy: &mut Proxy) -> (SocketAddr, SocketAddr) {
+    let stderr = tokio::process::ChildStderr::from_std(proxy.0.stderr.take().expect("its stderr"));
+    let mut lines = BufReader::new(stderr.expect("a pipe")).lines();
+    let line = timeout(LIMIT, lines.next_line()).await.expect("in time").expect("a line").expect("a line");
+    let (_, said) = line.split_once("proxy on ").expect("its addresses");
+    let (data, admin) = said.split_once(", admin on ").expect("two of them");
+    (data.parse().expect("an address"), admin.parse().expect("an address"))
+}
+
+/// Reads the row stream until it breaks off. The first line counts as received, too.
+async fn read_rows(
+    admin: SocketAddr,
+    ledger: Arc<Ledger>,
+    ends: Arc<Mutex<BTreeMap<&'static str, u64>>>,
+    received: Arc<AtomicU64>,
+) {
+    let mut stream = TcpStream::connect(admin).await.expect("the admin port");
+    stream.write_all(b"GET /rows HTTP/1.1\r\n\r\n").await.expect("sent");
+    let mut stream = BufReader::with_capacity(1 << 16, stream);
+    let mut line = Vec::new();
+    while stream.read_until(b'\n', &mut line).await.is_ok_and(|length| length > 0) {
+        match serde_json::from_slice(&line) {
+            Ok(ProxyLine::Row(row)) => {
+                *ends.lock().expect("no panic").entry(row.ended.as_str()).or_default() += 1;
+                if let Some(id) = &row.request {
+                    ledger.note_once(id.seq, Known::RECORDED);
+                    if row.ended == ServedEnd::Complete {
+                        ledger.note(id.seq, Known::RECORDED_COMPLETE);
+                    }
+                }
+                received.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(ProxyLine::Hello { .. }) => {
+                if received.fetch_add(1, Ordering::Relaxed) > 0 {
+                    ledger.fault("rows were dropped before they were read".to_owned());
+                }
+            }
+            _ => {}
+        }
+        line.clear();
+    }
+}
+
+async fn until_read(received: &AtomicU64) {
+    while received.load(Ordering::Relaxed) == 0 {
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// How many rows the proxy says that it has recorded.
+async fn recorded(admin: SocketAddr) -> u64 {
+    let mut stream = TcpStream::connect(admin).await.expect("the admin port");
+    stream.write_all(b"GET /clock HTTP/1.1\r\nconnection: close\r\n\r\n").await.expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("an answer");
+    let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
+    serde_json::from_str::<ClockAnswer>(body).expect("its clock").recorded
+}
+
+/// An app that now and then does not listen.
+async fn app(address: SocketAddr, mut rng: StdRng, ledger: Arc<Ledger>) {
+    let mut connections = JoinSet::new();
+    loop {
+        let listener = TcpListener::bind(address).await.expect("its port again");
+        let until = tokio::time::Instant::now() + Duration::from_millis(rng.random_range(500..4000));
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => {
+                    let Ok((stream, _)) = accepted else { continue };
+                    let rng = StdRng::seed_from_u64(rng.random());
+                    connections.spawn(serve(stream, rng, ledger.clone()));
+                }
+                Some(_) = connections.join_next() => {}
+                () = tokio::time::sleep_until(until) => break,
+            }
+        }
+        drop(listener);
+        sleep(Duration::from_millis(rng.random_range(1..60))).await;
+    }
+}
+
+/// A connection of the app, whose client chose the protocol.
+async fn serve(stream: TcpStream, mut rng: StdRng, ledger: Arc<Ledger>) {
+    if rng.random_bool(0.02) {
+        // Accepted, and closed at once.
+        if rng.random() {
+            reset(&stream);
+        }
+        return;
+    }
+    let mut first = [0; 3];
+    loop {
+        match stream.peek(&mut first).await {
+            Ok(3) => break,
+            Ok(1..) => sleep(Duration::from_millis(1)).await,
+            _ => return,
+        }
+    }
+    // However it ends: both ends have kept count.
+    let _ = match &first {
+        b"PRI" => http2::serve(stream, rng, ledger).await.is_ok(),
+        _ => http1::serve(stream, rng, &ledger).await.is_ok(),
+    };
+}
+
+/// A client, one connection after the other.
+async fn client(proxy: SocketAddr, end: Instant, rest: Duration, mut rng: StdRng, ledger: &Arc<Ledger>) {
+    while Instant::now() < end {
+        let stream = match TcpStream::connect(proxy).await {
+            Ok(stream) => stream,
+            Err(error) => return ledger.fault(format!("a client was refused: {error}")),
+        };
+        let _ = stream.set_nodelay(true);
+        let talk = async {
+            if rng.random_bool(0.4) {
+                http2::converse(stream, &mut rng, ledger).await.is_ok()
+            } else {
+                http1::converse(stream, &mut rng, ledger).await.is_ok()
+            }
+        };
+        if timeout(LIMIT, talk).await.is_err() {
+            ledger.fault("a conversation did not end".to_owned());
+        }
+        sleep(rest.mul_f64(rng.random())).await;
+    }
+}
+
+/// Makes a connection end in a reset when it is dropped.
+fn reset(stream: &TcpStream) {
+    let _ = stream.set_zero_linger();
+}
+
+/// Bytes that nobody guesses.
+fn bytes(rng: &mut StdRng, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    rng.fill(&mut bytes[..]);
+    bytes
+}
+
+/// One of several.
+fn one_of<T: Copy>(rng: &mut StdRng, of: &[T]) -> T {
+    of[rng.random_range(0..of.len())]
+}
