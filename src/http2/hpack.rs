@@ -4,8 +4,8 @@
 //! one panic on what is cut short, or build a code table for each text. It reads only:
 //! what is not understood is the end of reading, and nobody's failure.
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
+use std::ops::Deref;
 
 use bytes::Bytes;
 
@@ -21,8 +21,31 @@ const ENTRY_OVERHEAD: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unreadable;
 
-/// A field's name and value.
-type Field<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
+/// A name or a value. One of a table is shared, however often and at whatever length it is named.
+enum Text<'a> {
+    Borrowed(&'a [u8]),
+    Shared(Bytes),
+}
+
+impl Text<'_> {
+    fn into_bytes(self) -> Bytes {
+        match self {
+            Text::Borrowed(text) => Bytes::copy_from_slice(text),
+            Text::Shared(text) => text,
+        }
+    }
+}
+
+impl Deref for Text<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Text::Borrowed(text) => text,
+            Text::Shared(text) => text,
+        }
+    }
+}
 
 /// The reader of one direction of a connection.
 #[derive(Debug)]
@@ -50,12 +73,12 @@ impl Decoder {
     ) -> Result<(), Unreadable> {
         while let Some(&first) = block.first() {
             if first & 0x80 != 0 {
-                let index = integer(&mut block, 7)?;
-                self.field(index, &mut field)?;
+                let (name, value) = self.entry(integer(&mut block, 7)?)?;
+                field(&name, &value);
             } else if first & 0x40 != 0 {
                 let (name, value) = self.literal(&mut block, 6)?;
                 field(&name, &value);
-                self.insert(Bytes::from(name.into_owned()), Bytes::from(value.into_owned()));
+                self.insert(name.into_bytes(), value.into_bytes());
             } else if first & 0x20 != 0 {
                 self.max_size =
                     Some(integer(&mut block, 5)?).filter(|&size| size <= MAX_SIZE).ok_or(Unreadable)?;
@@ -68,27 +91,22 @@ impl Decoder {
         Ok(())
     }
 
-    fn field(&self, index: usize, field: &mut impl FnMut(&[u8], &[u8])) -> Result<(), Unreadable> {
+    fn entry(&self, index: usize) -> Result<(Text<'static>, Text<'static>), Unreadable> {
         let index = index.checked_sub(1).ok_or(Unreadable)?;
-        match STATIC_TABLE.get(index) {
-            Some((name, value)) => field(name.as_bytes(), value.as_bytes()),
+        Ok(match STATIC_TABLE.get(index) {
+            Some((name, value)) => (Text::Borrowed(name.as_bytes()), Text::Borrowed(value.as_bytes())),
             None => {
                 let (name, value) = self.entries.get(index - STATIC_TABLE.len()).ok_or(Unreadable)?;
-                field(name, value);
+                (Text::Shared(name.clone()), Text::Shared(value.clone()))
             }
-        }
-        Ok(())
+        })
     }
 
     /// Reads a literal field whose name's index has so many bits in the first byte.
-    fn literal<'a>(&self, block: &mut &'a [u8], prefix: u8) -> Result<Field<'a>, Unreadable> {
+    fn literal<'a>(&self, block: &mut &'a [u8], prefix: u8) -> Result<(Text<'a>, Text<'a>), Unreadable> {
         let name = match integer(block, prefix)? {
             0 => text(block)?,
-            index => {
-                let mut name = Vec::new();
-                self.field(index, &mut |of, _| name.extend_from_slice(of))?;
-                Cow::Owned(name)
-            }
+            index => self.entry(index)?.0,
         };
         Ok((name, text(block)?))
     }
@@ -158,12 +176,12 @@ fn integer(block: &mut &[u8], prefix: u8) -> Result<usize, Unreadable> {
 }
 
 /// RFC 7541, 5.2.
-fn text<'a>(block: &mut &'a [u8]) -> Result<Cow<'a, [u8]>, Unreadable> {
+fn text<'a>(block: &mut &'a [u8]) -> Result<Text<'a>, Unreadable> {
     let is_coded = block.first().is_some_and(|first| first & 0x80 != 0);
     let length = integer(block, 7)?;
     let (text, rest) = block.split_at_checked(length).ok_or(Unreadable)?;
     *block = rest;
-    if is_coded { decode_huffman(text).map(Cow::Owned) } else { Ok(Cow::Borrowed(text)) }
+    Ok(if is_coded { Text::Shared(decode_huffman(text)?.into()) } else { Text::Borrowed(text) })
 }
 
 /// RFC 7541, 5.2 and appendix B.
@@ -305,6 +323,23 @@ mod tests {
             ]
         );
         assert_eq!((decoder.size, decoder.entries.len()), (215, 3));
+    }
+
+    #[test]
+    fn a_long_entry_costs_no_more_each_time_it_is_named() {
+        const TIMES: usize = 100_000;
+        let mut decoder = Decoder::new();
+        // A table of 1 MiB, and a name of half of it that is named three bytes at a time.
+        let mut block = vec![0x3f, 0xe1, 0xff, 0x3f, 0x40, 0x7f, 0x80 | 33, 0x80 | 65, 30];
+        let length = 127 + 33 + (65 << 7) + (30 << 14);
+        block.resize(block.len() + length, b'n');
+        block.push(0);
+        block.extend([0x0f, 62 - 15, 0].repeat(TIMES));
+        let mut count = 0;
+        decoder
+            .decode(&block, |name, value| count += usize::from(name.len() == length && value.is_empty()))
+            .unwrap();
+        assert_eq!(count, TIMES + 1);
     }
 
     #[test]

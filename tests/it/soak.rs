@@ -390,10 +390,11 @@ async fn serve(stream: TcpStream, mut rng: StdRng, ledger: Arc<Ledger>) {
         return;
     }
     let mut first = [0; 3];
-    loop {
+    // Of a client that has closed its side no more comes.
+    for _ in 0..1000 {
         match stream.peek(&mut first).await {
+            Ok(1 | 2) => sleep(Duration::from_millis(1)).await,
             Ok(3) => break,
-            Ok(1..) => sleep(Duration::from_millis(1)).await,
             _ => return,
         }
     }

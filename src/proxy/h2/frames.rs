@@ -16,6 +16,9 @@ use crate::record::row::ID_HEADER;
 /// The longest frame, and the longest block of several, that is read.
 const MAX_READ_BYTES: usize = 1024 * 1024;
 
+/// The longest value that is read of a field.
+const MAX_VALUE_BYTES: usize = 1024;
+
 /// One direction of a connection.
 pub(super) struct Frames<'a> {
     streams: &'a Http2,
@@ -130,7 +133,7 @@ impl<'a> Frames<'a> {
         let (mut id, mut status, mut grpc_status) = (None, None, None);
         let read = self.decoder.as_mut().map(|decoder| {
             decoder.decode(bytes, |name, value| {
-                let value = || str::from_utf8(value).ok();
+                let value = || if value.len() <= MAX_VALUE_BYTES { str::from_utf8(value).ok() } else { None };
                 match name {
                     name if name == ID_HEADER.as_bytes() => id = value().and_then(|id| id.parse().ok()),
                     b":status" => status = value().and_then(|status| status.parse().ok()),
