@@ -159,7 +159,7 @@ impl Agent {
                         self.pods.remove(&uid);
                     }
                 }
-                _ = housekeeping.tick() => drop(self.housekeeping.send_replace(())),
+                _ = housekeeping.tick() => self.housekeeping.send_replace(()),
                 Some(command) = commands.recv() => match command {
                     Command::Restart => return Pause::Restart,
                     Command::Stop => return Pause::Stop,
