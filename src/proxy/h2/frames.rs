@@ -154,6 +154,10 @@ impl<'a> Frames<'a> {
                 false
             }
             Sender::App => {
+                // What has ended has no answer any more, though its end has not been passed on.
+                if self.ended.iter().any(|(ended, _)| ended == stream) {
+                    return false;
+                }
                 if *ends_stream {
                     self.ended.push((*stream, StreamEnd::Complete));
                 }
