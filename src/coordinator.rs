@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::machine;
 use crate::record::run_info::{ClusterInfo, Role, Source};
+use crate::record::wire::AdminToken;
 use crate::record::{Clock, EventKind, RunDir, Stamp, run_info};
 use crate::scenario::{Disruption, Place, Target};
 
@@ -83,6 +84,8 @@ pub struct Settings<'a> {
     pub clock: Clock,
     /// How long to wait for what.
     pub limits: Limits,
+    /// What the proxies' admin ports ask for.
+    pub admin_token: Option<AdminToken>,
     /// Ended when the run is to end early.
     pub stop: CancellationToken,
 }
@@ -117,7 +120,7 @@ impl Session {
     /// # Errors
     /// When the API server does not answer, or the run directory cannot be written.
     pub async fn begin(settings: Settings<'_>) -> Result<Self, CoordinatorError> {
-        let Settings { client, namespace, run_dir, clock, limits, stop } = settings;
+        let Settings { client, namespace, run_dir, clock, limits, admin_token, stop } = settings;
         let recorder = Recorder::start(run_dir, clock)?;
         let views = Views::new();
         let tasks_stop = CancellationToken::new();
@@ -147,6 +150,7 @@ impl Session {
                 namespace: namespace.clone(),
                 clock,
                 recorder: recorder.handle(),
+                admin_token,
             },
             views.subscribe(),
             tasks_stop.clone(),
@@ -279,6 +283,7 @@ impl Session {
             role: Role::Coordinator,
             clock_offset_ns: 0,
             clock_uncertainty_ns: Some(0),
+            rows: None,
         }];
         sources.extend(self.collector.sources());
         self.recorder.finish().await?;
