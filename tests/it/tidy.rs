@@ -16,7 +16,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("observed", &["record"]),
     ("proxy", &["record", "http1", "http2", "observed"]),
     ("cluster", &["record::Clock", "record::Stamp", "record::clock"]),
-    ("coordinator", &["record", "scenario", "cluster", "machine", "observed"]),
+    ("coordinator", &["record", "scenario", "inject", "cluster", "machine", "observed"]),
     ("timeline", &["record"]),
     ("analysis", &["record", "timeline"]),
     ("report", &["record", "analysis"]),
