@@ -107,7 +107,7 @@ pub(super) fn partial(timeline: &Timeline) -> Vec<String> {
     if let Some(announced) = timeline.announced.filter(|a| *a != rows) {
         why.push(format!("{} requests were scheduled, {} were recorded", count(announced), count(rows)));
     }
-    why.extend(timeline.hand_overs.iter().filter_map(|proxy| missing_rows(proxy)));
+    why.extend(timeline.hand_overs.iter().filter_map(missing_rows));
     let unrecorded = unrecorded(timeline);
     why.extend(unrecorded.into_iter().map(|(pod, requests)| {
         format!("{} requests that pod {pod} answered have no row of its proxy", count(requests))
