@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connection::Origin;
-use super::{Config, Mode, PodHeader, Shared, admin, h1, h2};
+use super::{Config, Mode, PodHeader, Shared, WatchPod, admin, h1, h2};
 use crate::record::Clock;
 
 /// Requests of HTTP/1.
@@ -39,6 +39,8 @@ fn origin(has_pod_header: bool) -> Arc<Origin> {
         pod: "web-1".to_owned(),
         pod_header: if has_pod_header { PodHeader::Added } else { PodHeader::Omitted },
         app_ready_path: None,
+        admin_token: None,
+        watch_pod: WatchPod::Off,
         linger: Duration::ZERO,
         max_kept_rows: 10,
     };
