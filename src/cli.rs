@@ -1,5 +1,7 @@
 //! Command line: clap types, dispatch, exit status.
 
+mod admin_token;
+mod cleanup;
 mod cluster;
 mod compare;
 mod exit;
@@ -49,6 +51,8 @@ enum Command {
     Gate(gate::GateArgs),
     /// List the built-in scenarios.
     Scenarios(scenarios::ScenariosArgs),
+    /// Undo what a killed run left in a cluster.
+    Cleanup(cleanup::CleanupArgs),
     /// Run the embedded cluster alone, until Ctrl-C.
     Cluster(cluster::ClusterArgs),
     /// Run the recording proxy beside a pod.
@@ -86,6 +90,7 @@ pub fn main() -> ExitCode {
         Command::Report(args) => args.run(),
         Command::Gate(args) => args.run(),
         Command::Scenarios(args) => args.run(),
+        Command::Cleanup(args) => args.run(),
         Command::Cluster(args) => args.run(),
         Command::Proxy(args) => args.run(),
         Command::Inject(args) => args.run(),
