@@ -54,6 +54,38 @@ fn waiting_before_sigterm_or_draining_in_the_app_drops_none_and_the_window_is_st
 }
 
 #[test]
+fn a_grace_period_that_is_too_short_kills_requests_in_flight() {
+    let run = runs::killed_in_flight();
+    let requests = &run.result.requests;
+    assert!(requests.dropped > 0, "{}", run.finished);
+    assert_eq!(requests.by_cause.get(&Cause::KilledInFlight), Some(&requests.dropped), "{}", run.finished);
+    assert_eq!(dropped_outcomes(run), [Outcome::EofBeforeResponse], "{}", run.finished);
+    assert!(run.result.terminations.iter().all(|t| t.exit_code == Some(137)), "{}", run.finished);
+    let findings: String = run.result.findings.iter().map(|f| format!("{} {}\n", f.what, f.remedy)).collect();
+    assert!(findings.contains("3 pods were ended by SIGKILL (exit code 137)"), "{findings}");
+    assert!(
+        findings.contains("terminationGracePeriodSeconds above preStop plus the longest request"),
+        "{findings}"
+    );
+}
+
+#[test]
+fn an_app_that_closes_idle_connections_loses_what_arrives_on_them() {
+    let run = runs::idle_close();
+    let requests = &run.result.requests;
+    assert!(requests.dropped > 0, "{}", run.finished);
+    assert_eq!(requests.by_cause.get(&Cause::IdleCloseRace), Some(&requests.dropped), "{}", run.finished);
+    assert_eq!(dropped_outcomes(run), [Outcome::ResetBeforeResponse], "{}", run.finished);
+    assert!(run.records.requests.iter().all(|row| row.outcome == Outcome::Ok || row.conn_reused));
+    assert!(run.result.findings.iter().any(|f| f.remedy.contains("Connection: close")), "{}", run.finished);
+}
+
+/// The outcomes of a run that are not ok.
+fn dropped_outcomes(run: &MeasuredRun) -> Vec<Outcome> {
+    run.result.requests.by_outcome.keys().copied().filter(|outcome| *outcome != Outcome::Ok).collect()
+}
+
+#[test]
 fn accounting_closes() {
     for run in runs::all() {
         let r = &run.result.requests;
