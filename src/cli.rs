@@ -1,5 +1,6 @@
 //! Command line: clap types, dispatch, exit status.
 
+mod cleanup;
 mod cluster;
 mod compare;
 mod exit;
@@ -47,6 +48,8 @@ enum Command {
     Gate(gate::GateArgs),
     /// List the built-in scenarios.
     Scenarios(scenarios::ScenariosArgs),
+    /// Undo what a killed run left in a cluster.
+    Cleanup(cleanup::CleanupArgs),
     /// Run the embedded cluster alone, until Ctrl-C.
     Cluster(cluster::ClusterArgs),
     /// Run the recording proxy beside a pod.
@@ -79,6 +82,7 @@ pub fn main() -> ExitCode {
         Command::Report(args) => args.run(),
         Command::Gate(args) => args.run(),
         Command::Scenarios(args) => args.run(),
+        Command::Cleanup(args) => args.run(),
         Command::Cluster(args) => args.run(),
         Command::Proxy(args) => args.run(),
         Command::Inject(args) => args.run(),

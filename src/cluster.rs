@@ -8,11 +8,14 @@
 mod child;
 pub mod embedded;
 
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use kube::Client;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{Context, KubeConfigOptions, Kubeconfig};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tokio::process::Command;
 
 use child::ClusterProcess;
@@ -60,11 +63,24 @@ pub enum ClusterError {
     Embedded(#[from] ChildError),
 }
 
+/// How a cluster that does not end with this process is reached again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// The kubeconfig, where it is not the one that any program would use.
+    pub kubeconfig: Option<PathBuf>,
+    /// The context in it; none in a pod, which has no kubeconfig.
+    pub context: Option<String>,
+}
+
 /// A cluster to work with.
 pub struct Cluster {
     client: Client,
     default_namespace: String,
-    kubeconfig: Option<PathBuf>,
+    origin: Origin,
+    /// What the context in the kubeconfig says.
+    context: Option<Context>,
+    /// Whether its Services are reached through `rolldrop cluster exec`.
+    has_inside: bool,
     process: Option<ClusterProcess>,
 }
 
@@ -82,10 +98,10 @@ impl Cluster {
                 let path = Some(process.kubeconfig().to_owned());
                 Self::from_kubeconfig(path, None, Some(process)).await
             }
-            Choice::Kubeconfig { path: None, context: None } => {
+            Choice::Kubeconfig { path: None, context: None } if !has_kubeconfig() => {
                 let config = kube::Config::infer().await;
                 let config = config.map_err(|error| ClusterError::NoCluster(Box::new(error)))?;
-                Self::from_config(config, None, None)
+                Self::from_config(config, Origin { kubeconfig: None, context: None }, None)
             }
             Choice::Kubeconfig { path, context } => Self::from_kubeconfig(path, context, None).await,
         }
@@ -101,26 +117,32 @@ impl Cluster {
             Some(path) => Kubeconfig::read_from(path),
             None => Kubeconfig::read(),
         };
-        let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
-        let config = kube::Config::from_custom_kubeconfig(file.map_err(unusable)?, &options).await;
+        let file = file.map_err(unusable)?;
+        let name = context.or(file.current_context.clone());
+        let named = file.contexts.iter().find(|named| Some(&named.name) == name.as_ref());
+        let context = named.and_then(|named| named.context.clone());
+        let has_inside = context.as_ref().is_some_and(|context| is_embedded(&file, context));
+        let options = KubeConfigOptions { context: name.clone(), ..KubeConfigOptions::default() };
+        let config = kube::Config::from_custom_kubeconfig(file, &options).await;
         let mut config = config.map_err(unusable)?;
-        if process.is_some() {
+        if has_inside {
             // It is on loopback: a proxy that the environment names does not lead there.
             config.proxy_url = None;
         }
-        Self::from_config(config, path, process)
+        let origin = Origin { kubeconfig: path, context: name };
+        Ok(Self { context, has_inside, ..Self::from_config(config, origin, process)? })
     }
 
     fn from_config(
         mut config: kube::Config,
-        kubeconfig: Option<PathBuf>,
+        origin: Origin,
         process: Option<ClusterProcess>,
     ) -> Result<Self, ClusterError> {
         let default_namespace = config.default_namespace.clone();
         // What is measured is one request, not the client's repetitions of it.
         config.default_retry = false;
         let client = Client::try_from(config).map_err(|error| ClusterError::Client(Box::new(error)))?;
-        Ok(Self { client, default_namespace, kubeconfig, process })
+        Ok(Self { client, default_namespace, origin, context: None, has_inside: false, process })
     }
 
     /// A client for the cluster's API.
@@ -133,9 +155,50 @@ impl Cluster {
         &self.default_namespace
     }
 
-    /// The kubeconfig that leads to it, where it is not the one that any program would use.
-    pub fn kubeconfig(&self) -> Option<&Path> {
-        self.kubeconfig.as_deref()
+    /// How it is reached again; `None` if it ends with this process, and all that is in it.
+    pub fn origin(&self) -> Option<Origin> {
+        let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let Origin { kubeconfig, context } = &self.origin;
+        let origin = Origin { kubeconfig: kubeconfig.as_ref().map(absolute), context: context.clone() };
+        self.process.is_none().then_some(origin)
+    }
+
+    /// What `KUBECONFIG` has to be for a program to find this cluster and, unless it is told
+    /// otherwise, this namespace; `None` where it would find them anyway. `file` is written for that
+    /// if need be; it holds no secrets.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn kubeconfig_for(&self, namespace: &str, file: &Path) -> io::Result<Option<OsString>> {
+        let files = match &self.origin.kubeconfig {
+            Some(path) => vec![std::path::absolute(path)?],
+            None => kubeconfig_files(),
+        };
+        let (Some(name), Some(context)) = (&self.origin.context, &self.context) else { return Ok(None) };
+        let current = self.origin.kubeconfig.as_ref().map_or_else(Kubeconfig::read, Kubeconfig::read_from);
+        let is_current = current.is_ok_and(|file| file.current_context.as_ref() == Some(name));
+        if is_current && namespace == self.default_namespace {
+            let is_needed = self.origin.kubeconfig.is_some();
+            return is_needed.then(|| std::env::join_paths(files).map_err(io::Error::other)).transpose();
+        }
+        // Of several files, the first that says something counts.
+        let overlay = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": name,
+            "contexts": [{"name": name, "context": {
+                "cluster": context.cluster, "user": context.user, "namespace": namespace,
+            }}],
+        });
+        std::fs::write(file, format!("{overlay:#}\n"))?;
+        let files = std::iter::once(std::path::absolute(file)?).chain(files);
+        std::env::join_paths(files).map(Some).map_err(io::Error::other)
+    }
+
+    /// Whether [`Cluster::command`] leads into a network of the cluster's own.
+    pub fn is_entered(&self) -> bool {
+        self.has_inside
     }
 
     /// A command to run `program` where the cluster's Services can be reached.
@@ -144,9 +207,18 @@ impl Cluster {
     ///
     /// This program's own file, which has to take it there, is not found.
     pub fn command(&self, program: &Path) -> io::Result<Command> {
-        let Some(process) = &self.process else { return Ok(Command::new(program)) };
+        if !self.has_inside {
+            return Ok(Command::new(program));
+        }
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["cluster", "exec", "--kubeconfig"]).arg(process.kubeconfig()).arg("--").arg(program);
+        command.args(["cluster", "exec"]);
+        if let Some(kubeconfig) = &self.origin.kubeconfig {
+            command.arg("--kubeconfig").arg(kubeconfig);
+        }
+        if let Some(context) = &self.origin.context {
+            command.args(["--context", context]);
+        }
+        command.arg("--").arg(program);
         Ok(command)
     }
 
@@ -164,6 +236,28 @@ impl Cluster {
     }
 }
 
+/// The files that any program would read, if they are there.
+fn kubeconfig_files() -> Vec<PathBuf> {
+    let named = std::env::var_os("KUBECONFIG").unwrap_or_default();
+    let named: Vec<_> = std::env::split_paths(&named).filter(|path| !path.as_os_str().is_empty()).collect();
+    if named.is_empty() {
+        std::env::home_dir().map(|home| home.join(".kube/config")).into_iter().collect()
+    } else {
+        named
+    }
+}
+
+fn has_kubeconfig() -> bool {
+    kubeconfig_files().iter().any(|path| path.is_file())
+}
+
+/// Whether a context leads to an embedded cluster, of which the kubeconfig says where it is.
+fn is_embedded(file: &Kubeconfig, context: &Context) -> bool {
+    let cluster = file.clusters.iter().find(|cluster| cluster.name == context.cluster);
+    let extensions = cluster.and_then(|named| named.cluster.as_ref()?.extensions.as_ref());
+    extensions.into_iter().flatten().any(|extension| extension.name == embedded::EXTENSION)
+}
+
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::Pod;
@@ -177,7 +271,9 @@ mod tests {
     async fn a_refused_request_is_not_repeated() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
-        let cluster = Cluster::from_config(kube::Config::new(server), None, None).unwrap();
+        let cluster =
+            Cluster::from_config(kube::Config::new(server), Origin { kubeconfig: None, context: None }, None)
+                .unwrap();
         let pods: Api<Pod> = Api::default_namespaced(cluster.client());
         for status in ["429 Too Many Requests", "503 Service Unavailable", "504 Gateway Timeout"] {
             let answer = async {
@@ -193,6 +289,38 @@ mod tests {
             let ((), answered) = futures::join!(answer, pods.get("web"));
             let kube::Error::Api(error) = answered.unwrap_err() else { panic!("no answer of the API") };
             assert_eq!(error.code.to_string(), status[..3]);
+        }
+    }
+    #[tokio::test]
+    async fn a_command_finds_the_context_and_the_namespace_that_were_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, overlay) = (dir.path().join("config"), dir.path().join("overlay"));
+        let context = |name: &str| json!({"name": name, "context": {"cluster": "c", "user": "u"}});
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "one",
+            "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+            "users": [{"name": "u", "user": {"token": "hush"}}],
+            "contexts": [context("one"), context("two")],
+        });
+        std::fs::write(&file, config.to_string()).unwrap();
+        let named = |context: Option<&str>| {
+            let context = context.map(str::to_owned);
+            Cluster::connect(Choice::Kubeconfig { path: Some(file.clone()), context })
+        };
+        let plain = named(None).await.unwrap();
+        assert_eq!(plain.kubeconfig_for("default", &overlay).unwrap(), Some(file.clone().into()));
+        assert!(!overlay.exists());
+        for (cluster, namespace) in [(plain, "shop"), (named(Some("two")).await.unwrap(), "default")] {
+            let origin = cluster.origin().unwrap();
+            let value = cluster.kubeconfig_for(namespace, &overlay).unwrap().unwrap();
+            let paths: Vec<_> = std::env::split_paths(&value).collect();
+            assert_eq!(paths, [overlay.clone(), file.clone()]);
+            assert!(!std::fs::read_to_string(&overlay).unwrap().contains("hush"));
+            let merged = Kubeconfig::read_from(&overlay).unwrap();
+            let merged = merged.merge(Kubeconfig::read_from(&file).unwrap()).unwrap();
+            assert_eq!(merged.current_context, origin.context);
+            let found = merged.contexts.iter().find(|c| Some(&c.name) == origin.context.as_ref()).unwrap();
+            assert_eq!(found.context.as_ref().unwrap().namespace.as_deref(), Some(namespace));
         }
     }
 }

@@ -8,11 +8,15 @@
 mod apply;
 mod collect;
 mod disrupt;
+mod edits;
 mod error;
+mod journal;
 mod preflight;
 mod recorder;
 mod rollout;
 mod server_clock;
+mod sidecar;
+mod undo;
 mod view;
 mod watch;
 
@@ -27,6 +31,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use crate::cluster::Origin;
 use crate::machine;
 use crate::record::run_info::{ClusterInfo, Role, Source};
 use crate::record::{Clock, EventKind, RunDir, Stamp, run_info};
@@ -34,8 +39,12 @@ use crate::scenario::{Disruption, Place, Target};
 
 pub use disrupt::Disrupted;
 pub use error::CoordinatorError;
+use journal::Journal;
+pub use journal::JournalError;
 pub use recorder::Recorder;
 pub use rollout::Workloads;
+pub use sidecar::GitOps;
+pub use undo::{LeftOver, Undone};
 use view::Views;
 
 /// The coordinator's name as a source.
@@ -77,6 +86,10 @@ pub struct Settings<'a> {
     pub client: Client,
     /// The namespace in which everything happens.
     pub namespace: String,
+    /// What the objects that the run creates are labelled with; no other run has it.
+    pub run: &'a str,
+    /// How the cluster is reached again after the run; `None` if it ends with it.
+    pub cluster: Option<Origin>,
     /// Where to record.
     pub run_dir: &'a RunDir,
     /// The process's clock: the reference for all others.
@@ -99,7 +112,7 @@ pub struct Session {
     collector: collect::Collector,
     tasks: JoinSet<()>,
     tasks_stop: CancellationToken,
-    created: Vec<apply::Created>,
+    journal: Journal,
 }
 
 /// The targets of the load as the cluster shows them.
@@ -117,7 +130,8 @@ impl Session {
     /// # Errors
     /// When the API server does not answer, or the run directory cannot be written.
     pub async fn begin(settings: Settings<'_>) -> Result<Self, CoordinatorError> {
-        let Settings { client, namespace, run_dir, clock, limits, stop } = settings;
+        let Settings { client, namespace, run, cluster, run_dir, clock, limits, stop } = settings;
+        let journal = Journal::begin(run_dir.path(), clock, run, cluster)?;
         let recorder = Recorder::start(run_dir, clock)?;
         let views = Views::new();
         let tasks_stop = CancellationToken::new();
@@ -162,10 +176,15 @@ impl Session {
             collector,
             tasks,
             tasks_stop,
-            created: Vec::new(),
+            journal,
         };
         session.await_first_lists().await?;
         Ok(session)
+    }
+
+    /// The namespace in which everything happens.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
     }
 
     /// Records an event that happened now.
@@ -186,13 +205,11 @@ impl Session {
     /// Creates the manifests' objects, labelled with the run's name.
     ///
     /// # Errors
-    /// When one exists already, or the API server refuses it. What was created stays
-    /// with the session, which removes it in [`Session::finish`].
-    pub async fn deploy(&mut self, run: &str, manifests: &[Value]) -> Result<(), CoordinatorError> {
+    /// When one exists already, or the API server refuses it. What was created until then is
+    /// removed in [`Session::finish`].
+    pub async fn deploy(&mut self, manifests: &[Value]) -> Result<(), CoordinatorError> {
         for manifest in manifests {
-            let created =
-                self.limited("create", apply::create(&self.client, &self.namespace, run, manifest)).await??;
-            self.created.push(created);
+            self.create(manifest).await?;
         }
         Ok(())
     }
@@ -254,23 +271,17 @@ impl Session {
         self.collector.catch_up(self.limits.hand_over).await;
     }
 
-    /// Removes what the session created, ends its tasks, and closes the records.
+    /// Removes what the session created, restores what it changed, ends its tasks, and closes the
+    /// records. Answers the recorders, and what is left in the cluster for somebody to look after.
     ///
     /// # Errors
     /// When the records could not be written.
-    pub async fn finish(mut self) -> Result<Vec<Source>, CoordinatorError> {
-        for created in self.created.drain(..).rev() {
-            let name = created.to_string();
-            let removed = tokio::time::timeout(self.limits.api_call, apply::remove(created)).await;
-            let why = match removed {
-                Ok(Ok(())) => continue,
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => format!("no answer within {:?}", self.limits.api_call),
-            };
-            self.recorder.handle().event(
-                self.clock.now(),
-                EventKind::Warning { message: format!("{name} is left in the cluster: {why}") },
-            );
+    pub async fn finish(mut self) -> Result<(Vec<Source>, Vec<Undone>), CoordinatorError> {
+        let undone = undo::all(&self.client, &mut self.journal, self.limits.api_call).await;
+        let left: Vec<_> = undone.iter().flatten().filter(|undone| undone.is_left()).cloned().collect();
+        for undone in &left {
+            let message = format!("after the run: {undone}");
+            self.recorder.handle().event(self.clock.now(), EventKind::Warning { message });
         }
         self.tasks_stop.cancel();
         while self.tasks.join_next().await.is_some() {}
@@ -282,7 +293,8 @@ impl Session {
         }];
         sources.extend(self.collector.sources());
         self.recorder.finish().await?;
-        Ok(sources)
+        undone?;
+        Ok((sources, left))
     }
 
     /// Waits for the first lists of the watches, so that no event of the run is missed.
@@ -296,7 +308,7 @@ impl Session {
         let mut stuck_since: Option<Instant> = None;
         loop {
             let (ready, stuck) =
-                self.views.read(|view| (view.ready_endpoints(service), view.stuck_container()));
+                self.views.read(|view| (view.ready_endpoints(service), view.stuck_container(|_| true)));
             if ready >= wanted {
                 return Ok(ready);
             }

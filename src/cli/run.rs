@@ -5,7 +5,9 @@
 //! exactly as `rolldrop report` does.
 
 mod command;
+mod reach;
 mod settings;
+mod target;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -23,16 +25,17 @@ use super::signals::Interrupts;
 use super::stages;
 use crate::cluster::embedded::{self, config::DataplaneChoice};
 use crate::cluster::{Choice, Cluster};
-use crate::coordinator::{CoordinatorError, Limits, Ready, Session, Settings};
-use crate::inject;
+use crate::coordinator::{CoordinatorError, GitOps, Limits, Ready, Session, Settings};
+use crate::inject::{self, InjectError};
 use crate::load;
 use crate::load::process::protocol::Prepare;
 use crate::load::process::{Note, Process};
 use crate::record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Source, Tool};
 use crate::record::{Clock, EventKind, RunDir, Stamp};
-use crate::scenario::{self, ClusterChoice, Loaded, Scenario};
+use crate::scenario::{self, ClusterChoice, Loaded, Place, Scenario};
 use command::UserCommand;
 use settings::{expected_targets, load_settings, redacted};
+use target::TargetArg;
 
 /// How long the target may take to answer for the first time, once its pods are ready.
 const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(15);
@@ -53,13 +56,21 @@ const OPEN_END: Duration = Duration::from_secs(24 * 3600);
   rolldrop run web.yaml --set load.duration=60s a scenario file, with one value replaced
   rolldrop run naive-exit -- kubectl rollout restart deploy/web
                                                 its manifests and load, and pods ended by a command
+  rolldrop run --target svc/web -n shop -- kubectl rollout restart deploy/web
+                                                a rollout of your own, on your kubeconfig's cluster
+  rolldrop run --target https://shop.example/ -n shop -d 10m
+                                                what others do to the pods, for ten minutes
 
 Exit status: 0 completed, gate passed or none asked; 1 gate failed; 2 nothing measured;
 3 invalid or inconclusive; 130 interrupted, what was recorded is kept.")]
 pub(super) struct RunArgs {
-    /// A scenario file, or the name of a built-in scenario (see `rolldrop scenarios`).
-    #[arg(default_value = scenario::DEFAULT)]
-    scenario: String,
+    /// A scenario file, or the name of a built-in scenario (see `rolldrop scenarios`) [default:
+    /// naive-exit, or none if there is a --target].
+    scenario: Option<String>,
+    /// Where the load goes: a port of a Service, or a URL. Without a scenario that is all there is,
+    /// on the cluster of your kubeconfig: a COMMAND ends pods, or the run watches what others do.
+    #[arg(short, long, value_name = "svc/NAME[:PORT]|URL")]
+    target: Option<TargetArg>,
     /// Namespace of everything that the scenario deploys and measures.
     #[arg(short, long, value_name = "NS")]
     namespace: Option<String>,
@@ -79,6 +90,10 @@ pub(super) struct RunArgs {
     /// The image to use where the manifests say `rolldrop`, on a cluster that has to pull it.
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
+    /// Add the sidecar also to objects that Argo CD or Flux manages. They change it back in mid-run,
+    /// unless they are paused.
+    #[arg(long)]
+    change_gitops: bool,
     /// Requests per second, over all workers, or max: a closed loop.
     #[arg(short, long, value_name = "RATE|max", conflicts_with = "stages", allow_negative_numbers = true)]
     rate: Option<Rate>,
@@ -112,12 +127,12 @@ impl RunArgs {
     /// Runs the command.
     pub(super) fn run(mut self) -> anyhow::Result<ExitCode> {
         let command = UserCommand::find(std::mem::take(&mut self.command))?;
-        let mut overrides = self.set.clone();
+        let mut overrides: Vec<String> = self.target.iter().map(TargetArg::as_override).collect();
+        overrides.extend(self.set.iter().cloned());
         overrides.extend(self.rate.map(|rate| format!("load.rate={rate}")));
         overrides.extend(self.duration.map(|d| format!("load.duration={}ms", d.as_millis())));
         overrides.extend(stage_overrides(&self.stages));
-        let Loaded { mut scenario, cluster } =
-            scenario::load::<embedded::Config>(&self.scenario, &overrides)?;
+        let Loaded { mut scenario, cluster } = self.scenario(&overrides)?;
         if scenario.inject_sidecar {
             // By number, as every version that has native sidecars takes it.
             let options = inject::Options {
@@ -125,7 +140,11 @@ impl RunArgs {
                 port: None,
                 kubernetes: inject::KubernetesVersion::NATIVE_SIDECARS,
             };
-            inject::inject_into(&mut scenario.manifests, &options).context("spec.sidecar.inject")?;
+            match inject::inject_into(&mut scenario.manifests, &options) {
+                // Then it goes beside the pods that are there.
+                Err(InjectError::NoWorkload) => {}
+                injected => drop(injected.context("spec.sidecar.inject")?),
+            }
         }
         if let Some(image) = &self.image {
             scenario.manifests.iter_mut().for_each(|manifest| replace_image(manifest, image));
@@ -146,11 +165,25 @@ impl RunArgs {
                 interrupts: &interrupts,
                 progress: &progress,
                 command: command.as_ref(),
+                image: self.image.as_deref().unwrap_or("rolldrop"),
+                gitops: if self.change_gitops { GitOps::Change } else { GitOps::Refuse },
             };
             run.carry_out(&scenario, choice, self.namespace).await
         })?;
         let result = report::make(&run_dir, self.format)?;
         Ok(Exit::of(&result, interrupted).into())
+    }
+
+    /// The scenario, or one that has nothing but the target.
+    fn scenario(&self, overrides: &[String]) -> anyhow::Result<Loaded<embedded::Config>> {
+        let loaded = match (&self.scenario, &self.target) {
+            (Some(name), _) => scenario::load(name, overrides)?,
+            (None, None) => scenario::load(scenario::DEFAULT, overrides)?,
+            (None, Some(target)) => {
+                scenario::parse(&target.as_scenario(), "--target", Path::new("."), overrides)?
+            }
+        };
+        Ok(loaded)
     }
 
     fn choice(&self, asked: Option<ClusterChoice<embedded::Config>>, out: &Path) -> Choice {
@@ -162,6 +195,10 @@ impl RunArgs {
                 return Choice::Kubeconfig { path: None, context: Some(context) };
             }
             Some(ClusterChoice::Embedded(config)) => config,
+            // A target alone is on the cluster that is there already.
+            None if self.scenario.is_none() && self.target.is_some() && !self.embedded => {
+                return Choice::Kubeconfig { path: None, context: None };
+            }
             _ => embedded::Config::default(),
         };
         config.dataplane = self.dataplane.unwrap_or(config.dataplane);
@@ -177,6 +214,9 @@ struct Run<'a> {
     progress: &'a Progress,
     /// What ends pods, in place of the scenario's disruptions.
     command: Option<&'a UserCommand>,
+    /// The image of a sidecar that goes beside live pods.
+    image: &'a str,
+    gitops: GitOps,
 }
 
 impl Run<'_> {
@@ -210,9 +250,12 @@ impl Run<'_> {
         cluster: &Cluster,
         namespace: String,
     ) -> anyhow::Result<bool> {
+        let run = run_name(&scenario.name, self.clock.now());
         let mut session = Session::begin(Settings {
             client: cluster.client(),
             namespace,
+            run: &run,
+            cluster: cluster.origin(),
             run_dir: self.run_dir,
             clock: self.clock,
             limits: Limits::default(),
@@ -222,7 +265,9 @@ impl Run<'_> {
         .map_err(interruption)?;
         let loaded = self.load_and_disrupt(scenario, cluster, &mut session).await;
         // Also after an error: what the session created is removed.
-        let sources = session.finish().await?;
+        self.progress.step("undoing what was changed");
+        let (sources, left) = session.finish().await?;
+        left.iter().for_each(|undone| self.progress.warn(&undone.to_string()));
         let mut info = loaded?;
         info.sources.extend(sources);
         info.ended = Some(self.clock.now());
@@ -239,7 +284,8 @@ impl Run<'_> {
         session: &mut Session,
     ) -> anyhow::Result<RunInfo> {
         self.progress.step("deploying");
-        session.deploy(&scenario.name, &scenario.manifests).await.map_err(interruption)?;
+        session.deploy(&scenario.manifests).await.map_err(interruption)?;
+        self.inject(scenario, session).await?;
         self.progress.step("waiting for the pods to be ready");
         let disruptions = if self.command.is_some() { &[][..] } else { &scenario.disruptions };
         let ready = session
@@ -266,6 +312,32 @@ impl Run<'_> {
         measured
     }
 
+    /// Puts the sidecar beside the pods of Services that are not the scenario's.
+    async fn inject(&self, scenario: &Scenario, session: &mut Session) -> anyhow::Result<()> {
+        let is_own = |name: &str| {
+            let named = |object: &Value| object["kind"] == "Service" && object["metadata"]["name"] == *name;
+            scenario.manifests.iter().any(named)
+        };
+        let services = scenario.targets.iter().filter_map(|target| match &target.place {
+            Place::Service { name, .. } if !is_own(name) => Some(name.as_str()),
+            _ => None,
+        });
+        let services: Vec<&str> = services.collect();
+        let has_own = scenario.manifests.iter().any(|object| !object["spec"]["template"].is_null());
+        if !scenario.inject_sidecar || (services.is_empty() && has_own) {
+            return Ok(());
+        }
+        if services.is_empty() {
+            let why =
+                "there is no workload among the manifests, and no target is a Service: which pods are meant?";
+            bail!(scenario.invalid("spec.sidecar.inject", why));
+        }
+        self.progress.step("adding the sidecar, and waiting until that is rolled out");
+        let notes = session.inject_sidecars(&services, self.image, self.gitops).await;
+        notes.map_err(interruption)?.iter().for_each(|note| self.progress.say(note));
+        Ok(())
+    }
+
     async fn measure_under_load<N: Note>(
         &self,
         scenario: &Scenario,
@@ -279,7 +351,12 @@ impl Run<'_> {
         self.progress.step("waiting for the first answer");
         let prepared = worker.prepare(Prepare { settings, first_answer_limit: FIRST_ANSWER_LIMIT });
         match self.interrupts.stop.run_until_cancelled(prepared).await {
-            Some(warnings) => warnings?.iter().for_each(|warning| self.progress.warn(warning)),
+            Some(Ok(warnings)) => warnings.iter().for_each(|warning| self.progress.warn(warning)),
+            Some(Err(error)) if cluster.is_entered() => return Err(error.into()),
+            Some(Err(error)) => {
+                let ways = reach::other_ways(&cluster.client(), &ready.cluster.namespace, scenario).await;
+                return Err(anyhow::Error::from(error).context(ways));
+            }
             None => bail!(Interrupted),
         }
         let mut info = self.info(scenario, ready, &plan, worker.recorders());
@@ -347,7 +424,10 @@ impl Run<'_> {
         let before = session.workloads().await.map_err(interruption)?;
         self.progress.say(&format!("running {}", command.words().join(" ")));
         session.record(EventKind::CommandStarted { command: command.words() });
-        let status = command.run(cluster.kubeconfig(), self.interrupts).await;
+        let overlay = self.run_dir.path().join("command-kubeconfig");
+        let kubeconfig = cluster.kubeconfig_for(session.namespace(), &overlay);
+        let kubeconfig = kubeconfig.context("failed to say to the command which cluster is meant")?;
+        let status = command.run(kubeconfig.as_deref(), self.interrupts).await;
         let status = status.context("failed to run the command")?;
         #[cfg(unix)]
         let signal = std::os::unix::process::ExitStatusExt::signal(&status);
@@ -388,6 +468,13 @@ impl Run<'_> {
             interrupted: false,
         }
     }
+}
+
+/// A name that no other run has, as a label's value may be.
+fn run_name(scenario: &str, now: Stamp) -> String {
+    let time = jiff::Timestamp::from_nanosecond(now.unix_ns().into()).unwrap_or_default();
+    let scenario: String = scenario.chars().take(40).collect();
+    format!("{scenario}-{}", time.strftime("%Y%m%dT%H%M%S.%3fZ"))
 }
 
 /// `--stage` as values of a scenario.

@@ -1,73 +1,88 @@
-//! Creates the manifests' objects, and removes them again.
+//! Creates the manifests' objects and changes live ones, written down before it is done.
 
-use std::fmt;
-
-use kube::api::{DeleteParams, DynamicObject, GroupVersionKind, PostParams};
+use kube::api::{DynamicObject, GroupVersionKind, PostParams};
 use kube::core::TypeMeta;
 use kube::discovery::{self, Scope};
 use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 
-use super::CoordinatorError;
+use super::journal::{Change, ObjectRef};
+use super::{CoordinatorError, Session, edits, undo};
 
 /// The label that says which run created an object.
-const RUN_LABEL: &str = "rolldrop.dev/run";
+pub(super) const RUN_LABEL: &str = "rolldrop.dev/run";
 
-/// An object that the run created.
-#[derive(Debug)]
-pub(super) struct Created {
-    api: Api<DynamicObject>,
-    kind: String,
-    name: String,
-    uid: Option<String>,
-}
-
-impl fmt::Display for Created {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.kind, self.name)
-    }
-}
-
-/// Creates one object; never touches one that is there already.
-pub(super) async fn create(
-    client: &Client,
-    namespace: &str,
-    run: &str,
-    manifest: &Value,
-) -> Result<Created, CoordinatorError> {
-    let mut object: DynamicObject = serde_json::from_value(manifest.clone())
-        .map_err(|e| CoordinatorError::Api { what: "read a manifest".into(), why: e.to_string() })?;
-    let types = object.types.clone().unwrap_or_default();
-    let (kind, name) = (types.kind.clone(), object.name_any());
-    let what = format!("create {kind} {name}");
-    let api = api_for(client, object.namespace().as_deref().unwrap_or(namespace), &types).await?;
-    object.labels_mut().insert(RUN_LABEL.into(), run.to_owned());
-    match api.create(&PostParams::default(), &object).await {
-        Ok(created) => Ok(Created { api, kind, name, uid: created.uid() }),
-        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
-            Err(CoordinatorError::Exists(format!("{kind} {name}")))
+impl Session {
+    /// Creates one object; never touches one that is there already.
+    pub(super) async fn create(&mut self, manifest: &Value) -> Result<(), CoordinatorError> {
+        let mut object: DynamicObject = serde_json::from_value(manifest.clone())
+            .map_err(|e| CoordinatorError::Api { what: "read a manifest".into(), why: e.to_string() })?;
+        let types = object.types.clone().unwrap_or_default();
+        let (kind, name) = (types.kind.clone(), object.name_any());
+        let what = format!("create {kind} {name}");
+        let namespace = object.namespace().unwrap_or_else(|| self.namespace.clone());
+        let api = self.limited(&what, api_for(&self.client, &namespace, &types)).await??;
+        object.labels_mut().insert(RUN_LABEL.into(), self.journal.run().to_owned());
+        let reference = ObjectRef {
+            api_version: types.api_version,
+            kind: kind.clone(),
+            namespace: Some(namespace),
+            name: name.clone(),
+            uid: None,
+            resource_version: None,
+        };
+        let id = self.journal.announce(reference, Change::Create)?;
+        match self.limited(&what, api.create(&PostParams::default(), &object)).await? {
+            Ok(created) => Ok(self.journal.created(id, created.uid().unwrap_or_default())?),
+            Err(kube::Error::Api(status)) => {
+                self.journal.undone(id, "refused")?;
+                Err(if status.reason == "AlreadyExists" {
+                    CoordinatorError::Exists(format!("{kind} {name}"))
+                } else {
+                    CoordinatorError::api(&what, &kube::Error::Api(status))
+                })
+            }
+            // Whether it was created is not known.
+            Err(error) => Err(CoordinatorError::api(&what, &error)),
         }
-        Err(error) => Err(CoordinatorError::api(&what, &error)),
+    }
+
+    /// Makes one object of another that is in the cluster. Answers whether there was anything to change.
+    pub(super) async fn change(
+        &mut self,
+        api: &Api<DynamicObject>,
+        current: &Value,
+        wanted: &Value,
+    ) -> Result<bool, CoordinatorError> {
+        let edits = edits::between(current, wanted);
+        if edits.is_empty() {
+            return Ok(false);
+        }
+        let text = |pointer: &str| current.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+        let object = ObjectRef {
+            api_version: text("/apiVersion").unwrap_or_default(),
+            kind: text("/kind").unwrap_or_default(),
+            namespace: text("/metadata/namespace"),
+            name: text("/metadata/name").unwrap_or_default(),
+            uid: text("/metadata/uid"),
+            resource_version: text("/metadata/resourceVersion"),
+        };
+        let (what, name) = (format!("change {object}"), object.name.clone());
+        let id = self.journal.announce(object, Change::Edit { edits })?;
+        match self.limited(&what, undo::patch(api, &name, current, wanted)).await? {
+            Ok(_) => Ok(true),
+            Err(error) => {
+                if matches!(error, kube::Error::Api(_)) {
+                    self.journal.undone(id, "refused")?;
+                }
+                Err(CoordinatorError::api(&what, &error))
+            }
+        }
     }
 }
 
-/// Removes an object and what it owns; one that is gone already is removed.
-pub(super) async fn remove(created: Created) -> Result<(), CoordinatorError> {
-    let params = DeleteParams {
-        preconditions: created
-            .uid
-            .clone()
-            .map(|uid| kube::api::Preconditions { uid: Some(uid), resource_version: None }),
-        ..DeleteParams::background()
-    };
-    match created.api.delete(&created.name, &params).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        Err(error) => Err(CoordinatorError::api(&format!("remove {created}"), &error)),
-    }
-}
-
-async fn api_for(
+/// The API of a kind, in a namespace if it has those.
+pub(super) async fn api_for(
     client: &Client,
     namespace: &str,
     types: &TypeMeta,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::journal::JournalError;
 use crate::record::RunDirError;
 
 /// Why a run could not go on.
@@ -67,6 +68,23 @@ pub enum CoordinatorError {
         /// The namespace.
         namespace: String,
     },
+    /// The sidecar cannot be put beside the pods.
+    #[error("the sidecar cannot be added: {0}")]
+    Sidecar(String),
+    /// An object is kept as it is by a GitOps controller.
+    #[error(
+        "{object} is managed by {controller}, which would undo a change in mid-run: pause that and say \
+         --change-gitops, or add the sidecar in its repository (`rolldrop inject`)"
+    )]
+    Managed {
+        /// The object.
+        object: String,
+        /// The controller.
+        controller: String,
+    },
+    /// What the run changes could not be written down.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
     /// The records could not be written.
     #[error(transparent)]
     Record(#[from] RunDirError),

@@ -138,6 +138,23 @@ impl Session {
     /// # Errors
     /// When the run is stopped meanwhile, or the API server does not answer.
     pub async fn await_rollout(&self, before: &Workloads) -> Result<(), CoordinatorError> {
+        let (now, missing) = self.until_settled(before).await?;
+        let mode = now.mode_since(before).to_owned();
+        self.record(EventKind::CommandSettled { mode });
+        if let Some(missing) = missing {
+            let limit = self.limits.rollout;
+            let message = format!("what the command began had not settled after {limit:?}: {missing}");
+            self.record(EventKind::Warning { message });
+        }
+        Ok(())
+    }
+
+    /// Waits until the workloads have done what was asked of them since `before`, and no pod is
+    /// terminating. Answers the workloads then, and what is missing where the limit passed.
+    pub(super) async fn until_settled(
+        &self,
+        before: &Workloads,
+    ) -> Result<(Workloads, Option<String>), CoordinatorError> {
         let deadline = Instant::now() + self.limits.rollout;
         let mut settled_since = None;
         loop {
@@ -154,18 +171,10 @@ impl Session {
                     false
                 }
             };
-            if !is_steady && at < deadline {
-                self.stoppable(sleep(PERIOD)).await?;
-                continue;
+            if is_steady || at >= deadline {
+                return Ok((now, missing));
             }
-            let mode = now.mode_since(before).to_owned();
-            self.record(EventKind::CommandSettled { mode });
-            if let Some(missing) = missing {
-                let limit = self.limits.rollout;
-                let message = format!("what the command began had not settled after {limit:?}: {missing}");
-                self.record(EventKind::Warning { message });
-            }
-            return Ok(());
+            self.stoppable(sleep(PERIOD)).await?;
         }
     }
 

@@ -79,7 +79,7 @@ fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
         collector: collect::Collector::default(),
         tasks: JoinSet::new(),
         tasks_stop: CancellationToken::new(),
-        created: Vec::new(),
+        journal: Journal::begin(run_dir.path(), clock, "my-run", None).unwrap(),
     };
     (session, run_dir, dir)
 }
@@ -145,7 +145,7 @@ fn served(seq: u64) -> ServedRow {
 async fn what_is_created_is_labelled_with_the_run_and_removed_at_the_end() {
     let (client, calls) = api(|method, path| with_discovery(method, path, (200, service().to_string())));
     let (mut session, _, _dir) = session(client, Limits::default());
-    session.deploy("my-run", &[service()]).await.unwrap();
+    session.deploy(&[service()]).await.unwrap();
     session.finish().await.unwrap();
     let calls = calls.lock().unwrap();
     let of = |wanted: Method| calls.iter().find(|(method, ..)| *method == wanted).unwrap().clone();
@@ -163,10 +163,10 @@ async fn an_object_that_exists_is_never_taken_over_and_an_unknown_kind_is_named(
         with_discovery(method, path, status(409, "AlreadyExists", "services \"web\" already exists"))
     });
     let (mut session, _, _dir) = session(client, Limits::default());
-    let error = session.deploy("my-run", &[service()]).await.unwrap_err().to_string();
+    let error = session.deploy(&[service()]).await.unwrap_err().to_string();
     assert!(error.starts_with("Service web exists already"), "{error}");
     let other = json!({"apiVersion": "x.example/v1", "kind": "Widget", "metadata": {"name": "w"}});
-    let error = session.deploy("my-run", &[other]).await.unwrap_err().to_string();
+    let error = session.deploy(&[other]).await.unwrap_err().to_string();
     assert_eq!(error, "the cluster knows no Widget of x.example/v1");
 }
 

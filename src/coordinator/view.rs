@@ -54,10 +54,9 @@ impl View {
             .count()
     }
 
-    /// Why a container does not start, in words, if one says so.
-    pub(super) fn stuck_container(&self) -> Option<String> {
-        self.pods.values().find_map(|seen| {
-            let pod = &seen.event;
+    /// Why a container of one of these pods does not start, in words, if one says so.
+    pub(super) fn stuck_container(&self, of: impl Fn(&PodEvent) -> bool) -> Option<String> {
+        self.pods.values().map(|seen| &seen.event).filter(|pod| of(pod)).find_map(|pod| {
             pod.containers.iter().find(|c| is_stuck(c)).map(|c| {
                 let reason = c.reason.as_deref().unwrap_or_default();
                 let message = c.message.as_deref().map(|m| format!(": {m}")).unwrap_or_default();

@@ -20,6 +20,7 @@ mod interruption;
 mod kernel;
 mod kube_client;
 mod kubectl;
+mod live;
 mod load;
 mod load_alpn;
 mod load_ends;

@@ -15,7 +15,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("load", &["record", "http1", "http2", "machine"]),
     ("proxy", &["record", "http1", "http2"]),
     ("cluster", &["record::Clock", "record::Stamp", "record::clock"]),
-    ("coordinator", &["record", "scenario", "cluster", "machine"]),
+    ("coordinator", &["record", "scenario", "inject", "cluster", "machine"]),
     ("timeline", &["record"]),
     ("analysis", &["record", "timeline"]),
     ("report", &["record", "analysis"]),

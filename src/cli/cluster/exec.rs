@@ -27,6 +27,9 @@ pub(super) struct ExecArgs {
     /// The cluster's kubeconfig [default: that of $KUBECONFIG, or ~/.kube/config].
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
+    /// The cluster of this context [default: the kubeconfig's current one].
+    #[arg(long, value_name = "CTX")]
+    context: Option<String>,
     /// Run in the network of this node [default: the first one].
     #[arg(long, value_name = "NAME", conflicts_with = "pod")]
     node: Option<String>,
@@ -41,7 +44,7 @@ pub(super) struct ExecArgs {
 impl ExecArgs {
     /// Runs the command, and answers its exit status. This process has one thread only.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let whereabouts = whereabouts(self.kubeconfig)?;
+        let whereabouts = whereabouts(self.kubeconfig, self.context)?;
         let spot = match self.pod {
             Some(pod) if pod.contains('/') => Spot::Pod(pod),
             Some(pod) => Spot::Pod(format!("default/{pod}")),
@@ -60,15 +63,15 @@ impl ExecArgs {
     }
 }
 
-/// Where the cluster of a kubeconfig's current context is.
-fn whereabouts(path: Option<PathBuf>) -> anyhow::Result<Whereabouts> {
+/// Where the cluster of a kubeconfig's context is.
+fn whereabouts(path: Option<PathBuf>, context: Option<String>) -> anyhow::Result<Whereabouts> {
     let file = match &path {
         Some(path) => Kubeconfig::read_from(path),
         None => Kubeconfig::read(),
     };
     let file = file.context("cannot read the kubeconfig of the embedded cluster; name it by --kubeconfig")?;
-    let current = file.current_context.as_deref().unwrap_or_default();
-    let context = file.contexts.iter().find(|context| context.name == current);
+    let wanted = context.or(file.current_context).unwrap_or_default();
+    let context = file.contexts.iter().find(|context| context.name == wanted);
     let name = context.and_then(|context| Some(&context.context.as_ref()?.cluster));
     let cluster = file.clusters.iter().find(|cluster| Some(&cluster.name) == name);
     let mut extensions = cluster
@@ -76,7 +79,7 @@ fn whereabouts(path: Option<PathBuf>) -> anyhow::Result<Whereabouts> {
         .unwrap_or_default()
         .into_iter();
     let Some(extension) = extensions.find(|extension| extension.name == EXTENSION) else {
-        bail!("the kubeconfig's context {current:?} is not that of an embedded cluster");
+        bail!("the kubeconfig's context {wanted:?} is not that of an embedded cluster");
     };
     serde_json::from_value(extension.extension).context("the kubeconfig is of another version of rolldrop")
 }

@@ -42,7 +42,7 @@ impl UserCommand {
     /// end by that or a second one comes.
     pub(super) async fn run(
         &self,
-        kubeconfig: Option<&Path>,
+        kubeconfig: Option<&OsStr>,
         interrupts: &Interrupts,
     ) -> io::Result<ExitStatus> {
         let mut command = tokio::process::Command::new(&self.program);
@@ -52,7 +52,7 @@ impl UserCommand {
         #[cfg(unix)]
         command.process_group(0);
         if let Some(kubeconfig) = kubeconfig {
-            command.env("KUBECONFIG", std::path::absolute(kubeconfig)?);
+            command.env("KUBECONFIG", kubeconfig);
         }
         let mut child = command.spawn()?;
         tokio::select! {

@@ -142,6 +142,7 @@ pub(super) fn load_settings(
         retry_delay: load.retry_delay,
         success: load.success.clone(),
         workers: load.workers,
+        spin: load.spin,
         source_ports: load.source_ports.map(|(first, last)| load::PortRange { first, last }),
         source_addresses: load.source_addresses.clone(),
         reuse_ports: load.reuse_ports,

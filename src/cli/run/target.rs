@@ -1,0 +1,117 @@
+//! `--target`: a Service or a URL on the command line.
+
+use std::str::FromStr;
+
+use serde_json::{Value, json};
+
+/// What `--target` says.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum TargetArg {
+    Service { name: String, port: Option<String> },
+    Url(String),
+}
+
+impl FromStr for TargetArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let form = || "needs svc/NAME, svc/NAME:PORT or a URL such as https://shop.example/".to_owned();
+        if let Some((kind, rest)) = text.split_once('/')
+            && ["svc", "service", "services"].contains(&kind)
+        {
+            let (name, port) = match rest.split_once(':') {
+                Some((name, port)) => (name, Some(port)),
+                None => (rest, None),
+            };
+            let is_name = |text: &str| {
+                !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.')
+            };
+            if !is_name(name) || !port.is_none_or(is_name) {
+                return Err(form());
+            }
+            return Ok(Self::Service { name: name.to_owned(), port: port.map(str::to_owned) });
+        }
+        let is_url = url::Url::parse(text).is_ok_and(|url| url.has_host());
+        if is_url { Ok(Self::Url(text.to_owned())) } else { Err(form()) }
+    }
+}
+
+impl TargetArg {
+    fn as_value(&self) -> Value {
+        match self {
+            Self::Service { name, port: Some(port) } => {
+                let port = port.parse::<u16>().map_or_else(|_| json!(port), |number| json!(number));
+                json!({"service": name, "port": port})
+            }
+            Self::Service { name, port: None } => json!({"service": name}),
+            Self::Url(url) => json!({"url": url}),
+        }
+    }
+
+    /// As the value of a scenario's key.
+    pub(super) fn as_override(&self) -> String {
+        format!("target={}", self.as_value())
+    }
+
+    /// As a scenario that says nothing else. It is named after the target.
+    pub(super) fn as_scenario(&self) -> String {
+        let name = match self {
+            Self::Service { name, .. } => name.clone(),
+            Self::Url(url) => {
+                let host = url::Url::parse(url).ok().and_then(|url| url.host_str().map(str::to_owned));
+                host.unwrap_or_default()
+            }
+        };
+        let name: String = name
+            .to_lowercase()
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+            .take(63)
+            .collect();
+        let name = match name.trim_matches('-') {
+            "" => "target",
+            name => name,
+        };
+        let scenario = json!({
+            "apiVersion": "rolldrop.dev/v1",
+            "kind": "Scenario",
+            "metadata": {"name": name},
+            "spec": {"target": self.as_value()},
+        });
+        scenario.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::scenario::{self, Place};
+
+    #[test]
+    fn a_service_or_a_url_is_a_scenario_of_its_own() {
+        let load = |text: &str| {
+            let target: TargetArg = text.parse().unwrap();
+            let overrides = [target.as_override()];
+            let loaded =
+                scenario::parse::<Value>(&target.as_scenario(), "--target", Path::new("."), &overrides);
+            let scenario = loaded.unwrap().scenario;
+            (scenario.name.clone(), scenario.targets[0].place.clone())
+        };
+        let service = |name: &str, port: Option<&str>| Place::Service {
+            name: name.into(),
+            port: port.map(str::to_owned),
+            path: "/".into(),
+        };
+        assert_eq!(load("svc/web"), ("web".into(), service("web", None)));
+        assert_eq!(load("svc/web:8080"), ("web".into(), service("web", Some("8080"))));
+        assert_eq!(load("service/web:http"), ("web".into(), service("web", Some("http"))));
+        let (name, place) = load("https://Shop.example:8443/x");
+        assert_eq!(name, "shop-example");
+        assert!(matches!(place, Place::Url(url) if url.as_str() == "https://shop.example:8443/x"));
+        for wrong in ["web", "svc/", "svc/we b", "svc/web:", "deploy/web", "http:"] {
+            assert!(wrong.parse::<TargetArg>().unwrap_err().contains("svc/NAME"), "{wrong}");
+        }
+    }
+}

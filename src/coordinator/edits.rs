@@ -1,0 +1,285 @@
+//! What a run changes in an object that is not its own, field by field, and how that is taken back.
+//!
+//! Only what was changed is taken back: what others changed in the object meanwhile stays, and a
+//! changed field that others have changed again is theirs. Nothing here talks to a cluster.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+/// The fields that tell the items of a list apart, as far as rolldrop changes lists: ports of
+/// containers and of Services, containers.
+const IDENTITIES: [&str; 3] = ["containerPort", "port", "name"];
+
+/// One field's value before and after.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Edit {
+    path: Vec<Step>,
+    /// `None` where the field was not there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    old: Option<Value>,
+    /// `None` where the field is removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    new: Option<Value>,
+}
+
+/// A step into an object.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Step {
+    /// To a field.
+    Field(String),
+    /// To the item of a list of which this field has this value.
+    Item { field: String, is: Value },
+}
+
+impl fmt::Display for Edit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, step) in self.path.iter().enumerate() {
+            match step {
+                Step::Field(name) if number == 0 => write!(f, "{name}")?,
+                Step::Field(name) => write!(f, ".{name}")?,
+                Step::Item { field, is: Value::String(text) } => write!(f, "[{field}={text}]")?,
+                Step::Item { field, is } => write!(f, "[{field}={is}]")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What taking edits back comes to.
+#[derive(Debug, PartialEq)]
+pub(super) struct Reverted {
+    /// The object as it should be.
+    pub(super) object: Value,
+    /// Fields that have their old value again.
+    pub(super) restored: usize,
+    /// Fields that somebody else has changed since, which stay as they are.
+    pub(super) others: Vec<String>,
+}
+
+/// The edits that make the one object of the other.
+pub(super) fn between(before: &Value, after: &Value) -> Vec<Edit> {
+    let mut edits = Vec::new();
+    compare(Some(before), Some(after), &mut Vec::new(), &mut edits);
+    edits
+}
+
+fn compare(old: Option<&Value>, new: Option<&Value>, path: &mut Vec<Step>, edits: &mut Vec<Edit>) {
+    if old == new {
+        return;
+    }
+    let is_item = matches!(path.last(), Some(Step::Item { .. }));
+    let (nothing, none) = (Value::Object(Map::new()), Value::Array(Vec::new()));
+    let (from, to) = match (old, new) {
+        // Field by field, so that what others add beside them is left alone.
+        (None, Some(Value::Object(_))) if !is_item => (Some(&nothing), new),
+        (None, Some(Value::Array(_))) => (Some(&none), new),
+        both => both,
+    };
+    match (from, to) {
+        (Some(Value::Object(a)), Some(Value::Object(b))) => {
+            for name in a.keys().chain(b.keys()).collect::<BTreeSet<_>>() {
+                path.push(Step::Field(name.clone()));
+                compare(a.get(name), b.get(name), path, edits);
+                path.pop();
+            }
+        }
+        (Some(Value::Array(a)), Some(Value::Array(b))) if identity(a, b).is_some() => {
+            let field = identity(a, b).unwrap_or_default();
+            for (number, item) in a.iter().chain(b).enumerate() {
+                let find = |list: &[Value]| list.iter().position(|other| other[field] == item[field]);
+                if number >= a.len() && find(a).is_some() {
+                    continue;
+                }
+                path.push(Step::Item { field: field.to_owned(), is: item[field].clone() });
+                compare(find(a).map(|at| &a[at]), find(b).map(|at| &b[at]), path, edits);
+                path.pop();
+            }
+        }
+        _ => edits.push(Edit { path: path.clone(), old: old.cloned(), new: new.cloned() }),
+    }
+}
+
+/// The field that every item of both lists has, and none twice in its list.
+fn identity(a: &[Value], b: &[Value]) -> Option<&'static str> {
+    let tells_apart = |list: &[Value], field: &str| {
+        let names: BTreeSet<String> =
+            list.iter().filter_map(|item| item.get(field)).map(Value::to_string).collect();
+        names.len() == list.len()
+    };
+    IDENTITIES.into_iter().find(|field| tells_apart(a, field) && tells_apart(b, field))
+}
+
+/// Takes edits back in an object as it is now.
+pub(super) fn revert(edits: &[Edit], current: &Value) -> Reverted {
+    let mut reverted = Reverted { object: current.clone(), restored: 0, others: Vec::new() };
+    for edit in edits.iter().rev() {
+        let now = find(&reverted.object, &edit.path);
+        if is_still(now, edit.new.as_ref()) {
+            if set(&mut reverted.object, &edit.path, edit.old.clone()) {
+                reverted.restored += 1;
+                continue;
+            }
+        } else if is_still(now, edit.old.as_ref()) {
+            continue;
+        }
+        reverted.others.push(edit.to_string());
+    }
+    reverted
+}
+
+/// Whether a value is what was written. The API server adds defaults to what it is given.
+fn is_still(now: Option<&Value>, written: Option<&Value>) -> bool {
+    match (now, written) {
+        (None | Some(Value::Null), None | Some(Value::Null)) => true,
+        (Some(Value::Object(now)), Some(Value::Object(written))) => {
+            written.iter().all(|(name, value)| is_still(now.get(name), Some(value)))
+        }
+        (Some(Value::Array(now)), Some(Value::Array(written))) => {
+            now.len() == written.len() && now.iter().zip(written).all(|(a, b)| is_still(Some(a), Some(b)))
+        }
+        (now, written) => now == written,
+    }
+}
+
+fn find<'a>(object: &'a Value, path: &[Step]) -> Option<&'a Value> {
+    path.iter().try_fold(object, |at, step| match step {
+        Step::Field(name) => at.get(name),
+        Step::Item { field, is } => at.as_array()?.iter().find(|item| item.get(field) == Some(is)),
+    })
+}
+
+/// Sets or removes a field; `false` where an item on the way there is gone.
+fn set(object: &mut Value, path: &[Step], value: Option<Value>) -> bool {
+    let Some((step, rest)) = path.split_first() else {
+        *object = value.unwrap_or_default();
+        return true;
+    };
+    match step {
+        Step::Field(name) => {
+            if object.is_null() {
+                *object = json!({});
+            }
+            let Value::Object(map) = object else { return false };
+            if !rest.is_empty() {
+                return set(map.entry(name).or_insert(Value::Null), rest, value);
+            }
+            match value {
+                Some(value) => map.insert(name.clone(), value),
+                None => map.remove(name),
+            };
+        }
+        Step::Item { field, is } => {
+            if object.is_null() {
+                *object = json!([]);
+            }
+            let Value::Array(list) = object else { return false };
+            let at = list.iter().position(|item| item.get(field) == Some(is));
+            match (at, value) {
+                (Some(at), value) if !rest.is_empty() => return set(&mut list[at], rest, value),
+                (None, _) if !rest.is_empty() => return false,
+                (Some(at), Some(value)) => list[at] = value,
+                (Some(at), None) => {
+                    list.remove(at);
+                }
+                (None, Some(value)) => list.push(value),
+                (None, None) => {}
+            }
+        }
+    }
+    true
+}
+
+/// The JSON merge patch (RFC 7386) that makes the one object of the other; `None` where they are alike.
+pub(super) fn merge_patch(from: &Value, to: &Value) -> Option<Value> {
+    let (Value::Object(a), Value::Object(b)) = (from, to) else {
+        return (from != to).then(|| to.clone());
+    };
+    let mut patch = Map::new();
+    for (name, value) in b {
+        let changed = merge_patch(a.get(name).unwrap_or(&Value::Null), value);
+        patch.extend(changed.map(|changed| (name.clone(), changed)));
+    }
+    patch.extend(a.keys().filter(|name| !b.contains_key(*name)).map(|name| (name.clone(), Value::Null)));
+    (!patch.is_empty()).then_some(Value::Object(patch))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn deployment() -> Value {
+        json!({"metadata": {"name": "web"}, "spec": {"replicas": 3, "template": {"spec": {"containers": [
+            {"name": "app", "image": "app:1", "ports": [{"name": "http", "containerPort": 8080}]}
+        ]}}}})
+    }
+
+    fn with_sidecar() -> Value {
+        let mut object = deployment();
+        object["metadata"]["annotations"] = json!({"ours": "yes"});
+        let pod = &mut object["spec"]["template"]["spec"];
+        pod["containers"][0]["ports"][0]["name"] = "rolldrop-app".into();
+        pod["initContainers"] = json!([{"name": "rolldrop", "image": "rolldrop"}]);
+        object
+    }
+
+    #[test]
+    fn what_was_changed_is_named_field_by_field() {
+        let named: Vec<String> =
+            between(&deployment(), &with_sidecar()).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            named,
+            [
+                "metadata.annotations.ours",
+                "spec.template.spec.containers[name=app].ports[containerPort=8080].name",
+                "spec.template.spec.initContainers[name=rolldrop]",
+            ]
+        );
+    }
+
+    #[test]
+    fn taken_back_it_is_as_before_also_from_its_record_and_a_second_time() {
+        let edits = between(&deployment(), &with_sidecar());
+        let edits: Vec<Edit> = serde_json::from_str(&serde_json::to_string(&edits).unwrap()).unwrap();
+        let mut live = with_sidecar();
+        // The API server's defaults.
+        live["spec"]["template"]["spec"]["initContainers"][0]["imagePullPolicy"] = "Always".into();
+        let Reverted { object, restored, others } = revert(&edits, &live);
+        assert_eq!((restored, others), (3, vec![]));
+        let mut expected = deployment();
+        // Empty lists and mappings are nothing to the API server.
+        expected["metadata"]["annotations"] = json!({});
+        expected["spec"]["template"]["spec"]["initContainers"] = json!([]);
+        assert_eq!(object, expected);
+        assert_eq!(revert(&edits, &object).restored, 0);
+        assert_eq!(
+            revert(&edits, &deployment()),
+            Reverted { object: deployment(), restored: 0, others: vec![] }
+        );
+    }
+
+    #[test]
+    fn what_others_have_changed_since_stays_theirs() {
+        let edits = between(&deployment(), &with_sidecar());
+        let mut live = with_sidecar();
+        live["metadata"]["annotations"] = json!({"ours": "no", "theirs": "yes"});
+        let pod = &mut live["spec"]["template"]["spec"];
+        pod["containers"][0]["image"] = "app:2".into();
+        pod["initContainers"].as_array_mut().unwrap().insert(0, json!({"name": "migrate"}));
+        let Reverted { object, restored, others } = revert(&edits, &live);
+        assert_eq!((restored, others), (2, vec!["metadata.annotations.ours".to_owned()]));
+        assert_eq!(object["metadata"]["annotations"], json!({"ours": "no", "theirs": "yes"}));
+        assert_eq!(object["spec"]["template"]["spec"]["containers"][0]["image"], "app:2");
+        assert_eq!(object["spec"]["template"]["spec"]["initContainers"], json!([{"name": "migrate"}]));
+    }
+
+    #[test]
+    fn a_merge_patch_says_only_what_differs() {
+        let patch = merge_patch(&json!({"a": 1, "b": {"c": [1], "d": 2}}), &json!({"b": {"c": [2], "d": 2}}));
+        assert_eq!(patch, Some(json!({"a": null, "b": {"c": [2]}})));
+        assert_eq!(merge_patch(&deployment(), &deployment()), None);
+    }
+}

@@ -1,0 +1,275 @@
+//! What a run changes in a cluster: `changes.jsonl`, written before it is changed.
+//!
+//! Each line is on the disk before the API server is asked. A run undoes at its end what stands
+//! here and is not undone; where it was killed, `rolldrop cleanup` does. Undoing is [`super::undo`].
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::edits::Edit;
+use crate::cluster::Origin;
+use crate::record::{Clock, Stamp};
+
+/// The file in the run directory.
+const FILE: &str = "changes.jsonl";
+/// The version of its format.
+const VERSION: u32 = 1;
+
+/// Why a journal cannot be kept or read.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// A file could not be read or written.
+    #[error("failed to use {path}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The directory holds no journal.
+    #[error("{} has no {FILE}: name a directory that `rolldrop run` made", .0.display())]
+    NotARun(PathBuf),
+    /// The run has not ended.
+    #[error("the run in {} has not ended: it undoes its changes itself, also when interrupted by Ctrl-C", .0.display())]
+    InUse(PathBuf),
+    /// A line cannot be read.
+    #[error("{path}:{line}: {why}; restore the file")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// An object of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct ObjectRef {
+    pub(super) api_version: String,
+    pub(super) kind: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) namespace: Option<String>,
+    pub(super) name: String,
+    /// Not known before it is created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) uid: Option<String>,
+    /// Of the object that was changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) resource_version: Option<String>,
+}
+
+/// What is done to an object.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "change", rename_all = "snake_case")]
+pub(super) enum Change {
+    /// It is created.
+    Create,
+    /// Fields of it are changed.
+    Edit {
+        /// Which, from what to what.
+        edits: Vec<Edit>,
+    },
+}
+
+/// A change that is not undone.
+#[derive(Clone, Debug)]
+pub(super) struct Open {
+    pub(super) id: u32,
+    pub(super) object: ObjectRef,
+    pub(super) change: Change,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Line {
+    t_ns: Stamp,
+    #[serde(flatten)]
+    entry: Entry,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "entry", rename_all = "snake_case")]
+enum Entry {
+    /// The first line.
+    Begun {
+        v: u32,
+        run: String,
+        /// None if the cluster ends with the run.
+        cluster: Option<Origin>,
+    },
+    /// A change is about to be made.
+    Change {
+        id: u32,
+        object: ObjectRef,
+        #[serde(flatten)]
+        change: Change,
+    },
+    /// An object was created.
+    Created { id: u32, uid: String },
+    /// A change is undone, or nothing is left to undo.
+    Undone { id: u32, how: String },
+}
+
+/// What a run changes in a cluster. No other process has it open for writing.
+#[derive(Debug)]
+pub(super) struct Journal {
+    path: PathBuf,
+    file: File,
+    clock: Clock,
+    run: String,
+    open: Vec<Open>,
+    next_id: u32,
+}
+
+impl Journal {
+    /// Begins the journal of a run in its directory. `cluster` is none if that ends with the run.
+    pub(super) fn begin(
+        run_dir: &Path,
+        clock: Clock,
+        run: &str,
+        cluster: Option<Origin>,
+    ) -> Result<Self, JournalError> {
+        let path = run_dir.join(FILE);
+        let io = |source| JournalError::Io { path: path.clone(), source };
+        let file = OpenOptions::new().create_new(true).append(true).open(&path).map_err(io)?;
+        file.lock().map_err(io)?;
+        let run = run.to_owned();
+        let mut journal = Self { path, file, clock, run: run.clone(), open: Vec::new(), next_id: 0 };
+        journal.append(Entry::Begun { v: VERSION, run, cluster })?;
+        Ok(journal)
+    }
+
+    /// Opens the journal of a run that has ended, and says where its cluster is.
+    pub(super) fn resume(run_dir: &Path, clock: Clock) -> Result<(Self, Option<Origin>), JournalError> {
+        let path = run_dir.join(FILE);
+        let io = |source| JournalError::Io { path: path.clone(), source };
+        let file = match OpenOptions::new().read(true).append(true).open(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                return Err(JournalError::NotARun(run_dir.to_owned()));
+            }
+            file => file.map_err(io)?,
+        };
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(JournalError::InUse(run_dir.to_owned())),
+            Err(TryLockError::Error(source)) => return Err(io(source)),
+        }
+        let mut lines = Vec::new();
+        for line in BufReader::new(&file).split(b'\n') {
+            lines.push(line.map_err(io)?);
+        }
+        let mut journal =
+            Self { path: path.clone(), file, clock, run: String::new(), open: Vec::new(), next_id: 0 };
+        let mut cluster = None;
+        let last = lines.len();
+        for (number, line) in (1..).zip(lines) {
+            let line: Line = match serde_json::from_slice(&line) {
+                Ok(line) => line,
+                // Torn by a kill: what it would have announced was not done.
+                Err(_) if number == last => break,
+                Err(e) => return Err(JournalError::Malformed { path, line: number, why: e.to_string() }),
+            };
+            match line.entry {
+                Entry::Begun { run, cluster: of_run, .. } => (journal.run, cluster) = (run, of_run),
+                Entry::Change { id, object, change } => {
+                    journal.open.push(Open { id, object, change });
+                    journal.next_id = id + 1;
+                }
+                Entry::Created { id, uid } => journal.set_uid(id, &uid),
+                Entry::Undone { id, .. } => journal.open.retain(|open| open.id != id),
+            }
+        }
+        if journal.run.is_empty() {
+            return Err(JournalError::NotARun(run_dir.to_owned()));
+        }
+        Ok((journal, cluster))
+    }
+
+    /// The name that the run's objects are labelled with.
+    pub(super) fn run(&self) -> &str {
+        &self.run
+    }
+
+    /// Writes down a change that is about to be made.
+    pub(super) fn announce(&mut self, object: ObjectRef, change: Change) -> Result<u32, JournalError> {
+        let id = self.next_id;
+        self.append(Entry::Change { id, object: object.clone(), change: change.clone() })?;
+        self.next_id += 1;
+        self.open.push(Open { id, object, change });
+        Ok(id)
+    }
+
+    /// Writes down which object was created.
+    pub(super) fn created(&mut self, id: u32, uid: String) -> Result<(), JournalError> {
+        self.set_uid(id, &uid);
+        self.append(Entry::Created { id, uid })
+    }
+
+    /// Writes down that nothing of a change is left.
+    pub(super) fn undone(&mut self, id: u32, how: impl Into<String>) -> Result<(), JournalError> {
+        self.open.retain(|open| open.id != id);
+        self.append(Entry::Undone { id, how: how.into() })
+    }
+
+    /// What is not undone, the latest first.
+    pub(super) fn open_changes(&self) -> Vec<Open> {
+        self.open.iter().rev().cloned().collect()
+    }
+
+    fn set_uid(&mut self, id: u32, uid: &str) {
+        for open in self.open.iter_mut().filter(|open| open.id == id) {
+            open.object.uid = Some(uid.to_owned());
+        }
+    }
+
+    fn append(&mut self, entry: Entry) -> Result<(), JournalError> {
+        let io = |source| JournalError::Io { path: self.path.clone(), source };
+        let line = Line { t_ns: self.clock.now(), entry };
+        let mut line = serde_json::to_vec(&line).map_err(|e| io(e.into()))?;
+        line.push(b'\n');
+        self.file.write_all(&line).and_then(|()| self.file.sync_data()).map_err(io)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn web() -> ObjectRef {
+        ObjectRef {
+            api_version: "v1".into(),
+            kind: "Service".into(),
+            namespace: Some("shop".into()),
+            name: "web".into(),
+            uid: None,
+            resource_version: None,
+        }
+    }
+
+    #[test]
+    fn what_a_killed_run_had_not_undone_is_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let clock = Clock::start();
+        let cluster = Some(Origin { kubeconfig: None, context: Some("staging".into()) });
+        let mut journal = Journal::begin(dir.path(), clock, "run-1", cluster.clone()).unwrap();
+        assert!(matches!(Journal::resume(dir.path(), clock), Err(JournalError::InUse(_))));
+        let first = journal.announce(web(), Change::Create).unwrap();
+        journal.created(first, "u1".into()).unwrap();
+        let second = journal.announce(web(), Change::Edit { edits: Vec::new() }).unwrap();
+        let third = journal.announce(web(), Change::Create).unwrap();
+        journal.undone(second, "restored").unwrap();
+        journal.file.write_all(b"{\"t_ns\":1,\"en").unwrap();
+        drop(journal);
+
+        let (journal, origin) = Journal::resume(dir.path(), clock).unwrap();
+        assert_eq!((journal.run(), origin), ("run-1", cluster));
+        let open: Vec<_> = journal.open_changes().into_iter().map(|o| (o.id, o.object.uid)).collect();
+        assert_eq!(open, [(third, None), (first, Some("u1".into()))]);
+        assert!(matches!(Journal::resume(&dir.path().join("x"), clock), Err(JournalError::NotARun(_))));
+    }
+}

@@ -1,0 +1,252 @@
+//! Puts the recording proxy beside pods that are not the run's own, for as long as the run lasts.
+//!
+//! The workloads behind the targets' Services are changed first and rolled out, and only then the
+//! Services that number their target port, so that no request is led to a sidecar that is not there.
+//! It is taken back in the opposite order ([`super::undo`]).
+
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::Service;
+use kube::api::{ApiResource, DynamicObject, ListParams};
+use kube::{Api, Resource};
+use serde_json::Value;
+use tokio::time::sleep;
+
+use super::view::View;
+use super::{CoordinatorError, Session};
+use crate::inject::{self, KubernetesVersion};
+
+/// Prefixes of labels and annotations by which a GitOps controller knows its objects.
+const GITOPS: [(&str, &str); 3] = [
+    ("argocd.argoproj.io/", "Argo CD"),
+    ("kustomize.toolkit.fluxcd.io/", "Flux"),
+    ("helm.toolkit.fluxcd.io/", "Flux"),
+];
+
+/// What to do about objects that a GitOps controller keeps as they are in its repository.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GitOps {
+    /// They are not changed: the controller would change them back in mid-run.
+    Refuse,
+    /// They are changed: the controller is known to be paused.
+    Change,
+}
+
+/// An object of the cluster that may have to be changed.
+struct Live {
+    api: Api<DynamicObject>,
+    /// As it is.
+    current: Value,
+    /// As it should be.
+    wanted: Value,
+}
+
+impl Live {
+    fn title(&self) -> String {
+        let text = |pointer: &str| self.current.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        format!("{} {}", text("/kind"), text("/metadata/name"))
+    }
+
+    fn is_service(&self) -> bool {
+        self.current["kind"] == "Service"
+    }
+
+    /// The labels of its pods.
+    fn pod_labels(&self) -> &Value {
+        &self.current["spec"]["template"]["metadata"]["labels"]
+    }
+
+    /// Whether, as a Service, it selects pods with these labels.
+    fn selects(&self, labels: &Value) -> bool {
+        let selector = self.current["spec"]["selector"].as_object();
+        selector.is_some_and(|selector| {
+            !selector.is_empty() && selector.iter().all(|(name, value)| labels.get(name) == Some(value))
+        })
+    }
+
+    /// Why its pods would not become those of the changed template.
+    fn why_no_rollout(&self) -> Option<&'static str> {
+        let spec = &self.current["spec"];
+        if spec["paused"] == true {
+            Some("its rollout is paused: resume it first")
+        } else if spec["updateStrategy"]["type"] == "OnDelete" {
+            Some("its update strategy is OnDelete, so that its pods would stay as they are")
+        } else {
+            None
+        }
+    }
+
+    /// The GitOps controller that keeps it as it is.
+    fn controller(&self) -> Option<&'static str> {
+        let metadata = &self.current["metadata"];
+        let names = [&metadata["labels"], &metadata["annotations"]];
+        let mut names = names.into_iter().filter_map(Value::as_object).flat_map(|map| map.keys());
+        names.find_map(|name| {
+            GITOPS.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, controller)| *controller)
+        })
+    }
+}
+
+impl Session {
+    /// Puts the sidecar beside the pods of these Services, and waits until that is rolled out.
+    /// Answers what was done, a line each.
+    ///
+    /// # Errors
+    /// When it cannot be had. What was changed until then is undone in [`Session::finish`].
+    pub async fn inject_sidecars(
+        &mut self,
+        services: &[&str],
+        image: &str,
+        gitops: GitOps,
+    ) -> Result<Vec<String>, CoordinatorError> {
+        let (live, notes) = self.plan_sidecars(services, image, gitops).await?;
+        let before = self.workloads().await?;
+        let (services, workloads): (Vec<_>, Vec<_>) = live.iter().partition(|object| object.is_service());
+        let mut is_changed = false;
+        for object in workloads {
+            is_changed |= self.change(&object.api, &object.current, &object.wanted).await?;
+        }
+        if is_changed {
+            tokio::select! {
+                settled = self.until_settled(&before) => if let (_, Some(missing)) = settled? {
+                    let limit = self.limits.rollout;
+                    let why = format!("its rollout had not settled after {limit:?}: {missing}");
+                    return Err(CoordinatorError::Sidecar(why));
+                },
+                why = self.stuck_sidecar() => {
+                    let why = format!("{why}; name an image that the cluster can pull by --image");
+                    return Err(CoordinatorError::Sidecar(why));
+                }
+            }
+        }
+        for object in services {
+            self.change(&object.api, &object.current, &object.wanted).await?;
+        }
+        Ok(notes)
+    }
+
+    /// What is to be changed, and the notes of the injection. Nothing is changed yet.
+    async fn plan_sidecars(
+        &self,
+        services: &[&str],
+        image: &str,
+        gitops: GitOps,
+    ) -> Result<(Vec<Live>, Vec<String>), CoordinatorError> {
+        let kubernetes = self.kubernetes_version().await?;
+        let all = self.live::<Service>().await?;
+        let mut named = Vec::new();
+        for name in services {
+            let is_it = |service: &&Live| service.current["metadata"]["name"] == **name;
+            let unknown = || CoordinatorError::Service {
+                service: (*name).to_owned(),
+                why: format!("is not there in namespace {}", self.namespace),
+            };
+            named.push(all.iter().find(is_it).ok_or_else(unknown)?);
+        }
+        let mut workloads = self.live::<Deployment>().await?;
+        workloads.extend(self.live::<StatefulSet>().await?);
+        workloads.extend(self.live::<DaemonSet>().await?);
+        workloads.retain(|workload| named.iter().any(|service| service.selects(workload.pod_labels())));
+        if workloads.is_empty() {
+            return Err(CoordinatorError::Sidecar(format!(
+                "no Deployment, StatefulSet or DaemonSet in namespace {} has the pods of Service {}: put the \
+                 sidecar into what makes them by `rolldrop inject`",
+                self.namespace,
+                services.join(", "),
+            )));
+        }
+        let mut live = workloads;
+        let leading = all.into_iter().filter(|s| live.iter().any(|w| s.selects(w.pod_labels())));
+        let leading: Vec<Live> = leading.collect();
+        live.extend(leading);
+
+        let mut objects: Vec<Value> = live.iter().map(|object| object.current.clone()).collect();
+        let options = inject::Options { image: image.to_owned(), port: None, kubernetes };
+        let notes = inject::inject_into(&mut objects, &options)
+            .map_err(|error| CoordinatorError::Sidecar(error.to_string()))?;
+        for (object, wanted) in live.iter_mut().zip(objects) {
+            object.wanted = wanted;
+        }
+        live.retain(|object| object.current != object.wanted);
+        for object in &live {
+            if let Some(why) = object.why_no_rollout() {
+                return Err(CoordinatorError::Sidecar(format!("{}: {why}", object.title())));
+            }
+            if let Some(controller) = object.controller().filter(|_| gitops == GitOps::Refuse) {
+                let object = object.title();
+                return Err(CoordinatorError::Managed { object, controller: controller.to_owned() });
+            }
+        }
+        Ok((live, notes))
+    }
+
+    async fn kubernetes_version(&self) -> Result<KubernetesVersion, CoordinatorError> {
+        let what = "read the version";
+        let version = self.limited(what, self.client.apiserver_version()).await?;
+        let version = version.map_err(|e| CoordinatorError::api(what, &e))?;
+        version.git_version.parse().map_err(|error| {
+            CoordinatorError::Sidecar(format!("Kubernetes {}: {error}", version.git_version))
+        })
+    }
+
+    /// All objects of a kind, with every field that they have, also those that are not known here.
+    async fn live<K: Resource<DynamicType = ()>>(&self) -> Result<Vec<Live>, CoordinatorError> {
+        let resource = ApiResource::erase::<K>(&());
+        let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), &self.namespace, &resource);
+        let what = format!("list {}", resource.plural);
+        let listed = match self.limited(&what, api.list(&ListParams::default())).await? {
+            Ok(listed) => listed,
+            // The cluster does not know the kind.
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),
+            Err(error) => return Err(CoordinatorError::api(&what, &error)),
+        };
+        let of = |object: DynamicObject| {
+            let mut current = serde_json::to_value(object).unwrap_or_default();
+            // Items of a list do not say what they are.
+            current["apiVersion"] = resource.api_version.as_str().into();
+            current["kind"] = resource.kind.as_str().into();
+            Live { api: api.clone(), wanted: current.clone(), current }
+        };
+        Ok(listed.items.into_iter().map(of).collect())
+    }
+
+    /// Waits until a pod with the sidecar says that it cannot start, and stays with that.
+    async fn stuck_sidecar(&self) -> String {
+        let stuck = |view: &View| {
+            view.stuck_container(|pod| pod.containers.iter().any(|c| c.name == inject::SIDECAR_NAME))
+        };
+        loop {
+            self.views.wait_until(|view| stuck(view).is_some()).await;
+            sleep(self.limits.stuck).await;
+            if let Some(why) = self.views.read(stuck) {
+                return why;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::Client;
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_gitops_controller_is_known_by_its_labels_and_annotations() {
+        let client = Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
+        let resource = ApiResource::erase::<Deployment>(&());
+        let live = |metadata: Value| Live {
+            api: Api::all_with(client.clone(), &resource),
+            current: json!({"kind": "Deployment", "metadata": metadata}),
+            wanted: Value::Null,
+        };
+        let controller = |metadata| live(metadata).controller();
+        let argo =
+            json!({"annotations": {"argocd.argoproj.io/tracking-id": "shop:apps/Deployment:shop/web"}});
+        assert_eq!(controller(argo), Some("Argo CD"));
+        let flux = json!({"labels": {"kustomize.toolkit.fluxcd.io/name": "shop"}});
+        assert_eq!(controller(flux), Some("Flux"));
+        let helm = json!({"labels": {"app.kubernetes.io/managed-by": "Helm"}});
+        assert_eq!(controller(helm), None);
+    }
+}

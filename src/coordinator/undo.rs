@@ -1,0 +1,232 @@
+//! Takes back what a run changed in a cluster, the latest first.
+//!
+//! Doing it twice is doing it once. What somebody else has changed since stays as it is, and is
+//! named. An object that was replaced meanwhile is somebody else's as a whole.
+
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
+use kube::core::TypeMeta;
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+
+use super::apply::{RUN_LABEL, api_for};
+use super::edits::{self, Edit};
+use super::journal::{Change, Journal, JournalError, ObjectRef, Open};
+use super::{CoordinatorError, Limits};
+use crate::cluster::Origin;
+use crate::record::Clock;
+
+/// How often a change is tried that somebody else's came between.
+const ATTEMPTS: u32 = 5;
+/// Service proxies follow a Service within a second or so; only then may go what it led to.
+const FOLLOW: Duration = Duration::from_secs(2);
+
+/// What became of a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is undone.
+    Undone {
+        /// Fields that somebody else had changed since, which stay.
+        others: Vec<String>,
+    },
+    /// There was nothing to undo any more.
+    Nothing(String),
+    /// It is somebody else's now.
+    LeftAlone(String),
+    /// It could not be undone, and can be tried again.
+    Failed(String),
+}
+
+/// A change and what became of it.
+#[derive(Clone, Debug)]
+pub struct Undone {
+    object: ObjectRef,
+    change: Change,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+impl Undone {
+    /// Whether somebody should look after it.
+    pub fn is_left(&self) -> bool {
+        match &self.outcome {
+            Outcome::Undone { others } => !others.is_empty(),
+            Outcome::Nothing(_) => false,
+            Outcome::LeftAlone(_) | Outcome::Failed(_) => true,
+        }
+    }
+}
+
+impl fmt::Display for Undone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { object, change, outcome } = self;
+        write!(f, "{object}: ")?;
+        match (outcome, change) {
+            (Outcome::Undone { .. }, Change::Create) => f.write_str("removed"),
+            (Outcome::Undone { others }, Change::Edit { .. }) if others.is_empty() => f.write_str("restored"),
+            (Outcome::Undone { others }, Change::Edit { .. }) => {
+                write!(f, "restored, but for what was changed since by others: {}", others.join(", "))
+            }
+            (Outcome::Nothing(why), _) => f.write_str(why),
+            (Outcome::LeftAlone(why), _) => write!(f, "left alone: {why}"),
+            (Outcome::Failed(why), Change::Create) => write!(f, "left in the cluster: {why}"),
+            (Outcome::Failed(why), Change::Edit { .. }) => write!(f, "not restored: {why}"),
+        }
+    }
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.name)?;
+        self.namespace.iter().try_for_each(|namespace| write!(f, " in {namespace}"))
+    }
+}
+
+/// What a run that has ended left in a cluster.
+#[derive(Debug)]
+pub struct LeftOver {
+    journal: Journal,
+    cluster: Option<Origin>,
+}
+
+impl LeftOver {
+    /// Reads what the run in a directory changed.
+    ///
+    /// # Errors
+    /// When it is no run directory, or the run has not ended.
+    pub fn of(run_dir: &Path) -> Result<Self, JournalError> {
+        let (journal, cluster) = Journal::resume(run_dir, Clock::start())?;
+        Ok(Self { journal, cluster })
+    }
+
+    /// Where the cluster is; `None` if it ended with the run.
+    pub fn cluster(&self) -> Option<&Origin> {
+        self.cluster.as_ref()
+    }
+
+    /// Whether nothing is left.
+    pub fn is_empty(&self) -> bool {
+        self.cluster.is_none() || self.journal.open_changes().is_empty()
+    }
+
+    /// Undoes it.
+    ///
+    /// # Errors
+    /// When the journal cannot be written.
+    pub async fn undo(mut self, client: &Client) -> Result<Vec<Undone>, JournalError> {
+        all(client, &mut self.journal, Limits::default().api_call).await
+    }
+}
+
+/// Undoes what is open in a journal; `limit` is for each call.
+pub(super) async fn all(
+    client: &Client,
+    journal: &mut Journal,
+    limit: Duration,
+) -> Result<Vec<Undone>, JournalError> {
+    let run = journal.run().to_owned();
+    let mut undone = Vec::new();
+    let mut leads_back = false;
+    for Open { id, object, change } in journal.open_changes() {
+        if leads_back && object.kind != "Service" {
+            sleep(FOLLOW).await;
+            leads_back = false;
+        }
+        let undoing = async {
+            match &change {
+                Change::Create => remove(client, &run, &object).await,
+                Change::Edit { edits } => restore(client, &object, edits).await,
+            }
+        };
+        let outcome = match timeout(limit, undoing).await {
+            Ok(outcome) => outcome.unwrap_or_else(|error| Outcome::Failed(error.to_string())),
+            Err(_) => Outcome::Failed(format!("no answer within {limit:?}")),
+        };
+        leads_back |= object.kind == "Service"
+            && matches!((&outcome, &change), (Outcome::Undone { .. }, Change::Edit { .. }));
+        let result = Undone { object, change, outcome };
+        if !matches!(result.outcome, Outcome::Failed(_)) {
+            journal.undone(id, result.to_string())?;
+        }
+        undone.push(result);
+    }
+    Ok(undone)
+}
+
+async fn api_of(client: &Client, object: &ObjectRef) -> Result<Api<DynamicObject>, CoordinatorError> {
+    let types = TypeMeta { api_version: object.api_version.clone(), kind: object.kind.clone() };
+    api_for(client, object.namespace.as_deref().unwrap_or_default(), &types).await
+}
+
+/// Removes an object that the run created, and what it owns.
+async fn remove(client: &Client, run: &str, object: &ObjectRef) -> Result<Outcome, CoordinatorError> {
+    let gone = || Outcome::Nothing("gone already".into());
+    let api = api_of(client, object).await?;
+    let what = format!("remove {object}");
+    let uid = match &object.uid {
+        Some(uid) => uid.clone(),
+        // The run ended before it was told. Its label says whether this is it.
+        None => match api.get_opt(&object.name).await.map_err(|e| CoordinatorError::api(&what, &e))? {
+            None => return Ok(gone()),
+            Some(found) if found.labels().get(RUN_LABEL).is_some_and(|of| of == run) => {
+                found.uid().unwrap_or_default()
+            }
+            Some(_) => return Ok(Outcome::LeftAlone("it is not of this run".into())),
+        },
+    };
+    let preconditions = Some(Preconditions { uid: Some(uid), resource_version: None });
+    let params = DeleteParams { preconditions, ..DeleteParams::background() };
+    match api.delete(&object.name, &params).await {
+        Ok(_) => Ok(Outcome::Undone { others: Vec::new() }),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(gone()),
+        Err(kube::Error::Api(status)) if status.code == 409 => {
+            Ok(Outcome::LeftAlone("it was replaced since".into()))
+        }
+        Err(error) => Err(CoordinatorError::api(&what, &error)),
+    }
+}
+
+/// Gives the fields that the run changed their old values.
+async fn restore(client: &Client, object: &ObjectRef, edits: &[Edit]) -> Result<Outcome, CoordinatorError> {
+    let api = api_of(client, object).await?;
+    let what = format!("restore {object}");
+    for attempt in 1.. {
+        let found = api.get_opt(&object.name).await.map_err(|e| CoordinatorError::api(&what, &e))?;
+        let Some(current) = found else { return Ok(Outcome::Nothing("gone already".into())) };
+        if object.uid.is_some() && current.uid() != object.uid {
+            return Ok(Outcome::LeftAlone("it was replaced since".into()));
+        }
+        let current = serde_json::to_value(current).unwrap_or_default();
+        let edits::Reverted { object: wanted, restored, others } = edits::revert(edits, &current);
+        if restored == 0 {
+            return Ok(if others.is_empty() {
+                Outcome::Nothing("as it was already".into())
+            } else {
+                Outcome::LeftAlone(format!("somebody else has changed {}", others.join(", ")))
+            });
+        }
+        match patch(&api, &object.name, &current, &wanted).await {
+            Ok(_) => return Ok(Outcome::Undone { others }),
+            Err(kube::Error::Api(status)) if status.code == 409 && attempt < ATTEMPTS => {}
+            Err(error) => return Err(CoordinatorError::api(&what, &error)),
+        }
+    }
+    Ok(Outcome::Failed("others change it all the time".into()))
+}
+
+/// Makes one object of another, unless it was changed since.
+pub(super) async fn patch(
+    api: &Api<DynamicObject>,
+    name: &str,
+    current: &Value,
+    wanted: &Value,
+) -> kube::Result<DynamicObject> {
+    let mut patch = edits::merge_patch(current, wanted).unwrap_or_else(|| json!({}));
+    // A patch that names the version is refused where that has changed.
+    patch["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"].clone();
+    api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await
+}

@@ -1,0 +1,224 @@
+//! Runs on a cluster that was there before and stays: what they change is changed back.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rolldrop::analysis::model::{Mode, RunResult};
+use rolldrop::record::RunDir;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::harness::{ClusterProcess, Rolldrop, wait_for};
+use crate::kubectl::{Kubectl, LIMIT, SharedCluster};
+use crate::runs::turn;
+
+/// A Deployment, and a Service that names one target port and numbers the other.
+const SHOP: &str = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+        - name: app
+          image: rolldrop
+          args: [workload, --listen, \"$(POD_IP):8080\"]
+          env:
+            - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+          ports: [{name: http, containerPort: 8080}]
+          readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  selector: {app: web}
+  ports: [{name: named, port: 80, targetPort: http}, {name: numbered, port: 81, targetPort: 8080}]
+";
+
+/// Measures what is there already, with the sidecar, and deletes a pod.
+const SCENARIO: &str = "\
+apiVersion: rolldrop.dev/v1
+kind: Scenario
+metadata: {name: live}
+spec:
+  manifests:
+    - inline: {apiVersion: v1, kind: ConfigMap, metadata: {name: notes}, data: {of: the run}}
+  target: {service: web, port: numbered}
+  load: {rate: 100, duration: 5s}
+  sidecar: {inject: true}
+  disruptions: [{at: 1s, action: deletePod, selector: app=web}]
+";
+
+/// A Deployment `web` with its Service in a namespace of its own.
+struct Shop(Kubectl);
+
+impl Shop {
+    fn open(what: &str) -> Self {
+        let kubectl = Kubectl::in_namespace(what);
+        kubectl.apply(SHOP);
+        kubectl.ok("rollout status deployment/web --timeout=60s");
+        Self(kubectl)
+    }
+
+    /// `rolldrop run scenario.yaml` on it.
+    fn run(&self, scenario: &str, more: &[&str]) -> Rolldrop {
+        let kubeconfig = SharedCluster::get().kubeconfig();
+        let words = ["run", "scenario.yaml", "--out", "run", "-n", self.0.namespace()];
+        Rolldrop::new(words.iter().chain(more))
+            .args(["--kubeconfig".as_ref(), kubeconfig.as_os_str()])
+            .file("scenario.yaml", scenario)
+    }
+
+    /// What the Deployment and the Service are to be.
+    fn specs(&self) -> Value {
+        let list: Value =
+            serde_json::from_str(&self.0.ok("get deployment/web service/web -o json")).expect("JSON");
+        let items = list["items"].as_array().expect("items");
+        items.iter().map(|item| json!([item["spec"], item["metadata"]["labels"]])).collect()
+    }
+
+    /// Whether the Service leads to the sidecar.
+    fn is_injected(&self) -> bool {
+        self.0.field("service/web", ".spec.ports[*].targetPort").contains("18080")
+    }
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill(Pid::from_raw(i32::try_from(child.id()).expect("a pid")), signal).expect("a signal");
+}
+
+/// Waits until a run has begun to send its load.
+fn wait_for_load(dir: &TempDir) {
+    let log = dir.path().join("run/events.jsonl");
+    let said = || std::fs::read_to_string(dir.path().join("stderr.log")).unwrap_or_default();
+    wait_for("the load", 2 * LIMIT, || {
+        assert!(!said().contains("failed"), "{}", said());
+        std::fs::read_to_string(&log).ok()?.contains("load_started").then_some(())
+    });
+}
+
+#[test]
+fn the_sidecar_stands_beside_live_pods_as_long_as_the_run_lasts() {
+    let _turn = turn();
+    let shop = Shop::open("live");
+    let before = shop.specs();
+    let finished = shop.run(SCENARIO, &[]).finish().expect_code(0);
+    let run = finished.dir().join("run");
+    let records = RunDir::open(&run).and_then(|run| run.read()).expect("the run reads");
+    let answered = records.requests.iter().filter(|row| row.pod.is_some()).count();
+    assert!(answered > 0 && records.served.len() >= answered, "{finished}");
+    assert_eq!(shop.specs(), before, "{finished}");
+    shop.0.fails("get configmap/notes");
+    shop.0.ok("rollout status deployment/web --timeout=60s");
+
+    // What a GitOps controller would change back is left alone.
+    shop.0.ok("annotate deployment/web argocd.argoproj.io/tracking-id=shop:apps/Deployment:shop/web");
+    let refused = shop.run(SCENARIO, &[]).finish().expect_code(2);
+    assert!(refused.stderr().contains("Deployment web is managed by Argo CD"), "{refused}");
+    assert!(refused.stderr().contains("--change-gitops"), "{refused}");
+    assert_eq!(shop.specs(), before);
+    shop.0.fails("get configmap/notes");
+}
+
+#[test]
+fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_undone() {
+    let _turn = turn();
+    let shop = Shop::open("killed");
+    let before = shop.specs();
+    let (mut child, dir) = shop.run(SCENARIO, &["--set", "load.duration=60s"]).start();
+    wait_for_load(&dir);
+    assert!(shop.is_injected());
+    signal(&child, Signal::SIGINT);
+    assert_eq!(child.wait().expect("an end").code(), Some(130));
+    assert_eq!(shop.specs(), before);
+    shop.0.ok("rollout status deployment/web --timeout=60s");
+
+    let (mut child, dir) = shop.run(SCENARIO, &["--set", "load.duration=60s"]).start();
+    wait_for_load(&dir);
+    let cleanup = || Rolldrop::new(["cleanup".as_ref(), dir.path().join("run").as_os_str()]).finish();
+    let early = cleanup().expect_code(2);
+    assert!(early.stderr().contains("has not ended"), "{early}");
+    signal(&child, Signal::SIGKILL);
+    child.wait().expect("an end");
+    assert!(shop.is_injected());
+    let labels = shop.0.field("configmap/notes", ".metadata.labels");
+    assert!(labels.contains("rolldrop.dev/run") && labels.contains("live-"), "{labels}");
+    // Somebody else's changes are theirs.
+    shop.0.ok("scale deployment/web --replicas=3");
+    let cleaned = cleanup().expect_code(0);
+    let namespace = shop.0.namespace();
+    let expected =
+        ["Service web", "Deployment web"].map(|object| format!("{object} in {namespace}: restored\n"));
+    assert_eq!(
+        cleaned.stdout(),
+        format!("{}ConfigMap notes in {namespace}: removed\n", expected.concat()),
+        "{cleaned}"
+    );
+    let mut expected = before;
+    expected[0][0]["replicas"] = 3.into();
+    assert_eq!(shop.specs(), expected);
+    assert_eq!(cleanup().expect_code(0).stdout(), "nothing is left of the run\n");
+}
+
+fn kubectl(kubeconfig: &Path, args: &str) -> Command {
+    let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin/kubectl"));
+    command.args(args.split_whitespace()).env("KUBECONFIG", kubeconfig);
+    command
+}
+
+fn result(run: &Path) -> RunResult {
+    let json = std::fs::read(run.join("result.json")).expect("result.json");
+    serde_json::from_slice(&json).expect("result.json reads")
+}
+
+#[test]
+fn a_rollout_of_what_is_there_is_measured_from_a_cold_start() {
+    let _turn = turn();
+    let cluster = ClusterProcess::start(&json!({"nodes": 1}));
+    let kubeconfig = cluster.kubeconfig();
+    let shop: PathBuf = cluster.dir().join("shop.yaml");
+    std::fs::write(&shop, SHOP).expect("a file");
+    let ok = |args: &str| {
+        let status = kubectl(&kubeconfig, args).status().expect("kubectl");
+        assert!(status.success(), "kubectl {args}");
+    };
+    ok("create namespace shop");
+    ok(&format!("-n shop apply -f {}", shop.display()));
+    ok("-n shop rollout status deployment/web --timeout=60s");
+    let run = |words: &[&str]| {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let venv = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin");
+        Rolldrop::new(words)
+            .env("KUBECONFIG", kubeconfig.to_str().expect("UTF-8"))
+            .env("PATH", &format!("{venv}:{path}"))
+            .finish()
+    };
+
+    // The command is told the namespace as well.
+    let words = ["run", "--target", "svc/web:named", "-n", "shop", "--out", "run", "--"];
+    let finished =
+        run(&[&words[..], &["kubectl", "rollout", "restart", "deploy/web"]].concat()).expect_code(0);
+    assert!(finished.stderr().contains("deployment.apps/web restarted"), "{finished}");
+    let result = result(&finished.dir().join("run"));
+    let modes: Vec<Mode> = result.terminations.iter().map(|t| t.mode).collect();
+    assert_eq!(modes, [Mode::Rollout; 2], "{finished}");
+    assert!(result.requests.total > 500, "{finished}");
+
+    // Without a command it watches, and nothing is changed.
+    let observed =
+        run(&["run", "-t", "svc/web:named", "-n", "shop", "-d", "2s", "--out", "run"]).expect_code(0);
+    let changes = std::fs::read_to_string(observed.dir().join("run/changes.jsonl")).expect("changes.jsonl");
+    assert_eq!(changes.lines().count(), 1, "{changes}");
+    let ambiguous = run(&["run", "-t", "svc/web", "-n", "shop", "--out", "run"]).expect_code(2);
+    assert!(ambiguous.stderr().contains("name one of its ports: named (80), numbered (81)"), "{ambiguous}");
+    let unknown = run(&["run", "-t", "svc/wbe", "-n", "shop", "--out", "run"]).expect_code(2);
+    assert!(unknown.stderr().contains("services \"wbe\" not found"), "{unknown}");
+}
