@@ -34,6 +34,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::Origin;
 use crate::machine;
 use crate::record::run_info::{ClusterInfo, Role, Source};
+use crate::record::wire::AdminToken;
 use crate::record::{Clock, EventKind, RunDir, Stamp, run_info};
 use crate::scenario::{Disruption, Place, Target};
 
@@ -96,6 +97,8 @@ pub struct Settings<'a> {
     pub clock: Clock,
     /// How long to wait for what.
     pub limits: Limits,
+    /// What the proxies' admin ports ask for.
+    pub admin_token: Option<AdminToken>,
     /// Ended when the run is to end early.
     pub stop: CancellationToken,
 }
@@ -130,7 +133,8 @@ impl Session {
     /// # Errors
     /// When the API server does not answer, or the run directory cannot be written.
     pub async fn begin(settings: Settings<'_>) -> Result<Self, CoordinatorError> {
-        let Settings { client, namespace, run, cluster, run_dir, clock, limits, stop } = settings;
+        let Settings { client, namespace, run, cluster, run_dir, clock, limits, admin_token, stop } =
+            settings;
         let journal = Journal::begin(run_dir.path(), clock, run, cluster)?;
         let recorder = Recorder::start(run_dir, clock)?;
         let views = Views::new();
@@ -161,6 +165,7 @@ impl Session {
                 namespace: namespace.clone(),
                 clock,
                 recorder: recorder.handle(),
+                admin_token,
             },
             views.subscribe(),
             tasks_stop.clone(),
@@ -290,6 +295,7 @@ impl Session {
             role: Role::Coordinator,
             clock_offset_ns: 0,
             clock_uncertainty_ns: Some(0),
+            rows: None,
         }];
         sources.extend(self.collector.sources());
         self.recorder.finish().await?;

@@ -17,6 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use serde_json::Value;
 
+use super::admin_token::TokenArgs;
 use super::exit::Exit;
 use super::progress::{Planned, Progress};
 use super::rate::Rate;
@@ -31,6 +32,7 @@ use crate::load;
 use crate::load::process::protocol::Prepare;
 use crate::load::process::{Note, Process};
 use crate::record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Source, Tool};
+use crate::record::wire::AdminToken;
 use crate::record::{Clock, EventKind, RunDir, Stamp};
 use crate::scenario::{self, ClusterChoice, Loaded, Place, Scenario};
 use command::UserCommand;
@@ -110,6 +112,8 @@ pub(super) struct RunArgs {
     /// The run directory to make [default: rolldrop-runs/SCENARIO-TIME].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    admin_token: TokenArgs,
     /// What goes to stdout.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -139,6 +143,7 @@ impl RunArgs {
                 image: "rolldrop".into(),
                 port: None,
                 kubernetes: inject::KubernetesVersion::NATIVE_SIDECARS,
+                admin_token: None,
             };
             match inject::inject_into(&mut scenario.manifests, &options) {
                 // Then it goes beside the pods that are there.
@@ -155,6 +160,7 @@ impl RunArgs {
         let out = self.out.clone().unwrap_or_else(|| default_out(&scenario.name, clock.now()));
         let run_dir = RunDir::create(&out).context("failed to make the run directory")?;
         let choice = self.choice(cluster, &out);
+        let admin_token = self.admin_token.token()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let interrupted = runtime.block_on(async {
             let interrupts = Interrupts::listen()?;
@@ -165,6 +171,7 @@ impl RunArgs {
                 interrupts: &interrupts,
                 progress: &progress,
                 command: command.as_ref(),
+                admin_token,
                 image: self.image.as_deref().unwrap_or("rolldrop"),
                 gitops: if self.change_gitops { GitOps::Change } else { GitOps::Refuse },
             };
@@ -214,6 +221,8 @@ struct Run<'a> {
     progress: &'a Progress,
     /// What ends pods, in place of the scenario's disruptions.
     command: Option<&'a UserCommand>,
+    /// What the proxies' admin ports ask for.
+    admin_token: Option<AdminToken>,
     /// The image of a sidecar that goes beside live pods.
     image: &'a str,
     gitops: GitOps,
@@ -259,6 +268,7 @@ impl Run<'_> {
             run_dir: self.run_dir,
             clock: self.clock,
             limits: Limits::default(),
+            admin_token: self.admin_token.clone(),
             stop: self.interrupts.stop.clone(),
         })
         .await

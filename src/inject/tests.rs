@@ -36,7 +36,12 @@ spec:
 ";
 
 fn options() -> Options {
-    Options { image: "rolldrop:1".into(), port: None, kubernetes: KubernetesVersion::NAMED_SIDECAR_PORTS }
+    Options {
+        image: "rolldrop:1".into(),
+        port: None,
+        kubernetes: KubernetesVersion::NAMED_SIDECAR_PORTS,
+        admin_token: None,
+    }
 }
 
 fn injected(text: &str) -> Output {
@@ -554,4 +559,21 @@ fn a_native_sidecar_that_takes_the_traffic_is_stood_before_like_an_app() {
     assert!(there.contains("startupProbe: {tcpSocket: {port: rolldrop-app}}"), "{there}");
     assert!(there.contains("--upstream=$(POD_IP):15006"), "{there}");
     assert_eq!(uninject(&there).expect("manifests").text, mesh);
+}
+
+#[test]
+fn the_admin_ports_token_is_taken_from_a_secret() {
+    let secret = |text: &str| text.parse::<SecretKey>();
+    assert_eq!(secret("admin"), secret("admin/token"));
+    assert_eq!(
+        (secret(""), secret("a b"), secret("a/b/c")),
+        (Err(BadSecretKey), Err(BadSecretKey), Err(BadSecretKey))
+    );
+    let options = Options { admin_token: secret("admin/word").ok(), ..options() };
+    let mut objects = [json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
+        "spec": {"containers": [{"name": "app", "ports": [{"containerPort": 80}]}]}})];
+    inject_into(&mut objects, &options).expect("a pod");
+    let env = objects[0]["spec"]["initContainers"][0]["env"].as_array().expect("variables");
+    let from = json!({"secretKeyRef": {"name": "admin", "key": "word"}});
+    assert!(env.contains(&json!({"name": "ROLLDROP_ADMIN_TOKEN", "valueFrom": from})), "{env:?}");
 }

@@ -425,8 +425,13 @@ impl Plan {
 
     /// The load's sources as `run.json` lists them, where nobody else keeps the time.
     pub fn recorders(&self) -> Vec<Source> {
-        let recorder =
-            |name| Source { name, role: Role::Load, clock_offset_ns: 0, clock_uncertainty_ns: Some(0) };
+        let recorder = |name| Source {
+            name,
+            role: Role::Load,
+            clock_offset_ns: 0,
+            clock_uncertainty_ns: Some(0),
+            rows: None,
+        };
         self.sources().into_iter().map(recorder).collect()
     }
 
