@@ -6,7 +6,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rolldrop::analysis::model::{Mode, RunResult};
-use rolldrop::record::{Event, EventKind, RunDir};
+use rolldrop::record::{Event, EventKind, Outcome, RunDir};
 
 use crate::harness::{Rolldrop, process_tree, wait_for};
 use crate::runs::{repeated, turn};
@@ -51,6 +51,22 @@ fn a_rollout_by_kubectl_is_measured_until_it_has_settled() {
     let first = records.requests.iter().map(|row| row.scheduled).min().expect("rows");
     assert!(started.seconds_since(first) >= 4.0, "warm-up and a steady part come first");
     assert!(last.seconds_since(settled) >= 2.0, "the load outlasts the rollout");
+}
+
+#[test]
+fn a_rolling_restart_of_an_app_that_drains_loses_nothing_through_the_sidecar() {
+    let _turn = turn();
+    let words = ["run", "drain-in-app", "--out", "run", "--quiet", "--"].map(PathBuf::from);
+    let words = words.into_iter().chain([kubectl()]);
+    let words = words.chain(["rollout", "restart", "deploy/web"].map(PathBuf::from));
+    let finished = Rolldrop::new(words).finish().expect_code(0);
+    let run = finished.dir().join("run");
+    let result = result(&run);
+    assert_eq!(result.terminations.len(), 3, "{finished}");
+    assert_eq!(result.requests.dropped, 0, "{finished}");
+    let records = RunDir::open(&run).and_then(|run| run.read()).expect("the run reads");
+    let answered = records.requests.iter().filter(|row| row.outcome == Outcome::Ok).count();
+    assert!(answered > 0 && records.served.len() >= answered, "{finished}");
 }
 
 #[test]

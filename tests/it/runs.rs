@@ -67,6 +67,16 @@ pub(crate) fn no_sidecar() -> &'static MeasuredRun {
     RUN.get_or_init(|| measure("no-sidecar", Dataplane::Kernel, &[]))
 }
 
+pub(crate) fn killed_in_flight() -> &'static MeasuredRun {
+    static RUN: OnceLock<MeasuredRun> = OnceLock::new();
+    RUN.get_or_init(|| measure("killed-in-flight", Dataplane::Kernel, &[]))
+}
+
+pub(crate) fn idle_close() -> &'static MeasuredRun {
+    static RUN: OnceLock<MeasuredRun> = OnceLock::new();
+    RUN.get_or_init(|| measure("idle-close", Dataplane::Kernel, &[]))
+}
+
 /// Every built-in scenario's runs.
 pub(crate) fn all() -> impl Iterator<Item = &'static MeasuredRun> {
     with_sidecar().chain([no_sidecar()])
@@ -74,7 +84,8 @@ pub(crate) fn all() -> impl Iterator<Item = &'static MeasuredRun> {
 
 /// Those in which a proxy in the pod recorded, too.
 pub(crate) fn with_sidecar() -> impl Iterator<Item = &'static MeasuredRun> {
-    [naive_exit(), prestop_sleep(), drain_in_app()].into_iter().flatten()
+    let on_both = [naive_exit(), prestop_sleep(), drain_in_app()].into_iter().flatten();
+    on_both.chain([killed_in_flight(), idle_close()])
 }
 
 /// Waits for a turn, which lasts as long as the answer lives.
