@@ -114,6 +114,8 @@ pub struct Disruption {
     pub every: Duration,
     /// How often, at least once.
     pub repeat: u32,
+    /// Whether it may take the last ready pod, and more than a budget or `maxUnavailable` allows.
+    pub allow_outage: bool,
     /// What to do.
     pub action: Action,
 }

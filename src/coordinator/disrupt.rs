@@ -8,6 +8,7 @@ use kube::api::{DeleteParams, ListParams, Preconditions};
 use kube::{Api, ResourceExt};
 use tokio::time::{sleep_until, timeout};
 
+use super::limits::Bounds;
 use super::{CoordinatorError, Session};
 use crate::record::{EventKind, Stamp, event};
 use crate::scenario::{Action, Disruption};
@@ -23,14 +24,38 @@ pub struct Disrupted {
     pub skipped: usize,
 }
 
-/// A selector must match something before anything is disrupted.
+/// A selector must match something before anything is disrupted, and not all may go at once.
 pub(super) async fn check(session: &Session, disruption: &Disruption) -> Result<(), CoordinatorError> {
     let Action::DeletePod { selector, .. } = &disruption.action;
-    if list(session, selector).await?.is_empty() {
-        let (selector, namespace) = (selector.clone(), session.namespace.clone());
+    let pods = list(session, selector).await?;
+    if pods.is_empty() {
+        let (selector, namespace) = (selector.clone(), session.caller.namespace.clone());
         return Err(CoordinatorError::NoPods { selector, namespace });
     }
+    choose(session, disruption, oldest_ready_first(pods)).await?;
     Ok(())
+}
+
+/// The pods that an action takes of those that are ready.
+async fn choose(
+    session: &Session,
+    disruption: &Disruption,
+    mut ready: Vec<Pod>,
+) -> Result<Vec<Pod>, CoordinatorError> {
+    let Action::DeletePod { selector, count } = &disruption.action;
+    let whole = ready.len();
+    ready.truncate(*count);
+    if disruption.allow_outage || ready.is_empty() {
+        return Ok(ready);
+    }
+    let bounds = Bounds { budgets: session.list_kind().await?, deployments: session.list_kind().await? };
+    match bounds.refuse(&ready, whole) {
+        None => Ok(ready),
+        Some(why) => {
+            let (action, selector) = (disruption.action.name().to_owned(), selector.clone());
+            Err(CoordinatorError::TooMany { action, selector, why })
+        }
+    }
 }
 
 pub(super) async fn run(
@@ -64,7 +89,7 @@ async fn repeat(
     for repetition in 0..disruption.repeat {
         let due = zero + disruption.at + disruption.every * repetition;
         let due = session.clock.instant(due).unwrap_or_else(std::time::Instant::now);
-        if session.stoppable(sleep_until(due.into())).await.is_err() {
+        if session.caller.stoppable(sleep_until(due.into())).await.is_err() {
             break;
         }
         if repetition > 0 && !recovered(session, selector, whole, load_end).await {
@@ -81,10 +106,9 @@ async fn repeat(
         let mode = if *count == 1 { "isolated" } else { "other" };
         let chosen = match list(session, selector).await.map(oldest_ready_first) {
             Ok(pods) if pods.is_empty() => Err("no pod that it selects is ready".to_owned()),
-            Ok(mut pods) => {
+            Ok(pods) => {
                 whole = whole.max(pods.len());
-                pods.truncate(*count);
-                Ok(pods)
+                choose(session, disruption, pods).await.map_err(|error| error.to_string())
             }
             Err(error) => Err(error.to_string()),
         };
@@ -124,11 +148,11 @@ async fn recovered(session: &Session, selector: &str, whole: usize, load_end: St
             changed.await;
         }
     };
-    matches!(session.stoppable(timeout(limit, is_whole)).await, Ok(Ok(())))
+    matches!(session.caller.stoppable(timeout(limit, is_whole)).await, Ok(Ok(())))
 }
 
 async fn list(session: &Session, selector: &str) -> Result<Vec<Pod>, CoordinatorError> {
-    let pods = Api::<Pod>::namespaced(session.client.clone(), &session.namespace);
+    let pods = Api::<Pod>::namespaced(session.caller.client.clone(), &session.caller.namespace);
     let listed = pods.list(&ListParams::default().labels(selector)).await;
     Ok(listed.map_err(|e| CoordinatorError::api(&format!("list pods {selector:?}"), &e))?.items)
 }
@@ -145,20 +169,20 @@ fn oldest_ready_first(mut pods: Vec<Pod>) -> Vec<Pod> {
 }
 
 async fn delete(session: &Session, index: u32, disruption: &Disruption, mode: &str, pod: &Pod) -> bool {
-    let pods = Api::<Pod>::namespaced(session.client.clone(), &session.namespace);
+    let pods = Api::<Pod>::namespaced(session.caller.client.clone(), &session.caller.namespace);
     let params = DeleteParams {
         preconditions: Some(Preconditions { uid: pod.uid(), resource_version: None }),
         ..DeleteParams::default()
     };
     let name = pod.name_any();
     let sent = session.clock.now();
-    let answer = timeout(session.limits.api_call, pods.delete(&name, &params)).await;
+    let answer = timeout(session.caller.limits.api_call, pods.delete(&name, &params)).await;
     let answered = session.clock.now();
     let (status, error) = match answer {
         Ok(Ok(_)) => (Some(200), None),
         Ok(Err(kube::Error::Api(status))) => (Some(status.code), Some(status.message.clone())),
         Ok(Err(error)) => (None, Some(CoordinatorError::api("delete the pod", &error).to_string())),
-        Err(_) => (None, Some(format!("no answer within {:?}", session.limits.api_call))),
+        Err(_) => (None, Some(format!("no answer within {:?}", session.caller.limits.api_call))),
     };
     let accepted = error.is_none();
     let action = event::Action {

@@ -349,7 +349,7 @@ pub(super) enum Status {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Disruption {
     pub(super) at: Span,
     pub(super) action: ActionName,
@@ -357,6 +357,8 @@ pub(super) struct Disruption {
     pub(super) count: Option<usize>,
     pub(super) every: Option<Span>,
     pub(super) repeat: Option<u32>,
+    #[serde(default)]
+    pub(super) allow_outage: bool,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]

@@ -219,7 +219,7 @@ fn disruption(
             Action::DeletePod { selector, count }
         }
     };
-    Ok(Disruption { at: raw.at.0, every, repeat, action })
+    Ok(Disruption { at: raw.at.0, every, repeat, allow_outage: raw.allow_outage, action })
 }
 
 /// A selector of plain `key=value` terms must match a pod template, where the manifests have any.
