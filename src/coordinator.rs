@@ -24,6 +24,7 @@ mod view;
 mod watch;
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
@@ -108,7 +109,7 @@ pub struct Session {
     collector: collect::Collector,
     tasks: JoinSet<()>,
     tasks_stop: CancellationToken,
-    journal: Journal,
+    journal: Mutex<Journal>,
 }
 
 /// The targets of the load as the cluster shows them.
@@ -128,7 +129,7 @@ impl Session {
     pub async fn begin(settings: Settings<'_>) -> Result<Self, CoordinatorError> {
         let Settings { caller, run, cluster, run_dir, clock } = settings;
         let Caller { client, namespace, .. } = &caller;
-        let journal = Journal::begin(run_dir.path(), clock, run, cluster)?;
+        let journal = Mutex::new(Journal::begin(run_dir.path(), clock, run, cluster)?);
         let recorder = Recorder::start(run_dir, clock)?;
         let views = Views::new();
         let tasks_stop = CancellationToken::new();
@@ -192,7 +193,7 @@ impl Session {
     /// # Errors
     /// When one exists already, or the API server refuses it. What was created until then is
     /// removed in [`Session::finish`].
-    pub async fn deploy(&mut self, manifests: &[Value]) -> Result<(), CoordinatorError> {
+    pub async fn deploy(&self, manifests: &[Value]) -> Result<(), CoordinatorError> {
         for manifest in manifests {
             self.create(manifest).await?;
         }
@@ -263,7 +264,8 @@ impl Session {
     /// # Errors
     /// When the records could not be written.
     pub async fn finish(mut self) -> Result<(Vec<Source>, Vec<Undone>), CoordinatorError> {
-        let undone = undo::all(&self.caller.client, &mut self.journal, self.caller.limits.api_call).await;
+        let mut journal = self.journal.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let undone = undo::all(&self.caller.client, &mut journal, self.caller.limits.api_call).await;
         let left: Vec<_> = undone.iter().flatten().filter(|undone| undone.is_left()).cloned().collect();
         for undone in &left {
             let message = format!("after the run: {undone}");
@@ -281,6 +283,10 @@ impl Session {
         self.recorder.finish().await?;
         undone?;
         Ok((sources, left))
+    }
+
+    fn journal(&self) -> MutexGuard<'_, Journal> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for the first lists of the watches, so that no event of the run is missed.

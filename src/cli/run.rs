@@ -253,7 +253,7 @@ impl Intent<'_> {
         consent::check_namespaces(&caller.namespace, scenario)?;
         let has_command = self.command.is_some();
         let work = Work { scenario, sidecars: self.sidecars(scenario)?, has_command };
-        Ok(caller.plan(&work).await.map_err(interruption)?)
+        caller.plan(&work).await.map_err(interruption)
     }
 
     /// Whose pods get the sidecar, of those that are not the scenario's.

@@ -14,7 +14,7 @@ pub(super) const RUN_LABEL: &str = "rolldrop.dev/run";
 
 impl Session {
     /// Creates one object; never touches one that is there already.
-    pub(super) async fn create(&mut self, manifest: &Value) -> Result<(), CoordinatorError> {
+    pub(super) async fn create(&self, manifest: &Value) -> Result<(), CoordinatorError> {
         let mut object: DynamicObject = serde_json::from_value(manifest.clone())
             .map_err(|e| CoordinatorError::Api { what: "read a manifest".into(), why: e.to_string() })?;
         let types = object.types.clone().unwrap_or_default();
@@ -22,7 +22,7 @@ impl Session {
         let what = format!("create {kind} {name}");
         let namespace = object.namespace().unwrap_or_else(|| self.caller.namespace.clone());
         let api = self.caller.limited(&what, api_for(&self.caller.client, &namespace, &types)).await??;
-        object.labels_mut().insert(RUN_LABEL.into(), self.journal.run().to_owned());
+        object.labels_mut().insert(RUN_LABEL.into(), self.journal().run().to_owned());
         let reference = ObjectRef {
             api_version: types.api_version,
             kind: kind.clone(),
@@ -31,11 +31,11 @@ impl Session {
             uid: None,
             resource_version: None,
         };
-        let id = self.journal.announce(reference, Change::Create)?;
+        let id = self.journal().announce(reference, Change::Create)?;
         match self.caller.limited(&what, api.create(&PostParams::default(), &object)).await? {
-            Ok(created) => Ok(self.journal.created(id, created.uid().unwrap_or_default())?),
+            Ok(created) => Ok(self.journal().created(id, created.uid().unwrap_or_default())?),
             Err(kube::Error::Api(status)) => {
-                self.journal.undone(id, "refused")?;
+                self.journal().undone(id, "refused")?;
                 Err(if status.reason == "AlreadyExists" {
                     CoordinatorError::Exists(format!("{kind} {name}"))
                 } else {
@@ -49,7 +49,7 @@ impl Session {
 
     /// Makes one object of another that is in the cluster. Answers whether there was anything to change.
     pub(super) async fn change(
-        &mut self,
+        &self,
         api: &Api<DynamicObject>,
         current: &Value,
         wanted: &Value,
@@ -68,12 +68,12 @@ impl Session {
             resource_version: text("/metadata/resourceVersion"),
         };
         let (what, name) = (format!("change {object}"), object.name.clone());
-        let id = self.journal.announce(object, Change::Edit { edits })?;
+        let id = self.journal().announce(object, Change::Edit { edits })?;
         match self.caller.limited(&what, undo::patch(api, &name, current, wanted)).await? {
             Ok(_) => Ok(true),
             Err(error) => {
                 if matches!(error, kube::Error::Api(_)) {
-                    self.journal.undone(id, "refused")?;
+                    self.journal().undone(id, "refused")?;
                 }
                 Err(CoordinatorError::api(&what, &error))
             }

@@ -80,14 +80,12 @@ pub enum CoordinatorError {
         namespace: String,
     },
     /// An action would take too many pods.
-    #[error(
-        "{action} of {selector} is refused: {why}; say allowOutage: true in the disruption if that is meant"
-    )]
+    #[error("{action} of {of} is refused: {why}; say allowOutage: true in the disruption if that is meant")]
     TooMany {
         /// The action.
         action: String,
         /// Whose pods.
-        selector: String,
+        of: String,
         /// What it would do.
         why: String,
     },

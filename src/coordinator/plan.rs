@@ -21,7 +21,7 @@ use serde_json::Value;
 use super::apply::kind_of;
 use super::sidecar::{Live, Sidecars};
 use super::{Caller, CoordinatorError};
-use crate::scenario::{Action, Disruption, Place, Scenario};
+use crate::scenario::{Action, Disruption, Place, Pods, Scenario, Workload, WorkloadKind};
 
 /// How many rights are asked about at once.
 const REVIEWS: usize = 8;
@@ -201,6 +201,46 @@ impl Plan {
     }
 }
 
+/// How a change is undone, the last call first.
+fn undo_change(about: &About, undo: &mut Plan) {
+    undo.must("patch", about, "changed back, by a merge patch");
+    undo.must("get", about, "as it is then");
+    undo.open_call(root(&about.resource), "where the kind is");
+}
+
+fn node_of(name: &str) -> About {
+    About::all(ApiResource::erase::<Node>(&()), None).named(name)
+}
+
+fn pods_of_nodes() -> About {
+    About::all(ApiResource::erase::<Pod>(&()), None)
+}
+
+/// What a disruption comes to, in words.
+fn effect(disruption: &Disruption) -> String {
+    let pods = |pods: &Pods| {
+        let word = if pods.count == 1 { "pod" } else { "pods" };
+        format!("{} {word} of {}", pods.count, pods.selector)
+    };
+    let mut effect = match &disruption.action {
+        Action::DeletePod(all) => format!("deletes {}", pods(all)),
+        Action::Evict(all) => format!("evicts {}", pods(all)),
+        Action::RollingRestart(workload) => format!("restarts {workload}"),
+        Action::Scale { workload, replicas } => {
+            format!("scales {workload} to {replicas}, and back at the end")
+        }
+        Action::Drain { node } => {
+            format!("drains node {node} of the pods of all namespaces, and uncordons it at the end")
+        }
+    };
+    effect.push_str(&format!(", {:.1} s into the load", disruption.at.as_secs_f64()));
+    if disruption.repeat > 1 {
+        let every = disruption.every.as_secs_f64();
+        effect.push_str(&format!(" and again every {every:.1} s, {} times in all", disruption.repeat));
+    }
+    effect
+}
+
 /// Where a group's resources are.
 fn root(resource: &ApiResource) -> String {
     let ApiResource { group, version, .. } = resource;
@@ -247,7 +287,7 @@ impl Caller {
         }
         let disruptions = if *has_command { &[][..] } else { &scenario.disruptions };
         for disruption in disruptions {
-            self.plan_limits(disruption, "is it there what is to be ended", &mut plan);
+            self.plan_check(disruption, "whether it is there", &mut plan);
         }
         plan.open_call("/version", "for the report");
         plan.helps("list", &About::all(ApiResource::erase::<Node>(&()), None), "for the report: how many");
@@ -267,7 +307,7 @@ impl Caller {
                 plan.helps("list", &kind, why);
             }
         }
-        self.plan_disruptions(disruptions, &mut plan);
+        self.plan_disruptions(disruptions, &mut plan, &mut undo);
         undo.calls.reverse();
         plan.calls.append(&mut undo.calls);
         Ok(plan)
@@ -309,9 +349,7 @@ impl Caller {
         let mut change = |object: &Live, plan: &mut Plan| {
             let about = About::all(object.resource().clone(), Some(&self.namespace)).named(object.name());
             plan.must("patch", &about, "the sidecar: a merge patch of this resourceVersion");
-            undo.must("patch", &about, "changed back, by a merge patch");
-            undo.must("get", &about, "as it is then");
-            undo.open_call(root(object.resource()), "where the kind is");
+            undo_change(&about, undo);
         };
         for object in workloads {
             change(object, plan);
@@ -329,40 +367,89 @@ impl Caller {
         Ok(())
     }
 
-    /// What it takes to see whether an action is within its limits.
-    fn plan_limits(&self, disruption: &Disruption, why: &str, plan: &mut Plan) {
-        let Action::DeletePod { selector, .. } = &disruption.action;
-        plan.must("list", &self.own::<Pod>(), format!("{why} ({selector})"));
-        plan.helps("list", &self.own::<Deployment>(), "how many may go at once");
-        plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many may go at once");
+    /// What it takes to see whether an action is possible and within its limits.
+    fn plan_check(&self, disruption: &Disruption, why: &str, plan: &mut Plan) {
+        match &disruption.action {
+            Action::DeletePod(pods) | Action::Evict(pods) => {
+                plan.must("list", &self.own::<Pod>(), format!("{why} ({})", pods.selector));
+                plan.helps("list", &self.own::<Deployment>(), "how many may go at once");
+                if matches!(disruption.action, Action::DeletePod(_)) {
+                    plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many may go at once");
+                }
+            }
+            Action::RollingRestart(workload) | Action::Scale { workload, .. } => {
+                plan.must("get", &self.workload(workload), why);
+            }
+            Action::Drain { node } => {
+                plan.must("get", &node_of(node), why);
+                plan.must("list", &pods_of_nodes(), format!("{why} (spec.nodeName={node})"));
+                plan.helps("list", &self.own::<Pod>(), "whether all of an owner are there");
+            }
+        }
     }
 
-    fn plan_disruptions(&self, disruptions: &[Disruption], plan: &mut Plan) {
-        let repeats = |disruption| {
-            let Disruption { at, every, repeat, .. }: &Disruption = disruption;
-            (0..*repeat).map(move |n| (*at + *every * n, disruption))
+    fn workload(&self, workload: &Workload) -> About {
+        let kind = match workload.kind {
+            WorkloadKind::Deployment => self.own::<Deployment>(),
+            WorkloadKind::StatefulSet => self.own::<StatefulSet>(),
+            WorkloadKind::DaemonSet => self.own::<DaemonSet>(),
         };
-        let mut due: Vec<(Duration, &Disruption)> = disruptions.iter().flat_map(repeats).collect();
+        kind.named(&workload.name)
+    }
+
+    fn plan_disruptions(&self, disruptions: &[Disruption], plan: &mut Plan, undo: &mut Plan) {
+        let mut due: Vec<(Duration, &Disruption)> = Vec::new();
+        for disruption in disruptions {
+            due.extend((0..disruption.repeat).map(|n| (disruption.due(n), disruption)));
+        }
         due.sort_by_key(|(at, _)| *at);
         for (at, disruption) in due {
             let at = format!("{:.1} s into the load", at.as_secs_f64());
-            self.plan_limits(disruption, &format!("{at}: which are ready"), plan);
-            let Action::DeletePod { selector, count } = &disruption.action;
-            for _ in 0..*count {
-                let why = format!("{at}: a ready one of {selector}, the oldest first");
-                plan.must("delete", &self.own::<Pod>().later("pod"), why);
+            match &disruption.action {
+                Action::DeletePod(pods) | Action::Evict(pods) => {
+                    self.plan_check(disruption, &format!("{at}: which are ready"), plan);
+                    let why = format!("{at}: a ready one of {}, the oldest first", pods.selector);
+                    for _ in 0..pods.count {
+                        self.plan_end(&disruption.action, self.own::<Pod>(), &why, plan);
+                    }
+                }
+                Action::RollingRestart(workload) => {
+                    plan.must("get", &self.workload(workload), format!("{at}: as it is"));
+                    plan.must("patch", &self.workload(workload), format!("{at}: the annotation restartedAt"));
+                }
+                Action::Scale { workload, replicas } => {
+                    let about = self.workload(workload);
+                    plan.must("get", &about, format!("{at}: as it is"));
+                    plan.must("patch", &about, format!("{at}: {replicas} replicas"));
+                    undo_change(&about, undo);
+                }
+                Action::Drain { node } => {
+                    let about = node_of(node);
+                    plan.must("get", &about, format!("{at}: as it is"));
+                    plan.must("patch", &about, format!("{at}: unschedulable"));
+                    plan.must("list", &pods_of_nodes(), format!("{at}: spec.nodeName={node}"));
+                    let why =
+                        format!("{at}: each pod of the node, but those of DaemonSets and of the system");
+                    let any = About::all(ApiResource::erase::<Pod>(&()), None);
+                    self.plan_end(&disruption.action, any, &why, plan);
+                    // The right to it is one for all namespaces.
+                    if let Some(call) = plan.calls.last_mut() {
+                        call.path = "/api/v1/namespaces/{namespace}/pods/{pod}/eviction".into();
+                    }
+                    undo_change(&about, undo);
+                }
             }
         }
-        for Disruption { at, every, repeat, action, .. } in disruptions {
-            let Action::DeletePod { selector, count } = action;
-            let pods = if *count == 1 { "pod" } else { "pods" };
-            let mut effect =
-                format!("deletes {count} {pods} of {selector}, {:.1} s into the load", at.as_secs_f64());
-            if *repeat > 1 {
-                let every = every.as_secs_f64();
-                effect.push_str(&format!(" and again every {every:.1} s, {repeat} times in all"));
-            }
-            plan.effects.push(effect);
+        plan.effects.extend(disruptions.iter().map(effect));
+    }
+
+    /// The call that ends a pod.
+    fn plan_end(&self, action: &Action, pods: About, why: &str, plan: &mut Plan) {
+        let pod = pods.later("pod");
+        if matches!(action, Action::DeletePod(_)) {
+            plan.must("delete", &pod, why);
+        } else {
+            plan.must("create", &About { subresource: "eviction", ..pod }, why);
         }
     }
 

@@ -111,10 +111,7 @@ impl Session {
     ///
     /// # Errors
     /// When it cannot be had. What was changed until then is undone in [`Session::finish`].
-    pub async fn inject_sidecars(
-        &mut self,
-        sidecars: &Sidecars<'_>,
-    ) -> Result<Vec<String>, CoordinatorError> {
+    pub async fn inject_sidecars(&self, sidecars: &Sidecars<'_>) -> Result<Vec<String>, CoordinatorError> {
         let (live, notes) = self.caller.plan_sidecars(sidecars).await?;
         let before = self.workloads().await?;
         let (services, workloads): (Vec<_>, Vec<_>) = live.iter().partition(|object| object.is_service());

@@ -1,7 +1,7 @@
 //! The coordinator against an API server that answers as told.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use http::{Method, Request, Response};
 use http_body_util::BodyExt;
@@ -14,7 +14,7 @@ use super::*;
 use crate::record::event::{Change, ContainerState, EndpointSliceEvent, EndpointState, PodEvent};
 use crate::record::wire::ProxyLine;
 use crate::record::{Protocol, ServedEnd, ServedRow};
-use crate::scenario::{self, Action};
+use crate::scenario::{self, Action, Pods};
 
 /// The calls that an API server got: method, path, body.
 type Calls = Arc<Mutex<Vec<(Method, String, Value)>>>;
@@ -77,7 +77,7 @@ fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
         collector: collect::Collector::default(),
         tasks: JoinSet::new(),
         tasks_stop: CancellationToken::new(),
-        journal: Journal::begin(run_dir.path(), clock, "my-run", None).unwrap(),
+        journal: Mutex::new(Journal::begin(run_dir.path(), clock, "my-run", None).unwrap()),
     };
     (session, run_dir, dir)
 }
@@ -142,7 +142,7 @@ fn served(seq: u64) -> ServedRow {
 #[tokio::test]
 async fn what_is_created_is_labelled_with_the_run_and_removed_at_the_end() {
     let (client, calls) = api(|method, path| with_discovery(method, path, (200, service().to_string())));
-    let (mut session, _, _dir) = session(client, Limits::default());
+    let (session, _, _dir) = session(client, Limits::default());
     session.deploy(&[service()]).await.unwrap();
     session.finish().await.unwrap();
     let calls = calls.lock().unwrap();
@@ -190,7 +190,7 @@ async fn the_calls_that_change_something_are_those_of_the_plan_in_their_order() 
     });
     let scenario =
         scenario::parse::<Value>(PLANNED, "x.yaml", std::path::Path::new("."), &[]).unwrap().scenario;
-    let (mut session, _, _dir) = session(client, Limits::default());
+    let (session, _, _dir) = session(client, Limits::default());
     let work = Work { scenario: &scenario, sidecars: None, has_command: false };
     let plan = session.caller.plan(&work).await.unwrap();
     assert_eq!(changing(&calls), [], "making a plan only reads");
@@ -252,7 +252,7 @@ async fn an_object_that_exists_is_never_taken_over_and_an_unknown_kind_is_named(
     let (client, _) = api(|method, path| {
         with_discovery(method, path, status(409, "AlreadyExists", "services \"web\" already exists"))
     });
-    let (mut session, _, _dir) = session(client, Limits::default());
+    let (session, _, _dir) = session(client, Limits::default());
     let error = session.deploy(&[service()]).await.unwrap_err().to_string();
     assert!(error.starts_with("Service web exists already"), "{error}");
     let other = json!({"apiVersion": "x.example/v1", "kind": "Widget", "metadata": {"name": "w"}});
@@ -316,9 +316,11 @@ async fn an_own_deletion_is_stamped_before_and_after_and_a_refusal_is_recorded()
     let disruption = Disruption {
         at: Duration::ZERO,
         every: Duration::ZERO,
+        jitter: Duration::ZERO,
+        seed: 0,
         repeat: 1,
         allow_outage: true,
-        action: Action::DeletePod { selector: "app=web".into(), count: 1 },
+        action: Action::DeletePod(Pods { selector: "app=web".into(), count: 1 }),
     };
     let zero = session.clock.now();
     let disrupted = session.disrupt(&[disruption], zero, zero + Duration::from_secs(60)).await;

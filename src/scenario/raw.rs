@@ -355,6 +355,10 @@ pub(super) struct Disruption {
     pub(super) action: ActionName,
     pub(super) selector: Option<String>,
     pub(super) count: Option<usize>,
+    pub(super) workload: Option<String>,
+    pub(super) replicas: Option<u32>,
+    pub(super) node: Option<String>,
+    pub(super) jitter: Option<Span>,
     pub(super) every: Option<Span>,
     pub(super) repeat: Option<u32>,
     #[serde(default)]
@@ -365,6 +369,10 @@ pub(super) struct Disruption {
 #[serde(rename_all = "camelCase")]
 pub(super) enum ActionName {
     DeletePod,
+    Evict,
+    RollingRestart,
+    Scale,
+    Drain,
 }
 
 #[derive(Debug, Default, Deserialize)]
