@@ -1,5 +1,6 @@
 //! Command line: clap types, dispatch, exit status.
 
+mod admin_token;
 mod cleanup;
 mod cluster;
 mod compare;

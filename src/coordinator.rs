@@ -38,6 +38,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::Origin;
 use crate::machine;
 use crate::record::run_info::{ClusterInfo, Role, Source};
+use crate::record::wire::AdminToken;
 use crate::record::{Clock, EventKind, RunDir, Stamp, run_info};
 use crate::scenario::{Disruption, Place, Target};
 
@@ -98,6 +99,8 @@ pub struct Settings<'a> {
     pub run_dir: &'a RunDir,
     /// The process's clock: the reference for all others.
     pub clock: Clock,
+    /// What the proxies' admin ports ask for.
+    pub admin_token: Option<AdminToken>,
 }
 
 /// One run's dealings with one cluster.
@@ -127,7 +130,7 @@ impl Session {
     /// # Errors
     /// When the API server does not answer, or the run directory cannot be written.
     pub async fn begin(settings: Settings<'_>) -> Result<Self, CoordinatorError> {
-        let Settings { caller, run, cluster, run_dir, clock } = settings;
+        let Settings { caller, run, cluster, run_dir, clock, admin_token } = settings;
         let Caller { client, namespace, .. } = &caller;
         let journal = Mutex::new(Journal::begin(run_dir.path(), clock, run, cluster)?);
         let recorder = Recorder::start(run_dir, clock)?;
@@ -159,6 +162,7 @@ impl Session {
                 namespace: namespace.clone(),
                 clock,
                 recorder: recorder.handle(),
+                admin_token,
             },
             views.subscribe(),
             tasks_stop.clone(),
@@ -278,6 +282,7 @@ impl Session {
             role: Role::Coordinator,
             clock_offset_ns: 0,
             clock_uncertainty_ns: Some(0),
+            rows: None,
         }];
         sources.extend(self.collector.sources());
         self.recorder.finish().await?;

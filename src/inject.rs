@@ -38,6 +38,39 @@ pub struct Options {
     pub port: Option<u16>,
     /// The oldest Kubernetes that the result is for.
     pub kubernetes: KubernetesVersion,
+    /// Where the admin port's token is, if it is to ask for one.
+    pub admin_token: Option<SecretKey>,
+}
+
+/// A value of a Secret in the workload's namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretKey {
+    /// The Secret.
+    pub name: String,
+    /// The key in it.
+    pub key: String,
+}
+
+/// A text that names no value of a Secret.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error("not the name of a Secret, or NAME/KEY")]
+pub struct BadSecretKey;
+
+impl FromStr for SecretKey {
+    type Err = BadSecretKey;
+
+    /// `NAME`, or `NAME/KEY`; the key is `token` where none is said.
+    fn from_str(text: &str) -> Result<Self, BadSecretKey> {
+        let (name, key) = text.split_once('/').unwrap_or((text, "token"));
+        let good = |part: &str| {
+            !part.is_empty()
+                && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_'))
+        };
+        if !good(name) || !good(key) {
+            return Err(BadSecretKey);
+        }
+        Ok(Self { name: name.to_owned(), key: key.to_owned() })
+    }
 }
 
 /// A minor version of Kubernetes 1.
@@ -254,7 +287,7 @@ fn annotate(object: &Object, text: &str) -> Edit {
 
 /// Adds the sidecar, and moves the port's name to it.
 fn add(object: &Object, pod: &str, front: &Frontage, options: &Options, edits: &mut Vec<Edit>) {
-    let container = sidecar::container(front, &options.image);
+    let container = sidecar::container(front, options);
     let list = format!("{pod}/spec/initContainers");
     edits.push(match object.get(&list) {
         Value::Array(_) => object.edit(list, Change::Push(container)),

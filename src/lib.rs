@@ -15,6 +15,7 @@ mod http2;
 pub mod inject;
 pub mod load;
 mod machine;
+mod observed;
 pub mod proxy;
 pub mod record;
 pub mod report;

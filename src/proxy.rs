@@ -14,8 +14,8 @@
 //!
 //! `connection` is one client's, from accept to end; `h1`, `h2` and `tunnel` are what it may
 //! carry, and `relay` is what those have in common. `journal` keeps what was recorded,
-//! `admin` hands it over, `app` looks at the app. This module writes no file and knows
-//! no cluster: how a pod is ended, and which signal says so, is its caller's.
+//! `admin` hands it over, `metrics` counts it, `app` looks at the app, and `own_pod` at the pod.
+//! This module writes no file. How a pod is ended, and which signal says so, is its caller's.
 
 mod admin;
 mod app;
@@ -24,6 +24,8 @@ mod h1;
 mod h2;
 mod journal;
 mod listening;
+mod metrics;
+mod own_pod;
 mod relay;
 #[cfg(test)]
 mod tests;
@@ -44,11 +46,13 @@ use tokio_util::sync::CancellationToken;
 
 use self::app::AppListener;
 use self::connection::Accepted;
-pub use self::journal::Counts;
 use self::journal::Journal;
+pub use self::metrics::Counts;
+pub use self::own_pod::WatchPod;
 use crate::http2::hpack;
 use crate::record::event::ProxyPhase;
 use crate::record::row::POD_HEADER;
+use crate::record::wire::AdminToken;
 use crate::record::{Clock, Stamp};
 
 /// Rows that are kept for a reader, unless the caller says otherwise: some 50 MB.
@@ -83,6 +87,10 @@ pub struct Config {
     pub pod_header: PodHeader,
     /// The path that says whether the app is ready; without it, a connection is enough.
     pub app_ready_path: Option<String>,
+    /// What the admin port asks for.
+    pub admin_token: Option<AdminToken>,
+    /// Whether it watches its own pod.
+    pub watch_pod: WatchPod,
     /// How long connections are accepted after the app is gone, so that late ones are recorded.
     pub linger: Duration,
     /// The most rows kept for a reader; then the oldest are dropped, and counted.
@@ -133,7 +141,8 @@ pub struct Proxy {
     data_addr: SocketAddr,
     admin: TcpListener,
     admin_addr: SocketAddr,
-    app_ready_path: Option<Arc<str>>,
+    admin_settings: admin::Settings,
+    watch_pod: WatchPod,
     linger: Duration,
     shared: Arc<Shared>,
 }
@@ -259,7 +268,11 @@ impl Proxy {
             data_addr,
             admin,
             admin_addr,
-            app_ready_path: config.app_ready_path.map(Arc::from),
+            admin_settings: admin::Settings {
+                app_ready_path: config.app_ready_path.map(Arc::from),
+                token: config.admin_token.map(Arc::new),
+            },
+            watch_pod: config.watch_pod,
             linger: config.linger,
             shared: Arc::new(shared),
         })
@@ -278,18 +291,26 @@ impl Proxy {
     /// Serves until `stop`, then drains, hands over the rows and returns, within 2 s.
     /// `hurry`, awaited after `stop`, ends the drain at once.
     pub async fn run(self, stop: impl Future<Output = ()>, hurry: impl Future<Output = ()>) -> Report {
-        let Proxy { data, admin, app_ready_path, linger, shared, .. } = self;
+        let Proxy { data, admin, admin_settings, watch_pod, linger, shared, .. } = self;
         let mut clients = Clients::new(data, shared.clone());
         let mut admin_task = JoinSet::new();
-        admin_task.spawn(admin::serve(admin, shared.clone(), app_ready_path));
-        let mut watch = JoinSet::new();
-        watch.spawn({
+        admin_task.spawn(admin::serve(admin, shared.clone(), admin_settings));
+        let mut watches = JoinSet::new();
+        watches.spawn({
             let shared = shared.clone();
             async move {
                 shared.ending.cancelled().await;
                 shared.watch_listener_close().await;
             }
         });
+        if watch_pod == WatchPod::Auto {
+            let shared = shared.clone();
+            watches.spawn(async move {
+                if let Some(client) = own_pod::client().await {
+                    own_pod::watch(client, shared).await;
+                }
+            });
+        }
 
         clients.accept_until(stop).await;
         // An app that has exited closed its listener before this signal came.
@@ -301,7 +322,7 @@ impl Proxy {
             let _ = tokio::time::timeout_at(deadline, hurry).await;
         };
         clients.drain(limit, linger).await;
-        watch.shutdown().await;
+        watches.shutdown().await;
 
         shared.journal.phase_at(ProxyPhase::LastConnection, clients.last_accepted);
         shared.journal.phase_at(ProxyPhase::LastRequest, shared.journal.last_request());
@@ -381,13 +402,17 @@ impl Clients {
         while let Some(Ok((stream, peer))) = self.listener.accept().now_or_never() {
             self.relay(stream, peer);
         }
+        let shared = self.shared.clone();
         let all_clear = async {
-            while self.shared.pending.count() > 0 {
+            while shared.pending.count() > 0 {
                 tokio::time::sleep(DRAIN_INTERVAL).await;
             }
         };
         // One that shows nothing in that time has lost nothing.
-        let _ = timeout(LAST_WORDS, all_clear).await;
+        self.accept_until(async {
+            let _ = timeout(LAST_WORDS, all_clear).await;
+        })
+        .await;
         // Whatever is still there is reset, its requests recorded as cancelled.
         self.connections.shutdown().await;
         self.shared.journal.phase(ProxyPhase::Drained, drained.unwrap_or_else(|| self.shared.clock.now()));

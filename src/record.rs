@@ -8,6 +8,7 @@
 pub mod clock;
 pub mod event;
 pub mod expect;
+pub mod offsets;
 pub mod outcome;
 pub mod parts;
 pub mod retry;
@@ -19,6 +20,7 @@ pub mod wire;
 pub use clock::{Clock, ClockOffset, Stamp};
 pub use event::{Event, EventKind};
 pub use expect::{Bounds, Expect, WindowBounds};
+pub use offsets::Offsets;
 pub use outcome::Outcome;
 pub use row::{Phase, Protocol, RequestId, RequestRow, ServedEnd, ServedRow, TlsSession};
 pub use run_dir::{Records, RunDir, RunDirError};

@@ -15,7 +15,8 @@ use endpoints::Endpoints;
 pub use pods::{PodEnd, PodLife, Stages, T0};
 
 use crate::record::event::MachineSample;
-use crate::record::{EventKind, Phase, Records, RequestRow, RunInfo, ServedRow, Stamp};
+use crate::record::run_info::Rows;
+use crate::record::{ClockOffset, EventKind, Phase, Records, RequestRow, RunInfo, ServedRow, Stamp};
 
 /// A request as both ends saw it, on the coordinator's clock.
 #[derive(Clone, Debug)]
@@ -61,10 +62,10 @@ pub struct Gap {
 pub struct HandOver {
     /// The pod.
     pub pod: String,
-    /// Rows that it said it recorded.
-    pub recorded: Option<u64>,
-    /// Rows that arrived.
-    pub received: u64,
+    /// The proxy, as a source.
+    pub source: String,
+    /// How many there were, and how many arrived.
+    pub rows: Rows,
 }
 
 /// The user's command, where one ended the pods.
@@ -137,8 +138,7 @@ impl Timeline {
             .into_iter()
             .map(|row| Request {
                 served: served.remove(&(row.source.to_string(), row.seq)),
-                uncertainty_ns: clocks.offset(&row.source).uncertainty_ns,
-                row: place_request(row, &clocks),
+                ..place_request(row, &clocks)
             })
             .collect();
         requests.sort_by(|a, b| {
@@ -188,8 +188,8 @@ impl Timeline {
                 EventKind::Machine(sample) => {
                     machine.entry(event.source.clone()).or_default().push((at, *sample));
                 }
-                EventKind::ProxyEnded { pod, recorded, received } => {
-                    hand_overs.push(HandOver { pod: pod.clone(), recorded: *recorded, received: *received })
+                EventKind::ProxyEnded { pod, of, rows } => {
+                    hand_overs.push(HandOver { pod: pod.clone(), source: of.clone(), rows: *rows });
                 }
                 EventKind::Warning { message } => warnings.push(message.clone()),
                 _ => {}
@@ -248,21 +248,22 @@ impl Timeline {
     }
 }
 
-fn place_request(mut row: RequestRow, clocks: &Clocks) -> RequestRow {
-    let ns = -clocks.offset(&row.source).ns;
+/// A request's stamps lie close together, so one offset serves for all, and keeps their distances.
+fn place_request(mut row: RequestRow, clocks: &Clocks) -> Request {
+    let ClockOffset { offset_ns, uncertainty_ns } = clocks.offset(&row.source, row.end);
     let stages = [&mut row.connect_start, &mut row.connected, &mut row.tls, &mut row.sent, &mut row.head];
     for stamp in stages.into_iter().flatten() {
-        *stamp = stamp.shifted_ns(ns);
+        *stamp = stamp.shifted_ns(-offset_ns);
     }
-    row.scheduled = row.scheduled.shifted_ns(ns);
-    row.end = row.end.shifted_ns(ns);
-    row
+    row.scheduled = row.scheduled.shifted_ns(-offset_ns);
+    row.end = row.end.shifted_ns(-offset_ns);
+    Request { row, served: None, uncertainty_ns }
 }
 
+/// A connection may have been accepted long before the request.
 fn place_served(mut row: ServedRow, clocks: &Clocks) -> ServedRow {
-    let ns = -clocks.offset(&row.source).ns;
-    row.accepted = row.accepted.shifted_ns(ns);
-    row.head = row.head.map(|at| at.shifted_ns(ns));
-    row.end = row.end.shifted_ns(ns);
+    row.accepted = clocks.place(&row.source, row.accepted);
+    row.head = row.head.map(|at| clocks.place(&row.source, at));
+    row.end = clocks.place(&row.source, row.end);
     row
 }

@@ -1,9 +1,12 @@
 //! Whether the measurement can be believed, and whether it is whole.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::figures::count;
 use super::model::{LoadResult, Termination};
 use crate::record::event::MachineSample;
-use crate::timeline::Timeline;
+use crate::record::run_info::Rows;
+use crate::timeline::{HandOver, Timeline};
 
 /// Beyond these the run is invalid, not wrong.
 #[derive(Clone, Copy, Debug)]
@@ -104,18 +107,44 @@ pub(super) fn partial(timeline: &Timeline) -> Vec<String> {
     if let Some(announced) = timeline.announced.filter(|a| *a != rows) {
         why.push(format!("{} requests were scheduled, {} were recorded", count(announced), count(rows)));
     }
-    for proxy in &timeline.hand_overs {
-        match proxy.recorded {
-            None => why.push(format!(
-                "the proxy of pod {} ended without handing over all its rows ({} arrived)",
-                proxy.pod, proxy.received
-            )),
-            Some(recorded) if recorded != proxy.received => why.push(format!(
-                "the proxy of pod {} recorded {recorded} rows, {} arrived",
-                proxy.pod, proxy.received
-            )),
-            Some(_) => {}
+    why.extend(timeline.hand_overs.iter().filter_map(missing_rows));
+    let unrecorded = unrecorded(timeline);
+    why.extend(unrecorded.into_iter().map(|(pod, requests)| {
+        format!("{} requests that pod {pod} answered have no row of its proxy", count(requests))
+    }));
+    why
+}
+
+/// What a proxy is known to have recorded, or to have had in hand, that did not arrive.
+fn missing_rows(proxy: &HandOver) -> Option<String> {
+    let Rows { recorded, known, in_flight, received } = proxy.rows;
+    let source = &proxy.source;
+    match recorded {
+        None => {
+            let (missing, received) = (count(known.saturating_sub(received)), count(received));
+            Some(format!(
+                "the proxy {source} ended without handing over all its rows: {received} arrived, at least \
+                 {missing} did not, and {} requests were under way when it was last heard of",
+                count(in_flight)
+            ))
+        }
+        Some(recorded) if recorded != received => {
+            Some(format!("the proxy {source} recorded {} rows, {} arrived", count(recorded), count(received)))
+        }
+        Some(_) => None,
+    }
+}
+
+/// Requests that a pod answered through a proxy whose rows did not all arrive, and that have no row of it.
+fn unrecorded(timeline: &Timeline) -> BTreeMap<&str, u64> {
+    let mut requests = BTreeMap::new();
+    let incomplete: BTreeSet<&str> =
+        timeline.hand_overs.iter().filter(|p| missing_rows(p).is_some()).map(|p| p.pod.as_str()).collect();
+    for request in timeline.requests.iter().filter(|request| request.served.is_none()) {
+        let pod = request.row.pod.as_deref().and_then(|pod| incomplete.get(pod));
+        if let Some(pod) = pod {
+            *requests.entry(*pod).or_default() += 1;
         }
     }
-    why
+    requests
 }

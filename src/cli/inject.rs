@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
-use crate::inject::{self, KubernetesVersion, Options};
+use crate::inject::{self, KubernetesVersion, Options, SecretKey};
 
 /// Arguments of `rolldrop inject`.
 #[derive(Debug, clap::Args)]
@@ -40,6 +40,9 @@ pub(super) struct InjectArgs {
         conflicts_with = "uninject"
     )]
     kubernetes_version: KubernetesVersion,
+    /// Have the admin port ask for the token in this Secret, under the key `token` if none is said.
+    #[arg(long, value_name = "SECRET[/KEY]", conflicts_with = "uninject")]
+    admin_token: Option<SecretKey>,
 }
 
 impl InjectArgs {
@@ -49,7 +52,12 @@ impl InjectArgs {
         let output = if self.uninject {
             inject::uninject(&text)
         } else {
-            let options = Options { image: self.image, port: self.port, kubernetes: self.kubernetes_version };
+            let options = Options {
+                image: self.image,
+                port: self.port,
+                kubernetes: self.kubernetes_version,
+                admin_token: self.admin_token,
+            };
             inject::inject(&text, &options)
         }?;
         for note in output.notes {

@@ -8,8 +8,9 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::admin_token::TokenArgs;
 use super::signals::Interrupts;
-use crate::proxy::{Config, Counts, DEFAULT_MAX_KEPT_ROWS, Mode, PodHeader, Proxy, Report};
+use crate::proxy::{Config, Counts, DEFAULT_MAX_KEPT_ROWS, Mode, PodHeader, Proxy, Report, WatchPod};
 use crate::record::Clock;
 
 /// Arguments of `rolldrop proxy`.
@@ -37,9 +38,16 @@ pub(super) struct ProxyArgs {
     /// Path of the app that says whether it is ready; without it, an accepted connection is enough
     #[arg(long, value_name = "PATH")]
     app_ready_path: Option<String>,
+    #[command(flatten)]
+    token: TokenArgs,
     /// How long to go on accepting after the app is gone, so that late connections are recorded
     #[arg(long, value_name = "D", default_value = "500ms", value_parser = super::parse_duration)]
     linger: Duration,
+    /// Watch the pod's own object, with its service account, which has to be allowed list and watch
+    /// of pods: auto where there is one, or off
+    #[arg(long, value_name = "WHEN", env = "ROLLDROP_WATCH_POD", default_value = "auto", value_enum)]
+    #[arg(hide_possible_values = true)]
+    watch_pod: WatchPodArg,
     /// Threads that relay; one carries tens of thousands of requests a second, and costs the least
     #[arg(long, value_name = "N", default_value = "1")]
     workers: NonZeroUsize,
@@ -52,6 +60,12 @@ pub(super) struct ProxyArgs {
 enum ModeArg {
     Http,
     Tcp,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum WatchPodArg {
+    Auto,
+    Off,
 }
 
 impl ProxyArgs {
@@ -69,7 +83,7 @@ impl ProxyArgs {
         runtime.block_on(async {
             let interrupts = Interrupts::listen().context("failed to listen for signals")?;
             let Interrupts { stop, abort, .. } = &interrupts;
-            let proxy = Proxy::bind(self.config(), Clock::start())?;
+            let proxy = Proxy::bind(self.config()?, Clock::start())?;
             eprintln!("rolldrop: proxy on {}, admin on {}", proxy.local_addr(), proxy.admin_addr());
             // As a task like the others: with several threads, connections are handed to tasks without a detour.
             let run = proxy.run(stop.clone().cancelled_owned(), abort.clone().cancelled_owned());
@@ -78,8 +92,8 @@ impl ProxyArgs {
         })
     }
 
-    fn config(self) -> Config {
-        Config {
+    fn config(self) -> anyhow::Result<Config> {
+        Ok(Config {
             mode: match self.mode {
                 ModeArg::Http => Mode::Http,
                 ModeArg::Tcp => Mode::Tcp,
@@ -90,9 +104,14 @@ impl ProxyArgs {
             pod: self.pod,
             pod_header: if self.no_pod_header { PodHeader::Omitted } else { PodHeader::Added },
             app_ready_path: self.app_ready_path,
+            admin_token: self.token.token()?,
+            watch_pod: match self.watch_pod {
+                WatchPodArg::Auto => WatchPod::Auto,
+                WatchPodArg::Off => WatchPod::Off,
+            },
             linger: self.linger,
             max_kept_rows: DEFAULT_MAX_KEPT_ROWS,
-        }
+        })
     }
 }
 

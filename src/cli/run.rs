@@ -18,6 +18,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use serde_json::Value;
 
+use super::admin_token::TokenArgs;
 use super::exit::Exit;
 use super::progress::{Planned, Progress};
 use super::rate::Rate;
@@ -34,6 +35,7 @@ use crate::load;
 use crate::load::process::protocol::Prepare;
 use crate::load::process::{Note, Process};
 use crate::record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Source, Tool};
+use crate::record::wire::AdminToken;
 use crate::record::{Clock, EventKind, RunDir, Stamp};
 use crate::scenario::{self, ClusterChoice, Loaded, Place, Scenario, ScenarioError};
 use command::UserCommand;
@@ -120,6 +122,8 @@ pub(super) struct RunArgs {
     /// The run directory to make [default: rolldrop-runs/SCENARIO-TIME].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    admin_token: TokenArgs,
     /// What goes to stdout.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -149,6 +153,7 @@ impl RunArgs {
                 image: "rolldrop".into(),
                 port: None,
                 kubernetes: inject::KubernetesVersion::NATIVE_SIDECARS,
+                admin_token: None,
             };
             match inject::inject_into(&mut scenario.manifests, &options) {
                 // Then it goes beside the pods that are there.
@@ -187,10 +192,18 @@ impl RunArgs {
         let out = self.out.clone().unwrap_or_else(|| default_out(&scenario.name, clock.now()));
         let run_dir = RunDir::create(&out).context("failed to make the run directory")?;
         let choice = self.choice(cluster, &out);
+        let admin_token = self.admin_token.token()?;
         let interrupted = runtime.block_on(async {
             let interrupts = Interrupts::listen()?;
             let progress = Progress::new(self.quiet);
-            let run = Run { clock, run_dir: &run_dir, interrupts: &interrupts, progress: &progress, intent };
+            let run = Run {
+                clock,
+                run_dir: &run_dir,
+                interrupts: &interrupts,
+                progress: &progress,
+                admin_token,
+                intent,
+            };
             run.carry_out(&scenario, choice, self.namespace).await
         })?;
         let result = report::make(&run_dir, self.format)?;
@@ -318,6 +331,8 @@ struct Run<'a> {
     run_dir: &'a RunDir,
     interrupts: &'a Interrupts,
     progress: &'a Progress,
+    /// What the proxies' admin ports ask for.
+    admin_token: Option<AdminToken>,
     intent: Intent<'a>,
 }
 
@@ -354,6 +369,7 @@ impl Run<'_> {
             cluster: cluster.origin(),
             run_dir: self.run_dir,
             clock: self.clock,
+            admin_token: self.admin_token.clone(),
         })
         .await
         .map_err(interruption)?;

@@ -1,7 +1,8 @@
 //! Collects what the proxies beside the pods record, through the API server's pod proxy.
 //!
-//! One task per proxy follows its row stream from the moment its container
-//! runs until it says `end` or its pod is gone, and compares clocks meanwhile.
+//! One task per pod follows its proxy's row stream from the moment its container runs until the pod
+//! is gone, and compares clocks meanwhile. A container that is started anew is another recorder, on
+//! a clock of its own.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,13 +18,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::recorder::RecorderHandle;
 use super::view::View;
-use crate::record::run_info::{Role, Source};
-use crate::record::wire::{CLOCK_PATH, ClockAnswer, ProxyLine, ROWS_PATH};
-use crate::record::{Clock, ClockOffset, EventKind, ServedRow, Stamp};
+use crate::record::run_info::{Role, Rows, Source};
+use crate::record::wire::{AdminToken, CLOCK_PATH, ClockAnswer, ProxyLine, ROWS_PATH, TOKEN_HEADER};
+use crate::record::{Clock, ClockOffset, EventKind, Offsets, ServedRow, Stamp};
 
 /// From one attempt to reach a proxy to the next.
 const RETRY: Duration = Duration::from_millis(100);
-/// Exchanges when a proxy is met: the one with the shortest round trip counts.
+/// Exchanges when a proxy is met: one with a short round trip is among them.
 const FIRST_CLOCK_SAMPLES: usize = 8;
 /// From one clock exchange to the next, later on.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(2);
@@ -37,46 +38,50 @@ pub(super) struct Context {
     pub(super) namespace: String,
     pub(super) clock: Clock,
     pub(super) recorder: RecorderHandle,
+    /// What the admin ports ask for.
+    pub(super) admin_token: Option<AdminToken>,
 }
 
 /// What is known of every proxy that was met, by pod name.
 #[derive(Clone, Default)]
 pub(super) struct Collector {
-    proxies: Arc<Mutex<BTreeMap<String, Proxy>>>,
+    /// In the order in which they were started: each is a source of its own. A name that comes back,
+    /// as a StatefulSet's does, is the same entry.
+    proxies: Arc<Mutex<BTreeMap<String, Vec<Recorder>>>>,
     progress: Arc<Notify>,
 }
 
-struct Proxy {
-    endpoint: Endpoint,
-    ended: bool,
-    /// One for each time that its container was started. Never empty.
-    recorders: Vec<Recorder>,
-}
-
-/// A proxy from its start to its end: a source of its own.
-#[derive(Default)]
+/// A proxy from its start to its end.
 struct Recorder {
+    endpoint: Endpoint,
     /// As it says itself; `None` until it has.
     started: Option<Stamp>,
-    received: u64,
-    /// The best clock sample.
-    clock: Option<ClockOffset>,
+    rows: Rows,
+    /// Set once its rows are over, or nothing more is waited for.
+    ended: Option<Rows>,
+    /// What the clock exchanges showed, and when each was asked.
+    samples: Vec<(Stamp, ClockOffset)>,
 }
 
-impl Proxy {
-    fn recorder(&mut self) -> Option<&mut Recorder> {
-        self.recorders.last_mut()
+impl Recorder {
+    fn new(endpoint: Endpoint, started: Option<Stamp>) -> Self {
+        Self { endpoint, started, rows: Rows::default(), ended: None, samples: Vec::new() }
     }
+}
 
-    /// The name of the latest source.
+/// Which recorder of which pod.
+#[derive(Clone, Debug)]
+struct Id {
+    pod: String,
+    /// How many there were of this name before.
+    number: usize,
+}
+
+impl Id {
+    /// The name of the source: the pod's, unless it is another one's already.
     fn source(&self) -> String {
-        source_name(&self.endpoint.pod, self.recorders.len().saturating_sub(1))
+        if self.number == 0 { self.pod.clone() } else { format!("{}~{}", self.pod, self.number) }
     }
-}
-
-/// The pod's name, and how often its proxy had been restarted.
-fn source_name(pod: &str, restarts: usize) -> String {
-    if restarts == 0 { pod.to_owned() } else { format!("{pod}~{restarts}") }
 }
 
 /// A proxy's admin port, behind the API server.
@@ -91,15 +96,20 @@ struct Endpoint {
 impl Collector {
     /// Waits until every live proxy has handed over what it has recorded, and notes how that ended.
     pub(super) async fn catch_up(&self, limit: Duration) {
-        let live: Vec<Endpoint> =
-            self.lock().values().filter(|p| !p.ended).map(|p| p.endpoint.clone()).collect();
-        for endpoint in live {
-            let recorded =
-                timeout(limit, endpoint.clock()).await.ok().flatten().map(|answer| answer.recorded);
+        let live: Vec<Endpoint> = {
+            let proxies = self.lock();
+            let live = proxies.values().filter_map(|recorders| recorders.last());
+            live.filter(|recorder| recorder.ended.is_none()).map(|r| r.endpoint.clone()).collect()
+        };
+        let each = live.iter().map(|endpoint| async {
+            let Some(answer) = timeout(limit, endpoint.clock()).await.ok().flatten() else {
+                return self.end_all(endpoint);
+            };
+            let id = self.speaks(endpoint, answer.started_ns);
             let caught_up = async {
                 loop {
                     let progress = self.progress.notified();
-                    if self.received(&endpoint.pod) >= recorded.unwrap_or(0) {
+                    if self.received(&id) >= answer.recorded {
                         return;
                     }
                     progress.await;
@@ -107,75 +117,106 @@ impl Collector {
             };
             // Whether it came in time shows in the counts.
             let _ = timeout(limit, caught_up).await;
-            self.end(&endpoint, recorded);
-        }
+            self.end(&id, Some(answer.recorded));
+        });
+        futures::future::join_all(each).await;
     }
 
     /// The proxies as sources of the run.
     pub(super) fn sources(&self) -> Vec<Source> {
-        let sources = |(pod, proxy): (&String, &Proxy)| {
-            let source = |(restarts, recorder): (usize, &Recorder)| Source {
-                name: source_name(pod, restarts),
+        let source = |pod: &str, number: usize, recorder: &Recorder| {
+            let offset = Offsets::of(recorder.samples.iter().copied()).map(|offsets| offsets.overall());
+            Source {
+                name: Id { pod: pod.to_owned(), number }.source(),
                 role: Role::Proxy,
-                clock_offset_ns: recorder.clock.map_or(0, |sample| sample.offset_ns),
-                clock_uncertainty_ns: recorder.clock.map(|sample| sample.uncertainty_ns),
-            };
-            proxy.recorders.iter().enumerate().map(source).collect::<Vec<_>>()
+                clock_offset_ns: offset.map_or(0, |offset| offset.offset_ns),
+                clock_uncertainty_ns: offset.map(|offset| offset.uncertainty_ns),
+                rows: Some(recorder.ended.unwrap_or(recorder.rows)),
+            }
         };
-        self.lock().iter().flat_map(sources).collect()
+        let proxies = self.lock();
+        let of_pod = |(pod, recorders): (&String, &Vec<Recorder>)| {
+            let sources =
+                recorders.iter().enumerate().map(|(number, recorder)| source(pod, number, recorder));
+            sources.collect::<Vec<_>>()
+        };
+        proxies.iter().flat_map(of_pod).collect()
     }
 
-    /// Rows that came from the proxy beside a pod, since it was last started.
-    pub(super) fn received(&self, pod: &str) -> u64 {
-        self.lock().get_mut(pod).and_then(|p| p.recorder().map(|r| r.received)).unwrap_or(0)
+    /// A proxy is there, of which nothing is known yet.
+    fn meet(&self, endpoint: &Endpoint) {
+        let recorder = Recorder::new(endpoint.clone(), None);
+        self.lock().entry(endpoint.pod.clone()).or_default().push(recorder);
     }
 
-    fn change(&self, pod: &str, change: impl FnOnce(&mut Proxy)) {
-        if let Some(proxy) = self.lock().get_mut(pod) {
-            change(proxy);
+    fn received(&self, id: &Id) -> u64 {
+        let proxies = self.lock();
+        proxies.get(&id.pod).and_then(|recorders| recorders.get(id.number)).map_or(0, |r| r.rows.received)
+    }
+
+    fn change(&self, id: &Id, change: impl FnOnce(&mut Recorder)) {
+        if let Some(recorder) = self.lock().get_mut(&id.pod).and_then(|all| all.get_mut(id.number)) {
+            change(recorder);
         }
         self.progress.notify_waiters();
     }
 
-    /// A proxy has said when it started; answers its source's name. If it is not the one that
-    /// spoke before, that one has ended, and nobody knows what it had recorded.
-    fn speaks(&self, endpoint: &Endpoint, started: Stamp) -> String {
-        let (mut source, mut lost) = (endpoint.pod.clone(), None);
-        self.change(&endpoint.pod, |proxy| {
-            if let Some(recorder) = proxy.recorder() {
-                if recorder.started.is_some_and(|known| known != started) {
-                    lost = Some(recorder.received);
-                    proxy.recorders.push(Recorder { started: Some(started), ..Recorder::default() });
-                } else {
-                    recorder.started = Some(started);
-                }
+    /// A proxy has said when it started. If it is not the one of this pod that spoke before, that
+    /// one has ended, and nobody knows what it had recorded.
+    fn speaks(&self, endpoint: &Endpoint, started: Stamp) -> Id {
+        let (number, is_new) = {
+            let mut proxies = self.lock();
+            let recorders = proxies.entry(endpoint.pod.clone()).or_default();
+            let mut own = recorders.iter_mut().enumerate().filter(|(_, r)| r.endpoint.uid == endpoint.uid);
+            let known = own.find(|(_, r)| r.started.is_none_or(|known| known == started));
+            if let Some((number, recorder)) = known {
+                recorder.started = Some(started);
+                (number, false)
+            } else {
+                recorders.push(Recorder::new(endpoint.clone(), Some(started)));
+                (recorders.len() - 1, true)
             }
-            source = proxy.source();
-        });
-        if let Some(received) = lost {
-            let context = &endpoint.context;
-            let kind = EventKind::ProxyEnded { pod: endpoint.pod.clone(), recorded: None, received };
-            context.recorder.event(context.clock.now(), kind);
+        };
+        if is_new {
+            self.end_all_but(endpoint, Some(number));
         }
-        source
+        Id { pod: endpoint.pod.clone(), number }
+    }
+
+    /// Nothing more is to come from this pod.
+    fn end_all(&self, endpoint: &Endpoint) {
+        self.end_all_but(endpoint, None);
+    }
+
+    fn end_all_but(&self, endpoint: &Endpoint, but: Option<usize>) {
+        let numbers: Vec<usize> = {
+            let proxies = self.lock();
+            let recorders = proxies.get(&endpoint.pod).into_iter().flatten().enumerate();
+            let own = recorders.filter(|(_, recorder)| recorder.endpoint.uid == endpoint.uid);
+            own.map(|(number, _)| number).filter(|number| Some(*number) != but).collect()
+        };
+        for number in numbers {
+            self.end(&Id { pod: endpoint.pod.clone(), number }, None);
+        }
     }
 
     /// Notes, once, that a proxy's rows are over.
-    fn end(&self, endpoint: &Endpoint, recorded: Option<u64>) {
+    fn end(&self, id: &Id, recorded: Option<u64>) {
         let mut ended = None;
-        self.change(&endpoint.pod, |proxy| {
-            let received = proxy.recorder().map_or(0, |recorder| recorder.received);
-            ended = (!proxy.ended).then_some(received);
-            proxy.ended = true;
+        self.change(id, |recorder| {
+            if recorder.ended.is_none() {
+                let rows = recorder.rows.ended(recorded);
+                recorder.ended = Some(rows);
+                ended = Some((recorder.endpoint.context.clone(), rows));
+            }
         });
-        if let Some(received) = ended {
-            let context = &endpoint.context;
-            let kind = EventKind::ProxyEnded { pod: endpoint.pod.clone(), recorded, received };
+        if let Some((context, rows)) = ended {
+            let kind = EventKind::ProxyEnded { pod: id.pod.clone(), of: id.source(), rows };
             context.recorder.event(context.clock.now(), kind);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Proxy>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Recorder>>> {
         self.proxies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -204,12 +245,10 @@ pub(super) async fn run(
         };
         for endpoint in running {
             met.insert(endpoint.uid.clone());
-            let proxy =
-                Proxy { endpoint: endpoint.clone(), ended: false, recorders: vec![Recorder::default()] };
-            collector.lock().insert(endpoint.pod.clone(), proxy);
+            collector.meet(&endpoint);
             let (collector, views, stop) = (collector.clone(), views.clone(), stop.clone());
             tasks.spawn(async move {
-                stop.run_until_cancelled(follow(&collector, &endpoint, &views)).await;
+                stop.run_until_cancelled(follow(&collector, &endpoint, views)).await;
             });
         }
         tokio::select! {
@@ -221,33 +260,45 @@ pub(super) async fn run(
     while tasks.join_next().await.is_some() {}
 }
 
-async fn follow(collector: &Collector, endpoint: &Endpoint, views: &watch::Receiver<View>) {
+/// Follows the proxy of a pod, through restarts of its container, until the pod is gone.
+async fn follow(collector: &Collector, endpoint: &Endpoint, views: watch::Receiver<View>) {
+    let (of_rows, of_clock) = (views.clone(), views);
     tokio::select! {
-        recorded = follow_rows(collector, endpoint, views) => collector.end(endpoint, recorded),
-        () = follow_clock(collector, endpoint) => {}
+        () = follow_rows(collector, endpoint, of_rows) => collector.end_all(endpoint),
+        () = follow_clock(collector, endpoint, of_clock) => {}
     }
 }
 
-/// Reads rows until the end line (answers its count), or until the pod is gone without one.
-async fn follow_rows(
-    collector: &Collector,
-    endpoint: &Endpoint,
-    views: &watch::Receiver<View>,
-) -> Option<u64> {
-    let mut place = Place { source: endpoint.pod.clone(), started: None, next: 0 };
-    loop {
-        let of = place.started.map_or_else(String::new, |started| format!("&of={}", started.unix_ns()));
-        let request = endpoint.get(&format!("{ROWS_PATH}?from={}{of}", place.next))?;
-        if let Ok(reader) = endpoint.context.client.request_stream(request).await {
-            let mut batches = reader.lines().ready_chunks(BATCH);
-            while let Some(batch) = batches.next().await {
-                if let Some(recorded) = take(collector, endpoint, batch, &mut place) {
-                    return Some(recorded);
+/// Waits until the proxy's container runs; answers false once its pod is gone.
+async fn runs(endpoint: &Endpoint, views: &mut watch::Receiver<View>) -> bool {
+    let settled = |view: &View| view.pods.get(&endpoint.uid).is_none_or(|seen| seen.admin_port.is_some());
+    match views.wait_for(settled).await {
+        Ok(view) => view.pods.contains_key(&endpoint.uid),
+        Err(_) => false,
+    }
+}
+
+async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watch::Receiver<View>) {
+    let (mut place, mut was_refused) = (None, false);
+    while runs(endpoint, &mut views).await {
+        let from = place.as_ref().map_or_else(String::new, |place: &Place| {
+            format!("?from={}&of={}", place.next, place.started.unix_ns())
+        });
+        let Some(request) = endpoint.get(&format!("{ROWS_PATH}{from}")) else { return };
+        match endpoint.context.client.request_stream(request).await {
+            Ok(reader) => {
+                let mut batches = reader.lines().ready_chunks(BATCH);
+                let mut notes = 0;
+                while let Some(batch) = batches.next().await {
+                    take(collector, endpoint, batch, &mut place, &mut notes);
                 }
             }
-        }
-        if !views.borrow().pods.contains_key(&endpoint.uid) {
-            return None;
+            Err(kube::Error::Api(status)) if status.code == 401 && !was_refused => {
+                was_refused = true;
+                endpoint.warn("asks for a token (--admin-token-file), without which it tells nothing");
+            }
+            // It starts, or has ended; its pod tells which.
+            Err(_) => {}
         }
         sleep(RETRY).await;
     }
@@ -255,76 +306,112 @@ async fn follow_rows(
 
 /// Where a reader is, so that a stream that broke off is taken up where it ended.
 struct Place {
-    source: String,
-    started: Option<Stamp>,
+    id: Id,
+    started: Stamp,
     /// The number of the next row.
     next: u64,
+    /// How much of what every stream tells from the beginning has been taken.
+    notes: usize,
 }
 
-/// Records a batch of lines; answers the count of the end line if it was among them.
+/// Records a batch of lines. `told` is how many of them so far are told in every stream.
 fn take(
     collector: &Collector,
     endpoint: &Endpoint,
     batch: Vec<std::io::Result<String>>,
-    place: &mut Place,
-) -> Option<u64> {
+    place: &mut Option<Place>,
+    told: &mut usize,
+) {
     let Endpoint { context, pod, .. } = endpoint;
     let mut rows: Vec<ServedRow> = Vec::new();
-    let mut end = None;
     let keep = |place: &Place, rows: Vec<ServedRow>| {
         if !rows.is_empty() {
             let count = rows.len() as u64;
-            context.recorder.served(&place.source, rows);
-            collector.change(pod, |proxy| {
-                if let Some(recorder) = proxy.recorder() {
-                    recorder.received += count;
-                }
-            });
+            context.recorder.served(&place.id.source(), rows);
+            collector.change(&place.id, |recorder| recorder.rows.arrive(count));
         }
     };
     for line in batch.into_iter().flatten() {
-        match serde_json::from_str(&line) {
-            Ok(ProxyLine::Row(row)) => {
-                rows.push(ServedRow { source: place.source.as_str().into(), ..row });
+        let line = match serde_json::from_str(&line) {
+            Ok(line) => line,
+            Err(error) => {
+                tracing::warn!(%pod, %error, "a proxy's line could not be read");
+                continue;
+            }
+        };
+        // What is missing before it shows in the counts when the proxy ends.
+        if let ProxyLine::Hello { next, started_ns, .. } = line {
+            if let Some(place) = place.as_ref() {
+                keep(place, std::mem::take(&mut rows));
+            }
+            let id = collector.speaks(endpoint, started_ns);
+            let notes =
+                place.as_ref().filter(|place| place.started == started_ns).map_or(0, |place| place.notes);
+            *place = Some(Place { id, started: started_ns, next, notes });
+            continue;
+        }
+        let Some(place) = place.as_mut() else { continue };
+        match line {
+            ProxyLine::Row(row) => {
+                rows.push(ServedRow { source: place.id.source().into(), ..row });
                 place.next += 1;
             }
-            Ok(ProxyLine::Phase { phase, t_ns }) => {
-                let kind = EventKind::ProxyPhase { pod: pod.clone(), phase };
-                context.recorder.event_of(&place.source, t_ns, kind);
+            ProxyLine::Phase { phase, t_ns } => {
+                if place.is_news(told) {
+                    let kind = EventKind::ProxyPhase { pod: pod.clone(), phase };
+                    context.recorder.event_of(&place.id.source(), t_ns, kind);
+                }
             }
-            Ok(ProxyLine::End { recorded }) => end = Some(recorded),
-            // What is missing before it shows in the counts when the proxy ends.
-            Ok(ProxyLine::Hello { next, started_ns, .. }) => {
+            ProxyLine::Pod { t_ns, seen } => {
+                if place.is_news(told) {
+                    context.recorder.event_of(&place.id.source(), t_ns, EventKind::OwnPod(seen));
+                }
+            }
+            ProxyLine::State { recorded, in_flight } => {
+                collector.change(&place.id, |recorder| recorder.rows.hear(recorded, Some(in_flight)));
+            }
+            ProxyLine::End { recorded } => {
                 keep(place, std::mem::take(&mut rows));
-                let source = collector.speaks(endpoint, started_ns);
-                *place = Place { source, started: Some(started_ns), next };
+                collector.end(&place.id, Some(recorded));
             }
-            Err(error) => tracing::warn!(%pod, %error, "a proxy's line could not be read"),
+            ProxyLine::Hello { .. } => {}
         }
     }
-    keep(place, rows);
-    end
+    if let Some(place) = place {
+        keep(place, rows);
+    }
+}
+
+impl Place {
+    /// Whether this stream's next note was not taken from an earlier stream.
+    fn is_news(&mut self, told: &mut usize) -> bool {
+        *told += 1;
+        let is_news = *told > self.notes;
+        self.notes = self.notes.max(*told);
+        is_news
+    }
 }
 
 /// Compares clocks, again and again. The uncertainty is half the round trip.
-async fn follow_clock(collector: &Collector, endpoint: &Endpoint) {
+async fn follow_clock(collector: &Collector, endpoint: &Endpoint, mut views: watch::Receiver<View>) {
     let mut taken = 0;
-    loop {
+    while runs(endpoint, &mut views).await {
         let clock = endpoint.context.clock;
         let sent = clock.now();
         if let Some(answer) = endpoint.clock().await {
             let sample = ClockOffset::of_exchange(sent, answer.now_ns, clock.now());
-            let source = collector.speaks(endpoint, answer.started_ns);
-            endpoint.context.recorder.event(sent, EventKind::clock_sample(&source, sample));
-            collector.change(&endpoint.pod, |proxy| {
-                if let Some(recorder) = proxy.recorder() {
-                    recorder.clock = Some(sample.or_better(recorder.clock));
-                }
+            let id = collector.speaks(endpoint, answer.started_ns);
+            endpoint.context.recorder.event(sent, EventKind::clock_sample(&id.source(), sample));
+            collector.change(&id, |recorder| {
+                recorder.samples.push((sent, sample));
+                recorder.rows.hear(answer.recorded, None);
             });
             taken += 1;
         }
         sleep(if taken < FIRST_CLOCK_SAMPLES { RETRY } else { CLOCK_INTERVAL }).await;
     }
+    // What has not arrived by now may still be on its way.
+    std::future::pending().await
 }
 
 impl Endpoint {
@@ -332,9 +419,18 @@ impl Endpoint {
         self.context.client.request(self.get(CLOCK_PATH)?).await.ok()
     }
 
+    fn warn(&self, what: &str) {
+        let message = format!("the proxy of pod {} {what}", self.pod);
+        self.context.recorder.event(self.context.clock.now(), EventKind::Warning { message });
+    }
+
     fn get(&self, path: &str) -> Option<Request<Vec<u8>>> {
         let Self { context, pod, port, .. } = self;
         let uri = format!("/api/v1/namespaces/{}/pods/{pod}:{port}/proxy{path}", context.namespace);
-        Request::get(uri).body(Vec::new()).ok()
+        let mut request = Request::get(uri);
+        if let Some(token) = &self.context.admin_token {
+            request = request.header(TOKEN_HEADER, token.as_str());
+        }
+        request.body(Vec::new()).ok()
     }
 }

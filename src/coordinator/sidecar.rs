@@ -189,7 +189,8 @@ impl Caller {
         live.extend(leading);
 
         let mut objects: Vec<Value> = live.iter().map(|object| object.current.clone()).collect();
-        let options = inject::Options { image: (*image).to_owned(), port: None, kubernetes };
+        let options =
+            inject::Options { image: (*image).to_owned(), port: None, kubernetes, admin_token: None };
         let notes = inject::inject_into(&mut objects, &options)
             .map_err(|error| CoordinatorError::Sidecar(error.to_string()))?;
         for (object, wanted) in live.iter_mut().zip(objects) {

@@ -1,5 +1,6 @@
 //! The coordinator against an API server that answers as told.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,7 +12,8 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::record::event::{Change, ContainerState, EndpointSliceEvent, EndpointState, PodEvent};
+use crate::record::event::{Change, ContainerState, EndpointSliceEvent, EndpointState, PodEvent, ProxyPhase};
+use crate::record::run_info::Rows;
 use crate::record::wire::ProxyLine;
 use crate::record::{Protocol, ServedEnd, ServedRow};
 use crate::scenario::{self, Action, Pods};
@@ -337,47 +339,77 @@ async fn an_own_deletion_is_stamped_before_and_after_and_a_refusal_is_recorded()
     assert_eq!(action.error.as_deref(), Some("pods \"web-1\" is forbidden"));
 }
 
+/// The first line of a proxy that started at `started`, before the row `next`.
+fn hello(started: i64, next: u64) -> ProxyLine {
+    let started_ns = Stamp::from_unix_ns(started);
+    ProxyLine::Hello { source: "web-1".into(), pod: "web-1".into(), started_ns, next }
+}
+
+fn end(recorded: u64) -> ProxyLine {
+    ProxyLine::End { recorded }
+}
+
+fn pre_stop(t_ns: i64) -> ProxyLine {
+    ProxyLine::Phase { phase: ProxyPhase::PreStop, t_ns: Stamp::from_unix_ns(t_ns) }
+}
+
 #[tokio::test]
 async fn a_proxys_rows_are_recorded_once_and_its_end_is_counted() {
-    let (ends, rows) = collected(vec![(7, vec![served(0), served(1)], true)], 2).await;
-    assert_eq!(ends, [("web-1".to_owned(), Some(2), 2)]);
-    assert_eq!(rows, [served(0), served(1)]);
+    let rows = |seqs: [u64; 2]| seqs.map(|seq| ProxyLine::Row(served(seq)));
+    let first = [vec![hello(7, 0), pre_stop(1)], rows([0, 1]).to_vec()].concat();
+    // It broke off, and goes on where it was; every stream tells the phases.
+    let second = [vec![hello(7, 2), pre_stop(1)], rows([2, 3]).to_vec(), vec![end(4)]].concat();
+    let collected = collected(vec![first, second]).await;
+    let rows = Rows { recorded: Some(4), known: 4, in_flight: 0, received: 4 };
+    assert_eq!(collected.ends, [("web-1".to_owned(), rows)]);
+    assert_eq!(collected.rows, [0, 1, 2, 3].map(served));
+    assert_eq!(collected.phases, ["web-1"]);
 }
 
 #[tokio::test]
-async fn a_proxy_that_was_restarted_is_another_source() {
-    let (ends, rows) =
-        collected(vec![(7, vec![served(0), served(1)], false), (8, vec![served(0)], true)], 1).await;
-    // What the first one had not handed over is lost, and nobody knows how much that is.
-    assert_eq!(ends, [("web-1".to_owned(), None, 2), ("web-1".to_owned(), Some(1), 1)]);
-    let restarted = ServedRow { source: "web-1~1".into(), ..served(0) };
-    assert_eq!(rows, [served(0), served(1), restarted]);
+async fn a_proxy_that_was_killed_is_another_source_and_what_it_had_is_known_to_be_missing() {
+    let state = ProxyLine::State { recorded: 5, in_flight: 3 };
+    let killed = vec![hello(7, 0), pre_stop(1), ProxyLine::Row(served(0)), state];
+    let restarted = vec![hello(8, 0), pre_stop(2), ProxyLine::Row(served(0)), end(1)];
+    let collected = collected(vec![killed, restarted]).await;
+    let lost = Rows { recorded: None, known: 5, in_flight: 3, received: 1 };
+    let whole = Rows { recorded: Some(1), known: 1, in_flight: 0, received: 1 };
+    assert_eq!(collected.ends, [("web-1".to_owned(), lost), ("web-1~1".to_owned(), whole)]);
+    assert_eq!(collected.rows, [served(0), ServedRow { source: "web-1~1".into(), ..served(0) }]);
+    assert_eq!(collected.phases, ["web-1", "web-1~1"]);
 }
 
-/// What is recorded of a proxy whose row streams say this, one after the other: when it started, its rows, and
-/// whether it says that these are all. Waits for so many rows of the last one.
-async fn collected(
-    streams: Vec<(i64, Vec<ServedRow>, bool)>,
-    wanted: u64,
-) -> (Vec<(String, Option<u64>, u64)>, Vec<ServedRow>) {
-    let (last, count) = (streams[streams.len() - 1].0, streams.len());
-    let text = |(started, rows, is_all): (i64, Vec<ServedRow>, bool)| {
-        let started_ns = Stamp::from_unix_ns(started);
-        let hello = ProxyLine::Hello { source: "web-1".into(), pod: "web-1".into(), started_ns, next: 0 };
-        let end = is_all.then_some(ProxyLine::End { recorded: rows.len() as u64 });
-        let lines = std::iter::once(hello).chain(rows.into_iter().map(ProxyLine::Row)).chain(end);
-        lines.map(|line| serde_json::to_string(&line).unwrap() + "\n").collect::<String>()
+#[tokio::test]
+async fn a_proxy_that_is_restarted_after_a_clean_end_is_followed_on() {
+    let lives = [7, 8].map(|started| vec![hello(started, 0), ProxyLine::Row(served(0)), end(1)]);
+    let collected = collected(lives.to_vec()).await;
+    let whole = Rows { recorded: Some(1), known: 1, in_flight: 0, received: 1 };
+    assert_eq!(collected.ends, [("web-1".to_owned(), whole), ("web-1~1".to_owned(), whole)]);
+    assert_eq!(collected.rows.len(), 2);
+}
+
+/// What is recorded of a proxy.
+struct Collected {
+    ends: Vec<(String, Rows)>,
+    rows: Vec<ServedRow>,
+    /// The sources that spoke of a phase.
+    phases: Vec<String>,
+}
+
+/// What is recorded of a proxy whose row streams say this, one after the other. The last one ends.
+async fn collected(streams: Vec<Vec<ProxyLine>>) -> Collected {
+    let text = |lines: &Vec<ProxyLine>| {
+        let lines = lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n");
+        lines.collect::<String>()
     };
-    let texts: Vec<String> = streams.into_iter().map(text).collect();
+    let texts: Vec<String> = streams.iter().map(text).collect();
     let asked = Arc::new(AtomicUsize::new(0));
-    let answered = asked.clone();
     let (client, _) = api(move |_, path| match path.rsplit('/').next() {
         Some("rows") => {
-            let text = texts.get(answered.fetch_add(1, Ordering::SeqCst));
+            let text = texts.get(asked.fetch_add(1, Ordering::SeqCst));
             (200, text.cloned().unwrap_or_default())
         }
-        _ if answered.load(Ordering::SeqCst) < count => (503, String::new()),
-        _ => (200, json!({"now_ns": 5, "started_ns": last, "recorded": wanted}).to_string()),
+        _ => (503, String::new()),
     });
     let (session, run_dir, _dir) = session(client, Limits::default());
     let mut running = pod("web-1", container("running", "", ""));
@@ -390,26 +422,44 @@ async fn collected(
         namespace: "shop".into(),
         clock: session.clock,
         recorder: session.recorder.handle(),
+        admin_token: None,
     };
     let (stop, collector) = (CancellationToken::new(), session.collector.clone());
     let running =
         tokio::spawn(collect::run(collector.clone(), context, session.views.subscribe(), stop.clone()));
-    let received = async {
-        while asked.load(Ordering::SeqCst) < count || collector.received("web-1") < wanted {
+    let whole = |source: &Source| source.rows.is_some_and(|rows| rows.recorded.is_some());
+    let has_ended = async {
+        while !collector.sources().last().is_some_and(whole) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), received).await.unwrap();
+    // Of two lives, the first one's end is no end.
+    let lives = async {
+        let started = |line: &ProxyLine| match line {
+            ProxyLine::Hello { started_ns, .. } => Some(*started_ns),
+            _ => None,
+        };
+        let lives: BTreeSet<Stamp> = streams.iter().flatten().filter_map(started).collect();
+        while collector.sources().len() < lives.len() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        has_ended.await;
+    };
+    tokio::time::timeout(Duration::from_secs(20), lives).await.unwrap();
     collector.catch_up(Duration::from_secs(5)).await;
     stop.cancel();
     running.await.unwrap();
     session.finish().await.unwrap();
-    let ends = events_of(&run_dir).into_iter().filter_map(|e| match e.kind {
-        EventKind::ProxyEnded { pod, recorded, received } => Some((pod, recorded, received)),
-        _ => None,
-    });
+    let (mut ends, mut phases) = (Vec::new(), Vec::new());
+    for event in events_of(&run_dir) {
+        match event.kind {
+            EventKind::ProxyEnded { of, rows, .. } => ends.push((of, rows)),
+            EventKind::ProxyPhase { .. } => phases.push(event.source),
+            _ => {}
+        }
+    }
     let rows = crate::record::parts::read_table::<ServedRow>(run_dir.path()).unwrap();
-    (ends.collect(), rows)
+    Collected { ends, rows, phases }
 }
 
 fn events_of(run_dir: &RunDir) -> Vec<crate::record::Event> {

@@ -4,7 +4,7 @@
 //! good line and that list is unknown: a gap is recorded, no transition invented.
 
 use futures::{Stream, StreamExt};
-use k8s_openapi::api::core::v1::{ContainerStatus, Event as ClusterEvent, Pod};
+use k8s_openapi::api::core::v1::{Event as ClusterEvent, Pod};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
@@ -15,7 +15,8 @@ use tokio_util::sync::CancellationToken;
 use super::Recorder;
 use super::recorder::RecorderHandle;
 use super::view::{SeenPod, Views};
-use crate::record::event::{Change, ContainerState, EndpointSliceEvent, EndpointState, PodEvent};
+use crate::observed::{pod_event, statuses};
+use crate::record::event::{Change, EndpointSliceEvent, EndpointState};
 use crate::record::{Clock, EventKind, Stamp};
 
 /// The name by which a proxy's container port is found.
@@ -183,79 +184,6 @@ fn admin_port(pod: &Pod) -> Option<u16> {
     let runs =
         statuses(pod).any(|s| s.name == *name && s.state.as_ref().is_some_and(|s| s.running.is_some()));
     runs.then(|| u16::try_from(port).ok()).flatten()
-}
-
-fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
-    let status = pod.status.as_ref();
-    let init = status.and_then(|s| s.init_container_statuses.as_ref());
-    let main = status.and_then(|s| s.container_statuses.as_ref());
-    init.into_iter().flatten().chain(main.into_iter().flatten())
-}
-
-fn pod_event(change: Change, pod: &Pod) -> PodEvent {
-    let spec = pod.spec.as_ref();
-    let status = pod.status.as_ref();
-    let condition = |kind: &str| {
-        let conditions = status.and_then(|s| s.conditions.as_ref());
-        conditions.into_iter().flatten().find(|c| c.type_ == kind && c.status == "True")
-    };
-    let sidecars = spec.and_then(|s| s.init_containers.as_ref()).into_iter().flatten();
-    let sidecars = sidecars.filter(|c| c.restart_policy.as_deref() == Some("Always")).map(|c| (c, true));
-    let main = spec.into_iter().flat_map(|s| &s.containers).map(|c| (c, false));
-    PodEvent {
-        change,
-        namespace: pod.namespace().unwrap_or_default(),
-        name: pod.name_any(),
-        uid: pod.uid().unwrap_or_default(),
-        resource_version: pod.resource_version().unwrap_or_default(),
-        node: spec.and_then(|s| s.node_name.clone()),
-        ip: status.and_then(|s| s.pod_ip.clone()),
-        phase: status.and_then(|s| s.phase.clone()).unwrap_or_default(),
-        ready: condition("Ready").is_some(),
-        deletion_timestamp: pod
-            .metadata
-            .deletion_timestamp
-            .as_ref()
-            .map(|t| Stamp::from_unix_ns(i64::try_from(t.0.as_nanosecond()).unwrap_or(i64::MAX))),
-        deletion_grace_s: pod.metadata.deletion_grace_period_seconds,
-        grace_s: spec.and_then(|s| s.termination_grace_period_seconds).unwrap_or(30),
-        disruption_target: condition("DisruptionTarget").map(|c| c.reason.clone().unwrap_or_default()),
-        containers: sidecars.chain(main).map(|(c, sidecar)| container_state(pod, c, sidecar)).collect(),
-    }
-}
-
-fn container_state(
-    pod: &Pod,
-    container: &k8s_openapi::api::core::v1::Container,
-    sidecar: bool,
-) -> ContainerState {
-    let pre_stop = container.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref());
-    let sleep = pre_stop.and_then(|hook| hook.sleep.as_ref()).map(|s| s.seconds);
-    let status = statuses(pod).find(|s| s.name == container.name);
-    let (mut state, mut reason, mut message, mut exit_code) = (None, None, None, None);
-    if let Some(current) = status.and_then(|s| s.state.as_ref()) {
-        if let Some(waiting) = &current.waiting {
-            state = Some("waiting");
-            (reason, message) = (waiting.reason.clone(), waiting.message.clone());
-        } else if current.running.is_some() {
-            state = Some("running");
-        } else if let Some(ended) = &current.terminated {
-            state = Some("terminated");
-            (reason, message, exit_code) =
-                (ended.reason.clone(), ended.message.clone(), Some(ended.exit_code));
-        }
-    }
-    ContainerState {
-        name: container.name.clone(),
-        sidecar,
-        pre_stop_sleep_s: sleep,
-        pre_stop_other: pre_stop.is_some() && sleep.is_none(),
-        state: state.map(str::to_owned),
-        reason,
-        message,
-        exit_code,
-        restarts: status.map_or(0, |s| s.restart_count),
-    }
 }
 
 fn slice_event(change: Change, slice: &EndpointSlice) -> EndpointSliceEvent {

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::Options;
 use super::port::Frontage;
 
 /// The sidecar's name, by which it is known again.
@@ -15,7 +16,7 @@ const ADMIN_PORT_NAME: &str = "rolldrop-admin";
 /// It has no probes, which would decide when the pod is ready; the app's keep asking the app. Its preStop
 /// hook tells it when the kubelet begins to end the pod. There is no limit of processor time: being
 /// throttled would show as latency of the app.
-pub(super) fn container(front: &Frontage, image: &str) -> Value {
+pub(super) fn container(front: &Frontage, options: &Options) -> Value {
     let address = |port: u16| format!("$(POD_IP):{port}");
     let mut args = vec![
         "proxy".to_owned(),
@@ -26,16 +27,21 @@ pub(super) fn container(front: &Frontage, image: &str) -> Value {
     args.extend(front.ready_path.iter().map(|path| format!("--app-ready-path={path}")));
     let field =
         |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
+    let mut env = vec![field("POD_NAME", "metadata.name"), field("POD_IP", "status.podIP")];
+    env.extend(options.admin_token.iter().map(|secret| {
+        let from = json!({"secretKeyRef": {"name": secret.name, "key": secret.key}});
+        json!({"name": "ROLLDROP_ADMIN_TOKEN", "valueFrom": from})
+    }));
     let mut port = json!({"containerPort": front.ports.listen});
     if let Some(name) = &front.moved_name {
         port["name"] = name.as_str().into();
     }
     json!({
         "name": NAME,
-        "image": image,
+        "image": options.image,
         "restartPolicy": "Always",
         "args": args,
-        "env": [field("POD_NAME", "metadata.name"), field("POD_IP", "status.podIP")],
+        "env": env,
         "ports": [port, {"name": ADMIN_PORT_NAME, "containerPort": front.ports.admin}],
         "lifecycle": {"preStop": {"httpGet": {"path": "/prestop", "port": ADMIN_PORT_NAME}}},
         "resources": {"requests": {"cpu": "50m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}},

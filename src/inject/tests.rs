@@ -36,7 +36,12 @@ spec:
 ";
 
 fn options() -> Options {
-    Options { image: "rolldrop:1".into(), port: None, kubernetes: KubernetesVersion::NAMED_SIDECAR_PORTS }
+    Options {
+        image: "rolldrop:1".into(),
+        port: None,
+        kubernetes: KubernetesVersion::NAMED_SIDECAR_PORTS,
+        admin_token: None,
+    }
 }
 
 fn injected(text: &str) -> Output {
@@ -276,4 +281,21 @@ fn objects_of_a_scenario_are_changed_like_a_text() {
     inject_into(&mut objects, &options()).expect("manifests");
     let said: Vec<Value> = serde_saphyr::from_multiple(&injected(SHOP).text).expect("YAML");
     assert_eq!(objects, said);
+}
+
+#[test]
+fn the_admin_ports_token_is_taken_from_a_secret() {
+    let secret = |text: &str| text.parse::<SecretKey>();
+    assert_eq!(secret("admin"), secret("admin/token"));
+    assert_eq!(
+        (secret(""), secret("a b"), secret("a/b/c")),
+        (Err(BadSecretKey), Err(BadSecretKey), Err(BadSecretKey))
+    );
+    let options = Options { admin_token: secret("admin/word").ok(), ..options() };
+    let mut objects = [json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
+        "spec": {"containers": [{"name": "app", "ports": [{"containerPort": 80}]}]}})];
+    inject_into(&mut objects, &options).expect("a pod");
+    let env = objects[0]["spec"]["initContainers"][0]["env"].as_array().expect("variables");
+    let from = json!({"secretKeyRef": {"name": "admin", "key": "word"}});
+    assert!(env.contains(&json!({"name": "ROLLDROP_ADMIN_TOKEN", "valueFrom": from})), "{env:?}");
 }

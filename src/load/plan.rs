@@ -133,6 +133,8 @@ pub struct Settings {
     pub success: Vec<(u16, u16)>,
     /// Worker threads.
     pub workers: usize,
+    /// How long before a request's time its worker stops sleeping and watches the clock.
+    pub spin: Duration,
     /// The ports that connections come from; `None` for the system's ephemeral ports.
     pub source_ports: Option<PortRange>,
     /// The addresses that connections come from, which the workers take in turn; none to let
@@ -176,6 +178,7 @@ impl Settings {
             retry_delay: Duration::ZERO,
             success: vec![(200, 399)],
             workers: 1,
+            spin: Duration::ZERO,
             source_ports: None,
             source_addresses: Vec::new(),
             reuse_ports: false,
@@ -219,6 +222,7 @@ impl Plan {
         if let Some(limit) = settings.first_byte_timeout {
             check_duration("a first-byte timeout", limit, false)?;
         }
+        check_duration("a spin", settings.spin, true)?;
         let timing = plan_timing(&settings)?;
         if !(1..=MAX_WORKERS).contains(&settings.workers) {
             return Err(PlanError::Workers(settings.workers));
@@ -377,6 +381,9 @@ impl Plan {
         if let Some(limit) = settings.first_byte_timeout {
             other.insert("first_byte_timeout_s".to_owned(), limit.as_secs_f64().into());
         }
+        if !settings.spin.is_zero() {
+            other.insert("spin_s".to_owned(), settings.spin.as_secs_f64().into());
+        }
         if let Some(max) = settings.max_requests {
             other.insert("max_requests_per_connection".to_owned(), max.into());
         }
@@ -418,8 +425,13 @@ impl Plan {
 
     /// The load's sources as `run.json` lists them, where nobody else keeps the time.
     pub fn recorders(&self) -> Vec<Source> {
-        let recorder =
-            |name| Source { name, role: Role::Load, clock_offset_ns: 0, clock_uncertainty_ns: Some(0) };
+        let recorder = |name| Source {
+            name,
+            role: Role::Load,
+            clock_offset_ns: 0,
+            clock_uncertainty_ns: Some(0),
+            rows: None,
+        };
         self.sources().into_iter().map(recorder).collect()
     }
 
@@ -461,7 +473,8 @@ fn check_http(settings: &Settings) -> Result<(), PlanError> {
 fn plan_timing(settings: &Settings) -> Result<Timing, PlanError> {
     let stages = match &settings.pace {
         Pace::Open(stages) => stages,
-        Pace::Closed(_) if settings.arrivals != Arrivals::Even => return Err(PlanError::ClosedArrivals),
+        Pace::Closed(_) if settings.arrivals != Arrivals::Even => return Err(PlanError::Closed("poisson")),
+        Pace::Closed(_) if !settings.spin.is_zero() => return Err(PlanError::Closed("spin")),
         Pace::Closed(length) => {
             match length {
                 Length::Time(duration) => check_duration("a duration", *duration, false)?,

@@ -20,13 +20,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::Control;
 use crate::record::run_info::{Role, Source};
-use crate::record::{Clock, ClockOffset, EventKind, Stamp};
+use crate::record::{Clock, ClockOffset, EventKind, Offsets, Stamp};
 use protocol::{Order, Prepare, Report};
 
 /// Clock exchanges before the load starts: the one with the shortest round trip counts.
 const FIRST_CLOCK_SAMPLES: u64 = 8;
 /// From one clock exchange to the next, later on.
-const CLOCK_INTERVAL: Duration = Duration::from_secs(10);
+const CLOCK_INTERVAL: Duration = Duration::from_secs(2);
 /// From the order to start to the schedule's zero, so that the process is ready for its first request.
 const LEAD: Duration = Duration::from_millis(250);
 /// How long the process may take to end once it was told to.
@@ -83,7 +83,8 @@ pub struct Process<N> {
     control: Control,
     sources: Vec<String>,
     warnings: Vec<String>,
-    offset: Option<ClockOffset>,
+    /// What the clock exchanges showed, and when each was asked.
+    samples: Vec<(Stamp, ClockOffset)>,
     /// Clock exchanges under way: number, and when it was asked.
     asked: VecDeque<(u64, Stamp)>,
     exchanges: u64,
@@ -110,7 +111,7 @@ impl<N: Note> Process<N> {
             control: Control::default(),
             sources: Vec::new(),
             warnings: Vec::new(),
-            offset: None,
+            samples: Vec::new(),
             asked: VecDeque::new(),
             exchanges: 0,
         })
@@ -141,7 +142,7 @@ impl<N: Note> Process<N> {
     /// When the process cannot be told.
     pub async fn start(&mut self) -> Result<Stamp, ProcessError> {
         let zero = self.clock.now() + LEAD;
-        let offset_ns = self.offset.map_or(0, |offset| offset.offset_ns);
+        let offset_ns = self.offset().map_or(0, |offset| offset.offset_ns);
         self.order(&Order::Start { zero_ns: zero.shifted_ns(offset_ns) }).await?;
         Ok(zero)
     }
@@ -180,13 +181,19 @@ impl<N: Note> Process<N> {
 
     /// The load's sources as run.json lists them, with the best that is known of their clock.
     pub fn recorders(&self) -> Vec<Source> {
+        let offset = self.offset();
         let source = |name: &String| Source {
             name: name.clone(),
             role: Role::Load,
-            clock_offset_ns: self.offset.map_or(0, |offset| offset.offset_ns),
-            clock_uncertainty_ns: self.offset.map(|offset| offset.uncertainty_ns),
+            clock_offset_ns: offset.map_or(0, |offset| offset.offset_ns),
+            clock_uncertainty_ns: offset.map(|offset| offset.uncertainty_ns),
+            rows: None,
         };
         self.sources.iter().map(source).collect()
+    }
+
+    fn offset(&self) -> Option<ClockOffset> {
+        Offsets::of(self.samples.iter().copied()).map(|offsets| offsets.overall())
     }
 
     /// Ends the process, which keeps what it has recorded, and waits until it is gone.
@@ -246,7 +253,7 @@ impl<N: Note> Process<N> {
         let Some((_, sent)) = self.asked.pop_front().filter(|(asked, _)| *asked == n) else { return };
         self.exchanges += 1;
         let sample = ClockOffset::of_exchange(sent, reading, received);
-        self.offset = Some(sample.or_better(self.offset));
+        self.samples.push((sent, sample));
         // The threads of a process share its clock.
         for source in &self.sources {
             (self.note)(None, sent, EventKind::clock_sample(source, sample));

@@ -101,7 +101,7 @@ impl Task {
             .event_interval(TASKS_PER_TURN)
             .build_local(LocalOptions::default())?;
         runtime.block_on(async {
-            let pacer = Pacer::new(self.context.clock)?;
+            let pacer = Pacer::new(self.context.clock, self.context.plan.settings.spin)?;
             let (stop, abort) = (self.stop.clone(), self.abort.clone());
             let worker = Rc::new(Worker::new(self));
             worker.run(pacer, stop, abort).await?;

@@ -10,9 +10,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::record::event::ProxyPhase;
+use super::metrics::Counts;
+use crate::record::event::{PodEvent, ProxyPhase};
 use crate::record::wire::ProxyLine;
-use crate::record::{ServedEnd, ServedRow, Stamp};
+use crate::record::{ServedRow, Stamp};
 
 /// The most rows in one batch: bounds what a batch costs in memory, and for how
 /// long the lock is held.
@@ -21,7 +22,7 @@ const BATCH_ROWS: usize = 1000;
 /// proxy and its reader, which are lost when the reader breaks off.
 const SENT_ROWS: u64 = 20_000;
 
-/// Rows and phases, and the counts of all that passed.
+/// Rows and notes, and the counts of all that passed.
 #[derive(Debug)]
 pub(super) struct Journal {
     entries: Mutex<Entries>,
@@ -32,7 +33,8 @@ pub(super) struct Journal {
 
 #[derive(Debug, Default)]
 struct Entries {
-    phases: Vec<(ProxyPhase, Stamp)>,
+    /// What every stream tells from the beginning.
+    notes: Vec<ProxyLine>,
     rows: VecDeque<ServedRow>,
     /// The number of the first row in `rows`.
     first: u64,
@@ -43,45 +45,30 @@ struct Entries {
     counts: Counts,
 }
 
-/// Counts over the proxy's whole life.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Requests recorded.
-    pub recorded: u64,
-    /// Rows sent to a reader, each counted once.
-    pub handed_over: u64,
-    /// Rows that were dropped, oldest first, because no reader took them in time.
-    pub dropped: u64,
-    /// Requests that the proxy answered itself, because their end was ambiguous; they have no row.
-    pub rejected: u64,
-    /// Recorded requests by how they ended, in the order of [`ServedEnd::ALL`].
-    pub by_end: [u64; ServedEnd::ALL.len()],
-    /// The latest phase passed.
-    pub phase: Option<ProxyPhase>,
-}
-
 /// How far a reader has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cursor {
     /// The number of the next row.
     pub(super) row: u64,
-    phase: usize,
+    note: usize,
 }
 
 impl Cursor {
-    /// At the row of the given number, and before every phase.
+    /// At the row of the given number, and before every note.
     pub(super) fn at(row: u64) -> Self {
-        Self { row, phase: 0 }
+        Self { row, note: 0 }
     }
 }
 
 /// A copy of a part of the journal, to be sent.
 #[derive(Debug)]
 pub(super) struct Batch {
-    phases: Vec<(ProxyPhase, Stamp)>,
+    notes: Vec<ProxyLine>,
     /// The number of the first row.
     pub(super) first: u64,
     rows: Vec<ServedRow>,
+    /// Rows ever recorded, by then.
+    pub(super) recorded: u64,
     /// Set on the last batch of a closed journal: the number of rows ever recorded.
     pub(super) end: Option<u64>,
     /// Where the next batch begins.
@@ -102,8 +89,7 @@ impl Journal {
     /// Records a request that ended.
     pub(super) fn row(&self, row: ServedRow) {
         let mut entries = self.entries();
-        entries.counts.recorded += 1;
-        entries.counts.by_end[row.ended as usize] += 1;
+        entries.counts.ended(row.ended, row.head.map(|head| row.end.ns_since(head)));
         entries.last_request = entries.last_request.max(row.head);
         entries.rows.push_back(row);
         if entries.rows.len() > self.max_rows {
@@ -114,7 +100,7 @@ impl Journal {
     /// Records a phase.
     pub(super) fn phase(&self, phase: ProxyPhase, at: Stamp) {
         let mut entries = self.entries();
-        entries.phases.push((phase, at));
+        entries.notes.push(ProxyLine::Phase { phase, t_ns: at });
         entries.counts.phase = Some(phase);
         tracing::debug!(phase = phase.as_str(), "termination phase");
     }
@@ -124,6 +110,11 @@ impl Journal {
         if let Some(at) = at {
             self.phase(phase, at);
         }
+    }
+
+    /// Records what the watch of the own pod showed.
+    pub(super) fn own_pod(&self, seen: PodEvent, at: Stamp) {
+        self.entries().notes.push(ProxyLine::Pod { t_ns: at, seen });
     }
 
     /// Counts a request that the proxy answered itself.
@@ -180,10 +171,11 @@ impl Journal {
         let first = wanted.max(entries.first);
         let skipped = usize::try_from(first - entries.first).unwrap_or(usize::MAX);
         let rows: Vec<_> = entries.rows.iter().skip(skipped).take(BATCH_ROWS).cloned().collect();
-        let phases = entries.phases[cursor.phase..].to_vec();
-        let next = Cursor { row: first + rows.len() as u64, phase: entries.phases.len() };
-        let end = (closed && next.row == entries.counts.recorded).then_some(entries.counts.recorded);
-        Batch { phases, first, rows, end, next }
+        let notes = entries.notes[cursor.note..].to_vec();
+        let next = Cursor { row: first + rows.len() as u64, note: entries.notes.len() };
+        let recorded = entries.counts.recorded;
+        let end = (closed && next.row == recorded).then_some(recorded);
+        Batch { notes, first, rows, recorded, end, next }
     }
 
     /// Says that a batch has been sent.
@@ -220,7 +212,7 @@ impl Entries {
 impl Batch {
     /// Whether there is nothing to send.
     pub(super) fn is_empty(&self) -> bool {
-        self.phases.is_empty() && self.rows.is_empty() && self.end.is_none()
+        self.notes.is_empty() && self.rows.is_empty() && self.end.is_none()
     }
 
     /// Whether it is as large as batches get, so that more is waiting.
@@ -228,18 +220,19 @@ impl Batch {
         self.rows.len() >= BATCH_ROWS
     }
 
-    /// The lines of the row stream, the last one included if this is the end.
-    pub(super) fn lines(&self) -> impl Iterator<Item = ProxyLine> {
-        let phases = self.phases.iter().map(|&(phase, t_ns)| ProxyLine::Phase { phase, t_ns });
+    /// The lines of the row stream, the last one included if this is the end, and how things stand.
+    pub(super) fn lines(&self, state: Option<ProxyLine>) -> impl Iterator<Item = ProxyLine> {
+        let notes = self.notes.iter().cloned();
         let rows = self.rows.iter().cloned().map(ProxyLine::Row);
-        phases.chain(rows).chain(self.end.map(|recorded| ProxyLine::End { recorded }))
+        let end = self.end.map(|recorded| ProxyLine::End { recorded });
+        notes.chain(rows).chain(state).chain(end)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Protocol;
+    use crate::record::{Protocol, ServedEnd};
 
     fn row(conn: u64) -> ServedRow {
         ServedRow {
@@ -292,10 +285,11 @@ mod tests {
         let journal = Journal::new(100);
         journal.phase(ProxyPhase::PreStop, Stamp::from_unix_ns(1));
         let batch = journal.read(Cursor::at(0));
-        assert_eq!(batch.phases.len(), 1);
+        assert_eq!(batch.notes.len(), 1);
         journal.phase(ProxyPhase::Sigterm, Stamp::from_unix_ns(2));
-        assert_eq!(journal.read(batch.next).phases, [(ProxyPhase::Sigterm, Stamp::from_unix_ns(2))]);
-        assert_eq!(journal.read(Cursor::at(0)).phases.len(), 2);
+        let sigterm = ProxyLine::Phase { phase: ProxyPhase::Sigterm, t_ns: Stamp::from_unix_ns(2) };
+        assert_eq!(journal.read(batch.next).notes, [sigterm]);
+        assert_eq!(journal.read(Cursor::at(0)).notes.len(), 2);
     }
 
     #[test]

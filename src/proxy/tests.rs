@@ -63,6 +63,8 @@ impl Running {
             pod: "web-1".into(),
             pod_header,
             app_ready_path: None,
+            admin_token: None,
+            watch_pod: WatchPod::Off,
             linger: Duration::ZERO,
             max_kept_rows: 1000,
         };
@@ -630,6 +632,8 @@ async fn a_busy_port_and_a_bad_pod_name_are_clear_errors() {
         pod: "web-1".into(),
         pod_header: PodHeader::Added,
         app_ready_path: None,
+        admin_token: None,
+        watch_pod: WatchPod::Off,
         linger: Duration::ZERO,
         max_kept_rows: 1,
     };

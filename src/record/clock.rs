@@ -115,12 +115,12 @@ impl Clock {
     }
 }
 
-/// What one exchange with another source showed about its clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What is known about another source's clock at one time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockOffset {
     /// That clock minus ours, in nanoseconds.
     pub offset_ns: i64,
-    /// Half the round trip, in nanoseconds: the true offset is within offset ± uncertainty.
+    /// The true offset is within offset ± uncertainty, in nanoseconds.
     pub uncertainty_ns: i64,
 }
 
@@ -130,12 +130,6 @@ impl ClockOffset {
     pub fn of_exchange(sent: Stamp, reading: Stamp, answered: Stamp) -> Self {
         let half = answered.ns_since(sent) / 2;
         Self { offset_ns: reading.ns_since(sent.shifted_ns(half)), uncertainty_ns: half + 1 }
-    }
-
-    /// The one that is known better.
-    #[must_use]
-    pub fn or_better(self, other: Option<ClockOffset>) -> Self {
-        other.filter(|other| other.uncertainty_ns <= self.uncertainty_ns).unwrap_or(self)
     }
 }
 
@@ -159,10 +153,6 @@ mod tests {
         let at = Stamp::from_unix_ns;
         let sample = ClockOffset::of_exchange(at(1000), at(5300), at(1200));
         assert_eq!(sample, ClockOffset { offset_ns: 4200, uncertainty_ns: 101 });
-        let worse = ClockOffset { offset_ns: 0, uncertainty_ns: 900 };
-        assert_eq!(worse.or_better(Some(sample)), sample);
-        assert_eq!(sample.or_better(Some(worse)), sample);
-        assert_eq!(sample.or_better(None), sample);
     }
 
     #[test]

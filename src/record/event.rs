@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::run_info::Rows;
 use super::{ClockOffset, Stamp};
 
 /// The name by which clock samples call the clock of the API server.
@@ -101,14 +102,18 @@ pub enum EventKind {
         /// The phase.
         phase: ProxyPhase,
     },
+    /// A pod as its own proxy's watch showed it; the source is the proxy.
+    OwnPod(PodEvent),
     /// A proxy's rows ended.
     ProxyEnded {
         /// The pod's name.
         pod: String,
-        /// Rows the proxy said that it recorded, if it could say so before it ended.
-        recorded: Option<u64>,
-        /// Rows that arrived.
-        received: u64,
+        /// The proxy, as a source.
+        #[serde(default)]
+        of: String,
+        /// How many there were, and how many arrived.
+        #[serde(flatten)]
+        rows: Rows,
     },
     /// The offset of another source's clock was sampled; the source is the coordinator.
     ClockSample {
@@ -269,6 +274,8 @@ pub struct EndpointState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProxyPhase {
+    /// Its watch of its own pod showed the deletionTimestamp.
+    DeletionSeen,
     /// Its preStop hook was called: the kubelet has begun to end the pod.
     PreStop,
     /// The app's listener began to refuse connections.
@@ -286,9 +293,22 @@ pub enum ProxyPhase {
 }
 
 impl ProxyPhase {
+    /// Every phase.
+    pub const ALL: &'static [ProxyPhase] = &[
+        ProxyPhase::DeletionSeen,
+        ProxyPhase::PreStop,
+        ProxyPhase::ListenerClosed,
+        ProxyPhase::Sigterm,
+        ProxyPhase::LastConnection,
+        ProxyPhase::LastRequest,
+        ProxyPhase::Drained,
+        ProxyPhase::Exit,
+    ];
+
     /// The name used in files.
     pub const fn as_str(self) -> &'static str {
         match self {
+            ProxyPhase::DeletionSeen => "deletion_seen",
             ProxyPhase::PreStop => "pre_stop",
             ProxyPhase::ListenerClosed => "listener_closed",
             ProxyPhase::Sigterm => "sigterm",

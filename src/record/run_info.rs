@@ -144,6 +144,47 @@ pub struct Source {
     pub clock_offset_ns: i64,
     /// The offset is known to ± this many nanoseconds; `None` if it was never sampled.
     pub clock_uncertainty_ns: Option<i64>,
+    /// Of a source that hands its rows over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<Rows>,
+}
+
+/// The rows of a source that hands them over, and how many of them arrived.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rows {
+    /// Rows that it recorded in its whole life, if it could say so at its end.
+    pub recorded: Option<u64>,
+    /// Rows that it is known to have recorded, by what it said last.
+    #[serde(default)]
+    pub known: u64,
+    /// Requests that it had under way then: where it was killed, they have no row.
+    #[serde(default)]
+    pub in_flight: u64,
+    /// Rows that arrived.
+    pub received: u64,
+}
+
+impl Rows {
+    /// Rows have arrived.
+    pub fn arrive(&mut self, rows: u64) {
+        self.received += rows;
+        self.known = self.known.max(self.received);
+    }
+
+    /// It said how many rows it has recorded, and perhaps what is under way.
+    pub fn hear(&mut self, recorded: u64, in_flight: Option<u64>) {
+        self.known = self.known.max(recorded);
+        self.in_flight = in_flight.unwrap_or(self.in_flight);
+    }
+
+    /// What is known when nothing more is to come; `recorded` is what it said at its end.
+    #[must_use]
+    pub fn ended(self, recorded: Option<u64>) -> Self {
+        match recorded {
+            Some(recorded) => Self { recorded: Some(recorded), known: recorded, in_flight: 0, ..self },
+            None => self,
+        }
+    }
 }
 
 /// What a recorder is.

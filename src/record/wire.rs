@@ -9,9 +9,12 @@
 //! A proxy that was restarted is another recorder: it counts anew, on a clock of its own.
 //! `&of=T` names the one that N is a number of, by its `started_ns`; any other gives all it has.
 
+use std::fmt;
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
 
-use super::event::ProxyPhase;
+use super::event::{PodEvent, ProxyPhase};
 use super::{ServedRow, Stamp};
 
 /// Path of the row stream on the admin port.
@@ -20,6 +23,42 @@ pub const ROWS_PATH: &str = "/rows";
 pub const CLOCK_PATH: &str = "/clock";
 /// Path that a preStop httpGet hook calls on the admin port.
 pub const PRE_STOP_PATH: &str = "/prestop";
+/// The header with the admin port's token, beside `Authorization: Bearer`, which the API server
+/// keeps to itself when it passes a request on to a pod.
+pub const TOKEN_HEADER: &str = "rolldrop-token";
+
+/// What whoever asks the admin port has to know. It is shown nowhere.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AdminToken(String);
+
+/// A text that cannot be sent in a header.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("a token is one word of printable ASCII characters")]
+pub struct BadToken;
+
+impl FromStr for AdminToken {
+    type Err = BadToken;
+
+    /// White space around it, such as the end of a file's only line, is no part of it.
+    fn from_str(text: &str) -> Result<Self, BadToken> {
+        let text = text.trim();
+        let good = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+        good.then(|| Self(text.to_owned())).ok_or(BadToken)
+    }
+}
+
+impl AdminToken {
+    /// The token itself.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for AdminToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AdminToken(..)")
+    }
+}
 
 /// One line of the row stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,12 +78,26 @@ pub enum ProxyLine {
     },
     /// A request ended.
     Row(ServedRow),
+    /// How things stand, where that has changed: whoever hears no more knows what is missing.
+    State {
+        /// Rows recorded so far.
+        recorded: u64,
+        /// Requests under way.
+        in_flight: u64,
+    },
     /// A phase of the pod's termination was passed. Every stream tells all of them.
     Phase {
         /// The phase.
         phase: ProxyPhase,
         /// When, on the proxy's clock.
         t_ns: Stamp,
+    },
+    /// The proxy's watch of its own pod showed it. Every stream tells all of them.
+    Pod {
+        /// When, on the proxy's clock.
+        t_ns: Stamp,
+        /// What it showed.
+        seen: PodEvent,
     },
     /// The last line: the hand-over is complete.
     End {
@@ -62,4 +115,18 @@ pub struct ClockAnswer {
     pub started_ns: Stamp,
     /// Rows recorded so far.
     pub recorded: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_one_word_and_is_not_shown() {
+        let token: AdminToken = "s3cret\n".parse().unwrap();
+        assert_eq!((token.as_str(), format!("{token:?}").as_str()), ("s3cret", "AdminToken(..)"));
+        for text in ["", "\n", "two words", "caf\u{e9}"] {
+            assert_eq!(text.parse::<AdminToken>(), Err(BadToken), "{text:?}");
+        }
+    }
 }

@@ -75,6 +75,8 @@ pub struct Load {
     pub dns: Dns,
     /// Worker threads.
     pub workers: usize,
+    /// How long before a request's time its worker stops sleeping and watches the clock.
+    pub spin: Duration,
 }
 
 /// How fast requests leave.

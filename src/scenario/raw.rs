@@ -159,6 +159,7 @@ pub(super) struct Load {
     pub(super) source_addresses: Vec<IpAddr>,
     pub(super) dns: Option<Dns>,
     pub(super) workers: Option<usize>,
+    pub(super) spin: Option<Span>,
 }
 
 #[derive(Debug, Default, Deserialize)]

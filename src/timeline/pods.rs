@@ -265,7 +265,7 @@ fn end_of(
             if action.status.is_some() { action.answered } else { deletion_seen.unwrap_or(action.answered) };
         T0 { earliest: *sent, latest: latest.max(*sent) }
     } else if let Some((at, stamp, grace_s)) = pod.deletion {
-        let offset = clocks.offset(API_SERVER);
+        let offset = clocks.offset(API_SERVER, stamp.shifted_ns(-grace_s * SECOND_NS));
         let second = clocks.place(API_SERVER, stamp).shifted_ns(-grace_s * SECOND_NS);
         let latest = second.shifted_ns(SECOND_NS + offset.uncertainty_ns).min(at);
         T0 { earliest: second.shifted_ns(-offset.uncertainty_ns).min(latest), latest }

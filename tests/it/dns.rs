@@ -224,7 +224,11 @@ fn a_headless_service_is_its_ready_endpoints() {
 
         // It terminates for longer than the test takes, and leaves the answers meanwhile.
         lab.call("DELETE", &format!("{PODS}/web-1"), None).await;
-        let log = log_with(&lab, "asker", "app", &format!("{both}[{second} ]"));
+        let log = wait_for("the other one alone", LIMIT, || {
+            let log = log_with(&lab, "asker", "app", &both);
+            let since = log.rsplit(&both).next()?;
+            since.contains(&format!("[{second} ]\n")).then_some(log)
+        });
         let pod = lab.call("GET", &format!("{PODS}/web-1"), None).await;
         assert!(pod.body["metadata"]["deletionTimestamp"].is_string(), "{}", pod.body);
         assert_eq!(pod.body["status"]["phase"], "Running");

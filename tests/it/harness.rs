@@ -265,6 +265,13 @@ impl Process {
         arguments.split(|byte| *byte == 0).nth(1) == Some(subcommand.as_bytes())
     }
 
+    /// A variable of its environment.
+    pub(crate) fn variable(&self, name: &str) -> Option<String> {
+        let all = std::fs::read(format!("/proc/{}/environ", self.pid)).ok()?;
+        let mut all = all.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+        all.find_map(|variable| Some(variable.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
+    }
+
     /// Kills it with SIGKILL.
     pub(crate) fn kill(&self) {
         self.signal(Signal::SIGKILL);

@@ -72,7 +72,7 @@ fn ten_thousand_objects_come_and_go() {
     let version = server.get_json(MAPS)["metadata"]["resourceVersion"].clone();
     let version = version.as_str().expect("a version");
     // This one reads along.
-    let watch = format!("GET {OURS}&watch=1&timeoutSeconds=120&resourceVersion={version} HTTP/1.0");
+    let watch = format!("GET {OURS}&watch=1&timeoutSeconds=600&resourceVersion={version} HTTP/1.0");
     let mut reading = server.connect();
     write!(reading, "{watch}\r\nAuthorization: Bearer {}\r\n\r\n", server.token).expect("it is sent");
     std::thread::scope(|scope| {

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use crate::harness::{Process, Rolldrop, process_tree, wait_for};
 use crate::runs::turn;
 
-const START_LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Starts a run and waits until its first rows are on disk, in mid-load. Answers all its processes.
 fn run_under_load() -> (Child, tempfile::TempDir, Vec<Process>) {
@@ -20,7 +20,7 @@ fn run_under_load() -> (Child, tempfile::TempDir, Vec<Process>) {
         let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
         entries.map(|e| e.path()).any(|path| path.extension().is_some_and(|e| e == "parquet")).then_some(())
     };
-    wait_for("rows on disk", START_LIMIT, || has_rows(&requests));
+    wait_for("rows on disk", LIMIT, || has_rows(&requests));
     let processes = process_tree(child.id());
     // Two more when no pod is being replaced at this moment.
     assert!(processes.len() >= 7, "run, cluster, load worker, and pods of two containers: {processes:?}");
@@ -42,7 +42,7 @@ fn killed_in_mid_run_no_process_is_left_and_the_report_says_that_it_is_partial()
     let (mut child, dir, processes) = run_under_load();
     signal(&child, Signal::SIGKILL);
     child.wait().expect("an end");
-    wait_for("every process gone", Duration::from_secs(2), || none_alive(&processes));
+    wait_for("every process gone", LIMIT, || none_alive(&processes));
 
     let run = dir.path().join("run");
     let report = Rolldrop::new(["report".as_ref(), run.as_os_str()]).finish().expect_code(3);
@@ -69,7 +69,7 @@ fn a_cluster_that_is_killed_leaves_no_pods_behind_when_the_run_ends() {
     let is_cluster = |process: &&Process| process.is_child_of(child.id()) && process.runs("cluster");
     let cluster = processes.iter().find(is_cluster).expect("the cluster");
     cluster.kill();
-    wait_for("the cluster gone", START_LIMIT, || (!cluster.is_alive()).then_some(()));
+    wait_for("the cluster gone", LIMIT, || (!cluster.is_alive()).then_some(()));
     signal(&child, Signal::SIGINT);
     child.wait().expect("an end");
     assert_eq!(none_alive(&processes), Some(()));

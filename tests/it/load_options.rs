@@ -140,6 +140,19 @@ fn a_closed_loop_ends_by_count_or_by_time_and_not_by_both() {
 }
 
 #[test]
+fn a_worker_that_watches_the_clock_sends_nothing_early_and_leaves_nothing_out() {
+    let server = Server::start();
+    let finished =
+        load(&server.url("/"), &["-r", "100", "-n", "50", "--spin", "5ms", "--connections", "keepalive"])
+            .expect_code(0);
+    let rows = rows(&finished);
+    assert_eq!(rows.len(), 50, "{finished}");
+    assert!(rows.iter().all(|row| row.outcome == Outcome::Ok && row.sent >= Some(row.scheduled)), "{rows:?}");
+    let closed = load(&server.url("/"), &["-r", "max", "-n", "50", "--spin", "5ms"]).expect_code(2);
+    assert!(closed.stderr().contains("a closed loop has no schedule: leave out either spin"), "{closed}");
+}
+
+#[test]
 fn closed_loops_and_poisson_arrivals_have_reports() {
     let server = Server::start();
     let report = |args: &[&str]| {

@@ -35,6 +35,8 @@ mod other_tools;
 mod pods;
 mod probes;
 mod proxy;
+mod proxy_admin;
+mod proxy_ends;
 mod runs;
 mod sample_server;
 mod stale_flows;

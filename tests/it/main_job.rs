@@ -97,7 +97,7 @@ fn every_request_has_one_row_and_every_served_request_its_twin() {
 fn the_proxies_hand_over_every_row() {
     for run in runs::with_sidecar() {
         let ends = run.records.events.iter().filter_map(|e| match &e.kind {
-            EventKind::ProxyEnded { pod, recorded, received } => Some((pod, *recorded, *received)),
+            EventKind::ProxyEnded { pod, rows, .. } => Some((pod, rows.recorded, rows.received)),
             _ => None,
         });
         let ends: Vec<_> = ends.collect();

@@ -11,12 +11,12 @@ use crate::termination::lab::{Lab, Seen};
 const NODE: &str = "/api/v1/nodes/node-1";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/node-1";
 
-/// Two nodes that are given up soon, and a Service.
-async fn lab() -> Lab {
+/// Two nodes that are given up soon, whose pods may stay for so long, and a Service.
+async fn lab(toleration_s: u32) -> Lab {
     let config = json!({
         "nodes": 2,
         "dataplane": "userspace",
-        "apiServer": {"defaultUnreachableTolerationSeconds": 2},
+        "apiServer": {"defaultUnreachableTolerationSeconds": toleration_s},
         "controllers": {"nodeMonitorPeriod": "500ms", "nodeMonitorGracePeriod": "8s"},
         "kubelet": {"nodeLeaseDurationSeconds": 8, "nodeStatusUpdateFrequency": "1s"},
     });
@@ -70,14 +70,14 @@ async fn post(lab: &Lab, command: &str) {
     assert_eq!(lab.call("POST", &format!("{NODE}/proxy/{command}"), None).await.status, 200);
 }
 
-fn run_on(test: impl AsyncFnOnce(Lab)) {
+fn run_on(toleration_s: u32, test: impl AsyncFnOnce(Lab)) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(async { test(lab().await).await });
+    runtime.block_on(async { test(lab(toleration_s).await).await });
 }
 
 #[test]
 fn a_node_whose_agent_stops_is_unknown_and_its_pods_are_evicted_but_stay() {
-    run_on(async |lab| {
+    run_on(2, async |lab| {
         run_ready(&lab, "trap 'echo got-term; exit 0' TERM; echo up; while :; do sleep 0.1; done").await;
         let lease = lab.call("GET", LEASE, None).await.body;
         let spec = &lease["spec"];
@@ -133,7 +133,7 @@ fn a_node_whose_agent_stops_is_unknown_and_its_pods_are_evicted_but_stay() {
 
 #[test]
 fn pods_of_an_agent_that_comes_back_in_time_are_ready_again() {
-    run_on(async |lab| {
+    run_on(300, async |lab| {
         run_ready(&lab, "while :; do sleep 0.1; done").await;
         post(&lab, "stop").await;
         let not_ready = |seen: &[Seen]| endpoint(seen, "ready", false);
@@ -145,7 +145,7 @@ fn pods_of_an_agent_that_comes_back_in_time_are_ready_again() {
 
 #[test]
 fn an_endpoint_stays_ready_through_a_nodes_shutdown_until_the_pod_has_ended() {
-    run_on(async |lab| {
+    run_on(300, async |lab| {
         run_ready(&lab, "trap 'sleep 3; exit 0' TERM; while :; do sleep 0.1; done").await;
         let before = lab.seen("default").len();
         post(&lab, "shutdown?grace=5").await;

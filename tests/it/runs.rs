@@ -136,8 +136,9 @@ pub(crate) fn seconds(stamp: &Value) -> f64 {
 /// A file of JSON lines.
 pub(crate) fn json_lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    text.lines()
-        .filter(|line| line.starts_with('{'))
+    // Of a log that is being written the last line may not be whole yet.
+    text.split_inclusive('\n')
+        .filter(|line| line.starts_with('{') && line.ends_with('\n'))
         .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{}: {e}: {line}", path.display())))
         .collect()
 }

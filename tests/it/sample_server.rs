@@ -13,7 +13,7 @@ use crate::harness::{Rolldrop, wait_for};
 use crate::runs::json_lines;
 
 /// How long to wait for what it does.
-pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// A sample server.
 pub(crate) struct Server {

@@ -9,6 +9,7 @@
 pub(crate) mod case;
 mod claims;
 mod client_view;
+mod eviction;
 mod golden;
 mod hops;
 pub(crate) mod lab;
@@ -62,7 +63,9 @@ fn record(dataplane: &'static str) -> Recorded {
     runtime.block_on(async {
         // Each case was recorded alone: the controllers' rate of calls is no limit to all at once.
         let controllers = json!({"kubeApiQps": 1000, "kubeApiBurst": 1000});
-        let config = json!({"dataplane": dataplane, "controllers": controllers});
+        // As the official image says.
+        let images = json!({"nginx": {"stopSignal": "SIGQUIT"}});
+        let config = json!({"dataplane": dataplane, "controllers": controllers, "images": images});
         let lab = Arc::new(Lab::start(dataplane, &config).await);
         let mut running = JoinSet::new();
         let pods =

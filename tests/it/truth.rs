@@ -24,33 +24,38 @@ fn text(value: &Value) -> String {
 #[test]
 fn the_measured_bounds_contain_when_the_service_proxy_stopped_routing() {
     for run in runs::all() {
-        let stopped = stopped_routing(run);
-        let zero = run
-            .records
-            .events
-            .iter()
-            .find_map(|e| match e.kind {
-                rolldrop::record::EventKind::LoadStarted { warmup_s, .. } => {
-                    Some(e.at.unix_ns() as f64 / 1e9 + warmup_s)
-                }
-                _ => None,
-            })
-            .expect("the load's beginning");
-        for termination in &run.result.terminations {
-            let (before, after) = stopped[&termination.pod];
-            let window = termination.windows.first().expect("a window");
-            let t0_latest = zero + termination.t0_s;
-            let t0_earliest = t0_latest - termination.t0_uncertainty_s;
-            let upper = t0_latest + window.lower_s + (1.0 / ALPHA).ln() / window.rate_before;
-            // Of a window that may be empty it is only known that it does not end before it begins.
-            let lower = if window.lower_s > 0.0 { t0_latest + window.lower_s } else { t0_earliest };
-            let said =
-                format!("{}: {window:?}, truth {:.6}\n{}", termination.pod, after - t0_latest, run.finished);
-            assert!(lower <= after + CLOCK_TOLERANCE_S, "below the lower bound: {said}");
-            assert!(before <= upper + CLOCK_TOLERANCE_S, "above the upper bound at {ALPHA}: {said}");
-            let reported = window.upper_s.unwrap_or_else(|| panic!("no upper bound: {said}"));
-            assert!(t0_earliest + reported <= upper + CLOCK_TOLERANCE_S, "wider than its statistics: {said}");
-        }
+        bounds_hold(run);
+    }
+}
+
+/// Holds the windows of a run against the Service proxy's log.
+pub(crate) fn bounds_hold(run: &MeasuredRun) {
+    let stopped = stopped_routing(run);
+    let zero = run
+        .records
+        .events
+        .iter()
+        .find_map(|e| match e.kind {
+            rolldrop::record::EventKind::LoadStarted { warmup_s, .. } => {
+                Some(e.at.unix_ns() as f64 / 1e9 + warmup_s)
+            }
+            _ => None,
+        })
+        .expect("the load's beginning");
+    for termination in &run.result.terminations {
+        let (before, after) = stopped[&termination.pod];
+        let window = termination.windows.first().expect("a window");
+        let t0_latest = zero + termination.t0_s;
+        let t0_earliest = t0_latest - termination.t0_uncertainty_s;
+        let upper = t0_latest + window.lower_s + (1.0 / ALPHA).ln() / window.rate_before;
+        // Of a window that may be empty it is only known that it does not end before it begins.
+        let lower = if window.lower_s > 0.0 { t0_latest + window.lower_s } else { t0_earliest };
+        let said =
+            format!("{}: {window:?}, truth {:.6}\n{}", termination.pod, after - t0_latest, run.finished);
+        assert!(lower <= after + CLOCK_TOLERANCE_S, "below the lower bound: {said}");
+        assert!(before <= upper + CLOCK_TOLERANCE_S, "above the upper bound at {ALPHA}: {said}");
+        let reported = window.upper_s.unwrap_or_else(|| panic!("no upper bound: {said}"));
+        assert!(t0_earliest + reported <= upper + CLOCK_TOLERANCE_S, "wider than its statistics: {said}");
     }
 }
 

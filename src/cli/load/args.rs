@@ -168,6 +168,10 @@ pub(in super::super) struct LoadArgs {
     /// Worker threads
     #[arg(long, default_value_t = 1, value_name = "N")]
     workers: usize,
+    /// Watch the clock for this long before each request is due, rather than sleep until then: less
+    /// send lag, for up to a whole processor per worker
+    #[arg(long, default_value = "0s", value_parser = super::super::parse_duration, value_name = "D")]
+    spin: Duration,
     /// DNS servers to ask for names, in place of the system's
     #[arg(long, value_name = "ADDRESS[:PORT]", value_delimiter = ',', value_parser = dns_server)]
     dns_servers: Vec<SocketAddr>,
@@ -266,6 +270,7 @@ impl LoadArgs {
             response_timeout: self.response_timeout,
             method: self.method.clone(),
             workers: self.workers,
+            spin: self.spin,
             source_ports: self.source_ports,
             source_addresses: self.source_addresses.clone(),
             reuse_ports: self.reuse_ports,

@@ -10,7 +10,7 @@ use crate::load;
 use crate::record::run_info;
 use crate::scenario::{self, Connections, Pace, Place, Scenario, ScenarioError, TlsVersion};
 
-/// The resolved scenario without the values of headers and without bodies, which may hold secrets.
+/// The resolved scenario without what may be secret: the values of headers and of Secrets, and bodies.
 pub(super) fn redacted(scenario: &Scenario) -> Value {
     fn redact(request: &mut Value) {
         if let Some(Value::Object(headers)) = request.get_mut("headers") {
@@ -23,7 +23,24 @@ pub(super) fn redacted(scenario: &Scenario) -> Value {
         }
     }
 
+    fn redact_secrets(manifest: &mut Value) {
+        let is_secret = manifest["kind"] == "Secret";
+        for (name, value) in manifest.as_object_mut().into_iter().flatten() {
+            match value {
+                Value::Object(values) if is_secret && matches!(name.as_str(), "data" | "stringData") => {
+                    values.values_mut().for_each(|value| *value = "(redacted)".into());
+                }
+                Value::Array(items) => items.iter_mut().for_each(redact_secrets),
+                _ => {}
+            }
+        }
+    }
+
     let mut resolved = scenario.resolved().clone();
+    let manifests = resolved.pointer_mut("/spec/manifests").and_then(Value::as_array_mut);
+    for manifest in manifests.into_iter().flatten().filter_map(|manifest| manifest.get_mut("inline")) {
+        redact_secrets(manifest);
+    }
     if let Some(load) = resolved.pointer_mut("/spec/load") {
         redact(load);
         load.get_mut("requests").and_then(Value::as_array_mut).into_iter().flatten().for_each(redact);
@@ -142,6 +159,7 @@ pub(super) fn load_settings(
         retry_delay: load.retry_delay,
         success: load.success.clone(),
         workers: load.workers,
+        spin: load.spin,
         source_ports: load.source_ports.map(|(first, last)| load::PortRange { first, last }),
         source_addresses: load.source_addresses.clone(),
         reuse_ports: load.reuse_ports,

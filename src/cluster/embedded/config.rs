@@ -1,7 +1,10 @@
 //! The parameters of an embedded cluster: `spec.cluster.embedded` of a scenario file.
 
+use std::collections::BTreeMap;
+use std::str::FromStr;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
 use super::duration;
@@ -24,6 +27,8 @@ pub struct Config {
     pub nodes: u32,
     /// How connections reach pods.
     pub dataplane: DataplaneChoice,
+    /// What images say, by the last component of their names, without tag or digest.
+    pub images: BTreeMap<String, Image>,
     /// What becomes of a connection to an address whose pod is gone, with the kernel dataplane.
     pub gone_address: GoneAddress,
     /// The Service proxy's own settings.
@@ -55,6 +60,7 @@ impl Default for Config {
         Self {
             nodes: 1,
             dataplane: DataplaneChoice::Auto,
+            images: BTreeMap::new(),
             gone_address: GoneAddress::default(),
             service_proxy: ServiceProxy::default(),
             api_server: ApiServer::default(),
@@ -82,6 +88,11 @@ impl Config {
         if !(0.0..=MAX_CHURN).contains(&self.background_churn) {
             return Err(ConfigError::BackgroundChurn(self.background_churn));
         }
+        let signals =
+            self.images.iter().filter_map(|(name, image)| Some((name, image.stop_signal.as_ref()?)));
+        if let Some((image, signal)) = signals.into_iter().find(|(_, name)| signal(name).is_none()) {
+            return Err(ConfigError::Signal(image.clone(), signal.clone()));
+        }
         let shares = [
             ("firstProbeMissed", self.first_probe_missed),
             ("controllers.unhealthyZoneThreshold", self.controllers.unhealthy_zone_threshold),
@@ -101,9 +112,12 @@ impl Config {
         let pauses = [
             ("apiServer.bookmarkPeriod", self.api_server.bookmark_period),
             ("controllers.nodeMonitorPeriod", self.controllers.node_monitor_period),
+            ("controllers.podGcCheckPeriod", self.controllers.pod_gc_check_period),
             ("kubelet.nodeStatusUpdateFrequency", self.kubelet.node_status_update_frequency),
             ("kubelet.nodeLeaseDurationSeconds", lease),
             ("kubelet.statusSyncPeriod", self.kubelet.status_sync_period),
+            ("kubelet.evictionMonitoringPeriod", self.kubelet.eviction_monitoring_period),
+            ("kubelet.volumeStatsAggPeriod", self.kubelet.volume_stats_agg_period),
             ("kubelet.backOffPeriod", self.kubelet.back_off_period),
             ("kubelet.backOffOnTransientErrorPeriod", self.kubelet.back_off_on_transient_error_period),
             ("kubelet.volumeInitialBackOff", self.kubelet.volume_initial_back_off),
@@ -123,6 +137,9 @@ pub enum ConfigError {
     /// Too few or too many nodes.
     #[error("nodes: {0} is outside 1..={MAX_NODES}")]
     Nodes(u32),
+    /// A signal that cannot be sent.
+    #[error("images.{0}.stopSignal: there is no signal {1:?}; one is SIGQUIT")]
+    Signal(String, String),
     /// A share that is none.
     #[error("{0}: {1} is outside 0..=1")]
     Share(&'static str, f64),
@@ -135,6 +152,27 @@ pub enum ConfigError {
     /// A repetition without end.
     #[error("{0}: it must be longer than 0")]
     NoPause(&'static str),
+}
+
+/// What the configuration of an image says. There are no images here, so only what is told counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Image {
+    /// Its STOPSIGNAL, such as `SIGQUIT`: what asks its containers to end that name no other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_signal: Option<String>,
+}
+
+/// The signal of that name, in Linux' or in Kubernetes' words. Real-time signals are not among those
+/// that can be sent.
+pub fn signal(name: &str) -> Option<Signal> {
+    Signal::from_str(match name {
+        "SIGCLD" => "SIGCHLD",
+        "SIGIOT" => "SIGABRT",
+        "SIGPOLL" => "SIGIO",
+        name => name,
+    })
+    .ok()
 }
 
 /// Which dataplane to use.
@@ -281,7 +319,10 @@ pub struct Controllers {
     pub large_cluster_size_threshold: u32,
     /// The share (0 to 1) of failed nodes, and three at the least, from which a zone is not well.
     pub unhealthy_zone_threshold: f64,
-    /// How long a node has to be gone before its pods are removed.
+    /// How often pods of nodes that do not exist are looked for; not zero.
+    #[serde(with = "duration")]
+    pub pod_gc_check_period: Duration,
+    /// How long a node has to be missed before its pods are removed.
     #[serde(with = "duration")]
     pub pod_gc_quarantine_time: Duration,
     /// Job: the pause after a pod has failed, doubling with each failure in a row.
@@ -316,7 +357,8 @@ impl Default for Controllers {
             secondary_node_eviction_rate: 0.01,
             large_cluster_size_threshold: 50,
             unhealthy_zone_threshold: 0.55,
-            // `quarantineTime` in pkg/controller/podgc.
+            // `gcCheckPeriod`, `quarantineTime` in pkg/controller/podgc.
+            pod_gc_check_period: Duration::from_secs(20),
             pod_gc_quarantine_time: Duration::from_secs(40),
             // `DefaultJobPodFailureBackOff`, `MaxJobPodFailureBackOff` in pkg/controller/job.
             job_pod_failure_back_off: Duration::from_secs(10),
@@ -340,6 +382,12 @@ pub struct Kubelet {
     /// How often a pod's status is written again if somebody has changed it; not zero.
     #[serde(with = "duration")]
     pub status_sync_period: Duration,
+    /// How often it is looked at whether pods take up more than they may; not zero.
+    #[serde(with = "duration")]
+    pub eviction_monitoring_period: Duration,
+    /// How often it is found out how much a pod's volumes hold, up to twice as long; not zero.
+    #[serde(with = "duration")]
+    pub volume_stats_agg_period: Duration,
     /// The least that a container gets between its stop signal and SIGKILL, in seconds.
     pub minimum_grace_period_in_seconds: u32,
     /// The pause before a container's second restart, doubling; the first comes at once.
@@ -377,6 +425,10 @@ impl Default for Kubelet {
             node_lease_duration_seconds: 40,
             // `syncPeriod` in pkg/kubelet/status/status_manager.go.
             status_sync_period: Duration::from_secs(10),
+            // `evictionMonitoringPeriod` in pkg/kubelet/kubelet.go.
+            eviction_monitoring_period: Duration::from_secs(10),
+            // pkg/kubelet/apis/config/v1beta1/defaults.go.
+            volume_stats_agg_period: Duration::from_secs(60),
             // `minimumGracePeriodInSeconds` in pkg/kubelet/kuberuntime.
             minimum_grace_period_in_seconds: 2,
             // `initialCrashLoopBackOff`, `MaxCrashLoopBackOff` and the `HasExpiredFunc` of
@@ -422,12 +474,14 @@ mod tests {
         hasty.kubelet.back_off_period = Duration::ZERO;
         assert_eq!(hasty.validate(), Err(ConfigError::NoPause("kubelet.backOffPeriod")));
         assert_eq!(Config { nodes: 0, ..Config::default() }.validate(), Err(ConfigError::Nodes(0)));
+        let odd: Config = serde_json::from_str(r#"{"images": {"nginx": {"stopSignal": "QUIT"}}}"#).unwrap();
+        assert_eq!(odd.validate(), Err(ConfigError::Signal("nginx".to_owned(), "QUIT".to_owned())));
     }
 
     #[test]
     fn a_config_survives_json() {
         let config: Config =
-            serde_json::from_str(r#"{"nodes": 3, "latencies": {"sliceToRule": "5ms"}}"#).unwrap();
+            serde_json::from_str(r#"{"nodes": 3, "images": {"nginx": {"stopSignal": "SIGQUIT"}}, "latencies": {"sliceToRule": "5ms"}}"#).unwrap();
         let again: Config = serde_json::from_str(&serde_json::to_string(&config).unwrap()).unwrap();
         assert_eq!(config, again);
     }

@@ -3,7 +3,7 @@
 //! One agent per node follows the pods that are bound to it and runs a worker for each
 //! (`pod`): containers are child processes in process groups of their own, started,
 //! probed and restarted by `container`, ended by `ending` and `stop` in the order and with the
-//! arithmetic of Kubernetes (`grace`). It speaks to the rest of the cluster only through
+//! arithmetic of Kubernetes (`grace`); those that take up too much are evicted (`eviction`). It speaks to the rest of the cluster only through
 //! the registry, as a kubelet speaks to the API server, and shows there that it is alive
 //! (`heartbeat`); [`Agents`] reaches it from outside.
 //! Images and resource limits do not exist here.
@@ -14,6 +14,7 @@ mod container;
 mod context;
 mod ending;
 mod env;
+mod eviction;
 mod expand;
 mod grace;
 mod grpc_check;
@@ -42,7 +43,7 @@ use k8s_openapi::serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::Shared;
 use super::registry::{EventType, Part, Watch, WatchEvent, WatchEventType, WatchFrom};
@@ -81,6 +82,7 @@ pub async fn run(shared: Shared, node: NodeInfo) {
         shared,
         pods: HashMap::new(),
         mode: watch::Sender::new(Mode::default()),
+        housekeeping: watch::Sender::default(),
     };
     let stop = agent.shared.stop.clone();
     let heartbeat = heartbeat::run(agent.shared.clone(), agent.node.name.clone(), agent.mode.subscribe());
@@ -101,6 +103,8 @@ struct Agent {
     /// The pods with a worker, by uid.
     pods: HashMap<String, watch::Sender<Seen>>,
     mode: watch::Sender<Mode>,
+    /// Tells the pods when it is time to see what they take up.
+    housekeeping: watch::Sender<()>,
 }
 
 /// Why an agent no longer follows its pods.
@@ -142,6 +146,8 @@ impl Agent {
         workers: &mut JoinSet<String>,
         commands: &mut mpsc::UnboundedReceiver<Command>,
     ) -> Pause {
+        let mut housekeeping = interval(self.shared.config.kubelet.eviction_monitoring_period);
+        housekeeping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 event = watch.next() => match event {
@@ -153,6 +159,7 @@ impl Agent {
                         self.pods.remove(&uid);
                     }
                 }
+                _ = housekeeping.tick() => self.housekeeping.send_replace(()),
                 Some(command) = commands.recv() => match command {
                     Command::Restart => return Pause::Restart,
                     Command::Stop => return Pause::Stop,
@@ -226,7 +233,7 @@ impl Agent {
         };
         let (sender, seen) = watch::channel(Seen { object: Arc::clone(&object), gone: false });
         let (shared, node, mode) = (self.shared.clone(), Arc::clone(&self.node), self.mode.subscribe());
-        let context = PodContext::new(shared, node, object, pod, mode);
+        let context = PodContext::new(shared, node, object, pod, mode, self.housekeeping.subscribe());
         let stop = self.shared.stop.clone();
         self.pods.insert(uid.clone(), sender);
         workers.spawn(async move {

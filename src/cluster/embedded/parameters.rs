@@ -24,6 +24,12 @@ pub fn all() -> Vec<Parameter> {
         ("nodes", config.nodes.to_string(), "number of nodes"),
         ("dataplane", "auto".to_owned(), "auto, kernel or userspace"),
         (
+            "images",
+            "{}".to_owned(),
+            "what images say, such as {\"nginx\": {\"stopSignal\": \"SIGQUIT\"}}: the STOPSIGNAL for \
+             containers without a lifecycle.stopSignal; the name is the last component, without tag or digest",
+        ),
+        (
             "goneAddress",
             written(config.gone_address),
             "what becomes of connections to a pod that is gone (kernel dataplane)",
@@ -146,9 +152,14 @@ pub fn all() -> Vec<Parameter> {
              (kube-controller-manager: --unhealthy-zone-threshold)",
         ),
         (
+            "controllers.podGcCheckPeriod",
+            to_text(controllers.pod_gc_check_period),
+            "how often pods of nodes that do not exist are looked for (pkg/controller/podgc: gcCheckPeriod)",
+        ),
+        (
             "controllers.podGcQuarantineTime",
             to_text(controllers.pod_gc_quarantine_time),
-            "how long a node has to be gone before its pods are removed \
+            "how long a node has to be missed before its pods are removed \
              (pkg/controller/podgc: quarantineTime)",
         ),
         (
@@ -181,6 +192,18 @@ pub fn all() -> Vec<Parameter> {
             to_text(kubelet.status_sync_period),
             "how often a pod's status is written again if somebody has changed it \
              (pkg/kubelet/status: syncPeriod)",
+        ),
+        (
+            "kubelet.evictionMonitoringPeriod",
+            to_text(kubelet.eviction_monitoring_period),
+            "how often it is looked at whether pods take up more storage than they may \
+             (pkg/kubelet: evictionMonitoringPeriod)",
+        ),
+        (
+            "kubelet.volumeStatsAggPeriod",
+            to_text(kubelet.volume_stats_agg_period),
+            "how often it is found out how much a pod's volumes hold, up to twice as long \
+             (KubeletConfiguration)",
         ),
         (
             "kubelet.minimumGracePeriodInSeconds",
@@ -264,7 +287,7 @@ mod tests {
     /// The paths of all values that are no objects; a latency is one value.
     fn paths(value: &Value, path: &str, found: &mut Vec<String>) {
         match value.as_object() {
-            Some(map) if !path.starts_with("latencies.") => {
+            Some(map) if !map.is_empty() && !path.starts_with("latencies.") => {
                 for (name, value) in map {
                     let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
                     paths(value, &path, found);

@@ -56,6 +56,11 @@ impl Status {
         status
     }
 
+    /// Whether it is [`Status::namespace_terminating`].
+    pub fn is_about_a_terminating_namespace(&self) -> bool {
+        self.details["causes"][0]["reason"] == "NamespaceTerminating"
+    }
+
     /// 404: no such object.
     pub fn not_found(resource: Resource, name: &str) -> Self {
         let message = format!("{} {name:?} not found", resource.qualified());

@@ -43,9 +43,9 @@ pub enum PlanError {
         /// Length of the counted part.
         duration: Duration,
     },
-    /// A closed loop cannot be spread.
-    #[error("a closed loop has no arrivals to spread: leave out either poisson or the closed loop")]
-    ClosedArrivals,
+    /// A closed loop has no times to keep.
+    #[error("a closed loop has no schedule: leave out either {0} or the closed loop")]
+    Closed(&'static str),
     /// Connections are given in another form.
     #[error("connections {0:?} are not fresh, keepalive, or mixed:SHARE with a share from 0 to 1")]
     Connections(String),

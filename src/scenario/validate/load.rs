@@ -99,6 +99,7 @@ pub(super) fn load(raw: raw::Load, document: &Document, dir: &Path) -> Result<Lo
         source_addresses: raw.source_addresses,
         dns,
         workers: raw.workers.unwrap_or(1),
+        spin: raw.spin.map_or(Duration::ZERO, |span| span.0),
     })
 }
 

@@ -11,8 +11,8 @@ async fn create(cluster: &Cluster, service: Value) -> Service {
 
 /// Who answers a request that is sent from a node: the pod's name, or `exit CODE` of curl.
 fn who_answers(cluster: &Cluster, from: &str, url: &str) -> String {
-    let curl = ["--node", from, "--", "curl", "--silent", "--include", "--max-time", "1", url];
-    let output = cluster.exec(&curl);
+    let curl = ["--node", from, "--", "curl", "--silent", "--include", url];
+    let output = cluster.exec(&[&curl[..], &CURL_LIMITS].concat());
     let said = String::from_utf8_lossy(&output.stdout);
     let pod = said.lines().find_map(|line| line.strip_prefix("rolldrop-pod: "));
     match (output.status.code(), pod) {
@@ -85,6 +85,65 @@ async fn with_the_local_policy_a_node_without_an_endpoint_drops_what_comes_from_
         until("its pod gone, a ready one elsewhere", "node-1", two, dropped);
         cluster.delete("one").await;
         until("no pod anywhere", "node-1", two, rejected);
+    }
+}
+
+#[tokio::test]
+async fn with_the_local_internal_policy_a_services_own_address_leads_to_the_nodes_own_pods() {
+    for (dataplane, dropped, rejected) in
+        [("kernel", "exit 28", "exit 7"), ("userspace", "exit 56", "exit 56")]
+    {
+        let mut config = config(&json!({}));
+        config["nodes"] = 2.into();
+        let cluster = Cluster::start_on(dataplane, config).await;
+        let service = create(
+            &cluster,
+            json!({"metadata": {"name": "web"}, "spec": {
+                "internalTrafficPolicy": "Local", "selector": {"app": "web"}, "ports": [{"port": 8080}],
+            }}),
+        )
+        .await;
+        let address = service.spec.and_then(|spec| spec.cluster_ip).expect("an address");
+        let url = format!("http://{address}:8080/");
+        let until = |what: &str, from: &str, answer: &str| {
+            wait_for(&format!("{dataplane}: {what}"), LIMIT, || {
+                (who_answers(&cluster, from, &url) == answer).then_some(())
+            });
+        };
+        until("no pod anywhere", "node-1", rejected);
+
+        let serve = r#"exec "$0" workload --listen "$POD_IP:8080" --pod-name "$ROLLDROP_POD""#;
+        let serve_on = format!("{serve} --on-sigterm drain --drain-for 100s");
+        cluster.pod_on("two", serve, Some("node-2")).await;
+        // On the userspace dataplane it is the first node that carries these connections.
+        if dataplane == "kernel" {
+            until("the only pod, from its own node", "node-2", "two");
+        }
+        let log = cluster.dir.path().join("service-proxy.jsonl");
+        wait_for("node 2 to know its pod", LIMIT, || {
+            let lines = json_lines(&log);
+            let mut of_node = lines.iter().filter(|line| line["node"] == "node-2");
+            of_node.any(|line| line["endpoints"][0]["pod"] == "two").then_some(())
+        });
+        until("a node without a pod", "node-1", dropped);
+
+        cluster.pod_on("one", &serve_on, Some("node-1")).await;
+        until("a pod of its own", "node-1", "one");
+        // One that still serves while terminating is used, although there is a ready one elsewhere.
+        cluster.pods().delete("one", &DeleteParams::default()).await.expect("it is deleted");
+        let nodes = if dataplane == "kernel" {
+            &[("node-1", "one"), ("node-2", "two")][..]
+        } else {
+            &[("node-1", "one")]
+        };
+        for (node, pod) in nodes.repeat(5) {
+            assert_eq!(who_answers(&cluster, node, &url), pod, "{dataplane}, {node}");
+        }
+        let gone = DeleteParams::default().grace_period(0);
+        cluster.pods().delete("one", &gone).await.expect("it is deleted");
+        until("its pod gone, a ready one elsewhere", "node-1", dropped);
+        cluster.delete("two").await;
+        until("no pod anywhere any more", "node-1", rejected);
     }
 }
 

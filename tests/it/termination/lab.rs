@@ -124,6 +124,7 @@ impl Lab {
             "api/v1/pods",
             "api/v1/events",
             "api/v1/endpoints",
+            "apis/apps/v1/deployments",
             "apis/apps/v1/replicasets",
             "apis/discovery.k8s.io/v1/endpointslices",
         ] {

@@ -12,9 +12,12 @@ use serde_json::{Value, json};
 
 use super::case::{Act, Case, EXIT, SERVE_3, condition};
 use super::golden::{Golden, order, order_of};
-use super::lab::{Lab, Seen, now_ns};
+use super::lab::{LIMIT, Lab, Seen, now_ns};
 use super::recording::Recording;
-use super::recordings;
+use super::{DATAPLANES, recordings};
+use crate::harness::wait_for;
+use crate::pods::on_with;
+use crate::runs::json_lines;
 
 /// The cases of single pods.
 pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
@@ -286,5 +289,51 @@ fn without_a_ready_endpoint_terminating_ones_that_serve_are_used() {
         // When it is gone, too, nothing answers.
         let after = |row: &&RequestRow| sent(ours, row) > ours.deleted() + 2.0 && !row.conn_reused;
         assert!(ours.rows.iter().filter(after).all(|row| row.outcome != Outcome::Ok), "{ours}");
+    }
+}
+
+#[test]
+fn a_new_pod_counts_as_available_before_any_service_proxy_knows_it() {
+    for dataplane in DATAPLANES {
+        // So slow that what two clocks say cannot change places.
+        let slow = json!({"nodes": 2, "latencies": {"sliceToRule": "5s", "throttledSync": "5s"}});
+        on_with(dataplane, slow, async |lab| {
+            deploy(&lab, "shop", 1, EXIT, Value::Null).await;
+            let old = ready_endpoints(&lab.seen("shop"))[0].clone();
+            let path = "/apis/apps/v1/namespaces/shop/deployments/web";
+            let change = json!({"spec": {"template": {"metadata": {"annotations": {"change": "1"}}}}});
+            assert_eq!(lab.call("PATCH", path, Some(&change)).await.status, 200);
+            // The new pod beside the old one, which goes as soon as both are counted.
+            let counted = |seen: &[Seen]| {
+                let both = |seen: &&Seen| seen.object["status"]["availableReplicas"] == 2;
+                seen.iter().filter(|seen| seen.kind() == "Deployment").find(both).map(|seen| seen.at_ns)
+            };
+            let counted_ns = lab.until("shop", "two available pods", counted).await;
+            let leaving = |seen: &[Seen]| {
+                let old = seen.iter().filter(|seen| seen.kind() == "Pod" && seen.name() == old);
+                old.filter(|seen| is_leaving(&seen.object)).map(|seen| seen.at_ns).next()
+            };
+            let leaving_ns = lab.until("shop", "the old pod's deletion", leaving).await;
+
+            let log = lab.dir().join("service-proxy.jsonl");
+            for node in ["node-1", "node-2"] {
+                let table = |line: &Value| -> Vec<String> {
+                    let endpoints = line["endpoints"].as_array().into_iter().flatten();
+                    endpoints.filter_map(|to| to["pod"].as_str().map(str::to_owned)).collect()
+                };
+                let known = wait_for("the new pod in the table", LIMIT, || {
+                    let lines = json_lines(&log).into_iter();
+                    let own = lines.filter(|line| line["node"] == node && line["service"] == "shop/web");
+                    let tables: Vec<_> = own.map(|line| (line["t_ns"].as_i64(), table(&line))).collect();
+                    let first = tables.iter().position(|(_, pods)| pods.iter().any(|pod| *pod != old))?;
+                    Some((tables[first].0, tables[..first].to_vec()))
+                });
+                let (known_ns, before) = known;
+                assert!(Some(counted_ns.max(leaving_ns)) < known_ns, "{dataplane}, {node}");
+                // Until then connections went to the old pod, if to any.
+                let only_old = |pods: &[String]| pods.iter().all(|pod| *pod == old);
+                assert!(before.iter().all(|(_, pods)| only_old(pods)), "{dataplane}, {node}: {before:?}");
+            }
+        });
     }
 }

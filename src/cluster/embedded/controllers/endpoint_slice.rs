@@ -4,7 +4,8 @@
 //! Pods are seen through a [`view`] that takes its time; from then on every slice that is written
 //! shows their state. Conditions follow staging/src/k8s.io/endpointslice/utils.go: a terminating
 //! pod stays, as `terminating`, until it is terminal or gone. Which endpoint goes into which slice
-//! is decided in [`packing`]. Services without a selector are left alone.
+//! is decided in [`packing`]. Services without a selector are left alone. A pod on a node that does
+//! not exist is left out, and looked at again after a delay that doubles.
 
 mod packing;
 mod trigger;
@@ -25,7 +26,7 @@ use super::{
     is_terminal, key,
 };
 use crate::cluster::embedded::Shared;
-use crate::cluster::embedded::registry::{DeleteOptions, Part, WatchEventType};
+use crate::cluster::embedded::registry::{DeleteOptions, EventType, Part, Registry, WatchEventType};
 use crate::cluster::embedded::resource::Resource;
 use crate::cluster::embedded::selector::{LabelSelector, Selection};
 use crate::cluster::embedded::status::Status;
@@ -33,6 +34,7 @@ use trigger::Triggers;
 pub(super) use trigger::annotate;
 use view::View;
 
+const COMPONENT: &str = "endpoint-slice-controller";
 const MANAGED_BY: &str = "endpointslice-controller.k8s.io";
 const HEADLESS: &str = "service.kubernetes.io/headless";
 
@@ -140,15 +142,51 @@ async fn sync(
     }
     let mut pods = lock(&known.view).pods_in(namespace);
     pods.retain(|pod| selector.matches(&pod["metadata"]["labels"]));
-    let groups = endpoints_by_ports(&service, pods.iter().map(Arc::as_ref));
     let trigger = lock(&known.triggers).look(&service, pods.iter().map(Arc::as_ref));
     let trigger = trigger.as_deref();
+    let all = endpoints_by_ports(&service, pods.iter().map(Arc::as_ref));
+    let stray = take_stray(registry, &service, &mut pods);
+    let groups = endpoints_by_ports(&service, pods.iter().map(Arc::as_ref));
     // Two controllers in Kubernetes, each with a client of its own.
     let (legacy, slices) = futures::join!(
-        endpoints::write(shared, legacy_rate, &service, groups.values(), trigger),
+        endpoints::write(shared, legacy_rate, &service, all.values(), trigger),
         write_slices(shared, rate, &service, &groups, trigger),
     );
-    legacy.and(slices).map(|()| None)
+    let mut failures: Vec<_> = stray.iter().map(|pod| skipped(&service, pod)).collect();
+    failures.extend(slices.err().map(|status| status.to_string()));
+    let why = match &failures[..] {
+        [] => return legacy.map(|()| None),
+        [why] => why.clone(),
+        failures => format!("[{}]", failures.join(", ")),
+    };
+    let message = format!("Error updating Endpoint Slices for Service {namespace}/{name}: {why}");
+    registry.record_event(&service, EventType::Warning, "FailedToUpdateEndpointSlices", &message, COMPONENT);
+    Err(Status::internal(message))
+}
+
+/// Takes out the pods whose node there is not, unless the Service wants all to be shown.
+fn take_stray(registry: &Registry, service: &Value, pods: &mut Vec<Arc<Value>>) -> Vec<Arc<Value>> {
+    if service["spec"]["publishNotReadyAddresses"] == true {
+        return Vec::new();
+    }
+    let is_stray = |pod: &mut Arc<Value>| {
+        let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
+        endpoint(pod, service).is_some() && registry.get(Resource::Nodes, "", node).is_err()
+    };
+    pods.extract_if(.., is_stray).collect()
+}
+
+fn skipped(service: &Value, pod: &Value) -> String {
+    let ((namespace, service), (_, pod_name)) = (key(service), key(pod));
+    let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
+    format!("skipping Pod {pod_name} for Service {namespace}/{service}: Node {node} Not Found")
+}
+
+/// Puts before a failure what it is that failed.
+fn failed(to: &str, service: &Value) -> impl Fn(Status) -> Status {
+    let (namespace, name) = key(service);
+    let what = format!("failed to {to} EndpointSlice for Service {namespace}/{name}");
+    move |status| Status::internal(format!("{what}: {status}"))
 }
 
 async fn write_slices(
@@ -208,24 +246,34 @@ async fn write_slices(
                 rate.permit().await;
                 let mut slice = new_slice(service, &labels, ports, endpoints);
                 annotate(&mut slice, trigger);
-                shared.registry.create(Resource::EndpointSlices, &namespace, slice)?;
+                match shared.registry.create(Resource::EndpointSlices, &namespace, slice) {
+                    // There is nothing to be done any more.
+                    Err(status) if status.is_about_a_terminating_namespace() => return Ok(()),
+                    created => created.map_err(failed("create", service))?,
+                };
             }
         }
     }
     for (slice, ports, endpoints) in writes {
         rate.permit().await;
-        shared.registry.modify(Resource::EndpointSlices, &namespace, &key(slice).1, Part::Main, |slice| {
+        let slice_name = key(slice).1;
+        let change = |slice: &mut Value| {
             slice["metadata"]["labels"] = labels.clone();
             slice["ports"] = ports.clone();
             slice["endpoints"] = json!(endpoints);
             annotate(slice, trigger);
-        })?;
+        };
+        let resource = Resource::EndpointSlices;
+        let written = shared.registry.modify(resource, &namespace, &slice_name, Part::Main, change);
+        written.map_err(failed(&format!("update {slice_name}"), service))?;
     }
     for slice in spare {
         rate.permit().await;
-        let options = DeleteOptions::default();
-        match shared.registry.delete(Resource::EndpointSlices, &namespace, &key(slice).1, &options) {
-            Err(status) if status.code() != 404 => return Err(status),
+        let (slice_name, options) = (key(slice).1, DeleteOptions::default());
+        match shared.registry.delete(Resource::EndpointSlices, &namespace, &slice_name, &options) {
+            Err(status) if status.code() != 404 => {
+                return Err(failed(&format!("delete {slice_name}"), service)(status));
+            }
             _ => {}
         }
     }

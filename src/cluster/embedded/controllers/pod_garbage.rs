@@ -1,33 +1,37 @@
-//! Removes pods that nobody else will: those of a node that no longer exists.
+//! Removes pods that nobody else will: those of a node that does not exist.
 //!
-//! After `gcOrphaned` (pkg/controller/podgc/gc_controller.go): a node has to be gone for a while,
-//! then its pods are marked as failed and deleted without grace, for there is no agent left to end them.
+//! After `gcOrphaned` (pkg/controller/podgc/gc_controller.go): such pods are looked for now and then,
+//! and when their node has been missed for a while they are marked as failed and deleted without grace,
+//! for there is no agent left to end them.
 
-use futures::StreamExt;
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::queue::Queue;
-use super::{conditions, follow, is_terminal, key};
+use super::{conditions, is_terminal, key};
 use crate::cluster::embedded::Shared;
-use crate::cluster::embedded::registry::{DeleteOptions, Part, WatchEventType};
+use crate::cluster::embedded::registry::{DeleteOptions, Part};
 use crate::cluster::embedded::resource::Resource;
 use crate::cluster::embedded::selector::Selection;
 
 pub(super) async fn run(shared: Shared) {
-    let mut events = follow(&shared.registry, &[Resource::Nodes]);
-    let mut queue = Queue::new();
-    let quarantine = shared.config.controllers.pod_gc_quarantine_time;
+    let settings = &shared.config.controllers;
+    let exists = |node: &str| shared.registry.get(Resource::Nodes, "", node).is_ok();
+    // The nodes that are missed, and when they are to be given up.
+    let mut missed: BTreeMap<String, Instant> = BTreeMap::new();
+    let mut looks = interval(settings.pod_gc_check_period);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        tokio::select! {
-            Some((_, event)) = events.next() => {
-                if event.event_type == WatchEventType::Deleted {
-                    queue.add(key(&event.object).1, quarantine);
-                }
+        let now = looks.tick().await;
+        for pod in shared.registry.list(Resource::Pods, None, &Selection::all()).items {
+            if let Some(node) = pod["spec"]["nodeName"].as_str().filter(|node| !exists(node)) {
+                missed.entry(node.to_owned()).or_insert(now + settings.pod_gc_quarantine_time);
             }
-            node = queue.next() => {
-                if shared.registry.get(Resource::Nodes, "", &node).is_err() {
-                    remove_pods_of(&shared, &node);
-                }
+        }
+        for (node, _) in missed.extract_if(.., |_, until| *until <= now) {
+            if !exists(&node) {
+                remove_pods_of(&shared, &node);
             }
         }
     }
@@ -66,21 +70,30 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn pods_of_a_gone_node_go_after_a_while() {
+    async fn pods_of_a_gone_node_go_when_it_has_been_missed_for_a_while() {
         let bench = Bench::start(&[|shared| run(shared).boxed()]);
-        bench.create(Resource::Nodes, json!({"metadata": {"name": "node-1"}}));
-        bench.create(
-            Resource::Pods,
-            json!({
-                "metadata": {"name": "a"},
-                "spec": {"nodeName": "node-1", "containers": [{"name": "app", "image": "host", "command": ["true"]}]},
-            }),
-        );
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        bench.registry().delete(Resource::Nodes, "", "node-1", &DeleteOptions::default()).unwrap();
-        tokio::time::sleep(Duration::from_secs(39)).await;
-        assert_eq!(bench.list(Resource::Pods).len(), 1);
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        assert!(bench.list(Resource::Pods).is_empty());
+        let create = |pod: &str, node: &str| {
+            let app = json!({"name": "app", "image": "host", "command": ["true"]});
+            let spec = json!({"nodeName": node, "containers": [app]});
+            bench.create(Resource::Pods, json!({"metadata": {"name": pod}, "spec": spec}));
+        };
+        let pods = || bench.list(Resource::Pods).iter().map(|pod| key(pod).1).collect::<Vec<_>>();
+        let seconds = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
+        for node in ["back", "gone", "stays"] {
+            bench.create(Resource::Nodes, json!({"metadata": {"name": node}}));
+            create(node, node);
+        }
+        seconds(1).await;
+        for node in ["back", "gone"] {
+            bench.registry().delete(Resource::Nodes, "", node, &DeleteOptions::default()).unwrap();
+        }
+        create("stray", "never-was");
+        // Missed at 20 s, given up 40 s later.
+        seconds(30).await;
+        bench.create(Resource::Nodes, json!({"metadata": {"name": "back"}}));
+        seconds(28).await;
+        assert_eq!(pods(), ["back", "gone", "stays", "stray"]);
+        seconds(2).await;
+        assert_eq!(pods(), ["back", "stays"]);
     }
 }

@@ -144,15 +144,11 @@ async fn create(shared: &Shared, rate: &ClientRate, replica_set: &Value) -> Resu
     let (event_type, reason, message, result) = match registry.create(Resource::Pods, &namespace, pod) {
         Ok(pod) => (EventType::Normal, "SuccessfulCreate", format!("Created pod: {}", key(&pod).1), Ok(())),
         // The namespace is on its way out: there is nothing to be done, and nothing to be said.
-        Err(status) if status.code() == 403 && is_namespace_going(shared, &namespace) => return Ok(()),
+        Err(status) if status.is_about_a_terminating_namespace() => return Ok(()),
         Err(status) => (EventType::Warning, "FailedCreate", format!("Error creating: {status}"), Err(status)),
     };
     registry.record_event(replica_set, event_type, reason, &message, COMPONENT);
     result
-}
-
-fn is_namespace_going(shared: &Shared, namespace: &str) -> bool {
-    shared.registry.get(Resource::Namespaces, "", namespace).map_or(true, |home| is_being_deleted(&home))
 }
 
 async fn delete(shared: &Shared, rate: &ClientRate, replica_set: &Value, pod: &Value) -> Result<(), Status> {

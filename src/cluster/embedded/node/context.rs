@@ -18,6 +18,7 @@ use tokio::time::sleep;
 
 use super::action::Target;
 use super::env::{self, Data, KeySource, Surroundings};
+use super::eviction;
 use super::launch::{self, LaunchError};
 use super::logs::{self, LogFile};
 use super::mode::{Mode, until_up};
@@ -62,6 +63,8 @@ pub(super) struct PodContext {
     beside: Mutex<JoinSet<()>>,
     /// What the agent is doing.
     pub(super) mode: watch::Receiver<Mode>,
+    /// When it is time to see what the pod takes up.
+    pub(super) housekeeping: watch::Receiver<()>,
 }
 
 impl PodContext {
@@ -71,6 +74,7 @@ impl PodContext {
         object: Arc<Value>,
         pod: Pod,
         mode: watch::Receiver<Mode>,
+        housekeeping: watch::Receiver<()>,
     ) -> Self {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let (namespace, name, uid) =
@@ -97,6 +101,7 @@ impl PodContext {
             changed,
             beside,
             mode,
+            housekeeping,
         }
     }
 
@@ -108,6 +113,29 @@ impl PodContext {
     /// The pod's address; empty while it has none.
     pub(super) fn pod_ip(&self) -> String {
         self.sandbox.address().map(|address| address.to_string()).unwrap_or_default()
+    }
+
+    /// The pod as it was bound.
+    pub(super) fn pod(&self) -> &Pod {
+        &self.pod
+    }
+
+    /// What each of the pod's own volumes holds, in bytes.
+    pub(super) fn volume_usage(&self) -> BTreeMap<String, u64> {
+        self.volumes.get().map(volumes::usage).unwrap_or_default()
+    }
+
+    /// What the logs of each container take up, in bytes.
+    pub(super) fn log_usage(&self) -> BTreeMap<String, u64> {
+        let mut usage = BTreeMap::new();
+        for entry in std::fs::read_dir(&self.log_dir).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            // `CONTAINER.log` and the like; directories are no logs.
+            if let Some((container, _)) = name.to_str().and_then(|name| name.split_once('.')) {
+                *usage.entry(container.to_owned()).or_default() += eviction::disk_usage(&entry.path());
+            }
+        }
+        usage
     }
 
     fn spec(&self) -> Option<&PodSpec> {

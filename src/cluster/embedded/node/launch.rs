@@ -15,6 +15,9 @@ use crate::cluster::embedded::network::Placement;
 /// the host need to be found and to run.
 const INHERITED: [&str; 6] = ["PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "NIX_LD"];
 
+/// The image that is this program.
+const OWN_IMAGE: &str = "rolldrop";
+
 /// Why a container cannot be started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LaunchError {
@@ -92,7 +95,7 @@ pub(super) fn launch(
         Some(word) => find_program(&word, working_dir.as_deref(), env.get("PATH"), &mounts)?,
         None => {
             let image = container.image.as_deref().unwrap_or_default();
-            if !is_own_image(image) {
+            if image_name(image) != OWN_IMAGE {
                 return Err(LaunchError::NoCommand { image: image.to_owned() });
             }
             own_binary.to_owned()
@@ -112,12 +115,11 @@ pub(super) fn launch(
     })
 }
 
-/// Whether an image is this program: its last path component, without tag or digest, is
-/// `rolldrop`.
-fn is_own_image(image: &str) -> bool {
+/// What an image is known by: the last component of its name, without tag or digest.
+pub(super) fn image_name(image: &str) -> &str {
     let without_digest = image.split('@').next().unwrap_or_default();
     let last = without_digest.rsplit('/').next().unwrap_or_default();
-    last.split(':').next() == Some("rolldrop")
+    last.split(':').next().unwrap_or_default()
 }
 
 /// The path of a program in a container.

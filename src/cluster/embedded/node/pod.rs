@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::container::Supervisor;
 use super::context::PodContext;
 use super::ending::end_containers;
+use super::eviction::{GRACE_SECONDS, until_over_limit};
 use super::grace::Grace;
 use super::status::{ContainerSnapshot, RestartsOf, Sandbox, Snapshot, Verdict};
 use super::view::{Ended, Handle, Kind, Order, State};
@@ -40,13 +41,15 @@ impl Seen {
 }
 
 /// Why a pod ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Why {
     Deleted,
     /// No main container will run any more.
     Completed,
     DeadlineExceeded,
     NodeShutdown(i64),
+    /// It takes up too much; how so.
+    Evicted(String),
 }
 
 /// Runs one pod.
@@ -118,15 +121,17 @@ impl PodWorker {
                     None => std::future::pending().await,
                 }
             };
+            let context = Arc::clone(&self.context);
             tokio::select! {
                 () = deletion => Why::Deleted,
+                message = until_over_limit(&context) => Why::Evicted(message),
                 grace = shutdown => Why::NodeShutdown(grace),
                 () = deadline => Why::DeadlineExceeded,
                 () = self.live() => Why::Completed,
             }
         };
         self.context.until_up().await;
-        match why {
+        match &why {
             Why::Deleted | Why::Completed => {}
             Why::DeadlineExceeded => {
                 let verdict = Verdict::DeadlineExceeded;
@@ -134,8 +139,13 @@ impl PodWorker {
                 self.verdict = Some(verdict);
             }
             Why::NodeShutdown(_) => self.verdict = Some(Verdict::NodeShutdown),
+            Why::Evicted(message) => {
+                let verdict = Verdict::Evicted(message.clone());
+                self.context.warn_pod(verdict.reason(), verdict.message());
+                self.verdict = Some(verdict);
+            }
         }
-        self.end(why).await;
+        self.end(&why).await;
         if why != Why::Deleted {
             let _ = self.seen.wait_for(Seen::is_ending).await;
         }
@@ -206,7 +216,7 @@ impl PodWorker {
 
     /// Ends all containers, and writes the terminal status. Should the node agent restart
     /// meanwhile, it begins anew.
-    async fn end(&mut self, why: Why) {
+    async fn end(&mut self, why: &Why) {
         let generation = self.seen.borrow().generation();
         for container in &self.containers {
             container.order.send_replace(Order::Stop);
@@ -231,13 +241,14 @@ impl PodWorker {
         self.write_status_with(&exits);
     }
 
-    fn grace(&self, why: Why) -> Grace {
+    fn grace(&self, why: &Why) -> Grace {
         let own = self.context.grace_period_seconds();
         let seen = self.seen.borrow();
         Grace::new(match why {
             // What the object says now: after a restart nothing else is known.
             Why::Deleted => seen.object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0),
-            Why::NodeShutdown(grace) => grace.min(own),
+            Why::NodeShutdown(grace) => own.min(*grace),
+            Why::Evicted(_) => GRACE_SECONDS,
             Why::Completed | Why::DeadlineExceeded => own,
         })
     }
@@ -294,7 +305,7 @@ impl PodWorker {
             host_ip: &self.context.host_ip,
             started_at: &self.started_at,
             restarts: self.restarts,
-            verdict: self.verdict,
+            verdict: self.verdict.as_ref(),
             observed_generation: self.observed_generation.load(Ordering::Relaxed),
             now: &now,
         };

@@ -16,7 +16,7 @@ pub(super) struct Snapshot<'a> {
     /// Whether containers that have ended may be started again.
     pub(super) restarts: RestartsOf,
     /// Why the pod fails, whatever its containers did.
-    pub(super) verdict: Option<Verdict>,
+    pub(super) verdict: Option<&'a Verdict>,
     /// The generation of the pod that the agent has acted upon.
     pub(super) observed_generation: i64,
     pub(super) now: &'a str,
@@ -48,7 +48,7 @@ pub(super) enum RestartsOf {
 }
 
 /// Why a kubelet itself ends a pod. It shows once all containers have ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// `activeDeadlineSeconds` are over.
     DeadlineExceeded,
@@ -56,22 +56,26 @@ pub(super) enum Verdict {
     NodeShutdown,
     /// It came to a node that shuts down.
     NotAdmitted,
+    /// It takes up too much; how so.
+    Evicted(String),
 }
 
 impl Verdict {
-    pub(super) fn reason(self) -> &'static str {
+    pub(super) fn reason(&self) -> &'static str {
         match self {
             Self::DeadlineExceeded => "DeadlineExceeded",
             Self::NodeShutdown => "Terminated",
             Self::NotAdmitted => "NodeShutdown",
+            Self::Evicted(_) => "Evicted",
         }
     }
 
-    pub(super) fn message(self) -> &'static str {
+    pub(super) fn message(&self) -> &str {
         match self {
             Self::DeadlineExceeded => "Pod was active on the node longer than the specified deadline",
             Self::NodeShutdown => "Pod was terminated in response to imminent node shutdown.",
             Self::NotAdmitted => "Pod was rejected as the node is shutting down.",
+            Self::Evicted(message) => message,
         }
     }
 }

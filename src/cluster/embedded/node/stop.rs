@@ -3,7 +3,7 @@
 //! Source: kubernetes/kubernetes, `pkg/kubelet/kuberuntime/kuberuntime_container.go`
 //! (`killContainer`, `executePreStopHook`).
 
-use std::str::FromStr;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +15,9 @@ use tokio::time::{Instant, sleep, timeout};
 use super::action::{Action, Target};
 use super::context::PodContext;
 use super::grace::Grace;
+use super::launch::image_name;
 use super::process::{Exit, Process};
+use crate::cluster::embedded::config::{Image, signal};
 
 /// Ends a container's process within the grace period. `turn` ends when the containers
 /// that must end before this one have. `message` is that of the event.
@@ -55,7 +57,7 @@ pub(super) async fn stop(
         grace = grace.after(begin.elapsed());
     }
 
-    process.stop(stop_signal(container));
+    process.stop(stop_signal(container, &context.shared.config.images));
     let to_kill = grace.stop_to_kill(context.kubelet().minimum_grace_period_in_seconds);
     let exit = match timeout(to_kill, beside(&mut hook, process)).await {
         Ok(exit) => exit,
@@ -83,17 +85,12 @@ async fn beside(hook: &mut Option<Hook>, process: &Process) -> Exit {
     process.exited().await
 }
 
-/// The signal that asks a container to end: `lifecycle.stopSignal`, or SIGTERM. Real-time
-/// signals are not among those that can be sent.
-fn stop_signal(container: &Container) -> Signal {
-    let name = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.stop_signal.as_deref());
-    let alias = name.map(|name| match name {
-        "SIGCLD" => "SIGCHLD",
-        "SIGIOT" => "SIGABRT",
-        "SIGPOLL" => "SIGIO",
-        name => name,
-    });
-    alias.and_then(|name| Signal::from_str(name).ok()).unwrap_or(Signal::SIGTERM)
+/// The signal that asks a container to end: its own `lifecycle.stopSignal`, or its image's, or SIGTERM.
+fn stop_signal(container: &Container, images: &BTreeMap<String, Image>) -> Signal {
+    let own = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.stop_signal.as_deref());
+    let image = images.get(image_name(container.image.as_deref().unwrap_or_default()));
+    let name = own.or_else(|| image.and_then(|image| image.stop_signal.as_deref()));
+    name.and_then(signal).unwrap_or(Signal::SIGTERM)
 }
 
 /// A running preStop hook.
@@ -156,14 +153,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_stop_signal_is_named_or_sigterm() {
-        let container =
-            |lifecycle| serde_json::from_value(json!({"name": "c", "lifecycle": lifecycle})).unwrap();
+    fn the_stop_signal_is_the_containers_or_the_images_or_sigterm() {
+        let image = Image { stop_signal: Some("SIGQUIT".to_owned()) };
+        let images = BTreeMap::from([("nginx".to_owned(), image)]);
+        let signal_of = |image: &str, lifecycle| {
+            let container = json!({"name": "c", "image": image, "lifecycle": lifecycle});
+            stop_signal(&serde_json::from_value(container).unwrap(), &images)
+        };
         for (name, signal) in
             [("SIGINT", Signal::SIGINT), ("SIGUSR1", Signal::SIGUSR1), ("SIGPOLL", Signal::SIGIO)]
         {
-            assert_eq!(stop_signal(&container(json!({"stopSignal": name}))), signal);
+            assert_eq!(signal_of("nginx", json!({"stopSignal": name})), signal);
         }
-        assert_eq!(stop_signal(&container(json!({}))), Signal::SIGTERM);
+        assert_eq!(signal_of("docker.io/library/nginx:1.27", json!({})), Signal::SIGQUIT);
+        assert_eq!(signal_of("nginx-unprivileged", json!({})), Signal::SIGTERM);
     }
 }

@@ -18,6 +18,7 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::env::{self, Data, KeySource, Surroundings};
+use super::eviction::disk_usage;
 use super::expand::expand;
 use super::service_account;
 use crate::cluster::embedded::network::{Bind, Store};
@@ -50,6 +51,13 @@ pub(super) struct MadeVolume {
     /// Where it is to those who mount it.
     source: PathBuf,
     read_only: bool,
+    is_empty_dir: bool,
+}
+
+/// What each volume that belongs to the pod alone holds, in bytes.
+pub(super) fn usage(made: &Made) -> BTreeMap<String, u64> {
+    let own = made.iter().filter(|(_, volume)| volume.is_empty_dir);
+    own.map(|(name, volume)| (name.clone(), disk_usage(&volume.made_at))).collect()
 }
 
 /// What a container has at a path of its own.
@@ -182,21 +190,23 @@ type Files = Vec<(String, Vec<u8>, i32)>;
 impl Maker<'_> {
     fn make(&self, volume: &Volume, store: &Store) -> Result<MadeVolume, String> {
         let dir = &store.made_at.join(&volume.name);
-        let made = |read_only| MadeVolume {
+        let is_empty_dir = volume.empty_dir.is_some();
+        let made = || MadeVolume {
             made_at: dir.clone(),
             source: store.known_as.join(&volume.name),
-            read_only,
+            read_only: !is_empty_dir,
+            is_empty_dir,
         };
         let text = |error: io::Error| error.to_string();
         let mode = |given: Option<i32>| given.unwrap_or(DEFAULT_MODE);
         let files = if let Some(host) = &volume.host_path {
             let path = host_path(host)?;
-            return Ok(MadeVolume { made_at: path.clone(), source: path, read_only: false });
-        } else if volume.empty_dir.is_some() {
+            return Ok(MadeVolume { made_at: path.clone(), source: path, read_only: false, is_empty_dir });
+        } else if is_empty_dir {
             fs::create_dir_all(dir)
                 .and_then(|()| fs::set_permissions(dir, Permissions::from_mode(0o777)))
                 .map_err(text)?;
-            return Ok(made(false));
+            return Ok(made());
         } else if let Some(map) = &volume.config_map {
             let (name, optional) = (&map.name, map.optional == Some(true));
             self.keys(KeySource::ConfigMap, name, map.items.as_deref(), optional, mode(map.default_mode))?
@@ -227,7 +237,7 @@ impl Maker<'_> {
             };
             write().map_err(text)?;
         }
-        Ok(made(true))
+        Ok(made())
     }
 
     fn projection(&self, source: &VolumeProjection, mode: i32) -> Result<Files, String> {

@@ -1,0 +1,41 @@
+//! The token of the proxies' admin ports: the same for who asks it and who is asked.
+
+use std::env::{self, VarError};
+use std::path::PathBuf;
+
+use anyhow::Context;
+
+use crate::record::wire::AdminToken;
+
+/// The variable with the token itself.
+const VARIABLE: &str = "ROLLDROP_ADMIN_TOKEN";
+
+/// Where the token is.
+#[derive(Debug, clap::Args)]
+pub(super) struct TokenArgs {
+    /// File with the token of the proxies' admin ports; the variable ROLLDROP_ADMIN_TOKEN can hold
+    /// the token itself
+    #[arg(long, value_name = "FILE")]
+    admin_token_file: Option<PathBuf>,
+}
+
+impl TokenArgs {
+    /// The token, if there is to be one.
+    pub(super) fn token(&self) -> anyhow::Result<Option<AdminToken>> {
+        if let Some(path) = &self.admin_token_file {
+            let read = || anyhow::Ok(std::fs::read_to_string(path)?.parse()?);
+            return read()
+                .map(Some)
+                .with_context(|| format!("failed to read a token from {}", path.display()));
+        }
+        match env::var(VARIABLE) {
+            Err(VarError::NotPresent) => Ok(None),
+            text => {
+                let read = || anyhow::Ok(text?.parse()?);
+                read()
+                    .map(Some)
+                    .with_context(|| format!("failed to read a token from the variable {VARIABLE}"))
+            }
+        }
+    }
+}

@@ -1,0 +1,491 @@
+//! The ends of recording proxies in a run: on clocks of their own, in good order, and killed.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use rolldrop::analysis::model::{RunResult, Verdict};
+use rolldrop::record::event::{ContainerState, PodEvent, ProxyPhase};
+use rolldrop::record::run_info::{Role, Rows, Source};
+use rolldrop::record::{EventKind, RunDir, ServedRow, Stamp};
+use rolldrop::timeline::Timeline;
+use rolldrop::timeline::clocks::Clocks;
+
+use crate::harness::{Process, Rolldrop, process_tree, wait_for};
+use crate::runs::{self, Dataplane, MeasuredRun};
+use crate::termination::lab::now_ns;
+use crate::truth;
+
+const TOKEN: &str = "only-for-the-proxies";
+/// Two processes of one machine anchor their clocks this well to each other.
+const TOLERANCE_NS: i64 = 1_000_000;
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A workload of one pod behind the Service `web`: `env` is more of the proxy's environment, `app`
+/// more of the app's arguments, `more` of its container.
+struct Workload {
+    name: &'static str,
+    env: String,
+    app: &'static str,
+    more: &'static str,
+    grace_s: u32,
+}
+
+impl Workload {
+    fn yaml(&self) -> String {
+        let Self { name, env, app, more, grace_s } = self;
+        format!(
+            r#"
+    - inline:
+        apiVersion: apps/v1
+        kind: Deployment
+        metadata: {{name: {name}}}
+        spec:
+          replicas: 1
+          selector: {{matchLabels: {{app: web, is: {name}}}}}
+          template:
+            metadata: {{labels: {{app: web, is: {name}}}}}
+            spec:
+              terminationGracePeriodSeconds: {grace_s}
+              initContainers:
+                - name: rolldrop
+                  image: rolldrop
+                  restartPolicy: Always
+                  args: [proxy, --listen, "$(POD_IP):8081", --upstream, "$(POD_IP):8080", --admin, "$(POD_IP):8082"]
+                  env:
+                    - {{name: POD_NAME, valueFrom: {{fieldRef: {{fieldPath: metadata.name}}}}}}
+                    - {{name: POD_IP, valueFrom: {{fieldRef: {{fieldPath: status.podIP}}}}}}{env}
+                  ports: [{{name: http, containerPort: 8081}}, {{name: rolldrop-admin, containerPort: 8082}}]
+                  lifecycle: {{preStop: {{httpGet: {{path: /prestop, port: rolldrop-admin}}}}}}
+              containers:
+                - name: app
+                  image: rolldrop
+                  args: [workload, --listen, "$(POD_IP):8080", --log, "-"{app}]
+                  env: [{{name: POD_IP, valueFrom: {{fieldRef: {{fieldPath: status.podIP}}}}}}]
+                  ports: [{{containerPort: 8080}}]
+                  readinessProbe: {{httpGet: {{path: /readyz, port: 8080}}, periodSeconds: 1}}{more}"#
+        )
+    }
+}
+
+fn scenario(workloads: &[Workload], load: &str, disruptions: &str) -> String {
+    let workloads: String = workloads.iter().map(Workload::yaml).collect();
+    format!(
+        r#"apiVersion: rolldrop.dev/v1
+kind: Scenario
+metadata: {{name: ends}}
+spec:
+  cluster: {{embedded: {{nodes: 1}}}}
+  manifests:
+    - inline: {{apiVersion: v1, kind: Secret, metadata: {{name: admin}}, stringData: {{token: {TOKEN}}}}}{workloads}
+    - inline:
+        apiVersion: v1
+        kind: Service
+        metadata: {{name: web}}
+        spec: {{selector: {{app: web}}, ports: [{{name: http, port: 8080, targetPort: http}}]}}
+  target: {{service: web, port: http, path: /}}
+  load: {{{load}, warmup: 2s, connections: {{mode: fresh}}}}
+  disruptions: [{disruptions}]
+"#
+    )
+}
+
+/// The library that shows a process another time (libfaketime).
+fn faketime() -> String {
+    let dirs = fs::read_dir("/usr/lib").expect("/usr/lib").flatten().map(|dir| dir.path());
+    let mut libraries = dirs.map(|dir| dir.join("faketime/libfaketime.so.1")).filter(|path| path.exists());
+    libraries.next().expect("libfaketime; scripts/test installs it").display().to_string()
+}
+
+/// One deletion each of a pod whose proxy's clock is 3 s ahead, 3 s behind, and 2 ms/s too fast. The
+/// admin ports ask for a token; the last pod's app uses its grace period up.
+fn skewed() -> MeasuredRun {
+    let secret = "\n                    - {name: ROLLDROP_ADMIN_TOKEN, valueFrom: {secretKeyRef: {name: admin, key: token}}}";
+    let preload = format!("\n                    - {{name: LD_PRELOAD, value: {}}}", faketime());
+    let clock = |time: &str| {
+        format!("{secret}{preload}\n                    - {{name: FAKETIME, value: \"{time}\"}}")
+    };
+    let exits = ", --on-sigterm, exit";
+    let workloads = [
+        Workload { name: "ahead", env: clock("+3s"), app: exits, more: "", grace_s: 30 },
+        Workload { name: "behind", env: clock("-3s"), app: exits, more: "", grace_s: 30 },
+        Workload {
+            name: "fast",
+            env: clock("+0s x1.002"),
+            app: ", --on-sigterm, ignore",
+            more: "",
+            grace_s: 2,
+        },
+    ];
+    let delete =
+        |at: &str, name: &str| format!("{{at: {at}, action: deletePod, selector: is={name}, count: 1}}");
+    let disruptions = [delete("2s", "ahead"), delete("5s", "behind"), delete("8s", "fast")].join(", ");
+    let text = scenario(&workloads, "rate: 150, duration: 13s", &disruptions);
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let token = dir.path().join("token.txt");
+    fs::write(&token, TOKEN).expect("a file");
+    runs::measure(&text, Dataplane::Kernel, &["--admin-token-file", &token.display().to_string()])
+}
+
+/// The phases of each source, as stamped.
+fn phases(run: &MeasuredRun) -> BTreeMap<String, BTreeMap<ProxyPhase, Stamp>> {
+    let mut phases: BTreeMap<String, BTreeMap<_, _>> = BTreeMap::new();
+    for event in &run.records.events {
+        if let EventKind::ProxyPhase { phase, .. } = event.kind {
+            let before = phases.entry(event.source.clone()).or_default().insert(phase, event.at);
+            assert_eq!(before, None, "{} says {phase:?} twice", event.source);
+        }
+    }
+    phases
+}
+
+/// When the app of a pod got SIGTERM, by its own log.
+fn app_sigterm(run: &MeasuredRun, pod: &str) -> Stamp {
+    let pods = fs::read_dir(run.path.join("cluster/pods")).expect("pod logs").flatten().map(|dir| dir.path());
+    let own = format!("default_{pod}_");
+    let mut dirs =
+        pods.filter(|dir| dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&own)));
+    let log = fs::read_to_string(dirs.next().expect("a log").join("app.log")).expect("a log");
+    let log = crate::harness::written(&log);
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let signal = lines.filter(|line| line["name"] == "SIGTERM").find_map(|line| line["t_ns"].as_i64());
+    Stamp::from_unix_ns(signal.expect("SIGTERM"))
+}
+
+#[test]
+fn proxies_with_skewed_and_drifting_clocks_agree_with_the_truth_and_hand_over_everything() {
+    let run = &skewed();
+    assert_eq!(run.result.verdict, Verdict::Valid, "{}", run.finished);
+    assert_eq!(run.result.terminations.len(), 3, "{}", run.finished);
+    truth::bounds_hold(run);
+    offsets_are_right(run);
+    rows_lie_between_what_the_client_saw(run);
+    every_phase_is_there_and_none_before_its_cause(run);
+    own_pods_are_seen(run);
+    all_rows_are_handed_over_and_the_proxies_leave_with_0(run);
+    no_file_holds(&run.path, TOKEN);
+}
+
+fn offsets_are_right(run: &MeasuredRun) {
+    let sources: Vec<&Source> = run.records.info.sources.iter().filter(|s| s.role == Role::Proxy).collect();
+    assert_eq!(sources.len(), 6, "three pods ended, three lived: {sources:?}");
+    for (name, offset_ns) in [("ahead", 3_000_000_000), ("behind", -3_000_000_000)] {
+        for source in sources.iter().filter(|source| source.name.starts_with(name)) {
+            let uncertainty_ns = source.clock_uncertainty_ns.expect("samples");
+            let off_by = (source.clock_offset_ns - offset_ns).abs();
+            assert!(off_by <= uncertainty_ns + TOLERANCE_NS, "{source:?}");
+            assert!(uncertainty_ns < 500_000_000, "of no use: {source:?}");
+        }
+    }
+    let clocks = Clocks::new(&run.records.info, &run.records.events);
+    for source in sources.iter().filter(|source| source.name.starts_with("fast")) {
+        let samples = run.records.events.iter().filter_map(|event| match &event.kind {
+            EventKind::ClockSample { of, offset_ns, uncertainty_ns } if *of == source.name => {
+                Some((event.at.shifted_ns(*offset_ns), *offset_ns, *uncertainty_ns))
+            }
+            _ => None,
+        });
+        let samples: Vec<_> = samples.collect();
+        let best = samples.iter().min_by_key(|sample| sample.2).expect("samples");
+        let (first, last) = (samples[0].0, samples[samples.len() - 1].0);
+        for step in 0..=100 {
+            let at = first.shifted_ns(last.ns_since(first) / 100 * step);
+            let truth_ns = best.1 + at.ns_since(best.0) * 2 / 1002;
+            let known = clocks.offset(&source.name, at);
+            let off_by = (known.offset_ns - truth_ns).abs();
+            assert!(
+                off_by <= known.uncertainty_ns + best.2 + TOLERANCE_NS,
+                "{source:?} {step}: {known:?} {truth_ns}"
+            );
+            let overall_off_by = (source.clock_offset_ns - truth_ns).abs();
+            let overall_ns = source.clock_uncertainty_ns.expect("samples");
+            assert!(overall_off_by <= overall_ns + best.2 + TOLERANCE_NS, "{source:?} {step}: {truth_ns}");
+        }
+    }
+}
+
+fn rows_lie_between_what_the_client_saw(run: &MeasuredRun) {
+    let clocks = Clocks::new(&run.records.info, &run.records.events);
+    let stamped: HashMap<_, &ServedRow> =
+        run.records.served.iter().filter_map(|row| Some((row.request.clone()?, row))).collect();
+    let timeline =
+        Timeline::build(RunDir::open(&run.path).and_then(|run| run.read()).expect("the run reads"));
+    let mut compared = BTreeMap::<&str, u32>::new();
+    for request in &timeline.requests {
+        let Some(served) = &request.served else { continue };
+        let id = served.request.as_ref().expect("it was joined by it");
+        let uncertainty_ns = clocks.offset(&served.source, stamped[id].end).uncertainty_ns;
+        let slack = uncertainty_ns + request.uncertainty_ns + TOLERANCE_NS;
+        let begun = request.row.connect_start.expect("a fresh connection");
+        assert!(served.accepted.shifted_ns(slack) >= begun, "±{slack}: {request:?}");
+        if let (Some(head), Some(answered)) = (served.head, request.row.head) {
+            assert!(head.shifted_ns(-slack) <= answered, "±{slack}: {request:?}");
+            *compared.entry(served.pod.split('-').next().unwrap_or_default()).or_default() += 1;
+        }
+    }
+    assert!(compared.len() == 3 && compared.values().all(|count| *count > 100), "{compared:?}");
+}
+
+fn every_phase_is_there_and_none_before_its_cause(run: &MeasuredRun) {
+    let clocks = Clocks::new(&run.records.info, &run.records.events);
+    let phases = phases(run);
+    for termination in &run.result.terminations {
+        let pod = &termination.pod;
+        let of_pod = &phases[pod];
+        assert_eq!(of_pod.keys().collect::<Vec<_>>(), ProxyPhase::ALL.iter().collect::<Vec<_>>(), "{pod}");
+        let latest = |phase: ProxyPhase| {
+            let at = of_pod[&phase];
+            clocks.place(pod, at).shifted_ns(clocks.offset(pod, at).uncertainty_ns + TOLERANCE_NS)
+        };
+        let sent = run.records.events.iter().find_map(|event| match &event.kind {
+            EventKind::Action(action) if action.pod.as_ref() == Some(pod) => Some(event.at),
+            _ => None,
+        });
+        let sent = sent.expect("its deletion");
+        use ProxyPhase::{DeletionSeen, Drained, Exit, ListenerClosed, PreStop, Sigterm};
+        for phase in [DeletionSeen, PreStop, ListenerClosed, Sigterm, Drained, Exit] {
+            assert!(latest(phase) >= sent, "{pod}: {phase:?} before its deletion");
+        }
+        let signalled = app_sigterm(run, pod);
+        for phase in [ListenerClosed, Sigterm, Drained, Exit] {
+            assert!(latest(phase) >= signalled, "{pod}: {phase:?} before its app's SIGTERM");
+        }
+        // Another second would be out by less than the skew.
+        let early = clocks.place(pod, of_pod[&PreStop]).ns_since(sent);
+        assert!(early < 2_000_000_000, "{pod}: its hook {early} ns after its deletion");
+    }
+}
+
+fn own_pods_are_seen(run: &MeasuredRun) {
+    for termination in &run.result.terminations {
+        let pod = &termination.pod;
+        let seen = run.records.events.iter().filter(|event| event.source == *pod).filter_map(|event| {
+            match &event.kind {
+                EventKind::OwnPod(seen) => Some((event.at, seen)),
+                _ => None,
+            }
+        });
+        let seen: Vec<(Stamp, &PodEvent)> = seen.collect();
+        assert!(seen.iter().all(|(_, own)| own.uid == termination.uid), "{pod}: another one's");
+        assert!(seen.first().is_some_and(|(_, own)| own.deletion_timestamp.is_none()), "{pod}: {seen:?}");
+        let deleted = seen.iter().find(|(_, own)| own.deletion_timestamp.is_some());
+        let (at, own) = deleted.unwrap_or_else(|| panic!("{pod}: no deletionTimestamp in {seen:?}"));
+        let told = phases(run)[pod][&ProxyPhase::DeletionSeen];
+        assert!(told == *at && own.deletion_grace_s.is_some(), "{pod}: {told:?} {own:?}");
+    }
+}
+
+fn all_rows_are_handed_over_and_the_proxies_leave_with_0(run: &MeasuredRun) {
+    for source in run.records.info.sources.iter().filter(|source| source.role == Role::Proxy) {
+        let rows = source.rows.expect("a proxy's rows");
+        assert!(rows.recorded == Some(rows.received) && rows.received > 0, "{source:?}");
+    }
+    for termination in &run.result.terminations {
+        let sidecar = |c: &&ContainerState| c.sidecar && c.state.as_deref() == Some("terminated");
+        let code = run.records.events.iter().find_map(|event| match &event.kind {
+            EventKind::Pod(pod) if pod.uid == termination.uid => {
+                pod.containers.iter().find(sidecar)?.exit_code
+            }
+            _ => None,
+        });
+        assert_eq!(code, Some(0), "{}\n{}", termination.pod, run.finished);
+        let used_up = termination.pod.starts_with("fast");
+        assert_eq!(termination.exit_code == Some(137), used_up, "{termination:?}");
+    }
+}
+
+fn no_file_holds(dir: &Path, secret: &str) {
+    for entry in fs::read_dir(dir).expect("a directory").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            no_file_holds(&path, secret);
+        } else {
+            let bytes = fs::read(&path).expect("a file");
+            let holds = bytes.windows(secret.len()).any(|window| window == secret.as_bytes());
+            assert!(!holds, "{} holds the token", path.display());
+        }
+    }
+}
+
+/// A run under way.
+struct Run {
+    child: std::process::Child,
+    dir: tempfile::TempDir,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // It has ended, unless the test has failed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Run {
+    fn events(&self) -> Vec<serde_json::Value> {
+        let path = self.dir.path().join("run/events.jsonl");
+        // Its last line may be in the making.
+        let text = fs::read_to_string(path).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// What kubectl says, if it succeeds.
+    fn kubectl(&self, arguments: &str) -> Option<String> {
+        let kubectl = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin/kubectl");
+        let mut command = Command::new(kubectl);
+        command.arg("--kubeconfig").arg(self.dir.path().join("run/cluster/kubeconfig"));
+        let output = command.args(arguments.split(' ')).output().expect("kubectl; scripts/test installs it");
+        output.status.success().then(|| String::from_utf8(output.stdout).expect("UTF-8"))
+    }
+
+    /// Changes a pod that is going away, again and again, until it is gone. Answers the versions, and
+    /// when each was there.
+    fn changes_until_gone(&self, pod: &str) -> Vec<(String, Stamp)> {
+        let change = |n: usize| {
+            let show = "-o jsonpath={.metadata.resourceVersion}";
+            let version = self.kubectl(&format!("annotate pod {pod} n={n} --overwrite {show}"))?;
+            Some((version, Stamp::from_unix_ns(now_ns())))
+        };
+        (0..).map_while(change).collect()
+    }
+
+    /// The pod of a workload.
+    fn pod(&self, workload: &str) -> String {
+        self.kubectl(&format!("get pods -l is={workload} -o jsonpath={{.items[0].metadata.name}}"))
+            .expect("a pod")
+    }
+
+    /// The proxy beside a pod, as a process.
+    fn proxy(&self, pod: &str) -> Process {
+        let processes = process_tree(self.child.id());
+        let own =
+            |process: &Process| process.runs("proxy") && process.variable("POD_NAME").as_deref() == Some(pod);
+        processes.into_iter().find(own).unwrap_or_else(|| panic!("no proxy of {pod}"))
+    }
+
+    /// Waits until the run has recorded of a pod's proxy what `is_so` asks for.
+    fn until_recorded(&self, what: &str, is_so: impl Fn(&serde_json::Value) -> bool) {
+        wait_for(what, LIMIT, || self.events().iter().any(&is_so).then_some(()));
+    }
+}
+
+#[test]
+fn what_a_killed_proxy_takes_along_is_known_by_source_and_count_and_a_restarted_one_is_followed() {
+    let of = |name, app, more| Workload { name, env: String::new(), app, more, grace_s: 8 };
+    let slow = ", --response-time, 300ms, --on-sigterm, finish";
+    let hook = "\n                  lifecycle: {preStop: {sleep: {seconds: 5}}}";
+    let workloads = [
+        of("clean", slow, ""),
+        of("crash", slow, ""),
+        of("killed", slow, hook),
+        of("forced", slow, hook),
+        of("watched", ", --on-sigterm, ignore", ""),
+    ];
+    let text = scenario(&workloads, "rate: 200, duration: 14s", "");
+    let _turn = runs::turn();
+    let args = ["run", "ends.yaml", "--out", "run", "--quiet", "--dataplane", "kernel"];
+    let (child, dir) = Rolldrop::new(args).file("ends.yaml", &text).start();
+    let mut run = Run { child, dir };
+    run.until_recorded("the load", |event| event["kind"] == "load_started");
+    let parts = run.dir.path().join("run/served");
+    let rows = || {
+        fs::read_dir(&parts)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|e| e.path().extension().is_some_and(|e| e == "parquet"))
+            .count()
+    };
+    wait_for("rows of all proxies", LIMIT, || (rows() >= 5).then_some(()));
+
+    let [clean, crash, killed, forced] = ["clean", "crash", "killed", "forced"].map(|name| run.pod(name));
+    run.proxy(&clean).signal(Signal::SIGTERM);
+    run.proxy(&crash).kill();
+    let watched = run.pod("watched");
+    let in_termination = run.proxy(&killed);
+    run.kubectl(&format!("delete pod {killed} --wait=false")).expect("it is deleted");
+    run.until_recorded("its hook", |event| event["source"] == *killed && event["phase"] == "pre_stop");
+    in_termination.kill();
+    run.kubectl(&format!("delete pod {forced} --grace-period=0 --force --wait=false"))
+        .expect("it is deleted");
+    run.kubectl(&format!("delete pod {watched} --wait=false")).expect("it is deleted");
+    let changes = run.changes_until_gone(&watched);
+    let code = run.child.wait().expect("its end").code();
+    let said = fs::read_to_string(run.dir.path().join("stderr.log")).expect("its words");
+    assert_eq!(code, Some(3), "what is not whole is no success\n{said}");
+
+    let path = run.dir.path().join("run");
+    let records = RunDir::open(&path).and_then(|run| run.read()).expect("the run reads");
+    let sources: BTreeMap<&str, Rows> =
+        records.info.sources.iter().filter_map(|source| Some((&*source.name, source.rows?))).collect();
+    let is_whole = |source: &str| sources[source].recorded == Some(sources[source].received);
+    // The one that ended in good order, and those that were started after it and after the crash.
+    for source in [clean.clone(), format!("{clean}~1"), format!("{crash}~1")] {
+        assert!(is_whole(&source) && sources[&*source].received > 0, "{source}: {sources:?}\n{said}");
+    }
+    let result: RunResult =
+        serde_json::from_slice(&fs::read(path.join("result.json")).expect("result.json")).expect("it reads");
+    let findings: Vec<&str> = result.findings.iter().map(|finding| &*finding.what).collect();
+    assert!(!result.complete, "{findings:?}");
+    for pod in [&crash, &killed] {
+        let Rows { recorded, known, in_flight, received } = sources[&**pod];
+        assert!(recorded.is_none() && known >= received && received > 0, "{pod}: {sources:?}");
+        // A request takes 0.3 s, and 40 a second come to a pod that is not ending.
+        assert!(*pod == killed || in_flight > 0, "{pod}: {sources:?}");
+        let missing = known - received;
+        let wanted = format!(
+            "the proxy {pod} ended without handing over all its rows: {received} arrived, at least {missing} did not, \
+             and {in_flight} requests were under way when it was last heard of"
+        );
+        assert!(findings.contains(&wanted.as_str()), "{wanted}: {findings:?}");
+        // What the clients know: answered, and no row of it.
+        let served: HashSet<_> = records.served.iter().filter_map(|row| row.request.clone()).collect();
+        let id = |row: &rolldrop::record::RequestRow| rolldrop::record::RequestId {
+            source: row.source.to_string(),
+            seq: row.seq,
+        };
+        let answered = records.requests.iter().filter(|row| row.pod.as_deref() == Some(pod));
+        let unrecorded = answered.filter(|row| !served.contains(&id(row))).count();
+        assert!(unrecorded <= 25, "half a second's worth: {unrecorded} of {pod}");
+        let wanted = format!("{unrecorded} requests that pod {pod} answered have no row of its proxy");
+        assert_eq!(findings.contains(&wanted.as_str()), unrecorded > 0, "{wanted}: {findings:?}");
+    }
+    // A pod that is deleted by force may take its proxy along or not; either way it is accounted for.
+    let Rows { recorded, known, received, .. } = sources[&*forced];
+    assert!(received > 0 && (recorded == Some(received) || known >= received), "{sources:?}");
+    let says_so = findings.iter().any(|what| what.starts_with(&format!("the proxy {forced} ")));
+    assert_eq!(says_so, !is_whole(&forced), "{sources:?} {findings:?}");
+
+    // The API server answers a pod through the whole of its end: its proxy saw every change that was
+    // there when the proxy was told to leave.
+    let of_watched = || records.events.iter().filter(|event| event.source == watched);
+    let seen: HashSet<&str> = of_watched()
+        .filter_map(|event| match &event.kind {
+            EventKind::OwnPod(own) => Some(&*own.resource_version),
+            _ => None,
+        })
+        .collect();
+    let told = of_watched().find_map(|event| match &event.kind {
+        EventKind::ProxyPhase { phase: ProxyPhase::Sigterm, .. } => Some(event.at),
+        _ => None,
+    });
+    let told = told.expect("SIGTERM");
+    let before = || changes.iter().filter(|(_, at)| *at < told);
+    assert!(before().count() >= 5, "{changes:?}, told {told:?}");
+    let missed: Vec<_> = before().filter(|(version, _)| !seen.contains(version.as_str())).collect();
+    assert!(missed.is_empty(), "{missed:?}");
+
+    // Nothing is counted twice, neither rows nor requests.
+    let mut by_source: BTreeMap<&str, u64> = BTreeMap::new();
+    records.served.iter().for_each(|row| *by_source.entry(&row.source).or_default() += 1);
+    for (source, rows) in &sources {
+        let counted = by_source.get(source).copied().unwrap_or(0);
+        // What came when the run was over is no part of the count.
+        assert!(counted >= rows.received, "{source}: {counted} {rows:?}");
+    }
+    let mut ids = HashSet::new();
+    assert!(records.served.iter().filter_map(|row| row.request.clone()).all(|id| ids.insert(id)));
+}
