@@ -1,5 +1,7 @@
 //! Progress on stderr: a bar on a terminal, plain lines elsewhere, nothing when quiet.
 
+mod echo;
+
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -10,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::signals::Interrupts;
 use crate::load;
 use crate::record::Outcome;
+use echo::NoControlEcho;
 
 /// How often a bar is redrawn.
 const REDRAWN: Duration = Duration::from_millis(200);
@@ -34,7 +37,11 @@ impl Planned {
 #[derive(Debug)]
 pub(super) enum Progress {
     /// A block that is redrawn.
-    Bar(ProgressBar),
+    Bar {
+        /// The block.
+        bar: ProgressBar,
+        _terminal: NoControlEcho,
+    },
     /// A line for each step, and one a second while the load runs.
     Lines,
     /// Nothing.
@@ -49,7 +56,7 @@ impl Progress {
         } else if std::io::stderr().is_terminal() {
             let bar = ProgressBar::no_length().with_style(ProgressStyle::default_spinner());
             bar.enable_steady_tick(REDRAWN);
-            Self::Bar(bar)
+            Self::Bar { bar, _terminal: NoControlEcho::begin() }
         } else {
             Self::Lines
         }
@@ -58,7 +65,7 @@ impl Progress {
     /// A step begins.
     pub(super) fn step(&self, what: &str) {
         match self {
-            Self::Bar(bar) => {
+            Self::Bar { bar, .. } => {
                 bar.unset_length();
                 bar.set_style(ProgressStyle::default_spinner());
                 bar.enable_steady_tick(REDRAWN);
@@ -73,7 +80,7 @@ impl Progress {
     pub(super) fn note(&self, what: &str) {
         let line = format!("rolldrop: {what}");
         match self {
-            Self::Bar(bar) => bar.suspend(|| eprintln!("{line}")),
+            Self::Bar { bar, .. } => bar.suspend(|| eprintln!("{line}")),
             Self::Lines | Self::Quiet => eprintln!("{line}"),
         }
     }
@@ -81,7 +88,7 @@ impl Progress {
     /// Does something on stderr while nothing else is shown there.
     pub(super) fn hidden<T>(&self, act: impl FnOnce() -> T) -> T {
         match self {
-            Self::Bar(bar) => {
+            Self::Bar { bar, .. } => {
                 // Its steady tick would draw over a question.
                 bar.disable_steady_tick();
                 bar.suspend(act)
@@ -99,7 +106,7 @@ impl Progress {
         planned: Planned,
         interrupts: &Interrupts,
     ) -> T {
-        let period = Duration::from_millis(if matches!(self, Self::Bar(_)) { 200 } else { 1000 });
+        let period = Duration::from_millis(if matches!(self, Self::Bar { .. }) { 200 } else { 1000 });
         let mut ticks = interval_at(Instant::now() + period, period);
         let began = Instant::now();
         let mut rate = Rate::begin();
@@ -134,7 +141,7 @@ impl Progress {
     pub(super) fn warn(&self, message: &str) {
         let line = format!("warning: {message}");
         match self {
-            Self::Bar(bar) => bar.println(format!("rolldrop: {line}")),
+            Self::Bar { bar, .. } => bar.println(format!("rolldrop: {line}")),
             Self::Lines | Self::Quiet => eprintln!("rolldrop: {line}"),
         }
     }
@@ -142,7 +149,7 @@ impl Progress {
     /// A line that stays.
     pub(super) fn say(&self, message: &str) {
         match self {
-            Self::Bar(bar) => bar.println(message),
+            Self::Bar { bar, .. } => bar.println(message),
             Self::Lines => eprintln!("rolldrop: {message}"),
             Self::Quiet => {}
         }
@@ -151,7 +158,7 @@ impl Progress {
     fn load(&self, progress: &load::Progress, rate: &Rate, planned: Option<u64>, left: Option<Duration>) {
         let position = position(progress.scheduled, planned, left);
         match self {
-            Self::Bar(bar) => {
+            Self::Bar { bar, .. } => {
                 let (_, columns) = console::Term::stderr().size();
                 let columns = usize::from(columns);
                 // Where there is little room, words go before pictures.
@@ -174,7 +181,7 @@ impl Progress {
 
     /// Nothing more to show.
     pub(super) fn done(&self) {
-        if let Self::Bar(bar) = self {
+        if let Self::Bar { bar, .. } = self {
             bar.finish_and_clear();
         }
     }

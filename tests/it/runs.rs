@@ -87,6 +87,12 @@ pub(crate) fn turn() -> impl Drop {
 /// A starved machine makes a run invalid, which says nothing about the program: it is repeated so often.
 const REPEATS: usize = 3;
 
+/// Runs something that measures, again as long as the machine was starved.
+pub(crate) fn repeated(run: impl Fn() -> Finished) -> Finished {
+    let invalid = |run: &Finished| run.stdout().contains("INVALID");
+    (1..REPEATS).map(|_| run()).find(|run| !invalid(run)).unwrap_or_else(run)
+}
+
 /// Runs a scenario, by its name or as the text of a file, with further arguments.
 pub(crate) fn measure(scenario: &str, dataplane: Dataplane, more: &[&str]) -> MeasuredRun {
     let _turn = turn();
@@ -100,8 +106,7 @@ pub(crate) fn measure(scenario: &str, dataplane: Dataplane, more: &[&str]) -> Me
         let run = Rolldrop::new(args.iter().chain(more));
         if text.is_empty() { run.finish() } else { run.file(file, text).finish() }
     };
-    let invalid = |run: &Finished| run.stdout().contains("INVALID");
-    let finished = (1..REPEATS).map(|_| run()).find(|run| !invalid(run)).unwrap_or_else(run).expect_code(0);
+    let finished = repeated(run).expect_code(0);
     let path = finished.dir().join("run");
     let records = RunDir::open(&path).and_then(|run| run.read()).expect("the run directory reads");
     let result = fs::read(path.join("result.json")).expect("result.json");
