@@ -6,11 +6,14 @@
 //! the tables of the proxies. It sends no load and judges nothing.
 
 mod apply;
+mod caller;
 mod collect;
 mod disrupt;
 mod edits;
 mod error;
 mod journal;
+mod limits;
+mod plan;
 mod preflight;
 mod recorder;
 mod rollout;
@@ -21,11 +24,12 @@ mod view;
 mod watch;
 
 use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::Api;
 use kube::api::ListParams;
-use kube::{Api, Client};
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -38,13 +42,15 @@ use crate::record::wire::AdminToken;
 use crate::record::{Clock, EventKind, RunDir, Stamp, run_info};
 use crate::scenario::{Disruption, Place, Target};
 
+pub use caller::Caller;
 pub use disrupt::Disrupted;
 pub use error::CoordinatorError;
 use journal::Journal;
 pub use journal::JournalError;
+pub use plan::{Call, Plan, Work};
 pub use recorder::Recorder;
 pub use rollout::Workloads;
-pub use sidecar::GitOps;
+pub use sidecar::{GitOps, Sidecars};
 pub use undo::{LeftOver, Undone};
 use view::Views;
 
@@ -83,10 +89,8 @@ impl Default for Limits {
 
 /// What a session needs to begin.
 pub struct Settings<'a> {
-    /// The cluster.
-    pub client: Client,
-    /// The namespace in which everything happens.
-    pub namespace: String,
+    /// Who calls the cluster.
+    pub caller: Caller,
     /// What the objects that the run creates are labelled with; no other run has it.
     pub run: &'a str,
     /// How the cluster is reached again after the run; `None` if it ends with it.
@@ -95,27 +99,20 @@ pub struct Settings<'a> {
     pub run_dir: &'a RunDir,
     /// The process's clock: the reference for all others.
     pub clock: Clock,
-    /// How long to wait for what.
-    pub limits: Limits,
     /// What the proxies' admin ports ask for.
     pub admin_token: Option<AdminToken>,
-    /// Ended when the run is to end early.
-    pub stop: CancellationToken,
 }
 
 /// One run's dealings with one cluster.
 pub struct Session {
-    client: Client,
-    namespace: String,
+    caller: Caller,
     clock: Clock,
-    limits: Limits,
-    stop: CancellationToken,
     recorder: Recorder,
     views: Views,
     collector: collect::Collector,
     tasks: JoinSet<()>,
     tasks_stop: CancellationToken,
-    journal: Journal,
+    journal: Mutex<Journal>,
 }
 
 /// The targets of the load as the cluster shows them.
@@ -133,14 +130,14 @@ impl Session {
     /// # Errors
     /// When the API server does not answer, or the run directory cannot be written.
     pub async fn begin(settings: Settings<'_>) -> Result<Self, CoordinatorError> {
-        let Settings { client, namespace, run, cluster, run_dir, clock, limits, admin_token, stop } =
-            settings;
-        let journal = Journal::begin(run_dir.path(), clock, run, cluster)?;
+        let Settings { caller, run, cluster, run_dir, clock, admin_token } = settings;
+        let Caller { client, namespace, .. } = &caller;
+        let journal = Mutex::new(Journal::begin(run_dir.path(), clock, run, cluster)?);
         let recorder = Recorder::start(run_dir, clock)?;
         let views = Views::new();
         let tasks_stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
-        watch::spawn(&mut tasks, &client, &namespace, clock, &recorder, &views, &tasks_stop);
+        watch::spawn(&mut tasks, client, namespace, clock, &recorder, &views, &tasks_stop);
         {
             let (recorder, stop) = (recorder.handle(), tasks_stop.clone());
             tasks.spawn(async move {
@@ -170,26 +167,14 @@ impl Session {
             views.subscribe(),
             tasks_stop.clone(),
         ));
-        let session = Self {
-            client,
-            namespace,
-            clock,
-            limits,
-            stop,
-            recorder,
-            views,
-            collector,
-            tasks,
-            tasks_stop,
-            journal,
-        };
+        let session = Self { caller, clock, recorder, views, collector, tasks, tasks_stop, journal };
         session.await_first_lists().await?;
         Ok(session)
     }
 
     /// The namespace in which everything happens.
     pub fn namespace(&self) -> &str {
-        &self.namespace
+        &self.caller.namespace
     }
 
     /// Records an event that happened now.
@@ -212,7 +197,7 @@ impl Session {
     /// # Errors
     /// When one exists already, or the API server refuses it. What was created until then is
     /// removed in [`Session::finish`].
-    pub async fn deploy(&mut self, manifests: &[Value]) -> Result<(), CoordinatorError> {
+    pub async fn deploy(&self, manifests: &[Value]) -> Result<(), CoordinatorError> {
         for manifest in manifests {
             self.create(manifest).await?;
         }
@@ -237,8 +222,9 @@ impl Session {
             let (url, consumer) = match place {
                 Place::Url(url) => (url.to_string(), format!("{url} (as seen from this host)")),
                 Place::Service { name: service_name, port, path } => {
-                    let service = preflight::service(&self.client, &self.namespace, service_name);
-                    let service = self.limited("read the Service", service).await??;
+                    let service =
+                        preflight::service(&self.caller.client, &self.caller.namespace, service_name);
+                    let service = self.caller.limited("read the Service", service).await??;
                     let url = preflight::service_url(&service, service_name, port.as_deref(), path)?;
                     let wanted = preflight::wanted_endpoints(&service, manifests);
                     let endpoints = self.await_endpoints(service_name, wanted).await?;
@@ -252,7 +238,7 @@ impl Session {
         }
         let endpoints = endpoints_of.into_values().sum();
         for disruption in disruptions {
-            self.limited("list pods", disrupt::check(self, disruption)).await??;
+            self.caller.limited("list pods", disrupt::check(self, disruption)).await??;
         }
         let cluster = self.fingerprint(endpoints).await?;
         Ok(Ready { targets: found, cluster })
@@ -266,14 +252,14 @@ impl Session {
 
     /// Waits for the ends of pods that are under way, and for the proxies' last rows.
     pub async fn settle(&self) {
-        let deadline = Instant::now() + self.limits.settle + self.longest_grace();
+        let deadline = Instant::now() + self.caller.limits.settle + self.longest_grace();
         let gone = self.views.wait_until(|view| view.terminating().next().is_none());
-        if timeout_at(deadline, self.stoppable(gone)).await.is_err() {
+        if timeout_at(deadline, self.caller.stoppable(gone)).await.is_err() {
             let pods: Vec<_> = self.views.read(|v| v.terminating().map(|p| p.name.clone()).collect());
             let message = format!("still terminating when the wait ended: {}", pods.join(", "));
             self.record(EventKind::Warning { message });
         }
-        self.collector.catch_up(self.limits.hand_over).await;
+        self.collector.catch_up(self.caller.limits.hand_over).await;
     }
 
     /// Removes what the session created, restores what it changed, ends its tasks, and closes the
@@ -282,7 +268,8 @@ impl Session {
     /// # Errors
     /// When the records could not be written.
     pub async fn finish(mut self) -> Result<(Vec<Source>, Vec<Undone>), CoordinatorError> {
-        let undone = undo::all(&self.client, &mut self.journal, self.limits.api_call).await;
+        let mut journal = self.journal.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let undone = undo::all(&self.caller.client, &mut journal, self.caller.limits.api_call).await;
         let left: Vec<_> = undone.iter().flatten().filter(|undone| undone.is_left()).cloned().collect();
         for undone in &left {
             let message = format!("after the run: {undone}");
@@ -303,14 +290,18 @@ impl Session {
         Ok((sources, left))
     }
 
+    fn journal(&self) -> MutexGuard<'_, Journal> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Waits for the first lists of the watches, so that no event of the run is missed.
     async fn await_first_lists(&self) -> Result<(), CoordinatorError> {
         let listed = self.views.wait_until(|view| view.listed());
-        self.limited("watch pods", listed).await
+        self.caller.limited("watch pods", listed).await
     }
 
     async fn await_endpoints(&self, service: &str, wanted: usize) -> Result<usize, CoordinatorError> {
-        let deadline = Instant::now() + self.limits.ready;
+        let deadline = Instant::now() + self.caller.limits.ready;
         let mut stuck_since: Option<Instant> = None;
         loop {
             let (ready, stuck) =
@@ -321,36 +312,36 @@ impl Session {
             let now = Instant::now();
             let since = stuck.as_ref().map(|_| *stuck_since.get_or_insert(now));
             match (stuck, since) {
-                (Some(why), Some(since)) if now >= since + self.limits.stuck || now >= deadline => {
+                (Some(why), Some(since)) if now >= since + self.caller.limits.stuck || now >= deadline => {
                     return Err(CoordinatorError::PodNeverStarts(why));
                 }
                 (None, _) => stuck_since = None,
                 _ => {}
             }
             if now >= deadline {
-                let limit = self.limits.ready;
+                let limit = self.caller.limits.ready;
                 let service = service.to_owned();
                 return Err(CoordinatorError::NotReady { service, ready, wanted, limit });
             }
             let look_again = (now + Duration::from_millis(500)).min(deadline);
-            let _ = self.stoppable(timeout_at(look_again, self.views.changed())).await?;
+            let _ = self.caller.stoppable(timeout_at(look_again, self.views.changed())).await?;
         }
     }
 
     async fn fingerprint(&self, endpoints: usize) -> Result<ClusterInfo, CoordinatorError> {
-        let version = self.limited("read the version", self.client.apiserver_version()).await?;
+        let version = self.caller.limited("read the version", self.caller.client.apiserver_version()).await?;
         let version = version.map_err(|e| CoordinatorError::api("read the version", &e))?;
         // Both are read where rights allow; without them the fingerprint says less.
-        let nodes = Api::<Node>::all(self.client.clone()).list(&ListParams::default()).await;
+        let nodes = Api::<Node>::all(self.caller.client.clone()).list(&ListParams::default()).await;
         let kube_proxy =
-            Api::<ConfigMap>::namespaced(self.client.clone(), "kube-system").get("kube-proxy").await;
+            Api::<ConfigMap>::namespaced(self.caller.client.clone(), "kube-system").get("kube-proxy").await;
         let mode = kube_proxy.ok().and_then(|map| preflight::kube_proxy_mode(&map));
         Ok(ClusterInfo {
             version: version.git_version,
             dataplane: mode.unwrap_or_else(|| "unknown".into()),
             nodes: nodes.map_or(0, |list| list.items.len()),
             endpoints,
-            namespace: self.namespace.clone(),
+            namespace: self.caller.namespace.clone(),
         })
     }
 
@@ -359,23 +350,6 @@ impl Session {
             view.terminating().filter_map(|p| p.deletion_grace_s).max().unwrap_or(0).max(0).unsigned_abs()
         });
         Duration::from_secs(seconds)
-    }
-
-    /// The future's result, or an error when the run is stopped first.
-    async fn stoppable<T>(&self, future: impl Future<Output = T>) -> Result<T, CoordinatorError> {
-        tokio::select! {
-            result = future => Ok(result),
-            () = self.stop.cancelled() => Err(CoordinatorError::Interrupted),
-        }
-    }
-
-    /// The future's result, within the limit for API calls.
-    async fn limited<T>(&self, what: &str, future: impl Future<Output = T>) -> Result<T, CoordinatorError> {
-        let limit = self.limits.api_call;
-        match self.stoppable(tokio::time::timeout(limit, future)).await? {
-            Ok(result) => Ok(result),
-            Err(_) => Err(CoordinatorError::Timeout { what: what.to_owned(), limit }),
-        }
     }
 }
 

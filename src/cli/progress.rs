@@ -14,6 +14,9 @@ use crate::load;
 use crate::record::Outcome;
 use echo::NoControlEcho;
 
+/// How often a bar is redrawn.
+const REDRAWN: Duration = Duration::from_millis(200);
+
 /// What is known beforehand of a load.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Planned {
@@ -52,7 +55,7 @@ impl Progress {
             Self::Quiet
         } else if std::io::stderr().is_terminal() {
             let bar = ProgressBar::no_length().with_style(ProgressStyle::default_spinner());
-            bar.enable_steady_tick(Duration::from_millis(200));
+            bar.enable_steady_tick(REDRAWN);
             Self::Bar { bar, _terminal: NoControlEcho::begin() }
         } else {
             Self::Lines
@@ -65,6 +68,7 @@ impl Progress {
             Self::Bar { bar, .. } => {
                 bar.unset_length();
                 bar.set_style(ProgressStyle::default_spinner());
+                bar.enable_steady_tick(REDRAWN);
                 bar.set_message(what.to_owned());
             }
             Self::Lines => eprintln!("rolldrop: {what}"),
@@ -78,6 +82,18 @@ impl Progress {
         match self {
             Self::Bar { bar, .. } => bar.suspend(|| eprintln!("{line}")),
             Self::Lines | Self::Quiet => eprintln!("{line}"),
+        }
+    }
+
+    /// Does something on stderr while nothing else is shown there.
+    pub(super) fn hidden<T>(&self, act: impl FnOnce() -> T) -> T {
+        match self {
+            Self::Bar { bar, .. } => {
+                // Its steady tick would draw over a question.
+                bar.disable_steady_tick();
+                bar.suspend(act)
+            }
+            Self::Lines | Self::Quiet => act(),
         }
     }
 

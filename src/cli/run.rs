@@ -5,6 +5,7 @@
 //! exactly as `rolldrop report` does.
 
 mod command;
+mod consent;
 mod reach;
 mod settings;
 mod target;
@@ -26,7 +27,9 @@ use super::signals::Interrupts;
 use super::stages;
 use crate::cluster::embedded::{self, config::DataplaneChoice};
 use crate::cluster::{Choice, Cluster};
-use crate::coordinator::{CoordinatorError, GitOps, Limits, Ready, Session, Settings};
+use crate::coordinator::{
+    Caller, CoordinatorError, GitOps, Limits, Plan, Ready, Session, Settings, Sidecars, Work,
+};
 use crate::inject::{self, InjectError};
 use crate::load;
 use crate::load::process::protocol::Prepare;
@@ -34,8 +37,9 @@ use crate::load::process::{Note, Process};
 use crate::record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Source, Tool};
 use crate::record::wire::AdminToken;
 use crate::record::{Clock, EventKind, RunDir, Stamp};
-use crate::scenario::{self, ClusterChoice, Loaded, Place, Scenario};
+use crate::scenario::{self, ClusterChoice, Loaded, Place, Scenario, ScenarioError};
 use command::UserCommand;
+use consent::Naming;
 use settings::{expected_targets, load_settings, redacted};
 use target::TargetArg;
 
@@ -109,6 +113,12 @@ pub(super) struct RunArgs {
     /// Replace a value of the scenario, such as load.rate=50; may be repeated.
     #[arg(long = "set", value_name = "PATH=VALUE")]
     set: Vec<String>,
+    /// Print, in order, each call of the API server that the run would make, and change nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Go on without asking, on a cluster that is not the run's own.
+    #[arg(short, long)]
+    yes: bool,
     /// The run directory to make [default: rolldrop-runs/SCENARIO-TIME].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -157,11 +167,32 @@ impl RunArgs {
         // What cannot be sent is refused before a cluster is started.
         load::Plan::new(load_settings(&scenario, &expected_targets(&scenario))?)?;
         let clock = Clock::start();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let intent = Intent {
+            command: command.as_ref(),
+            image: self.image.as_deref().unwrap_or("rolldrop"),
+            gitops: if self.change_gitops { GitOps::Change } else { GitOps::Refuse },
+            naming: self.naming(cluster.as_ref()),
+            yes: self.yes,
+        };
+        if self.dry_run {
+            let scratch = std::env::temp_dir().join(format!("rolldrop-dry-run-{}", std::process::id()));
+            let choice = self.choice(cluster, &scratch);
+            let planned = runtime.block_on(async {
+                let interrupts = Interrupts::listen()?;
+                dry_run(&scenario, choice, self.namespace, &intent, &interrupts).await
+            });
+            // There is one only if the cluster is embedded.
+            let _ = std::fs::remove_dir_all(&scratch);
+            for (number, call) in (1..).zip(&planned?.calls) {
+                report::print(&format!("{number:>4}  {call}\n"))?;
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
         let out = self.out.clone().unwrap_or_else(|| default_out(&scenario.name, clock.now()));
         let run_dir = RunDir::create(&out).context("failed to make the run directory")?;
         let choice = self.choice(cluster, &out);
         let admin_token = self.admin_token.token()?;
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let interrupted = runtime.block_on(async {
             let interrupts = Interrupts::listen()?;
             let progress = Progress::new(self.quiet);
@@ -170,10 +201,8 @@ impl RunArgs {
                 run_dir: &run_dir,
                 interrupts: &interrupts,
                 progress: &progress,
-                command: command.as_ref(),
                 admin_token,
-                image: self.image.as_deref().unwrap_or("rolldrop"),
-                gitops: if self.change_gitops { GitOps::Change } else { GitOps::Refuse },
+                intent,
             };
             run.carry_out(&scenario, choice, self.namespace).await
         })?;
@@ -191,6 +220,12 @@ impl RunArgs {
             }
         };
         Ok(loaded)
+    }
+
+    fn naming(&self, asked: Option<&ClusterChoice<embedded::Config>>) -> Naming {
+        let on_command_line = self.context.is_some() || self.kubeconfig.is_some() || self.embedded;
+        let is_current = self.scenario.is_none() && self.target.is_some() && asked.is_none();
+        if is_current && !on_command_line { Naming::Current } else { Naming::Named }
     }
 
     fn choice(&self, asked: Option<ClusterChoice<embedded::Config>>, out: &Path) -> Choice {
@@ -213,19 +248,92 @@ impl RunArgs {
     }
 }
 
+/// What is to be done beside what the scenario says.
+struct Intent<'a> {
+    /// What ends pods, in place of the scenario's disruptions.
+    command: Option<&'a UserCommand>,
+    /// The image of a sidecar that goes beside live pods.
+    image: &'a str,
+    gitops: GitOps,
+    naming: Naming,
+    /// Whether it is agreed to beforehand.
+    yes: bool,
+}
+
+impl Intent<'_> {
+    /// What the run is going to do, in a namespace that is not the system's.
+    async fn plan(&self, scenario: &Scenario, caller: &Caller) -> anyhow::Result<Plan> {
+        consent::check_namespaces(&caller.namespace, scenario)?;
+        let has_command = self.command.is_some();
+        let work = Work { scenario, sidecars: self.sidecars(scenario)?, has_command };
+        caller.plan(&work).await.map_err(interruption)
+    }
+
+    /// Whose pods get the sidecar, of those that are not the scenario's.
+    fn sidecars<'s>(&'s self, scenario: &'s Scenario) -> Result<Option<Sidecars<'s>>, ScenarioError> {
+        let is_own = |name: &str| {
+            let named = |object: &Value| object["kind"] == "Service" && object["metadata"]["name"] == *name;
+            scenario.manifests.iter().any(named)
+        };
+        let services = scenario.targets.iter().filter_map(|target| match &target.place {
+            Place::Service { name, .. } if !is_own(name) => Some(name.as_str()),
+            _ => None,
+        });
+        let services: Vec<&str> = services.collect();
+        let has_own = scenario.manifests.iter().any(|object| !object["spec"]["template"].is_null());
+        if !scenario.inject_sidecar || (services.is_empty() && has_own) {
+            return Ok(None);
+        }
+        if services.is_empty() {
+            let why =
+                "there is no workload among the manifests, and no target is a Service: which pods are meant?";
+            return Err(scenario.invalid("spec.sidecar.inject", why));
+        }
+        Ok(Some(Sidecars { services, image: self.image, gitops: self.gitops }))
+    }
+}
+
+/// What a run would do.
+async fn dry_run(
+    scenario: &Scenario,
+    choice: Choice,
+    namespace: Option<String>,
+    intent: &Intent<'_>,
+    interrupts: &Interrupts,
+) -> anyhow::Result<Plan> {
+    let cluster = connect(choice, interrupts).await?;
+    let caller = caller(&cluster, namespace, interrupts);
+    let plan = intent.plan(scenario, &caller).await;
+    drop(caller);
+    cluster.shut_down().await;
+    plan
+}
+
+async fn connect(choice: Choice, interrupts: &Interrupts) -> anyhow::Result<Cluster> {
+    match interrupts.stop.run_until_cancelled(Cluster::connect(choice)).await {
+        Some(cluster) => cluster.context("failed to get a cluster"),
+        None => bail!(Interrupted),
+    }
+}
+
+fn caller(cluster: &Cluster, namespace: Option<String>, interrupts: &Interrupts) -> Caller {
+    Caller {
+        client: cluster.client(),
+        namespace: namespace.unwrap_or_else(|| cluster.default_namespace().to_owned()),
+        limits: Limits::default(),
+        stop: interrupts.stop.clone(),
+    }
+}
+
 /// What carrying a run out takes.
 struct Run<'a> {
     clock: Clock,
     run_dir: &'a RunDir,
     interrupts: &'a Interrupts,
     progress: &'a Progress,
-    /// What ends pods, in place of the scenario's disruptions.
-    command: Option<&'a UserCommand>,
     /// What the proxies' admin ports ask for.
     admin_token: Option<AdminToken>,
-    /// The image of a sidecar that goes beside live pods.
-    image: &'a str,
-    gitops: GitOps,
+    intent: Intent<'a>,
 }
 
 impl Run<'_> {
@@ -237,39 +345,31 @@ impl Run<'_> {
         namespace: Option<String>,
     ) -> anyhow::Result<bool> {
         self.progress.step("starting the cluster");
-        let stop = self.interrupts.stop.clone();
-        let cluster = tokio::select! {
-            cluster = Cluster::connect(choice) => cluster.context("failed to get a cluster")?,
-            () = stop.cancelled() => bail!(Interrupted),
-        };
+        let cluster = connect(choice, self.interrupts).await?;
         if let Some(notice) = cluster.notice() {
             self.progress.note(notice);
         }
-        let namespace = namespace.unwrap_or_else(|| cluster.default_namespace().to_owned());
-        let measured = self.measure(scenario, &cluster, namespace).await;
+        let caller = caller(&cluster, namespace, self.interrupts);
+        let measured = self.measure(scenario, &cluster, caller).await;
         self.progress.step("shutting down");
         cluster.shut_down().await;
         self.progress.done();
         measured
     }
 
-    async fn measure(
-        &self,
-        scenario: &Scenario,
-        cluster: &Cluster,
-        namespace: String,
-    ) -> anyhow::Result<bool> {
+    async fn measure(&self, scenario: &Scenario, cluster: &Cluster, caller: Caller) -> anyhow::Result<bool> {
+        let plan = self.intent.plan(scenario, &caller).await?;
+        caller.check_rights(&plan).await.map_err(interruption)?;
+        let Self { progress, interrupts, intent, .. } = self;
+        consent::ask(&plan, cluster, &caller.namespace, intent, progress, interrupts).await?;
         let run = run_name(&scenario.name, self.clock.now());
         let mut session = Session::begin(Settings {
-            client: cluster.client(),
-            namespace,
+            caller,
             run: &run,
             cluster: cluster.origin(),
             run_dir: self.run_dir,
             clock: self.clock,
-            limits: Limits::default(),
             admin_token: self.admin_token.clone(),
-            stop: self.interrupts.stop.clone(),
         })
         .await
         .map_err(interruption)?;
@@ -295,15 +395,19 @@ impl Run<'_> {
     ) -> anyhow::Result<RunInfo> {
         self.progress.step("deploying");
         session.deploy(&scenario.manifests).await.map_err(interruption)?;
-        self.inject(scenario, session).await?;
+        if let Some(sidecars) = self.intent.sidecars(scenario)? {
+            self.progress.step("adding the sidecar, and waiting until that is rolled out");
+            let notes = session.inject_sidecars(&sidecars).await.map_err(interruption)?;
+            notes.iter().for_each(|note| self.progress.say(note));
+        }
         self.progress.step("waiting for the pods to be ready");
-        let disruptions = if self.command.is_some() { &[][..] } else { &scenario.disruptions };
+        let disruptions = if self.intent.command.is_some() { &[][..] } else { &scenario.disruptions };
         let ready = session
             .await_ready(&scenario.targets, &scenario.manifests, disruptions)
             .await
             .map_err(interruption)?;
         let mut settings = load_settings(scenario, &ready.targets)?;
-        if self.command.is_some() {
+        if self.intent.command.is_some() {
             settings.pace = settings.pace.held_until(OPEN_END);
         }
 
@@ -320,32 +424,6 @@ impl Run<'_> {
             self.measure_under_load(scenario, cluster, session, ready, settings, &mut worker).await;
         worker.end().await;
         measured
-    }
-
-    /// Puts the sidecar beside the pods of Services that are not the scenario's.
-    async fn inject(&self, scenario: &Scenario, session: &mut Session) -> anyhow::Result<()> {
-        let is_own = |name: &str| {
-            let named = |object: &Value| object["kind"] == "Service" && object["metadata"]["name"] == *name;
-            scenario.manifests.iter().any(named)
-        };
-        let services = scenario.targets.iter().filter_map(|target| match &target.place {
-            Place::Service { name, .. } if !is_own(name) => Some(name.as_str()),
-            _ => None,
-        });
-        let services: Vec<&str> = services.collect();
-        let has_own = scenario.manifests.iter().any(|object| !object["spec"]["template"].is_null());
-        if !scenario.inject_sidecar || (services.is_empty() && has_own) {
-            return Ok(());
-        }
-        if services.is_empty() {
-            let why =
-                "there is no workload among the manifests, and no target is a Service: which pods are meant?";
-            bail!(scenario.invalid("spec.sidecar.inject", why));
-        }
-        self.progress.step("adding the sidecar, and waiting until that is rolled out");
-        let notes = session.inject_sidecars(&services, self.image, self.gitops).await;
-        notes.map_err(interruption)?.iter().for_each(|note| self.progress.say(note));
-        Ok(())
     }
 
     async fn measure_under_load<N: Note>(
@@ -380,7 +458,7 @@ impl Run<'_> {
         session.record_at(started, EventKind::LoadStarted { rate, duration_s, warmup_s });
         let control = worker.control().clone();
         let disrupting = async {
-            let Some(command) = self.command else {
+            let Some(command) = self.intent.command else {
                 let disrupted =
                     session.disrupt(&scenario.disruptions, zero, zero + scenario.load.duration).await;
                 tracing::debug!(?disrupted, "disruptions carried out");
@@ -390,7 +468,7 @@ impl Run<'_> {
             control.stop();
             Ok(())
         };
-        let planned = if self.command.is_none() { Planned::of(&plan) } else { Planned::default() };
+        let planned = if self.intent.command.is_none() { Planned::of(&plan) } else { Planned::default() };
         let loading = self.progress.follow(worker.join(), &control, planned, self.interrupts);
         let stages = plan.stages();
         let stages = stages::announce(self.clock, zero, &stages, |at, kind| session.record_at(at, kind));
@@ -401,7 +479,7 @@ impl Run<'_> {
             }
         })?;
         info.sources = worker.recorders();
-        if self.command.is_some() {
+        if self.intent.command.is_some() {
             info.load.duration_s = match rate {
                 // A closed loop: only its end tells.
                 0.0 => ended.at.ns_since(zero) as f64 / 1e9,

@@ -1,6 +1,6 @@
 //! Creates the manifests' objects and changes live ones, written down before it is done.
 
-use kube::api::{DynamicObject, GroupVersionKind, PostParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, PostParams};
 use kube::core::TypeMeta;
 use kube::discovery::{self, Scope};
 use kube::{Api, Client, ResourceExt};
@@ -14,15 +14,15 @@ pub(super) const RUN_LABEL: &str = "rolldrop.dev/run";
 
 impl Session {
     /// Creates one object; never touches one that is there already.
-    pub(super) async fn create(&mut self, manifest: &Value) -> Result<(), CoordinatorError> {
+    pub(super) async fn create(&self, manifest: &Value) -> Result<(), CoordinatorError> {
         let mut object: DynamicObject = serde_json::from_value(manifest.clone())
             .map_err(|e| CoordinatorError::Api { what: "read a manifest".into(), why: e.to_string() })?;
         let types = object.types.clone().unwrap_or_default();
         let (kind, name) = (types.kind.clone(), object.name_any());
         let what = format!("create {kind} {name}");
-        let namespace = object.namespace().unwrap_or_else(|| self.namespace.clone());
-        let api = self.limited(&what, api_for(&self.client, &namespace, &types)).await??;
-        object.labels_mut().insert(RUN_LABEL.into(), self.journal.run().to_owned());
+        let namespace = object.namespace().unwrap_or_else(|| self.caller.namespace.clone());
+        let api = self.caller.limited(&what, api_for(&self.caller.client, &namespace, &types)).await??;
+        object.labels_mut().insert(RUN_LABEL.into(), self.journal().run().to_owned());
         let reference = ObjectRef {
             api_version: types.api_version,
             kind: kind.clone(),
@@ -31,11 +31,11 @@ impl Session {
             uid: None,
             resource_version: None,
         };
-        let id = self.journal.announce(reference, Change::Create)?;
-        match self.limited(&what, api.create(&PostParams::default(), &object)).await? {
-            Ok(created) => Ok(self.journal.created(id, created.uid().unwrap_or_default())?),
+        let id = self.journal().announce(reference, Change::Create)?;
+        match self.caller.limited(&what, api.create(&PostParams::default(), &object)).await? {
+            Ok(created) => Ok(self.journal().created(id, created.uid().unwrap_or_default())?),
             Err(kube::Error::Api(status)) => {
-                self.journal.undone(id, "refused")?;
+                self.journal().undone(id, "refused")?;
                 Err(if status.reason == "AlreadyExists" {
                     CoordinatorError::Exists(format!("{kind} {name}"))
                 } else {
@@ -49,7 +49,7 @@ impl Session {
 
     /// Makes one object of another that is in the cluster. Answers whether there was anything to change.
     pub(super) async fn change(
-        &mut self,
+        &self,
         api: &Api<DynamicObject>,
         current: &Value,
         wanted: &Value,
@@ -68,12 +68,12 @@ impl Session {
             resource_version: text("/metadata/resourceVersion"),
         };
         let (what, name) = (format!("change {object}"), object.name.clone());
-        let id = self.journal.announce(object, Change::Edit { edits })?;
-        match self.limited(&what, undo::patch(api, &name, current, wanted)).await? {
+        let id = self.journal().announce(object, Change::Edit { edits })?;
+        match self.caller.limited(&what, undo::patch(api, &name, current, wanted)).await? {
             Ok(_) => Ok(true),
             Err(error) => {
                 if matches!(error, kube::Error::Api(_)) {
-                    self.journal.undone(id, "refused")?;
+                    self.journal().undone(id, "refused")?;
                 }
                 Err(CoordinatorError::api(&what, &error))
             }
@@ -87,17 +87,25 @@ pub(super) async fn api_for(
     namespace: &str,
     types: &TypeMeta,
 ) -> Result<Api<DynamicObject>, CoordinatorError> {
-    let unknown =
-        || CoordinatorError::UnknownKind { kind: types.kind.clone(), api_version: types.api_version.clone() };
-    let gvk = GroupVersionKind::try_from(types).map_err(|_| unknown())?;
-    let (resource, capabilities) = match discovery::pinned_kind(client, &gvk).await {
-        Ok(found) => found,
-        Err(kube::Error::Discovery(_)) => return Err(unknown()),
-        Err(kube::Error::Api(status)) if status.code == 404 => return Err(unknown()),
-        Err(error) => return Err(CoordinatorError::api("discover the cluster's kinds", &error)),
-    };
-    Ok(match capabilities.scope {
+    let (resource, scope) = kind_of(client, types).await?;
+    Ok(match scope {
         Scope::Namespaced => Api::namespaced_with(client.clone(), namespace, &resource),
         Scope::Cluster => Api::all_with(client.clone(), &resource),
     })
+}
+
+/// What the cluster knows of a kind.
+pub(super) async fn kind_of(
+    client: &Client,
+    types: &TypeMeta,
+) -> Result<(ApiResource, Scope), CoordinatorError> {
+    let unknown =
+        || CoordinatorError::UnknownKind { kind: types.kind.clone(), api_version: types.api_version.clone() };
+    let gvk = GroupVersionKind::try_from(types).map_err(|_| unknown())?;
+    match discovery::pinned_kind(client, &gvk).await {
+        Ok((resource, capabilities)) => Ok((resource, capabilities.scope)),
+        Err(kube::Error::Discovery(_)) => Err(unknown()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Err(unknown()),
+        Err(error) => Err(CoordinatorError::api("discover the cluster's kinds", &error)),
+    }
 }

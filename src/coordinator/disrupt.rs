@@ -1,11 +1,14 @@
 //! Ends pods as the scenario says, and stamps its own calls.
+//!
+//! When is decided here; what is done to pods is in [`pods`], to workloads and nodes in [`others`].
 
+mod others;
+mod pods;
+
+use std::ops::AddAssign;
 use std::time::Duration;
 
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, ListParams, Preconditions};
-use kube::{Api, ResourceExt};
 use tokio::time::{sleep_until, timeout};
 
 use super::{CoordinatorError, Session};
@@ -23,14 +26,23 @@ pub struct Disrupted {
     pub skipped: usize,
 }
 
-/// A selector must match something before anything is disrupted.
-pub(super) async fn check(session: &Session, disruption: &Disruption) -> Result<(), CoordinatorError> {
-    let Action::DeletePod { selector, .. } = &disruption.action;
-    if list(session, selector).await?.is_empty() {
-        let (selector, namespace) = (selector.clone(), session.namespace.clone());
-        return Err(CoordinatorError::NoPods { selector, namespace });
+impl AddAssign for Disrupted {
+    fn add_assign(&mut self, other: Self) {
+        self.accepted += other.accepted;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
     }
-    Ok(())
+}
+
+/// What an action is about must be there before anything is disrupted, and within its limits.
+pub(super) async fn check(session: &Session, disruption: &Disruption) -> Result<(), CoordinatorError> {
+    let acting = Acting { session, index: 0, disruption, load_end: session.clock.now() };
+    match &disruption.action {
+        Action::DeletePod(pods) | Action::Evict(pods) => acting.check_pods(pods).await,
+        Action::RollingRestart(workload) => acting.workload(workload).await.map(drop),
+        Action::Scale { workload, replicas } => acting.check_scale(workload, *replicas).await,
+        Action::Drain { node } => acting.check_drain(node).await,
+    }
 }
 
 pub(super) async fn run(
@@ -41,179 +53,121 @@ pub(super) async fn run(
 ) -> Disrupted {
     let all = disruptions.iter().enumerate().map(|(index, disruption)| {
         let index = u32::try_from(index).unwrap_or(u32::MAX);
-        repeat(session, index, disruption, zero, load_end)
+        Acting { session, index, disruption, load_end }.repeat(zero)
     });
-    join_all(all).await.into_iter().fold(Disrupted::default(), |sum, part| Disrupted {
-        accepted: sum.accepted + part.accepted,
-        failed: sum.failed + part.failed,
-        skipped: sum.skipped + part.skipped,
-    })
+    let mut sum = Disrupted::default();
+    join_all(all).await.into_iter().for_each(|part| sum += part);
+    sum
 }
 
-async fn repeat(
-    session: &Session,
+/// One of the scenario's disruptions, being carried out.
+struct Acting<'a> {
+    session: &'a Session,
     index: u32,
-    disruption: &Disruption,
-    zero: Stamp,
+    disruption: &'a Disruption,
     load_end: Stamp,
-) -> Disrupted {
-    let Action::DeletePod { selector, count } = &disruption.action;
-    let mut done = Disrupted::default();
-    // Ready pods before the first: so many there have to be again before the next.
-    let mut whole = 0;
-    for repetition in 0..disruption.repeat {
-        let due = zero + disruption.at + disruption.every * repetition;
-        let due = session.clock.instant(due).unwrap_or_else(std::time::Instant::now);
-        if session.stoppable(sleep_until(due.into())).await.is_err() {
-            break;
-        }
-        if repetition > 0 && !recovered(session, selector, whole, load_end).await {
-            done.skipped += 1;
-            let message = format!(
-                "{} number {} was left out: the pods of the one before had not recovered when the load ended",
-                disruption.action.name(),
-                repetition + 1
-            );
-            session.record(EventKind::Warning { message });
-            continue;
-        }
-        // One at a time, with recovery in between, is what makes a termination isolated.
-        let mode = if *count == 1 { "isolated" } else { "other" };
-        let chosen = match list(session, selector).await.map(oldest_ready_first) {
-            Ok(pods) if pods.is_empty() => Err("no pod that it selects is ready".to_owned()),
-            Ok(mut pods) => {
-                whole = whole.max(pods.len());
-                pods.truncate(*count);
-                Ok(pods)
+}
+
+/// How the API server answered a call, and when it was asked.
+struct Answered {
+    sent: Stamp,
+    answered: Stamp,
+    status: Option<u16>,
+    error: Option<String>,
+}
+
+impl Acting<'_> {
+    async fn repeat(self, zero: Stamp) -> Disrupted {
+        let mut done = Disrupted::default();
+        // Ready pods before the first: so many there have to be again before the next.
+        let mut whole = 0;
+        for repetition in 0..self.disruption.repeat {
+            let due = zero + self.disruption.due(repetition);
+            let due = self.session.clock.instant(due).unwrap_or_else(std::time::Instant::now);
+            if self.session.caller.stoppable(sleep_until(due.into())).await.is_err() {
+                break;
             }
-            Err(error) => Err(error.to_string()),
-        };
-        let pods = match chosen {
-            Ok(pods) => pods,
-            Err(why) => {
-                refused(session, index, disruption, mode, &why);
-                done.failed += 1;
+            if repetition > 0 && !self.recovered(whole).await {
+                done.skipped += 1;
+                let message = format!(
+                    "{} number {} was left out: the pods of the one before had not recovered when the load ended",
+                    self.disruption.action.name(),
+                    repetition + 1
+                );
+                self.session.record(EventKind::Warning { message });
                 continue;
             }
+            done += match &self.disruption.action {
+                Action::DeletePod(pods) | Action::Evict(pods) => self.end_pods(pods, &mut whole).await,
+                Action::RollingRestart(workload) => self.restart(workload).await,
+                Action::Scale { workload, replicas } => self.scale(workload, *replicas).await,
+                Action::Drain { node } => self.drain(node).await,
+            };
+        }
+        done
+    }
+
+    /// Waits, while the load lasts, until what the repetition before did is over.
+    async fn recovered(&self, whole: usize) -> bool {
+        let recovered = async {
+            match &self.disruption.action {
+                Action::DeletePod(pods) | Action::Evict(pods) => self.pods_recovered(pods, whole).await,
+                Action::RollingRestart(_) | Action::Scale { .. } => {
+                    let nothing = super::Workloads::default();
+                    matches!(self.session.until_settled(&nothing).await, Ok((_, None)))
+                }
+                Action::Drain { .. } => true,
+            }
         };
-        let deletions = pods.iter().map(|pod| delete(session, index, disruption, mode, pod));
-        for accepted in join_all(deletions).await {
-            if accepted {
-                done.accepted += 1;
-            } else {
-                done.failed += 1;
+        self.while_loaded(recovered).await.unwrap_or(false)
+    }
+
+    /// The future's result, if it comes before the load ends.
+    async fn while_loaded<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let limit = self.load_end.ns_since(self.session.clock.now());
+        let limit = Duration::from_nanos(limit.max(0).unsigned_abs());
+        self.session.caller.stoppable(timeout(limit, future)).await.ok()?.ok()
+    }
+
+    /// Makes a call and stamps it before and after; `success` is the status of a good answer.
+    async fn stamped<T>(&self, success: u16, call: impl Future<Output = kube::Result<T>>) -> Answered {
+        let limit = self.session.caller.limits.api_call;
+        let sent = self.session.clock.now();
+        let answer = timeout(limit, call).await;
+        let answered = self.session.clock.now();
+        let (status, error) = match answer {
+            Ok(Ok(_)) => (Some(success), None),
+            Ok(Err(kube::Error::Api(status))) => (Some(status.code), Some(status.message.clone())),
+            Ok(Err(error)) => {
+                let what = format!("{} as the scenario says", self.disruption.action.name());
+                (None, Some(CoordinatorError::api(&what, &error).to_string()))
             }
-        }
-    }
-    done
-}
-
-/// Waits, while the load lasts, until none of the selected pods is terminating and `whole` are ready.
-async fn recovered(session: &Session, selector: &str, whole: usize, load_end: Stamp) -> bool {
-    let limit = load_end.ns_since(session.clock.now());
-    let limit = Duration::from_nanos(limit.max(0).unsigned_abs());
-    let is_whole = async {
-        loop {
-            // Before the list, so that no change after it is missed.
-            let changed = session.views.changed();
-            let pods = list(session, selector).await.unwrap_or_default();
-            let terminating = pods.iter().any(|pod| pod.metadata.deletion_timestamp.is_some());
-            if !terminating && oldest_ready_first(pods).len() >= whole {
-                return;
-            }
-            changed.await;
-        }
-    };
-    matches!(session.stoppable(timeout(limit, is_whole)).await, Ok(Ok(())))
-}
-
-async fn list(session: &Session, selector: &str) -> Result<Vec<Pod>, CoordinatorError> {
-    let pods = Api::<Pod>::namespaced(session.client.clone(), &session.namespace);
-    let listed = pods.list(&ListParams::default().labels(selector)).await;
-    Ok(listed.map_err(|e| CoordinatorError::api(&format!("list pods {selector:?}"), &e))?.items)
-}
-
-/// Those that are ready and stay, the oldest first.
-fn oldest_ready_first(mut pods: Vec<Pod>) -> Vec<Pod> {
-    pods.retain(|pod| {
-        let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
-        let ready = conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
-        ready && pod.metadata.deletion_timestamp.is_none()
-    });
-    pods.sort_by_key(|pod| (pod.metadata.creation_timestamp.clone(), pod.name_any()));
-    pods
-}
-
-async fn delete(session: &Session, index: u32, disruption: &Disruption, mode: &str, pod: &Pod) -> bool {
-    let pods = Api::<Pod>::namespaced(session.client.clone(), &session.namespace);
-    let params = DeleteParams {
-        preconditions: Some(Preconditions { uid: pod.uid(), resource_version: None }),
-        ..DeleteParams::default()
-    };
-    let name = pod.name_any();
-    let sent = session.clock.now();
-    let answer = timeout(session.limits.api_call, pods.delete(&name, &params)).await;
-    let answered = session.clock.now();
-    let (status, error) = match answer {
-        Ok(Ok(_)) => (Some(200), None),
-        Ok(Err(kube::Error::Api(status))) => (Some(status.code), Some(status.message.clone())),
-        Ok(Err(error)) => (None, Some(CoordinatorError::api("delete the pod", &error).to_string())),
-        Err(_) => (None, Some(format!("no answer within {:?}", session.limits.api_call))),
-    };
-    let accepted = error.is_none();
-    let action = event::Action {
-        disruption: index,
-        action: disruption.action.name().into(),
-        mode: mode.into(),
-        pod: Some(name),
-        uid: pod.uid(),
-        answered,
-        status,
-        error,
-    };
-    session.record_at(sent, EventKind::Action(action));
-    accepted
-}
-
-/// Records an action for which there was nothing to act on.
-fn refused(session: &Session, index: u32, disruption: &Disruption, mode: &str, why: &str) {
-    let now = session.clock.now();
-    let action = event::Action {
-        disruption: index,
-        action: disruption.action.name().into(),
-        mode: mode.into(),
-        pod: None,
-        uid: None,
-        answered: now,
-        status: None,
-        error: Some(why.to_owned()),
-    };
-    session.record_at(now, EventKind::Action(action));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn pod(name: &str, created: &str, ready: &str, deleted: Option<&str>) -> Pod {
-        serde_json::from_value(json!({
-            "metadata": {"name": name, "creationTimestamp": created, "deletionTimestamp": deleted},
-            "status": {"conditions": [{"type": "Ready", "status": ready}]},
-        }))
-        .unwrap()
+            Err(_) => (None, Some(format!("no answer within {limit:?}"))),
+        };
+        Answered { sent, answered, status, error }
     }
 
-    #[test]
-    fn pods_that_are_ready_and_stay_are_chosen_the_oldest_first() {
-        let pods = vec![
-            pod("young", "2026-01-01T00:00:09Z", "True", None),
-            pod("going", "2026-01-01T00:00:01Z", "True", Some("2026-01-01T00:00:31Z")),
-            pod("starting", "2026-01-01T00:00:02Z", "False", None),
-            pod("old-b", "2026-01-01T00:00:03Z", "True", None),
-            pod("old-a", "2026-01-01T00:00:03Z", "True", None),
-        ];
-        let names: Vec<_> = oldest_ready_first(pods).iter().map(ResourceExt::name_any).collect();
-        assert_eq!(names, ["old-a", "old-b", "young"]);
+    /// Records a call, and how the pods end by it. Answers whether it was accepted.
+    fn note(&self, mode: &str, pod: Option<(String, Option<String>)>, call: Answered) -> bool {
+        let Answered { sent, answered, status, error } = call;
+        let is_accepted = error.is_none();
+        let (pod, uid) = pod.map_or((None, None), |(name, uid)| (Some(name), uid));
+        let (disruption, action) = (self.index, self.disruption.action.name().into());
+        let mode = mode.to_owned();
+        let action = event::Action { disruption, action, mode, pod, uid, answered, status, error };
+        self.session.record_at(sent, EventKind::Action(action));
+        is_accepted
     }
+
+    /// Records an action for which there was nothing to act on, or that is beyond its limits.
+    fn refused(&self, mode: &str, why: String) -> Disrupted {
+        let now = self.session.clock.now();
+        self.note(mode, None, Answered { sent: now, answered: now, status: None, error: Some(why) });
+        Disrupted { failed: 1, ..Disrupted::default() }
+    }
+}
+
+/// One call as a count.
+fn counted(is_accepted: bool) -> Disrupted {
+    Disrupted { accepted: is_accepted.into(), failed: (!is_accepted).into(), skipped: 0 }
 }

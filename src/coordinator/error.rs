@@ -68,6 +68,27 @@ pub enum CoordinatorError {
         /// The namespace.
         namespace: String,
     },
+    /// The API server says that the run may not do what it would have to.
+    #[error(
+        "rights are missing: {}; have them granted (kubectl auth can-i --list -n {namespace} shows what there is)",
+        .rights.join(", ")
+    )]
+    MissingRights {
+        /// What is missing: verb, resource and where.
+        rights: Vec<String>,
+        /// The namespace of the run.
+        namespace: String,
+    },
+    /// An action would take too many pods.
+    #[error("{action} of {of} is refused: {why}; say allowOutage: true in the disruption if that is meant")]
+    TooMany {
+        /// The action.
+        action: String,
+        /// Whose pods.
+        of: String,
+        /// What it would do.
+        why: String,
+    },
     /// The sidecar cannot be put beside the pods.
     #[error("the sidecar cannot be added: {0}")]
     Sidecar(String),

@@ -142,7 +142,7 @@ impl Session {
         let mode = now.mode_since(before).to_owned();
         self.record(EventKind::CommandSettled { mode });
         if let Some(missing) = missing {
-            let limit = self.limits.rollout;
+            let limit = self.caller.limits.rollout;
             let message = format!("what the command began had not settled after {limit:?}: {missing}");
             self.record(EventKind::Warning { message });
         }
@@ -155,7 +155,7 @@ impl Session {
         &self,
         before: &Workloads,
     ) -> Result<(Workloads, Option<String>), CoordinatorError> {
-        let deadline = Instant::now() + self.limits.rollout;
+        let deadline = Instant::now() + self.caller.limits.rollout;
         let mut settled_since = None;
         loop {
             let now = self.workloads().await?;
@@ -174,17 +174,18 @@ impl Session {
             if is_steady || at >= deadline {
                 return Ok((now, missing));
             }
-            self.stoppable(sleep(PERIOD)).await?;
+            self.caller.stoppable(sleep(PERIOD)).await?;
         }
     }
 
-    async fn list_kind<K>(&self) -> Result<Vec<K>, CoordinatorError>
+    /// All of a kind; none where the cluster does not know it or does not show it.
+    pub(super) async fn list_kind<K>(&self) -> Result<Vec<K>, CoordinatorError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
     {
         let what = format!("list {}", K::plural(&()));
-        let api = Api::<K>::namespaced(self.client.clone(), &self.namespace);
-        match self.limited(&what, api.list(&ListParams::default())).await? {
+        let api = Api::<K>::namespaced(self.caller.client.clone(), &self.caller.namespace);
+        match self.caller.limited(&what, api.list(&ListParams::default())).await? {
             Ok(list) => Ok(list.items),
             Err(kube::Error::Api(status)) if [403, 404].contains(&status.code) => Ok(Vec::new()),
             Err(error) => Err(CoordinatorError::api(&what, &error)),

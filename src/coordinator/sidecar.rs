@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::time::sleep;
 
 use super::view::View;
-use super::{CoordinatorError, Session};
+use super::{Caller, CoordinatorError, Session};
 use crate::inject::{self, KubernetesVersion};
 
 /// Prefixes of labels and annotations by which a GitOps controller knows its objects.
@@ -31,9 +31,21 @@ pub enum GitOps {
     Change,
 }
 
+/// Whose pods get the sidecar, and which.
+#[derive(Clone, Debug)]
+pub struct Sidecars<'a> {
+    /// The Services that lead to the pods.
+    pub services: Vec<&'a str>,
+    /// The sidecar's image.
+    pub image: &'a str,
+    /// What to do about objects that are managed.
+    pub gitops: GitOps,
+}
+
 /// An object of the cluster that may have to be changed.
-struct Live {
+pub(super) struct Live {
     api: Api<DynamicObject>,
+    resource: ApiResource,
     /// As it is.
     current: Value,
     /// As it should be.
@@ -41,13 +53,20 @@ struct Live {
 }
 
 impl Live {
-    fn title(&self) -> String {
-        let text = |pointer: &str| self.current.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        format!("{} {}", text("/kind"), text("/metadata/name"))
+    pub(super) fn title(&self) -> String {
+        format!("{} {}", self.resource.kind, self.name())
     }
 
-    fn is_service(&self) -> bool {
-        self.current["kind"] == "Service"
+    pub(super) fn name(&self) -> &str {
+        self.current["metadata"]["name"].as_str().unwrap_or_default()
+    }
+
+    pub(super) fn resource(&self) -> &ApiResource {
+        &self.resource
+    }
+
+    pub(super) fn is_service(&self) -> bool {
+        self.resource.kind == "Service"
     }
 
     /// The labels of its pods.
@@ -92,13 +111,8 @@ impl Session {
     ///
     /// # Errors
     /// When it cannot be had. What was changed until then is undone in [`Session::finish`].
-    pub async fn inject_sidecars(
-        &mut self,
-        services: &[&str],
-        image: &str,
-        gitops: GitOps,
-    ) -> Result<Vec<String>, CoordinatorError> {
-        let (live, notes) = self.plan_sidecars(services, image, gitops).await?;
+    pub async fn inject_sidecars(&self, sidecars: &Sidecars<'_>) -> Result<Vec<String>, CoordinatorError> {
+        let (live, notes) = self.caller.plan_sidecars(sidecars).await?;
         let before = self.workloads().await?;
         let (services, workloads): (Vec<_>, Vec<_>) = live.iter().partition(|object| object.is_service());
         let mut is_changed = false;
@@ -108,7 +122,7 @@ impl Session {
         if is_changed {
             tokio::select! {
                 settled = self.until_settled(&before) => if let (_, Some(missing)) = settled? {
-                    let limit = self.limits.rollout;
+                    let limit = self.caller.limits.rollout;
                     let why = format!("its rollout had not settled after {limit:?}: {missing}");
                     return Err(CoordinatorError::Sidecar(why));
                 },
@@ -124,13 +138,28 @@ impl Session {
         Ok(notes)
     }
 
+    /// Waits until a pod with the sidecar says that it cannot start, and stays with that.
+    async fn stuck_sidecar(&self) -> String {
+        let stuck = |view: &View| {
+            view.stuck_container(|pod| pod.containers.iter().any(|c| c.name == inject::SIDECAR_NAME))
+        };
+        loop {
+            self.views.wait_until(|view| stuck(view).is_some()).await;
+            sleep(self.caller.limits.stuck).await;
+            if let Some(why) = self.views.read(stuck) {
+                return why;
+            }
+        }
+    }
+}
+
+impl Caller {
     /// What is to be changed, and the notes of the injection. Nothing is changed yet.
-    async fn plan_sidecars(
+    pub(super) async fn plan_sidecars(
         &self,
-        services: &[&str],
-        image: &str,
-        gitops: GitOps,
+        sidecars: &Sidecars<'_>,
     ) -> Result<(Vec<Live>, Vec<String>), CoordinatorError> {
+        let Sidecars { services, image, gitops } = sidecars;
         let kubernetes = self.kubernetes_version().await?;
         let all = self.live::<Service>().await?;
         let mut named = Vec::new();
@@ -160,7 +189,8 @@ impl Session {
         live.extend(leading);
 
         let mut objects: Vec<Value> = live.iter().map(|object| object.current.clone()).collect();
-        let options = inject::Options { image: image.to_owned(), port: None, kubernetes, admin_token: None };
+        let options =
+            inject::Options { image: (*image).to_owned(), port: None, kubernetes, admin_token: None };
         let notes = inject::inject_into(&mut objects, &options)
             .map_err(|error| CoordinatorError::Sidecar(error.to_string()))?;
         for (object, wanted) in live.iter_mut().zip(objects) {
@@ -171,7 +201,7 @@ impl Session {
             if let Some(why) = object.why_no_rollout() {
                 return Err(CoordinatorError::Sidecar(format!("{}: {why}", object.title())));
             }
-            if let Some(controller) = object.controller().filter(|_| gitops == GitOps::Refuse) {
+            if let Some(controller) = object.controller().filter(|_| *gitops == GitOps::Refuse) {
                 let object = object.title();
                 return Err(CoordinatorError::Managed { object, controller: controller.to_owned() });
             }
@@ -204,23 +234,9 @@ impl Session {
             // Items of a list do not say what they are.
             current["apiVersion"] = resource.api_version.as_str().into();
             current["kind"] = resource.kind.as_str().into();
-            Live { api: api.clone(), wanted: current.clone(), current }
+            Live { api: api.clone(), resource: resource.clone(), wanted: current.clone(), current }
         };
         Ok(listed.items.into_iter().map(of).collect())
-    }
-
-    /// Waits until a pod with the sidecar says that it cannot start, and stays with that.
-    async fn stuck_sidecar(&self) -> String {
-        let stuck = |view: &View| {
-            view.stuck_container(|pod| pod.containers.iter().any(|c| c.name == inject::SIDECAR_NAME))
-        };
-        loop {
-            self.views.wait_until(|view| stuck(view).is_some()).await;
-            sleep(self.limits.stuck).await;
-            if let Some(why) = self.views.read(stuck) {
-                return why;
-            }
-        }
     }
 }
 
@@ -237,6 +253,7 @@ mod tests {
         let resource = ApiResource::erase::<Deployment>(&());
         let live = |metadata: Value| Live {
             api: Api::all_with(client.clone(), &resource),
+            resource: resource.clone(),
             current: json!({"kind": "Deployment", "metadata": metadata}),
             wanted: Value::Null,
         };

@@ -1,11 +1,12 @@
 //! The coordinator against an API server that answers as told.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use http::{Method, Request, Response};
 use http_body_util::BodyExt;
+use kube::Client;
 use kube::client::Body;
 use serde_json::json;
 use tempfile::TempDir;
@@ -15,7 +16,7 @@ use crate::record::event::{Change, ContainerState, EndpointSliceEvent, EndpointS
 use crate::record::run_info::Rows;
 use crate::record::wire::ProxyLine;
 use crate::record::{Protocol, ServedEnd, ServedRow};
-use crate::scenario::Action;
+use crate::scenario::{self, Action, Pods};
 
 /// The calls that an API server got: method, path, body.
 type Calls = Arc<Mutex<Vec<(Method, String, Value)>>>;
@@ -71,17 +72,14 @@ fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
     let run_dir = RunDir::create(&dir.path().join("run")).unwrap();
     let clock = Clock::start();
     let session = Session {
-        client,
-        namespace: "shop".into(),
+        caller: Caller { client, namespace: "shop".into(), limits, stop: CancellationToken::new() },
         clock,
-        limits,
-        stop: CancellationToken::new(),
         recorder: Recorder::start(&run_dir, clock).unwrap(),
         views: Views::new(),
         collector: collect::Collector::default(),
         tasks: JoinSet::new(),
         tasks_stop: CancellationToken::new(),
-        journal: Journal::begin(run_dir.path(), clock, "my-run", None).unwrap(),
+        journal: Mutex::new(Journal::begin(run_dir.path(), clock, "my-run", None).unwrap()),
     };
     (session, run_dir, dir)
 }
@@ -146,7 +144,7 @@ fn served(seq: u64) -> ServedRow {
 #[tokio::test]
 async fn what_is_created_is_labelled_with_the_run_and_removed_at_the_end() {
     let (client, calls) = api(|method, path| with_discovery(method, path, (200, service().to_string())));
-    let (mut session, _, _dir) = session(client, Limits::default());
+    let (session, _, _dir) = session(client, Limits::default());
     session.deploy(&[service()]).await.unwrap();
     session.finish().await.unwrap();
     let calls = calls.lock().unwrap();
@@ -159,12 +157,104 @@ async fn what_is_created_is_labelled_with_the_run_and_removed_at_the_end() {
     assert_eq!(options["preconditions"]["uid"], "u1", "only what this run created is removed");
 }
 
+/// A Service of the run's own, and pods that it deletes one after the other.
+const PLANNED: &str = "
+apiVersion: rolldrop.dev/v1
+kind: Scenario
+metadata: {name: x}
+spec:
+  manifests: [{inline: {apiVersion: v1, kind: Service, metadata: {name: web}}}]
+  target: {service: web}
+  load: {duration: 10s}
+  disruptions: [{at: 0s, action: deletePod, selector: app=web, every: 1ms, repeat: 2, allowOutage: true}]
+";
+
+/// The calls that change something.
+fn changing(calls: &Calls) -> Vec<(String, String)> {
+    let calls = calls.lock().unwrap();
+    let changing = calls.iter().filter(|(method, ..)| *method != Method::GET);
+    changing
+        .map(|(method, path, _)| (method.to_string(), path.replace("/pods/web-1", "/pods/{pod}")))
+        .collect()
+}
+
+#[tokio::test]
+async fn the_calls_that_change_something_are_those_of_the_plan_in_their_order() {
+    let pod = json!({"metadata": {"name": "web-1", "uid": "u"},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [pod]}).to_string();
+    let (client, calls) = api(move |method, path| {
+        if path.ends_with("/pods") {
+            (200, list.clone())
+        } else {
+            with_discovery(method, path, (200, service().to_string()))
+        }
+    });
+    let scenario =
+        scenario::parse::<Value>(PLANNED, "x.yaml", std::path::Path::new("."), &[]).unwrap().scenario;
+    let (session, _, _dir) = session(client, Limits::default());
+    let work = Work { scenario: &scenario, sidecars: None, has_command: false };
+    let plan = session.caller.plan(&work).await.unwrap();
+    assert_eq!(changing(&calls), [], "making a plan only reads");
+    insta::assert_snapshot!(plan.effects.join("\n"), @r"
+    creates Service web, and removes it at the end
+    deletes 1 pod of app=web, 0.0 s into the load and again every 0.0 s, 2 times in all
+    ");
+    session.deploy(&scenario.manifests).await.unwrap();
+    let zero = session.clock.now();
+    session.disrupt(&scenario.disruptions, zero, zero + Duration::from_secs(60)).await;
+    session.finish().await.unwrap();
+    let planned = plan.calls.iter().filter(|call| call.method() != "GET");
+    let planned: Vec<_> = planned.map(|call| (call.method().to_owned(), call.path().to_owned())).collect();
+    assert_eq!(changing(&calls), planned);
+    assert_eq!(planned.len(), 4);
+}
+
+#[tokio::test]
+async fn a_missing_right_is_named_before_anything_is_touched() {
+    let (client, calls) = api(|method, path| {
+        if path.ends_with("/selfsubjectaccessreviews") {
+            // What is asked is not known here: the answer to all is no.
+            let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+                "spec": {}, "status": {"allowed": false}});
+            (201, review.to_string())
+        } else {
+            with_discovery(method, path, status(500, "InternalError", "unexpected"))
+        }
+    });
+    let scenario =
+        scenario::parse::<Value>(PLANNED, "x.yaml", std::path::Path::new("."), &[]).unwrap().scenario;
+    let caller = Caller {
+        client,
+        namespace: "shop".into(),
+        limits: Limits::default(),
+        stop: CancellationToken::new(),
+    };
+    let work = Work { scenario: &scenario, sidecars: None, has_command: false };
+    let plan = caller.plan(&work).await.unwrap();
+    let error = caller.check_rights(&plan).await.unwrap_err().to_string();
+    for right in [
+        "list endpointslices.discovery.k8s.io in namespace shop",
+        "create services in namespace shop",
+        "get services web in namespace shop",
+        "delete pods in namespace shop",
+    ] {
+        assert!(error.contains(right), "{error}");
+    }
+    assert!(error.starts_with("rights are missing: ") && !error.contains("nodes"), "{error}");
+    assert!(changing(&calls).iter().all(|(_, path)| path.ends_with("/selfsubjectaccessreviews")));
+    let asked = calls.lock().unwrap();
+    let attributes = asked.iter().map(|(_, _, body)| &body["spec"]["resourceAttributes"]);
+    let delete = json!({"verb": "delete", "resource": "pods", "namespace": "shop"});
+    assert_eq!(attributes.filter(|attributes| **attributes == delete).count(), 1);
+}
+
 #[tokio::test]
 async fn an_object_that_exists_is_never_taken_over_and_an_unknown_kind_is_named() {
     let (client, _) = api(|method, path| {
         with_discovery(method, path, status(409, "AlreadyExists", "services \"web\" already exists"))
     });
-    let (mut session, _, _dir) = session(client, Limits::default());
+    let (session, _, _dir) = session(client, Limits::default());
     let error = session.deploy(&[service()]).await.unwrap_err().to_string();
     assert!(error.starts_with("Service web exists already"), "{error}");
     let other = json!({"apiVersion": "x.example/v1", "kind": "Widget", "metadata": {"name": "w"}});
@@ -228,8 +318,11 @@ async fn an_own_deletion_is_stamped_before_and_after_and_a_refusal_is_recorded()
     let disruption = Disruption {
         at: Duration::ZERO,
         every: Duration::ZERO,
+        jitter: Duration::ZERO,
+        seed: 0,
         repeat: 1,
-        action: Action::DeletePod { selector: "app=web".into(), count: 1 },
+        allow_outage: true,
+        action: Action::DeletePod(Pods { selector: "app=web".into(), count: 1 }),
     };
     let zero = session.clock.now();
     let disrupted = session.disrupt(&[disruption], zero, zero + Duration::from_secs(60)).await;
@@ -325,7 +418,7 @@ async fn collected(streams: Vec<Vec<ProxyLine>>) -> Collected {
         view.pods.insert(running.event.uid.clone(), running);
     });
     let context = collect::Context {
-        client: session.client.clone(),
+        client: session.caller.client.clone(),
         namespace: "shop".into(),
         clock: session.clock,
         recorder: session.recorder.handle(),

@@ -350,20 +350,30 @@ pub(super) enum Status {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Disruption {
     pub(super) at: Span,
     pub(super) action: ActionName,
     pub(super) selector: Option<String>,
     pub(super) count: Option<usize>,
+    pub(super) workload: Option<String>,
+    pub(super) replicas: Option<u32>,
+    pub(super) node: Option<String>,
+    pub(super) jitter: Option<Span>,
     pub(super) every: Option<Span>,
     pub(super) repeat: Option<u32>,
+    #[serde(default)]
+    pub(super) allow_outage: bool,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum ActionName {
     DeletePod,
+    Evict,
+    RollingRestart,
+    Scale,
+    Drain,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -9,7 +9,10 @@ use serde_json::Value;
 
 use super::raw;
 use super::yaml::Document;
-use super::{Action, ClusterChoice, Disruption, Load, Loaded, Place, Scenario, ScenarioError, Target};
+use super::{
+    Action, ClusterChoice, Disruption, Load, Loaded, Place, Pods, Scenario, ScenarioError, Target, Workload,
+    WorkloadKind,
+};
 use crate::record::{Bounds, Expect, WindowBounds};
 
 const API_VERSION: &str = "rolldrop.dev/v1";
@@ -196,7 +199,8 @@ fn disruption(
     if repeat > 1 && every.is_zero() {
         return Err(document.error(&key, "repeats need a distance: add every: 5s"));
     }
-    let last = raw.at.0 + every * (repeat - 1);
+    let jitter = raw.jitter.map_or(Duration::ZERO, |s| s.0);
+    let last = raw.at.0 + every * (repeat - 1) + jitter;
     if last + SHORTEST_AFTERMATH > load.duration {
         let why = format!(
             "the last one would begin {:.1} s into a load of {:.1} s: lengthen spec.load.duration",
@@ -205,21 +209,82 @@ fn disruption(
         );
         return Err(document.error(&format!("{key}.at"), why));
     }
-    let action = match raw.action {
-        raw::ActionName::DeletePod => {
-            let Some(selector) = raw.selector.filter(|s| !s.trim().is_empty()) else {
-                return Err(document.error(&key, "deletePod needs a selector, such as selector: app=web"));
-            };
-            check_selector(&selector, manifests)
-                .map_err(|why| document.error(&format!("{key}.selector"), why))?;
-            let count = raw.count.unwrap_or(1);
-            if count == 0 {
-                return Err(document.error(&format!("{key}.count"), "must be at least 1"));
-            }
-            Action::DeletePod { selector, count }
-        }
+    let (at, allow_outage) = (raw.at.0, raw.allow_outage);
+    let action = action(raw, &key, manifests, document)?;
+    if repeat > 1 && matches!(action, Action::Drain { .. }) {
+        let why =
+            "a drained node stays cordoned to the end of the run: drain others in disruptions of their own";
+        return Err(document.error(&format!("{key}.repeat"), why));
+    }
+    let seed = load.seed.wrapping_add(index as u64);
+    Ok(Disruption { at, every, jitter, seed, repeat, allow_outage, action })
+}
+
+fn action(
+    raw: raw::Disruption,
+    key: &str,
+    manifests: &[Value],
+    document: &Document,
+) -> Result<Action, ScenarioError> {
+    let (name, takes): (&str, &[&str]) = match raw.action {
+        raw::ActionName::DeletePod => ("deletePod", &["selector", "count"]),
+        raw::ActionName::Evict => ("evict", &["selector", "count"]),
+        raw::ActionName::RollingRestart => ("rollingRestart", &["workload"]),
+        raw::ActionName::Scale => ("scale", &["workload", "replicas"]),
+        raw::ActionName::Drain => ("drain", &["node"]),
     };
-    Ok(Disruption { at: raw.at.0, every, repeat, action })
+    let given = [
+        ("selector", raw.selector.is_some()),
+        ("count", raw.count.is_some()),
+        ("workload", raw.workload.is_some()),
+        ("replicas", raw.replicas.is_some()),
+        ("node", raw.node.is_some()),
+    ];
+    if let Some((other, _)) = given.iter().find(|(other, is_given)| *is_given && !takes.contains(other)) {
+        let why = format!("{name} takes no {other}, but {}", takes.join(" and "));
+        return Err(document.error(&format!("{key}.{other}"), why));
+    }
+    let needs = |what: &str| document.error(key, format!("{name} needs a {what}"));
+    let pods = || {
+        let selector = raw.selector.clone().filter(|s| !s.trim().is_empty());
+        let selector = selector.ok_or_else(|| needs("selector, such as selector: app=web"))?;
+        check_selector(&selector, manifests)
+            .map_err(|why| document.error(&format!("{key}.selector"), why))?;
+        let count = raw.count.unwrap_or(1);
+        if count == 0 {
+            return Err(document.error(&format!("{key}.count"), "must be at least 1"));
+        }
+        Ok(Pods { selector, count })
+    };
+    let workload = || {
+        let text =
+            raw.workload.as_deref().ok_or_else(|| needs("workload, such as workload: deployment/web"))?;
+        let wrong = |why: String| document.error(&format!("{key}.workload"), why);
+        let workload: Workload = text.parse().map_err(wrong)?;
+        let is_it = |object: &Value| {
+            object["kind"] == format!("{:?}", workload.kind) && object["metadata"]["name"] == workload.name
+        };
+        if !manifests.is_empty() && !manifests.iter().any(is_it) {
+            return Err(wrong(format!("there is no {workload} among the manifests")));
+        }
+        Ok(workload)
+    };
+    Ok(match raw.action {
+        raw::ActionName::DeletePod => Action::DeletePod(pods()?),
+        raw::ActionName::Evict => Action::Evict(pods()?),
+        raw::ActionName::RollingRestart => Action::RollingRestart(workload()?),
+        raw::ActionName::Scale => {
+            let workload = workload()?;
+            if workload.kind == WorkloadKind::DaemonSet {
+                let why = "a DaemonSet has as many pods as there are nodes: it cannot be scaled";
+                return Err(document.error(&format!("{key}.workload"), why));
+            }
+            Action::Scale { workload, replicas: raw.replicas.ok_or_else(|| needs("number of replicas"))? }
+        }
+        raw::ActionName::Drain => {
+            Action::Drain { node: raw.node.ok_or_else(|| needs("node, such as node: node-1"))? }
+        }
+    })
 }
 
 /// A selector of plain `key=value` terms must match a pod template, where the manifests have any.

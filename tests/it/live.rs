@@ -1,7 +1,8 @@
 //! Runs on a cluster that was there before and stays: what they change is changed back.
 
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -68,13 +69,67 @@ impl Shop {
         Self(kubectl)
     }
 
-    /// `rolldrop run scenario.yaml` on it.
+    /// `rolldrop run scenario.yaml` on it, agreed to.
     fn run(&self, scenario: &str, more: &[&str]) -> Rolldrop {
+        self.unasked(scenario, more).args(["--yes"])
+    }
+
+    fn unasked(&self, scenario: &str, more: &[&str]) -> Rolldrop {
         let kubeconfig = SharedCluster::get().kubeconfig();
         let words = ["run", "scenario.yaml", "--out", "run", "-n", self.0.namespace()];
         Rolldrop::new(words.iter().chain(more))
             .args(["--kubeconfig".as_ref(), kubeconfig.as_os_str()])
             .file("scenario.yaml", scenario)
+    }
+
+    /// Without consent nothing is done.
+    fn says_what_it_will_do_and_asks(&self) {
+        let namespace = self.0.namespace();
+        let planned = self.unasked(SCENARIO, &["--dry-run"]).finish().expect_code(0);
+        let calls = planned.stdout();
+        let changing = calls.lines().filter_map(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            let (method, path) = (words.next()?, words.next()?);
+            (method != "GET")
+                .then(|| format!("{method} {}", path.rsplit_once(namespace).expect("a namespace").1))
+        });
+        assert_eq!(
+            changing.collect::<Vec<_>>(),
+            [
+                "POST /configmaps",
+                "PATCH /deployments/web",
+                "PATCH /services/web",
+                "DELETE /pods/{pod}",
+                "PATCH /services/web",
+                "PATCH /deployments/web",
+                "DELETE /configmaps/notes",
+            ],
+            "{planned}"
+        );
+        assert!(!planned.dir().join("run").exists(), "{planned}");
+
+        let alone = self.unasked(SCENARIO, &[]).finish().expect_code(2);
+        assert!(alone.stderr().contains("this run adds the sidecar to Deployment web"), "{alone}");
+        assert!(alone.stderr().contains("nobody is there to agree to that: say --yes"), "{alone}");
+
+        // On a terminal it asks.
+        let (program, kubeconfig) = (env!("CARGO_BIN_EXE_rolldrop"), SharedCluster::get().kubeconfig());
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::write(dir.path().join("scenario.yaml"), SCENARIO).expect("a file");
+        let run = format!("{program} run scenario.yaml -n {namespace} --kubeconfig {}", kubeconfig.display());
+        let mut script = Command::new("script");
+        script.args(["--quiet", "--return", "--command", &run, "typescript"]).current_dir(dir.path());
+        let mut script =
+            script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("script of bsdutils");
+        let mut terminal = script.stdin.take().expect("its stdin");
+        let mut shown = BufReader::new(script.stdout.take().expect("its stdout"));
+        let mut text = Vec::new();
+        while shown.read_until(b']', &mut text).expect("more") > 0 && !text.ends_with(b"go on? [y/N]") {}
+        terminal.write_all(b"n\n").expect("an answer");
+        shown.read_to_end(&mut text).expect("the rest");
+        let text = String::from_utf8_lossy(&text);
+        assert!(text.contains("not agreed to: nothing was changed"), "{text}");
+        assert_eq!(script.wait().expect("an end").code(), Some(2), "{text}");
     }
 
     /// What the Deployment and the Service are to be.
@@ -110,6 +165,8 @@ fn the_sidecar_stands_beside_live_pods_as_long_as_the_run_lasts() {
     let _turn = turn();
     let shop = Shop::open("live");
     let before = shop.specs();
+    shop.says_what_it_will_do_and_asks();
+    assert_eq!(shop.specs(), before);
     let finished = shop.run(SCENARIO, &[]).finish().expect_code(0);
     let run = finished.dir().join("run");
     let records = RunDir::open(&run).and_then(|run| run.read()).expect("the run reads");
@@ -217,6 +274,18 @@ fn a_rollout_of_what_is_there_is_measured_from_a_cold_start() {
         run(&["run", "-t", "svc/web:named", "-n", "shop", "-d", "2s", "--out", "run"]).expect_code(0);
     let changes = std::fs::read_to_string(observed.dir().join("run/changes.jsonl")).expect("changes.jsonl");
     assert_eq!(changes.lines().count(), 1, "{changes}");
+    let unnamed = ["run", "-t", "svc/web:named", "-n", "shop", "--set", "sidecar.inject=true", "--yes"];
+    let unnamed = run(&unnamed).expect_code(2);
+    assert!(unnamed.stderr().contains("would change a cluster that is not named"), "{unnamed}");
+    let system = run(&["run", "-t", "svc/kube-dns", "-n", "kube-system"]).expect_code(2);
+    assert!(system.stderr().contains("namespace kube-system is the cluster's own"), "{system}");
+    let all = "disruptions=[{at: 1s, action: deletePod, selector: app=web, count: 2}]";
+    let words = ["run", "-t", "svc/web:named", "-n", "shop", "--set", all, "--yes", "--kubeconfig"];
+    let all = run(&[&words[..], &[kubeconfig.to_str().expect("UTF-8")]].concat()).expect_code(2);
+    assert!(
+        all.stderr().contains("deletePod of app=web is refused: all 2 ready pods would go at once"),
+        "{all}"
+    );
     let ambiguous = run(&["run", "-t", "svc/web", "-n", "shop", "--out", "run"]).expect_code(2);
     assert!(ambiguous.stderr().contains("name one of its ports: named (80), numbered (81)"), "{ambiguous}");
     let unknown = run(&["run", "-t", "svc/wbe", "-n", "shop", "--out", "run"]).expect_code(2);

@@ -10,6 +10,7 @@ mod cluster;
 mod command;
 mod comparison;
 mod controllers;
+mod disruptions;
 mod dns;
 mod harness;
 mod hostile;

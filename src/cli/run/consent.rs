@@ -1,0 +1,104 @@
+//! What a run may do to a cluster without being asked, and asking.
+
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+
+use anyhow::{Context, bail};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio_util::sync::CancellationToken;
+
+use super::{Intent, Interrupted};
+use crate::cli::progress::Progress;
+use crate::cli::signals::Interrupts;
+use crate::cluster::Cluster;
+use crate::coordinator::Plan;
+use crate::scenario::Scenario;
+
+/// What a cluster itself needs is in these.
+const SYSTEM: [&str; 3] = ["kube-system", "kube-public", "kube-node-lease"];
+
+/// How soon an interruption is noticed while the answer is waited for.
+const LOOK_AGAIN_MS: u8 = 100;
+
+/// How sure it is that the cluster is the one that is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Naming {
+    /// The command line or the scenario names it, or it is the run's own.
+    Named,
+    /// It is the one that the kubeconfig happens to lead to.
+    Current,
+}
+
+/// Refuses namespaces of the system.
+pub(super) fn check_namespaces(namespace: &str, scenario: &Scenario) -> anyhow::Result<()> {
+    let of_manifests =
+        scenario.manifests.iter().filter_map(|object| object["metadata"]["namespace"].as_str());
+    match of_manifests.chain([namespace]).find(|namespace| SYSTEM.contains(namespace)) {
+        Some(namespace) => {
+            bail!("namespace {namespace} is the cluster's own: nothing is disrupted there; name another (-n)")
+        }
+        None => Ok(()),
+    }
+}
+
+/// Says what the run is going to do, and goes on only with consent.
+pub(super) async fn ask(
+    plan: &Plan,
+    cluster: &Cluster,
+    namespace: &str,
+    intent: &Intent<'_>,
+    progress: &Progress,
+    interrupts: &Interrupts,
+) -> anyhow::Result<()> {
+    if plan.effects.is_empty() {
+        return Ok(());
+    }
+    let Some(origin) = cluster.origin() else {
+        plan.effects.iter().for_each(|effect| progress.say(&format!("this run {effect}")));
+        return Ok(());
+    };
+    let context = origin.context.unwrap_or_else(|| "of this pod".to_owned());
+    if intent.naming == Naming::Current {
+        let effects = plan.effects.join("; ");
+        bail!(
+            "the run would change a cluster that is not named ({effects}): say --context {context} if that is \
+             the one"
+        );
+    }
+    for effect in &plan.effects {
+        progress.note(&format!("in namespace {namespace} of context {context}, this run {effect}"));
+    }
+    if intent.yes {
+        return Ok(());
+    }
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        bail!("nobody is there to agree to that: say --yes, or look at it first with --dry-run");
+    }
+    progress.hidden(|| write!(io::stderr(), "rolldrop: go on? [y/N] ")).context("failed to ask")?;
+    match line(interrupts.stop.clone()).await?.ok_or(Interrupted)?.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => bail!("not agreed to: nothing was changed"),
+    }
+}
+
+/// A line from the terminal; none if the run is stopped first.
+async fn line(stop: CancellationToken) -> anyhow::Result<Option<String>> {
+    let reading = tokio::task::spawn_blocking(move || {
+        let stdin = io::stdin();
+        // A terminal has something to read once a line is complete.
+        while !stop.is_cancelled() {
+            let mut waiting = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+            match poll(&mut waiting, PollTimeout::from(LOOK_AGAIN_MS)) {
+                Ok(0) | Err(Errno::EINTR) => {}
+                Ok(_) => {
+                    let mut line = String::new();
+                    return stdin.read_line(&mut line).map(|_| Some(line));
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(None)
+    });
+    reading.await?.context("failed to read the answer")
+}

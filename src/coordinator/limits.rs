@@ -1,0 +1,131 @@
+//! How many pods may go at once: never the last one that is ready, and no more than their
+//! PodDisruptionBudgets and their Deployment's `maxUnavailable` say.
+//!
+//! One at a time is always within `maxUnavailable`: any node's failure takes as many.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::ResourceExt;
+
+/// What says how many pods may go.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Bounds {
+    pub(super) budgets: Vec<PodDisruptionBudget>,
+    pub(super) deployments: Vec<Deployment>,
+}
+
+impl Bounds {
+    /// Why these pods, of those that are ready, may not go at once; `None` if they may.
+    pub(super) fn refuse(&self, going: &[Pod], ready: usize) -> Option<String> {
+        let count = going.len();
+        if count >= ready {
+            return Some(match ready {
+                1 => "it is the last ready pod".to_owned(),
+                _ => format!("all {ready} ready pods would go at once"),
+            });
+        }
+        for budget in &self.budgets {
+            let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+            let meant = going.iter().filter(|pod| selector.is_some_and(|s| selects(s, pod.labels()))).count();
+            let allowed = budget.status.as_ref().and_then(|status| status.disruptions_allowed);
+            let allowed = usize::try_from(allowed.unwrap_or(0)).unwrap_or(0);
+            if meant > allowed {
+                return Some(format!(
+                    "PodDisruptionBudget {} allows {allowed} of {meant} pods to go",
+                    budget.name_any()
+                ));
+            }
+        }
+        for deployment in &self.deployments {
+            let Some(spec) = &deployment.spec else { continue };
+            let meant = going.iter().filter(|pod| selects(&spec.selector, pod.labels())).count();
+            let rolling = spec.strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
+            let Some(max) = rolling.and_then(|rolling| rolling.max_unavailable.as_ref()) else { continue };
+            let replicas = u64::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0);
+            let allowed = at_most(max, replicas).max(1);
+            if meant as u64 > allowed {
+                return Some(format!(
+                    "maxUnavailable of Deployment {} is {}, so that of {meant} pods {allowed} may go at once",
+                    deployment.name_any(),
+                    match max {
+                        IntOrString::Int(number) => number.to_string(),
+                        IntOrString::String(share) => share.clone(),
+                    }
+                ));
+            }
+        }
+        None
+    }
+}
+
+/// A number, or a share that is rounded down, as in a rollout.
+fn at_most(max: &IntOrString, replicas: u64) -> u64 {
+    match max {
+        IntOrString::Int(number) => u64::try_from(*number).unwrap_or(0),
+        IntOrString::String(share) => share
+            .strip_suffix('%')
+            .and_then(|share| share.parse::<u64>().ok())
+            .map_or(0, |share| share * replicas / 100),
+    }
+}
+
+fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+    let equal = |(name, value): (&String, &String)| labels.get(name) == Some(value);
+    selector.match_labels.iter().flatten().all(equal)
+        && selector.match_expressions.iter().flatten().all(|term| {
+            let value = labels.get(&term.key);
+            let listed = value.is_some_and(|value| term.values.iter().flatten().any(|v| v == value));
+            match term.operator.as_str() {
+                "In" => listed,
+                "NotIn" => !listed,
+                "Exists" => value.is_some(),
+                _ => value.is_none(),
+            }
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn pods(count: usize) -> Vec<Pod> {
+        vec![read(json!({"metadata": {"name": "web", "labels": {"app": "web"}}})); count]
+    }
+
+    #[test]
+    fn the_last_ready_pod_stays_and_no_more_go_than_is_allowed() {
+        let budget = |allowed: i32| -> PodDisruptionBudget {
+            let terms = json!([{"key": "app", "operator": "In", "values": ["web", "api"]}]);
+            read(json!({"metadata": {"name": "pdb"}, "spec": {"selector": {"matchExpressions": terms}},
+                "status": {"disruptionsAllowed": allowed, "currentHealthy": 3, "desiredHealthy": 2, "expectedPods": 3}}))
+        };
+        let deployment = |max: Value| -> Deployment {
+            read(json!({"metadata": {"name": "web"}, "spec": {"replicas": 10, "template": {},
+                "selector": {"matchLabels": {"app": "web"}}, "strategy": {"rollingUpdate": {"maxUnavailable": max}}}}))
+        };
+        let none = Bounds::default();
+        assert_eq!(none.refuse(&pods(1), 1).unwrap(), "it is the last ready pod");
+        assert_eq!(none.refuse(&pods(3), 3).unwrap(), "all 3 ready pods would go at once");
+        assert_eq!(none.refuse(&pods(2), 3), None);
+        let budgets = |allowed| Bounds { budgets: vec![budget(allowed)], ..Bounds::default() };
+        assert_eq!(budgets(1).refuse(&pods(1), 3), None);
+        let why = budgets(0).refuse(&pods(1), 3).unwrap();
+        assert_eq!(why, "PodDisruptionBudget pdb allows 0 of 1 pods to go");
+        let deployments = |max| Bounds { deployments: vec![deployment(max)], ..Bounds::default() };
+        assert_eq!(deployments(json!("25%")).refuse(&pods(2), 10), None);
+        let why = deployments(json!("25%")).refuse(&pods(3), 10).unwrap();
+        assert_eq!(why, "maxUnavailable of Deployment web is 25%, so that of 3 pods 2 may go at once");
+        assert_eq!(deployments(json!(0)).refuse(&pods(1), 10), None);
+    }
+}

@@ -1,0 +1,495 @@
+//! What a run is going to ask of the API server, in order, before it asks: for `--dry-run`, for the
+//! rights that it takes, and for saying what it will do. Making a plan only reads.
+
+use std::fmt;
+use std::time::Duration;
+
+use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::api::{ApiResource, PostParams};
+use kube::core::TypeMeta;
+use kube::discovery::Scope;
+use kube::{Api, Resource};
+use serde_json::Value;
+
+use super::apply::kind_of;
+use super::sidecar::{Live, Sidecars};
+use super::{Caller, CoordinatorError};
+use crate::scenario::{Action, Disruption, Place, Pods, Scenario, Workload, WorkloadKind};
+
+/// How many rights are asked about at once.
+const REVIEWS: usize = 8;
+/// By this a manifest shows that it has a proxy, whose rows are collected.
+const ADMIN_PORT: &str = "rolldrop-admin";
+
+/// What a run is going to do.
+pub struct Work<'a> {
+    /// What is deployed, loaded and disrupted.
+    pub scenario: &'a Scenario,
+    /// Whose pods get the sidecar, of those that are there already.
+    pub sidecars: Option<Sidecars<'a>>,
+    /// Whether a command ends pods, in place of the scenario's disruptions.
+    pub has_command: bool,
+}
+
+/// The calls of a run, and what they come to.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// In order, each once, also if it is repeated.
+    pub calls: Vec<Call>,
+    /// What is created, changed and ended, in words: a line each. None where the run only watches.
+    pub effects: Vec<String>,
+}
+
+/// A call of the API server.
+#[derive(Clone, Debug)]
+pub struct Call {
+    verb: &'static str,
+    path: String,
+    why: String,
+    right: Option<Right>,
+}
+
+/// What a call takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Right {
+    verb: &'static str,
+    group: String,
+    resource: String,
+    subresource: &'static str,
+    namespace: Option<String>,
+    name: Option<String>,
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, why, .. } = self;
+        write!(f, "{:<6} {path}    # {why}", self.method())
+    }
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { verb, resource, group, .. } = self;
+        write!(f, "{verb} {resource}")?;
+        if !group.is_empty() {
+            write!(f, ".{group}")?;
+        }
+        if !self.subresource.is_empty() {
+            write!(f, "/{}", self.subresource)?;
+        }
+        if let Some(name) = &self.name {
+            write!(f, " {name}")?;
+        }
+        match &self.namespace {
+            Some(namespace) => write!(f, " in namespace {namespace}"),
+            None => f.write_str(" in the cluster"),
+        }
+    }
+}
+
+impl Call {
+    /// The HTTP method.
+    pub fn method(&self) -> &'static str {
+        match self.verb {
+            "create" => "POST",
+            "patch" => "PATCH",
+            "delete" => "DELETE",
+            _ => "GET",
+        }
+    }
+
+    /// The path, with a `{...}` in place of a name that is known only then.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+}
+
+/// What a call is about.
+#[derive(Clone, Debug)]
+struct About {
+    resource: ApiResource,
+    subresource: &'static str,
+    namespace: Option<String>,
+    name: Option<Name>,
+}
+
+#[derive(Clone, Debug)]
+enum Name {
+    Known(String),
+    /// Which is known only then.
+    Later(&'static str),
+}
+
+impl About {
+    fn all(resource: ApiResource, namespace: Option<&str>) -> Self {
+        Self { resource, subresource: "", namespace: namespace.map(str::to_owned), name: None }
+    }
+
+    fn named(self, name: &str) -> Self {
+        Self { name: Some(Name::Known(name.to_owned())), ..self }
+    }
+
+    fn later(self, which: &'static str) -> Self {
+        Self { name: Some(Name::Later(which)), ..self }
+    }
+
+    fn path(&self) -> String {
+        let Self { resource, subresource, namespace, name } = self;
+        let mut path = root(resource);
+        path.extend(namespace.iter().map(|namespace| format!("/namespaces/{namespace}")));
+        path.push_str(&format!("/{}", resource.plural));
+        path.extend(name.iter().map(|name| match name {
+            Name::Known(name) => format!("/{name}"),
+            Name::Later(which) => format!("/{{{which}}}"),
+        }));
+        if !subresource.is_empty() {
+            path.push_str(&format!("/{subresource}"));
+        }
+        path
+    }
+}
+
+impl Plan {
+    /// A call without which there is no run.
+    fn must(&mut self, verb: &'static str, about: &About, why: impl Into<String>) {
+        let right = Right {
+            verb,
+            group: about.resource.group.clone(),
+            resource: about.resource.plural.clone(),
+            subresource: about.subresource,
+            namespace: about.namespace.clone(),
+            name: match &about.name {
+                Some(Name::Known(name)) => Some(name.clone()),
+                Some(Name::Later(_)) | None => None,
+            },
+        };
+        self.helps(verb, about, why);
+        if let Some(call) = self.calls.last_mut() {
+            call.right = Some(right);
+        }
+    }
+
+    /// A call without which less is known.
+    fn helps(&mut self, verb: &'static str, about: &About, why: impl Into<String>) {
+        let mut path = about.path();
+        if verb == "watch" {
+            path.push_str("?watch=true");
+        }
+        self.calls.push(Call { verb, path, why: why.into(), right: None });
+    }
+
+    /// A call that anybody who is known may make.
+    fn open_call(&mut self, path: impl Into<String>, why: &str) {
+        self.calls.push(Call { verb: "get", path: path.into(), why: why.to_owned(), right: None });
+    }
+
+    fn rights(&self) -> Vec<Right> {
+        let mut rights: Vec<Right> = Vec::new();
+        for right in self.calls.iter().filter_map(|call| call.right.as_ref()) {
+            if !rights.contains(right) {
+                rights.push(right.clone());
+            }
+        }
+        rights
+    }
+}
+
+/// How a change is undone, the last call first.
+fn undo_change(about: &About, undo: &mut Plan) {
+    undo.must("patch", about, "changed back, by a merge patch");
+    undo.must("get", about, "as it is then");
+    undo.open_call(root(&about.resource), "where the kind is");
+}
+
+fn node_of(name: &str) -> About {
+    About::all(ApiResource::erase::<Node>(&()), None).named(name)
+}
+
+fn pods_of_nodes() -> About {
+    About::all(ApiResource::erase::<Pod>(&()), None)
+}
+
+/// What a disruption comes to, in words.
+fn effect(disruption: &Disruption) -> String {
+    let pods = |pods: &Pods| {
+        let word = if pods.count == 1 { "pod" } else { "pods" };
+        format!("{} {word} of {}", pods.count, pods.selector)
+    };
+    let mut effect = match &disruption.action {
+        Action::DeletePod(all) => format!("deletes {}", pods(all)),
+        Action::Evict(all) => format!("evicts {}", pods(all)),
+        Action::RollingRestart(workload) => format!("restarts {workload}"),
+        Action::Scale { workload, replicas } => {
+            format!("scales {workload} to {replicas}, and back at the end")
+        }
+        Action::Drain { node } => {
+            format!("drains node {node} of the pods of all namespaces, and uncordons it at the end")
+        }
+    };
+    effect.push_str(&format!(", {:.1} s into the load", disruption.at.as_secs_f64()));
+    if disruption.repeat > 1 {
+        let every = disruption.every.as_secs_f64();
+        effect.push_str(&format!(" and again every {every:.1} s, {} times in all", disruption.repeat));
+    }
+    effect
+}
+
+/// Where a group's resources are.
+fn root(resource: &ApiResource) -> String {
+    let ApiResource { group, version, .. } = resource;
+    if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") }
+}
+
+impl Caller {
+    /// All of a kind, in the run's namespace.
+    fn own<K: Resource<DynamicType = ()>>(&self) -> About {
+        About::all(ApiResource::erase::<K>(&()), Some(&self.namespace))
+    }
+
+    /// The kinds that make pods.
+    fn workload_kinds(&self) -> [About; 3] {
+        [self.own::<Deployment>(), self.own::<StatefulSet>(), self.own::<DaemonSet>()]
+    }
+
+    /// What a run is going to do.
+    ///
+    /// # Errors
+    /// When it cannot be done, or reading what it takes fails.
+    pub async fn plan(&self, work: &Work<'_>) -> Result<Plan, CoordinatorError> {
+        let Work { scenario, sidecars, has_command } = work;
+        let mut plan = Plan::default();
+        for watched in [self.own::<Pod>(), self.own::<EndpointSlice>()] {
+            plan.must("list", &watched, "what is there");
+            plan.must("watch", &watched, "to the end of the run");
+        }
+        plan.helps("list", &self.own::<Event>(), "what is there");
+        plan.helps("watch", &self.own::<Event>(), "to the end of the run");
+        plan.open_call("/version", "32 times: the API server's clock");
+
+        let mut undo = Plan::default();
+        for manifest in &scenario.manifests {
+            self.plan_manifest(manifest, &mut plan, &mut undo).await?;
+        }
+        if let Some(sidecars) = sidecars {
+            self.plan_injection(sidecars, &mut plan, &mut undo).await?;
+        }
+        for target in &scenario.targets {
+            if let Place::Service { name, .. } = &target.place {
+                plan.must("get", &self.own::<Service>().named(name), "the target's address and ports");
+            }
+        }
+        let disruptions = if *has_command { &[][..] } else { &scenario.disruptions };
+        for disruption in disruptions {
+            self.plan_check(disruption, "whether it is there", &mut plan);
+        }
+        plan.open_call("/version", "for the report");
+        plan.helps("list", &About::all(ApiResource::erase::<Node>(&()), None), "for the report: how many");
+        let config = About::all(ApiResource::erase::<ConfigMap>(&()), Some("kube-system"));
+        plan.helps("get", &config.named("kube-proxy"), "for the report: its mode");
+        let proxies = About { subresource: "proxy", ..self.own::<Pod>().later("pod:port") };
+        let why = "what the proxies recorded, of each pod that has one";
+        if sidecars.is_some() || scenario.manifests.iter().any(|m| m.to_string().contains(ADMIN_PORT)) {
+            plan.must("get", &proxies, why);
+        } else {
+            plan.helps("get", &proxies, why);
+        }
+
+        if *has_command {
+            for kind in self.workload_kinds() {
+                let why = "before the command, and then every 250 ms until what it began has settled";
+                plan.helps("list", &kind, why);
+            }
+        }
+        self.plan_disruptions(disruptions, &mut plan, &mut undo);
+        undo.calls.reverse();
+        plan.calls.append(&mut undo.calls);
+        Ok(plan)
+    }
+
+    async fn plan_manifest(
+        &self,
+        manifest: &Value,
+        plan: &mut Plan,
+        undo: &mut Plan,
+    ) -> Result<(), CoordinatorError> {
+        let types: TypeMeta = serde_json::from_value(manifest.clone()).unwrap_or_default();
+        let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
+        let namespace = manifest["metadata"]["namespace"].as_str().unwrap_or(&self.namespace);
+        let (resource, scope) =
+            self.limited("discover the cluster's kinds", kind_of(&self.client, &types)).await??;
+        let group = root(&resource);
+        let about = About::all(resource, (scope == Scope::Namespaced).then_some(namespace));
+        plan.open_call(group.clone(), "where the kind is");
+        plan.must("create", &about, format!("{} {name} of the scenario", types.kind));
+        undo.must("delete", &about.named(name), "removed, with what it owns");
+        undo.open_call(group, "where the kind is");
+        plan.effects.push(format!("creates {} {name}, and removes it at the end", types.kind));
+        Ok(())
+    }
+
+    async fn plan_injection(
+        &self,
+        sidecars: &Sidecars<'_>,
+        plan: &mut Plan,
+        undo: &mut Plan,
+    ) -> Result<(), CoordinatorError> {
+        plan.open_call("/version", "whether it has native sidecars");
+        for kind in std::iter::once(self.own::<Service>()).chain(self.workload_kinds()) {
+            plan.must("list", &kind, "whose pods are the target's");
+        }
+        let (live, _) = self.plan_sidecars(sidecars).await?;
+        let (services, workloads): (Vec<_>, Vec<_>) = live.iter().partition(|object| object.is_service());
+        let mut change = |object: &Live, plan: &mut Plan| {
+            let about = About::all(object.resource().clone(), Some(&self.namespace)).named(object.name());
+            plan.must("patch", &about, "the sidecar: a merge patch of this resourceVersion");
+            undo_change(&about, undo);
+        };
+        for object in workloads {
+            change(object, plan);
+            let title = object.title();
+            let effect = "and takes it out at the end: each is a rollout of its pods";
+            plan.effects.push(format!("adds the sidecar to {title}, {effect}"));
+        }
+        for kind in self.workload_kinds() {
+            plan.must("list", &kind, "every 250 ms, until the rollout has settled");
+        }
+        for object in services {
+            change(object, plan);
+            plan.effects.push(format!("leads {} to the sidecar, and back at the end", object.title()));
+        }
+        Ok(())
+    }
+
+    /// What it takes to see whether an action is possible and within its limits.
+    fn plan_check(&self, disruption: &Disruption, why: &str, plan: &mut Plan) {
+        match &disruption.action {
+            Action::DeletePod(pods) | Action::Evict(pods) => {
+                plan.must("list", &self.own::<Pod>(), format!("{why} ({})", pods.selector));
+                plan.helps("list", &self.own::<Deployment>(), "how many may go at once");
+                if matches!(disruption.action, Action::DeletePod(_)) {
+                    plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many may go at once");
+                }
+            }
+            Action::RollingRestart(workload) | Action::Scale { workload, .. } => {
+                plan.must("get", &self.workload(workload), why);
+            }
+            Action::Drain { node } => {
+                plan.must("get", &node_of(node), why);
+                plan.must("list", &pods_of_nodes(), format!("{why} (spec.nodeName={node})"));
+                plan.helps("list", &self.own::<Pod>(), "whether all of an owner are there");
+            }
+        }
+    }
+
+    fn workload(&self, workload: &Workload) -> About {
+        let kind = match workload.kind {
+            WorkloadKind::Deployment => self.own::<Deployment>(),
+            WorkloadKind::StatefulSet => self.own::<StatefulSet>(),
+            WorkloadKind::DaemonSet => self.own::<DaemonSet>(),
+        };
+        kind.named(&workload.name)
+    }
+
+    fn plan_disruptions(&self, disruptions: &[Disruption], plan: &mut Plan, undo: &mut Plan) {
+        let mut due: Vec<(Duration, &Disruption)> = Vec::new();
+        for disruption in disruptions {
+            due.extend((0..disruption.repeat).map(|n| (disruption.due(n), disruption)));
+        }
+        due.sort_by_key(|(at, _)| *at);
+        for (at, disruption) in due {
+            let at = format!("{:.1} s into the load", at.as_secs_f64());
+            match &disruption.action {
+                Action::DeletePod(pods) | Action::Evict(pods) => {
+                    self.plan_check(disruption, &format!("{at}: which are ready"), plan);
+                    let why = format!("{at}: a ready one of {}, the oldest first", pods.selector);
+                    for _ in 0..pods.count {
+                        self.plan_end(&disruption.action, self.own::<Pod>(), &why, plan);
+                    }
+                }
+                Action::RollingRestart(workload) => {
+                    plan.must("get", &self.workload(workload), format!("{at}: as it is"));
+                    plan.must("patch", &self.workload(workload), format!("{at}: the annotation restartedAt"));
+                }
+                Action::Scale { workload, replicas } => {
+                    let about = self.workload(workload);
+                    plan.must("get", &about, format!("{at}: as it is"));
+                    plan.must("patch", &about, format!("{at}: {replicas} replicas"));
+                    undo_change(&about, undo);
+                }
+                Action::Drain { node } => {
+                    let about = node_of(node);
+                    plan.must("get", &about, format!("{at}: as it is"));
+                    plan.must("patch", &about, format!("{at}: unschedulable"));
+                    plan.must("list", &pods_of_nodes(), format!("{at}: spec.nodeName={node}"));
+                    let why =
+                        format!("{at}: each pod of the node, but those of DaemonSets and of the system");
+                    let any = About::all(ApiResource::erase::<Pod>(&()), None);
+                    self.plan_end(&disruption.action, any, &why, plan);
+                    // The right to it is one for all namespaces.
+                    if let Some(call) = plan.calls.last_mut() {
+                        call.path = "/api/v1/namespaces/{namespace}/pods/{pod}/eviction".into();
+                    }
+                    undo_change(&about, undo);
+                }
+            }
+        }
+        plan.effects.extend(disruptions.iter().map(effect));
+    }
+
+    /// The call that ends a pod.
+    fn plan_end(&self, action: &Action, pods: About, why: &str, plan: &mut Plan) {
+        let pod = pods.later("pod");
+        if matches!(action, Action::DeletePod(_)) {
+            plan.must("delete", &pod, why);
+        } else {
+            plan.must("create", &About { subresource: "eviction", ..pod }, why);
+        }
+    }
+
+    /// Asks the API server whether the run has the rights that its calls take.
+    ///
+    /// # Errors
+    /// When it has not, with all that are missing.
+    pub async fn check_rights(&self, plan: &Plan) -> Result<(), CoordinatorError> {
+        let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
+        let ask = |right: Right| {
+            let reviews = reviews.clone();
+            async move {
+                let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+                let attributes = ResourceAttributes {
+                    verb: text(right.verb),
+                    group: text(&right.group),
+                    resource: text(&right.resource),
+                    subresource: text(right.subresource),
+                    namespace: right.namespace.clone(),
+                    name: right.name.clone(),
+                    ..ResourceAttributes::default()
+                };
+                let spec = SelfSubjectAccessReviewSpec {
+                    resource_attributes: Some(attributes),
+                    ..SelfSubjectAccessReviewSpec::default()
+                };
+                let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+                let what = "ask for the rights (create selfsubjectaccessreviews.authorization.k8s.io)";
+                let answer = self.limited(what, reviews.create(&PostParams::default(), &review)).await?;
+                let answer = answer.map_err(|e| CoordinatorError::api(what, &e))?;
+                let allowed = answer.status.is_some_and(|status| status.allowed);
+                Ok::<_, CoordinatorError>((!allowed).then(|| right.to_string()))
+            }
+        };
+        let missing: Vec<Option<String>> =
+            stream::iter(plan.rights()).map(ask).buffered(REVIEWS).try_collect().await?;
+        let missing: Vec<String> = missing.into_iter().flatten().collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(CoordinatorError::MissingRights { rights: missing, namespace: self.namespace.clone() })
+    }
+}
