@@ -11,7 +11,7 @@ pub mod sample;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use blocks::{Blocks, Effort, FEWEST, Ratio, TooAlike, block_length};
+use blocks::{Blocks, Effort, FEW, FEWEST, Ratio, TooAlike, block_length};
 use exact::{Of, Weighed};
 use model::{Change, ChangeKind, Comparison, Difference, Judgement, Row, Side, SideChart, Unit};
 pub use sample::Sample;
@@ -395,10 +395,15 @@ fn fill(row: &mut Row, found: Result<Ratio, TooAlike>, less_is_better: bool, eff
             return;
         }
     };
-    let Ratio { baseline, candidate, lower, upper, p_above, p_below } = ratio;
+    let Ratio { baseline, candidate, stretches, lower, upper, p_above, p_below } = ratio;
     (row.baseline, row.candidate) = (Some(baseline), Some(candidate));
     row.change = Some(Change { kind: ChangeKind::Ratio, estimate: candidate / baseline, lower, upper });
     row.why = "block bootstrap over time".to_owned();
+    if stretches < FEW {
+        row.why.push_str(&format!(
+            ", over {stretches:.0} stretches alone: a rough interval, for which a longer run is the remedy"
+        ));
+    }
     let limit = 1.0 + effort.tolerance;
     if lower >= 1.0 / limit && upper <= limit {
         row.verdict = Some(Judgement::Same);

@@ -17,6 +17,8 @@ use crate::analysis::model::LatencyBucket;
 
 /// Fewer stretches than this tell nothing.
 pub(super) const FEWEST: f64 = 8.0;
+/// Fewer than this, and how long the likeness lasts is hardly known: the interval is a rough one.
+pub(super) const FEW: f64 = 12.0;
 /// The stretches are longer than the best length by this factor: too long costs a little width,
 /// too short is wrong.
 const CAUTION: f64 = 1.5;
@@ -166,6 +168,8 @@ fn whole(length: f64) -> usize {
 pub(super) struct Ratio {
     pub(super) baseline: f64,
     pub(super) candidate: f64,
+    /// The stretches of the side that has fewer.
+    pub(super) stretches: f64,
     /// The interval of the ratio.
     pub(super) lower: f64,
     pub(super) upper: f64,
@@ -253,6 +257,7 @@ fn ratio(
     Ok(Ratio {
         baseline,
         candidate,
+        stretches: fewest,
         lower: at(tail).exp(),
         upper: at(1.0 - tail).exp(),
         p_above: chance(drawn.iter().filter(|r| **r <= limit).count()),
