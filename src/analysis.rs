@@ -167,7 +167,7 @@ fn judge<'a>(
     windows: &[Vec<Window>],
 ) -> Vec<Judged<'a>> {
     let first_served = first_served(timeline);
-    let streams = Streams::new(timeline);
+    let streams = Streams::new(timeline.requests.iter().map(|request| &request.row));
     let mut judged = Vec::new();
     for ((request, place), &stale) in timeline.requests.iter().zip(&evidence.places).zip(&evidence.stale) {
         let row = &request.row;

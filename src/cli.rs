@@ -19,9 +19,11 @@ mod signals;
 mod stages;
 mod workload;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use exit::Exit;
@@ -64,6 +66,11 @@ enum Command {
         /// The shell.
         shell: clap_complete::Shell,
     },
+    /// Print the manual page, or write one for each command into a directory.
+    Man {
+        /// The directory, such as /usr/local/share/man/man1.
+        dir: Option<PathBuf>,
+    },
 }
 
 /// Parses the command line, runs the command, and answers the exit status.
@@ -92,12 +99,23 @@ pub fn main() -> ExitCode {
             clap_complete::generate(shell, &mut visible(&Cli::command()), "rolldrop", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)
         }
+        Command::Man { dir } => manual(dir.as_deref()),
     };
     result.unwrap_or_else(|error| {
         eprintln!("rolldrop: {error:#}");
         let interrupted = error.is::<run::Interrupted>();
         if interrupted { Exit::Interrupted } else { Exit::Error }.into()
     })
+}
+
+fn manual(dir: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let command = Cli::command().disable_help_subcommand(true);
+    match dir {
+        None => clap_mangen::Man::new(command).render(&mut std::io::stdout())?,
+        Some(dir) => clap_mangen::generate_to(command, dir)
+            .with_context(|| format!("failed to write manual pages into {}", dir.display()))?,
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A command without the subcommands that are not for people, as far as completions need it.

@@ -1,5 +1,7 @@
 //! Progress on stderr: a bar on a terminal, plain lines elsewhere, nothing when quiet.
 
+mod echo;
+
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -10,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::signals::Interrupts;
 use crate::load;
 use crate::record::Outcome;
+use echo::NoControlEcho;
 
 /// What is known beforehand of a load.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,7 +34,11 @@ impl Planned {
 #[derive(Debug)]
 pub(super) enum Progress {
     /// A block that is redrawn.
-    Bar(ProgressBar),
+    Bar {
+        /// The block.
+        bar: ProgressBar,
+        _terminal: NoControlEcho,
+    },
     /// A line for each step, and one a second while the load runs.
     Lines,
     /// Nothing.
@@ -46,7 +53,7 @@ impl Progress {
         } else if std::io::stderr().is_terminal() {
             let bar = ProgressBar::no_length().with_style(ProgressStyle::default_spinner());
             bar.enable_steady_tick(Duration::from_millis(200));
-            Self::Bar(bar)
+            Self::Bar { bar, _terminal: NoControlEcho::begin() }
         } else {
             Self::Lines
         }
@@ -55,7 +62,7 @@ impl Progress {
     /// A step begins.
     pub(super) fn step(&self, what: &str) {
         match self {
-            Self::Bar(bar) => {
+            Self::Bar { bar, .. } => {
                 bar.unset_length();
                 bar.set_style(ProgressStyle::default_spinner());
                 bar.set_message(what.to_owned());
@@ -69,7 +76,7 @@ impl Progress {
     pub(super) fn note(&self, what: &str) {
         let line = format!("rolldrop: {what}");
         match self {
-            Self::Bar(bar) => bar.suspend(|| eprintln!("{line}")),
+            Self::Bar { bar, .. } => bar.suspend(|| eprintln!("{line}")),
             Self::Lines | Self::Quiet => eprintln!("{line}"),
         }
     }
@@ -83,7 +90,7 @@ impl Progress {
         planned: Planned,
         interrupts: &Interrupts,
     ) -> T {
-        let period = Duration::from_millis(if matches!(self, Self::Bar(_)) { 200 } else { 1000 });
+        let period = Duration::from_millis(if matches!(self, Self::Bar { .. }) { 200 } else { 1000 });
         let mut ticks = interval_at(Instant::now() + period, period);
         let began = Instant::now();
         let mut rate = Rate::begin();
@@ -118,7 +125,7 @@ impl Progress {
     pub(super) fn warn(&self, message: &str) {
         let line = format!("warning: {message}");
         match self {
-            Self::Bar(bar) => bar.println(format!("rolldrop: {line}")),
+            Self::Bar { bar, .. } => bar.println(format!("rolldrop: {line}")),
             Self::Lines | Self::Quiet => eprintln!("rolldrop: {line}"),
         }
     }
@@ -126,7 +133,7 @@ impl Progress {
     /// A line that stays.
     pub(super) fn say(&self, message: &str) {
         match self {
-            Self::Bar(bar) => bar.println(message),
+            Self::Bar { bar, .. } => bar.println(message),
             Self::Lines => eprintln!("rolldrop: {message}"),
             Self::Quiet => {}
         }
@@ -135,7 +142,7 @@ impl Progress {
     fn load(&self, progress: &load::Progress, rate: &Rate, planned: Option<u64>, left: Option<Duration>) {
         let position = position(progress.scheduled, planned, left);
         match self {
-            Self::Bar(bar) => {
+            Self::Bar { bar, .. } => {
                 let (_, columns) = console::Term::stderr().size();
                 let columns = usize::from(columns);
                 // Where there is little room, words go before pictures.
@@ -158,7 +165,7 @@ impl Progress {
 
     /// Nothing more to show.
     pub(super) fn done(&self) {
-        if let Self::Bar(bar) = self {
+        if let Self::Bar { bar, .. } = self {
             bar.finish_and_clear();
         }
     }

@@ -117,6 +117,11 @@ impl Via {
         matches!(self, Via::Own { connection: None, .. })
     }
 
+    /// Whether it is over a connection that takes no request any more.
+    pub(super) fn is_void(&self) -> bool {
+        matches!(self, Via::Http2(Some(ticket)) if ticket.is_void())
+    }
+
     /// The connection, where there is one.
     pub(super) const fn take(&mut self) -> Option<Connection> {
         match self {
@@ -225,8 +230,8 @@ impl Exchange {
 async fn retry(context: &Context, endpoint: usize, row: &mut RequestRow) {
     let method = context.endpoints[endpoint].method.as_str();
     let settings = &context.plan.settings;
-    let (mut status, mut grpc_status) = (row.status, row.grpc_status);
-    while row.attempts <= settings.retries && is_retried(method, row.final_outcome, status, grpc_status) {
+    let mut is_wanted = is_retried(method, row);
+    while row.attempts <= settings.retries && is_wanted {
         if !settings.retry_delay.is_zero() {
             sleep(settings.retry_delay).await;
         }
@@ -241,8 +246,11 @@ async fn retry(context: &Context, endpoint: usize, row: &mut RequestRow) {
             None => Via::dial(0),
         };
         let ended = attempt(context, endpoint, &mut via, Persistence::Close, &mut again).await;
-        row.final_outcome = ended.err().map_or(again.outcome, |failure| failure.outcome);
-        (status, grpc_status) = (again.status, again.grpc_status);
+        if let Err(failure) = ended {
+            again.outcome = failure.outcome;
+        }
+        row.final_outcome = again.outcome;
+        is_wanted = is_retried(method, &again);
     }
 }
 
@@ -342,7 +350,7 @@ pub(super) async fn connect(
         Ok(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
             return Err(ended_early(Reached::Connection, None));
         }
-        Ok(Err(e)) => return Err(lost(Reached::Connection, &e)),
+        Ok(Err(e)) => return Err(lost(Reached::Connection, &e, None)),
         Err(Elapsed) => return Err(Failure::with_detail(Outcome::TlsError, "timeout")),
     };
     row.tls = Some(context.clock.now());
@@ -456,7 +464,7 @@ pub(super) async fn read_more(
             row.bytes_received += count as u64;
             Ok(())
         }
-        Err(e) => Err(lost(reached, &e)),
+        Err(e) => Err(lost(reached, &e, write_error)),
     }
 }
 
@@ -484,7 +492,7 @@ pub(super) async fn read_body(
             Ok(0) if head.body == Body::UntilClose && write_error.is_none() => return Ok(()),
             Ok(0) => return Err(ended_early(Reached::Body, write_error)),
             Ok(count) => row.bytes_received += count as u64,
-            Err(e) => return Err(lost(Reached::Body, &e)),
+            Err(e) => return Err(lost(Reached::Body, &e, write_error)),
         }
     }
 }
@@ -509,7 +517,7 @@ pub(super) const PROTOCOL_ERROR: Failure = Failure::new(Outcome::ProtocolError, 
 /// an end when reading afterwards.
 pub(super) fn ended_early(reached: Reached, write_error: Option<&io::Error>) -> Failure {
     match (write_error, reached) {
-        (Some(e), _) => lost(reached, e),
+        (Some(e), _) => lost(reached, e, None),
         (None, Reached::Connection | Reached::Nothing) => Failure::new(Outcome::EofBeforeResponse, None),
         (None, Reached::Head | Reached::Body) => Failure::new(Outcome::TruncatedBody, None),
     }
@@ -517,12 +525,17 @@ pub(super) fn ended_early(reached: Reached, write_error: Option<&io::Error>) -> 
 
 /// The connection broke. The kernel's own timeout (ETIMEDOUT: retransmissions went
 /// unanswered) is a timeout; all else took the connection away like a reset.
-pub(super) fn lost(reached: Reached, error: &io::Error) -> Failure {
+///
+/// In TLS, too, a reset that met the write shows as an end when reading afterwards.
+pub(super) fn lost(reached: Reached, error: &io::Error, write_error: Option<&io::Error>) -> Failure {
     if let Some(fault) = tls::fault(error) {
         return Failure::with_detail(tls_outcome(reached, &fault), fault.what);
     }
     let outcome = match (error.kind(), reached) {
         // The connection was closed, and TLS was not: whoever closed it need not be the server.
+        (io::ErrorKind::UnexpectedEof, _) if write_error.is_some() => {
+            return ended_early(reached, write_error);
+        }
         (io::ErrorKind::UnexpectedEof, _) => {
             return Failure { detail: Some("no_close_notify".into()), ..ended_early(reached, None) };
         }
@@ -587,5 +600,14 @@ mod tests {
         assert_eq!(ended(Reached::Body, Some(reset)), with(Outcome::ResetMidResponse, reset));
         assert_eq!(ended(Reached::Head, Some(timed_out)), with(Outcome::ResponseTimeout, timed_out));
         assert_eq!(ended(Reached::Body, Some(timed_out)), with(Outcome::BodyTimeout, timed_out));
+        // An end without close_notify.
+        let cut = io::Error::from(io::ErrorKind::UnexpectedEof);
+        let by_reset = lost(Reached::Body, &cut, Some(&os(reset)));
+        assert_eq!((by_reset.outcome, by_reset.errno), with(Outcome::ResetMidResponse, reset));
+        let by_nobody = lost(Reached::Body, &cut, None);
+        assert_eq!(
+            (by_nobody.outcome, by_nobody.detail.as_deref()),
+            (Outcome::TruncatedBody, Some("no_close_notify"))
+        );
     }
 }

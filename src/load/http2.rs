@@ -13,6 +13,7 @@ mod frames;
 mod link;
 mod pool;
 mod request;
+mod sieve;
 mod wire;
 
 use bytes::Bytes;
@@ -232,7 +233,7 @@ impl Call<'_> {
         let by_connection = match &wire.read_end {
             _ if error.is_library() && is_short => Failure::new(Outcome::TruncatedBody, None),
             Some(Ok(())) if !error.is_library() => ended_early(reached, wire.write_error.as_ref()),
-            Some(Err(end)) if !error.is_library() => lost(reached, end),
+            Some(Err(end)) if !error.is_library() => lost(reached, end, wire.write_error.as_ref()),
             _ => Failure::with_detail(Outcome::ProtocolError, error.to_string()),
         };
         match goaway {

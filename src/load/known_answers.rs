@@ -7,6 +7,7 @@ mod http2;
 mod mixed;
 mod oracle;
 mod server;
+mod tls;
 mod transport;
 mod websocket;
 
@@ -68,7 +69,8 @@ fn assert_agree(rows: &[RequestRow], log: &Log) {
         assert!(truth.answer_bytes.contains(&row.bytes_received), "{row:?} {truth:?}");
         assert_eq!(row.pod.as_deref(), row.status.map(|_| "web-1"), "{row:?}");
         let reset = matches!(row.outcome, Outcome::ResetBeforeResponse | Outcome::ResetMidResponse);
-        assert_eq!(row.errno, reset.then_some(Errno::ECONNRESET as i32), "{row:?} {truth:?}");
+        let errno = (reset && truth.detail.is_none()).then_some(Errno::ECONNRESET as i32);
+        assert_eq!((row.errno, row.detail.as_deref()), (errno, truth.detail), "{row:?} {truth:?}");
     }
     assert_eq!(sent, log.len(), "the server saw what was never sent");
 }

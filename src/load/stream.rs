@@ -3,7 +3,7 @@
 //! An enum rather than a trait object: reading from cleartext TCP costs no more than reading from
 //! its socket. HTTP/2 and whatever else speaks over a connection takes a [`Stream`] for itself.
 
-use std::io;
+use std::io::{self, Read};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
@@ -36,24 +36,45 @@ pub(super) enum Stream {
 
 /// A TLS session whose handshake is done. Its end is announced to the peer (close_notify).
 #[derive(Debug)]
-pub(super) struct Tls(Box<TlsStream<Socket>>);
+pub(super) struct Tls {
+    stream: Box<TlsStream<Socket>>,
+    /// What ended the session, until all that came before it has been read.
+    failure: Option<io::Error>,
+}
 
 impl Tls {
     /// The session that a handshake made.
     pub(super) fn new(stream: TlsStream<Socket>) -> Self {
-        Self(Box::new(stream))
+        Self { stream: Box::new(stream), failure: None }
     }
 
     /// What the handshake agreed on.
     pub(super) fn session(&self) -> &ClientConnection {
-        self.0.get_ref().1
+        self.stream.get_ref().1
+    }
+
+    /// An alert, or what makes no sense, may arrive together with good bytes: those are read first.
+    fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let read = match self.failure.take() {
+            None => Pin::new(&mut self.stream).poll_read(context, buffer),
+            Some(failure) => Poll::Ready(Err(failure)),
+        };
+        let Poll::Ready(Err(failure)) = read else { return read };
+        match self.stream.get_mut().1.reader().read(buffer.initialize_unfilled()) {
+            Ok(count @ 1..) => {
+                buffer.advance(count);
+                self.failure = Some(failure);
+                Poll::Ready(Ok(()))
+            }
+            _ => Poll::Ready(Err(failure)),
+        }
     }
 }
 
 impl Drop for Tls {
     fn drop(&mut self) {
         // As far as it goes without waiting.
-        let _ = Pin::new(&mut self.0).poll_shutdown(&mut Context::from_waker(Waker::noop()));
+        let _ = Pin::new(&mut self.stream).poll_shutdown(&mut Context::from_waker(Waker::noop()));
     }
 }
 
@@ -126,7 +147,7 @@ impl Stream {
             Stream::Tls(tls) => {
                 // Whoever reads next registers itself anew.
                 let mut context = Context::from_waker(Waker::noop());
-                Pin::new(&mut tls.0).poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending()
+                tls.poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending()
             }
         }
     }
@@ -175,7 +196,7 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Stream::Plain(socket) => Pin::new(socket).poll_read(context, buffer),
-            Stream::Tls(tls) => Pin::new(&mut tls.0).poll_read(context, buffer),
+            Stream::Tls(tls) => tls.poll_read(context, buffer),
         }
     }
 }
@@ -184,21 +205,21 @@ impl AsyncWrite for Stream {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Stream::Plain(socket) => Pin::new(socket).poll_write(context, bytes),
-            Stream::Tls(tls) => Pin::new(&mut tls.0).poll_write(context, bytes),
+            Stream::Tls(tls) => Pin::new(&mut tls.stream).poll_write(context, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Stream::Plain(socket) => Pin::new(socket).poll_flush(context),
-            Stream::Tls(tls) => Pin::new(&mut tls.0).poll_flush(context),
+            Stream::Tls(tls) => Pin::new(&mut tls.stream).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Stream::Plain(socket) => Pin::new(socket).poll_shutdown(context),
-            Stream::Tls(tls) => Pin::new(&mut tls.0).poll_shutdown(context),
+            Stream::Tls(tls) => Pin::new(&mut tls.stream).poll_shutdown(context),
         }
     }
 }

@@ -262,6 +262,9 @@ impl Worker {
             });
             let mut place = Some(next.await);
             while let Some(exchange) = &mut place {
+                if exchange.via.is_void() {
+                    self.state.borrow_mut().choose_again(exchange, self.context.clock.now());
+                }
                 let ended = exchange.run(&self.context).await;
                 self.end(&mut place, ended, lane);
                 // First let others close theirs: a server is woken once for connections that come
@@ -368,6 +371,14 @@ impl State {
                 Err(reason)
             }
         })
+    }
+
+    /// A connection may go away after it was chosen, and before anything of the request was written: then
+    /// another one is, if there is one.
+    fn choose_again(&mut self, exchange: &mut Exchange, now: Stamp) {
+        if let Ok(ticket) = self.http2.take(exchange.endpoint, exchange.persistence, now) {
+            exchange.via = Via::Http2(Some(ticket));
+        }
     }
 
     /// Counts a request that has ended.

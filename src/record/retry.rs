@@ -9,30 +9,29 @@ use super::{Outcome, RequestRow};
 /// The gRPC status UNAVAILABLE.
 pub const GRPC_UNAVAILABLE: i32 = 14;
 
-/// Whether a client that retries does so after this outcome: nothing was sent, or HTTP/2 said that
-/// nothing was done; or the connection or the gateway failed, and the method is one that may be
+/// Whether a client that retries does so after an attempt's outcome: nothing was sent, or HTTP/2 said
+/// that nothing was done; or the connection or the gateway failed, and the method is one that may be
 /// sent twice (RFC 9110, 9.2.2); or a gRPC server or a proxy before it is unavailable, which is
 /// what the usual policies of gRPC clients name.
-pub fn is_retried(method: &str, outcome: Outcome, status: Option<u16>, grpc_status: Option<i32>) -> bool {
-    if grpc_status == Some(GRPC_UNAVAILABLE) && outcome == Outcome::HttpError {
-        return true;
-    }
-    let nothing_was_sent = matches!(
-        outcome,
+pub fn is_retried(method: &str, attempt: &RequestRow) -> bool {
+    let was_not_processed = match attempt.outcome {
         Outcome::ConnectRefused
-            | Outcome::ConnectTimeout
-            | Outcome::ConnectUnreachable
-            | Outcome::ConnectError
-            | Outcome::DnsError
-            | Outcome::TlsError
-            | Outcome::H2RefusedStream
-            | Outcome::H2Goaway
-    );
-    nothing_was_sent
+        | Outcome::ConnectTimeout
+        | Outcome::ConnectUnreachable
+        | Outcome::ConnectError
+        | Outcome::DnsError
+        | Outcome::H2RefusedStream
+        | Outcome::H2Goaway => true,
+        // An alert may come when the request has been sent.
+        Outcome::TlsError => attempt.sent.is_none(),
+        Outcome::HttpError => attempt.grpc_status == Some(GRPC_UNAVAILABLE),
+        _ => false,
+    };
+    was_not_processed
         || is_idempotent(method)
-            && match outcome {
+            && match attempt.outcome {
                 Outcome::Ok | Outcome::NotSent | Outcome::Cancelled => false,
-                Outcome::HttpError => matches!(status, Some(502..=504)),
+                Outcome::HttpError => matches!(attempt.status, Some(502..=504)),
                 _ => true,
             }
 }
@@ -52,10 +51,13 @@ pub fn go_replays(method: &str) -> bool {
 /// connection that had carried one before, which ended before the first byte of the answer, and
 /// the request is one that Go replays (`persistConn.shouldRetryRequest`, net/http).
 ///
-/// In HTTP/2 the method does not matter. Sent again is what ended before the head of its answer
-/// and was never written, or that the server says it did not process, or reset with
-/// PROTOCOL_ERROR (`canRetryError`, golang.org/x/net/http2); but not the first stream of a
-/// connection that a GOAWAY ends with an error (`ClientConn.setGoAway`).
+/// In HTTP/2 the method does not matter, as long as the body can be sent again. Sent again is what
+/// ended before the head of its answer and was never written, or that the server says it did not
+/// process (`canRetryError`, net/http/internal/http2); but not the first stream of a connection
+/// that a GOAWAY ends with an error (`ClientConn.setGoAway`).
+///
+/// So it is in Go 1.27. Go 1.19 sent that first stream again, too, and what was reset with
+/// PROTOCOL_ERROR.
 pub fn go_hides(row: &RequestRow, replays: bool) -> bool {
     let detail = row.detail.as_deref();
     let ended_without_answer =
@@ -65,11 +67,7 @@ pub fn go_hides(row: &RequestRow, replays: bool) -> bool {
         _ if row.head.is_some() => false,
         Outcome::H2Goaway => row.stream != Some(1) || detail == Some("GOAWAY NO_ERROR"),
         Outcome::H2RefusedStream => true,
-        Outcome::ResetBeforeResponse | Outcome::ResetMidResponse
-            if matches!(detail, Some("PROTOCOL_ERROR" | "REFUSED_STREAM")) =>
-        {
-            true
-        }
+        Outcome::ResetMidResponse if detail == Some("REFUSED_STREAM") => true,
         _ if row.stream.is_some() => ended_without_answer && row.bytes_sent == 0,
         // Where nothing at all was written, any method is sent again.
         _ => row.conn_reused && ended_without_answer && (replays || row.bytes_sent == 0),
@@ -83,14 +81,25 @@ mod tests {
 
     #[test]
     fn what_may_be_sent_twice_is_retried_and_what_was_never_sent() {
-        let retried = |method, outcome| is_retried(method, outcome, Some(503), None);
+        let at = Stamp::from_unix_ns(0);
+        let attempt = |outcome, status, grpc_status| RequestRow {
+            outcome,
+            sent: Some(at),
+            status,
+            grpc_status,
+            ..RequestRow::not_sent("load-0".into(), 0, "web".into(), Phase::Main, at, at)
+        };
+        let retried = |method, outcome| is_retried(method, &attempt(outcome, Some(503), None));
         assert!(retried("GET", Outcome::ResetBeforeResponse) && retried("PUT", Outcome::HttpError));
         assert!(retried("POST", Outcome::ConnectRefused) && !retried("POST", Outcome::ResetBeforeResponse));
         assert!(!retried("GET", Outcome::Ok) && !retried("GET", Outcome::NotSent));
-        assert!(!is_retried("GET", Outcome::HttpError, Some(500), None));
+        assert!(!is_retried("GET", &attempt(Outcome::HttpError, Some(500), None)));
         assert!(retried("POST", Outcome::H2RefusedStream) && retried("POST", Outcome::H2Goaway));
-        assert!(is_retried("POST", Outcome::HttpError, Some(200), Some(GRPC_UNAVAILABLE)));
-        assert!(!is_retried("POST", Outcome::HttpError, Some(200), Some(13)));
+        assert!(is_retried("POST", &attempt(Outcome::HttpError, Some(200), Some(GRPC_UNAVAILABLE))));
+        assert!(!is_retried("POST", &attempt(Outcome::HttpError, Some(200), Some(13))));
+        let alert = attempt(Outcome::TlsError, None, None);
+        assert!(is_retried("GET", &alert) && !is_retried("POST", &alert), "it had been sent");
+        assert!(is_retried("POST", &RequestRow { sent: None, ..alert }));
     }
 
     #[test]
@@ -130,9 +139,8 @@ mod tests {
         assert!(hides(&row(3, Outcome::H2Goaway, "GOAWAY ENHANCE_YOUR_CALM")));
         assert!(!hides(&row(1, Outcome::H2Goaway, "GOAWAY ENHANCE_YOUR_CALM")), "a new connection");
         assert!(hides(&row(1, Outcome::H2RefusedStream, "REFUSED_STREAM")));
-        assert!(hides(&row(1, Outcome::ResetBeforeResponse, "PROTOCOL_ERROR")));
-        assert!(!hides(&row(3, Outcome::ResetBeforeResponse, "INTERNAL_ERROR")));
-        let begun = RequestRow { head: Some(at), ..row(3, Outcome::ResetMidResponse, "PROTOCOL_ERROR") };
+        assert!(!hides(&row(3, Outcome::ResetBeforeResponse, "PROTOCOL_ERROR")));
+        let begun = RequestRow { head: Some(at), ..row(3, Outcome::ResetMidResponse, "REFUSED_STREAM") };
         assert!(!hides(&begun), "its head has been handed on");
         let lost = RequestRow { detail: None, ..row(3, Outcome::EofBeforeResponse, "") };
         assert!(!go_hides(&lost, true));

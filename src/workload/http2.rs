@@ -1,6 +1,6 @@
 //! The same answers over HTTP/2, for clients that speak it without asking (prior knowledge), and
-//! an answer to any unary gRPC call: an empty message and the status OK, or UNAVAILABLE while the
-//! server is not ready.
+//! an answer to any unary gRPC call: an empty message, or how the server is
+//! (`grpc.health.v1.Health/Check`), and the status OK.
 //!
 //! Going away is announced: a connection that asks while the server drains, or that is open when
 //! it stops accepting, gets a GOAWAY, and what it has asked by then is answered.
@@ -32,6 +32,10 @@ const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 /// A message of no bytes.
 const EMPTY_MESSAGE: Bytes = Bytes::from_static(&[0; 5]);
+/// The method that asks how a server is, and a message for each answer: a status, in field 1.
+const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
+const SERVING: Bytes = Bytes::from_static(&[0, 0, 0, 0, 2, 8, 1]);
+const NOT_SERVING: Bytes = Bytes::from_static(&[0, 0, 0, 0, 2, 8, 2]);
 
 /// Waits for what a connection begins with, and answers whether it is HTTP/2.
 ///
@@ -97,9 +101,12 @@ async fn respond_to(
     }
     let Answer { status, body, delay, pace } = match is_grpc {
         false => answer(&path, query.as_deref(), readiness, &shared.index),
-        true => {
-            Answer { status: StatusCode::OK, body: EMPTY_MESSAGE, delay: Duration::ZERO, pace: Pace::AtOnce }
-        }
+        true => Answer {
+            status: StatusCode::OK,
+            body: message(&path, readiness),
+            delay: Duration::ZERO,
+            pace: Pace::AtOnce,
+        },
     };
     let delay = delay + shared.response_time;
     if !delay.is_zero() {
@@ -113,7 +120,7 @@ async fn respond_to(
     }
     let sent = if is_grpc {
         response.headers_mut().insert(CONTENT_TYPE, GRPC);
-        call(response, &mut respond, readiness)
+        call(response, &mut respond, body)
     } else {
         response.headers_mut().insert(CONTENT_LENGTH, body.len().into());
         plain(response, &mut respond, body, pace).await
@@ -145,16 +152,18 @@ async fn plain(
     Ok(())
 }
 
-fn call(
-    mut response: Response<()>,
-    respond: &mut SendResponse<Bytes>,
-    readiness: Readiness,
-) -> Result<(), h2::Error> {
-    if readiness == Readiness::NotReady {
-        response.headers_mut().insert(GRPC_STATUS, HeaderValue::from_static("14"));
-        return respond.send_response(response, true).map(drop);
+/// The message that answers a call. While the server is not ready it serves all the same, as it
+/// does its paths: whoever routes to it asks how it is.
+fn message(path: &str, readiness: Readiness) -> Bytes {
+    match readiness {
+        _ if path != HEALTH_CHECK => EMPTY_MESSAGE,
+        Readiness::Ready => SERVING,
+        Readiness::NotReady => NOT_SERVING,
     }
+}
+
+fn call(response: Response<()>, respond: &mut SendResponse<Bytes>, message: Bytes) -> Result<(), h2::Error> {
     let mut stream: SendStream<Bytes> = respond.send_response(response, false)?;
-    stream.send_data(EMPTY_MESSAGE, false)?;
+    stream.send_data(message, false)?;
     stream.send_trailers(HeaderMap::from_iter([(GRPC_STATUS, HeaderValue::from_static("0"))]))
 }

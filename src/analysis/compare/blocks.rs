@@ -3,7 +3,8 @@
 //!
 //! Sources: Künsch 1989 and Politis and Romano 1992 (the circular block bootstrap); Politis and
 //! White 2004 with Patton 2009 (the length of the stretches). With few stretches a bootstrap is
-//! too sure of itself: its deviations are widened as Student's t widens those of a mean.
+//! too sure of itself: its deviations are widened as Student's t widens those of a mean, and by
+//! what the stretches' ends cut off (Künsch 1989, the bias of the variance; Kendall 1954).
 
 use std::ops::Range;
 
@@ -19,6 +20,8 @@ pub(super) const FEWEST: f64 = 8.0;
 /// The stretches are longer than the best length by this factor: too long costs a little width,
 /// too short is wrong.
 const CAUTION: f64 = 1.5;
+/// A bootstrap is never taken to show less of the variance than this.
+const LEAST_SHOWN: f64 = 0.3;
 
 /// The blocks of one side, laid out so that the number of values up to a bin in any row of blocks
 /// is read off four sums.
@@ -142,10 +145,9 @@ impl Blocks {
         draw
     }
 
-    /// The length of stretches after which a figure's blocks are no longer alike.
-    fn length(&self, figure: impl Fn(usize) -> f64) -> usize {
-        let of_run = |run: &Range<usize>| block_length(&run.clone().map(&figure).collect::<Vec<_>>());
-        whole(self.runs.iter().map(of_run).fold(1.0, f64::max))
+    /// A figure of each block, one after the other; a series for each run.
+    fn series(&self, figure: impl Fn(usize) -> f64) -> Vec<Vec<f64>> {
+        self.runs.iter().map(|run| run.clone().map(&figure).collect()).collect()
     }
 }
 
@@ -186,21 +188,21 @@ pub(super) struct Effort {
 /// What makes requests alike makes all latencies alike, but a stretch has too few values beyond a
 /// high quantile to show it: the likeness is looked for at the middle of them as well.
 pub(super) fn quantiles(a: &Blocks, b: &Blocks, q: f64, effort: Effort) -> Result<Ratio, TooAlike> {
-    let length_at = |side: &Blocks, q: f64| {
+    let beyond = |side: &Blocks, q: f64| {
         let at = side.quantile_bin(&side.whole(), q) + 1;
-        side.length(|i| {
+        side.series(|i| {
             let all = side.below(&(i..i + 1), side.bins.len());
             (all - side.below(&(i..i + 1), at)) as f64 / all.max(1) as f64
         })
     };
-    let length = |side: &Blocks| [0.5, 0.9, q].map(|q| length_at(side, q)).into_iter().max().unwrap_or(1);
-    ratio([a, b], [length(a), length(b)], |side, draw| side.quantile(draw, q), effort)
+    let series = [a, b].map(|side| [0.5, 0.9, q].into_iter().flat_map(|q| beyond(side, q)).collect());
+    ratio([a, b], &series, |side, draw| side.quantile(draw, q), effort)
 }
 
 /// The rates at which both sides sent.
 pub(super) fn rates(a: &Blocks, b: &Blocks, effort: Effort) -> Result<Ratio, TooAlike> {
-    let length = |side: &Blocks| side.length(|i| (side.totals[i + 1] - side.totals[i]) as f64);
-    ratio([a, b], [length(a), length(b)], |side, draw| side.rate(draw), effort)
+    let series = [a, b].map(|side| side.series(|i| (side.totals[i + 1] - side.totals[i]) as f64));
+    ratio([a, b], &series, |side, draw| side.rate(draw), effort)
 }
 
 /// The requests are so alike over time that the run amounts to too few observations.
@@ -212,21 +214,28 @@ pub(super) struct TooAlike {
     pub(super) candidate: f64,
 }
 
+/// `series` shows how long the likeness lasts on either side. Both sides are drawn in stretches of the
+/// same length: what is seen of one alone is often too little.
 fn ratio(
     sides: [&Blocks; 2],
-    lengths: [usize; 2],
+    series: &[Vec<Vec<f64>>; 2],
     figure: impl Fn(&Blocks, &Draw) -> f64,
     effort: Effort,
 ) -> Result<Ratio, TooAlike> {
     let [baseline, candidate] = sides.map(|side| figure(side, &side.whole()));
+    let of_each = || sides.iter().zip(series).flat_map(|(side, all)| all.iter().map(move |one| (side, one)));
+    let lasts_s = of_each().map(|(side, one)| block_length(one).ceil() * side.block_s);
+    let stretch_s = lasts_s.fold(0.0, f64::max);
+    let length = |side: &Blocks| whole(stretch_s / side.block_s - 1e-9);
+    let lengths = sides.map(length);
     let stretches = |i: usize| sides[i].len() as f64 / lengths[i] as f64;
     let fewest = stretches(0).min(stretches(1));
     if fewest < FEWEST {
-        let stretch = |i: usize| lengths[i] as f64 * sides[i].block_s;
-        return Err(TooAlike { stretch_s: stretch(0).max(stretch(1)), baseline, candidate });
+        return Err(TooAlike { stretch_s, baseline, candidate });
     }
     let observed = (candidate / baseline).ln();
-    let widening = widening(fewest, effort.confidence);
+    let shown = of_each().map(|(side, one)| shown(one, length(side) as f64)).fold(1.0, f64::min);
+    let widening = widening(fewest, effort.confidence) / shown.max(LEAST_SHOWN).sqrt();
     // The same numbers for the same question.
     let mut rng = SmallRng::seed_from_u64(u64::from(effort.replicates));
     let mut drawn: Vec<f64> = (0..effort.replicates)
@@ -292,6 +301,31 @@ pub(super) fn block_length(series: &[f64]) -> f64 {
     (CAUTION * best).clamp(1.0, most.max(1.0))
 }
 
+/// How much of the variance of a series' mean stretches of so many elements show: what is alike on both
+/// sides of a cut is lost. By a likeness that falls off geometrically from the first lag on, with
+/// Kendall's correction; the noise of single elements is in no lag.
+fn shown(series: &[f64], length: f64) -> f64 {
+    const LAGS: usize = 6;
+    let n = series.len() as f64;
+    let mean = series.iter().sum::<f64>() / n.max(1.0);
+    let covariance = |lag: usize| {
+        let pairs = series.iter().zip(series.iter().skip(lag));
+        pairs.map(|(x, y)| (x - mean) * (y - mean)).sum::<f64>()
+    };
+    let variance = covariance(0);
+    let likeness: Vec<f64> = (1..=LAGS).map(|lag| (covariance(lag) / variance).max(0.0)).collect();
+    let (first, last): (f64, f64) = (likeness[..LAGS - 1].iter().sum(), likeness[1..].iter().sum());
+    // With so little of it, or none at all, there is nothing to lose.
+    if series.len() <= LAGS || variance <= 0.0 || first <= 0.1 {
+        return 1.0;
+    }
+    let keeps = (last / first).min(1.0);
+    let keeps = (keeps + (1.0 + 3.0 * keeps) / n).min(0.98);
+    let whole = 1.0 + 2.0 * likeness[0] / (1.0 - keeps);
+    let lost = 2.0 * likeness[0] / (1.0 - keeps).powi(2) / length;
+    (1.0 - lost / whole).clamp(0.0, 1.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -313,6 +347,24 @@ mod tests {
         let alike = block_length(&series(0.8));
         assert!((10.0..60.0).contains(&alike), "{alike}");
         assert_eq!(block_length(&[3.0; 100]), 1.0);
+    }
+
+    #[test]
+    fn the_ends_of_short_stretches_cut_off_what_is_alike() {
+        let mut rng = SmallRng::seed_from_u64(2);
+        let mut series = |keep: f64| {
+            let mut x = 0.0;
+            let next = |_| {
+                x = keep * x + rng.random_range(-1.0..1.0);
+                x
+            };
+            (0..3000).map(next).collect::<Vec<f64>>()
+        };
+        assert_eq!((shown(&series(0.0), 5.0), shown(&[3.0; 100], 5.0), shown(&[], 5.0)), (1.0, 1.0, 1.0));
+        // Of AR(1), 1 - 2 keep / (length (1 - keep^2)) in truth.
+        let alike = series(0.8);
+        assert!((shown(&alike, 20.0) - (1.0 - 1.6 / (20.0 * 0.36))).abs() < 0.05, "{}", shown(&alike, 20.0));
+        assert!(shown(&alike, 80.0) > 0.93);
     }
 
     #[test]

@@ -60,7 +60,8 @@ pub(in super::super) struct LoadArgs {
         conflicts_with = "stages")]
     duration: Duration,
     /// Send this many requests, instead of for a duration
-    #[arg(short = 'n', long, value_name = "N", conflicts_with_all = ["duration", "stages"])]
+    #[arg(short = 'n', long, value_name = "N", conflicts_with_all = ["duration", "stages"],
+        value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
     /// A rate over some time, such as 100:10s, or a linear ramp, such as 100-500:30s; given several times,
     /// one after the other

@@ -228,6 +228,8 @@ impl Link {
             .initial_max_send_streams(1)
             // A server that breaks the protocol on one stream after another is to be measured.
             .max_local_error_reset_streams(None)
+            // So is one that sends its bodies in small frames.
+            .data_frame_budget(usize::MAX)
             .enable_push(false)
             .handshake(transport)
             .await;

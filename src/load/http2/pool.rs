@@ -43,6 +43,11 @@ impl Ticket {
         Self::to_open(Link::new(0, None))
     }
 
+    /// Whether the connection that it would share takes no request any more.
+    pub(in crate::load) fn is_void(&self) -> bool {
+        matches!(self.place, Place::Stream) && self.link.standing() == Standing::Over
+    }
+
     fn to_open(link: Arc<Link>) -> Self {
         Self { link, place: Place::Opener }
     }

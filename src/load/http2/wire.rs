@@ -13,6 +13,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::frames::{Frames, Seen};
+use super::sieve::Sieve;
+use crate::http2::FrameHeader;
 
 /// Bytes of the client's preface.
 const PREFACE: usize = 24;
@@ -136,6 +138,9 @@ impl Shared {
 pub(super) struct Watched<S> {
     stream: S,
     wire: Shared,
+    sieve: Sieve,
+    /// What passed the sieve, and had no room where it was to go.
+    passed: Vec<u8>,
     /// Whether a write failed: nothing is written any more.
     is_mute: bool,
 }
@@ -143,7 +148,7 @@ pub(super) struct Watched<S> {
 impl<S> Watched<S> {
     /// The transport on `stream`.
     pub(super) fn new(stream: S, wire: Shared) -> Self {
-        Self { stream, wire, is_mute: false }
+        Self { stream, wire, sieve: Sieve::default(), passed: Vec::new(), is_mute: false }
     }
 
     /// A server may answer and close before it has read everything: a write that failed is kept,
@@ -174,30 +179,60 @@ impl<S> Watched<S> {
     }
 }
 
+impl<S: AsyncRead + Unpin> Watched<S> {
+    /// Reads what comes next, into a buffer that has room for a frame's header.
+    fn poll_next(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let before = buf.filled().len();
+            let held = self.sieve.held();
+            buf.put_slice(&held);
+            let begin = buf.filled().len();
+            let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, buf) else {
+                buf.set_filled(before);
+                self.sieve.hold(held);
+                return Poll::Pending;
+            };
+            let mut wire = self.wire.get();
+            if let Err(error) = read {
+                buf.set_filled(before);
+                let kind = error.kind();
+                wire.read_end = Some(Err(error));
+                return Poll::Ready(Err(kind.into()));
+            }
+            if buf.filled().len() == begin {
+                wire.read_end = Some(Ok(()));
+                return Poll::Ready(Ok(()));
+            }
+            wire.received(&buf.filled()[begin..]);
+            let passed = self.sieve.pass(&mut buf.filled_mut()[before..]);
+            buf.set_filled(before + passed);
+            // Nothing would be the end.
+            if passed > 0 {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+}
+
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buf));
-        let mut wire = self.wire.get();
-        Poll::Ready(match read {
-            Ok(()) if buf.filled().len() > before => {
-                wire.received(&buf.filled()[before..]);
-                Ok(())
+        if self.passed.is_empty() {
+            if buf.remaining() >= FrameHeader::BYTES {
+                return self.poll_next(cx, buf);
             }
-            Ok(()) => {
-                wire.read_end = Some(Ok(()));
-                Ok(())
-            }
-            Err(error) => {
-                let kind = error.kind();
-                wire.read_end = Some(Err(error));
-                Err(kind.into())
-            }
-        })
+            let mut room = [0; 512];
+            let mut room = ReadBuf::new(&mut room);
+            ready!(self.poll_next(cx, &mut room))?;
+            self.passed.extend_from_slice(room.filled());
+        }
+        let count = self.passed.len().min(buf.remaining());
+        buf.put_slice(&self.passed[..count]);
+        self.passed.drain(..count);
+        Poll::Ready(Ok(()))
     }
 }
 

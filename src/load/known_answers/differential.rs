@@ -11,16 +11,19 @@ use bytes::Bytes;
 use futures::StreamExt;
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
+use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::mixed::{reset_after_accept, reset_before_accept};
+use super::transport::connector;
 use super::*;
 
 /// How long each client waits.
-const LIMIT: Duration = Duration::from_secs(3);
+const LIMIT: Duration = Duration::from_secs(5);
 /// How many faults are met at a time.
 pub(super) const AT_A_TIME: usize = 6;
 
@@ -64,8 +67,9 @@ const SCRIPTED: [(Script, &str); 32] = [
 
 /// A row of the table: what a fault is called, and what each client says of it.
 async fn row(words: &str, address: SocketAddr) -> String {
-    let ours = ours(Http::Http1, address).await;
-    let (curl, hyper) = tokio::join!(curl("--http1.1", address), hyper(address, 0));
+    let url = format!("http://{address}/");
+    let ours = ours(Http::Http1, &url).await;
+    let (curl, hyper) = tokio::join!(curl("--http1.1", &url), hyper(address, 0));
     line(words, ours, &curl, &hyper)
 }
 
@@ -76,32 +80,35 @@ fn line(words: &str, ours: Outcome, curl: &str, hyper: &str) -> String {
 /// The row of a fault that comes before the request does or after, as it happens: as connecting, as
 /// writing or as reading fails.
 async fn row_of_early_reset(words: &str, address: SocketAddr) -> String {
-    let ours = ours(Http::Http1, address).await;
-    let (curl, hyper) = tokio::join!(curl("--http1.1", address), hyper(address, 0));
+    let url = format!("http://{address}/");
+    let ours = ours(Http::Http1, &url).await;
+    let (curl, hyper) = tokio::join!(curl("--http1.1", &url), hyper(address, 0));
     assert!(["7", "55", "56"].contains(&&*curl), "{words}: {curl}");
     assert!(["ConnectionReset", "BrokenPipe", "Canceled"].contains(&&*hyper), "{words}: {hyper}");
     line(words, ours, "7, 55 or 56", "ConnectionReset, BrokenPipe or Canceled")
 }
 
-/// The outcome of a load's one request.
-pub(super) async fn ours(http: Http, address: SocketAddr) -> Outcome {
+/// The outcome of a load's one request; any certificate is taken.
+pub(super) async fn ours(http: Http, url: &str) -> Outcome {
     let (_, rows) = run(Settings {
         http,
         pace: Pace::constant(100.0, Duration::from_millis(10)),
         connect_timeout: LIMIT,
+        tls_timeout: LIMIT,
         response_timeout: LIMIT,
-        ..Settings::new(format!("http://{address}/"))
+        tls: TlsSettings { insecure: url.starts_with("https:"), ..TlsSettings::default() },
+        ..Settings::new(url)
     })
     .await;
     rows[0].outcome
 }
 
-/// curl's exit code, in the version of HTTP that an option of its own asks for.
-pub(super) async fn curl(version: &str, address: SocketAddr) -> String {
+/// curl's exit code, in the version of HTTP that an option of its own asks for; any certificate is taken.
+pub(super) async fn curl(version: &str, url: &str) -> String {
     let limit = LIMIT.as_secs().to_string();
     let status = Command::new("curl")
-        .args(["-q", "--silent", version, "--fail", "--noproxy", "*", "--max-time", &limit])
-        .args(["-H", "rolldrop-id: curl-0", &format!("http://{address}/")])
+        .args(["-q", "--silent", "--insecure", version, "--fail", "--noproxy", "*", "--max-time", &limit])
+        .args(["-H", "rolldrop-id: curl-0", url])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .status()
@@ -112,24 +119,42 @@ pub(super) async fn curl(version: &str, address: SocketAddr) -> String {
 
 /// What hyper's connection says of the answer to the request numbered `seq`.
 pub(super) async fn hyper(address: SocketAddr, seq: u64) -> String {
+    let said = async { said_by_hyper(TcpStream::connect(address).await.map_err(|e| kind(&e))?, seq).await };
+    within_limit(said).await
+}
+
+/// The same over TLS, to a server with this certificate.
+pub(super) async fn hyper_inside(address: SocketAddr, certificate: &str) -> String {
     let said = async {
         let stream = TcpStream::connect(address).await.map_err(|e| kind(&e))?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| kind(&e))?;
-        let mut driver = JoinSet::new();
-        driver.spawn(connection.with_upgrades());
-        let request =
-            hyper::Request::get("/").header("host", "x").header("rolldrop-id", format!("hyper-{seq}"));
-        let response = sender.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await;
-        let response = response.map_err(|e| kind(&e))?;
-        let status = response.status().as_u16();
-        response.into_body().collect().await.map_err(|e| kind(&e))?;
-        Ok::<_, String>(status.to_string())
+        let name = ServerName::from(address.ip());
+        let stream = connector(certificate).connect(name, stream).await.map_err(|e| kind(&e))?;
+        said_by_hyper(stream, 0).await
     };
+    within_limit(said).await
+}
+
+async fn within_limit(said: impl Future<Output = Result<String, String>>) -> String {
     match timeout(LIMIT, said).await {
         Ok(Ok(said)) | Ok(Err(said)) => said,
         Err(_) => "(waits)".to_owned(),
     }
+}
+
+async fn said_by_hyper(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    seq: u64,
+) -> Result<String, String> {
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| kind(&e))?;
+    let mut driver = JoinSet::new();
+    driver.spawn(connection.with_upgrades());
+    let request = hyper::Request::get("/").header("host", "x").header("rolldrop-id", format!("hyper-{seq}"));
+    let response = sender.send_request(request.body(Empty::<Bytes>::new()).unwrap()).await;
+    let response = response.map_err(|e| kind(&e))?;
+    let status = response.status().as_u16();
+    response.into_body().collect().await.map_err(|e| kind(&e))?;
+    Ok(status.to_string())
 }
 
 /// The kind of an error: hyper's own, or that of the I/O error behind it.

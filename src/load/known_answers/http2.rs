@@ -6,7 +6,8 @@ mod server;
 
 use super::transport::acceptor;
 use super::*;
-use server::{CONNECTIONS, HANGING, Habits, Log, NO_ERROR, Script, Server, Truth, streams};
+pub(super) use differential::fault_inside_tls;
+use server::{ALERTS, CONNECTIONS, HANGING, Habits, Log, NO_ERROR, Script, Server, Truth, streams};
 
 /// The setting MAX_CONCURRENT_STREAMS.
 const MAX_CONCURRENT_STREAMS: u16 = 3;
@@ -116,14 +117,15 @@ fn tell(what: &str, summary: &Summary, rows: &[RequestRow]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_inside_tls_end_as_those_in_clear() {
+    let (requests, rate) = tls::size();
     let (tls, certificate) = acceptor(&[b"h2"]);
-    let scripts: Vec<_> = streams().into_iter().chain(CONNECTIONS).collect();
+    let scripts: Vec<_> = streams().into_iter().chain(CONNECTIONS).chain(ALERTS).collect();
     let server =
         Server::start(Habits { scripts: scripts.clone(), tls: Some(tls), ..Habits::default() }).await;
     let (summary, rows) = run(Settings {
         http: Http::Auto,
         targets: vec![Target::new("tls", format!("https://{}/", server.address))],
-        pace: Pace::constant(400.0, Duration::from_secs(2)),
+        pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
         tls_timeout: Duration::from_secs(60),
         tls: TlsSettings { ca_pem: Some(certificate), ..TlsSettings::default() },
         ..mixed_settings(&server)
@@ -131,6 +133,7 @@ async fn streams_inside_tls_end_as_those_in_clear() {
     .await;
     assert_connections_agree(&server, &scripts, &summary, &rows);
     assert!(rows.iter().all(|row| row.tls.is_some() != row.conn_reused), "{rows:?}");
+    tell("inside TLS", &summary, &rows);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -201,6 +204,21 @@ async fn a_goaway_tells_what_was_processed_from_what_was_not() {
         |conn| rows.iter().filter(|row| row.conn == Some(conn) && row.outcome == Outcome::Ok).count();
     assert!((0..5).all(|conn| carried(conn) == 40), "each answered what it had not left out");
     assert!(left_out >= 50, "ten of each connection were left out");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn frames_without_a_byte_end_no_connection() {
+    let server = Server::start(Habits { scripts: vec![Script::InPieces], ..Habits::default() }).await;
+    let (_, rows) = run(Settings {
+        pace: Pace::Closed(Length::Requests(400)),
+        max_connections: Some(1),
+        streams: Some(4),
+        workers: 1,
+        ..settings(&server)
+    })
+    .await;
+    assert_agree(&rows, &server.log);
+    assert!(rows.iter().all(|row| row.conn == Some(0)), "one connection carried them all");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

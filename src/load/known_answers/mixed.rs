@@ -114,15 +114,20 @@ async fn a_mixed_load_is_what_the_server_did() {
         assert_eq!((row.outcome, row.errno), expected, "{row:?}");
     }
     assert_eq!(resets, *accepted.lock().unwrap());
-    let log = server.log.lock().unwrap();
+    tell_played("HTTP/1.1", &summary, &server.log, PROMPT.len() + HANGING.len());
+}
+
+/// Fails unless all scripts were played, connections were lost at their reuse, and the client's count
+/// of what Go hides is the server's.
+pub(super) fn tell_played(what: &str, summary: &Summary, log: &Log, scripts: usize) {
+    let log = log.lock().unwrap();
     let hidden =
         log.values().filter(|truth| truth.reused && lost_before_answer(truth.outcome)).count() as u64;
     assert_eq!(summary.tally.go_hidden, hidden, "by the server's own count");
     let mut played: BTreeMap<_, u64> = BTreeMap::new();
     log.values().for_each(|truth| *played.entry(truth.script).or_default() += 1);
-    // All of them, and the connections that were lost at their reuse.
-    assert_eq!(played.len(), PROMPT.len() + HANGING.len() + 1, "{played:?}");
-    tell("HTTP/1.1", &summary, log.values().filter(|truth| truth.reused).count());
+    assert_eq!(played.len(), scripts + 1, "{played:?}");
+    tell(what, summary, log.values().filter(|truth| truth.reused).count());
 }
 
 /// Says what was sent and agreed on, for the proof's table; shown by `cargo test -- --nocapture`.
@@ -131,10 +136,9 @@ pub(super) fn tell(what: &str, summary: &Summary, reused: usize) {
     let mut out = std::io::stderr();
     writeln!(
         out,
-        "{what}: {} requests at {}/s, {} not sent, {reused} on reused connections, {} hidden by Go: \
+        "{what}: {} requests, {} not sent, {reused} on reused connections, {} hidden by Go: \
          0 disagreements, {:?}",
         summary.scheduled,
-        size().1,
         tally.outcomes.of(Outcome::NotSent),
         tally.go_hidden,
         tally.outcomes.iter().collect::<Vec<_>>()

@@ -8,9 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 
+use super::transport::{self, ALERT, Transport};
 use crate::record::{Outcome, RequestId};
 
 /// What the server does with a request that it has read.
@@ -64,6 +66,14 @@ pub(super) enum Script {
     HangInBody,
     /// A byte now and then, so that the body ends after every timeout.
     DripOn,
+    /// Ends TLS by an alert.
+    AlertSilently,
+    AlertInHead,
+    AlertInBody,
+    /// Closes the connection, and not TLS.
+    CutSilently,
+    CutInBody,
+    CutUntilEof,
 }
 
 /// Everything that ends without anybody's timeout.
@@ -103,6 +113,16 @@ pub(super) const PROMPT: [Script; 30] = [
 pub(super) const HANGING: [Script; 4] =
     [Script::HangSilently, Script::HangInHead, Script::HangInBody, Script::DripOn];
 
+/// What can be made of TLS alone.
+pub(super) const TLS: [Script; 6] = [
+    Script::AlertSilently,
+    Script::AlertInHead,
+    Script::AlertInBody,
+    Script::CutSilently,
+    Script::CutInBody,
+    Script::CutUntilEof,
+];
+
 /// From one byte to the next of a slow answer,
 const DRIP: Duration = Duration::from_millis(1);
 /// and of one that outlasts every timeout.
@@ -115,6 +135,8 @@ enum Then {
     Close,
     Reset,
     Hang,
+    Alert,
+    Cut,
 }
 
 impl Script {
@@ -136,20 +158,35 @@ impl Script {
             Script::NotFound => (Outcome::HttpError, Some(404)),
             Script::Unavailable => (Outcome::HttpError, Some(503)),
             Script::ExpectationFailed => (Outcome::HttpError, Some(417)),
-            Script::CloseSilently => (Outcome::EofBeforeResponse, None),
+            Script::CloseSilently | Script::CutSilently => (Outcome::EofBeforeResponse, None),
+            // On a connection that has carried a request before, it is one that broke.
+            Script::AlertSilently => (Outcome::TlsError, None),
             Script::ResetSilently => (Outcome::ResetBeforeResponse, None),
             Script::CloseInHead => (Outcome::TruncatedBody, None),
-            Script::ResetInHead => (Outcome::ResetMidResponse, None),
-            Script::CloseInBody | Script::CloseInChunks | Script::CloseInTrailers => {
-                (Outcome::TruncatedBody, Some(200))
+            Script::ResetInHead | Script::AlertInHead => (Outcome::ResetMidResponse, None),
+            Script::CloseInBody
+            | Script::CloseInChunks
+            | Script::CloseInTrailers
+            | Script::CutInBody
+            | Script::CutUntilEof => (Outcome::TruncatedBody, Some(200)),
+            Script::ResetInBody | Script::ResetUntilEof | Script::AlertInBody => {
+                (Outcome::ResetMidResponse, Some(200))
             }
-            Script::ResetInBody | Script::ResetUntilEof => (Outcome::ResetMidResponse, Some(200)),
             Script::BadChunk | Script::HugeChunk => (Outcome::ProtocolError, Some(200)),
             Script::BadHead | Script::EndlessHead | Script::TwoLengths | Script::Switch => {
                 (Outcome::ProtocolError, None)
             }
             Script::HangSilently | Script::HangInHead => (Outcome::ResponseTimeout, None),
             Script::HangInBody | Script::DripOn => (Outcome::BodyTimeout, Some(200)),
+        }
+    }
+
+    /// What TLS says of it.
+    fn detail(self) -> Option<&'static str> {
+        match self {
+            Script::AlertSilently | Script::AlertInHead | Script::AlertInBody => Some(ALERT),
+            Script::CutSilently | Script::CutInBody | Script::CutUntilEof => Some("no_close_notify"),
+            _ => None,
         }
     }
 
@@ -162,6 +199,7 @@ impl Script {
         let ok = |fields: &str, body: &str| answer("200 OK", fields, body);
         let hello = || ok("content-length: 5\r\n", "hello");
         let part_of_a_head = || "HTTP/1.1 200 OK\r\ncontent-le".to_owned();
+        let part_of_a_body = || ok("content-length: 9\r\n", "hello");
         match self {
             Script::Ok | Script::CloseNext | Script::ResetNext | Script::Drip => (hello(), Then::KeepOpen),
             Script::Chunked => (ok(CHUNKED, "3\r\nhel\r\n2;x\r\nlo\r\n0\r\n\r\n"), Then::KeepOpen),
@@ -188,10 +226,16 @@ impl Script {
             }
             Script::CloseSilently => (String::new(), Then::Close),
             Script::ResetSilently => (String::new(), Then::Reset),
+            Script::AlertSilently => (String::new(), Then::Alert),
+            Script::CutSilently => (String::new(), Then::Cut),
             Script::CloseInHead => (part_of_a_head(), Then::Close),
             Script::ResetInHead => (part_of_a_head(), Then::Reset),
-            Script::CloseInBody => (ok("content-length: 9\r\n", "hello"), Then::Close),
-            Script::ResetInBody => (ok("content-length: 9\r\n", "hello"), Then::Reset),
+            Script::AlertInHead => (part_of_a_head(), Then::Alert),
+            Script::CloseInBody => (part_of_a_body(), Then::Close),
+            Script::ResetInBody => (part_of_a_body(), Then::Reset),
+            Script::AlertInBody => (part_of_a_body(), Then::Alert),
+            Script::CutInBody => (part_of_a_body(), Then::Cut),
+            Script::CutUntilEof => (ok("", "hello"), Then::Cut),
             Script::ResetUntilEof => (ok("", "hello"), Then::Reset),
             Script::CloseInChunks => (ok(CHUNKED, "5\r\nhello\r\n"), Then::Close),
             Script::CloseInTrailers => (ok(CHUNKED, "5\r\nhello\r\n0\r\nx-sum: 1\r\n"), Then::Close),
@@ -224,6 +268,7 @@ pub(super) struct Truth {
     /// What a client should see.
     pub(super) outcome: Outcome,
     pub(super) status: Option<u16>,
+    pub(super) detail: Option<&'static str>,
     pub(super) peer: SocketAddr,
     /// Whether the connection had carried a request before.
     pub(super) reused: bool,
@@ -271,15 +316,20 @@ pub(super) struct Server {
 impl Server {
     /// A server that plays one of the scripts with each request, all of them equally often.
     pub(super) async fn start(scripts: &[Script]) -> Self {
-        Self::play(Play::ByNumber(scripts.into())).await
+        Self::play(Play::ByNumber(scripts.into()), None).await
+    }
+
+    /// The same over TLS.
+    pub(super) async fn start_tls(scripts: &[Script], tls: TlsAcceptor) -> Self {
+        Self::play(Play::ByNumber(scripts.into()), Some(tls)).await
     }
 
     /// A server that reads the `nth` request of each connection and closes without answering.
     pub(super) async fn closing_on(nth: u64) -> Self {
-        Self::play(Play::CloseOnNth(nth)).await
+        Self::play(Play::CloseOnNth(nth), None).await
     }
 
-    async fn play(play: Play) -> Self {
+    async fn play(play: Play, tls: Option<TlsAcceptor>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let log = Log::default();
@@ -291,7 +341,16 @@ impl Server {
                 tokio::select! {
                     accepting = listener.accept() => {
                         let (stream, peer) = accepting.unwrap();
-                        connections.spawn(serve(stream, peer, play.clone(), accepted.clone()));
+                        // Small answers in several pieces go out at once.
+                        stream.set_nodelay(true).unwrap();
+                        let (tls, play, log) = (tls.clone(), play.clone(), accepted.clone());
+                        connections.spawn(async move {
+                            let stream: Box<dyn Transport> = match tls {
+                                None => Box::new(stream),
+                                Some(tls) => Box::new(tls.accept(stream).await?),
+                            };
+                            serve(stream, peer, play, log).await
+                        });
                     }
                     // A client that gave up ends its connection, not the server.
                     Some(ended) = connections.join_next() => drop(ended.unwrap()),
@@ -302,23 +361,10 @@ impl Server {
     }
 }
 
-async fn serve(mut stream: TcpStream, peer: SocketAddr, play: Play, log: Log) -> io::Result<()> {
-    // Small answers in several pieces go out at once.
-    stream.set_nodelay(true)?;
+async fn serve(mut stream: Box<dyn Transport>, peer: SocketAddr, play: Play, log: Log) -> io::Result<()> {
     let mut before = None;
     for nth in 1.. {
-        let mut seen = vec![0; 4096];
-        // A request is looked at before it is read, so that it can be left unread.
-        let request = loop {
-            let count = stream.peek(&mut seen).await?;
-            if count == 0 {
-                return Ok(());
-            }
-            if let Some(request) = whole_request(&seen[..count]) {
-                break request;
-            }
-            tokio::task::yield_now().await;
-        };
+        let Some(request) = next_request(&mut *stream).await? else { return Ok(()) };
         let header = |name: &str| {
             request.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": ")).map(str::to_owned)
         };
@@ -334,46 +380,107 @@ async fn serve(mut stream: TcpStream, peer: SocketAddr, play: Play, log: Log) ->
             script: Some(script),
             outcome,
             status,
+            detail: script.detail(),
             peer,
             reused: nth > 1,
             request_bytes: request.len() as u64,
             answer_bytes: if script.may_be_left_unread() { 0..=sent } else { sent..=sent },
         };
-        let lost =
-            |outcome| Truth { script: None, outcome, status: None, answer_bytes: 0..=0, ..truth.clone() };
+        let lost = |outcome| Truth {
+            script: None,
+            outcome,
+            status: None,
+            detail: None,
+            answer_bytes: 0..=0,
+            ..truth.clone()
+        };
         let truth = match before {
             Some(Script::CloseNext) => lost(Outcome::EofBeforeResponse),
             Some(Script::ResetNext) => lost(Outcome::ResetBeforeResponse),
+            _ if nth > 1 && script == Script::AlertSilently => {
+                Truth { outcome: Outcome::ResetBeforeResponse, ..truth }
+            }
             _ => truth,
         };
         let lost = truth.script.is_none();
         let earlier = log.lock().unwrap().insert((id.source, id.seq), truth);
         assert!(earlier.is_none(), "the request came twice");
         if lost && before == Some(Script::ResetNext) {
-            // Closed with unread data: the kernel answers with a reset.
-            return Ok(());
+            return reset_unread(&mut *stream);
         }
-        stream.read_exact(&mut seen[..request.len()]).await?;
+        take(&mut *stream, request.len()).await?;
         if lost {
-            return Ok(());
+            return close(&mut *stream).await;
         }
         match script {
-            Script::Drip => drip(&mut stream, &answer, DRIP).await?,
-            Script::DripOn => drip(&mut stream, &answer, DRIP_ON).await?,
+            Script::Drip => drip(&mut *stream, &answer, DRIP).await?,
+            Script::DripOn => drip(&mut *stream, &answer, DRIP_ON).await?,
             _ => stream.write_all(answer.as_bytes()).await?,
         }
+        stream.flush().await?;
         before = Some(script);
         let closing = header("connection").is_some_and(|value| value == "close");
         match then {
             Then::KeepOpen if !closing => {}
-            Then::KeepOpen | Then::Close => return Ok(()),
-            Then::Reset => return stream.set_zero_linger(),
+            Then::KeepOpen | Then::Close => return close(&mut *stream).await,
+            Then::Reset => return stream.tcp().set_zero_linger(),
+            Then::Alert => {
+                transport::alert(&mut *stream).await;
+                return Ok(());
+            }
+            Then::Cut => return Ok(()),
             Then::Hang => {
                 // Until the client gives up.
-                let _ = stream.read(&mut seen).await;
+                let _ = stream.read(&mut [0]).await;
                 return Ok(());
             }
         }
+    }
+    Ok(())
+}
+
+/// The next request of a connection, if there is one. In clear it is looked at before it is read,
+/// so that it can be left unread.
+async fn next_request(stream: &mut dyn Transport) -> io::Result<Option<String>> {
+    let is_clear = stream.tls().is_none();
+    let (mut seen, mut length) = (vec![0; 4096], 0);
+    loop {
+        let count = match is_clear {
+            true => stream.tcp().peek(&mut seen).await?,
+            false => stream.read(&mut seen[length..]).await?,
+        };
+        if count == 0 {
+            return Ok(None);
+        }
+        length = if is_clear { count } else { length + count };
+        if let Some(request) = whole_request(&seen[..length]) {
+            return Ok(Some(request));
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Reads a request of so many bytes that was looked at.
+async fn take(stream: &mut dyn Transport, bytes: usize) -> io::Result<()> {
+    if stream.tls().is_none() {
+        stream.read_exact(&mut vec![0; bytes]).await?;
+    }
+    Ok(())
+}
+
+/// Closes the connection so that the client meets a reset.
+fn reset_unread(stream: &mut dyn Transport) -> io::Result<()> {
+    match stream.tls() {
+        // Closed with unread data: the kernel answers with a reset.
+        None => Ok(()),
+        Some(_) => stream.tcp().set_zero_linger(),
+    }
+}
+
+/// Closes the connection, and TLS before it.
+async fn close(stream: &mut dyn Transport) -> io::Result<()> {
+    if stream.tls().is_some() {
+        transport::close(stream).await;
     }
     Ok(())
 }
@@ -387,12 +494,13 @@ fn whole_request(seen: &[u8]) -> Option<String> {
 }
 
 /// Sends the head at once and the body byte by byte.
-async fn drip(stream: &mut TcpStream, answer: &str, pause: Duration) -> io::Result<()> {
+async fn drip(stream: &mut dyn Transport, answer: &str, pause: Duration) -> io::Result<()> {
     let (head, body) = answer.split_at(answer.find("\r\n\r\n").unwrap() + 4);
     stream.write_all(head.as_bytes()).await?;
     for byte in body.as_bytes() {
         tokio::time::sleep(pause).await;
         stream.write_all(&[*byte]).await?;
+        stream.flush().await?;
     }
     Ok(())
 }

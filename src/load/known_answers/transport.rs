@@ -1,26 +1,37 @@
-//! What the servers of these tests speak over: TCP, or TLS over it; and how it ends badly.
+//! What the servers of these tests speak over: TCP, or TLS over it; and how it ends, well or badly.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+use tokio::time::timeout;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, ServerConfig, ServerConnection};
 use tokio_rustls::server::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// A connection that has been accepted.
 pub(super) trait Transport: AsyncRead + AsyncWrite + Send + Sync + Unpin {
     /// The connection under it.
     fn tcp(&self) -> &TcpStream;
+
+    /// Its TLS, where that is spoken.
+    fn tls(&mut self) -> Option<&mut ServerConnection>;
 }
 
 impl Transport for TcpStream {
     fn tcp(&self) -> &TcpStream {
         self
+    }
+
+    fn tls(&mut self) -> Option<&mut ServerConnection> {
+        None
     }
 }
 
@@ -28,6 +39,44 @@ impl Transport for TlsStream<TcpStream> {
     fn tcp(&self) -> &TcpStream {
         self.get_ref().0
     }
+
+    fn tls(&mut self) -> Option<&mut ServerConnection> {
+        Some(self.get_mut().1)
+    }
+}
+
+/// The alert that [`alert`] sends, as a row tells it.
+pub(super) const ALERT: &str = "alert bad_record_mac (20)";
+/// How long a client may take to see that its connection is closed.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// Ends TLS by an alert, as a server does that has got what it cannot decrypt.
+pub(super) async fn alert(stream: &mut (impl Transport + ?Sized)) {
+    // Application data that nobody has encrypted.
+    let record = [&[23, 3, 3, 0, 32][..], &[0; 32]].concat();
+    let tls = stream.tls().expect("TLS is spoken");
+    // Another one, where the first completes what has come in part.
+    while tls.read_tls(&mut &record[..]).is_ok() && tls.process_new_packets().is_ok() {}
+    let _ = stream.flush().await;
+    close(stream).await;
+}
+
+/// Closes this direction, and the other one when the client has: what is closed with something
+/// unread is reset. TLS is closed first (close_notify), unless it has ended.
+pub(super) async fn close(stream: &mut (impl Transport + ?Sized)) {
+    let _ = stream.shutdown().await;
+    let tcp = stream.tcp();
+    let mut rest = [0; 4096];
+    let until_closed = async {
+        while tcp.readable().await.is_ok() {
+            match tcp.try_read(&mut rest) {
+                Ok(0) => return,
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => return,
+                _ => {}
+            }
+        }
+    };
+    let _ = timeout(LINGER, until_closed).await;
 }
 
 /// Resets the connection.
@@ -38,6 +87,15 @@ pub(super) fn reset(stream: &(impl Transport + ?Sized)) {
 /// A server's side of TLS, with these application protocols, and its certificate in PEM.
 pub(super) fn acceptor(alpn: &[&[u8]]) -> (TlsAcceptor, String) {
     config(alpn, Clients::Any)
+}
+
+/// A client's side of TLS that trusts this certificate alone.
+pub(super) fn connector(certificate: &str) -> TlsConnector {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()).unwrap();
+    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
+    TlsConnector::from(Arc::new(builder.with_no_client_auth()))
 }
 
 /// Takes no client without a certificate, and says so by an alert when the handshake is done for

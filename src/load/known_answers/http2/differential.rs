@@ -88,8 +88,9 @@ const FAULTS: [(Script, &str); 36] = [
 async fn row(script: Script, words: &str) -> String {
     let server =
         Server::start(Habits { scripts: vec![script], may_come_again: true, ..Habits::default() }).await;
-    let ours = ours(Http::Http2, server.address).await;
-    let code = curl("--http2-prior-knowledge", server.address).await;
+    let url = format!("http://{}/", server.address);
+    let ours = ours(Http::Http2, &url).await;
+    let code = curl("--http2-prior-knowledge", &url).await;
     let log = server.log.lock().unwrap();
     let [first, theirs] = ["load-0", "curl"].map(|source| &log[&(source.to_owned(), 0)]);
     assert_eq!((ours, first.times), (first.outcome, 1), "{words}");
@@ -112,4 +113,23 @@ async fn curl_says_the_same_of_every_fault_of_http2() {
     let rows = rows.buffered(AT_A_TIME).collect::<Vec<_>>().await;
     assert_documented(&rows);
     assert_documented(&classes);
+}
+
+/// The rows of what ends TLS amid HTTP/2, for the table of TLS.
+pub(in crate::load::known_answers) async fn fault_inside_tls() -> Vec<String> {
+    let mut rows = Vec::new();
+    for (script, words) in [
+        (Script::AlertSilently, "HTTP/2: an alert before the answer"),
+        (Script::AlertInBody, "HTTP/2: an alert in the body"),
+    ] {
+        let (tls, _) = acceptor(&[b"h2"]);
+        let server =
+            Server::start(Habits { scripts: vec![script], tls: Some(tls), ..Habits::default() }).await;
+        let url = format!("https://{}/", server.address);
+        let (ours, curl) = (ours(Http::Http2, &url).await, curl("--http2", &url).await);
+        let log = server.log.lock().unwrap();
+        assert_eq!(ours, log[&("load-0".to_owned(), 0)].outcome, "{words}");
+        rows.push(format!("| {words} | {ours} | {curl} | – |"));
+    }
+    rows
 }

@@ -10,11 +10,10 @@ use httlib_hpack::Decoder;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::grpc::Answer;
-use crate::load::known_answers::transport::{self, Transport};
+use crate::load::known_answers::transport::{self, ALERT, Transport};
 use crate::record::{Outcome, RequestId};
 
 const DATA: u8 = 0;
@@ -108,6 +107,9 @@ pub(super) enum Script {
     /// GOAWAY that does not leave it out, and no answer.
     GoAwayThenClose(Code),
     GoAwayThenBreak,
+    /// Ends TLS by an alert.
+    AlertSilently,
+    AlertInBody,
     BadFrame,
     BadHeaders,
     Http1,
@@ -161,12 +163,16 @@ pub(super) const CONNECTIONS: [Script; 15] = [
     Script::Http1,
 ];
 
+/// What ends the connection where TLS is spoken.
+pub(super) const ALERTS: [Script; 2] = [Script::AlertSilently, Script::AlertInBody];
+
 pub(super) const HANGING: [Script; 3] = [Script::HangSilently, Script::HangInBody, Script::Drip];
 
 enum Then {
     Go,
     Close,
     Break,
+    Alert,
     /// Close when the next request comes.
     CloseNext,
     Drip,
@@ -199,6 +205,9 @@ impl Script {
             S::CloseSilently => (Outcome::EofBeforeResponse, None, None),
             S::BreakSilently => (Outcome::ResetBeforeResponse, None, None),
             S::BreakInBody => (Outcome::ResetMidResponse, Some(200), None),
+            // The settings have come before it.
+            S::AlertSilently => (Outcome::ResetBeforeResponse, None, Some(ALERT)),
+            S::AlertInBody => (Outcome::ResetMidResponse, Some(200), Some(ALERT)),
             S::GoAwayBefore(code) => (Outcome::H2Goaway, None, Some(code.names().1)),
             S::GoAwayThenClose(code) => (Outcome::EofBeforeResponse, None, Some(code.names().1)),
             S::GoAwayThenBreak => (Outcome::ResetBeforeResponse, None, Some("GOAWAY NO_ERROR")),
@@ -217,7 +226,7 @@ impl Script {
     /// Whether Go's client sends a request again that met this on a stream, without a word.
     fn is_hidden_by_go(self, stream: u32) -> bool {
         match self {
-            Script::Refused | Script::ResetSilently(PROTOCOL_ERROR) => true,
+            Script::Refused => true,
             Script::GoAwayBefore(code) => code == NO_ERROR || stream > 1,
             _ => false,
         }
@@ -276,6 +285,8 @@ impl Script {
             S::CloseInBody => (part(), Then::Close),
             S::BreakSilently => (Vec::new(), Then::Break),
             S::BreakInBody => (part(), Then::Break),
+            S::AlertSilently => (Vec::new(), Then::Alert),
+            S::AlertInBody => (part(), Then::Alert),
             S::CloseNext => (whole(), Then::CloseNext),
             S::GoAwayBefore(code) => (goaway(stream.saturating_sub(2), code), Then::Close),
             S::GoAwayThenAnswer(code) => ([goaway(stream, code), whole()].concat(), Then::Close),
@@ -449,8 +460,6 @@ impl Server {
 
 /// When a client is told at the latest that requests were left out.
 const GOAWAY_AT_LAST: Duration = Duration::from_secs(2);
-/// How long a client may take to see that its connection is closed.
-const LINGER: Duration = Duration::from_secs(10);
 
 struct Connection {
     read: ReadHalf<Box<dyn Transport>>,
@@ -482,16 +491,9 @@ impl Connection {
         }
     }
 
-    /// Closes its direction, and the other one when the client has: what is closed with something
-    /// unread is reset.
-    async fn close(mut self) {
-        let _ = self.write.lock().await.shutdown().await;
-        let mut rest = Vec::new();
-        let _ = timeout(LINGER, self.read.read_to_end(&mut rest)).await;
-    }
-
-    /// The stream as a whole.
-    fn whole(self) -> Box<dyn Transport> {
+    /// The stream as a whole, to which no answer is written any more.
+    async fn whole(mut self) -> Box<dyn Transport> {
+        self.tasks.shutdown().await;
         self.read.unsplit(Arc::into_inner(self.write).unwrap().into_inner())
     }
 
@@ -519,8 +521,9 @@ impl Connection {
                 (HEADERS, _) => match self.request(frame, close_next).await {
                     Then::Go => {}
                     Then::CloseNext => close_next = true,
-                    Then::Close | Then::Drip => return self.close().await,
-                    Then::Break => return transport::reset(&*self.whole()),
+                    Then::Close | Then::Drip => return transport::close(&mut *self.whole().await).await,
+                    Then::Break => return transport::reset(&*self.whole().await),
+                    Then::Alert => return transport::alert(&mut *self.whole().await).await,
                 },
                 _ => {}
             }

@@ -1,0 +1,67 @@
+//! Everything that can go wrong over TLS when its handshake is done: what goes wrong in clear, an
+//! alert in the middle, and a connection that is closed without the end that TLS announces.
+
+use futures::StreamExt;
+
+use super::differential::{AT_A_TIME, assert_documented, curl, hyper_inside, ours};
+use super::http2::fault_inside_tls;
+use super::server::TLS;
+use super::transport::acceptor;
+use super::*;
+
+/// A quarter of the other suites' requests, at a quarter of their rate: a handshake takes its time.
+pub(super) fn size() -> (f64, f64) {
+    let (requests, rate) = mixed::size();
+    (requests / 4.0, rate / 4.0)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn inside_tls_every_outcome_is_what_the_server_did() {
+    let (requests, rate) = size();
+    let (tls, certificate) = acceptor(&[b"http/1.1"]);
+    let scripts: Vec<_> = PROMPT.into_iter().chain(TLS).collect();
+    let server = Server::start_tls(&scripts, tls).await;
+    let (summary, rows) = run(Settings {
+        http: Http::Http1,
+        pace: Pace::constant(rate, Duration::from_secs_f64(requests / rate)),
+        connections: Connections::Mixed(0.3),
+        connect_timeout: Duration::from_secs(60),
+        tls_timeout: Duration::from_secs(60),
+        response_timeout: Duration::from_secs(60),
+        workers: 2,
+        tls: TlsSettings { ca_pem: Some(certificate), ..TlsSettings::default() },
+        ..Settings::new(format!("https://{}/", server.address))
+    })
+    .await;
+    assert_agree(&rows, &server.log);
+    assert!(rows.iter().all(|row| row.tls.is_some() != row.conn_reused), "{rows:?}");
+    mixed::tell_played("HTTP/1.1 inside TLS", &summary, &server.log, scripts.len());
+}
+
+/// What can be made of TLS alone, in the words of the table.
+const FAULTS: [(Script, &str); 6] = [
+    (Script::AlertSilently, "an alert before the answer"),
+    (Script::AlertInHead, "an alert in the head"),
+    (Script::AlertInBody, "an alert in the body"),
+    (Script::CutSilently, "closed without close_notify before the answer"),
+    (Script::CutInBody, "closed without close_notify in the body"),
+    (Script::CutUntilEof, "a body until the close, without close_notify"),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn curl_and_hyper_say_the_same_of_every_fault_of_tls() {
+    let http1 = futures::stream::iter(FAULTS).map(async |(script, words)| {
+        let (tls, certificate) = acceptor(&[b"http/1.1"]);
+        let server = Server::start_tls(&[script], tls).await;
+        let url = format!("https://{}/", server.address);
+        let ours = ours(Http::Http1, &url).await;
+        let (curl, hyper) = tokio::join!(curl("--http1.1", &url), hyper_inside(server.address, &certificate));
+        let log = server.log.lock().unwrap();
+        let truth = log.get(&("load-0".to_owned(), 0)).expect("our request");
+        assert_eq!(ours, truth.outcome, "{words} {truth:?}");
+        format!("| {words} | {ours} | {curl} | {hyper} |")
+    });
+    let mut rows = http1.buffered(AT_A_TIME).collect::<Vec<_>>().await;
+    rows.extend(fault_inside_tls().await);
+    assert_documented(&rows);
+}
