@@ -253,10 +253,15 @@ impl Session {
     /// Waits for the ends of pods that are under way, and for the proxies' last rows.
     pub async fn settle(&self) {
         let deadline = Instant::now() + self.caller.limits.settle + self.longest_grace();
-        let gone = self.views.wait_until(|view| view.terminating().next().is_none());
+        let gone = self.views.wait_until(|view| view.pods_listed && view.terminating().next().is_none());
         if timeout_at(deadline, self.caller.stoppable(gone)).await.is_err() {
             let pods: Vec<_> = self.views.read(|v| v.terminating().map(|p| p.name.clone()).collect());
-            let message = format!("still terminating when the wait ended: {}", pods.join(", "));
+            let message = match pods.join(", ") {
+                none if none.is_empty() => {
+                    "the pods could not be listed when the wait for their ends was over".into()
+                }
+                pods => format!("still terminating when the wait ended: {pods}"),
+            };
             self.record(EventKind::Warning { message });
         }
         self.collector.catch_up(self.caller.limits.hand_over).await;

@@ -271,7 +271,10 @@ async fn follow(collector: &Collector, endpoint: &Endpoint, views: watch::Receiv
 
 /// Waits until the proxy's container runs; answers false once its pod is gone.
 async fn runs(endpoint: &Endpoint, views: &mut watch::Receiver<View>) -> bool {
-    let settled = |view: &View| view.pods.get(&endpoint.uid).is_none_or(|seen| seen.admin_port.is_some());
+    let settled = |view: &View| {
+        let seen = view.pods.get(&endpoint.uid);
+        view.pods_listed && seen.is_none_or(|seen| seen.admin_port.is_some())
+    };
     match views.wait_for(settled).await {
         Ok(view) => view.pods.contains_key(&endpoint.uid),
         Err(_) => false,

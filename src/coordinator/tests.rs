@@ -415,6 +415,7 @@ async fn collected(streams: Vec<Vec<ProxyLine>>) -> Collected {
     let mut running = pod("web-1", container("running", "", ""));
     running.admin_port = Some(8082);
     session.views.update(|view| {
+        view.pods_listed = true;
         view.pods.insert(running.event.uid.clone(), running);
     });
     let context = collect::Context {

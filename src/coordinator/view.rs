@@ -23,6 +23,7 @@ const STUCK: &[&str] = &[
 pub(super) struct View {
     pub(super) pods: BTreeMap<String, SeenPod>,
     pub(super) slices: BTreeMap<String, EndpointSliceEvent>,
+    /// Not while a list comes in: then a pod that is not shown need not be gone.
     pub(super) pods_listed: bool,
     pub(super) slices_listed: bool,
 }

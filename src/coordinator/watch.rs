@@ -126,7 +126,10 @@ impl Sink<Pod> for PodSink {
     }
 
     fn begin_list(&self) {
-        self.0.update(|view| view.pods.clear());
+        self.0.update(|view| {
+            view.pods.clear();
+            view.pods_listed = false;
+        });
     }
 
     fn end_list(&self) {

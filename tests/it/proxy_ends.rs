@@ -253,9 +253,9 @@ fn every_phase_is_there_and_none_before_its_cause(run: &MeasuredRun) {
         for phase in [ListenerClosed, Sigterm, Drained, Exit] {
             assert!(latest(phase) >= signalled, "{pod}: {phase:?} before its app's SIGTERM");
         }
-        // Another second would be out by less than the skew.
+        // Less than the skew.
         let early = clocks.place(pod, of_pod[&PreStop]).ns_since(sent);
-        assert!(early < 2_000_000_000, "{pod}: its hook {early} ns after its deletion");
+        assert!(early < 2_900_000_000, "{pod}: its hook {early} ns after its deletion");
     }
 }
 
