@@ -20,8 +20,9 @@ use crate::termination::lab::now_ns;
 use crate::truth;
 
 const TOKEN: &str = "only-for-the-proxies";
-/// Two processes of one machine anchor their clocks this well to each other.
-const TOLERANCE_NS: i64 = 1_000_000;
+/// Two processes of one machine anchor their clocks this well to each other, also where a library stands
+/// between one of them and its clock.
+const TOLERANCE_NS: i64 = 5_000_000;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A workload of one pod behind the Service `web`: `env` is more of the proxy's environment, `app`
@@ -189,20 +190,15 @@ fn offsets_are_right(run: &MeasuredRun) {
             _ => None,
         });
         let samples: Vec<_> = samples.collect();
-        let best = samples.iter().min_by_key(|sample| sample.2).expect("samples");
-        let (first, last) = (samples[0].0, samples[samples.len() - 1].0);
-        for step in 0..=100 {
-            let at = first.shifted_ns(last.ns_since(first) / 100 * step);
-            let truth_ns = best.1 + at.ns_since(best.0) * 2 / 1002;
+        let [first, .., last] = &samples[..] else { panic!("{samples:?}") };
+        assert!(last.1 > first.1, "it is too fast: {samples:?}");
+        let overall_ns = source.clock_uncertainty_ns.expect("samples");
+        for (at, offset_ns, uncertainty_ns) in samples {
             let known = clocks.offset(&source.name, at);
-            let off_by = (known.offset_ns - truth_ns).abs();
-            assert!(
-                off_by <= known.uncertainty_ns + best.2 + TOLERANCE_NS,
-                "{source:?} {step}: {known:?} {truth_ns}"
-            );
-            let overall_off_by = (source.clock_offset_ns - truth_ns).abs();
-            let overall_ns = source.clock_uncertainty_ns.expect("samples");
-            assert!(overall_off_by <= overall_ns + best.2 + TOLERANCE_NS, "{source:?} {step}: {truth_ns}");
+            let off_by = (known.offset_ns - offset_ns).abs();
+            assert!(off_by <= known.uncertainty_ns + uncertainty_ns, "{source:?}: {known:?}, {offset_ns}");
+            let off_by = (source.clock_offset_ns - offset_ns).abs();
+            assert!(off_by <= overall_ns + uncertainty_ns, "{source:?}: {offset_ns}");
         }
     }
 }
@@ -424,8 +420,9 @@ fn what_a_killed_proxy_takes_along_is_known_by_source_and_count_and_a_restarted_
     let is_whole = |source: &str| sources[source].recorded == Some(sources[source].received);
     // The one that ended in good order, and those that were started after it and after the crash.
     for source in [clean.clone(), format!("{clean}~1"), format!("{crash}~1")] {
-        assert!(is_whole(&source) && sources[&*source].received > 0, "{source}: {sources:?}\n{said}");
+        assert!(is_whole(&source), "{source}: {sources:?}\n{said}");
     }
+    assert!(sources[&*clean].received > 0, "{sources:?}");
     let result: RunResult =
         serde_json::from_slice(&fs::read(path.join("result.json")).expect("result.json")).expect("it reads");
     let findings: Vec<&str> = result.findings.iter().map(|finding| &*finding.what).collect();
