@@ -28,6 +28,12 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 /// How often it is looked at how late timers come on this machine.
 const TICK: Duration = Duration::from_millis(20);
 
+/// How often it is looked at how long the API takes.
+const ASK: Duration = Duration::from_millis(250);
+
+/// An answer of the API is a chain of so many waits of processes for a processor.
+const WAITS_OF_AN_ANSWER: f64 = 5.0;
+
 /// What is timed is a chain of so many waits of processes for a processor, at most.
 const WAITS: f64 = 20.0;
 
@@ -96,14 +102,17 @@ impl Journal {
     }
 }
 
+/// Waits for a processor: when each was over, and how many seconds it took.
+type Late = std::sync::Arc<Mutex<Vec<(i64, f64)>>>;
+
 /// A cluster under observation.
 pub(crate) struct Lab {
     /// What carries its connections.
     pub(crate) dataplane: &'static str,
     client: Client,
     journal: std::sync::Arc<Journal>,
-    /// When a timer came late, and by how many seconds.
-    late: std::sync::Arc<Mutex<Vec<(i64, f64)>>>,
+    /// How long processes waited for a processor.
+    late: Late,
     _watches: JoinSet<()>,
     // After the watches, which would complain.
     cluster: ClusterProcess,
@@ -130,8 +139,9 @@ impl Lab {
         ] {
             watches.spawn(keep_watch(client.clone(), path, std::sync::Arc::clone(&journal)));
         }
-        let late = std::sync::Arc::default();
+        let late = Late::default();
         watches.spawn(keep_time(std::sync::Arc::clone(&late)));
+        watches.spawn(keep_asking(client.clone(), std::sync::Arc::clone(&late)));
         Self { dataplane, client, journal, late, _watches: watches, cluster }
     }
 
@@ -223,12 +233,25 @@ async fn keep_watch(client: Client, path: &str, journal: std::sync::Arc<Journal>
 }
 
 /// Looks how late timers come.
-async fn keep_time(late: std::sync::Arc<Mutex<Vec<(i64, f64)>>>) {
+async fn keep_time(late: Late) {
     loop {
         let due = tokio::time::Instant::now() + TICK;
         tokio::time::sleep_until(due).await;
         let late_s = due.elapsed().as_secs_f64();
         late.lock().unwrap_or_else(PoisonError::into_inner).push((now_ns(), late_s));
+    }
+}
+
+/// Looks how long the API takes for an answer that the model delays by nothing. Never returns.
+async fn keep_asking(client: Client, late: Late) {
+    loop {
+        tokio::time::sleep(ASK).await;
+        let asked = tokio::time::Instant::now();
+        let request = Request::get("/version").body(Vec::new()).expect("a request");
+        if client.request_text(request).await.is_ok() {
+            let waited_s = asked.elapsed().as_secs_f64() / WAITS_OF_AN_ANSWER;
+            late.lock().unwrap_or_else(PoisonError::into_inner).push((now_ns(), waited_s));
+        }
     }
 }
 

@@ -105,7 +105,8 @@ fn over_limit(pod: &Pod, volumes: &Usage, logs: &Usage) -> Option<String> {
         }
     }
     let limits: Vec<_> = lasting_containers(pod).filter_map(storage_limit).collect();
-    let total = volumes.values().chain(logs.values()).sum();
+    let held = counted_volumes(pod).map(|volume| used_by(volumes, &volume.name));
+    let total = held.chain(logs.values().copied()).sum();
     if !limits.is_empty() && exceeds(total, limits.iter().map(|(limit, _)| limit).sum()) {
         let text = match limits[..] {
             [(_, text)] => text.to_owned(),
@@ -172,6 +173,7 @@ mod tests {
     fn the_limits_are_those_of_volumes_then_of_the_pod_then_of_containers() {
         let limits = [("scratch", MEBI), ("free", MEBI)];
         assert_eq!(told(&limits, &[], false), None);
+        assert_eq!(told(&[("memory", 9 * MEBI)], &[], false), None);
         let volume = "Usage of EmptyDir volume \"scratch\" exceeds the limit \"1Mi\". ";
         assert_eq!(told(&[("scratch", MEBI + 1)], &[], false).as_deref(), Some(volume));
         let pod = "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. ";
