@@ -1,7 +1,7 @@
 //! What all exchanges with another clock show together: its offset at any time, and how well it is known.
 //!
 //! One exchange bounds the offset at its own moment. Between exchanges clocks drift apart, but not
-//! faster than [`SLEW_PPM`], by which Linux corrects a clock at most (adjtimex(2)): so the bounds of
+//! faster than `SLEW_PPM`, by which Linux corrects a clock at most (adjtimex(2)): so the bounds of
 //! an exchange hold at other times too, wider by that much. What all of them allow is what is known.
 //! Samples that contradict each other at this rate show a clock that drifts faster. Then the rate is
 //! taken that they do not contradict, twice, as samples hide up to their own uncertainty of it.
