@@ -21,7 +21,7 @@ mod window;
 
 use std::collections::{BTreeMap, HashMap};
 
-use cause::Facts;
+use cause::{Facts, Served};
 use evidence::{Evidence, Place};
 use latency::Values;
 pub use model::{Analysis, RunResult};
@@ -94,7 +94,7 @@ pub fn analyse(timeline: &Timeline, policy: &Policy) -> Analysis {
         cluster: timeline.info.cluster.clone(),
         complete: partial.is_empty(),
         command: timeline.command.as_ref().map(command_result),
-        findings: findings::findings(timeline, &verdict, &partial, &requests, &terminations),
+        findings: findings::findings(timeline, &verdict, &partial, &requests, &latency_ms, &terminations),
         verdict,
         load,
         requests,
@@ -203,7 +203,7 @@ fn judge<'a>(
             bytes_received: row.bytes_received,
             begun,
             end: row.end,
-            served: request.served.as_ref().map(|s| (s.ended, s.status)),
+            served: request.served.as_ref().map(Served::of),
             no_endpoint: timeline.endpoints.none_usable(begun),
             stale,
             starting,

@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use manifests::{Change, Edit, Manifests};
-use port::{Frontage, Service};
+use port::{Frontage, Service, Unfit};
 pub use sidecar::NAME as SIDECAR_NAME;
 
 /// What the app's port is called while the sidecar has its name.
@@ -134,6 +134,9 @@ pub enum InjectError {
     /// There is nothing to add a sidecar to.
     #[error("no Pod, Deployment, StatefulSet, DaemonSet or ReplicaSet among the manifests")]
     NoWorkload,
+    /// The port that was asked for is none of theirs.
+    #[error("no workload declares port {0}, and no Service leads to it")]
+    NoSuchPort(u16),
     /// A workload cannot have the sidecar.
     #[error("{workload}: {why}")]
     Workload {
@@ -247,14 +250,26 @@ fn additions(objects: &[Object], options: &Options) -> Result<(Vec<Edit>, Vec<St
     }
     let ports = port::free(&workloads)?;
     let mut retargeted = vec![Map::new(); services.len()];
+    let (mut with_sidecar, mut without_port) = (0, None);
+    let mut wanted_port = options.port;
     for (object, pod) in workloads {
         let title = object.title();
-        if sidecar_of(object, pod).is_some() {
+        if sidecar::place(object, pod).is_some() {
+            with_sidecar += 1;
             notes.push(format!("{title} has the sidecar already"));
             continue;
         }
-        let fail = |why| InjectError::Workload { workload: title.clone(), why };
-        let front = Frontage::of(object, pod, &services, ports, options).map_err(fail)?;
+        let front = match Frontage::of(object, pod, &services, ports, options) {
+            Ok(front) => front,
+            Err(Unfit::Refused(why)) => return Err(InjectError::Workload { workload: title, why }),
+            Err(Unfit::NoPort) => {
+                notes.push(format!("{title}: no Service leads to it and it declares no port: left as it is"));
+                without_port = Some(title);
+                continue;
+            }
+        };
+        with_sidecar += 1;
+        wanted_port.take_if(|port| *port == front.app_port);
         add(object, pod, &front, options, &mut edits);
         notes.push(format!(
             "{title}: port {} is reached through the sidecar on {}, whose admin port is {}",
@@ -270,9 +285,18 @@ fn additions(objects: &[Object], options: &Options) -> Result<(Vec<Edit>, Vec<St
         }
         notes.extend(front.notes);
     }
+    if let Some(workload) = without_port.filter(|_| with_sidecar == 0) {
+        let why = "no Service leads to it and it declares no port: say which one to stand before (--port)";
+        return Err(InjectError::Workload { workload, why: why.to_owned() });
+    }
+    if let Some(port) = wanted_port.filter(|_| !edits.is_empty()) {
+        return Err(InjectError::NoSuchPort(port));
+    }
     for (service, kept) in services.iter().zip(retargeted) {
         if !kept.is_empty() {
-            edits.push(annotate(service.object, &Value::Object(kept).to_string()));
+            let mut all = service.kept.clone();
+            all.extend(kept);
+            edits.push(annotate(service.object, &Value::Object(all).to_string()));
         }
     }
     Ok((edits, notes))
@@ -302,28 +326,25 @@ fn removals(objects: &[Object]) -> (Vec<Edit>, Vec<String>) {
     let (mut edits, mut notes) = (Vec::new(), Vec::new());
     for object in objects {
         let title = object.title();
-        if let Some((pod, at)) = object.pod().and_then(|pod| Some((pod, sidecar_of(object, pod)?))) {
+        if let Some((pod, at)) = object.pod().and_then(|pod| Some((pod, sidecar::place(object, pod)?))) {
             let list = format!("{pod}/spec/initContainers");
             let sidecars = object.get(&list).as_array().map_or(0, Vec::len);
             let name = sidecar::moved_name(object.get(&format!("{list}/{at}")));
-            edits.push(object.remove(if sidecars == 1 { list } else { format!("{list}/{at}") }));
+            // First, while every container is where it was found.
             edits.extend(name.into_iter().flat_map(|name| rename(object, pod, APP_PORT_NAME, name)));
+            edits.push(object.remove(if sidecars == 1 { list } else { format!("{list}/{at}") }));
             notes.push(format!("{title}: the sidecar is out"));
         }
-        let annotations = object.get("/metadata/annotations");
-        let kept =
-            annotations[TARGET_PORTS].as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
-        if let (Some("Service"), Some(kept)) = (object.value["kind"].as_str(), kept) {
-            let ports = object.value["spec"]["ports"].as_array().into_iter().flatten();
-            for (index, port) in ports.enumerate() {
+        if let Some(service) = Service::of(object).filter(|service| !service.kept.is_empty()) {
+            for (index, port) in service.tcp_ports() {
                 let at = format!("/spec/ports/{index}/targetPort");
-                match kept.get(port["port"].to_string()) {
+                match service.kept.get(&port["port"].to_string()) {
                     Some(Value::Null) => edits.push(object.remove(at)),
                     Some(target) => edits.push(object.set(at, target.clone())),
                     None => {}
                 }
             }
-            let only = annotations.as_object().is_some_and(|all| all.len() == 1);
+            let only = object.get("/metadata/annotations").as_object().is_some_and(|all| all.len() == 1);
             let annotation = format!("/metadata/annotations/{}", escaped(TARGET_PORTS));
             edits.push(object.remove(if only { "/metadata/annotations".to_owned() } else { annotation }));
             notes.push(format!("{title}: its target ports are those of the app again"));
@@ -335,20 +356,19 @@ fn removals(objects: &[Object]) -> (Vec<Edit>, Vec<String>) {
     (edits, notes)
 }
 
-/// Where the sidecar is among a workload's init containers.
-fn sidecar_of(object: &Object, pod: &str) -> Option<usize> {
-    let containers = object.get(&format!("{pod}/spec/initContainers")).as_array()?;
-    containers.iter().position(|container| container["name"] == *SIDECAR_NAME)
-}
-
-/// Gives a port of the app's container another name, also where its probes and hooks name it.
+/// Gives a port of the app's container, which may be a native sidecar itself, another name, also where
+/// its probes and hooks name it.
 fn rename(object: &Object, pod: &str, from: &str, to: &str) -> Vec<Edit> {
     const USERS: [&str; 5] =
         ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle/preStop", "lifecycle/postStart"];
-    let list = format!("{pod}/spec/containers");
+    let containers = ["containers", "initContainers"].into_iter().flat_map(|list| {
+        let list = format!("{pod}/spec/{list}");
+        let count = object.get(&list).as_array().map_or(0, Vec::len);
+        (0..count).map(move |number| format!("{list}/{number}"))
+    });
     let mut edits = Vec::new();
-    for (number, container) in object.get(&list).as_array().into_iter().flatten().enumerate() {
-        let at = format!("{list}/{number}");
+    for at in containers {
+        let container = object.get(&at);
         let ports = container["ports"].as_array().into_iter().flatten();
         let Some(port) = ports.enumerate().find(|(_, port)| port["name"] == *from).map(|(index, _)| index)
         else {

@@ -624,6 +624,7 @@ fn attempts_from<'a>(settings: &Settings, ports: &'a mut Option<Vec<u16>>) -> fi
         address: settings.source_addresses.first().copied(),
         ports: ports.as_mut(),
         left: settings.workers,
+        response_timeout: settings.response_timeout,
     }
 }
 

@@ -365,7 +365,7 @@ spec:
             x.yaml:8: spec.manifests[0].inline: is no Kubernetes object: it has no apiVersion
             x.yaml:5: spec.target.service: there is no Service "web" among the manifests
             x.yaml:7: spec.expect.dropped: min 2 is above max 1
-            no scenario "naive-exti": name a YAML file that exists, or one of naive-exit, no-sidecar, prestop-sleep, drain-in-app
+            no scenario "naive-exti": name a YAML file that exists, or one of naive-exit, no-sidecar, prestop-sleep, drain-in-app, killed-in-flight, idle-close
             "#
         );
     }

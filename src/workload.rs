@@ -38,6 +38,9 @@ pub enum Habit {
     Ignore,
     /// Stops accepting at once, finishes the requests in flight, and exits 0.
     Finish,
+    /// As [`Habit::Drain`], but connections of HTTP/1.1 that are idle in its eyes are closed at the
+    /// signal, though a request may have arrived that it has not read.
+    CloseIdle,
 }
 
 /// How the server behaves.
@@ -49,8 +52,11 @@ pub struct Config {
     pub on_stop: Habit,
     /// What to do on signals that are not to be taken as the others of their kind.
     pub on_signal: BTreeMap<StopSignal, Habit>,
-    /// How long [`Habit::Drain`] serves on.
+    /// How long [`Habit::Drain`] and [`Habit::CloseIdle`] serve on.
     pub drain_for: Duration,
+    /// How long the server is busy when a signal tells it to stop, before it does so: nothing is read or
+    /// answered meanwhile.
+    pub stop_work: Duration,
     /// Delay before every answer.
     pub response_time: Duration,
     /// Size of the body of `/`; `None` answers a short text.

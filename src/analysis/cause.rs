@@ -2,8 +2,14 @@
 //! "What a client sees" of the termination notes.
 
 use super::model::Cause;
-use crate::record::{Outcome, ServedEnd, Stamp};
+use crate::record::{Outcome, ServedEnd, ServedRow, Stamp};
 use crate::timeline::PodEnd;
+
+/// Longer than a round trip to any client: a close that comes so long after a request did not cross
+/// it on its way. The server had it, or at least its kernel.
+const ROUND_TRIP_NS: i64 = 200_000_000;
+/// The same between a proxy and the app beside it.
+const BESIDE_NS: i64 = 5_000_000;
 
 /// What a cause is decided on.
 #[derive(Clone, Copy, Debug)]
@@ -17,8 +23,8 @@ pub(super) struct Facts {
     pub bytes_received: u64,
     pub begun: Stamp,
     pub end: Stamp,
-    /// How the proxy beside the pod saw it end, and the app's status.
-    pub served: Option<(ServedEnd, Option<u16>)>,
+    /// What the proxy beside the pod saw of it.
+    pub served: Option<Served>,
     /// No endpoint was usable when it began.
     pub no_endpoint: bool,
     /// Its source port repeats that of an earlier connect that nobody answered: the old entry led it.
@@ -27,10 +33,36 @@ pub(super) struct Facts {
     pub starting: bool,
 }
 
+/// What a proxy saw of a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Served {
+    /// How it ended.
+    pub ended: ServedEnd,
+    /// The app's status.
+    pub status: Option<u16>,
+    /// From its head to its end, in nanoseconds.
+    pub waited_ns: i64,
+}
+
+impl Served {
+    /// Of the proxy's row.
+    pub(super) fn of(row: &ServedRow) -> Self {
+        let waited_ns = row.head.map_or(0, |head| row.end.ns_since(head));
+        Self { ended: row.ended, status: row.status, waited_ns }
+    }
+}
+
+impl Facts {
+    /// Whether the server ended the connection long after it must have had the request.
+    fn had_arrived(&self) -> bool {
+        self.end.ns_since(self.begun) > ROUND_TRIP_NS
+    }
+}
+
 /// The cause, given the termination that the request belongs to, if any.
 pub(super) fn cause(f: &Facts, end: Option<&PodEnd>) -> Cause {
-    if let Some((ended, status)) = f.served {
-        return cause_of_served(f, ended, status, end);
+    if let Some(served) = f.served {
+        return cause_of_served(f, served, end);
     }
     match f.outcome {
         Outcome::HttpError | Outcome::Ok => Cause::GatewayError,
@@ -50,13 +82,19 @@ pub(super) fn cause(f: &Facts, end: Option<&PodEnd>) -> Cause {
 }
 
 /// The request reached the proxy beside the pod.
-fn cause_of_served(f: &Facts, ended: ServedEnd, status: Option<u16>, end: Option<&PodEnd>) -> Cause {
-    match ended {
+fn cause_of_served(f: &Facts, served: Served, end: Option<&PodEnd>) -> Cause {
+    // On a connection of HTTP/1.1, or an HTTP/2 one without other requests, that had carried one before.
+    let unanswered_reuse = f.reused && !f.shared && served.status.is_none();
+    match served.ended {
         _ if matches!(f.outcome, Outcome::HttpError | Outcome::Ok) => Cause::GatewayError,
         ServedEnd::UpstreamRefused if end.is_some() => Cause::RoutedToDeadPod,
         ServedEnd::UpstreamRefused if f.starting => Cause::NotReadyYet,
         // A kernel resets what the app has not read, and closes what it has.
-        ServedEnd::UpstreamReset if end.is_some() && status.is_none() && !f.reused => Cause::AcceptQueueReset,
+        ServedEnd::UpstreamReset if unanswered_reuse => Cause::IdleCloseRace,
+        ServedEnd::UpstreamEof if unanswered_reuse && served.waited_ns < BESIDE_NS => Cause::IdleCloseRace,
+        ServedEnd::UpstreamReset if end.is_some() && served.status.is_none() && !f.reused => {
+            Cause::AcceptQueueReset
+        }
         ServedEnd::UpstreamReset | ServedEnd::UpstreamEof | ServedEnd::Cancelled if end.is_some() => {
             Cause::KilledInFlight
         }
@@ -90,7 +128,10 @@ fn cause_of_no_answer(f: &Facts, end: Option<&PodEnd>) -> Cause {
     if f.reused {
         return match end {
             _ if f.bytes_received > 0 => Cause::Unattributed,
-            _ if !f.shared => Cause::IdleCloseRace,
+            // A kernel resets what the server has not read.
+            _ if !f.shared && (f.outcome == Outcome::ResetBeforeResponse || !f.had_arrived()) => {
+                Cause::IdleCloseRace
+            }
             Some(_) => Cause::KilledInFlight,
             None => Cause::Unattributed,
         };
@@ -104,7 +145,7 @@ fn cause_of_no_answer(f: &Facts, end: Option<&PodEnd>) -> Cause {
     };
     let closed = end.stages.listener_closed.or(end.stages.app_exited).unwrap_or(end.may_stop_from());
     match f.outcome {
-        _ if f.begun >= closed => Cause::RoutedToDeadPod,
+        _ if f.begun >= closed && !f.had_arrived() => Cause::RoutedToDeadPod,
         Outcome::EofBeforeResponse => Cause::KilledInFlight,
         _ => Cause::AcceptQueueReset,
     }
@@ -156,6 +197,7 @@ mod tests {
         };
         let refused = Facts { outcome: Outcome::ConnectRefused, ..plain };
         let eof = Facts { outcome: Outcome::EofBeforeResponse, ..plain };
+        let served = |ended, waited_ns| Some(Served { ended, status: None, waited_ns });
         for (facts, expected) in [
             (plain, Cause::Overload),
             (Facts { stale: true, ..plain }, Cause::StaleFlow),
@@ -166,15 +208,25 @@ mod tests {
             (eof, Cause::Unattributed),
             (Facts { reused: true, ..eof }, Cause::IdleCloseRace),
             (Facts { reused: true, shared: true, ..eof }, Cause::Unattributed),
+            (Facts { reused: true, end: Stamp::from_unix_ns(ROUND_TRIP_NS + 1), ..eof }, Cause::Unattributed),
             (Facts { outcome: Outcome::H2RefusedStream, reused: true, ..plain }, Cause::Overload),
             (Facts { outcome: Outcome::H2Goaway, reused: true, ..plain }, Cause::IdleCloseRace),
             (Facts { outcome: Outcome::H2Goaway, reused: true, shared: true, ..plain }, Cause::Unattributed),
             (Facts { outcome: Outcome::HttpError, ..plain }, Cause::GatewayError),
             (
-                Facts { served: Some((ServedEnd::UpstreamRefused, None)), starting: true, ..eof },
+                Facts { served: served(ServedEnd::UpstreamRefused, 0), starting: true, ..eof },
                 Cause::NotReadyYet,
             ),
-            (Facts { served: Some((ServedEnd::UpstreamEof, None)), ..eof }, Cause::Unattributed),
+            (Facts { served: served(ServedEnd::UpstreamEof, 0), ..eof }, Cause::Unattributed),
+            (
+                Facts { served: served(ServedEnd::UpstreamReset, 0), reused: true, ..eof },
+                Cause::IdleCloseRace,
+            ),
+            (Facts { served: served(ServedEnd::UpstreamEof, 0), reused: true, ..eof }, Cause::IdleCloseRace),
+            (
+                Facts { served: served(ServedEnd::UpstreamEof, BESIDE_NS), reused: true, ..eof },
+                Cause::Unattributed,
+            ),
         ] {
             assert_eq!(cause(&facts, None), expected, "{facts:?}");
         }

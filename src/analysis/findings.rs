@@ -2,7 +2,7 @@
 
 use super::evidence;
 use super::figures::count;
-use super::model::{Cause, Finding, RequestCounts, Severity, Termination, Verdict};
+use super::model::{Cause, Finding, Latencies, RequestCounts, Severity, Termination, Verdict};
 use crate::timeline::Timeline;
 
 /// Everything worth saying, most severe first.
@@ -11,6 +11,7 @@ pub(super) fn findings(
     verdict: &Verdict,
     partial: &[String],
     requests: &RequestCounts,
+    latency_ms: &Latencies,
     terminations: &[Termination],
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -64,14 +65,23 @@ pub(super) fn findings(
                 findings.push(finding(Severity::Warning, what, why, remedy));
             }
         }
-        if t.exit_code == Some(137) {
-            findings.push(finding(
-                Severity::Warning,
-                format!("pod {} was ended by SIGKILL (exit code 137)", t.pod),
-                "it had not finished when its grace period was over",
-                "terminationGracePeriodSeconds above preStop plus the longest request",
-            ));
-        }
+    }
+    let killed: Vec<&str> =
+        terminations.iter().filter(|t| t.exit_code == Some(137)).map(|t| t.pod.as_str()).collect();
+    if let Some(pod) = killed.first() {
+        let what = match killed.len() {
+            1 => format!("pod {pod} was ended by SIGKILL (exit code 137)"),
+            n => format!("{n} pods were ended by SIGKILL (exit code 137)"),
+        };
+        let longest_s = latency_ms.service.max / 1e3;
+        findings.push(finding(
+            Severity::Warning,
+            what,
+            "the app had not finished when the grace period was over",
+            &format!(
+                "terminationGracePeriodSeconds above preStop plus the longest request ({longest_s:.1} s was the longest answered here)"
+            ),
+        ));
     }
     for clock in &timeline.unsampled_clocks {
         findings.push(finding(

@@ -27,7 +27,7 @@ impl ScenariosArgs {
                 for builtin in BUILTIN {
                     let scenario = scenario::load::<serde_json::Value>(builtin.name, &[])?.scenario;
                     let default = if builtin.name == DEFAULT { " (default)" } else { "" };
-                    lines.push_str(&format!("{:<14} {}{default}\n", builtin.name, scenario.description));
+                    lines.push_str(&format!("{:<16} {}{default}\n", builtin.name, scenario.description));
                 }
                 lines
             }

@@ -27,9 +27,12 @@ pub(super) struct WorkloadArgs {
     /// The last three are logged and otherwise ignored by default
     #[arg(long, value_name = "SIGNAL=HABIT", value_parser = signal_habit)]
     on: Vec<(StopSignal, HabitArg)>,
-    /// How long `drain` serves on after the signal
+    /// How long `drain` and `close-idle` serve on after the signal
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = super::parse_duration)]
     drain_for: Duration,
+    /// How long the server is busy when it is told to stop, before it does so; nothing is read or answered meanwhile
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::parse_duration)]
+    stop_work: Duration,
     /// Delay before every answer
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::parse_duration)]
     response_time: Duration,
@@ -64,6 +67,8 @@ enum HabitArg {
     Ignore,
     /// Stop accepting at once, finish what is in flight
     Finish,
+    /// As drain, but close idle HTTP/1.1 connections at the signal, also those on which a request has arrived unread
+    CloseIdle,
 }
 
 impl From<HabitArg> for Habit {
@@ -73,6 +78,7 @@ impl From<HabitArg> for Habit {
             HabitArg::Drain => Self::Drain,
             HabitArg::Ignore => Self::Ignore,
             HabitArg::Finish => Self::Finish,
+            HabitArg::CloseIdle => Self::CloseIdle,
         }
     }
 }
@@ -90,6 +96,7 @@ impl WorkloadArgs {
             on_stop: self.on_sigterm.into(),
             on_signal: self.on.into_iter().map(|(signal, habit)| (signal, habit.into())).collect(),
             drain_for: self.drain_for,
+            stop_work: self.stop_work,
             response_time: self.response_time,
             body_bytes: self.body_bytes,
             ready_after: self.ready_after,

@@ -37,7 +37,8 @@ pub(super) struct Manifests {
     documents: Vec<Entry>,
 }
 
-#[derive(Debug)]
+/// What a text is written in. JSON is YAML as well, and edited as such, in JSON's own terms.
+#[derive(Clone, Copy, Debug)]
 enum Form {
     Yaml,
     Json,
@@ -99,15 +100,19 @@ impl Manifests {
     /// Makes the edits, in their order. Answers what the text could not keep.
     pub(super) fn apply(&mut self, edits: &[Edit]) -> Result<Vec<String>, InjectError> {
         let mut notes = Vec::new();
+        let form = self.form;
         for (number, entry) in self.documents.iter_mut().enumerate() {
             let edits: Vec<_> = edits.iter().filter(|edit| edit.document == number).collect();
             if edits.is_empty() {
                 continue;
             }
             edits.iter().for_each(|edit| edit.apply(&mut entry.value));
-            entry.text = match (&self.form, edited(&entry.text, &edits, &entry.value)) {
-                (Form::Json, _) => format!("{:#}\n", entry.value),
-                (Form::Yaml, Some(text)) => text,
+            entry.text = match (form, edited(form, &entry.text, &edits, &entry.value)) {
+                (_, Some(text)) => text,
+                (Form::Json, None) => {
+                    notes.push("written anew, in a layout of its own".to_owned());
+                    format!("{:#}\n", entry.value)
+                }
                 (Form::Yaml, None) => {
                     notes.push(format!("document {}: written anew, without its comments", number + 1));
                     let text = serde_saphyr::to_string(&entry.value)
@@ -125,14 +130,17 @@ impl Manifests {
 }
 
 /// The text with the edits made in it, if that says what it should.
-fn edited(text: &str, edits: &[&Edit], wanted: &Value) -> Option<String> {
+fn edited(form: Form, text: &str, edits: &[&Edit], wanted: &Value) -> Option<String> {
     let file = YamlFile::from_str(text).ok()?;
     let document = file.document()?;
     for edit in edits {
-        edit.apply_to_text(&document)?;
+        edit.apply_to_text(form, &document)?;
     }
     let text = file.to_string();
-    let said: Value = serde_saphyr::from_str(&text).ok()?;
+    let said: Value = match form {
+        Form::Json => serde_json::from_str(&text).ok()?,
+        Form::Yaml => serde_saphyr::from_str(&text).ok()?,
+    };
     (said == *wanted).then_some(text)
 }
 
@@ -168,18 +176,19 @@ impl Edit {
     }
 
     /// Makes the edit in a text; none where that has no place for it, as behind an alias.
-    fn apply_to_text(&self, document: &Document) -> Option<()> {
+    fn apply_to_text(&self, form: Form, document: &Document) -> Option<()> {
         if let Change::Push(item) = &self.change {
             let list = node(document, &self.pointer)?;
-            list.as_sequence()?.push(node_of(item)?);
+            list.as_sequence()?.push(form.node(item)?);
             return Some(());
         }
         let (parent, last) = self.split()?;
         let parent = node(document, parent)?;
         match (&self.change, parent.as_mapping(), parent.as_sequence()) {
-            (Change::Set(value), Some(map), _) => {
-                map.set(last.as_str(), node_of(value)?);
-            }
+            (Change::Set(value), Some(map), _) => match form {
+                Form::Json => map.set(form.node(&last.as_str().into())?, form.node(value)?),
+                Form::Yaml => map.set(last.as_str(), form.node(value)?),
+            },
             (_, Some(map), _) => {
                 map.remove(last.as_str())?;
             }
@@ -205,11 +214,17 @@ fn node(document: &Document, pointer: &str) -> Option<YamlNode> {
     Some(at)
 }
 
-/// A value as a part of a YAML text.
-fn node_of(value: &Value) -> Option<YamlNode> {
-    // As the value of a key, so that a plain string is quoted where it must be.
-    let text = serde_saphyr::to_string(&serde_json::json!({ "value": value })).ok()?;
-    Document::from_str(&text).ok()?.get("value")
+impl Form {
+    /// A value as a part of a text of this form.
+    fn node(self, value: &Value) -> Option<YamlNode> {
+        // As the value of a key, so that a plain string is quoted where it must be.
+        let whole = serde_json::json!({ "value": value });
+        let text = match self {
+            Self::Json => whole.to_string(),
+            Self::Yaml => serde_saphyr::to_string(&whole).ok()?,
+        };
+        Document::from_str(&text).ok()?.get("value")
+    }
 }
 
 fn unescaped(part: &str) -> String {

@@ -1,8 +1,9 @@
 //! Which port of a workload the sidecar stands before, and which Services lead there.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::{InjectError, KubernetesVersion, Object, Options};
+use super::sidecar::{self, ADMIN_PORT_NAME};
+use super::{APP_PORT_NAME, InjectError, KubernetesVersion, Object, Options, SIDECAR_NAME, TARGET_PORTS};
 
 /// Where the sidecar's ports begin, if the pod has none of these itself.
 const FIRST_PORT: u16 = 18080;
@@ -14,7 +15,7 @@ pub(super) struct Ports {
     pub(super) admin: u16,
 }
 
-/// The first two ports that no workload declares.
+/// Those of a sidecar that is there already, else the first two that no workload declares.
 ///
 /// # Errors
 ///
@@ -22,7 +23,12 @@ pub(super) struct Ports {
 pub(super) fn free(workloads: &[(&Object, &str)]) -> Result<Ports, InjectError> {
     let taken: Vec<_> =
         workloads.iter().flat_map(|(object, pod)| declared(object.get(&format!("{pod}/spec")))).collect();
-    let mut free = (FIRST_PORT..=u16::MAX).filter(|port| taken.iter().all(|taken| taken.number != *port));
+    let is_free = |port: &u16| taken.iter().all(|taken| taken.number != *port);
+    let mut there = workloads.iter().filter_map(|(object, pod)| sidecar::ports(object, pod));
+    if let Some(ports) = there.find(|ports| is_free(&ports.listen) && is_free(&ports.admin)) {
+        return Ok(ports);
+    }
+    let mut free = (FIRST_PORT..=u16::MAX).filter(is_free);
     match (free.next(), free.next()) {
         (Some(listen), Some(admin)) => Ok(Ports { listen, admin }),
         _ => Err(InjectError::NoPort),
@@ -33,12 +39,24 @@ pub(super) fn free(workloads: &[(&Object, &str)]) -> Result<Ports, InjectError> 
 #[derive(Debug)]
 pub(super) struct Service<'a> {
     pub(super) object: &'a Object,
+    /// The target ports that it had before, by the number of its port.
+    pub(super) kept: Map<String, Value>,
 }
 
 impl<'a> Service<'a> {
     pub(super) fn of(object: &'a Object) -> Option<Self> {
-        let is_service = object.value["apiVersion"] == "v1" && object.value["kind"] == "Service";
-        is_service.then_some(Self { object })
+        if object.value["apiVersion"] != "v1" || object.value["kind"] != "Service" {
+            return None;
+        }
+        let annotation = object.get("/metadata/annotations")[TARGET_PORTS].as_str();
+        let kept = annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        Some(Self { object, kept })
+    }
+
+    /// Its TCP ports, with their places.
+    pub(super) fn tcp_ports(&self) -> impl Iterator<Item = (usize, &Value)> {
+        let ports = self.object.value["spec"]["ports"].as_array().into_iter().flatten();
+        ports.enumerate().filter(|(_, port)| is_tcp(port))
     }
 
     fn selects(&self, workload: &Object, labels: &Value) -> bool {
@@ -86,6 +104,22 @@ pub(super) struct Frontage {
 struct Declared {
     number: u16,
     name: Option<String>,
+    host_port: Option<u64>,
+}
+
+/// Why a workload gets no sidecar.
+#[derive(Debug)]
+pub(super) enum Unfit {
+    /// Nothing tells which port is meant: nobody may be meant to connect to it.
+    NoPort,
+    /// It cannot have one, or is not clear; why, and what to do.
+    Refused(String),
+}
+
+impl Unfit {
+    fn because(why: &str) -> Self {
+        Self::Refused(why.to_owned())
+    }
 }
 
 impl Frontage {
@@ -100,17 +134,30 @@ impl Frontage {
         services: &[Service<'_>],
         ports: Ports,
         options: &Options,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, Unfit> {
         let spec = workload.get(&format!("{pod}/spec"));
         if spec["hostNetwork"] == true {
-            return Err(
-                "its pods use the node's network, where the sidecar's ports would be the node's".into()
-            );
+            return Err(Unfit::because(
+                "its pods use the node's network, where the sidecar's ports would be the node's",
+            ));
         }
         if spec["os"]["name"] == "windows" {
-            return Err("its pods run on Windows, for which there is no sidecar".into());
+            return Err(Unfit::because("its pods run on Windows, for which there is no sidecar"));
+        }
+        if containers(spec, "containers").any(|container| container["name"] == *SIDECAR_NAME) {
+            let why =
+                format!("a container of it is named {SIDECAR_NAME}, as the sidecar would be: rename it");
+            return Err(Unfit::Refused(why));
         }
         let declared = declared(spec);
+        let reserved = [ADMIN_PORT_NAME, APP_PORT_NAME];
+        if let Some(name) =
+            declared.iter().filter_map(|port| port.name.as_deref()).find(|n| reserved.contains(n))
+        {
+            let why =
+                format!("a port of it is named {name}, as one is beside the recording proxy: rename it");
+            return Err(Unfit::Refused(why));
+        }
         let labels = workload.get(&format!("{pod}/metadata/labels"));
         let title = workload.title();
         let mut notes = Vec::new();
@@ -126,6 +173,11 @@ impl Frontage {
             leads.extend(leads_of(number, service, &declared));
         }
         let app_port = app_port(&leads, &declared, options)?;
+        for host_port in
+            declared.iter().filter(|port| port.number == app_port).filter_map(|port| port.host_port)
+        {
+            notes.push(format!("port {host_port} of the nodes leads past the sidecar of {title}"));
+        }
         leads.retain(|(_, to)| *to == Some(app_port));
         let mut leads: Vec<Lead> = leads.into_iter().map(|(lead, _)| lead).collect();
 
@@ -147,16 +199,27 @@ impl Frontage {
     }
 }
 
+fn containers<'a>(spec: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> {
+    spec[list].as_array().into_iter().flatten()
+}
+
+fn is_tcp(port: &Value) -> bool {
+    port["protocol"].as_str().is_none_or(|protocol| protocol == "TCP")
+}
+
+/// The ports of all containers but the sidecar.
 fn declared(spec: &Value) -> Vec<Declared> {
-    let lists = [&spec["containers"], &spec["initContainers"]];
-    let containers = lists.into_iter().filter_map(Value::as_array).flatten();
-    let ports = containers.filter_map(|container| container["ports"].as_array()).flatten();
-    let tcp = ports.filter(|port| port["protocol"].as_str().is_none_or(|protocol| protocol == "TCP"));
-    tcp.filter_map(|port| {
-        let number = u16::try_from(port["containerPort"].as_u64()?).ok()?;
-        Some(Declared { number, name: port["name"].as_str().map(str::to_owned) })
-    })
-    .collect()
+    let containers = containers(spec, "containers").chain(containers(spec, "initContainers"));
+    let apps = containers.filter(|container| container["name"] != *SIDECAR_NAME);
+    let ports = apps.filter_map(|container| container["ports"].as_array()).flatten();
+    ports
+        .filter(|port| is_tcp(port))
+        .filter_map(|port| {
+            let number = u16::try_from(port["containerPort"].as_u64()?).ok()?;
+            let name = port["name"].as_str().map(str::to_owned);
+            Some(Declared { number, name, host_port: port["hostPort"].as_u64() })
+        })
+        .collect()
 }
 
 /// The TCP ports of a Service, each with the port of the pod that it leads to, if that can be told.
@@ -165,32 +228,21 @@ fn leads_of<'a>(
     service: &'a Service<'_>,
     declared: &'a [Declared],
 ) -> impl Iterator<Item = (Lead, Option<u16>)> + 'a {
-    let ports = service.object.value["spec"]["ports"].as_array().into_iter().flatten().enumerate();
-    let tcp = ports.filter(|(_, port)| port["protocol"].as_str().is_none_or(|protocol| protocol == "TCP"));
-    tcp.filter_map(move |(index, port)| {
-        let target = &port["targetPort"];
+    service.tcp_ports().filter_map(move |(index, port)| {
+        let own = port["port"].as_u64()?;
+        let target = service.kept.get(&own.to_string()).unwrap_or(&port["targetPort"]);
         let to = match target {
             Value::String(name) => {
                 declared.iter().find(|port| port.name.as_ref() == Some(name)).map(|port| port.number)
             }
-            Value::Null => port["port"].as_u64().and_then(|port| u16::try_from(port).ok()),
+            Value::Null => u16::try_from(own).ok(),
             other => other.as_u64().and_then(|port| u16::try_from(port).ok()),
         };
-        let lead = Lead {
-            service: number,
-            index,
-            port: port["port"].as_u64()?,
-            target: target.clone(),
-            by_name: false,
-        };
-        Some((lead, to))
+        Some((Lead { service: number, index, port: own, target: target.clone(), by_name: false }, to))
     })
 }
 
-fn app_port(leads: &[(Lead, Option<u16>)], declared: &[Declared], options: &Options) -> Result<u16, String> {
-    if let Some(port) = options.port {
-        return Ok(port);
-    }
+fn app_port(leads: &[(Lead, Option<u16>)], declared: &[Declared], options: &Options) -> Result<u16, Unfit> {
     let mut meant: Vec<u16> = leads.iter().filter_map(|(_, to)| *to).collect();
     let by_services = !meant.is_empty();
     if !by_services {
@@ -198,17 +250,19 @@ fn app_port(leads: &[(Lead, Option<u16>)], declared: &[Declared], options: &Opti
     }
     meant.sort_unstable();
     meant.dedup();
+    if let Some(port) = options.port
+        && (meant.is_empty() || meant.contains(&port) || declared.iter().any(|d| d.number == port))
+    {
+        return Ok(port);
+    }
     match meant.as_slice() {
         [one] => Ok(*one),
-        [] => {
-            Err("no Service leads to it and it declares no port: say which one to stand before (--port)"
-                .into())
-        }
+        [] => Err(Unfit::NoPort),
         several => {
             let several: Vec<_> = several.iter().map(u16::to_string).collect();
             let several = several.join(" and ");
             let why = if by_services { "Services lead to its ports" } else { "it declares the ports" };
-            Err(format!("{why} {several}: say which one to stand before (--port)"))
+            Err(Unfit::Refused(format!("{why} {several}: say which one to stand before (--port)")))
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::Options;
-use super::port::Frontage;
+use super::port::{Frontage, Ports};
+use super::{Object, Options};
 
 /// The sidecar's name, by which it is known again.
 pub const NAME: &str = "rolldrop";
 /// The name of the port of its admin API; that of the other is the app's.
-const ADMIN_PORT_NAME: &str = "rolldrop-admin";
+pub(super) const ADMIN_PORT_NAME: &str = "rolldrop-admin";
 
 /// The native sidecar: an init container that is always restarted (KEP-753), so that it starts before
 /// the app and ends after it.
@@ -54,6 +54,22 @@ pub(super) fn container(front: &Frontage, options: &Options) -> Value {
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     })
+}
+
+/// Where a workload's sidecar is among its init containers.
+pub(super) fn place(object: &Object, pod: &str) -> Option<usize> {
+    let containers = object.get(&format!("{pod}/spec/initContainers")).as_array()?;
+    containers.iter().position(|container| container["name"] == *NAME)
+}
+
+/// The ports of a workload's sidecar.
+pub(super) fn ports(object: &Object, pod: &str) -> Option<Ports> {
+    let at = place(object, pod)?;
+    let port = |index: usize| {
+        let pointer = format!("{pod}/spec/initContainers/{at}/ports/{index}/containerPort");
+        u16::try_from(object.get(&pointer).as_u64()?).ok()
+    };
+    Some(Ports { listen: port(0)?, admin: port(1)? })
 }
 
 /// The name that a sidecar's port has from the app's.

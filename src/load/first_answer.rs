@@ -26,8 +26,10 @@ use crate::record::Clock;
 
 /// From one attempt to get an answer to the next.
 const RETRY: Duration = Duration::from_millis(100);
-/// For one attempt.
-const ATTEMPT: Duration = Duration::from_secs(2);
+/// For a connection to come about: one to a Service without rules yet may never.
+const CONNECT: Duration = Duration::from_secs(2);
+/// The least time for an answer on it.
+const ANSWER: Duration = Duration::from_secs(2);
 
 /// Where attempts come from.
 pub(super) struct From<'a> {
@@ -38,6 +40,8 @@ pub(super) struct From<'a> {
     pub(super) ports: Option<&'a mut Vec<u16>>,
     /// So many are left to the load in any case.
     pub(super) left: usize,
+    /// How long the load itself will wait for an answer.
+    pub(super) response_timeout: Duration,
 }
 
 impl From<'_> {
@@ -76,10 +80,11 @@ pub(super) async fn first_answer(
 ) -> Result<(), LoadError> {
     let deadline = Instant::now() + limit;
     loop {
-        let why = match timeout(ATTEMPT, answer(target, walk, tls, &mut from, clock)).await {
+        let patience = CONNECT + from.response_timeout.max(ANSWER);
+        let why = match timeout(patience, answer(target, walk, tls, &mut from, clock)).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(why)) => why,
-            Err(_) => "the attempt timed out: is this address reachable from here?".into(),
+            Err(_) => "it took a connection, and longer than the response timeout to answer".into(),
         };
         let next = Instant::now() + RETRY;
         if next >= deadline {
@@ -101,8 +106,10 @@ async fn answer(
     let dialing = from
         .dial(&address.remote)
         .map_err(|(CannotDial::Socket(e) | CannotDial::LocalPort(e))| e.to_string())?;
-    let connected = dialing.connected(0, address.text, clock).await;
-    let mut connection = connected.map_err(|e| e.to_string())?;
+    let mut connection = match timeout(CONNECT, dialing.connected(0, address.text, clock)).await {
+        Ok(connected) => connected.map_err(|e| e.to_string())?,
+        Err(_) => return Err("the attempt timed out: is this address reachable from here?".into()),
+    };
     if let Some(tls) = tls {
         connection = connection.secured(tls).await.map_err(|e| format!("TLS: {e}"))?;
     }
@@ -174,7 +181,12 @@ mod tests {
             }
             met
         };
-        let from = From { address: None, ports: Some(&mut ports), left: 1 };
+        let from = From {
+            address: None,
+            ports: Some(&mut ports),
+            left: 1,
+            response_timeout: Duration::from_secs(5),
+        };
         let plan = Plan::new(Settings::new(format!("http://{address}/"))).unwrap();
         let (target, walk, limit) =
             (&plan.targets[0], Walk::new(Route::Fixed(address.into()), 0), Duration::from_mins(1));

@@ -21,7 +21,7 @@ macro_rules! builtin {
     };
 }
 
-builtin!["naive-exit", "no-sidecar", "prestop-sleep", "drain-in-app"];
+builtin!["naive-exit", "no-sidecar", "prestop-sleep", "drain-in-app", "killed-in-flight", "idle-close"];
 
 /// The names, for messages.
 pub(super) fn names() -> String {

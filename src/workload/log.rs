@@ -118,6 +118,8 @@ pub(super) struct Exchange {
     /// The client's request id; a request without one leaves no line.
     id: Option<String>,
     status: u16,
+    /// Of what its connection has in flight.
+    _share: Option<Rc<()>>,
 }
 
 impl Exchange {
@@ -125,7 +127,13 @@ impl Exchange {
         if let Some(id) = &id {
             log.write(Entry::Received { id });
         }
-        Self { log: log.clone(), id, status: 0 }
+        Self { log: log.clone(), id, status: 0, _share: None }
+    }
+
+    /// Holds a share of this until the exchange has ended.
+    pub(super) fn with_share_of(mut self, in_flight: Rc<()>) -> Self {
+        self._share = Some(in_flight);
+        self
     }
 
     /// Keeps the status that the answer will carry.

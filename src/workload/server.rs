@@ -54,12 +54,14 @@ struct Habits {
     on_stop: Habit,
     on_signal: BTreeMap<StopSignal, Habit>,
     drain_for: Duration,
+    stop_work: Duration,
 }
 
 impl Habits {
     fn of(config: &Config) -> Self {
-        let Config { on_stop, on_signal, drain_for, .. } = config;
-        Self { on_stop: *on_stop, on_signal: on_signal.clone(), drain_for: *drain_for }
+        let Config { on_stop, on_signal, drain_for, stop_work, .. } = config;
+        let (on_stop, drain_for, stop_work) = (*on_stop, *drain_for, *stop_work);
+        Self { on_stop, on_signal: on_signal.clone(), drain_for, stop_work }
     }
 
     fn on(&self, signal: StopSignal) -> Habit {
@@ -74,6 +76,8 @@ pub(super) struct Shared {
     started: Instant,
     ready_after: Duration,
     pub(super) draining: Cell<bool>,
+    /// Idle connections are to be closed.
+    close_idle: CancellationToken,
     pub(super) response_time: Duration,
     pub(super) index: Bytes,
     pub(super) pod: Option<HeaderValue>,
@@ -172,6 +176,7 @@ fn open(config: &Config, now: NowNs) -> Result<(TcpListener, Rc<Shared>), Worklo
         started: Instant::now(),
         ready_after: config.ready_after,
         draining: Cell::new(false),
+        close_idle: CancellationToken::new(),
         response_time: config.response_time,
         index: index_body(config.body_bytes, config.pod_name.as_deref()),
         pod: config.pod_name.as_deref().and_then(|name| HeaderValue::from_str(name).ok()),
@@ -199,8 +204,13 @@ async fn serve(
             biased;
             noticed = next_signal() => {
                 let Some(signal) = shared.log_signal(noticed) else { continue };
-                match habits.on(signal) {
-                    _ if drained_at.is_some() => {}
+                let habit = habits.on(signal);
+                if habit == Habit::Ignore || drained_at.is_some() {
+                    continue;
+                }
+                // On the one thread that serves, as an app's own shutdown hooks are.
+                std::thread::sleep(habits.stop_work);
+                match habit {
                     Habit::Ignore => {}
                     Habit::Exit => {
                         drop(listener);
@@ -209,7 +219,10 @@ async fn serve(
                         return;
                     }
                     Habit::Finish => break,
-                    Habit::Drain => {
+                    Habit::Drain | Habit::CloseIdle => {
+                        if habit == Habit::CloseIdle {
+                            shared.close_idle.cancel();
+                        }
                         shared.draining.set(true);
                         drained_at = Some(Instant::now() + habits.drain_for);
                     }
@@ -308,16 +321,27 @@ async fn serve_connection(stream: TcpStream, shared: Rc<Shared>, finish: Cancell
     }
     let unflushed = Unflushed::default();
     let asked = Rc::new(Cell::new(Asked::Nothing));
+    // Each exchange has a share of it.
+    let in_flight = Rc::new(());
     let service = service_fn(|request| {
         asked.set(Asked::Http);
-        Box::pin(respond(request, shared.clone(), unflushed.clone(), asked.clone()))
+        Box::pin(respond(request, shared.clone(), unflushed.clone(), asked.clone(), in_flight.clone()))
     });
+    let is_to_close = async {
+        shared.close_idle.cancelled().await;
+        if asked.get() != Asked::Http || Rc::strong_count(&in_flight) > 1 {
+            std::future::pending().await
+        }
+    };
     let transport = TokioIo::new(Transport::new(stream, unflushed.clone()));
     let mut connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .serve_connection(transport, service);
     // A connection that fails has told its story in the log, request by request.
     tokio::select! {
+        biased;
+        // Before it looks whether something has arrived: then the kernel resets the connection.
+        () = is_to_close => return,
         _ = poll_fn(|cx| connection.poll_without_shutdown(cx)) => {}
         () = finish.cancelled() => {
             let first = timeout(FIRST_REQUEST_WAIT, poll_fn(|cx| connection.poll_without_shutdown(cx)));
@@ -349,6 +373,7 @@ async fn respond(
     shared: Rc<Shared>,
     unflushed: Unflushed,
     asked: Rc<Cell<Asked>>,
+    in_flight: Rc<()>,
 ) -> Result<Response<PacedBody>, Infallible> {
     if request.uri().path() == websocket::PATH
         && let Some(fields) = websocket::switch(&request)
@@ -360,7 +385,7 @@ async fn respond(
         return Ok(shared.response(StatusCode::SWITCHING_PROTOCOLS, fields, body));
     }
     let id = request.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok()).map(str::to_owned);
-    let exchange = Exchange::received(&shared.log, id);
+    let exchange = Exchange::received(&shared.log, id).with_share_of(in_flight);
     let Answer { status, body, delay, pace } =
         answer(request.uri().path(), request.uri().query(), shared.readiness(), &shared.index);
     let delay = delay + shared.response_time;

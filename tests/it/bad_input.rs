@@ -33,7 +33,12 @@ fn a_broken_scenario_names_file_line_key_and_remedy_and_starts_nothing() {
 #[test]
 fn an_unknown_scenario_an_unreadable_run_and_a_bad_option_say_so() {
     let unknown = Rolldrop::new(["run", "naive-exti"]).finish().expect_code(2);
-    assert!(unknown.stderr().contains("naive-exit, no-sidecar, prestop-sleep, drain-in-app"), "{unknown}");
+    assert!(
+        unknown
+            .stderr()
+            .contains("naive-exit, no-sidecar, prestop-sleep, drain-in-app, killed-in-flight, idle-close"),
+        "{unknown}"
+    );
     let no_run = Rolldrop::new(["report", "nowhere"]).finish().expect_code(2);
     assert!(no_run.stderr().contains("nowhere is not a run directory"), "{no_run}");
     let torn =

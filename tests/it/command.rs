@@ -6,10 +6,10 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rolldrop::analysis::model::{Mode, RunResult};
-use rolldrop::record::{Event, EventKind, RunDir};
+use rolldrop::record::{Event, EventKind, Outcome, RunDir};
 
 use crate::harness::{Rolldrop, process_tree, wait_for};
-use crate::runs::turn;
+use crate::runs::{repeated, turn};
 
 /// The real kubectl, from the tests' own environment.
 fn kubectl() -> PathBuf {
@@ -29,7 +29,7 @@ fn a_rollout_by_kubectl_is_measured_until_it_has_settled() {
     let words = ["run", "naive-exit", "--out", "run", "--quiet", "--"].map(PathBuf::from);
     let words = words.into_iter().chain([kubectl()]);
     let words = words.chain(["rollout", "restart", "deploy/web"].map(PathBuf::from));
-    let finished = Rolldrop::new(words).finish().expect_code(0);
+    let finished = repeated(|| Rolldrop::new(words.clone()).finish()).expect_code(0);
     assert!(finished.stderr().contains("deployment.apps/web restarted"), "{finished}");
 
     let run = finished.dir().join("run");
@@ -54,6 +54,22 @@ fn a_rollout_by_kubectl_is_measured_until_it_has_settled() {
 }
 
 #[test]
+fn a_rolling_restart_of_an_app_that_drains_loses_nothing_through_the_sidecar() {
+    let _turn = turn();
+    let words = ["run", "drain-in-app", "--out", "run", "--quiet", "--"].map(PathBuf::from);
+    let words = words.into_iter().chain([kubectl()]);
+    let words = words.chain(["rollout", "restart", "deploy/web"].map(PathBuf::from));
+    let finished = Rolldrop::new(words).finish().expect_code(0);
+    let run = finished.dir().join("run");
+    let result = result(&run);
+    assert_eq!(result.terminations.len(), 3, "{finished}");
+    assert_eq!(result.requests.dropped, 0, "{finished}");
+    let records = RunDir::open(&run).and_then(|run| run.read()).expect("the run reads");
+    let answered = records.requests.iter().filter(|row| row.outcome == Outcome::Ok).count();
+    assert!(answered > 0 && records.served.len() >= answered, "{finished}");
+}
+
+#[test]
 fn a_command_that_fails_fails_the_gate_and_its_code_is_shown() {
     let _turn = turn();
     let script = "test -s \"$KUBECONFIG\" && echo to stdout; exit 7";
@@ -61,7 +77,7 @@ fn a_command_that_fails_fails_the_gate_and_its_code_is_shown() {
     let mut words = vec!["run", "naive-exit", "--out", "run", "--quiet"];
     words.extend(relaxed.iter().flat_map(|set| ["--set", set]));
     words.extend(["--", "sh", "-c", script]);
-    let finished = Rolldrop::new(words).finish().expect_code(1);
+    let finished = repeated(|| Rolldrop::new(&words).finish()).expect_code(1);
     assert!(finished.stderr().contains("to stdout"), "{finished}");
     assert!(finished.stdout().contains("exit code 7"), "{finished}");
     assert_eq!(result(&finished.dir().join("run")).terminations.len(), 0, "{finished}");
@@ -81,7 +97,7 @@ fn an_interruption_ends_the_command_too_and_keeps_what_was_recorded() {
     let (mut child, dir) = Rolldrop::new(words).start();
     let log = dir.path().join("run/events.jsonl");
     let begun = || std::fs::read_to_string(&log).ok()?.contains("command_started").then_some(());
-    wait_for("the command", Duration::from_secs(60), begun);
+    wait_for("the command", Duration::from_secs(180), begun);
     let processes = process_tree(child.id());
     kill(Pid::from_raw(i32::try_from(child.id()).expect("a pid")), Signal::SIGINT).expect("a signal");
     assert_eq!(child.wait().expect("an end").code(), Some(130));

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::pods::{PODS, on, shell};
-use crate::termination::lab::Seen;
+use crate::pods::{PODS, on, shell, wait_for_async};
+use crate::termination::lab::{LIMIT, Seen};
 
 /// Services that select one and the same pod.
 const SERVICES: usize = 100;
@@ -101,5 +101,50 @@ fn slices_that_could_not_be_made_are_tried_again_after_1_2_and_4_seconds() {
         let shown_ns = lab.until("default", "its endpoint", shown).await;
         let after_ms = (shown_ns - at[3]) / 1_000_000;
         assert!(after_ms > 7500, "{after_ms} ms after the last failure");
+    });
+}
+
+#[test]
+fn an_eviction_while_the_budget_is_being_processed_is_put_off_by_10_s() {
+    on("userspace", async |lab| {
+        let labels = json!({"app": "web"});
+        let spec = json!({"terminationGracePeriodSeconds": 1, "containers": [shell("app", "sleep 1000")]});
+        lab.create(PODS, &json!({"metadata": {"name": "web", "labels": labels}, "spec": spec})).await;
+        let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+        let budget = json!({
+            "metadata": {"name": "web"}, "spec": {"minAvailable": 0, "selector": {"matchLabels": labels}},
+        });
+        lab.create(budgets, &budget).await;
+        let allowed = async || {
+            lab.call("GET", &format!("{budgets}/web"), None).await.body["status"]["disruptionsAllowed"]
+                .clone()
+        };
+        wait_for_async(async || allowed().await == 1).await;
+        // Each change takes the controller a moment. What is tried out in that moment is told so; any
+        // other time it would be granted.
+        let eviction = json!({
+            "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web"},
+            "deleteOptions": {"dryRun": ["All"]},
+        });
+        let (budget, pod) = (format!("{budgets}/web"), format!("{PODS}/web/eviction"));
+        let deadline = tokio::time::Instant::now() + LIMIT;
+        let (mut refused, mut n) = (None, 0);
+        while refused.is_none() {
+            assert!(tokio::time::Instant::now() < deadline, "after {n} attempts");
+            n += 1;
+            let policy = ["IfHealthyBudget", "AlwaysAllow"][n % 2];
+            let change = json!({"spec": {"unhealthyPodEvictionPolicy": policy}});
+            let (changed, tried) = futures::join!(
+                lab.call("PATCH", &budget, Some(&change)),
+                lab.call("POST", &pod, Some(&eviction)),
+            );
+            assert_eq!(changed.status, 200, "{}", changed.body);
+            refused = (tried.status == 429).then_some(tried);
+        }
+        let refused = refused.expect("it was");
+        assert_eq!(refused.headers["retry-after"], "10", "{}", refused.body);
+        let cause = &refused.body["details"]["causes"][0];
+        assert_eq!(cause["reason"], "DisruptionBudget", "{}", refused.body);
+        assert_eq!(cause["message"], "The disruption budget web is still being processed by the server.");
     });
 }

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use crate::harness::{Process, Rolldrop, process_tree, wait_for};
 use crate::runs::turn;
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// Starts a run and waits until its first rows are on disk, in mid-load. Answers all its processes.
 fn run_under_load() -> (Child, tempfile::TempDir, Vec<Process>) {

@@ -54,6 +54,36 @@ fn waiting_before_sigterm_or_draining_in_the_app_drops_none_and_the_window_is_st
 }
 
 #[test]
+fn a_grace_period_that_is_too_short_kills_requests_in_flight() {
+    let run = runs::killed_in_flight();
+    let requests = &run.result.requests;
+    assert!(requests.dropped > 0, "{}", run.finished);
+    assert!(is_main_cause(run, Cause::KilledInFlight), "{}", run.finished);
+    assert!(run.result.terminations.iter().all(|t| t.exit_code == Some(137)), "{}", run.finished);
+    let findings: String = run.result.findings.iter().map(|f| format!("{} {}\n", f.what, f.remedy)).collect();
+    assert!(findings.contains("3 pods were ended by SIGKILL (exit code 137)"), "{findings}");
+    assert!(
+        findings.contains("terminationGracePeriodSeconds above preStop plus the longest request"),
+        "{findings}"
+    );
+}
+
+#[test]
+fn an_app_that_closes_idle_connections_loses_what_arrives_on_them() {
+    let run = runs::idle_close();
+    let requests = &run.result.requests;
+    assert!(requests.dropped > 0, "{}", run.finished);
+    assert!(is_main_cause(run, Cause::IdleCloseRace), "{}", run.finished);
+    assert!(run.result.findings.iter().any(|f| f.remedy.contains("Connection: close")), "{}", run.finished);
+}
+
+/// Whether most of what was dropped was for this cause: a busy machine adds a few of others.
+fn is_main_cause(run: &MeasuredRun, cause: Cause) -> bool {
+    let requests = &run.result.requests;
+    requests.by_cause.get(&cause).is_some_and(|count| count * 2 > requests.dropped)
+}
+
+#[test]
 fn accounting_closes() {
     for run in runs::all() {
         let r = &run.result.requests;

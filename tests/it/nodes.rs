@@ -11,10 +11,10 @@ use crate::termination::lab::{Lab, Seen};
 const NODE: &str = "/api/v1/nodes/node-1";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/node-1";
 
-/// Two nodes that are given up soon, whose pods may stay for so long, and a Service.
-async fn lab(toleration_s: u32) -> Lab {
+/// Nodes that are given up soon, whose pods may stay for so long, and a Service.
+async fn lab(nodes: u32, toleration_s: u32) -> Lab {
     let config = json!({
-        "nodes": 2,
+        "nodes": nodes,
         "dataplane": "userspace",
         "apiServer": {"defaultUnreachableTolerationSeconds": toleration_s},
         "controllers": {"nodeMonitorPeriod": "500ms", "nodeMonitorGracePeriod": "8s"},
@@ -70,14 +70,14 @@ async fn post(lab: &Lab, command: &str) {
     assert_eq!(lab.call("POST", &format!("{NODE}/proxy/{command}"), None).await.status, 200);
 }
 
-fn run_on(toleration_s: u32, test: impl AsyncFnOnce(Lab)) {
+fn run_on(nodes: u32, toleration_s: u32, test: impl AsyncFnOnce(Lab)) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    runtime.block_on(async { test(lab(toleration_s).await).await });
+    runtime.block_on(async { test(lab(nodes, toleration_s).await).await });
 }
 
 #[test]
 fn a_node_whose_agent_stops_is_unknown_and_its_pods_are_evicted_but_stay() {
-    run_on(2, async |lab| {
+    run_on(2, 2, async |lab| {
         run_ready(&lab, "trap 'echo got-term; exit 0' TERM; echo up; while :; do sleep 0.1; done").await;
         let lease = lab.call("GET", LEASE, None).await.body;
         let spec = &lease["spec"];
@@ -133,7 +133,7 @@ fn a_node_whose_agent_stops_is_unknown_and_its_pods_are_evicted_but_stay() {
 
 #[test]
 fn pods_of_an_agent_that_comes_back_in_time_are_ready_again() {
-    run_on(300, async |lab| {
+    run_on(2, 300, async |lab| {
         run_ready(&lab, "while :; do sleep 0.1; done").await;
         post(&lab, "stop").await;
         let not_ready = |seen: &[Seen]| endpoint(seen, "ready", false);
@@ -145,7 +145,7 @@ fn pods_of_an_agent_that_comes_back_in_time_are_ready_again() {
 
 #[test]
 fn an_endpoint_stays_ready_through_a_nodes_shutdown_until_the_pod_has_ended() {
-    run_on(300, async |lab| {
+    run_on(2, 300, async |lab| {
         run_ready(&lab, "trap 'sleep 3; exit 0' TERM; while :; do sleep 0.1; done").await;
         let before = lab.seen("default").len();
         post(&lab, "shutdown?grace=5").await;
@@ -172,5 +172,26 @@ fn an_endpoint_stays_ready_through_a_nodes_shutdown_until_the_pod_has_ended() {
         node_until(&lab, |node| is_ready(node, "Unknown", "NodeStatusUnknown")).await;
         post(&lab, "restart").await;
         node_until(&lab, |node| is_ready(node, "True", "KubeletReady") && taints(node).is_empty()).await;
+    });
+}
+
+#[test]
+fn nobody_is_evicted_when_the_only_node_fails() {
+    run_on(1, 0, async |lab| {
+        run_ready(&lab, "while :; do sleep 0.1; done").await;
+        post(&lab, "stop").await;
+        node_until(&lab, |node| is_ready(node, "Unknown", "NodeStatusUnknown")).await;
+        let not_ready = |seen: &[Seen]| endpoint(seen, "ready", false);
+        lab.until("default", "an endpoint that is not ready", not_ready).await;
+        // No new pod comes to it, but whose pods are there stay, though they tolerate nothing: with two
+        // nodes they would be evicted by now.
+        let no_schedule = ["node.kubernetes.io/unreachable:NoSchedule"];
+        node_until(&lab, |node| taints(node) == no_schedule).await;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let node = lab.call("GET", NODE, None).await.body;
+        assert_eq!(taints(&node), no_schedule);
+        let pod = lab.call("GET", &format!("{PODS}/web"), None).await.body;
+        assert!(pod["metadata"]["deletionTimestamp"].is_null(), "{pod:#}");
+        assert_eq!(condition(&pod, "DisruptionTarget"), None);
     });
 }

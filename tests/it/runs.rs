@@ -67,6 +67,16 @@ pub(crate) fn no_sidecar() -> &'static MeasuredRun {
     RUN.get_or_init(|| measure("no-sidecar", Dataplane::Kernel, &[]))
 }
 
+pub(crate) fn killed_in_flight() -> &'static MeasuredRun {
+    static RUN: OnceLock<MeasuredRun> = OnceLock::new();
+    RUN.get_or_init(|| measure("killed-in-flight", Dataplane::Kernel, &[]))
+}
+
+pub(crate) fn idle_close() -> &'static MeasuredRun {
+    static RUN: OnceLock<MeasuredRun> = OnceLock::new();
+    RUN.get_or_init(|| measure("idle-close", Dataplane::Kernel, &[]))
+}
+
 /// Every built-in scenario's runs.
 pub(crate) fn all() -> impl Iterator<Item = &'static MeasuredRun> {
     with_sidecar().chain([no_sidecar()])
@@ -74,7 +84,8 @@ pub(crate) fn all() -> impl Iterator<Item = &'static MeasuredRun> {
 
 /// Those in which a proxy in the pod recorded, too.
 pub(crate) fn with_sidecar() -> impl Iterator<Item = &'static MeasuredRun> {
-    [naive_exit(), prestop_sleep(), drain_in_app()].into_iter().flatten()
+    let on_both = [naive_exit(), prestop_sleep(), drain_in_app()].into_iter().flatten();
+    on_both.chain([killed_in_flight(), idle_close()])
 }
 
 /// Waits for a turn, which lasts as long as the answer lives.
@@ -86,6 +97,12 @@ pub(crate) fn turn() -> impl Drop {
 
 /// A starved machine makes a run invalid, which says nothing about the program: it is repeated so often.
 const REPEATS: usize = 3;
+
+/// Runs something that measures, again as long as the machine was starved.
+pub(crate) fn repeated(run: impl Fn() -> Finished) -> Finished {
+    let invalid = |run: &Finished| run.stdout().contains("INVALID");
+    (1..REPEATS).map(|_| run()).find(|run| !invalid(run)).unwrap_or_else(run)
+}
 
 /// Runs a scenario, by its name or as the text of a file, with further arguments.
 pub(crate) fn measure(scenario: &str, dataplane: Dataplane, more: &[&str]) -> MeasuredRun {
@@ -100,8 +117,7 @@ pub(crate) fn measure(scenario: &str, dataplane: Dataplane, more: &[&str]) -> Me
         let run = Rolldrop::new(args.iter().chain(more));
         if text.is_empty() { run.finish() } else { run.file(file, text).finish() }
     };
-    let invalid = |run: &Finished| run.stdout().contains("INVALID");
-    let finished = (1..REPEATS).map(|_| run()).find(|run| !invalid(run)).unwrap_or_else(run).expect_code(0);
+    let finished = repeated(run).expect_code(0);
     let path = finished.dir().join("run");
     let records = RunDir::open(&path).and_then(|run| run.read()).expect("the run directory reads");
     let result = fs::read(path.join("result.json")).expect("result.json");

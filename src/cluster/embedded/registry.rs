@@ -25,6 +25,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::address::AddressBlock;
+use super::conditions;
 use super::config::ApiServer;
 use super::resource::Resource;
 use super::selector::Selection;
@@ -243,13 +244,8 @@ impl Registry {
             }
             let mut pod = current.clone();
             pod["spec"]["nodeName"] = json!(node);
-            let condition = json!({
-                "type": "PodScheduled",
-                "status": "True",
-                "lastProbeTime": null,
-                "lastTransitionTime": now,
-            });
-            pod["status"]["conditions"] = json!([condition]);
+            let scheduled = json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null});
+            conditions::put(&mut pod, scheduled, &now);
             Ok(Step::Replace(pod))
         })?;
         bound.ok_or_else(|| Status::not_found(Resource::Pods, name))

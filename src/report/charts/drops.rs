@@ -25,7 +25,7 @@ const LABELLED: usize = 4;
 
 /// The stages marked, with their labels and lines.
 const MARKS: [(Stage, &str, Dash); 4] = [
-    (Stage::KillBegan, "preStop begins", Dash::Dotted),
+    (Stage::KillBegan, "kubelet begins", Dash::Dotted),
     (Stage::AppSigterm, "SIGTERM not before", Dash::Dashed),
     (Stage::ListenerClosed, "listener closed", Dash::Mixed),
     (Stage::AppExited, "exit", Dash::Solid),

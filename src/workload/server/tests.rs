@@ -26,6 +26,7 @@ fn config(listen: SocketAddr, on_stop: Habit, log: PathBuf) -> Config {
         on_stop,
         on_signal: BTreeMap::from([(StopSignal::Usr1, Habit::Finish)]),
         drain_for: Duration::from_millis(200),
+        stop_work: Duration::ZERO,
         response_time: Duration::ZERO,
         body_bytes: None,
         ready_after: Duration::ZERO,
@@ -158,6 +159,34 @@ fn drain_serves_on_but_says_that_it_is_going() {
         assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close"), "{answer}");
         server.ended().await;
         assert_eq!(server.events().last().unwrap(), "exiting");
+    });
+}
+
+#[test]
+fn close_idle_resets_what_has_arrived_unread_and_answers_the_rest() {
+    local(async {
+        let mut server = start(Habit::CloseIdle);
+        let keep = |id: &str| format!("GET / HTTP/1.1\r\nhost: x\r\nrolldrop-id: {id}\r\n\r\n");
+        let mut idle = TcpStream::connect(server.address).await.unwrap();
+        idle.write_all(keep("a-1").as_bytes()).await.unwrap();
+        server.until_logged("answered a-1").await;
+        while !matches!(idle.try_read(&mut [0; 1024]), Ok(count) if count > 0) {
+            idle.readable().await.unwrap();
+        }
+        let in_flight = server.request("a-2", "/slow?ms=100").await;
+        server.until_logged("received a-2").await;
+        // Both before the server gets its turn on this thread.
+        assert!(idle.try_write(keep("a-3").as_bytes()).is_ok());
+        server.signals.send(Noticed::Signal(StopSignal::Term)).unwrap();
+        let end = idle.read(&mut [0; 1024]).await.unwrap_err();
+        assert_eq!(end.kind(), io::ErrorKind::ConnectionReset);
+        let answer = answer_of(in_flight).await;
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("connection: close"), "{answer}");
+        assert!(server.get("a-4", "/").await.starts_with("HTTP/1.1 200"), "it serves on");
+        server.ended().await;
+        let events = server.events();
+        assert!(events.contains(&"answered a-4".to_owned()), "{events:?}");
+        assert!(!events.iter().any(|event| event.ends_with("a-3")), "{events:?}");
     });
 }
 

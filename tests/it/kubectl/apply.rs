@@ -34,6 +34,21 @@ fn apply_merges_three_ways() {
 }
 
 #[test]
+fn what_the_manifests_no_longer_have_is_pruned() {
+    let kubectl = Kubectl::in_namespace("apply");
+    let map = |name: &str| {
+        format!("{{apiVersion: v1, kind: ConfigMap, metadata: {{name: {name}, labels: {{set: mine}}}}}}")
+    };
+    kubectl.apply(&format!("{}\n---\n{}", map("stays"), map("goes")));
+    let pruned =
+        kubectl.with_manifest("apply --prune -l set=mine --prune-allowlist=core/v1/ConfigMap", &map("stays"));
+    assert_eq!(pruned.ok(), "configmap/stays unchanged\nconfigmap/goes pruned\n");
+    // Of its own accord it asks for kinds that there are not.
+    let all = kubectl.with_manifest("apply --prune -l set=mine", &map("stays"));
+    assert!(all.stderr().contains("no matches for kind \"PersistentVolumeClaim\""), "{all}");
+}
+
+#[test]
 fn what_get_wrote_of_several_objects_can_be_applied() {
     let kubectl = Kubectl::in_namespace("apply");
     kubectl.apply(&web(0));

@@ -17,6 +17,12 @@ pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
     let get = |path: &str, port: u16| json!({"httpGet": {"path": path, "port": port}});
     let probe = |path: &str| json!({"httpGet": {"path": path, "port": 8080}, "periodSeconds": 1});
     let exit_1 = json!({"exec": {"command": ["sh", "-c", "exit 1"]}});
+    let starting = Case::script(
+        lab,
+        "startup-probe",
+        "trap 'say SIGTERM; sleep 5; say ends; exit 0' TERM; while :; do sleep 0.1; done",
+    );
+    let probed = starting.shell("app", "say probed; exit 1");
     let cases = [
         server("hook-fails", EXIT).hook(exit_1).act(0.0, delete.clone()),
         server("hook-status-500", EXIT).hook(get("/status/500", 8080)).act(0.0, delete.clone()),
@@ -44,6 +50,17 @@ pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
                 app["livenessProbe"]["failureThreshold"] = json!(1);
             })
             .act(0.0, delete.clone()),
+        starting
+            .app(|app| {
+                app["startupProbe"] =
+                    json!({"exec": {"command": probed}, "periodSeconds": 1, "failureThreshold": 1000});
+            })
+            .begins_without_processes(|seen| {
+                // Its third failure at the earliest.
+                let failed = |seen: &&Seen| seen.object["reason"] == "Unhealthy";
+                seen.iter().rfind(failed).is_some_and(|seen| seen.object["count"].as_u64() >= Some(3))
+            })
+            .act(0.0, delete.clone()),
         server("stop-signal", EXIT)
             .spec("os", json!({"name": "linux"}))
             .app(|app| app["lifecycle"]["stopSignal"] = json!("SIGINT"))
@@ -57,6 +74,10 @@ pub(crate) fn cases(lab: &Arc<Lab>) -> Vec<(&'static str, Case)> {
             .spec("nodeSelector", json!({"no-node": "has-it"}))
             .begins_without_processes(|seen| newest_pod(seen).is_object())
             .act(0.0, delete.clone()),
+        server("second-grace-over", EXIT)
+            .hook(json!({"sleep": {"seconds": 6}}))
+            .act(0.0, delete.clone())
+            .act(4.0, Act::Delete(Some(2))),
         server("negative-grace", IGNORE).act(0.0, Act::Delete(Some(-1))),
         Case::script(lab, "post-start-fails", "say began; sleep 1000; :")
             .app(|app| app["lifecycle"]["postStart"] = json!({"exec": {"command": ["sh", "-c", "exit 1"]}}))
@@ -151,6 +172,17 @@ fn readiness_is_still_probed_while_terminating_and_liveness_is_not() {
 }
 
 #[test]
+fn a_pod_that_is_starting_is_probed_no_more_while_it_terminates() {
+    for ours in recordings("startup-probe") {
+        let (term, ends) = (ours.first("app SIGTERM"), ours.first("app ends"));
+        // Each second, until it is asked to end; one more may be under way then.
+        assert!(ours.first("app probed") < 0.0, "{ours}");
+        assert!(ours.last("app probed") < term + 1.0 + ours.lag_s, "{ours}");
+        assert!(ends - term > 4.9, "{ours}");
+    }
+}
+
+#[test]
 fn an_end_by_sigterm_is_143_and_by_sigkill_137() {
     for ours in recordings("default-action") {
         assert_eq!(ours.exit_code("app"), 143, "{ours}");
@@ -170,6 +202,19 @@ fn a_pod_without_anything_to_end_is_gone_at_once() {
             let grace = |seen: &Seen| seen.object["metadata"]["deletionGracePeriodSeconds"].as_i64();
             assert!(ours.pods().all(|(_, seen)| grace(seen).unwrap_or(0) == 0), "{ours}");
         }
+    }
+}
+
+#[test]
+fn a_second_grace_period_that_is_over_already_is_1_s() {
+    for ours in recordings("second-grace-over") {
+        let (sent_ns, second) = (ours.answers[1].sent_ns, &ours.answers[1].body["metadata"]);
+        assert_eq!(second["deletionGracePeriodSeconds"], 1, "{ours}");
+        let ends: jiff::Timestamp =
+            second["deletionTimestamp"].as_str().expect("a date").parse().expect("a date");
+        assert!(ends.as_second() >= sent_ns.div_euclid(1_000_000_000), "not in the past: {ends}\n{ours}");
+        // On the object only: the kill that is under way goes on.
+        assert!(ours.fits(ours.first("app SIGTERM"), 5.9..7.5), "{ours}");
     }
 }
 

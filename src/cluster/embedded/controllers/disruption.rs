@@ -64,6 +64,11 @@ fn reconcile(shared: &Shared, (namespace, name): &Key) -> Outcome {
         registry.record_event(&budget, EventType::Warning, reason, &message, COMPONENT);
     }
     let timeout = shared.config.controllers.disruption_deletion_timeout;
+    for pod in pods.iter().filter(|pod| is_overdue(&budget, pod, timeout, &now)) {
+        // The namespace twice, as there.
+        let message = format!("Pod was expected by PDB {namespace}/{namespace} to be deleted but it wasn't");
+        registry.record_event(pod, EventType::Warning, "NotDeleted", &message, COMPONENT);
+    }
     let mut again = None;
     registry.modify(
         Resource::PodDisruptionBudgets,
@@ -107,17 +112,23 @@ fn expected_scale(registry: &Registry, pods: &[Arc<Value>]) -> Result<i64, Strin
     for pod in pods {
         let Some(owner) = controller_of(pod) else { continue };
         let found = scale_of(registry, &key(pod).0, owner);
-        let (uid, scale) = found.ok_or_else(|| format!("found no controllers for pod {:?}", key(pod).1))?;
+        let (uid, scale) = found.ok_or_else(|| match kind_of(owner).filter(|kind| !kind.has_scale()) {
+            Some(kind) => format!("{} does not implement the scale subresource", kind.qualified()),
+            None => format!("found no controllers for pod {:?}", key(pod).1),
+        })?;
         scales.insert(uid, scale);
     }
     Ok(scales.values().sum())
 }
 
+fn kind_of(owner: &Value) -> Option<Resource> {
+    Resource::of_kind(owner["apiVersion"].as_str()?, owner["kind"].as_str()?)
+}
+
 /// The topmost controller with a scale of its own: a Deployment, or a ReplicaSet without one.
 fn scale_of(registry: &Registry, namespace: &str, owner: &Value) -> Option<(String, i64)> {
     let text = |field: &str| owner[field].as_str().unwrap_or_default();
-    let resource =
-        Resource::of_kind(text("apiVersion"), text("kind")).filter(|resource| resource.has_scale())?;
+    let resource = kind_of(owner).filter(|resource| resource.has_scale())?;
     let object = registry.get(resource, namespace, text("name")).ok()?;
     if object["metadata"]["uid"] != owner["uid"] {
         return None;
@@ -166,6 +177,13 @@ fn fill_status(
     budget["status"] = status;
     set_allowed_condition(budget, now);
     again
+}
+
+/// Whether an eviction of the pod was approved, and nothing came of it.
+fn is_overdue(budget: &Value, pod: &Value, timeout: Duration, now: &str) -> bool {
+    let approved = &budget["status"]["disruptedPods"][&key(pod).1];
+    let now_seconds = unix_seconds(&json!(now)).unwrap_or(0);
+    approved.is_string() && !is_being_deleted(pod) && time_left(approved, timeout, now_seconds).is_none()
 }
 
 /// What is left of a time that began at a written point; `None` when it is over.
@@ -297,5 +315,34 @@ mod tests {
             budget["spec"]["unhealthyPodEvictionPolicy"] = json!("AlwaysAllow");
         });
         assert_eq!(bench.registry().approve_eviction(&unhealthy, Eviction::Real), Ok(Approval::Unchanged));
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_calculated_or_did_not_happen_is_an_event() {
+        let owner =
+            json!({"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true});
+        let bench = bench_with(json!({"maxUnavailable": 1})).await;
+        counts_become(&bench, [1, 3, 2, 3]).await;
+        let labels = json!({"app": "web"});
+        let app = json!({"name": "app", "image": "host", "command": ["true"]});
+        bench.create(
+            Resource::Pods,
+            json!({"metadata": {"name": "j-1", "labels": labels, "ownerReferences": [owner]}, "spec": {"containers": [app]}}),
+        );
+        let why = "Failed to calculate the number of expected pods: \
+                   jobs.batch does not implement the scale subresource";
+        let said = |bench: &Bench| bench.events("CalculateExpectedPodCountFailed");
+        bench.holds("it is said", |bench| said(bench) == [why]).await;
+        counts_become(&bench, [0, 3, 2, 3]).await;
+
+        let budget =
+            json!({"metadata": {"name": "web"}, "status": {"disruptedPods": {"a": "2026-01-01T00:00:00Z"}}});
+        let is_overdue =
+            |pod: Value, now: &str| super::is_overdue(&budget, &pod, Duration::from_secs(1), now);
+        let pod = json!({"metadata": {"name": "a"}});
+        assert!(!is_overdue(pod.clone(), "2026-01-01T00:00:00Z") && is_overdue(pod, "2026-01-01T00:00:01Z"));
+        let going = json!({"metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        assert!(!is_overdue(going, "2026-01-01T00:00:09Z"));
+        assert!(!is_overdue(json!({"metadata": {"name": "b"}}), "2026-01-01T00:00:09Z"));
     }
 }

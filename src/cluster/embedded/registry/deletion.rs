@@ -392,7 +392,11 @@ fn delete_pod(pod: &Value, requested_grace: Option<i64>, now: i64) -> Step {
     let (grace, ends_at) = if let Some((deletion_timestamp, grace)) = pending {
         let Some(shorter) = requested.filter(|requested| *requested < grace) else { return Step::Keep };
         let ended_at = deletion_timestamp.parse().map_or(now, |time: Timestamp| time.as_second());
-        (shorter, (ended_at - grace + shorter).max(now))
+        match ended_at - grace + shorter {
+            // That time is over: what is left is the shortest there is, unless it is forced.
+            over if over <= now => (shorter.min(1), now),
+            ends_at => (shorter, ends_at),
+        }
     } else {
         let unscheduled = pod["spec"]["nodeName"].as_str().unwrap_or_default().is_empty();
         let finished = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
@@ -450,7 +454,7 @@ mod tests {
         let Step::Replace(in_time) = delete_pod(&pod, Some(10), 1_003) else { panic!("not shortened") };
         assert_eq!(marks(&in_time), (10, 1_010));
         let Step::Replace(too_late) = delete_pod(&pod, Some(10), 1_020) else { panic!("not shortened") };
-        assert_eq!(marks(&too_late), (10, 1_020));
+        assert_eq!(marks(&too_late), (1, 1_020));
         let Step::Replace(at_once) = delete_pod(&pod, Some(0), 1_005) else { panic!("not marked") };
         assert_eq!(marks(&at_once), (0, 1_005));
         assert!(is_due(Resource::Pods, &at_once) && !is_due(Resource::Pods, &pod));

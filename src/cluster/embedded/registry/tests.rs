@@ -66,6 +66,20 @@ fn names_are_generated_taken_and_checked() {
 }
 
 #[test]
+fn a_pod_that_is_bound_keeps_the_conditions_that_others_have_set() {
+    let registry = registry();
+    registry.create(Resource::Pods, "default", pod("a")).unwrap();
+    let condition = |kind: &str, status: &str| json!({"type": kind, "status": status});
+    let set = json!([condition("PodScheduled", "False"), condition("example.org/gate", "True")]);
+    let modify = |pod: &mut Value| pod["status"]["conditions"] = set;
+    registry.modify(Resource::Pods, "default", "a", Part::Status, modify).unwrap();
+    let bound = registry.bind("default", "a", "node-1").unwrap();
+    for kind in ["PodScheduled", "example.org/gate"] {
+        assert_eq!(conditions::of(&bound, kind)["status"], "True", "{kind}");
+    }
+}
+
+#[test]
 fn deletion_gives_the_grace_period_in_whole_seconds() {
     let registry = registry_with_pod();
     let before = registry.now_seconds();

@@ -1,0 +1,54 @@
+"""What the proofs that make runs share: one run, and what of its directory they look at."""
+import json, os, pathlib, subprocess, sys
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+RELEASE = REPOSITORY / "target/release/rolldrop"
+PYTHON = REPOSITORY / "target/test-venv/bin/python"
+
+
+def duckdb():
+    """DuckDB. Where this Python has none, the program begins anew with the one that scripts/test installs."""
+    try:
+        import duckdb
+    except ImportError:
+        if pathlib.Path(sys.executable) == PYTHON or not PYTHON.exists():
+            sys.exit("DuckDB is missing: scripts/test installs it")
+        os.execv(PYTHON, [PYTHON, *sys.argv])
+    return duckdb
+
+
+def run(binary, scenario, out, *more):
+    """Runs a scenario into the directory, and answers the finished process."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    command = [str(part) for part in (binary, "run", scenario, "--quiet", "--out", out, *more)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def result(run):
+    return json.loads((run / "result.json").read_text())
+
+
+def is_valid(run):
+    """Whether the run was made to its end and says of itself that it measured."""
+    return (run / "result.json").exists() and result(run)["verdict"]["state"] == "valid"
+
+
+def stopped_routing(run):
+    """Pod -> (before, after) the swap that took it out of the Service proxy's table, in Unix seconds."""
+    routed, stopped = set(), {}
+    for line in (run / "cluster/service-proxy.jsonl").read_text().splitlines():
+        sync = json.loads(line)
+        if sync["kind"] == "sync":
+            now = {endpoint["pod"] for endpoint in sync["endpoints"]}
+            for pod in routed - now:
+                stopped[pod] = (sync["swap_begin_ns"] / 1e9, sync["t_ns"] / 1e9)
+            routed = now
+    return stopped
+
+
+def zero_s(run):
+    """When the counted part of the load began, in Unix seconds."""
+    for line in (run / "events.jsonl").read_text().splitlines():
+        event = json.loads(line)
+        if event["kind"] == "load_started":
+            return event["t_ns"] / 1e9 + event["warmup_s"]
