@@ -332,7 +332,8 @@ async fn read_rows(
                 received.fetch_add(1, Ordering::Relaxed);
             }
             Ok(ProxyLine::Hello { .. }) => {
-                if received.fetch_add(1, Ordering::Relaxed) > 0 {
+                let before = received.fetch_add(1, Ordering::Relaxed);
+                if before > 0 {
                     ledger.fault("rows were dropped before they were read".to_owned());
                 }
             }
