@@ -343,6 +343,21 @@ async fn an_upgraded_connection_is_a_tunnel() {
 }
 
 #[tokio::test]
+async fn an_upgrade_that_the_app_answers_by_closing_does_not_hide_that_the_client_closes() {
+    let (app, address) = app().await;
+    let proxy = Running::start(address);
+    let mut client = proxy.client().await;
+    let ask = "GET /ws HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
+    client.write_all(ask.as_bytes()).await.unwrap();
+    let mut server = accept(&app).await;
+    expect(&mut server, ask).await;
+    server.shutdown().await.unwrap();
+    expect_eof(&mut client).await;
+    drop(client);
+    expect_eof(&mut server).await;
+}
+
+#[tokio::test]
 async fn a_gone_app_shows_as_a_reset_before_the_first_byte() {
     let (app, address) = app().await;
     drop(app);

@@ -197,11 +197,11 @@ async fn a_refusal_waits_for_the_answers_that_come_before_it() {
 }
 
 /// Method, target and body.
-type Reading = (&'static str, &'static str, &'static str);
+type Read = (&'static str, &'static str, &'static str);
 
 /// Requests that look like such, and are none: what passes is what another reader gets.
 #[rustfmt::skip]
-fn unambiguous() -> Vec<(&'static str, Vec<Reading>)> {
+fn unambiguous() -> Vec<(&'static str, Vec<Read>)> {
     vec![
         ("POST /1 HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhelloGET /2 HTTP/1.1\r\nHost: a\r\n\r\n", vec![("POST", "/1", "hello"), ("GET", "/2", "")]),
         ("POST /1 HTTP/1.1\r\nHost: a\r\nContent-Length: 0005\r\n\r\nhelloGET /2 HTTP/1.1\r\nHost: a\r\n\r\n", vec![("POST", "/1", "hello"), ("GET", "/2", "")]),
