@@ -218,7 +218,7 @@ async fn restore(client: &Client, object: &ObjectRef, edits: &[Edit]) -> Result<
     Ok(Outcome::Failed("others change it all the time".into()))
 }
 
-/// Makes one object of another, unless it was changed since.
+/// Makes one object of another, unless a list of it may have been changed since.
 pub(super) async fn patch(
     api: &Api<DynamicObject>,
     name: &str,
@@ -226,7 +226,18 @@ pub(super) async fn patch(
     wanted: &Value,
 ) -> kube::Result<DynamicObject> {
     let mut patch = edits::merge_patch(current, wanted).unwrap_or_else(|| json!({}));
-    // A patch that names the version is refused where that has changed.
-    patch["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"].clone();
+    // Lists are replaced as a whole: a patch that names the version is refused where that has changed.
+    // Other fields are set one by one, whatever else has changed.
+    if has_list(&patch) {
+        patch["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"].clone();
+    }
     api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await
+}
+
+fn has_list(value: &Value) -> bool {
+    match value {
+        Value::Array(_) => true,
+        Value::Object(map) => map.values().any(has_list),
+        _ => false,
+    }
 }

@@ -69,7 +69,11 @@ fn a_rolling_restart_replaces_all_pods_and_a_scale_takes_some_and_gives_them_bac
     let text = scenario("restart-and-scale", "13s", disruptions);
     let run = runs::measure(&text, Dataplane::Userspace, &[]);
     let modes = modes(&run);
-    assert!(modes.starts_with(&[Mode::Rollout]) && modes.ends_with(&[Mode::ScaleDown]), "{modes:?}");
+    assert!(
+        modes.starts_with(&[Mode::Rollout]) && modes.ends_with(&[Mode::ScaleDown]),
+        "{modes:?}\n{}",
+        run.finished
+    );
     // On a slow machine the restart may not be over when the scale begins.
     assert!(modes.len() >= 4 && modes.is_sorted_by_key(|mode| *mode == Mode::ScaleDown), "{modes:?}");
     let statuses: Vec<_> = actions(&run).iter().map(|a| (a.action.as_str(), a.status)).collect();
