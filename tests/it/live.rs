@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::harness::{ClusterProcess, Rolldrop, wait_for};
 use crate::kubectl::{Kubectl, LIMIT, SharedCluster};
-use crate::runs::turn;
+use crate::runs::{repeated, turn};
 
 /// A Deployment, and a Service that names one target port and numbers the other.
 const SHOP: &str = "\
@@ -167,7 +167,7 @@ fn the_sidecar_stands_beside_live_pods_as_long_as_the_run_lasts() {
     let before = shop.specs();
     shop.says_what_it_will_do_and_asks();
     assert_eq!(shop.specs(), before);
-    let finished = shop.run(SCENARIO, &[]).finish().expect_code(0);
+    let finished = repeated(|| shop.run(SCENARIO, &[]).finish()).expect_code(0);
     let run = finished.dir().join("run");
     let records = RunDir::open(&run).and_then(|run| run.read()).expect("the run reads");
     let answered = records.requests.iter().filter(|row| row.pod.is_some()).count();
@@ -253,10 +253,12 @@ fn a_rollout_of_what_is_there_is_measured_from_a_cold_start() {
     let run = |words: &[&str]| {
         let path = std::env::var("PATH").unwrap_or_default();
         let venv = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin");
-        Rolldrop::new(words)
-            .env("KUBECONFIG", kubeconfig.to_str().expect("UTF-8"))
-            .env("PATH", &format!("{venv}:{path}"))
-            .finish()
+        let command = || {
+            Rolldrop::new(words)
+                .env("KUBECONFIG", kubeconfig.to_str().expect("UTF-8"))
+                .env("PATH", &format!("{venv}:{path}"))
+        };
+        repeated(|| command().finish())
     };
 
     // The command is told the namespace as well.
