@@ -121,8 +121,9 @@ fn skewed() -> MeasuredRun {
             grace_s: 2,
         },
     ];
-    let delete =
-        |at: &str, name: &str| format!("{{at: {at}, action: deletePod, selector: is={name}, count: 1}}");
+    let delete = |at: &str, name: &str| {
+        format!("{{at: {at}, action: deletePod, selector: is={name}, count: 1, allowOutage: true}}")
+    };
     let disruptions = [delete("2s", "ahead"), delete("5s", "behind"), delete("8s", "fast")].join(", ");
     let text = scenario(&workloads, "rate: 150, duration: 13s", &disruptions);
     let dir = tempfile::tempdir().expect("a temporary directory");
