@@ -5,22 +5,17 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rolldrop::analysis::model::{Mode, RunResult};
+use rolldrop::analysis::model::Mode;
 use rolldrop::record::{Event, EventKind, Outcome, RunDir};
 
 use crate::harness::{Rolldrop, process_tree, wait_for};
-use crate::runs::{repeated, turn};
+use crate::runs::{repeated, result, turn};
 
 /// The real kubectl, from the tests' own environment.
 fn kubectl() -> PathBuf {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/test-venv/bin/kubectl");
     assert!(path.is_file(), "{}: scripts/test installs it", path.display());
     path
-}
-
-fn result(run: &Path) -> RunResult {
-    let json = std::fs::read(run.join("result.json")).expect("result.json");
-    serde_json::from_slice(&json).expect("result.json reads")
 }
 
 #[test]

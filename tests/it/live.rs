@@ -6,14 +6,14 @@ use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rolldrop::analysis::model::{Mode, RunResult};
+use rolldrop::analysis::model::Mode;
 use rolldrop::record::RunDir;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::harness::{ClusterProcess, Rolldrop, wait_for};
 use crate::kubectl::{Kubectl, LIMIT, SharedCluster};
-use crate::runs::{repeated, turn};
+use crate::runs::{repeated, result, turn};
 
 /// A Deployment, and a Service that names one target port and numbers the other.
 const SHOP: &str = "\
@@ -229,11 +229,6 @@ fn kubectl(kubeconfig: &Path, args: &str) -> Command {
     let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin/kubectl"));
     command.args(args.split_whitespace()).env("KUBECONFIG", kubeconfig);
     command
-}
-
-fn result(run: &Path) -> RunResult {
-    let json = std::fs::read(run.join("result.json")).expect("result.json");
-    serde_json::from_slice(&json).expect("result.json reads")
 }
 
 #[test]

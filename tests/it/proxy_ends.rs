@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use rolldrop::analysis::model::{RunResult, Verdict};
+use rolldrop::analysis::model::Verdict;
 use rolldrop::record::event::{ContainerState, PodEvent, ProxyPhase};
 use rolldrop::record::run_info::{Role, Rows, Source};
 use rolldrop::record::{EventKind, RunDir, ServedRow, Stamp};
@@ -424,8 +424,7 @@ fn what_a_killed_proxy_takes_along_is_known_by_source_and_count_and_a_restarted_
         assert!(is_whole(&source), "{source}: {sources:?}\n{said}");
     }
     assert!(sources[&*clean].received > 0, "{sources:?}");
-    let result: RunResult =
-        serde_json::from_slice(&fs::read(path.join("result.json")).expect("result.json")).expect("it reads");
+    let result = runs::result(&path);
     let findings: Vec<&str> = result.findings.iter().map(|finding| &*finding.what).collect();
     assert!(!result.complete, "{findings:?}");
     for pod in [&crash, &killed] {

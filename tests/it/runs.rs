@@ -104,6 +104,12 @@ pub(crate) fn repeated(run: impl Fn() -> Finished) -> Finished {
     (1..REPEATS).map(|_| run()).find(|run| !invalid(run)).unwrap_or_else(run)
 }
 
+/// The result.json of a run directory.
+pub(crate) fn result(run: &Path) -> RunResult {
+    let json = fs::read(run.join("result.json")).expect("result.json");
+    serde_json::from_slice(&json).expect("result.json reads")
+}
+
 /// Runs a scenario, by its name or as the text of a file, with further arguments.
 pub(crate) fn measure(scenario: &str, dataplane: Dataplane, more: &[&str]) -> MeasuredRun {
     let _turn = turn();
@@ -120,8 +126,7 @@ pub(crate) fn measure(scenario: &str, dataplane: Dataplane, more: &[&str]) -> Me
     let finished = repeated(run).expect_code(0);
     let path = finished.dir().join("run");
     let records = RunDir::open(&path).and_then(|run| run.read()).expect("the run directory reads");
-    let result = fs::read(path.join("result.json")).expect("result.json");
-    let result = serde_json::from_slice(&result).expect("result.json reads");
+    let result = result(&path);
     MeasuredRun { dataplane, finished, path, records, result }
 }
 
