@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::prctl::set_child_subreaper;
-use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::signal::{SigHandler, Signal, kill, killpg, signal};
 use nix::unistd::Pid;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
@@ -85,7 +85,7 @@ impl Launch {
     pub(super) fn start(&self, log: LogFile) -> io::Result<(Process, Keeper)> {
         let mut command = self.command();
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        adopt_orphans_in(&mut command);
+        begin_as_in_a_container(&mut command);
         let mut child = self.placement.spawn(&mut command)?;
         let recorder = Recorder::new(log, child.stdout.take(), child.stderr.take());
         let group = ProcessGroup::of(&child)?;
@@ -136,13 +136,21 @@ impl Launch {
 }
 
 /// Makes the command's process the parent of its orphaned descendants, as a container's first
-/// process is: so they can be found below it as long as it lives.
+/// process is: so they can be found below it as long as it lives. And has it heed the signals that
+/// a shell lets its background jobs ignore, and nohup its command, which programs inherit.
 #[expect(unsafe_code, reason = "there is no safe way to run a system call between fork and exec")]
-fn adopt_orphans_in(command: &mut Command) {
-    let adopt = || set_child_subreaper(true).map_err(io::Error::from);
-    // SAFETY: the closure makes one system call, and neither allocates nor takes a lock.
+fn begin_as_in_a_container(command: &mut Command) {
+    let begin = || {
+        set_child_subreaper(true)?;
+        for ignored in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT] {
+            // SAFETY: no handler is set, and there is none yet in a process that is to be replaced.
+            unsafe { signal(ignored, SigHandler::SigDfl) }?;
+        }
+        Ok(())
+    };
+    // SAFETY: the closure makes system calls, and neither allocates nor takes a lock.
     unsafe {
-        command.pre_exec(adopt);
+        command.pre_exec(begin);
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::nft::Nft;
 use super::rules::{self, Node};
-use super::table::{Endpoints, ServicePort, Table};
+use super::table::{Endpoints, Protocol, ServicePort, Table};
 use super::{ProxiedNode, Synced, conntrack};
 use crate::cluster::embedded::address::node_pods;
 use crate::cluster::embedded::kernel::{Fabric, KernelError};
@@ -92,7 +92,9 @@ impl Rules {
     async fn forget_flows(&self, node: &ProxiedNode, before: &Table) {
         let Some(now) = &self.in_effect else { return };
         let is_changed = |(port, endpoints): &(&ServicePort, &Endpoints)| {
-            before.get(*port).is_some_and(|before| before.serving != endpoints.serving)
+            // One that sent before there was an endpoint goes on to where there is none.
+            let served = before.get(*port).is_some_and(|before| before.serving == endpoints.serving);
+            port.protocol == Protocol::Udp && !served
         };
         if !now.iter().any(|change| is_changed(&change)) {
             return;
