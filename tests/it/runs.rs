@@ -95,6 +95,9 @@ pub(crate) fn turn() -> impl Drop {
     TURNS[next].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Held by who takes much of the machine for long, and by who looks at seconds meanwhile.
+pub(crate) static APART: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 /// A starved machine makes a run invalid, which says nothing about the program: it is repeated so often.
 const REPEATS: usize = 3;
 

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::runs;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rolldrop::record::ServedEnd;
@@ -96,6 +97,8 @@ struct Ledger {
     requests: Mutex<Vec<Known>>,
     /// Faults that are of no request.
     faults: Mutex<Vec<String>>,
+    /// Rows of what was not complete, in words.
+    cut: Mutex<BTreeMap<u64, String>>,
 }
 
 impl Ledger {
@@ -213,6 +216,7 @@ impl fmt::Display for Memory {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn misbehaving_clients_and_apps_cost_the_proxy_no_row_and_leave_nothing_behind() {
     let size = Size::chosen();
+    let _apart = runs::APART.lock().await;
     let ledger = Arc::new(Ledger::default());
     let upstream = TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("an address");
     let mut apps = JoinSet::new();
@@ -292,8 +296,10 @@ fn ledger_in_words(ledger: &Ledger) -> String {
 
 fn faults(ledger: &Ledger) -> Vec<String> {
     let requests = ledger.requests();
-    let of_requests = requests.iter().enumerate().filter_map(|(id, known)| {
-        known.fault().map(|fault| format!("soak-{id}: {fault} ({:#08b})", known.0))
+    let cut = ledger.cut.lock().expect("no panic");
+    let of_requests = (0..).zip(requests.iter()).filter_map(|(id, known)| {
+        let row = cut.get(&id).map_or("", String::as_str);
+        known.fault().map(|fault| format!("soak-{id}: {fault} ({:#08b}) {row}", known.0))
     });
     let others = ledger.faults.lock().expect("no panic").clone();
     others.into_iter().chain(of_requests).collect()
@@ -328,6 +334,9 @@ async fn read_rows(
                     ledger.note_once(id.seq, Known::RECORDED);
                     if row.ended == ServedEnd::Complete {
                         ledger.note(id.seq, Known::RECORDED_COMPLETE);
+                    } else {
+                        let mut cut = ledger.cut.lock().expect("no panic");
+                        cut.insert(id.seq, format!("{row:?}"));
                     }
                 }
                 received.fetch_add(1, Ordering::Relaxed);

@@ -32,6 +32,8 @@ use tokio::task::JoinSet;
 use lab::Lab;
 use recording::Recording;
 
+use crate::runs::APART;
+
 /// The cases of one cluster, by name; for one that could not be recorded, why.
 type Recorded = BTreeMap<&'static str, Result<Recording, String>>;
 
@@ -46,6 +48,8 @@ const STAGGER: Duration = Duration::from_millis(200);
 fn recordings(case: &str) -> Vec<&'static Recording> {
     static RECORDED: OnceLock<Vec<Recorded>> = OnceLock::new();
     let recorded = RECORDED.get_or_init(|| {
+        // On a thread of its own, as the test may be asynchronous.
+        let _apart = std::thread::spawn(|| APART.blocking_lock()).join().expect("a turn");
         let both = DATAPLANES.map(|dataplane| std::thread::spawn(move || record(dataplane)));
         both.into_iter().map(|one| one.join().expect("a recorded cluster")).collect()
     });
