@@ -99,6 +99,27 @@ pub struct Config {
     pub max_kept_rows: usize,
 }
 
+#[cfg(any(test, fuzzing))]
+impl Config {
+    /// On free ports of this machine, before this app, with nothing that need not be.
+    fn bare(upstream: SocketAddr) -> Self {
+        let free = SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 0));
+        Self {
+            mode: Mode::Http,
+            listen: free,
+            upstream,
+            admin: free,
+            pod: "web-1".to_owned(),
+            pod_header: PodHeader::Added,
+            app_ready_path: None,
+            admin_token: None,
+            watch_pod: WatchPod::Off,
+            linger: Duration::ZERO,
+            max_kept_rows: 1000,
+        }
+    }
+}
+
 /// What the connections of a proxy carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {

@@ -3,10 +3,9 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::connection::Origin;
-use super::{Config, Mode, PodHeader, Shared, WatchPod, admin, h1, h2};
+use super::{Config, PodHeader, Shared, admin, h1, h2};
 use crate::record::Clock;
 
 /// Requests of HTTP/1.
@@ -32,17 +31,9 @@ pub(crate) fn admin(input: &[u8]) {
 fn origin(has_pod_header: bool) -> Arc<Origin> {
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let config = Config {
-        mode: Mode::Http,
-        listen: nowhere,
-        upstream: nowhere,
-        admin: nowhere,
-        pod: "web-1".to_owned(),
         pod_header: if has_pod_header { PodHeader::Added } else { PodHeader::Omitted },
-        app_ready_path: None,
-        admin_token: None,
-        watch_pod: WatchPod::Off,
-        linger: Duration::ZERO,
         max_kept_rows: 10,
+        ..Config::bare(nowhere)
     };
     let shared = Shared::new(&config, Clock::start());
     let accepted = shared.clock.now();

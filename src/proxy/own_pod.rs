@@ -105,7 +105,7 @@ mod tests {
     use kube::client::Body;
     use serde_json::json;
 
-    use super::super::{Config, Mode, PodHeader, Proxy};
+    use super::super::{Config, Proxy};
     use super::*;
     use crate::record::Clock;
 
@@ -120,19 +120,7 @@ mod tests {
             async move { Response::builder().status(403).body(Body::from(status.to_string().into_bytes())) }
         });
         let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let config = Config {
-            mode: Mode::Http,
-            listen: local,
-            upstream: local,
-            admin: local,
-            pod: "web-1".into(),
-            pod_header: PodHeader::Added,
-            app_ready_path: None,
-            admin_token: None,
-            watch_pod: WatchPod::Off,
-            linger: Duration::ZERO,
-            max_kept_rows: 1,
-        };
+        let config = Config::bare(local);
         let shared = Proxy::bind(config, Clock::start()).unwrap().shared;
         let watched = watch(Client::new(service, "shop"), shared.clone());
         tokio::time::timeout(Duration::from_secs(20), watched).await.expect("it gives up");

@@ -57,19 +57,7 @@ impl Running {
     }
 
     fn run(upstream: SocketAddr, mode: Mode, pod_header: PodHeader) -> Self {
-        let config = Config {
-            mode,
-            listen: LOCAL,
-            upstream,
-            admin: LOCAL,
-            pod: "web-1".into(),
-            pod_header,
-            app_ready_path: None,
-            admin_token: None,
-            watch_pod: WatchPod::Off,
-            linger: Duration::ZERO,
-            max_kept_rows: 1000,
-        };
+        let config = Config { mode, pod_header, ..Config::bare(upstream) };
         let proxy = Proxy::bind(config, Clock::start()).unwrap();
         let (data, admin) = (proxy.local_addr(), proxy.admin_addr());
         let (stop, stopped) = oneshot::channel::<()>();
@@ -647,19 +635,7 @@ async fn the_admin_port_tells_clock_and_readiness() {
 #[tokio::test]
 async fn a_busy_port_and_a_bad_pod_name_are_clear_errors() {
     let (_app, address) = app().await;
-    let config = Config {
-        mode: Mode::Http,
-        listen: address,
-        upstream: address,
-        admin: LOCAL,
-        pod: "web-1".into(),
-        pod_header: PodHeader::Added,
-        app_ready_path: None,
-        admin_token: None,
-        watch_pod: WatchPod::Off,
-        linger: Duration::ZERO,
-        max_kept_rows: 1,
-    };
+    let config = Config { listen: address, ..Config::bare(address) };
     let error = Proxy::bind(config.clone(), Clock::start()).unwrap_err();
     assert_eq!(error.to_string(), format!("failed to listen on {address} (data port)"));
     let error = Proxy::bind(Config { pod: "a\r\nb".into(), ..config }, Clock::start()).unwrap_err();
