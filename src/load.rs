@@ -23,6 +23,7 @@ mod first_answer;
 pub(crate) mod fuzzing;
 mod grpc;
 mod http2;
+mod latency_log;
 mod pace;
 mod pacer;
 mod plan;
@@ -31,6 +32,7 @@ pub mod process;
 mod random;
 mod recorder;
 mod records;
+pub mod remote;
 mod request;
 mod resolve;
 mod response;
@@ -70,14 +72,16 @@ use deadlines::Deadlines;
 use exchange::{Context, Endpoint};
 use feed::Feed;
 pub use grpc::{NotAMethod, Rpc, status_name};
+use latency_log::LogFile;
 pub use pace::{Arrivals, Length, NotAStage, Pace, Stage};
 use plan::PlannedTarget;
 pub use plan::{Connections, Grpc, Http, Plan, PlanError, Settings, Target};
 use ports::SourcePorts;
 pub use ports::{NotARange, PortRange};
-use recorder::{Files, LogFile, Recorder};
+use recorder::{Files, Recorder};
 use records::RecordWriter;
 pub use records::{NotARecord, Record, RecordFormat};
+use remote::journal::Journal;
 use request::{Persistence, Sender, Template};
 pub use resolve::{DnsSettings, Family, NotAServer, dns_server};
 use resolve::{Names, Route, Walk};
@@ -248,6 +252,8 @@ pub struct Prepared {
     ports: Option<Vec<u16>>,
     /// Files that rows go to beside the run directory.
     records: Vec<RecordWriter>,
+    /// What is told of the load while it lasts goes there.
+    journal: Option<Arc<Journal>>,
 }
 
 impl Prepared {
@@ -278,7 +284,7 @@ impl Prepared {
             Some(ports) if ports < workers => return Err(PlanError::TooFewPorts { ports, workers }.into()),
             _ => {}
         }
-        let prepared = Self { plan, routes, names, ports, records: Vec::new() };
+        let prepared = Self { plan, routes, names, ports, records: Vec::new(), journal: None };
         prepared.check_addresses()?;
         if !prepared.plan.settings.reuse_ports {
             prepared.check_ports()?;
@@ -335,6 +341,13 @@ impl Prepared {
             self.records.push(writer);
         }
         Ok(self)
+    }
+
+    /// The same load, which is told of in this journal while it lasts: for whoever is far from its
+    /// run directory, which it has to have.
+    #[must_use]
+    pub fn with_journal(self, journal: Arc<Journal>) -> Self {
+        Self { journal: Some(journal), ..self }
     }
 
     /// Whether there are enough source ports for the fresh connections to each address, were this
@@ -415,7 +428,7 @@ impl Prepared {
     /// # Errors
     /// When the files cannot be created, or no thread can be started.
     pub fn start_at(self, zero: Stamp, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running, LoadError> {
-        let Self { plan, routes, names, ports, records } = self;
+        let Self { plan, routes, names, ports, records, journal } = self;
         let sources = plan.sources();
         let mut tables = Vec::new();
         let mut log = None;
@@ -468,6 +481,7 @@ impl Prepared {
             stop,
             tables,
             log,
+            journal,
         };
         let (done, summary) = oneshot::channel();
         let thread = thread::Builder::new().name("load-recorder".to_owned());
@@ -536,6 +550,7 @@ struct Run {
     records: Vec<RecordWriter>,
     tables: Vec<PartWriter<RequestRow>>,
     log: Option<LogFile>,
+    journal: Option<Arc<Journal>>,
 }
 
 impl Run {
@@ -545,9 +560,9 @@ impl Run {
         progress: &Mutex<Progress>,
         abort: &CancellationToken,
     ) -> Result<Summary, LoadError> {
-        let workers = self.tasks.len();
-        let files = Files { tables: self.tables, records: self.records, log: self.log.as_mut() };
-        let recorder = Recorder::new(self.clock, self.started, files, progress, workers)?;
+        let journal = self.journal.map(Journal::writer);
+        let files = Files { tables: self.tables, records: self.records, log: self.log.as_mut(), journal };
+        let recorder = Recorder::new(self.clock, self.started, files, progress, &self.sources)?;
         let stop = self.stop;
         // Without one of its workers or its record the load is not what was asked for.
         let end_all = || {

@@ -7,6 +7,7 @@ mod api;
 mod bad_input;
 mod churn;
 mod cluster;
+mod collection;
 mod command;
 mod comparison;
 mod controllers;
