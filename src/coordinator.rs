@@ -13,6 +13,7 @@ mod edits;
 mod error;
 mod journal;
 mod limits;
+mod load_job;
 mod plan;
 mod preflight;
 mod recorder;
@@ -23,7 +24,7 @@ mod undo;
 mod view;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -47,12 +48,16 @@ pub use disrupt::Disrupted;
 pub use error::CoordinatorError;
 use journal::Journal;
 pub use journal::JournalError;
+pub use load_job::{LOAD_PORT, LoadJob, LoadPod, LoadPods, at_node, default_workers};
 pub use plan::{Call, Plan, Work};
 pub use recorder::Recorder;
 pub use rollout::Workloads;
 pub use sidecar::{GitOps, Sidecars};
 pub use undo::{LeftOver, Undone};
 use view::Views;
+
+/// The client's place, in the words of a consumer that has one for each node.
+const THIS_HOST: &str = "this host";
 
 /// The coordinator's name as a source.
 pub const SOURCE: &str = "coordinator";
@@ -120,6 +125,8 @@ pub struct Session {
 pub struct Ready {
     /// For run.json, in the scenario's order.
     pub targets: Vec<run_info::Target>,
+    /// The names of those that a Service proxy leads to: that of the client's own node.
+    pub by_service_proxy: BTreeSet<String>,
     /// The cluster's fingerprint.
     pub cluster: ClusterInfo,
 }
@@ -177,6 +184,11 @@ impl Session {
         &self.caller.namespace
     }
 
+    /// A client of the cluster.
+    pub fn client(&self) -> kube::Client {
+        self.caller.client.clone()
+    }
+
     /// Records an event that happened now.
     pub fn record(&self, kind: EventKind) {
         self.record_at(self.clock.now(), kind);
@@ -218,9 +230,10 @@ impl Session {
     ) -> Result<Ready, CoordinatorError> {
         let mut found = Vec::with_capacity(targets.len());
         let mut endpoints_of = BTreeMap::new();
+        let mut by_service_proxy = BTreeSet::new();
         for Target { name, place, .. } in targets {
             let (url, consumer) = match place {
-                Place::Url(url) => (url.to_string(), format!("{url} (as seen from this host)")),
+                Place::Url(url) => (url.to_string(), format!("{url} (as seen from {THIS_HOST})")),
                 Place::Service { name: service_name, port, path } => {
                     let service =
                         preflight::service(&self.caller.client, &self.caller.namespace, service_name);
@@ -229,7 +242,8 @@ impl Session {
                     let wanted = preflight::wanted_endpoints(&service, manifests);
                     let endpoints = self.await_endpoints(service_name, wanted).await?;
                     endpoints_of.insert(service_name, endpoints);
-                    let consumer = format!("Service {service_name} (Service proxy of this host)");
+                    by_service_proxy.insert(name.clone());
+                    let consumer = format!("Service {service_name} (Service proxy of {THIS_HOST})");
                     // Two ways to one Service are two consumers.
                     (url, if name == service_name { consumer } else { format!("{name}: {consumer}") })
                 }
@@ -241,7 +255,7 @@ impl Session {
             self.caller.limited("list pods", disrupt::check(self, disruption)).await??;
         }
         let cluster = self.fingerprint(endpoints).await?;
-        Ok(Ready { targets: found, cluster })
+        Ok(Ready { targets: found, by_service_proxy, cluster })
     }
 
     /// Carries the disruptions out; `zero` is when the counted part of the load begins.

@@ -9,7 +9,7 @@
 //! of the analysis.
 //!
 //! [`Prepared`] sends from this process; [`process`] has another process do it, as
-//! `rolldrop run` does. HTTP/1.1 (`exchange`), HTTP/2 (`http2`), unary gRPC (`grpc`) and WebSocket
+//! `rolldrop run` does, and [`remote`] many of them in a cluster. HTTP/1.1 (`exchange`), HTTP/2 (`http2`), unary gRPC (`grpc`) and WebSocket
 //! (`websocket`), in clear or inside TLS. Names are followed as the DNS changes (`resolve`).
 
 mod address;
@@ -75,7 +75,7 @@ pub use grpc::{NotAMethod, Rpc, status_name};
 use latency_log::LogFile;
 pub use pace::{Arrivals, Length, NotAStage, Pace, Stage};
 use plan::PlannedTarget;
-pub use plan::{Connections, Grpc, Http, Plan, PlanError, Settings, Target};
+pub use plan::{Connections, Grpc, Http, Plan, PlanError, Settings, Share, Target};
 use ports::SourcePorts;
 pub use ports::{NotARange, PortRange};
 use recorder::{Files, Recorder};
@@ -443,7 +443,7 @@ impl Prepared {
         let stop = control.stop.clone();
         let (batches, received) = sync_channel(WAITING_BATCHES);
         let mut tasks = Vec::with_capacity(sources.len());
-        for (worker, source) in sources.iter().enumerate() {
+        for (worker, (source, number)) in sources.iter().zip(plan.own_workers()).enumerate() {
             tasks.push(Task {
                 worker,
                 context: Context {
@@ -454,13 +454,13 @@ impl Prepared {
                     plan: plan.clone(),
                     clock,
                     source: source.as_str().into(),
-                    endpoints: endpoints(&plan, worker, &routes),
+                    endpoints: endpoints(&plan, number, &routes),
                     deadlines: Deadlines::new(clock),
                     buffers: Buffers::default(),
                     is_aborted: Cell::new(false),
                 },
-                feed: Feed::new(&plan, worker, sources.len(), zero),
-                max_connections: share_of(plan.max_connections, worker, sources.len()),
+                feed: Feed::new(&plan, number, plan.share.of, zero),
+                max_connections: share_of(plan.max_connections, number, plan.share.of),
                 stop: control.stop.clone(),
                 abort: control.abort.clone(),
                 batches: batches.clone(),
@@ -473,7 +473,7 @@ impl Prepared {
             happened,
             clock,
             started: zero,
-            planned: plan.requests(),
+            planned: plan.own_requests(),
             sources,
             tasks,
             received,
@@ -635,6 +635,17 @@ impl LoadError {
     }
 }
 
+/// The error with its causes.
+fn in_words(error: &dyn std::error::Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        words.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    words
+}
+
 /// Where attempts to reach a target before the load come from.
 fn attempts_from<'a>(settings: &Settings, ports: &'a mut Option<Vec<u16>>) -> first_answer::From<'a> {
     first_answer::From {
@@ -686,11 +697,10 @@ fn client(plan: &Plan, target: &PlannedTarget) -> Option<tls::Client> {
     plan.tls.as_ref().zip(target.tls_name.clone()).map(|(tls, name)| tls.client(name))
 }
 
-/// The plan's targets, as they are at hand for one worker.
+/// The plan's targets, as they are at hand for the worker of this number.
 fn endpoints(plan: &Plan, worker: usize, routes: &[Route]) -> Vec<Endpoint> {
-    let Settings { workers, seed, .. } = plan.settings;
     let (source, number) = (plan::source_name(worker), worker as u64);
-    let sender = Sender { source, worker: number, workers: workers as u64, seed };
+    let sender = Sender { source, worker: number, workers: plan.share.of as u64, seed: plan.settings.seed };
     let endpoint = |(target, route): (&PlannedTarget, &Route)| Endpoint {
         name: target.name.clone(),
         method: target.method.clone(),

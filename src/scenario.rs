@@ -25,7 +25,9 @@ use serde_json::Value;
 use crate::record::Expect;
 
 pub use builtin::{BUILTIN, Builtin, DEFAULT};
-pub use load::{Connections, Dns, Family, Grpc, Http, Load, Pace, Request, Stage, Tls, TlsVersion};
+pub use load::{
+    Connections, Dns, Family, Grpc, Http, Load, LoadFrom, LoadJob, Pace, Request, Stage, Tls, TlsVersion,
+};
 use yaml::Document;
 
 /// A validated scenario.

@@ -7,6 +7,7 @@
 mod command;
 mod consent;
 mod reach;
+mod sending;
 mod settings;
 mod target;
 
@@ -32,7 +33,6 @@ use crate::coordinator::{
 };
 use crate::inject::{self, InjectError};
 use crate::load;
-use crate::load::process::protocol::Prepare;
 use crate::load::process::{Note, Process};
 use crate::record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Source, Tool};
 use crate::record::wire::AdminToken;
@@ -40,6 +40,7 @@ use crate::record::{Clock, EventKind, RunDir, Stamp};
 use crate::scenario::{self, ClusterChoice, Loaded, Place, Scenario, ScenarioError};
 use command::UserCommand;
 use consent::Naming;
+use sending::{Resources, Sending};
 use settings::{expected_targets, load_settings, redacted};
 use target::TargetArg;
 
@@ -96,6 +97,18 @@ pub(super) struct RunArgs {
     /// The image to use where the manifests say `rolldrop`, on a cluster that has to pull it.
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
+    /// Where the load comes from: this machine, or pods of the cluster, a Job whose rows come back
+    /// through the API server [default: cluster for Services of a cluster whose addresses are not
+    /// known here, else local].
+    #[arg(long, value_name = "local|cluster", value_parser = ["local", "cluster"])]
+    load_from: Option<String>,
+    /// How many pods send the load, where it comes from the cluster [default: one on each node, with
+    /// 10 requests per second at least and 10,000 at most].
+    #[arg(long, value_name = "N")]
+    load_workers: Option<usize>,
+    /// What each of these pods asks for; memory is its limit as well [default: cpu=500m,memory=256Mi].
+    #[arg(long, value_name = "NAME=AMOUNT,...")]
+    load_resources: Option<Resources>,
     /// Add the sidecar also to objects that Argo CD or Flux manages. They change it back in mid-run,
     /// unless they are paused.
     #[arg(long)]
@@ -146,6 +159,9 @@ impl RunArgs {
         overrides.extend(self.rate.map(|rate| format!("load.rate={rate}")));
         overrides.extend(self.duration.map(|d| format!("load.duration={}ms", d.as_millis())));
         overrides.extend(stage_overrides(&self.stages));
+        overrides.extend(self.load_from.as_ref().map(|from| format!("load.from={from}")));
+        overrides.extend(self.load_workers.map(|workers| format!("load.job.workers={workers}")));
+        overrides.extend(self.load_resources.as_ref().map(Resources::as_override));
         let Loaded { mut scenario, cluster } = self.scenario(&overrides)?;
         if scenario.inject_sidecar {
             // By number, as every version that has native sidecars takes it.
@@ -262,10 +278,15 @@ struct Intent<'a> {
 
 impl Intent<'_> {
     /// What the run is going to do, in a namespace that is not the system's.
-    async fn plan(&self, scenario: &Scenario, caller: &Caller) -> anyhow::Result<Plan> {
+    async fn plan(
+        &self,
+        scenario: &Scenario,
+        caller: &Caller,
+        load_workers: Option<usize>,
+    ) -> anyhow::Result<Plan> {
         consent::check_namespaces(&caller.namespace, scenario)?;
         let has_command = self.command.is_some();
-        let work = Work { scenario, sidecars: self.sidecars(scenario)?, has_command };
+        let work = Work { scenario, sidecars: self.sidecars(scenario)?, has_command, load_workers };
         caller.plan(&work).await.map_err(interruption)
     }
 
@@ -303,7 +324,11 @@ async fn dry_run(
 ) -> anyhow::Result<Plan> {
     let cluster = connect(choice, interrupts).await?;
     let caller = caller(&cluster, namespace, interrupts);
-    let plan = intent.plan(scenario, &caller).await;
+    let plan = async {
+        let load_workers = sending::load_workers(scenario, &cluster, &caller).await?;
+        intent.plan(scenario, &caller, load_workers).await
+    };
+    let plan = plan.await;
     drop(caller);
     cluster.shut_down().await;
     plan
@@ -358,7 +383,8 @@ impl Run<'_> {
     }
 
     async fn measure(&self, scenario: &Scenario, cluster: &Cluster, caller: Caller) -> anyhow::Result<bool> {
-        let plan = self.intent.plan(scenario, &caller).await?;
+        let load_workers = sending::load_workers(scenario, cluster, &caller).await?;
+        let plan = self.intent.plan(scenario, &caller, load_workers).await?;
         caller.check_rights(&plan).await.map_err(interruption)?;
         let Self { progress, interrupts, intent, .. } = self;
         consent::ask(&plan, cluster, &caller.namespace, intent, progress, interrupts).await?;
@@ -373,7 +399,7 @@ impl Run<'_> {
         })
         .await
         .map_err(interruption)?;
-        let loaded = self.load_and_disrupt(scenario, cluster, &mut session).await;
+        let loaded = self.load_and_disrupt(scenario, cluster, &mut session, load_workers).await;
         // Also after an error: what the session created is removed.
         self.progress.step("undoing what was changed");
         let (sources, left) = session.finish().await?;
@@ -392,6 +418,7 @@ impl Run<'_> {
         scenario: &Scenario,
         cluster: &Cluster,
         session: &mut Session,
+        load_workers: Option<usize>,
     ) -> anyhow::Result<RunInfo> {
         self.progress.step("deploying");
         session.deploy(&scenario.manifests).await.map_err(interruption)?;
@@ -411,19 +438,37 @@ impl Run<'_> {
             settings.pace = settings.pace.held_until(OPEN_END);
         }
 
-        // The load comes from where the cluster's Services can be reached, which need not be here.
-        let program = std::env::current_exe().context("failed to find this program")?;
-        let mut command = cluster.command(&program).context("failed to find this program")?;
-        command.args(["load-worker", "--out"]).arg(self.run_dir.path());
         let note = |source: Option<&str>, at, kind| match source {
             Some(source) => session.record_of(source, at, kind),
             None => session.record_at(at, kind),
         };
-        let mut worker = Process::spawn(command, self.clock, note)?;
+        // The load comes from where the cluster's Services can be reached, which need not be here.
+        let mut sending = match load_workers {
+            None => {
+                let program = std::env::current_exe().context("failed to find this program")?;
+                let mut command = cluster.command(&program).context("failed to find this program")?;
+                command.args(["load-worker", "--out"]).arg(self.run_dir.path());
+                Sending::Here(Box::new(Process::spawn(command, self.clock, note)?))
+            }
+            Some(workers) => {
+                self.progress.step("waiting for the load workers to be ready");
+                let length = load::Plan::new(settings.clone())?.length().unwrap_or_default();
+                let job = (workers, self.intent.image, length);
+                let (fleet, missing) = sending::in_cluster(scenario, session, job, self.clock, note).await?;
+                missing.iter().for_each(|why| self.warn(session, why));
+                Sending::Cluster(fleet)
+            }
+        };
         let measured =
-            self.measure_under_load(scenario, cluster, session, ready, settings, &mut worker).await;
-        worker.end().await;
+            self.measure_under_load(scenario, cluster, session, ready, settings, &mut sending).await;
+        sending.end().await;
         measured
+    }
+
+    /// Says and records what bears on the result.
+    fn warn(&self, session: &Session, message: &str) {
+        self.progress.warn(message);
+        session.record(EventKind::Warning { message: message.to_owned() });
     }
 
     async fn measure_under_load<N: Note>(
@@ -433,30 +478,35 @@ impl Run<'_> {
         session: &Session,
         ready: Ready,
         settings: load::Settings,
-        worker: &mut Process<N>,
+        sending: &mut Sending<N>,
     ) -> anyhow::Result<RunInfo> {
         let plan = load::Plan::new(settings.clone())?;
         self.progress.step("waiting for the first answer");
-        let prepared = worker.prepare(Prepare { settings, first_answer_limit: FIRST_ANSWER_LIMIT });
+        let prepared = sending.prepare(settings, FIRST_ANSWER_LIMIT, &ready);
         match self.interrupts.stop.run_until_cancelled(prepared).await {
             Some(Ok(warnings)) => warnings.iter().for_each(|warning| self.progress.warn(warning)),
-            Some(Err(error)) if cluster.is_entered() => return Err(error.into()),
+            Some(Err(error)) if cluster.is_entered() || sending.nodes().is_some() => return Err(error.into()),
             Some(Err(error)) => {
                 let ways = reach::other_ways(&cluster.client(), &ready.cluster.namespace, scenario).await;
                 return Err(anyhow::Error::from(error).context(ways));
             }
             None => bail!(Interrupted),
         }
-        let mut info = self.info(scenario, ready, &plan, worker.recorders());
+        let nodes = sending.nodes();
+        let mut info = self.info(scenario, &ready, &plan, sending.recorders());
+        if let Some(nodes) = &nodes {
+            info.targets = ready.seen_from(nodes);
+            sending::describe(&mut info.load, info.sources.len(), nodes, &ready);
+        }
         // From here on a killed run can be told from its directory.
         self.run_dir.write_info(&info)?;
 
         let load = info.load.clone();
-        let started = worker.start().await?;
+        let started = sending.start().await?;
         let zero = started + scenario.load.warmup;
         let LoadPlan { rate, duration_s, warmup_s, .. } = load;
         session.record_at(started, EventKind::LoadStarted { rate, duration_s, warmup_s });
-        let control = worker.control().clone();
+        let control = sending.control().clone();
         let disrupting = async {
             let Some(command) = self.intent.command else {
                 let disrupted =
@@ -469,7 +519,7 @@ impl Run<'_> {
             Ok(())
         };
         let planned = if self.intent.command.is_none() { Planned::of(&plan) } else { Planned::default() };
-        let loading = self.progress.follow(worker.join(), &control, planned, self.interrupts);
+        let loading = self.progress.follow(sending.join(), &control, planned, self.interrupts);
         let stages = plan.stages();
         let stages = stages::announce(self.clock, zero, &stages, |at, kind| session.record_at(at, kind));
         let ((), ended) = tokio::try_join!(disrupting, async {
@@ -478,16 +528,14 @@ impl Run<'_> {
                 never = stages => match never {},
             }
         })?;
-        info.sources = worker.recorders();
+        info.sources = sending.recorders();
+        ended.lost.iter().for_each(|lost| self.progress.warn(&lost.to_string()));
         if self.intent.command.is_some() {
             info.load.duration_s = match rate {
-                // A closed loop: only its end tells.
-                0.0 => ended.at.ns_since(zero) as f64 / 1e9,
+                // A closed loop, or one of which a part was lost: only its end tells.
+                rate if rate == 0.0 || !ended.lost.is_empty() => ended.at.ns_since(zero) as f64 / 1e9,
                 rate => ended.scheduled as f64 / rate - warmup_s,
             };
-        }
-        if let Some(source) = info.sources.first() {
-            session.record_of(&source.name, ended.at, EventKind::LoadEnded { scheduled: ended.scheduled });
         }
         if !self.interrupts.stop.is_cancelled() {
             self.progress.step("waiting for the last pods to end");
@@ -539,15 +587,15 @@ impl Run<'_> {
         waited.ok_or(Interrupted)
     }
 
-    fn info(&self, scenario: &Scenario, ready: Ready, plan: &load::Plan, sources: Vec<Source>) -> RunInfo {
+    fn info(&self, scenario: &Scenario, ready: &Ready, plan: &load::Plan, sources: Vec<Source>) -> RunInfo {
         RunInfo {
             format: FORMAT_VERSION,
             tool: Tool::this(),
             name: scenario.name.clone(),
             scenario: redacted(scenario),
             expect: scenario.expect.clone(),
-            cluster: ready.cluster,
-            targets: ready.targets,
+            cluster: ready.cluster.clone(),
+            targets: ready.targets.clone(),
             load: plan.load_plan(),
             sources,
             started: self.clock.now(),

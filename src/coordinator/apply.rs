@@ -14,7 +14,7 @@ pub(super) const RUN_LABEL: &str = "rolldrop.dev/run";
 
 impl Session {
     /// Creates one object; never touches one that is there already.
-    pub(super) async fn create(&self, manifest: &Value) -> Result<(), CoordinatorError> {
+    pub(super) async fn create(&self, manifest: &Value) -> Result<DynamicObject, CoordinatorError> {
         let mut object: DynamicObject = serde_json::from_value(manifest.clone())
             .map_err(|e| CoordinatorError::Api { what: "read a manifest".into(), why: e.to_string() })?;
         let types = object.types.clone().unwrap_or_default();
@@ -33,7 +33,10 @@ impl Session {
         };
         let id = self.journal().announce(reference, Change::Create)?;
         match self.caller.limited(&what, api.create(&PostParams::default(), &object)).await? {
-            Ok(created) => Ok(self.journal().created(id, created.uid().unwrap_or_default())?),
+            Ok(created) => {
+                self.journal().created(id, created.uid().unwrap_or_default())?;
+                Ok(created)
+            }
             Err(kube::Error::Api(status)) => {
                 self.journal().undone(id, "refused")?;
                 Err(if status.reason == "AlreadyExists" {

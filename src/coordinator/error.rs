@@ -40,6 +40,14 @@ pub enum CoordinatorError {
     /// A pod says that it cannot start.
     #[error("a pod never starts: {0}")]
     PodNeverStarts(String),
+    /// No pod of the load's Job was ready in time.
+    #[error("no load worker is ready after {limit:?}: {why}")]
+    NoLoadWorker {
+        /// The limit.
+        limit: Duration,
+        /// What the pods say.
+        why: String,
+    },
     /// The pods were not ready in time.
     #[error("service {service} has {ready} of {wanted} endpoints ready after {limit:?}")]
     NotReady {

@@ -9,7 +9,8 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
-use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Service};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{ApiResource, PostParams};
@@ -36,6 +37,8 @@ pub struct Work<'a> {
     pub sidecars: Option<Sidecars<'a>>,
     /// Whether a command ends pods, in place of the scenario's disruptions.
     pub has_command: bool,
+    /// How many pods send the load; `None` where it does not come from the cluster.
+    pub load_workers: Option<usize>,
 }
 
 /// The calls of a run, and what they come to.
@@ -45,6 +48,8 @@ pub struct Plan {
     pub calls: Vec<Call>,
     /// What is created, changed and ended, in words: a line each. None where the run only watches.
     pub effects: Vec<String>,
+    /// What the run has of its own in the cluster, in words: a line each. It changes nothing else.
+    pub own: Vec<String>,
 }
 
 /// A call of the API server.
@@ -263,7 +268,7 @@ impl Caller {
     /// # Errors
     /// When it cannot be done, or reading what it takes fails.
     pub async fn plan(&self, work: &Work<'_>) -> Result<Plan, CoordinatorError> {
-        let Work { scenario, sidecars, has_command } = work;
+        let Work { scenario, sidecars, has_command, load_workers } = work;
         let mut plan = Plan::default();
         for watched in [self.own::<Pod>(), self.own::<EndpointSlice>()] {
             plan.must("list", &watched, "what is there");
@@ -301,6 +306,9 @@ impl Caller {
             plan.helps("get", &proxies, why);
         }
 
+        if let Some(workers) = load_workers {
+            self.plan_load(*workers, &mut plan, &mut undo);
+        }
         if *has_command {
             for kind in self.workload_kinds() {
                 let why = "before the command, and then every 250 ms until what it began has settled";
@@ -311,6 +319,27 @@ impl Caller {
         undo.calls.reverse();
         plan.calls.append(&mut undo.calls);
         Ok(plan)
+    }
+
+    /// The Job whose pods send the load.
+    fn plan_load(&self, workers: usize, plan: &mut Plan, undo: &mut Plan) {
+        let (secrets, jobs) = (self.own::<Secret>(), self.own::<Job>());
+        for (about, why) in [
+            (&secrets, "the token by which the load workers know the run".to_owned()),
+            (&jobs, format!("an Indexed Job of {workers} load workers")),
+        ] {
+            let group = root(&about.resource);
+            plan.open_call(group.clone(), "where the kind is");
+            plan.must("create", about, why);
+            undo.must("delete", &about.clone().later("load"), "removed, with what it owns");
+            undo.open_call(group, "where the kind is");
+        }
+        plan.must("patch", &secrets.later("load"), "owned by the Job");
+        plan.helps("list", &self.own::<Event>(), "why a load worker is not ready, if one is not");
+        let proxies = About { subresource: "proxy", ..self.own::<Pod>().later("pod:port") };
+        plan.must("get", &proxies, "reports, clock and rows of each load worker");
+        plan.must("create", &proxies, "orders to each load worker");
+        plan.own.push(format!("sends the load from a Job of {workers} workers, and removes it at the end"));
     }
 
     async fn plan_manifest(

@@ -193,7 +193,7 @@ async fn the_calls_that_change_something_are_those_of_the_plan_in_their_order() 
     let scenario =
         scenario::parse::<Value>(PLANNED, "x.yaml", std::path::Path::new("."), &[]).unwrap().scenario;
     let (session, _, _dir) = session(client, Limits::default());
-    let work = Work { scenario: &scenario, sidecars: None, has_command: false };
+    let work = Work { scenario: &scenario, sidecars: None, has_command: false, load_workers: None };
     let plan = session.caller.plan(&work).await.unwrap();
     assert_eq!(changing(&calls), [], "making a plan only reads");
     insta::assert_snapshot!(plan.effects.join("\n"), @r"
@@ -230,7 +230,7 @@ async fn a_missing_right_is_named_before_anything_is_touched() {
         limits: Limits::default(),
         stop: CancellationToken::new(),
     };
-    let work = Work { scenario: &scenario, sidecars: None, has_command: false };
+    let work = Work { scenario: &scenario, sidecars: None, has_command: false, load_workers: Some(3) };
     let plan = caller.plan(&work).await.unwrap();
     let error = caller.check_rights(&plan).await.unwrap_err().to_string();
     for right in [
@@ -238,6 +238,13 @@ async fn a_missing_right_is_named_before_anything_is_touched() {
         "create services in namespace shop",
         "get services web in namespace shop",
         "delete pods in namespace shop",
+        "create secrets in namespace shop",
+        "patch secrets in namespace shop",
+        "create jobs.batch in namespace shop",
+        "get pods/proxy in namespace shop",
+        "create pods/proxy in namespace shop",
+        "delete jobs.batch in namespace shop",
+        "delete secrets in namespace shop",
     ] {
         assert!(error.contains(right), "{error}");
     }

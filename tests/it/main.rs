@@ -26,6 +26,7 @@ mod live;
 mod load;
 mod load_alpn;
 mod load_ends;
+mod load_job;
 mod load_names;
 mod load_options;
 mod load_tls;

@@ -10,6 +10,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use super::super::CoordinatorError;
+use super::super::load_job::is_load_pod;
 use super::pods::is_ready;
 use super::{Acting, Answered, Disrupted, counted};
 use crate::scenario::{Workload, WorkloadKind};
@@ -92,7 +93,7 @@ impl Acting<'_> {
     }
 
     /// The node's pods that a drain ends: all but those of DaemonSets, of the node itself and of the
-    /// system.
+    /// system, and those that send the run's load.
     async fn pods_to_drain(&self, node: &str) -> Result<Vec<Pod>, CoordinatorError> {
         let caller = &self.session.caller;
         let what = format!("list the pods of node {node}");
@@ -100,13 +101,14 @@ impl Acting<'_> {
         let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
         let pods = caller.limited(&what, api.list(&on_node)).await?;
         let mut pods = pods.map_err(|e| CoordinatorError::api(&what, &e))?.items;
+        let run = self.session.journal().run().to_owned();
         pods.retain(|pod| {
             let stays = pod
                 .owner_references()
                 .iter()
                 .any(|owner| ["DaemonSet", "Node"].contains(&owner.kind.as_str()));
             let is_system = pod.namespace().is_some_and(|namespace| namespace.starts_with(SYSTEM));
-            !stays && !is_system && pod.metadata.deletion_timestamp.is_none()
+            !stays && !is_system && !is_load_pod(pod, &run) && pod.metadata.deletion_timestamp.is_none()
         });
         Ok(pods)
     }

@@ -8,13 +8,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{AsyncBufRead, FutureExt, StreamExt, TryStreamExt};
-use http::{Method, Request, Response, StatusCode, Uri};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
 use kube::client::Body;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::ask::{AnswerBody, Ask, AskError};
+use crate::load::in_words;
 use crate::record::wire::{AdminToken, TOKEN_HEADER};
 
 /// For the head of an answer, and for the whole of a short one.
@@ -44,7 +45,7 @@ impl Ask for PodProxy {
             let (mut parts, body) = request.into_parts();
             let uri: Result<Uri, _> = format!("{}{}", self.prefix, parts.uri).parse();
             parts.uri = uri.map_err(|error| failed(&error))?;
-            let token = self.token.as_str().parse().map_err(|error| failed(&error))?;
+            let token = self.token.as_str().parse::<HeaderValue>().map_err(|error| failed(&error))?;
             parts.headers.insert(TOKEN_HEADER, token);
             let request = Request::from_parts(parts, Body::from(body.to_vec()));
             let answer = self.client.send(request).await.map_err(|error| AskError(in_words(&error)))?;
@@ -52,17 +53,6 @@ impl Ask for PodProxy {
         }
         .boxed()
     }
-}
-
-/// The error with its causes.
-fn in_words(error: &dyn std::error::Error) -> String {
-    let mut words = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        words.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    words
 }
 
 /// What came of asking a worker.
@@ -131,8 +121,8 @@ impl Link {
     /// A good answer, whose body goes on.
     ///
     /// # Errors
-    /// When there is none in time.
-    pub(super) async fn open(&self, request: Request<Bytes>) -> Result<Response<AnswerBody>, LinkError> {
+    /// When it does not begin in time.
+    pub async fn open(&self, request: Request<Bytes>) -> Result<Response<AnswerBody>, LinkError> {
         timeout(CALL_LIMIT, self.head(request)).await.map_err(|_| LinkError::Timeout)?
     }
 
@@ -142,7 +132,7 @@ impl Link {
         timeout(CALL_LIMIT, whole).await.map_err(|_| LinkError::Timeout)?
     }
 
-    /// The head of a good answer.
+    /// A good answer.
     async fn head(&self, request: Request<Bytes>) -> Result<Response<AnswerBody>, LinkError> {
         let answer = self.0.ask(request).await?;
         let status = answer.status();
