@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 
 use super::signals::Interrupts;
 use crate::load::process::worker;
-use crate::load::remote::server;
+use crate::load::remote::server::{self, Visit};
 use crate::record::wire::AdminToken;
 use crate::record::{Clock, RunDir};
 
@@ -29,6 +29,12 @@ pub(super) struct LoadWorkerArgs {
     /// Take orders over HTTP here, of those who know the token in ROLLDROP_LOAD_TOKEN.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
+    /// Connect to whoever wants the load as well, and be asked over that connection.
+    #[arg(long, value_name = "HOST:PORT", requires_all = ["listen", "name"])]
+    visit: Option<String>,
+    /// The worker's name, by which it is expected there.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
 }
 
 impl LoadWorkerArgs {
@@ -50,6 +56,7 @@ impl LoadWorkerArgs {
         let orders = BufReader::new(tokio::io::stdin());
         runtime.block_on(worker::serve(
             || RunDir::open(&self.out),
+            None,
             Clock::start(),
             orders,
             |report| {
@@ -69,12 +76,14 @@ impl LoadWorkerArgs {
         let token =
             token.with_context(|| format!("failed to read a token from the variable {TOKEN_VARIABLE}"))?;
         let run_dir = RunDir::create(&self.out).context("failed to make the directory of the rows")?;
+        let visit = self.visit.zip(self.name).map(|(address, name)| Visit { address, name });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let interrupts = Interrupts::listen()?;
             let listener = TcpListener::bind(address).await;
             let listener = listener.with_context(|| format!("failed to listen on {address}"))?;
-            server::serve(listener, server::Settings { run_dir, token }, interrupts.stop.clone()).await;
+            let settings = server::Settings { run_dir, token, visit };
+            server::serve(listener, settings, interrupts.stop.clone()).await;
             anyhow::Ok(())
         })
     }

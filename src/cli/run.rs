@@ -34,13 +34,14 @@ use crate::coordinator::{
 use crate::inject::{self, InjectError};
 use crate::load;
 use crate::load::process::{Note, Process};
+use crate::load::remote::collect::Collected;
 use crate::record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Source, Tool};
 use crate::record::wire::AdminToken;
 use crate::record::{Clock, EventKind, RunDir, Stamp};
 use crate::scenario::{self, ClusterChoice, Loaded, Place, Scenario, ScenarioError};
 use command::UserCommand;
 use consent::Naming;
-use sending::{Resources, Sending};
+use sending::{Collecting, Resources, Sending};
 use settings::{expected_targets, load_settings, redacted};
 use target::TargetArg;
 
@@ -109,6 +110,8 @@ pub(super) struct RunArgs {
     /// What each of these pods asks for; memory is its limit as well [default: cpu=500m,memory=256Mi].
     #[arg(long, value_name = "NAME=AMOUNT,...")]
     load_resources: Option<Resources>,
+    #[command(flatten)]
+    collecting: Collecting,
     /// Add the sidecar also to objects that Argo CD or Flux manages. They change it back in mid-run,
     /// unless they are paused.
     #[arg(long)]
@@ -190,6 +193,7 @@ impl RunArgs {
             gitops: if self.change_gitops { GitOps::Change } else { GitOps::Refuse },
             naming: self.naming(cluster.as_ref()),
             yes: self.yes,
+            collecting: &self.collecting,
         };
         if self.dry_run {
             let scratch = std::env::temp_dir().join(format!("rolldrop-dry-run-{}", std::process::id()));
@@ -274,6 +278,7 @@ struct Intent<'a> {
     naming: Naming,
     /// Whether it is agreed to beforehand.
     yes: bool,
+    collecting: &'a Collecting,
 }
 
 impl Intent<'_> {
@@ -453,10 +458,12 @@ impl Run<'_> {
             Some(workers) => {
                 self.progress.step("waiting for the load workers to be ready");
                 let length = load::Plan::new(settings.clone())?.length().unwrap_or_default();
-                let job = (workers, self.intent.image, length);
-                let (fleet, missing) = sending::in_cluster(scenario, session, job, self.clock, note).await?;
+                let (job, here) = ((workers, self.intent.image, length), (self.run_dir, self.clock));
+                let collecting = self.intent.collecting;
+                let (sending, missing) =
+                    sending::in_cluster(scenario, session, job, collecting, here, note).await?;
                 missing.iter().for_each(|why| self.warn(session, why));
-                Sending::Cluster(fleet)
+                sending
             }
         };
         let measured =
@@ -537,9 +544,26 @@ impl Run<'_> {
                 rate => ended.scheduled as f64 / rate - warmup_s,
             };
         }
-        if !self.interrupts.stop.is_cancelled() {
-            self.progress.step("waiting for the last pods to end");
-            session.settle().await;
+        let is_interrupted = self.interrupts.stop.is_cancelled();
+        let settling = async {
+            if !is_interrupted {
+                session.settle().await;
+            }
+        };
+        let step = match (sending.nodes(), is_interrupted) {
+            (None, false) => Some("waiting for the last pods to end"),
+            (None, true) => None,
+            (Some(_), false) => Some("fetching the load workers' rows, and waiting for the last pods to end"),
+            (Some(_), true) => Some("fetching the load workers' rows"),
+        };
+        step.into_iter().for_each(|step| self.progress.step(step));
+        let ((), collected) = tokio::join!(settling, sending.collect());
+        let Collected { rows, lost } = collected?;
+        for source in &mut info.sources {
+            source.rows = rows.get(&source.name).copied();
+        }
+        for (worker, why) in lost {
+            self.warn(session, &format!("not all rows of load worker {worker} have arrived: {why}"));
         }
         Ok(info)
     }

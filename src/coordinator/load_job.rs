@@ -52,6 +52,8 @@ pub struct LoadJob<'a> {
     pub resources: &'a BTreeMap<String, String>,
     /// By which the workers know the run.
     pub token: &'a AdminToken,
+    /// Where the workers connect to, if they are not reached through the API server.
+    pub collector: Option<&'a str>,
     /// After this the Job ends, whatever goes on.
     pub lifetime: Duration,
 }
@@ -328,12 +330,16 @@ fn manifest(name: &str, run: &str, job: &LoadJob<'_>) -> Value {
     // A limit of the CPU would hold requests back from their times.
     let memory = job.resources.iter().filter(|(resource, _)| *resource == "memory");
     let limits: BTreeMap<_, _> = memory.collect();
+    let listen = format!("$(POD_IP):{LOAD_PORT}");
+    let mut args = vec!["load-worker", "--listen", &listen, "--out", "/rows"];
+    args.extend(job.collector.iter().flat_map(|collector| ["--visit", collector, "--name", "$(POD_NAME)"]));
     let container = json!({
         "name": "load-worker",
         "image": job.image,
-        "args": ["load-worker", "--listen", format!("$(POD_IP):{LOAD_PORT}"), "--out", "/rows"],
+        "args": args,
         "env": [
             {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             {"name": TOKEN_VARIABLE, "valueFrom": {"secretKeyRef": {"name": name, "key": TOKEN_KEY}}},
         ],
         "ports": [{"name": "rolldrop-load", "containerPort": LOAD_PORT}],

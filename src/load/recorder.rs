@@ -152,11 +152,7 @@ struct Second {
 }
 
 impl<'a> Seconds<'a> {
-    fn begin(
-        file: &'a mut LogFile,
-        journal: Option<JournalWriter>,
-        zero: Stamp,
-    ) -> Result<Self, LoadError> {
+    fn begin(file: &'a mut LogFile, journal: Option<JournalWriter>, zero: Stamp) -> Result<Self, LoadError> {
         let log = LatencyLog::begin(file, zero)?;
         Ok(Self { log, journal, zero, open: BTreeMap::new(), first_open: 0 })
     }

@@ -348,6 +348,9 @@ mod tests {
         let (mut requests, mut torn) = (parts::read_table::<RequestRow>(run.path()).unwrap(), Vec::new());
         run.add_live(&mut requests, &mut torn).unwrap();
         assert_eq!(requests, rows(0..9));
-        assert_eq!(torn, ["3 requests of 1 load sources were not ok, and the others of these were not fetched"]);
+        assert_eq!(
+            torn,
+            ["3 requests of 1 load sources were not ok, and the others of these were not fetched"]
+        );
     }
 }

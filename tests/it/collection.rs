@@ -19,7 +19,8 @@ use hyper::body::{Frame, Incoming};
 use ring::digest::{SHA256, digest};
 use rolldrop::load::Counts;
 use rolldrop::load::remote::ask::AnswerBody;
-use rolldrop::load::remote::collect::{Collector, Limit, Member};
+use rolldrop::load::remote::collect::{Collector, Limit};
+use rolldrop::load::remote::fleet::Member;
 use rolldrop::load::remote::live::{Batch, Line, Packed, Reached};
 use rolldrop::load::remote::parts::{Listing, Part};
 use rolldrop::load::remote::reverse::{Reception, visit};
@@ -27,9 +28,7 @@ use rolldrop::record::parts::{PartWriter, parts_of, rows_in};
 use rolldrop::record::run_info::{
     Balances, ClusterInfo, FORMAT_VERSION, LoadPlan, Role, Source, Target, Tool,
 };
-use rolldrop::record::{
-    Clock, Event, EventKind, Expect, Outcome, Phase, RequestRow, RunDir, RunInfo, Stamp,
-};
+use rolldrop::record::{Clock, Event, EventKind, Expect, Outcome, Phase, RequestRow, RunDir, RunInfo, Stamp};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -57,7 +56,7 @@ fn memory_is_flat_at_a_twentieth_of_the_planned_size() {
     if let Some(dir) = std::env::var_os(ROLE) {
         return be_the_collector(Path::new(&dir));
     }
-    let seconds = std::env::var("COLLECTION").map_or(9, |text| text.parse().expect("COLLECTION=SECONDS"));
+    let seconds = std::env::var("COLLECTION").map_or(6, |text| text.parse().expect("COLLECTION=SECONDS"));
     let kept = std::env::var_os("COLLECTION_RUN").map(std::path::PathBuf::from);
     let temporary = tempfile::tempdir().expect("a directory");
     let run = kept.clone().unwrap_or_else(|| temporary.path().join("run"));
@@ -109,7 +108,8 @@ fn memory_is_flat_at_a_twentieth_of_the_planned_size() {
     let highest = resident.iter().copied().max().expect("a second");
 
     let rows: u64 = parts_of::<RequestRow>(&run).unwrap().iter().map(|part| rows_in(part).unwrap()).sum();
-    let sum = |of: fn(&Sent) -> u64| workers.iter().map(|worker| of(&worker.sent.lock().unwrap())).sum::<u64>();
+    let sum =
+        |of: fn(&Sent) -> u64| workers.iter().map(|worker| of(&worker.sent.lock().unwrap())).sum::<u64>();
     let (live_bytes, part_bytes) = (sum(|sent| sent.live_bytes), sum(|sent| sent.part_bytes));
     println!(
         "{seconds} s, {} rows in {WORKERS} workers ({:.0} rows/s); resident after a third {} MiB, highest \
@@ -148,7 +148,8 @@ fn memory_is_flat_at_a_twentieth_of_the_planned_size() {
     let result: serde_json::Value = serde_json::from_str(&report.stdout()).expect("a result");
     assert_eq!(result["requests"]["total"], rows);
     let why = result["verdict"].to_string();
-    let expected = format!("of at least {} requests of {} {}", with_commas(dead.known), source_of(DEAD), dead.received);
+    let expected =
+        format!("of at least {} requests of {} {}", with_commas(dead.known), source_of(DEAD), dead.received);
     assert!(why.contains(&expected), "{expected}: {why}");
     assert!(!why.contains(&source_of(0)), "{why}");
 }
@@ -241,14 +242,15 @@ fn be_the_collector(dir: &Path) {
                 let name = name.clone();
                 async move {
                     // Without anybody left to tell, it is not gone.
-                    match who.wait_for(|gone| *gone == name).await {
-                        Ok(_) => "it died".to_owned(),
-                        Err(_) => std::future::pending().await,
+                    if who.wait_for(|gone| *gone == name).await.is_err() {
+                        std::future::pending::<()>().await;
                     }
+                    "it died".to_owned()
                 }
             };
             let gone = is_gone.boxed().shared();
-            collector.follow(Member { name, sources: vec![source_of(number)], way, gone });
+            let member = Member { name, node: "node-1".into(), way, gone };
+            collector.follow(&member, &[source_of(number)]);
         }
         println!("ready {} {}", reception.address(), zero.unix_ns());
         let orders = tokio::task::spawn_blocking(move || {

@@ -1,6 +1,7 @@
 //! A load that pods of the cluster send, an Indexed Job of workers.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::Child;
@@ -72,7 +73,12 @@ fn each_nodes_service_proxy_is_a_consumer_of_a_load_from_the_cluster() {
     ];
     assert_eq!(targets, consumers);
 
-    // Every request of the schedule has a row, of one worker.
+    // Every request of the schedule has a row, of one worker, and came across.
+    for source in info.sources.iter().filter(|source| source.role == Role::Load) {
+        let rows = source.rows.expect("they were handed over");
+        assert_eq!((rows.recorded, rows.received), (Some(1400), 1400), "{source:?}");
+    }
+    assert!(!run.path.join("live").exists(), "what crossed before is in the parts");
     assert_eq!(run.records.requests.len(), 2800);
     let of = |source: &str| run.records.requests.iter().filter(|row| &*row.source == source).count();
     assert_eq!((of("load-0"), of("load-1")), (1400, 1400));
@@ -138,11 +144,16 @@ fn a_load_worker_that_dies_is_named_and_the_others_go_on() {
     let of = |source: &str| records.requests.iter().filter(|row| &*row.source == source).count();
     assert_eq!(of("load-0"), 1400, "the other one sends its part to the end\n{said}");
     assert!(of("load-1") < 1400);
+    let killed = records.info.sources.iter().find(|source| source.name == "load-1").and_then(|s| s.rows);
+    let killed = killed.expect("what is known of its rows");
+    assert!(killed.recorded.is_none() && killed.known > 0, "{killed:?}");
+    assert_eq!(killed.received, of("load-1") as u64, "what crossed is kept");
     let warned =
         |kind: &EventKind| matches!(kind, EventKind::Warning { message } if message.contains("was lost"));
     assert!(records.events.iter().any(|event| warned(&event.kind)));
     let result = result(&run_dir);
-    assert_ne!(result.verdict, Verdict::Valid);
+    let told = serde_json::to_string(&result).expect("JSON");
+    assert!(told.contains(&format!("requests of load-1 {} arrived", killed.received)), "{told}");
 }
 
 #[test]
@@ -180,4 +191,31 @@ fn a_killed_runs_load_workers_are_removed_by_cleanup() {
     let said = cleanup.stdout() + &cleanup.stderr();
     assert!(said.contains("Job rolldrop-load-from-the-cluster-"), "{said}");
     wait_for("the workers' end", LIMIT, || (workers() == 0).then_some(()));
+}
+
+#[test]
+fn workers_that_cannot_be_reached_come_by_themselves() {
+    let _turn = turn();
+    let cluster = ClusterProcess::start(&json!({"nodes": 2, "dataplane": "kernel"}));
+    let kubeconfig = cluster.kubeconfig();
+    // On a node of the cluster, to which pods can connect.
+    let inside = ["cluster", "exec", "--kubeconfig"].map(OsStr::new);
+    let run = ["--", env!("CARGO_BIN_EXE_rolldrop"), "run", "scenario.yaml", "--out", "run", "--yes"];
+    let settings = ["--set", "cluster=null", "--set", "load.duration=5s", "--set", "disruptions=[]"];
+    let listen = ["--collect-listen", "10.0.0.1:0", "--kubeconfig"];
+    let finished = Rolldrop::new(inside)
+        .args([&kubeconfig])
+        .args(run)
+        .args(settings)
+        .args(listen)
+        .args([&kubeconfig])
+        .file("scenario.yaml", SCENARIO)
+        .finish();
+    let records = RunDir::open(&finished.dir().join("run")).and_then(|run| run.read());
+    let records = records.unwrap_or_else(|e| panic!("{e}\n{finished}"));
+    let loads = records.info.sources.iter().filter(|source| source.role == Role::Load);
+    let rows: Vec<_> = loads.filter_map(|source| source.rows).map(|r| (r.recorded, r.received)).collect();
+    assert_eq!(rows, [(Some(500), 500), (Some(500), 500)], "{finished}");
+    assert_eq!(records.requests.len(), 1000, "{finished}");
+    assert!(finished.dir().join("run/latency.hlog").is_file() && !finished.dir().join("run/live").exists());
 }

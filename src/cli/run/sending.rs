@@ -5,9 +5,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use futures::FutureExt;
 use ring::rand::{SecureRandom, SystemRandom};
+use tokio::net::TcpListener;
 
 use super::interruption;
 use crate::cluster::Cluster;
@@ -15,11 +16,13 @@ use crate::coordinator::{self, Caller, LOAD_PORT, LoadJob, Ready, Session, at_no
 use crate::load;
 use crate::load::process::protocol::Prepare;
 use crate::load::process::{Note, Process, ProcessError};
+use crate::load::remote::collect::{Collected, Collector, Limit};
 use crate::load::remote::fleet::{Fleet, FleetError, Joined, Member, Wanted};
 use crate::load::remote::link::PodProxy;
+use crate::load::remote::reverse::Reception;
 use crate::record::run_info::{LoadPlan, Source};
 use crate::record::wire::AdminToken;
-use crate::record::{Clock, Stamp};
+use crate::record::{Clock, RunDir, Stamp};
 use crate::scenario::{LoadFrom, Place, Scenario, ScenarioError};
 
 /// How long the workers may take to hear that nothing more is wanted of them.
@@ -97,20 +100,48 @@ fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
     }
 }
 
+/// How rows come back from the cluster.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Collecting {
+    /// Bytes per second, such as 5MB, at which what pods recorded is fetched when the load is over,
+    /// from all of them together; max or 0 for no limit.
+    #[arg(long, value_name = "RATE", default_value_t)]
+    collect_limit: Limit,
+    /// Have the pods that send the load connect here, to an address of this machine, where the API
+    /// server cannot reach pods. Port 0 is any.
+    #[arg(long, value_name = "HOST:PORT")]
+    collect_listen: Option<String>,
+}
+
+impl Collecting {
+    /// Where workers connect to, if they are to.
+    async fn reception(&self, token: &AdminToken) -> anyhow::Result<Option<Reception>> {
+        let Some(address) = &self.collect_listen else { return Ok(None) };
+        let listener = TcpListener::bind(address).await;
+        let listener =
+            listener.with_context(|| format!("failed to listen on {address} (--collect-listen)"))?;
+        Ok(Some(Reception::open(listener, token.clone())?))
+    }
+}
+
 /// Has pods made that will send the load, and waits until they take orders.
 pub(super) async fn in_cluster<N: Note>(
     scenario: &Scenario,
     session: &Session,
     (workers, image, length): (usize, &str, Duration),
-    clock: Clock,
+    collecting: &Collecting,
+    (run_dir, clock): (&RunDir, Clock),
     note: N,
-) -> anyhow::Result<(Fleet<N>, Vec<String>)> {
+) -> anyhow::Result<(Sending<N>, Vec<String>)> {
     let token = token()?;
+    let reception = collecting.reception(&token).await?;
+    let collector = reception.as_ref().map(|reception| reception.address().to_string());
     let job = LoadJob {
         workers,
         image,
         resources: &scenario.load.job.resources,
         token: &token,
+        collector: collector.as_deref(),
         lifetime: scenario.load.job.start_limit + length + LIFETIME,
     };
     session.make_load_job(&job).await.map_err(interruption)?;
@@ -118,18 +149,27 @@ pub(super) async fn in_cluster<N: Note>(
     let mut warnings = pods.missing;
     warnings.iter_mut().for_each(|why| why.push_str("; the others send its part"));
     let members = pods.ready.into_iter().map(|pod| Member {
-        way: Arc::new(PodProxy::new(
-            session.client(),
-            session.namespace(),
-            &pod.name,
-            LOAD_PORT,
-            token.clone(),
-        )),
+        way: match &reception {
+            Some(reception) => reception.way(&pod.name),
+            None => {
+                let (client, namespace) = (session.client(), session.namespace());
+                Arc::new(PodProxy::new(client, namespace, &pod.name, LOAD_PORT, token.clone()))
+            }
+        },
         gone: session.pod_ended(&pod.uid).boxed().shared(),
         name: pod.name,
         node: pod.node,
     });
-    Ok((Fleet::new(members.collect(), clock, note), warnings))
+    let fleet = Fleet::new(members.collect(), clock, note);
+    let workers = InCluster {
+        fleet,
+        collector: None,
+        limit: collecting.collect_limit,
+        run_dir: run_dir.clone(),
+        clock,
+        _reception: reception,
+    };
+    Ok((Sending::Cluster(Box::new(workers)), warnings))
 }
 
 /// One that nobody can guess.
@@ -145,7 +185,19 @@ pub(super) enum Sending<N> {
     /// A process on this machine.
     Here(Box<Process<N>>),
     /// Pods of the cluster.
-    Cluster(Fleet<N>),
+    Cluster(Box<InCluster<N>>),
+}
+
+/// Pods that send the load, and what is made of their rows.
+pub(super) struct InCluster<N> {
+    fleet: Fleet<N>,
+    /// From the start on, until everything is there.
+    collector: Option<Collector>,
+    limit: Limit,
+    run_dir: RunDir,
+    clock: Clock,
+    /// Where the workers have connected to: those connections end with it.
+    _reception: Option<Reception>,
 }
 
 /// The load could not be made ready.
@@ -170,9 +222,10 @@ impl<N: Note> Sending<N> {
             Self::Here(process) => {
                 Ok(process.prepare(Prepare { settings, first_answer_limit, share: None }).await?)
             }
-            Self::Cluster(fleet) => {
+            Self::Cluster(workers) => {
                 let wanted = Wanted { settings, first_answer_limit };
-                Ok(fleet
+                Ok(workers
+                    .fleet
                     .prepare(&wanted, |settings, node| seen_from(settings, node, &ready.by_service_proxy))
                     .await?)
             }
@@ -183,21 +236,33 @@ impl<N: Note> Sending<N> {
     pub(super) fn nodes(&self) -> Option<BTreeSet<String>> {
         match self {
             Self::Here(_) => None,
-            Self::Cluster(fleet) => Some(fleet.members().map(|(member, _)| member.node.clone()).collect()),
+            Self::Cluster(workers) => {
+                Some(workers.fleet.members().map(|(member, _)| member.node.clone()).collect())
+            }
         }
     }
 
     pub(super) async fn start(&mut self) -> anyhow::Result<Stamp> {
         match self {
             Self::Here(process) => Ok(process.start().await?),
-            Self::Cluster(fleet) => Ok(fleet.start().await),
+            Self::Cluster(workers) => {
+                let InCluster { fleet, limit, run_dir, clock, .. } = &mut **workers;
+                let zero = fleet.start().await;
+                let members = fleet.members().count();
+                let mut collector = Collector::begin(run_dir, *clock, zero, *limit, members);
+                for (member, sources) in fleet.members() {
+                    collector.follow(member, sources);
+                }
+                workers.collector = Some(collector);
+                Ok(zero)
+            }
         }
     }
 
     pub(super) fn control(&self) -> &load::Control {
         match self {
             Self::Here(process) => process.control(),
-            Self::Cluster(fleet) => fleet.control(),
+            Self::Cluster(workers) => workers.fleet.control(),
         }
     }
 
@@ -207,21 +272,33 @@ impl<N: Note> Sending<N> {
                 let ended = process.join().await?;
                 Ok(Joined { at: ended.at, scheduled: ended.scheduled, lost: Vec::new() })
             }
-            Self::Cluster(fleet) => Ok(fleet.join().await),
+            Self::Cluster(workers) => Ok(workers.fleet.join().await),
+        }
+    }
+
+    /// When the load is over: has the rows come here, where they are not here already. Answers what
+    /// was collected.
+    pub(super) async fn collect(&mut self) -> anyhow::Result<Collected> {
+        match self {
+            Self::Cluster(workers) => match workers.collector.take() {
+                Some(collector) => Ok(collector.finish().await?),
+                None => Ok(Collected::default()),
+            },
+            Self::Here(_) => Ok(Collected::default()),
         }
     }
 
     pub(super) fn recorders(&self) -> Vec<Source> {
         match self {
             Self::Here(process) => process.recorders(),
-            Self::Cluster(fleet) => fleet.recorders(),
+            Self::Cluster(workers) => workers.fleet.recorders(),
         }
     }
 
     pub(super) async fn end(self) {
         match self {
             Self::Here(process) => process.end().await,
-            Self::Cluster(fleet) => fleet.dismiss(DISMISSAL).await,
+            Self::Cluster(workers) => workers.fleet.dismiss(DISMISSAL).await,
         }
     }
 }

@@ -1,12 +1,14 @@
 //! The load worker's process: obeys the orders of [`super::protocol`] and reports.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, Lines};
 use tokio::time::interval;
 
 use super::protocol::{Order, Prepare, Report};
+use crate::load::remote::journal::Journal;
 use crate::load::{LoadError, Plan, PlanError, Prepared, Running, Summary, in_words};
 use crate::machine;
 use crate::record::{Clock, RunDir, RunDirError, Stamp};
@@ -34,15 +36,17 @@ enum WorkerError {
 }
 
 /// Obeys orders until the load has ended, or whoever gives them has gone. The rows go to the run
-/// directory that `run_dir` finds when the load starts. `say` writes a report.
+/// directory that `run_dir` finds when the load starts. What is told of them while the load lasts
+/// goes to the journal, where somebody wants it. `say` writes a report.
 pub async fn serve(
     run_dir: impl FnOnce() -> Result<RunDir, RunDirError>,
+    journal: Option<Arc<Journal>>,
     clock: Clock,
     orders: impl AsyncBufRead + Unpin,
     say: impl FnMut(&Report) -> io::Result<()>,
 ) {
     let mut worker = Worker { clock, orders: orders.lines(), say };
-    if let Err(error) = worker.run(run_dir).await {
+    if let Err(error) = worker.run(run_dir, journal).await {
         // Nobody listens if that is what failed.
         let _ = worker.say(&Report::Failed { why: in_words(&error) });
     }
@@ -70,6 +74,7 @@ where
     async fn run(
         &mut self,
         run_dir: impl FnOnce() -> Result<RunDir, RunDirError>,
+        journal: Option<Arc<Journal>>,
     ) -> Result<(), WorkerError> {
         let Some(mut next) = self.next_order().await? else { return Ok(()) };
         let (prepared, zero) = loop {
@@ -80,6 +85,10 @@ where
                 Some(Begin::Anew(order)) => next = Order::Prepare(order),
                 None => return Ok(()),
             }
+        };
+        let prepared = match journal {
+            Some(journal) => prepared.with_journal(journal),
+            None => prepared,
         };
         let running = prepared.start_at(zero, self.clock, Some(&run_dir()?))?;
         let summary = self.follow(running).await?;
@@ -176,7 +185,7 @@ async fn ready(order: Prepare, clock: Clock) -> Result<(Prepared, Vec<String>), 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, duplex};
     use tokio::net::TcpListener;
@@ -230,7 +239,7 @@ mod tests {
                     tell.notify_one();
                     Ok(())
                 };
-                serve(|| RunDir::open(&run_dir), Clock::start(), BufReader::new(theirs), say).await;
+                serve(|| RunDir::open(&run_dir), None, Clock::start(), BufReader::new(theirs), say).await;
             });
             Self { orders, said, more, end: AbortOnDropHandle::new(end) }
         }

@@ -20,7 +20,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::AsyncBufReadExt;
-use futures::future::{BoxFuture, Shared};
 use futures::stream::TryStreamExt;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -29,7 +28,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::ACKNOWLEDGED_PATH;
-use super::ask::Ask;
+use super::fleet::Member;
 use super::link::{Link, LinkError};
 use super::live::{Batch, LIVE_PATH, LIVE_ROWS, Line, Reached};
 use crate::load::LoadError;
@@ -67,19 +66,6 @@ pub enum CollectError {
     /// A task panicked.
     #[error("a task that collects rows panicked")]
     Panicked,
-}
-
-/// A load worker, as its rows are collected.
-#[derive(Clone)]
-pub struct Member {
-    /// Its name, for messages.
-    pub name: String,
-    /// Its sources; no other worker has one of the same name.
-    pub sources: Vec<String>,
-    /// The way to it.
-    pub way: Arc<dyn Ask>,
-    /// Answers why, when it is gone for good.
-    pub gone: Shared<BoxFuture<'static, String>>,
 }
 
 /// What was collected.
@@ -148,26 +134,27 @@ impl Collector {
         Self { context, batches, recording, members: JoinSet::new(), live_rows }
     }
 
-    /// Collects from this worker, from now on.
-    pub fn follow(&mut self, member: Member) {
+    /// Collects from this worker, from now on. No other one has sources of the same names.
+    pub fn follow(&mut self, member: &Member, sources: &[String]) {
         let collecting = Collecting {
             link: Link::new(Arc::clone(&member.way)),
             context: Arc::clone(&self.context),
             batches: self.batches.clone(),
             live_rows: self.live_rows,
-            sources: member.sources,
+            sources: sources.to_vec(),
         };
         for source in &collecting.sources {
             let reached = Reached { source: source.clone(), ..Reached::default() };
             self.context.known().reached.insert(source.clone(), (reached, Ended::No));
         }
+        let (name, gone) = (member.name.clone(), member.gone.clone());
         self.members.spawn(async move {
             let collected = tokio::select! {
                 biased;
                 collected = collecting.run() => collected,
-                why = member.gone => Err(why),
+                why = gone => Err(why),
             };
-            (member.name, collected)
+            (name, collected)
         });
     }
 
@@ -249,9 +236,11 @@ impl Collecting {
             }
         });
         fetched.await.map_err(|error| error.to_string())?;
-        let incomplete = context.known().rows().into_iter().find(|(source, rows)| {
-            sources.contains(source) && rows.recorded != Some(rows.received)
-        });
+        let incomplete = context
+            .known()
+            .rows()
+            .into_iter()
+            .find(|(source, rows)| sources.contains(source) && rows.recorded != Some(rows.received));
         if let Some((source, Rows { known, received, .. })) = incomplete {
             return Err(format!("{source} has {received} rows in its parts, and recorded {known}"));
         }
@@ -268,7 +257,9 @@ impl Collecting {
         loop {
             match self.stream(&mut next).await {
                 Ok(Ended::Yes) => return Ok(()),
-                Ok(Ended::No) if self.batches.is_closed() => return Err("it could not be recorded".to_owned()),
+                Ok(Ended::No) if self.batches.is_closed() => {
+                    return Err("it could not be recorded".to_owned());
+                }
                 Ok(Ended::No) => {}
                 Err(error) => tracing::debug!(%error, "following a load worker"),
             }
@@ -280,7 +271,7 @@ impl Collecting {
     async fn stream(&self, next: &mut u64) -> Result<Ended, LinkError> {
         let path = format!("{LIVE_PATH}?from={next}&rows={}", self.live_rows);
         let mut lines = self.link.lines(&path).await?.lines();
-        let unreadable = |error: String| LinkError::Unreadable(error);
+        let unreadable = LinkError::Unreadable;
         while let Some(line) = lines.try_next().await.map_err(|e| unreadable(e.to_string()))? {
             match serde_json::from_str(&line).map_err(|e| unreadable(e.to_string()))? {
                 Line::Batch(mut batch) => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Frame;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
@@ -42,13 +42,13 @@ impl Handover {
     }
 
     /// The answer to a request; `None` if it is not about rows.
-    pub async fn answer<B>(&self, request: &Request<B>) -> Option<Answer> {
-        let path = request.uri().path();
+    pub async fn answer(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<Answer> {
+        let path = uri.path();
         let part = path.strip_prefix(PARTS_PATH).and_then(|rest| rest.strip_prefix('/'));
-        Some(match (request.method(), path, part) {
-            (&Method::GET, LIVE_PATH, _) => self.live(request.uri().query().unwrap_or_default()),
+        Some(match (method, path, part) {
+            (&Method::GET, LIVE_PATH, _) => self.live(uri.query().unwrap_or_default()),
             (&Method::GET, PARTS_PATH, _) => self.parts().await,
-            (&Method::GET, _, Some(name)) => self.part(name, request.headers()).await,
+            (&Method::GET, _, Some(name)) => self.part(name, headers).await,
             _ => return None,
         })
     }

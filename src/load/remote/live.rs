@@ -216,8 +216,7 @@ mod tests {
 
     #[test]
     fn an_outage_crosses_as_counts_beyond_the_limit() {
-        let rows: Vec<_> =
-            (0..10_000).map(|seq| row(seq, Phase::Main, Outcome::ConnectRefused, 2)).collect();
+        let rows: Vec<_> = (0..10_000).map(|seq| row(seq, Phase::Main, Outcome::ConnectRefused, 2)).collect();
         let batch = batch(&rows);
         assert_eq!((batch.rows.len(), batch.left), (LIVE_ROWS, 10_000 - LIVE_ROWS as u64));
         let fewer = batch.with_rows(20);

@@ -3,6 +3,7 @@
 //! What an order does is [`worker`]'s business; here orders get there and reports come from there.
 
 use std::convert::Infallible;
+use std::future::pending;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,6 +27,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::ask::AnswerBody;
 use super::backlog::Backlog;
+use super::handover::Handover;
+use super::reverse;
 use super::{
     ABANDONED, ACKNOWLEDGED_PATH, HEALTH_PATH, KEPT, ORDERS_PATH, READY_PATH, REPORTS_PATH, UNCLAIMED,
 };
@@ -54,14 +57,35 @@ pub struct Settings {
     pub run_dir: RunDir,
     /// Whom it obeys.
     pub token: AdminToken,
+    /// Where it is wanted, where it cannot be reached.
+    pub visit: Option<Visit>,
+}
+
+/// Where a worker connects to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Visit {
+    /// Host and port.
+    pub address: String,
+    /// The name by which it is expected there.
+    pub name: String,
 }
 
 /// Serves until the load's rows were fetched, or nobody wants them any more. `stop` ends the load;
 /// its rows can be fetched for as long as the process is left alive after that.
-pub async fn serve(listener: TcpListener, settings: Settings, stop: CancellationToken) {
+pub async fn serve(listener: TcpListener, mut settings: Settings, stop: CancellationToken) {
+    let visit = settings.visit.take();
     let (worker, taken) = Worker::new(settings);
+    let visiting = async {
+        let Some(Visit { address, name }) = visit else { return pending().await };
+        let answer = |request: Request<body::Incoming>| {
+            let worker = Arc::clone(&worker);
+            async move { worker.answer(request).await }
+        };
+        reverse::visit(&address, &name, &worker.token, answer).await;
+    };
     tokio::select! {
         () = accept(listener, &worker) => {}
+        () = visiting => {}
         () = worker.live(taken, stop) => {}
     }
 }
@@ -112,6 +136,7 @@ struct Worker {
     started: Stamp,
     token: AdminToken,
     run_dir: RunDir,
+    handover: Handover,
     reports: Arc<Backlog>,
     orders: Mutex<Orders>,
     /// When the last request with the token came.
@@ -122,13 +147,14 @@ struct Worker {
 
 impl Worker {
     /// One that has no orders yet, and where they will come from.
-    fn new(Settings { run_dir, token }: Settings) -> (Arc<Self>, UnboundedReceiver<Bytes>) {
+    fn new(Settings { run_dir, token, .. }: Settings) -> (Arc<Self>, UnboundedReceiver<Bytes>) {
         let clock = Clock::start();
         let (to, orders) = unbounded();
         let worker = Self {
             clock,
             started: clock.now(),
             token,
+            handover: Handover::new(run_dir.path()),
             run_dir,
             reports: Arc::default(),
             orders: Mutex::new(Orders { taken: 0, is_started: false, to: Some(to) }),
@@ -144,7 +170,8 @@ impl Worker {
         let loading = async {
             let orders = StreamReader::new(orders.map(Ok::<_, io::Error>));
             let run_dir = || Ok(self.run_dir.clone());
-            worker::serve(run_dir, self.clock, orders, |report| self.reports.push(report)).await;
+            let (journal, say) = (Some(self.handover.journal()), |report: &_| self.reports.push(report));
+            worker::serve(run_dir, journal, self.clock, orders, say).await;
             self.end_orders();
             self.reports.end();
         };
@@ -165,7 +192,7 @@ impl Worker {
                 () = stop.cancelled() => {}
             }
             self.end_orders();
-            std::future::pending::<()>().await;
+            pending::<()>().await;
         };
         tokio::select! {
             () = loading => {}
@@ -233,6 +260,9 @@ impl Worker {
             return text(StatusCode::UNAUTHORIZED, "the token of the run is asked for\n");
         }
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        if let Some(answer) = self.handover.answer(&method, request.uri(), request.headers()).await {
+            return answer;
+        }
         let number = |name: &str| number(request.uri().query().unwrap_or_default(), name);
         match (&method, path.as_str()) {
             (&Method::GET, CLOCK_PATH) => {

@@ -81,6 +81,7 @@ impl Pod {
         let settings = server::Settings {
             run_dir: RunDir::create(dir.path()).unwrap(),
             token: "secret".parse().unwrap(),
+            visit: None,
         };
         let stop = CancellationToken::new();
         let (done, ended) = oneshot::channel();

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fs;
 use std::io;
 
+use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, future, stream};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty, StreamBody};
@@ -12,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::load::latency_log::{self, ByOutcome};
-use crate::load::remote::ask::{AnswerBody, AskError};
+use crate::load::remote::ask::{AnswerBody, Ask, AskError};
 use crate::load::remote::handover::Handover;
 use crate::load::remote::journal::JournalWriter;
 use crate::load::remote::live::Beside;
@@ -95,7 +96,8 @@ impl Ask for Worker {
         async move {
             let path = request.uri().path().to_owned();
             self.asked.lock().unwrap().push(path.clone());
-            let Some(answer) = self.handover.answer(&request).await else {
+            let answer = self.handover.answer(request.method(), request.uri(), request.headers()).await;
+            let Some(answer) = answer else {
                 return Ok(Response::new(Empty::new().map_err(|never| match never {}).boxed_unsync()));
             };
             if !path.starts_with("/parts/") || answer.status() != StatusCode::PARTIAL_CONTENT {
@@ -127,7 +129,8 @@ impl Ask for Worker {
 
 /// Rows of a source; every tenth was reset.
 fn rows(source: &str, seqs: std::ops::Range<u64>) -> Vec<RequestRow> {
-    let at = |ms: u64| Stamp::from_unix_ns(1_800_000_000_000_000_000 + i64::try_from(ms).unwrap() * 1_000_000);
+    let at =
+        |ms: u64| Stamp::from_unix_ns(1_800_000_000_000_000_000 + i64::try_from(ms).unwrap() * 1_000_000);
     let row = |seq: u64| {
         let outcome = if seq.is_multiple_of(10) { Outcome::ResetBeforeResponse } else { Outcome::Ok };
         RequestRow {
@@ -149,7 +152,7 @@ fn collector(dir: &Path, workers: usize) -> Collector {
 fn member(source: &str, worker: &Arc<Worker>, gone: impl Future<Output = String> + Send + 'static) -> Member {
     Member {
         name: format!("pod-of-{source}"),
-        sources: vec![source.to_owned()],
+        node: "node-1".to_owned(),
         way: Arc::clone(worker) as Arc<dyn Ask>,
         gone: gone.boxed().shared(),
     }
@@ -178,7 +181,7 @@ async fn all_rows_arrive_though_answers_break_off_and_are_garbled() {
         }
         worker.end(source, 300);
         expected.extend(all);
-        collector.follow(member(source, worker, future::pending()));
+        collector.follow(&member(source, worker, future::pending()), &[(*source).to_owned()]);
     }
     let collected_all = collector.finish().await.unwrap();
     assert_eq!(collected_all.lost, []);
@@ -206,10 +209,13 @@ async fn of_a_worker_that_is_gone_what_crossed_is_kept_and_counted() {
     worker.second(1, &all[200..], 5);
     let gone = Arc::new(Notify::new());
     let ends = Arc::clone(&gone);
-    collector.follow(member("load-7", &worker, async move {
-        ends.notified().await;
-        "OOMKilled".to_owned()
-    }));
+    collector.follow(
+        &member("load-7", &worker, async move {
+            ends.notified().await;
+            "OOMKilled".to_owned()
+        }),
+        &["load-7".to_owned()],
+    );
     let context = Arc::clone(&collector.context);
     let crossed = async {
         while context.known().rows()["load-7"].known < 400 {
@@ -242,10 +248,13 @@ async fn a_row_that_came_in_a_part_is_not_kept_again() {
     let faults = [Fault::CutAfter(usize::MAX), Fault::CutAfter(10), Fault::Lost];
     worker.faults.lock().unwrap().extend(faults);
     let way = Arc::clone(&worker);
-    collector.follow(member("load-0", &worker, async move {
-        way.lost.notified().await;
-        "evicted".to_owned()
-    }));
+    collector.follow(
+        &member("load-0", &worker, async move {
+            way.lost.notified().await;
+            "evicted".to_owned()
+        }),
+        &["load-0".to_owned()],
+    );
     let collected_all = collector.finish().await.unwrap();
     assert_eq!(collected_all.lost, [("pod-of-load-0".to_owned(), "evicted".to_owned())]);
     let rows = Rows { recorded: Some(200), known: 200, in_flight: 0, received: 110 };
@@ -265,7 +274,7 @@ async fn a_part_of_another_source_is_not_taken() {
     worker.second(0, &rows("load-0", 0..10), 0);
     worker.part(0, &rows("load-5", 0..10));
     worker.end("load-0", 10);
-    collector.follow(member("load-0", &worker, future::pending()));
+    collector.follow(&member("load-0", &worker, future::pending()), &["load-0".to_owned()]);
     let collected_all = collector.finish().await.unwrap();
     assert!(collected_all.lost[0].1.contains("load-5-00000.parquet"), "{collected_all:?}");
     assert_eq!(worker.asked(ACKNOWLEDGED_PATH), 0);
