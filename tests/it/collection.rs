@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -108,8 +108,7 @@ fn memory_is_flat_at_a_twentieth_of_the_planned_size() {
     let highest = resident.iter().copied().max().expect("a second");
 
     let rows: u64 = parts_of::<RequestRow>(&run).unwrap().iter().map(|part| rows_in(part).unwrap()).sum();
-    let sum =
-        |of: fn(&Sent) -> u64| workers.iter().map(|worker| of(&worker.sent.lock().unwrap())).sum::<u64>();
+    let sum = |of: fn(&Sent) -> u64| workers.iter().map(|worker| of(&worker.sent())).sum::<u64>();
     let (live_bytes, part_bytes) = (sum(|sent| sent.live_bytes), sum(|sent| sent.part_bytes));
     println!(
         "{seconds} s, {} rows in {WORKERS} workers ({:.0} rows/s); resident after a third {} MiB, highest \
@@ -363,9 +362,17 @@ impl Worker {
         }
     }
 
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nobody panicked")
+    }
+
+    fn sent(&self) -> MutexGuard<'_, Sent> {
+        self.sent.lock().expect("nobody panicked")
+    }
+
     /// A second of requests, of which one in a hundred is lost, or all in an outage.
     fn second(&self, n: u64, zero: Stamp, outage: bool) {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state();
         let source: Arc<str> = source_of(self.number).into();
         let (target, pod): (Arc<str>, Arc<str>) = ("web".into(), "web-0".into());
         let mut main = Counts::default();
@@ -408,10 +415,10 @@ impl Worker {
             rows: lost.into_iter().take(LIVE_ROWS).collect(),
             ..Batch::default()
         };
-        let mut line = serde_json::to_vec(&Line::Batch(batch)).expect("a line");
+        let mut line = serde_json::to_vec(&Line::Batch(Box::new(batch))).expect("a line");
         line.push(b'\n');
         state.batches.push(Arc::new(line));
-        self.sent.lock().unwrap().rows += PER_SECOND;
+        self.sent().rows += PER_SECOND;
         drop(state);
         self.more.notify_waiters();
     }
@@ -421,9 +428,9 @@ impl Worker {
     }
 
     fn end(&self) {
-        let writer = self.state.lock().unwrap().writer.take();
+        let writer = self.state().writer.take();
         writer.expect("a writer").finish().expect("a part");
-        self.state.lock().unwrap().is_over = true;
+        self.state().is_over = true;
         self.more.notify_waiters();
     }
 
@@ -457,7 +464,7 @@ impl Worker {
             let (line, is_last) = loop {
                 let more = worker.more.notified();
                 {
-                    let state = worker.state.lock().unwrap();
+                    let state = worker.state();
                     if let Some(line) = state.batches.get(n) {
                         break (line.to_vec(), false);
                     }
@@ -470,7 +477,7 @@ impl Worker {
                 }
                 more.await;
             };
-            worker.sent.lock().unwrap().live_bytes += line.len() as u64;
+            worker.sent().live_bytes += line.len() as u64;
             let next = (!is_last).then(|| (Arc::clone(&worker), n + 1));
             Some((Ok(Frame::data(Bytes::from(line))), next))
         });
@@ -488,7 +495,7 @@ impl Worker {
             }
         };
         let paths = parts_of::<RequestRow>(self.dir.path()).expect("parts");
-        Listing { complete: self.state.lock().unwrap().is_over, parts: paths.iter().map(part).collect() }
+        Listing { complete: self.state().is_over, parts: paths.iter().map(part).collect() }
     }
 
     fn part(&self, name: &str, request: &Request<Incoming>) -> Response<AnswerBody> {
@@ -496,7 +503,7 @@ impl Worker {
         let from = request.headers()["range"].to_str().expect("a range");
         let from = from.strip_prefix("bytes=").and_then(|from| from.strip_suffix('-')).expect("a range");
         let bytes = bytes[from.parse::<usize>().expect("a number")..].to_vec();
-        self.sent.lock().unwrap().part_bytes += bytes.len() as u64;
+        self.sent().part_bytes += bytes.len() as u64;
         let mut answer = whole(bytes);
         *answer.status_mut() = StatusCode::PARTIAL_CONTENT;
         answer

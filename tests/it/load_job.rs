@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Child;
 use std::time::Duration;
 
-use rolldrop::analysis::model::{Mode, Verdict};
+use rolldrop::analysis::model::Mode;
 use rolldrop::record::run_info::Role;
 use rolldrop::record::{EventKind, RunDir};
 use serde_json::json;

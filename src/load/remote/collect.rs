@@ -281,7 +281,7 @@ impl Collecting {
                     *next = batch.n + 1;
                     self.hear(&batch.sources, Ended::No);
                     batch.rows.retain(|row| self.sources.iter().any(|own| **own == *row.source));
-                    if self.batches.send(batch).await.is_err() {
+                    if self.batches.send(*batch).await.is_err() {
                         break;
                     }
                 }

@@ -49,7 +49,7 @@ impl Journal {
                 let mut state = self.lock();
                 state.forget_before(from);
                 if let Some(batch) = state.kept.front() {
-                    return Some(Line::Batch(batch.with_rows(rows)));
+                    return Some(Line::Batch(Box::new(batch.with_rows(rows))));
                 }
                 match &state.over {
                     Some(Over::Ended(sources)) => return Some(Line::End { sources: sources.clone() }),
@@ -139,16 +139,20 @@ mod tests {
         Batch { n, rows: vec![row; rows], ..Batch::default() }
     }
 
+    fn told(n: u64, rows: usize) -> Line {
+        Line::Batch(Box::new(batch(n, rows)))
+    }
+
     #[tokio::test]
     async fn a_reader_takes_up_where_it_broke_off() {
         let journal = Arc::new(Journal::default());
         let mut writer = Arc::clone(&journal).writer();
         (0..4).for_each(|n| writer.push(batch(n, 2)));
-        assert_eq!(journal.next(0, 9).await, Some(Line::Batch(batch(0, 2))));
-        assert_eq!(journal.next(0, 9).await, Some(Line::Batch(batch(0, 2))), "the answer was lost");
-        assert_eq!(journal.next(2, 9).await, Some(Line::Batch(batch(2, 2))));
+        assert_eq!(journal.next(0, 9).await, Some(told(0, 2)));
+        assert_eq!(journal.next(0, 9).await, Some(told(0, 2)), "the answer was lost");
+        assert_eq!(journal.next(2, 9).await, Some(told(2, 2)));
         let (waited, ()) = tokio::join!(journal.next(4, 9), async { writer.push(batch(4, 0)) });
-        assert_eq!(waited, Some(Line::Batch(batch(4, 0))));
+        assert_eq!(waited, Some(told(4, 0)));
         let sources = vec![Reached { source: "load-0".into(), ..Reached::default() }];
         assert!(!journal.has_ended());
         writer.end(sources.clone());
@@ -162,7 +166,7 @@ mod tests {
         let mut writer = Arc::clone(&journal).writer();
         writer.push(batch(0, 1));
         drop(writer);
-        assert_eq!(journal.next(0, 9).await, Some(Line::Batch(batch(0, 1))));
+        assert_eq!(journal.next(0, 9).await, Some(told(0, 1)));
         assert_eq!(journal.next(1, 9).await, None);
     }
 

@@ -29,7 +29,7 @@ pub const LIVE_ROWS: usize = 2_000;
 #[serde(rename_all = "snake_case")]
 pub enum Line {
     /// A second is over.
-    Batch(Batch),
+    Batch(Box<Batch>),
     /// The last line: every scheduled request has its row, in a closed part.
     End {
         /// How far each source came.
@@ -201,9 +201,9 @@ mod tests {
             row(2, Phase::Main, Outcome::ResetBeforeResponse, 21),
             row(3, Phase::Main, Outcome::NotSent, 0),
         ];
-        let line = serde_json::to_string(&Line::Batch(batch(&rows))).unwrap();
+        let line = serde_json::to_string(&Line::Batch(Box::new(batch(&rows)))).unwrap();
         let Line::Batch(read) = serde_json::from_str(&line).unwrap() else { panic!("{line}") };
-        assert_eq!(read, batch(&rows));
+        assert_eq!(*read, batch(&rows));
         assert_eq!(read.rows, rows[2..]);
         assert_eq!((read.warmup.total(), read.main.total(), read.left), (1, 3, 0));
         let outcomes: Vec<_> = read.response.keys().copied().collect();
@@ -222,7 +222,7 @@ mod tests {
         let fewer = batch.with_rows(20);
         assert_eq!((fewer.rows.len(), fewer.left), (20, 9_980));
         assert_eq!(fewer.main.of(Outcome::ConnectRefused), 10_000);
-        let line = serde_json::to_string(&Line::Batch(fewer)).unwrap();
+        let line = serde_json::to_string(&Line::Batch(Box::new(fewer))).unwrap();
         assert!(line.len() < 20 * 700, "{}", line.len());
     }
 }
