@@ -212,6 +212,10 @@ fn judge<'a>(
             no_endpoint: timeline.endpoints.none_usable(begun),
             stale,
             starting,
+            restarting: timeline
+                .restarts
+                .iter()
+                .any(|restart| restart.from <= row.end && restart.to.is_none_or(|to| begun <= to)),
         };
         let candidates: Vec<usize> = match place {
             Place::Pod { ending, .. } => ending.iter().copied().collect(),

@@ -52,9 +52,12 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// Whether the load ends once the disruptions are done, and not later than its duration.
+    /// Whether the load ends once all disruptions are done, and not later than its duration.
     pub fn ends_with_its_disruptions(&self) -> bool {
-        !self.disruptions.is_empty() && self.disruptions.iter().all(Disruption::ends_the_load)
+        let watches_on = |d: &Disruption| {
+            matches!((&d.action, d.repeat), (Action::Observe { lasts: None }, Repeat::Times(_)))
+        };
+        self.disruptions.iter().any(Disruption::ends_the_load) && !self.disruptions.iter().any(watches_on)
     }
 
     /// The resolved YAML as JSON, with defaults left as the author left them.

@@ -6,6 +6,7 @@
 pub mod clocks;
 pub mod endpoints;
 pub mod pods;
+pub mod restarts;
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use clocks::{API_SERVER, Clocks};
 use endpoints::{EndpointChange, Endpoints};
 pub use pods::{PodEnd, PodLife, Stages, T0};
+pub use restarts::Restart;
 
 use crate::record::event::{Action, MachineSample};
 use crate::record::run_info::Rows;
@@ -136,6 +138,8 @@ pub struct Timeline {
     pub commands: Vec<Command>,
     /// What was asked for and not done.
     pub refused: Vec<Refused>,
+    /// Containers that ended in pods that stay.
+    pub restarts: Vec<Restart>,
     /// Pods that left their Services while they lived on.
     pub withdrawals: Vec<Withdrawal>,
     /// The history of the endpoints.
@@ -252,6 +256,7 @@ impl Timeline {
             ends,
             commands,
             refused: refused(&actions),
+            restarts: restarts::build(&events, &clocks),
             withdrawals: withdrawals(&actions, &endpoints),
             endpoints,
             gaps,

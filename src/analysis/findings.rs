@@ -6,7 +6,7 @@ use super::evidence;
 use super::figures::count;
 use super::model::{Cause, Finding, Latencies, RequestCounts, Severity, Termination, Verdict};
 use crate::record::Stamp;
-use crate::timeline::{Refused, Request, Timeline, Withdrawal};
+use crate::timeline::{Refused, Request, Restart, Timeline, Withdrawal};
 
 /// Everything worth saying, most severe first.
 pub(super) fn findings(
@@ -87,6 +87,7 @@ pub(super) fn findings(
         ));
     }
     findings.extend(refusals(timeline));
+    findings.extend(timeline.restarts.iter().filter(|r| r.from >= timeline.origin).map(restarted));
     findings.extend(timeline.withdrawals.iter().map(|withdrawal| left_alive(timeline, withdrawal)));
     for clock in &timeline.unsampled_clocks {
         findings.push(finding(
@@ -160,6 +161,19 @@ fn refusals(timeline: &Timeline) -> Vec<Finding> {
         finding(Severity::Warning, format!("{action}{of} was refused{code}"), why, remedy)
     };
     by_reason.into_iter().map(refusal).collect()
+}
+
+/// A container that ended in a pod that stays.
+fn restarted(restart: &Restart) -> Finding {
+    let Restart { pod, container, exit_code, from, to } = restart;
+    let code = exit_code.map(|code| format!(" (exit code {code})")).unwrap_or_default();
+    let back = match to {
+        Some(to) => format!("was ready again {:.1} s later", to.seconds_since(*from)),
+        None => "was not ready again while it was watched".to_owned(),
+    };
+    let what = format!("container {container} of pod {pod} ended{code} and {back}");
+    let why = "the pod stays, so this is no termination: requests that it costs are in no window";
+    finding(Severity::Warning, what, why, "see why it ended; a readinessProbe shortens what it costs")
 }
 
 /// A pod that left its Services while it lived on, and until when it was sent requests.
