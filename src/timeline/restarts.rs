@@ -141,7 +141,7 @@ mod tests {
             from: at(8 * second),
             to: Some(at(12 * second)),
         };
-        assert_eq!(build(&ends, &Clocks::default()), [restart.clone()]);
+        assert_eq!(build(&ends, &Clocks::default()), std::slice::from_ref(&restart));
 
         let crash = Action {
             disruption: 0,
