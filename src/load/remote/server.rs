@@ -365,7 +365,7 @@ mod tests {
     async fn lives(heard: bool) -> Duration {
         let dir = tempfile::tempdir().unwrap();
         let (run_dir, token) = (RunDir::create(dir.path()).unwrap(), "secret".parse().unwrap());
-        let (worker, orders) = Worker::new(Settings { run_dir, token });
+        let (worker, orders) = Worker::new(Settings { run_dir, token, visit: None });
         if heard {
             *worker.heard.lock().unwrap() = Some(Instant::now());
         }
