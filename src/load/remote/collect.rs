@@ -44,6 +44,8 @@ pub use limit::{Limit, NotALimit};
 const RETRY: Duration = Duration::from_millis(200);
 /// How long a worker may take to tell its last second, once the load is over.
 const LAST_SECOND_LIMIT: Duration = Duration::from_secs(30);
+/// From the end of a worker's load to those of the others, if it was not cut short.
+const OTHERS_END: Duration = Duration::from_secs(10);
 /// Workers whose parts are fetched at the same time.
 const FETCHED_AT_ONCE: usize = 4;
 /// A worker that waits for its turn hears so often that it is still wanted.
@@ -226,7 +228,8 @@ impl Collecting {
         }
         let Self { link, sources, context, batches, .. } = self;
         drop(batches);
-        context.load_is_over.cancelled().await;
+        // One whose load ends before that of the others is about to go, as an evicted one is.
+        let _ = timeout(OTHERS_END, context.load_is_over.cancelled()).await;
         let _turn = turn(&context.turns, &link).await;
         let run_dir: &Path = context.run_dir.path();
         let fetch = Fetch { link: &link, run_dir, sources: &sources, bucket: &context.bucket };
