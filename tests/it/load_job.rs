@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::harness::{ClusterProcess, Process, Rolldrop, process_tree, wait_for};
 use crate::runs::{self, Dataplane, result, turn};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// Three pods behind a Service on two nodes, and a worker on each node.
 const SCENARIO: &str = "\
