@@ -242,8 +242,8 @@ fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_
     let namespace = shop.0.namespace();
     let expected =
         ["Service web", "Deployment web"].map(|object| format!("{object} in {namespace}: restored\n"));
-    let (restored, secret) =
-        cleaned.stdout().rsplit_once("Secret rolldrop-admin-").expect("the Secret, last");
+    let said = cleaned.stdout();
+    let (restored, secret) = said.rsplit_once("Secret rolldrop-admin-").expect("the Secret, last");
     assert!(secret.ends_with(&format!(" in {namespace}: removed\n")), "{cleaned}");
     assert_eq!(
         restored,
