@@ -218,7 +218,10 @@ fn a_proxy_row_tells_refused_from_killed() {
             row.outcome = Outcome::ResetBeforeResponse;
         }
     }
-    let by_cause = analysed(records).result.requests.by_cause;
+    let result = analysed(records).result;
+    let told = result.findings.iter().map(|finding| finding.what.as_str());
+    assert_eq!(told.filter(|what| *what == "1 request was reset that the app would have refused").count(), 1);
+    let by_cause = result.requests.by_cause;
     assert_eq!(by_cause[&Cause::KilledInFlight], 1);
     assert_eq!(by_cause[&Cause::AcceptQueueReset], 1);
     assert_eq!(by_cause[&Cause::RoutedToDeadPod], 5);

@@ -4,6 +4,7 @@
 //! load, disrupts, collects, and then makes the report from the run directory,
 //! exactly as `rolldrop report` does.
 
+mod admin_secret;
 mod command;
 mod consent;
 mod programs;
@@ -20,7 +21,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use super::admin_token::TokenArgs;
+use super::admin_token::{self, TokenArgs};
 use super::exit::Exit;
 use super::progress::{Planned, Progress};
 use super::rate::Rate;
@@ -40,6 +41,7 @@ use crate::record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Source, Tool};
 use crate::record::wire::AdminToken;
 use crate::record::{Clock, EventKind, RunDir, Stamp};
 use crate::scenario::{self, ClusterChoice, Loaded, Place, Scenario, ScenarioError};
+use admin_secret::AdminSecret;
 use command::UserCommand;
 use consent::Naming;
 use programs::UserPrograms;
@@ -168,13 +170,17 @@ impl RunArgs {
         overrides.extend(self.load_workers.map(|workers| format!("load.job.workers={workers}")));
         overrides.extend(self.load_resources.as_ref().map(Resources::as_override));
         let Loaded { mut scenario, cluster } = self.scenario(&overrides)?;
+        let mut admin_token = self.admin_token.token()?;
+        let mut admin_secret = None;
         if scenario.inject_sidecar {
+            let token = admin_token.get_or_insert_with(admin_token::random).clone();
+            let secret = admin_secret.insert(AdminSecret::new(token));
             // By number, as every version that has native sidecars takes it.
             let options = inject::Options {
                 image: "rolldrop".into(),
                 port: None,
                 kubernetes: inject::KubernetesVersion::NATIVE_SIDECARS,
-                admin_token: None,
+                admin_token: Some(secret.key.clone()),
             };
             match inject::inject_into(&mut scenario.manifests, &options) {
                 // Then it goes beside the pods that are there.
@@ -194,6 +200,7 @@ impl RunArgs {
             command: command.as_ref(),
             image: self.image.as_deref().unwrap_or("rolldrop"),
             gitops: if self.change_gitops { GitOps::Change } else { GitOps::Refuse },
+            admin_secret,
             naming: self.naming(cluster.as_ref()),
             yes: self.yes,
             collecting: &self.collecting,
@@ -215,7 +222,6 @@ impl RunArgs {
         let out = self.out.clone().unwrap_or_else(|| default_out(&scenario.name, clock.now()));
         let run_dir = RunDir::create(&out).context("failed to make the run directory")?;
         let choice = self.choice(cluster, &out);
-        let admin_token = self.admin_token.token()?;
         let interrupted = runtime.block_on(async {
             let interrupts = Interrupts::listen()?;
             let progress = Progress::new(self.quiet);
@@ -278,6 +284,8 @@ struct Intent<'a> {
     /// The image of a sidecar that goes beside live pods.
     image: &'a str,
     gitops: GitOps,
+    /// Where the sidecars that are added have their token from; there is one if any are.
+    admin_secret: Option<AdminSecret>,
     naming: Naming,
     /// Whether it is agreed to beforehand.
     yes: bool,
@@ -294,8 +302,17 @@ impl Intent<'_> {
     ) -> anyhow::Result<Plan> {
         consent::check_namespaces(&caller.namespace, scenario)?;
         let has_command = self.command.is_some();
-        let work = Work { scenario, sidecars: self.sidecars(scenario)?, has_command, load_workers };
+        let secrets = self.secrets(scenario, &caller.namespace)?;
+        let sidecars = self.sidecars(scenario)?;
+        let work = Work { scenario, secrets: &secrets, sidecars, has_command, load_workers };
         caller.plan(&work).await.map_err(interruption)
+    }
+
+    /// The Secrets with the sidecars' token.
+    fn secrets(&self, scenario: &Scenario, namespace: &str) -> Result<Vec<Value>, ScenarioError> {
+        let has_live = self.sidecars(scenario)?.is_some();
+        let secrets = |secret: &AdminSecret| secret.manifests(namespace, &scenario.manifests, has_live);
+        Ok(self.admin_secret.as_ref().map(secrets).unwrap_or_default())
     }
 
     /// Whose pods get the sidecar, of those that are not the scenario's.
@@ -310,7 +327,8 @@ impl Intent<'_> {
         });
         let services: Vec<&str> = services.collect();
         let has_own = scenario.manifests.iter().any(|object| !object["spec"]["template"].is_null());
-        if !scenario.inject_sidecar || (services.is_empty() && has_own) {
+        let Some(secret) = &self.admin_secret else { return Ok(None) };
+        if services.is_empty() && has_own {
             return Ok(None);
         }
         if services.is_empty() {
@@ -318,7 +336,7 @@ impl Intent<'_> {
                 "there is no workload among the manifests, and no target is a Service: which pods are meant?";
             return Err(scenario.invalid("spec.sidecar.inject", why));
         }
-        Ok(Some(Sidecars { services, image: self.image, gitops: self.gitops }))
+        Ok(Some(Sidecars { services, image: self.image, admin_token: &secret.key, gitops: self.gitops }))
     }
 }
 
@@ -430,6 +448,9 @@ impl Run<'_> {
         load_workers: Option<usize>,
     ) -> anyhow::Result<RunInfo> {
         self.progress.step("deploying");
+        // First, so that it goes last: pods of before take what they refer to also while they end.
+        let secrets = self.intent.secrets(scenario, session.namespace())?;
+        session.deploy(&secrets).await.map_err(interruption)?;
         session.deploy(&scenario.manifests).await.map_err(interruption)?;
         if let Some(sidecars) = self.intent.sidecars(scenario)? {
             self.progress.step("adding the sidecar, and waiting until that is rolled out");

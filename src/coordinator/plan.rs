@@ -36,6 +36,8 @@ const ADMIN_PORT: &str = "rolldrop-admin";
 pub struct Work<'a> {
     /// What is deployed, loaded and disrupted.
     pub scenario: &'a Scenario,
+    /// What is made before it is deployed, and goes after it.
+    pub secrets: &'a [Value],
     /// Whose pods get the sidecar, of those that are there already.
     pub sidecars: Option<Sidecars<'a>>,
     /// Whether a command ends pods, in place of the scenario's disruptions.
@@ -244,7 +246,7 @@ impl Caller {
     /// # Errors
     /// When it cannot be done, or reading what it takes fails.
     pub async fn plan(&self, work: &Work<'_>) -> Result<Plan, CoordinatorError> {
-        let Work { scenario, sidecars, has_command, load_workers } = work;
+        let Work { scenario, secrets, sidecars, has_command, load_workers } = work;
         let mut plan = Plan::default();
         for watched in [self.own::<Pod>(), self.own::<EndpointSlice>()] {
             plan.must("list", &watched, "what is there");
@@ -255,7 +257,7 @@ impl Caller {
         plan.open_call("/version", "32 times: the API server's clock");
 
         let mut undo = Plan::default();
-        for manifest in &scenario.manifests {
+        for manifest in secrets.iter().chain(&scenario.manifests) {
             self.plan_manifest(manifest, &mut plan, &mut undo).await?;
         }
         if let Some(sidecars) = sidecars {
@@ -332,7 +334,7 @@ impl Caller {
         let group = root(&resource);
         let about = About::all(resource, (scope == Scope::Namespaced).then_some(namespace));
         plan.open_call(group.clone(), "where the kind is");
-        plan.must("create", &about, format!("{} {name} of the scenario", types.kind));
+        plan.must("create", &about, format!("{} {name} of the run", types.kind));
         undo.must("delete", &about.named(name), "removed, with what it owns");
         undo.open_call(group, "where the kind is");
         plan.effects.push(format!("creates {} {name}, and removes it at the end", types.kind));

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::view::View;
 use super::{Caller, CoordinatorError, Session};
-use crate::inject::{self, KubernetesVersion};
+use crate::inject::{self, KubernetesVersion, SecretKey};
 
 /// Prefixes of labels and annotations by which a GitOps controller knows its objects.
 const GITOPS: [(&str, &str); 3] = [
@@ -38,6 +38,8 @@ pub struct Sidecars<'a> {
     pub services: Vec<&'a str>,
     /// The sidecar's image.
     pub image: &'a str,
+    /// Where the token is that its admin port asks for.
+    pub admin_token: &'a SecretKey,
     /// What to do about objects that are managed.
     pub gitops: GitOps,
 }
@@ -164,7 +166,7 @@ impl Caller {
         &self,
         sidecars: &Sidecars<'_>,
     ) -> Result<(Vec<Live>, Vec<String>), CoordinatorError> {
-        let Sidecars { services, image, gitops } = sidecars;
+        let Sidecars { services, image, admin_token, gitops } = sidecars;
         let kubernetes = self.kubernetes_version().await?;
         let all = self.live::<Service>().await?;
         let mut named = Vec::new();
@@ -194,8 +196,12 @@ impl Caller {
         live.extend(leading);
 
         let mut objects: Vec<Value> = live.iter().map(|object| object.current.clone()).collect();
-        let options =
-            inject::Options { image: (*image).to_owned(), port: None, kubernetes, admin_token: None };
+        let options = inject::Options {
+            image: (*image).to_owned(),
+            port: None,
+            kubernetes,
+            admin_token: Some((*admin_token).clone()),
+        };
         let notes = inject::inject_into(&mut objects, &options)
             .map_err(|error| CoordinatorError::Sidecar(error.to_string()))?;
         for (object, wanted) in live.iter_mut().zip(objects) {
