@@ -204,7 +204,7 @@ fn what_an_action_does_not_take_or_would_take_too_much_is_an_error() {
 #[test]
 fn pods_go_one_at_a_time_in_random_order_until_enough_have_gone() {
     let disruptions = "{at: 1s, action: deletePod, selector: app=web, count: all, batch: 1, order: random, \
-                       gracePeriodSeconds: 3, until: {terminations: 3}}";
+                       gracePeriodSeconds: 3, until: {windows: {p50: 80%}}}";
     let run = runs::measure(&scenario("one-by-one", "90s", disruptions), Dataplane::Userspace, &[]);
     assert_eq!(modes(&run), [Mode::Isolated; 3], "{}", run.finished);
     let pods: BTreeSet<_> = run.result.terminations.iter().map(|t| &t.pod).collect();
@@ -255,7 +255,8 @@ fn what_is_changed_rolls_and_is_changed_back_when_the_scenario_says() {
         {at: 1s, action: patch, object: {apiVersion: policy/v1, kind: PodDisruptionBudget, name: web}, \
          type: json, patch: [{op: replace, path: /spec/maxUnavailable, value: 2}], for: 1s}, \
         {at: 2s, action: patch, object: {apiVersion: v1, kind: Service, name: web}, type: merge, \
-         patch: {metadata: {annotations: {tier: gold}}}, keep: true}";
+         patch: {metadata: {annotations: {tier: gold}}}, keep: true}, \
+        {at: 0s, action: observe, until: {terminations: 2}}";
     let run = runs::measure(&scenario("changes", "90s", disruptions), Dataplane::Userspace, &[]);
     assert_eq!(modes(&run), [Mode::Rollout; 3], "{}", run.finished);
     let of: Vec<_> = actions(&run).iter().map(|a| (a.action.as_str(), a.status)).collect();

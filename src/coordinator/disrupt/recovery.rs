@@ -15,6 +15,7 @@ use super::super::Workloads;
 use super::super::view::View;
 use super::Acting;
 use super::pods::{is_ready, list};
+use crate::record::Stamp;
 use crate::record::event::EndpointState;
 use crate::scenario::{Action, Pods, Repeat};
 
@@ -24,6 +25,8 @@ const PROXY_LAG: Duration = Duration::from_secs(1);
 /// The chance, over all terminations together, that a silence is taken for the end of a window
 /// too soon (the α of the windows' own bounds).
 const ALPHA: f64 = 0.05;
+/// The load goes on for at least this long after what it is to measure has begun.
+const AFTERMATH_NS: i64 = 1_000_000_000;
 /// Terminations that are counted on where it is not known how many there will be.
 const MANY: usize = 100;
 /// A pod that gets new connections more seldom than this allows has windows too coarse to be told.
@@ -88,10 +91,13 @@ impl Acting<'_> {
     /// Waits for a recovery as long as the load and its limit allow.
     async fn within_limit(&self, recovered: impl Future<Output = bool>) -> Result<(), String> {
         let limit = self.session.caller.limits.recovery;
+        let left_ns = |now: Stamp| self.load.end.ns_since(now);
         match self.while_loaded(timeout(limit, recovered)).await {
-            Some(Ok(true)) => Ok(()),
+            Some(Ok(true)) if left_ns(self.session.clock.now()) >= AFTERMATH_NS => Ok(()),
+            None | Some(Ok(true)) => {
+                Err("the pods of the one before had not recovered when the load ended".to_owned())
+            }
             Some(_) => Err(format!("the pods of the one before had not recovered within {limit:?}")),
-            None => Err("the pods of the one before had not recovered when the load ended".to_owned()),
         }
     }
 
