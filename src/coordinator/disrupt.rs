@@ -231,7 +231,11 @@ impl Acting<'_> {
     }
 
     fn now_is_late(&self) -> bool {
-        self.session.clock.now() >= self.load.end
+        self.load_left_ns() <= 0
+    }
+
+    fn load_left_ns(&self) -> i64 {
+        self.load.end.ns_since(self.session.clock.now())
     }
 
     fn left_out(&self, repetitions: std::ops::Range<u32>, why: &str) {
@@ -252,8 +256,7 @@ impl Acting<'_> {
 
     /// The future's result, if it comes before the load ends.
     async fn while_loaded<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        let limit = self.load.end.ns_since(self.session.clock.now());
-        let limit = Duration::from_nanos(limit.max(0).unsigned_abs());
+        let limit = Duration::from_nanos(self.load_left_ns().max(0).unsigned_abs());
         self.session.caller.stoppable(timeout(limit, future)).await.ok()?.ok()
     }
 
