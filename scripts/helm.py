@@ -32,7 +32,9 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     notes = "".join(text for path, text in rendered.items() if path.endswith("NOTES.txt"))
-    objects = [text for path, text in sorted(rendered.items()) if path.endswith(".yaml") and text.strip()]
+    # As Helm installs them: what the Job needs is there before it.
+    paths = sorted(rendered, key=lambda path: (path.endswith("job.yaml"), path))
+    objects = [rendered[path] for path in paths if path.endswith(".yaml") and rendered[path].strip()]
     print(json.dumps({"objects": "---\n".join(text.strip() + "\n" for text in objects), "notes": notes}))
     return 0
 

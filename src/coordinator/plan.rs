@@ -20,7 +20,7 @@ use serde_json::Value;
 
 use super::apply::kind_of;
 use super::sidecar::{Live, Sidecars};
-use super::{Caller, CoordinatorError};
+use super::{Caller, CoordinatorError, versions};
 use crate::scenario::{Action, Disruption, Place, Pods, Scenario, Workload, WorkloadKind};
 
 /// How many rights are asked about at once.
@@ -45,6 +45,8 @@ pub struct Plan {
     pub calls: Vec<Call>,
     /// What is created, changed and ended, in words: a line each. None where the run only watches.
     pub effects: Vec<String>,
+    /// What to know before it begins, a line each.
+    pub warnings: Vec<String>,
 }
 
 /// A call of the API server.
@@ -265,6 +267,9 @@ impl Caller {
     pub async fn plan(&self, work: &Work<'_>) -> Result<Plan, CoordinatorError> {
         let Work { scenario, sidecars, has_command } = work;
         let mut plan = Plan::default();
+        plan.open_call("/version", "whether it has what the scenario uses");
+        let version = self.server_version().await?;
+        plan.warnings.extend(versions::check(&scenario.manifests, &version)?);
         for watched in [self.own::<Pod>(), self.own::<EndpointSlice>()] {
             plan.must("list", &watched, "what is there");
             plan.must("watch", &watched, "to the end of the run");

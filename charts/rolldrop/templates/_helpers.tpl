@@ -43,6 +43,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{/* Whether the run has its own image put into pods: as a sidecar, or in manifests. */}}
+{{- define "rolldrop.deploysItself" -}}
+{{- with .Values.scenario.spec -}}
+{{- if or .manifests (dig "sidecar" "inject" false .) -}}
+true
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The nodes that the scenario drains, as a JSON list. */}}
 {{- define "rolldrop.drained" -}}
 {{- $nodes := list -}}
@@ -86,11 +95,10 @@ template:
       {{- with .Values.podLabels }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
+    {{- with .Values.podAnnotations }}
     annotations:
-      rolldrop.dev/scenario-sha256: {{ .Values.scenario | toYaml | sha256sum }}
-      {{- with .Values.podAnnotations }}
       {{- toYaml . | nindent 6 }}
-      {{- end }}
+    {{- end }}
   spec:
     restartPolicy: Never
     serviceAccountName: {{ include "rolldrop.serviceAccountName" . }}
@@ -131,7 +139,9 @@ template:
           - --namespace={{ . }}
           {{- end }}
           - --yes
+          {{- if include "rolldrop.deploysItself" . }}
           - --image={{ include "rolldrop.image" . }}
+          {{- end }}
           - --out=/results/$(POD_NAME)
           - --format={{ .Values.format }}
           {{- with .Values.extraArgs }}
