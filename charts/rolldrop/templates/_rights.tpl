@@ -64,18 +64,38 @@ The rules of the Role, as JSON: what the scenario takes, and no more. They are t
 {{- end -}}
 
 {{- $listDeployments := dict "apiGroups" (list "apps") "resources" (list "deployments") "verbs" (list "list") -}}
+{{- $listBudgets := dict "apiGroups" (list "policy") "resources" (list "poddisruptionbudgets") "verbs" (list "list") -}}
+{{- $listWorkloads := dict "apiGroups" (list "apps") "resources" (list "deployments" "statefulsets" "daemonsets") "verbs" (list "list") -}}
 {{- range $spec.disruptions -}}
 {{- if eq .action "deletePod" -}}
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods") "verbs" (list "delete")) -}}
-{{- $rules = append $rules $listDeployments -}}
-{{- $rules = append $rules (dict "apiGroups" (list "policy") "resources" (list "poddisruptionbudgets") "verbs" (list "list")) -}}
+{{- $rules = concat $rules (list $listDeployments $listBudgets) -}}
 {{- else if eq .action "evict" -}}
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods/eviction") "verbs" (list "create")) -}}
 {{- $rules = append $rules $listDeployments -}}
-{{- else if has .action (list "rollingRestart" "scale") -}}
+{{- else if eq .action "relabel" -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods") "verbs" (list "get" "patch")) -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "services") "verbs" (list "list")) -}}
+{{- $rules = append $rules (dict "apiGroups" (list "apps") "resources" (list "replicasets") "verbs" (list "list")) -}}
+{{- $rules = concat $rules (list $listDeployments $listBudgets) -}}
+{{- else if has .action (list "rollingRestart" "setImage" "scale") -}}
 {{- $parts := splitList "/" (.workload | required (printf "scenario.spec.disruptions: %s takes a workload, such as deployment/web" .action)) -}}
 {{- $resource := get (dict "deploy" "deployments" "deployment" "deployments" "sts" "statefulsets" "statefulset" "statefulsets" "ds" "daemonsets" "daemonset" "daemonsets") (first $parts | lower) | required (printf "scenario.spec.disruptions: %q is no workload: say deployment/NAME, statefulset/NAME or daemonset/NAME" .workload) -}}
 {{- $rules = append $rules (dict "apiGroups" (list "apps") "resources" (list $resource) "resourceNames" (list (last $parts)) "verbs" (list "get" "patch")) -}}
+{{- $rules = append $rules $listWorkloads -}}
+{{- else if eq .action "patch" -}}
+{{- $object := .object | required "scenario.spec.disruptions: patch takes an object: {apiVersion, kind, name}" -}}
+{{- $group := contains "/" $object.apiVersion | ternary (splitList "/" $object.apiVersion | first) "" -}}
+{{- $rules = append $rules (dict "apiGroups" (list $group) "resources" (list (include "rolldrop.plural" $object.kind)) "resourceNames" (list $object.name) "verbs" (list "get" "patch")) -}}
+{{- $rules = append $rules $listWorkloads -}}
+{{- else if eq .action "observe" -}}
+{{- if eq (toString .until) "rolloutComplete" -}}
+{{- $rules = append $rules $listWorkloads -}}
+{{- end -}}
+{{- else if has .action (list "crash" "nodeShutdown" "restartNodeAgent") -}}
+{{- fail (printf "scenario.spec.disruptions: %s is for the embedded cluster: Kubernetes has no call for it" .action) -}}
+{{- else if eq .action "exec" -}}
+{{- fail "scenario.spec.disruptions: exec needs a program, and the image has none" -}}
 {{- else if ne .action "drain" -}}
 {{- fail (printf "scenario.spec.disruptions: this chart knows no rights for the action %s" .action) -}}
 {{- end -}}

@@ -124,6 +124,18 @@ fn specs() -> Vec<(&'static str, Value)> {
             "scale",
             disrupt(json!({"at": "1s", "action": "scale", "workload": "statefulset/db", "replicas": 3})),
         ),
+        (
+            "setImage",
+            disrupt(json!({"at": "1s", "action": "setImage", "workload": "deployment/web",
+                "container": "app", "image": "host/sleep:2", "for": "2s"})),
+        ),
+        (
+            "patch",
+            disrupt(json!({"at": "1s", "action": "patch", "type": "merge", "patch": {"spec": {"paused": true}},
+                "object": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}})),
+        ),
+        ("relabel", disrupt(json!({"at": "1s", "action": "relabel", "selector": "app=web"}))),
+        ("observe", disrupt(json!({"at": "0s", "action": "observe", "until": "rolloutComplete"}))),
         ("drain", disrupt(json!({"at": "1s", "action": "drain", "node": "node-2"}))),
         ("the sidecar beside live pods", json!({"target": {"service": "web"}, "sidecar": inject})),
         (
@@ -222,10 +234,12 @@ fn no_action_is_unknown_to_the_chart() {
     let actions: Vec<&str> = known.into_iter().skip(1).step_by(2).collect();
     assert!(actions.contains(&"deletePod"), "{refused}");
     for action in actions {
-        assert!(specs().iter().any(|(what, _)| *what == action), "{action} has no case above");
-        let values = json!({"scenario": {"spec": {"disruptions": [
-            {"at": "1s", "action": action, "workload": "deployment/web", "selector": "a=b", "node": "n"}
-        ]}}});
-        template(&values.to_string()).unwrap_or_else(|why| panic!("{action}: {why}"));
+        if !specs().iter().any(|(what, _)| *what == action) {
+            let disruption = json!({"at": "1s", "action": action, "node": "n", "selector": "a=b"});
+            let values = json!({"scenario": {"spec": {"disruptions": [disruption]}}});
+            let why = template(&values.to_string()).expect_err("it has no case above");
+            let is_meant = why.contains("is for the embedded cluster") || why.contains("exec needs a program");
+            assert!(is_meant, "{action}: {why}");
+        }
     }
 }
