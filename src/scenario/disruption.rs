@@ -98,16 +98,12 @@ impl Disruption {
         things.shuffle(&mut self.random(repetition | 1 << 31));
     }
 
-    /// Whether what it begins is over when the controllers of workloads say so.
-    pub fn is_of_workloads(&self) -> bool {
+    /// Whether workloads are looked at to tell when what it began is over.
+    pub fn looks_at_workloads(&self) -> bool {
         match self.action {
-            Action::RollingRestart(_)
-            | Action::SetImage { .. }
-            | Action::Patch { .. }
-            | Action::Scale { .. }
-            | Action::Exec { .. } => true,
+            Action::Exec { .. } => true,
             Action::Observe { .. } => self.repeat == Repeat::Until(Until::RolloutComplete),
-            _ => false,
+            _ => self.action.is_rollout(),
         }
     }
 
@@ -209,6 +205,19 @@ pub enum Action {
 }
 
 impl Action {
+    /// Whether controllers of workloads make other pods because of it.
+    pub const fn is_rollout(&self) -> bool {
+        matches!(
+            self,
+            Action::RollingRestart(_)
+                | Action::SetImage { .. }
+                | Action::Patch { .. }
+                | Action::Scale { .. }
+                | Action::NodeShutdown { .. }
+                | Action::Drain { .. }
+        )
+    }
+
     /// Its name in scenario files and events.
     pub const fn name(&self) -> &'static str {
         match self {

@@ -96,7 +96,9 @@ The rules of the Role, as JSON: what the scenario takes, and no more. They are t
 {{- fail (printf "scenario.spec.disruptions: %s is for the embedded cluster: Kubernetes has no call for it" .action) -}}
 {{- else if eq .action "exec" -}}
 {{- fail "scenario.spec.disruptions: exec needs a program, and the image has none" -}}
-{{- else if ne .action "drain" -}}
+{{- else if eq .action "drain" -}}
+{{- $rules = append $rules $listWorkloads -}}
+{{- else -}}
 {{- fail (printf "scenario.spec.disruptions: this chart knows no rights for the action %s" .action) -}}
 {{- end -}}
 {{- end -}}

@@ -217,7 +217,7 @@ impl Caller {
                 at.push_str(&format!(", and again until {until}"));
             }
             self.plan_disruption(disruption, &at, plan, undo).await?;
-            if disruption.is_of_workloads() {
+            if disruption.looks_at_workloads() {
                 for kind in self.workload_kinds() {
                     plan.helps("list", &kind, "before it, and then until what it began has settled");
                 }

@@ -131,8 +131,10 @@ fn specs() -> Vec<(&'static str, Value)> {
         ),
         (
             "patch",
-            disrupt(json!({"at": "1s", "action": "patch", "type": "merge", "patch": {"spec": {"paused": true}},
-                "object": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}})),
+            disrupt(
+                json!({"at": "1s", "action": "patch", "type": "merge", "patch": {"spec": {"paused": true}},
+                "object": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}}),
+            ),
         ),
         ("relabel", disrupt(json!({"at": "1s", "action": "relabel", "selector": "app=web"}))),
         ("observe", disrupt(json!({"at": "0s", "action": "observe", "until": "rolloutComplete"}))),
@@ -238,7 +240,8 @@ fn no_action_is_unknown_to_the_chart() {
             let disruption = json!({"at": "1s", "action": action, "node": "n", "selector": "a=b"});
             let values = json!({"scenario": {"spec": {"disruptions": [disruption]}}});
             let why = template(&values.to_string()).expect_err("it has no case above");
-            let is_meant = why.contains("is for the embedded cluster") || why.contains("exec needs a program");
+            let is_meant =
+                why.contains("is for the embedded cluster") || why.contains("exec needs a program");
             assert!(is_meant, "{action}: {why}");
         }
     }
