@@ -21,6 +21,7 @@ mod rollout;
 mod server_clock;
 mod sidecar;
 mod undo;
+mod versions;
 mod view;
 mod watch;
 
@@ -359,15 +360,14 @@ impl Session {
     }
 
     async fn fingerprint(&self, endpoints: usize) -> Result<ClusterInfo, CoordinatorError> {
-        let version = self.caller.limited("read the version", self.caller.client.apiserver_version()).await?;
-        let version = version.map_err(|e| CoordinatorError::api("read the version", &e))?;
+        let version = self.caller.server_version().await?;
         // Both are read where rights allow; without them the fingerprint says less.
         let nodes = Api::<Node>::all(self.caller.client.clone()).list(&ListParams::default()).await;
         let kube_proxy =
             Api::<ConfigMap>::namespaced(self.caller.client.clone(), "kube-system").get("kube-proxy").await;
         let mode = kube_proxy.ok().and_then(|map| preflight::kube_proxy_mode(&map));
         Ok(ClusterInfo {
-            version: version.git_version,
+            version,
             dataplane: mode.unwrap_or_else(|| "unknown".into()),
             nodes: nodes.map_or(0, |list| list.items.len()),
             endpoints,

@@ -95,9 +95,12 @@ pub(super) struct RunArgs {
     /// Use the embedded cluster, whatever the scenario names.
     #[arg(long)]
     embedded: bool,
+    /// Use the cluster that this is a pod of, by its service account.
+    #[arg(long, conflicts_with_all = ["context", "kubeconfig", "embedded"])]
+    in_cluster: bool,
     /// How connections reach the embedded cluster's pods (see `rolldrop cluster --help`) [default:
     /// as in the scenario, or auto].
-    #[arg(long, value_enum, conflicts_with_all = ["context", "kubeconfig"])]
+    #[arg(long, value_enum, conflicts_with_all = ["context", "kubeconfig", "in_cluster"])]
     dataplane: Option<DataplaneChoice>,
     /// The image to use where the manifests say `rolldrop`, on a cluster that has to pull it.
     #[arg(long, value_name = "IMAGE")]
@@ -252,7 +255,8 @@ impl RunArgs {
     }
 
     fn naming(&self, asked: Option<&ClusterChoice<embedded::Config>>) -> Naming {
-        let on_command_line = self.context.is_some() || self.kubeconfig.is_some() || self.embedded;
+        let on_command_line =
+            self.context.is_some() || self.kubeconfig.is_some() || self.embedded || self.in_cluster;
         let is_current = self.scenario.is_none() && self.target.is_some() && asked.is_none();
         if is_current && !on_command_line { Naming::Current } else { Naming::Named }
     }
@@ -260,6 +264,9 @@ impl RunArgs {
     fn choice(&self, asked: Option<ClusterChoice<embedded::Config>>, out: &Path) -> Choice {
         if self.context.is_some() || self.kubeconfig.is_some() {
             return Choice::Kubeconfig { path: self.kubeconfig.clone(), context: self.context.clone() };
+        }
+        if self.in_cluster {
+            return Choice::InCluster;
         }
         let mut config = match asked {
             Some(ClusterChoice::Context(context)) if !self.embedded => {
@@ -411,6 +418,7 @@ impl Run<'_> {
     async fn measure(&self, scenario: &Scenario, cluster: &Cluster, caller: Caller) -> anyhow::Result<bool> {
         let load_workers = sending::load_workers(scenario, cluster, &caller).await?;
         let plan = self.intent.plan(scenario, &caller, load_workers).await?;
+        plan.warnings.iter().for_each(|warning| self.progress.warn(warning));
         caller.check_rights(&plan).await.map_err(interruption)?;
         let Self { progress, interrupts, intent, .. } = self;
         consent::ask(&plan, cluster, &caller.namespace, intent, progress, interrupts).await?;

@@ -198,15 +198,7 @@ impl Acting<'_> {
 
     /// Whether it has workloads replace pods, or make them elsewhere.
     fn is_rollout(&self) -> bool {
-        matches!(
-            self.disruption.action,
-            Action::RollingRestart(_)
-                | Action::SetImage { .. }
-                | Action::Patch { .. }
-                | Action::Scale { .. }
-                | Action::NodeShutdown { .. }
-                | Action::Drain { .. }
-        )
+        self.disruption.action.is_rollout()
     }
 
     /// Whether each of its calls is about one pod.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::journal::JournalError;
+use crate::inject::KubernetesVersion;
 use crate::record::RunDirError;
 
 /// Why a run could not go on.
@@ -96,6 +97,14 @@ pub enum CoordinatorError {
         of: String,
         /// What it would do.
         why: String,
+    },
+    /// The cluster is too old for something that the manifests use.
+    #[error("the cluster runs Kubernetes {version}, which lacks what the scenario uses: {}", .lacking.join("; "))]
+    TooOld {
+        /// Its version.
+        version: KubernetesVersion,
+        /// What, where, and what to write in its place.
+        lacking: Vec<String>,
     },
     /// A workload or a pod has no such container.
     #[error("{of} has no container {container:?}: name one of its own")]

@@ -22,7 +22,7 @@ use serde_json::Value;
 
 use super::apply::kind_of;
 use super::sidecar::{Live, Sidecars};
-use super::{Caller, CoordinatorError};
+use super::{Caller, CoordinatorError, versions};
 use crate::scenario::{Place, Scenario};
 
 /// Not a call, but a program that the run starts here.
@@ -55,6 +55,8 @@ pub struct Plan {
     pub effects: Vec<String>,
     /// What the run has of its own in the cluster, in words: a line each. It changes nothing else.
     pub own: Vec<String>,
+    /// What to know before it begins, a line each.
+    pub warnings: Vec<String>,
 }
 
 /// A call of the API server.
@@ -248,6 +250,9 @@ impl Caller {
     pub async fn plan(&self, work: &Work<'_>) -> Result<Plan, CoordinatorError> {
         let Work { scenario, secrets, sidecars, has_command, load_workers } = work;
         let mut plan = Plan::default();
+        plan.open_call("/version", "whether it has what the scenario uses");
+        let version = self.server_version().await?;
+        plan.warnings.extend(versions::check(&scenario.manifests, &version)?);
         for watched in [self.own::<Pod>(), self.own::<EndpointSlice>()] {
             plan.must("list", &watched, "what is there");
             plan.must("watch", &watched, "to the end of the run");

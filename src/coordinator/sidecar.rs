@@ -167,7 +167,10 @@ impl Caller {
         sidecars: &Sidecars<'_>,
     ) -> Result<(Vec<Live>, Vec<String>), CoordinatorError> {
         let Sidecars { services, image, admin_token, gitops } = sidecars;
-        let kubernetes = self.kubernetes_version().await?;
+        let version = self.server_version().await?;
+        let kubernetes: KubernetesVersion = version
+            .parse()
+            .map_err(|error| CoordinatorError::Sidecar(format!("Kubernetes {version}: {error}")))?;
         let all = self.live::<Service>().await?;
         let mut named = Vec::new();
         for name in services {
@@ -218,15 +221,6 @@ impl Caller {
             }
         }
         Ok((live, notes))
-    }
-
-    async fn kubernetes_version(&self) -> Result<KubernetesVersion, CoordinatorError> {
-        let what = "read the version";
-        let version = self.limited(what, self.client.apiserver_version()).await?;
-        let version = version.map_err(|e| CoordinatorError::api(what, &e))?;
-        version.git_version.parse().map_err(|error| {
-            CoordinatorError::Sidecar(format!("Kubernetes {}: {error}", version.git_version))
-        })
     }
 
     /// All objects of a kind, with every field that they have, also those that are not known here.

@@ -52,6 +52,7 @@ fn with_discovery(method: &Method, path: &str, other: (u16, String)) -> (u16, St
     let resource = json!({"name": "services", "singularName": "service", "namespaced": true,
         "kind": "Service", "verbs": ["create", "delete"]});
     match (method, path) {
+        (&Method::GET, "/version") => (200, json!({"gitVersion": "v1.36.2"}).to_string()),
         (&Method::GET, "/api/v1") => {
             let list = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1",
                 "resources": [resource]});
