@@ -23,7 +23,7 @@ use super::journal::Cursor;
 use super::{Shared, app, metrics, reap};
 use crate::record::Stamp;
 use crate::record::wire::{
-    AdminToken, CLOCK_PATH, ClockAnswer, PRE_STOP_PATH, ProxyLine, ROWS_PATH, TOKEN_HEADER,
+    AdminToken, CLOCK_PATH, ClockAnswer, PRE_STOP_PATH, ProxyLine, ROWS_PATH, TOKEN_HEADER, TOKEN_WANTED,
 };
 
 /// How long a recorded row may wait before it is sent to the reader.
@@ -116,7 +116,7 @@ impl Answer {
 
     fn unauthorized() -> Self {
         let challenge = "www-authenticate: Bearer\r\n";
-        Self { challenge, ..Self::text("401 Unauthorized", "the admin port asks for a token\n") }
+        Self { challenge, ..Self::text("401 Unauthorized", format!("{TOKEN_WANTED}\n")) }
     }
 }
 

@@ -97,12 +97,14 @@ impl Shop {
             changing.collect::<Vec<_>>(),
             [
                 "POST /configmaps",
+                "POST /configmaps",
                 "PATCH /deployments/web",
                 "PATCH /services/web",
                 "DELETE /pods/{pod}",
                 "PATCH /services/web",
                 "PATCH /deployments/web",
                 "DELETE /configmaps/notes",
+                "DELETE /configmaps/{rolldrop-run-...}",
             ],
             "{planned}"
         );
@@ -208,17 +210,16 @@ fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_
     assert!(shop.is_injected());
     let labels = shop.0.field("configmap/notes", ".metadata.labels");
     assert!(labels.contains("rolldrop.dev/run") && labels.contains("live-"), "{labels}");
+    let owner = shop.0.field("configmap/notes", ".metadata.ownerReferences[0].name");
+    assert!(owner.starts_with("rolldrop-run-live-"), "{owner}");
     // Somebody else's changes are theirs.
     shop.0.ok("scale deployment/web --replicas=3");
     let cleaned = cleanup().expect_code(0);
     let namespace = shop.0.namespace();
     let expected =
         ["Service web", "Deployment web"].map(|object| format!("{object} in {namespace}: restored\n"));
-    assert_eq!(
-        cleaned.stdout(),
-        format!("{}ConfigMap notes in {namespace}: removed\n", expected.concat()),
-        "{cleaned}"
-    );
+    let created = ["notes", &owner].map(|name| format!("ConfigMap {name} in {namespace}: removed\n"));
+    assert_eq!(cleaned.stdout(), format!("{}{}", expected.concat(), created.concat()), "{cleaned}");
     let mut expected = before;
     expected[0][0]["replicas"] = 3.into();
     assert_eq!(shop.specs(), expected);

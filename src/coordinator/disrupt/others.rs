@@ -1,6 +1,7 @@
 //! Workloads that are restarted or scaled, and nodes that are drained.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use futures::future::join_all;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
@@ -16,6 +17,8 @@ use crate::scenario::{Workload, WorkloadKind};
 
 /// What `kubectl rollout restart` sets.
 const RESTARTED_AT: &str = "kubectl.kubernetes.io/restartedAt";
+/// From a refused restart to the next attempt, where the API server does not say.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
 /// What a cluster itself needs stays where it is.
 const SYSTEM: &str = "kube-";
 
@@ -33,7 +36,7 @@ impl Acting<'_> {
         let caller = &self.session.caller;
         let api = Api::<DynamicObject>::namespaced_with(caller.client.clone(), &caller.namespace, &resource);
         let what = format!("read {} {}", resource.kind, workload.name);
-        let found = caller.limited(&what, api.get(&workload.name)).await?;
+        let found = caller.ask(&what, || api.get(&workload.name)).await?;
         let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
         Ok((api, serde_json::to_value(found).unwrap_or_default()))
     }
@@ -62,9 +65,9 @@ impl Acting<'_> {
         let now = now.unwrap_or_default().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let patch = json!({"spec": {"template": {"metadata": {"annotations": {RESTARTED_AT: now}}}}});
         let patch = kube::api::Patch::Merge(patch);
-        let call =
-            self.stamped(200, api.patch(&workload.name, &kube::api::PatchParams::default(), &patch)).await;
-        counted(self.note("rollout", None, call))
+        let params = kube::api::PatchParams::default();
+        let call = || api.patch(&workload.name, &params, &patch);
+        counted(self.insist("rollout", None, (200, RESTART_PAUSE), call).await)
     }
 
     /// Gives a workload another number of pods; it gets its own back at the end of the run.
@@ -88,7 +91,7 @@ impl Acting<'_> {
             Ok(_) => (Some(200), None),
             Err(error) => (None, Some(error.to_string())),
         };
-        self.note(mode, None, Answered { sent, answered, status, error })
+        self.note(mode, None, Answered { sent, answered, status, error, is_undone: false })
     }
 
     /// The node's pods that a drain ends: all but those of DaemonSets, of the node itself and of the
@@ -98,7 +101,7 @@ impl Acting<'_> {
         let what = format!("list the pods of node {node}");
         let api = Api::<Pod>::all(caller.client.clone());
         let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
-        let pods = caller.limited(&what, api.list(&on_node)).await?;
+        let pods = caller.ask(&what, || api.list(&on_node)).await?;
         let mut pods = pods.map_err(|e| CoordinatorError::api(&what, &e))?.items;
         pods.retain(|pod| {
             let stays = pod
@@ -115,7 +118,8 @@ impl Acting<'_> {
     pub(super) async fn check_drain(&self, node: &str) -> Result<(), CoordinatorError> {
         let caller = &self.session.caller;
         let what = format!("read Node {node}");
-        let found = caller.limited(&what, Api::<Node>::all(caller.client.clone()).get(node)).await?;
+        let nodes = Api::<Node>::all(caller.client.clone());
+        let found = caller.ask(&what, || nodes.get(node)).await?;
         found.map_err(|e| CoordinatorError::api(&what, &e))?;
         let going = self.pods_to_drain(node).await?;
         if !going.iter().any(|pod| pod.namespace().as_ref() == Some(&caller.namespace)) {
@@ -149,12 +153,11 @@ impl Acting<'_> {
         let mode = "drain";
         let resource = ApiResource::erase::<Node>(&());
         let api = Api::<DynamicObject>::all_with(self.session.caller.client.clone(), &resource);
-        let current = match api.get(node).await {
-            Ok(current) => serde_json::to_value(current).unwrap_or_default(),
-            Err(error) => {
-                let error = CoordinatorError::api(&format!("read Node {node}"), &error);
-                return self.refused(mode, error.to_string());
-            }
+        let what = format!("read Node {node}");
+        let current = match self.session.caller.ask(&what, || api.get(node)).await {
+            Ok(Ok(current)) => serde_json::to_value(current).unwrap_or_default(),
+            Ok(Err(error)) => return self.refused(mode, CoordinatorError::api(&what, &error).to_string()),
+            Err(error) => return self.refused(mode, error.to_string()),
         };
         let mut wanted = current.clone();
         wanted["spec"]["unschedulable"] = true.into();

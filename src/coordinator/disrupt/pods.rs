@@ -6,7 +6,6 @@ use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, EvictParams, ListParams, Preconditions};
 use kube::{Api, ResourceExt};
-use tokio::time::sleep;
 
 use super::super::limits::Bounds;
 use super::super::{CoordinatorError, Session};
@@ -15,6 +14,8 @@ use crate::scenario::{Action, Pods};
 
 /// From a refused eviction to the next attempt, where the API server does not say.
 const EVICTION_PAUSE: Duration = Duration::from_secs(5);
+/// The same for a deletion.
+const DELETION_PAUSE: Duration = Duration::from_secs(1);
 
 impl Acting<'_> {
     /// The selector must match something, and not all may go at once.
@@ -29,7 +30,7 @@ impl Acting<'_> {
 
     /// The pods that an action takes of those that are ready.
     async fn choose(&self, pods: &Pods, mut ready: Vec<Pod>) -> Result<Vec<Pod>, CoordinatorError> {
-        let whole = ready.len();
+        let whole = ready.clone();
         ready.truncate(pods.count);
         if self.disruption.allow_outage || ready.is_empty() {
             return Ok(ready);
@@ -40,7 +41,7 @@ impl Acting<'_> {
             _ => self.session.list_kind().await?,
         };
         let bounds = Bounds { budgets, deployments: self.session.list_kind().await? };
-        match bounds.refuse(&ready, whole) {
+        match bounds.refuse(&ready, &whole) {
             None => Ok(ready),
             Some(why) => Err(self.too_many(&pods.selector, why)),
         }
@@ -55,6 +56,7 @@ impl Acting<'_> {
     pub(super) async fn end_pods(&self, pods: &Pods, whole: &mut usize) -> Disrupted {
         // One at a time, with recovery in between, is what makes a termination isolated.
         let mode = if pods.count == 1 { "isolated" } else { "other" };
+        let mut taking = Some(self.session.taking.lock().await);
         let chosen = match list(self.session, &pods.selector).await.map(oldest_ready_first) {
             Ok(ready) if ready.is_empty() => {
                 return self.refused(mode, "no pod that it selects is ready".into());
@@ -67,6 +69,10 @@ impl Acting<'_> {
         };
         match chosen {
             Ok(chosen) => {
+                if matches!(self.disruption.action, Action::Evict(_)) {
+                    // The API server itself holds evictions to the budgets, and they may have to wait.
+                    taking = None;
+                }
                 let ends = chosen.iter().map(|pod| async move {
                     match self.disruption.action {
                         Action::Evict(_) => self.evict(mode, pod).await,
@@ -75,6 +81,7 @@ impl Acting<'_> {
                 });
                 let mut done = Disrupted::default();
                 join_all(ends).await.into_iter().for_each(|is_accepted| done += counted(is_accepted));
+                drop(taking);
                 done
             }
             Err(error) => self.refused(mode, error.to_string()),
@@ -98,8 +105,8 @@ impl Acting<'_> {
     async fn delete(&self, mode: &str, pod: &Pod) -> bool {
         let api = self.pod_api(pod);
         let (name, params) = (pod.name_any(), only(pod));
-        let call = self.stamped(200, api.delete(&name, &params)).await;
-        self.note(mode, Some((name, pod.uid())), call)
+        let of = Some((name.clone(), pod.uid()));
+        self.insist(mode, of, (200, DELETION_PAUSE), || api.delete(&name, &params)).await
     }
 
     /// Evicts a pod. Where a budget does not allow it yet, it waits and asks again while the load lasts.
@@ -107,25 +114,8 @@ impl Acting<'_> {
         let api = self.pod_api(pod);
         let params = EvictParams { delete_options: Some(only(pod)), ..EvictParams::default() };
         let name = pod.name_any();
-        loop {
-            let mut pause = EVICTION_PAUSE;
-            let call = async {
-                let answer = api.evict(&name, &params).await;
-                if let Err(kube::Error::Api(status)) = &answer
-                    && let Some(details) = &status.details
-                    && details.retry_after_seconds > 0
-                {
-                    pause = Duration::from_secs(details.retry_after_seconds.into());
-                }
-                answer
-            };
-            let call = self.stamped(201, call).await;
-            let must_wait = call.status == Some(429);
-            let is_accepted = self.note(mode, Some((name.clone(), pod.uid())), call);
-            if !must_wait || self.while_loaded(sleep(pause)).await.is_none() {
-                return is_accepted;
-            }
-        }
+        let of = Some((name.clone(), pod.uid()));
+        self.insist(mode, of, (201, EVICTION_PAUSE), || api.evict(&name, &params)).await
     }
 
     fn pod_api(&self, pod: &Pod) -> Api<Pod> {
@@ -144,8 +134,9 @@ fn only(pod: &Pod) -> DeleteParams {
 
 async fn list(session: &Session, selector: &str) -> Result<Vec<Pod>, CoordinatorError> {
     let pods = Api::<Pod>::namespaced(session.caller.client.clone(), &session.caller.namespace);
-    let listed = pods.list(&ListParams::default().labels(selector)).await;
-    Ok(listed.map_err(|e| CoordinatorError::api(&format!("list pods {selector:?}"), &e))?.items)
+    let (what, params) = (format!("list pods {selector:?}"), ListParams::default().labels(selector));
+    let listed = session.caller.ask(&what, || pods.list(&params)).await?;
+    Ok(listed.map_err(|e| CoordinatorError::api(&what, &e))?.items)
 }
 
 /// Those that are ready and stay, the oldest first.
