@@ -4,17 +4,22 @@
 //! removed last: whoever deletes it deletes all that the run has created there. An object of another
 //! namespace, or of none, cannot be owned by it; it has the run's label only.
 
+use http::{Request, header};
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, PostParams};
 use kube::core::TypeMeta;
 use kube::discovery::{self, Scope};
-use kube::{Api, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::caller::may_have_been_done;
-use super::journal::{Change, ObjectRef};
-use super::{Caller, CoordinatorError, Session, edits, undo};
+use super::edits::{self, Edit};
+use super::journal::{Change, JournalError, ObjectRef};
+use super::undo::{self, Outcome};
+use super::{Caller, CoordinatorError, Session};
+use crate::scenario::Patch;
 
 /// The label that says which run created an object.
 pub(super) const RUN_LABEL: &str = "rolldrop.dev/run";
@@ -31,7 +36,7 @@ pub(super) fn is_ownable(scope: &Scope, namespace: Option<&str>, of_run: &str) -
 
 impl Session {
     /// Creates one object; never touches one that is there already.
-    pub(super) async fn create(&self, manifest: &Value) -> Result<(), CoordinatorError> {
+    pub(super) async fn create(&self, manifest: &Value) -> Result<DynamicObject, CoordinatorError> {
         let mut object: DynamicObject = serde_json::from_value(manifest.clone())
             .map_err(|e| CoordinatorError::Api { what: "read a manifest".into(), why: e.to_string() })?;
         let types = object.types.clone().unwrap_or_default();
@@ -41,7 +46,7 @@ impl Session {
             let owner = self.owner.get_or_try_init(|| self.create_owner()).await?;
             object.owner_references_mut().push(owner.clone());
         }
-        self.create_as(&resource, &scope, object).await.map(drop)
+        self.create_as(&resource, &scope, object).await
     }
 
     /// Creates what owns the rest.
@@ -50,18 +55,19 @@ impl Session {
         let name = owner_name(&run);
         let mut object = DynamicObject::new(&name, &resource);
         object.data = json!({"data": {"run": run, "about": "owns what this run of rolldrop has created"}});
-        let uid = self.create_as(&resource, &Scope::Namespaced, object).await?;
+        let created = self.create_as(&resource, &Scope::Namespaced, object).await?;
+        let uid = created.uid().unwrap_or_default();
         let (api_version, kind) = (resource.api_version, resource.kind);
         Ok(OwnerReference { api_version, kind, name, uid, ..OwnerReference::default() })
     }
 
-    /// Creates an object and answers its UID.
+    /// Creates an object and answers it as it is then.
     async fn create_as(
         &self,
         resource: &ApiResource,
         scope: &Scope,
         mut object: DynamicObject,
-    ) -> Result<String, CoordinatorError> {
+    ) -> Result<DynamicObject, CoordinatorError> {
         let (kind, name) = (resource.kind.clone(), object.name_any());
         let what = format!("create {kind} {name}");
         let namespace = object.namespace().unwrap_or_else(|| self.caller.namespace.clone());
@@ -78,7 +84,7 @@ impl Session {
         let id = self.journal().announce(reference, Change::Create)?;
         let asked = self.caller.insist(&what, || api.create(&PostParams::default(), &object)).await?;
         let error = match asked.answer {
-            Ok(created) => return self.created(id, &created),
+            Ok(created) => return self.created(id, created),
             Err(error) => error,
         };
         let exists = matches!(&error, kube::Error::Api(status) if status.reason == "AlreadyExists");
@@ -90,7 +96,7 @@ impl Session {
                 object.labels().get(RUN_LABEL).is_some_and(|run| run == self.journal().run())
             };
             if let Some(own) = found.filter(of_run) {
-                return self.created(id, &own);
+                return self.created(id, own);
             }
         } else if asked.is_doubtful || may_have_been_done(&error) {
             return Err(CoordinatorError::api(&what, &error));
@@ -103,13 +109,13 @@ impl Session {
         })
     }
 
-    fn created(&self, id: u32, object: &DynamicObject) -> Result<String, CoordinatorError> {
-        let uid = object.uid().unwrap_or_default();
-        self.journal().created(id, uid.clone())?;
-        Ok(uid)
+    fn created(&self, id: u32, object: DynamicObject) -> Result<DynamicObject, CoordinatorError> {
+        self.journal().created(id, object.uid().unwrap_or_default())?;
+        Ok(object)
     }
 
-    /// Makes one object of another that is in the cluster. Answers whether there was anything to change.
+    /// Makes one object of another that is in the cluster. Answers the change's number in the
+    /// journal; none where there was nothing to change.
     ///
     /// # Errors
     /// [`CoordinatorError::Conflict`] where the object is not `current` any more.
@@ -118,25 +124,57 @@ impl Session {
         api: &Api<DynamicObject>,
         current: &Value,
         wanted: &Value,
-    ) -> Result<bool, CoordinatorError> {
+    ) -> Result<Option<u32>, CoordinatorError> {
+        let object = reference(current);
+        let name = object.name.clone();
         let edits = edits::between(current, wanted);
+        self.edit(object, edits, || undo::patch(api, &name, current, wanted)).await
+    }
+
+    /// Changes an object as a patch says. Answers as [`Session::change`] does.
+    pub(super) async fn patch(
+        &self,
+        api: &Api<DynamicObject>,
+        current: &Value,
+        patch: &Patch,
+    ) -> Result<Option<u32>, CoordinatorError> {
+        let patched = self.try_patch(api, current, patch).await?;
+        let edits = edits::between(&as_asked_for(current), &as_asked_for(&patched));
+        let object = reference(current);
+        let name = object.name.clone();
+        self.edit(object, edits, || send_patch(&self.caller.client, api, &name, patch, "")).await
+    }
+
+    /// What an object would be by a patch; the API server changes nothing.
+    pub(super) async fn try_patch(
+        &self,
+        api: &Api<DynamicObject>,
+        current: &Value,
+        patch: &Patch,
+    ) -> Result<Value, CoordinatorError> {
+        let object = reference(current);
+        let what = format!("patch {object}");
+        let call = || send_patch(&self.caller.client, api, &object.name, patch, "?dryRun=All");
+        let patched = self.caller.ask(&what, call).await?;
+        let patched = patched.map_err(|e| CoordinatorError::api(&what, &e))?;
+        Ok(serde_json::to_value(patched).unwrap_or_default())
+    }
+
+    /// Writes edits down, and makes them.
+    async fn edit<F: Future<Output = kube::Result<DynamicObject>>>(
+        &self,
+        object: ObjectRef,
+        edits: Vec<Edit>,
+        call: impl FnMut() -> F,
+    ) -> Result<Option<u32>, CoordinatorError> {
         if edits.is_empty() {
-            return Ok(false);
+            return Ok(None);
         }
-        let text = |pointer: &str| current.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-        let object = ObjectRef {
-            api_version: text("/apiVersion").unwrap_or_default(),
-            kind: text("/kind").unwrap_or_default(),
-            namespace: text("/metadata/namespace"),
-            name: text("/metadata/name").unwrap_or_default(),
-            uid: text("/metadata/uid"),
-            resource_version: text("/metadata/resourceVersion"),
-        };
-        let (title, name) = (object.to_string(), object.name.clone());
+        let title = object.to_string();
         let what = format!("change {title}");
         let id = self.journal().announce(object, Change::Edit { edits })?;
-        let asked = self.caller.insist(&what, || undo::patch(api, &name, current, wanted)).await?;
-        let Err(error) = asked.answer else { return Ok(true) };
+        let asked = self.caller.insist(&what, call).await?;
+        let Err(error) = asked.answer else { return Ok(Some(id)) };
         // Where it may have been done all the same, undoing it finds out.
         if !asked.is_doubtful && !may_have_been_done(&error) {
             self.journal().undone(id, "refused")?;
@@ -145,6 +183,69 @@ impl Session {
             kube::Error::Api(status) if status.code == 409 => CoordinatorError::Conflict(title),
             error => CoordinatorError::api(&what, error),
         })
+    }
+
+    /// Undoes one change before the end of the run.
+    pub(super) async fn take_back(&self, id: u32) -> Result<(), CoordinatorError> {
+        let (run, open) = {
+            let journal = self.journal();
+            (journal.run().to_owned(), journal.open_changes().into_iter().find(|open| open.id == id))
+        };
+        let Some(open) = open else { return Ok(()) };
+        let deadline = Instant::now() + self.caller.limits.undo;
+        let undone = undo::one(&self.caller, &run, open, deadline).await;
+        match &undone.outcome {
+            Outcome::Failed(why) => {
+                Err(CoordinatorError::Api { what: "change it back".into(), why: why.clone() })
+            }
+            _ => Ok(self.journal().undone(id, undone.to_string())?),
+        }
+    }
+
+    /// Leaves a change as it is, also at the end of the run.
+    pub(super) fn keep_change(&self, id: u32) -> Result<(), JournalError> {
+        self.journal().undone(id, "kept, as the scenario says")
+    }
+}
+
+/// Sends a patch as it is, with a query.
+async fn send_patch(
+    client: &Client,
+    api: &Api<DynamicObject>,
+    name: &str,
+    patch: &Patch,
+    query: &str,
+) -> kube::Result<DynamicObject> {
+    let body = serde_json::to_vec(&patch.body).map_err(kube::Error::SerdeError)?;
+    let request = Request::patch(format!("{}/{name}{query}", api.resource_url()))
+        .header(header::CONTENT_TYPE, patch.patch_type.media_type())
+        .body(body);
+    client.request(request.map_err(kube::Error::HttpError)?).await
+}
+
+/// An object without what the API server and controllers write into it.
+fn as_asked_for(object: &Value) -> Value {
+    let mut object = object.clone();
+    if let Some(map) = object.as_object_mut() {
+        map.remove("status");
+    }
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        for written in ["managedFields", "resourceVersion", "generation"] {
+            metadata.remove(written);
+        }
+    }
+    object
+}
+
+fn reference(object: &Value) -> ObjectRef {
+    let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    ObjectRef {
+        api_version: text("/apiVersion").unwrap_or_default(),
+        kind: text("/kind").unwrap_or_default(),
+        namespace: text("/metadata/namespace"),
+        name: text("/metadata/name").unwrap_or_default(),
+        uid: text("/metadata/uid"),
+        resource_version: text("/metadata/resourceVersion"),
     }
 }
 

@@ -106,12 +106,7 @@ impl Live {
 
     /// The GitOps controller that keeps it as it is.
     fn controller(&self) -> Option<&'static str> {
-        let metadata = &self.current["metadata"];
-        let names = [&metadata["labels"], &metadata["annotations"]];
-        let mut names = names.into_iter().filter_map(Value::as_object).flat_map(|map| map.keys());
-        names.find_map(|name| {
-            GITOPS.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, controller)| *controller)
-        })
+        controller_of(&self.current)
     }
 }
 
@@ -156,6 +151,14 @@ impl Injection<'_> {
         }
         Ok(())
     }
+/// The GitOps controller that keeps an object as it is.
+pub(super) fn controller_of(object: &Value) -> Option<&'static str> {
+    let metadata = &object["metadata"];
+    let names = [&metadata["labels"], &metadata["annotations"]];
+    let mut names = names.into_iter().filter_map(Value::as_object).flat_map(|map| map.keys());
+    names.find_map(|name| {
+        GITOPS.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, controller)| *controller)
+    })
 }
 
 impl Session {
@@ -203,7 +206,7 @@ impl Session {
             let object = &injection.live[index];
             match self.change(&object.api, &object.current, &object.wanted).await {
                 Err(CoordinatorError::Conflict(_)) => {}
-                changed => return changed,
+                changed => return Ok(changed?.is_some()),
             }
             let what = format!("read {}", object.title());
             let found = self.caller.ask(&what, || object.api.get(object.name())).await?;
@@ -212,7 +215,7 @@ impl Session {
             injection.want()?;
         }
         let object = &injection.live[index];
-        self.change(&object.api, &object.current, &object.wanted).await
+        Ok(self.change(&object.api, &object.current, &object.wanted).await?.is_some())
     }
 
     /// Waits until a pod with the sidecar says that it cannot start, and stays with that.

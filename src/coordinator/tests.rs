@@ -16,7 +16,7 @@ use crate::record::event::{Change, ContainerState, EndpointSliceEvent, EndpointS
 use crate::record::run_info::Rows;
 use crate::record::wire::ProxyLine;
 use crate::record::{Protocol, ServedEnd, ServedRow};
-use crate::scenario::{self, Action, Pods};
+use crate::scenario::{self, Action, Count, Order, Pods, Repeat};
 
 /// The calls that an API server got: method, path, body.
 type Calls = Arc<Mutex<Vec<(Method, String, Value)>>>;
@@ -91,8 +91,14 @@ fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
         journal: Mutex::new(Journal::begin(run_dir.path(), clock, "my-run", None).unwrap()),
         owner: OnceCell::new(),
         taking: tokio::sync::Mutex::default(),
+        gitops: GitOps::Refuse,
     };
     (session, run_dir, dir)
+}
+
+/// A load of a minute.
+fn beside(zero: Stamp) -> UnderLoad {
+    UnderLoad { zero, end: zero + Duration::from_secs(60), rate: 0.0 }
 }
 
 fn pod(name: &str, container: ContainerState) -> view::SeenPod {
@@ -264,7 +270,7 @@ async fn the_calls_that_change_something_are_those_of_the_plan_in_their_order() 
     ");
     session.deploy(&scenario.manifests).await.unwrap();
     let zero = session.clock.now();
-    session.disrupt(&scenario.disruptions, zero, zero + Duration::from_secs(60)).await;
+    session.disrupt(&scenario.disruptions, beside(zero), &NoPrograms).await;
     session.finish(CancellationToken::new()).await.unwrap();
     let planned = plan.calls.iter().filter(|call| call.method() != "GET");
     let planned = planned.map(|call| (call.method().to_owned(), call.path().to_owned()));
@@ -386,12 +392,19 @@ async fn an_own_deletion_is_stamped_before_and_after_and_a_refusal_is_recorded()
         every: Duration::ZERO,
         jitter: Duration::ZERO,
         seed: 0,
-        repeat: 1,
+        repeat: Repeat::Times(1),
         allow_outage: true,
-        action: Action::DeletePod(Pods { selector: "app=web".into(), count: 1 }),
+        action: Action::DeletePod(Pods {
+            selector: "app=web".into(),
+            count: Count::Number(1),
+            order: Order::Oldest,
+            batch: None,
+            spacing: Duration::ZERO,
+            grace_seconds: None,
+        }),
     };
     let zero = session.clock.now();
-    let disrupted = session.disrupt(&[disruption], zero, zero + Duration::from_secs(60)).await;
+    let disrupted = session.disrupt(&[disruption], beside(zero), &NoPrograms).await;
     assert_eq!(disrupted, Disrupted { accepted: 0, failed: 1, skipped: 0 });
     session.finish(CancellationToken::new()).await.unwrap();
     let events = events_of(&run_dir);
@@ -406,7 +419,7 @@ async fn an_own_deletion_is_stamped_before_and_after_and_a_refusal_is_recorded()
 }
 
 #[tokio::test]
-async fn of_two_actions_at_once_the_second_leaves_the_last_ready_pod() {
+async fn of_two_actions_at_once_the_second_sees_what_the_first_takes() {
     let gone = Arc::new(Mutex::new(BTreeSet::new()));
     let deleted = Arc::clone(&gone);
     let (client, _) = api(move |method, path| {
@@ -429,20 +442,27 @@ async fn of_two_actions_at_once_the_second_leaves_the_last_ready_pod() {
         every: Duration::ZERO,
         jitter: Duration::ZERO,
         seed: 0,
-        repeat: 1,
+        repeat: Repeat::Times(1),
         allow_outage: false,
-        action: Action::DeletePod(Pods { selector: "app=web".into(), count: 1 }),
+        action: Action::DeletePod(Pods {
+            selector: "app=web".into(),
+            count: Count::Number(1),
+            order: Order::Oldest,
+            batch: None,
+            spacing: Duration::ZERO,
+            grace_seconds: None,
+        }),
     };
     let zero = session.clock.now();
     let both = [disruption(), disruption()];
-    let disrupted = session.disrupt(&both, zero, zero + Duration::from_secs(60)).await;
+    let disrupted = session.disrupt(&both, beside(zero), &NoPrograms).await;
     assert_eq!(disrupted, Disrupted { accepted: 1, failed: 1, skipped: 0 });
     session.finish(CancellationToken::new()).await.unwrap();
     let why = events_of(&run_dir).into_iter().find_map(|event| match event.kind {
         EventKind::Action(action) => action.error,
         _ => None,
     });
-    assert!(why.unwrap().contains("it is the last ready pod"));
+    assert_eq!(why.unwrap(), "1 of its pods are going already");
 }
 
 /// The first line of a proxy that started at `started`, before the row `next`.

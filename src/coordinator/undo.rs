@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
+use http::Request;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use kube::core::TypeMeta;
 use kube::{Api, Client, ResourceExt};
@@ -68,6 +69,7 @@ impl fmt::Display for Undone {
         write!(f, "{object}: ")?;
         match (outcome, change) {
             (Outcome::Undone { .. }, Change::Create) => f.write_str("removed"),
+            (Outcome::Undone { .. }, Change::ShutDown) => f.write_str("booted"),
             (Outcome::Undone { others }, Change::Edit { .. }) if others.is_empty() => f.write_str("restored"),
             (Outcome::Undone { others }, Change::Edit { .. }) => {
                 write!(f, "restored, but for what was changed since by others: {}", others.join(", "))
@@ -75,6 +77,7 @@ impl fmt::Display for Undone {
             (Outcome::Nothing(why), _) => f.write_str(why),
             (Outcome::LeftAlone(why), _) => write!(f, "left alone: {why}"),
             (Outcome::Failed(why), Change::Create) => write!(f, "left in the cluster: {why}"),
+            (Outcome::Failed(why), Change::ShutDown) => write!(f, "not booted: {why}"),
             (Outcome::Failed(why), Change::Edit { .. }) => write!(f, "not restored: {why}"),
         }
     }
@@ -132,34 +135,62 @@ impl LeftOver {
 /// Undoes what is open in a journal, over faults that pass, within the limit for undoing.
 pub(super) async fn all(caller: &Caller, journal: &mut Journal) -> Result<Vec<Undone>, JournalError> {
     let run = journal.run().to_owned();
-    let limit = caller.limits.undo;
-    let deadline = Instant::now() + limit;
+    let deadline = Instant::now() + caller.limits.undo;
     let mut undone = Vec::new();
     let mut leads_back = false;
-    for Open { id, object, change } in journal.open_changes() {
-        if leads_back && object.kind != "Service" {
+    for open in journal.open_changes() {
+        if leads_back && open.object.kind != "Service" {
             sleep(FOLLOW).await;
             leads_back = false;
         }
-        let undoing = async {
-            match &change {
-                Change::Create => remove(caller, &run, &object).await,
-                Change::Edit { edits } => restore(caller, &object, edits).await,
-            }
-        };
-        let outcome = match timeout_at(deadline, undoing).await {
-            Ok(outcome) => outcome.unwrap_or_else(|error| Outcome::Failed(error.to_string())),
-            Err(_) => Outcome::Failed(format!("all could not be undone within {limit:?}")),
-        };
-        leads_back |= object.kind == "Service"
-            && matches!((&outcome, &change), (Outcome::Undone { .. }, Change::Edit { .. }));
-        let result = Undone { object, change, outcome };
+        let id = open.id;
+        let result = one(caller, &run, open, deadline).await;
+        leads_back |= result.object.kind == "Service"
+            && matches!((&result.outcome, &result.change), (Outcome::Undone { .. }, Change::Edit { .. }));
         if !matches!(result.outcome, Outcome::Failed(_)) {
             journal.undone(id, result.to_string())?;
         }
         undone.push(result);
     }
     Ok(undone)
+}
+
+/// Undoes one change, before a deadline.
+pub(super) async fn one(caller: &Caller, run: &str, open: Open, deadline: Instant) -> Undone {
+    let Open { object, change, .. } = open;
+    let undoing = async {
+        match &change {
+            Change::Create => remove(caller, run, &object).await,
+            Change::Edit { edits } => restore(caller, &object, edits).await,
+            Change::ShutDown => boot(caller, &object).await,
+        }
+    };
+    let outcome = match timeout_at(deadline, undoing).await {
+        Ok(outcome) => outcome.unwrap_or_else(|error| Outcome::Failed(error.to_string())),
+        Err(_) => Outcome::Failed(format!("all could not be undone within {:?}", caller.limits.undo)),
+    };
+    Undone { object, change, outcome }
+}
+
+/// Where a node's agent is asked for what Kubernetes has no call for.
+pub(super) fn agent_path(node: &str, command: &str) -> String {
+    format!("/api/v1/nodes/{node}/proxy/{command}")
+}
+
+/// Asks a node's agent for it.
+pub(super) async fn ask_agent(client: &Client, node: &str, command: &str) -> kube::Result<()> {
+    let request = Request::post(agent_path(node, command)).body(Vec::new());
+    client.request_text(request.map_err(kube::Error::HttpError)?).await.map(drop)
+}
+
+/// Boots a node that was shut down. One that runs starts its agent anew, which ends nothing.
+async fn boot(caller: &Caller, node: &ObjectRef) -> Result<Outcome, CoordinatorError> {
+    let what = format!("boot {node}");
+    match caller.ask(&what, || ask_agent(&caller.client, &node.name, "restart")).await? {
+        Ok(()) => Ok(Outcome::Undone { others: Vec::new() }),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Outcome::Nothing("gone already".into())),
+        Err(error) => Err(CoordinatorError::api(&what, &error)),
+    }
 }
 
 async fn api_of(caller: &Caller, object: &ObjectRef) -> Result<Api<DynamicObject>, CoordinatorError> {

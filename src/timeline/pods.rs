@@ -7,9 +7,11 @@ use super::Command;
 use super::clocks::{API_SERVER, Clocks};
 use super::endpoints::{EndpointChange, Endpoints};
 use super::explain::Histories;
-use crate::record::event::{Action, Change, ContainerState, PodEvent, ProxyPhase};
+use crate::record::event::{Action, Change, ContainerState, NO_END, PodEvent, ProxyPhase};
 use crate::record::{Event, EventKind, Stamp};
 
+/// The mode of pods that end with their node.
+const NODE_SHUTDOWN: &str = "node_shutdown";
 /// The resolution of a deletionTimestamp.
 const SECOND_NS: i64 = 1_000_000_000;
 
@@ -187,7 +189,7 @@ pub(super) fn build(
     events: &[Event],
     clocks: &Clocks,
     endpoints: &Endpoints,
-    command: Option<&Command>,
+    commands: &[Command],
     load: RangeInclusive<Stamp>,
 ) -> (Vec<PodLife>, Vec<PodEnd>) {
     let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
@@ -201,7 +203,7 @@ pub(super) fn build(
             EventKind::Pod(pod) => {
                 seen.entry(pod.uid.clone()).or_insert_with(|| Seen::new(at, pod)).observe(at, pod);
             }
-            EventKind::Action(action) => actions.push((at, action)),
+            EventKind::Action(action) if action.mode != NO_END => actions.push((at, action)),
             EventKind::WatchGap { resource, from } if resource == "pods" => gaps.push((*from, at)),
             EventKind::ProxyPhase { pod, phase } => phases.push((at, pod, *phase)),
             other => histories.observe(at, other),
@@ -219,14 +221,9 @@ pub(super) fn build(
             continue;
         }
         pod.life.endpoint_ready = endpoints.first(&name, EndpointChange::Ready, pod.life.created);
-        if let Some(end) = end_of(
-            &pod,
-            clocks,
-            endpoints,
-            &Causes { actions: &actions, command, histories: &histories },
-            &gaps,
-            &phases,
-        ) && end.t0.earliest >= *load.start()
+        let causes = Causes { actions: &actions, commands, histories: &histories };
+        if let Some(end) = end_of(&pod, clocks, endpoints, &causes, &gaps, &phases)
+            && end.t0.earliest >= *load.start()
             && end.t0.latest <= *load.end()
         {
             ends.push(end);
@@ -241,7 +238,7 @@ pub(super) fn build(
 /// What may have ended a pod.
 struct Causes<'a> {
     actions: &'a [(Stamp, &'a Action)],
-    command: Option<&'a Command>,
+    commands: &'a [Command],
     histories: &'a Histories,
 }
 
@@ -355,21 +352,27 @@ fn end_of(
         }
     };
     let known = explained.as_ref().and_then(|(mode, _)| *mode);
-    let action = own.as_ref().map(|own| own.action).or_else(|| {
-        pod.deletion?;
+    // A node that shuts down ends its pods without deleting them.
+    let by_shutdown = known == Some(NODE_SHUTDOWN);
+    let may_be = |a: &Action| match a.mode.as_str() {
+        NODE_SHUTDOWN => by_shutdown,
         // What is known to have been something else was not the action.
-        let fits =
-            |a: &Action| a.pod.is_none() && a.error.is_none() && known.is_none_or(|mode| a.mode == mode);
-        causes.actions.iter().rev().find(|(at, a)| fits(a) && *at <= t0.latest).map(|(_, action)| *action)
+        mode => pod.deletion.is_some() && known.is_none_or(|known| known == mode),
+    };
+    let commanded = causes.commands.iter().rfind(|command| command.started <= t0.latest);
+    let action = own.as_ref().map(|own| own.action).or_else(|| {
+        let begun = |at: Stamp| at <= t0.latest && commanded.is_none_or(|command| command.started <= at);
+        let mut latest = causes.actions.iter().rev();
+        let found = latest.find(|(at, a)| a.pod.is_none() && a.error.is_none() && begun(*at) && may_be(a));
+        found.map(|(_, action)| *action)
     });
-    let commanded = causes.command.filter(|command| command.started <= t0.latest);
     let mode = action.map(|a| a.mode.as_str()).or(known).or_else(|| commanded?.mode.as_deref());
     Some(PodEnd {
         pod: name.to_owned(),
         uid: pod.life.uid.clone(),
         node: pod.last.node.clone(),
         mode: mode.unwrap_or("other").to_owned(),
-        disruption: action.map(|a| a.disruption),
+        disruption: action.map(|a| a.disruption).or_else(|| commanded?.disruption),
         cause: explained.map(|(_, cause)| cause),
         own: own.is_some(),
         t0,
