@@ -321,7 +321,9 @@ impl Acting<'_> {
         let changed = change.await;
         let answered = self.session.clock.now();
         match changed {
-            Ok(changed) => (Answered { sent, answered, status: Some(200), error: None, is_undone: false }, Some(changed)),
+            Ok(changed) => {
+                (Answered { sent, answered, status: Some(200), error: None, is_undone: false }, Some(changed))
+            }
             Err(error) => {
                 let error = Some(error.to_string());
                 (Answered { sent, answered, status: None, error, is_undone: false }, None)

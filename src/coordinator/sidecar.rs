@@ -151,6 +151,8 @@ impl Injection<'_> {
         }
         Ok(())
     }
+}
+
 /// The GitOps controller that keeps an object as it is.
 pub(super) fn controller_of(object: &Value) -> Option<&'static str> {
     let metadata = &object["metadata"];
