@@ -228,6 +228,8 @@ struct Live<'a> {
     /// Scheduled and in flight, per worker.
     workers: Vec<(u64, u64)>,
     outcomes: Counts,
+    error_statuses: BTreeMap<u16, u64>,
+    grpc_statuses: BTreeMap<i32, u64>,
     recent: Histogram<u64>,
     recent_since: Stamp,
 }
@@ -238,6 +240,8 @@ impl<'a> Live<'a> {
             progress,
             workers: vec![(0, 0); workers],
             outcomes: Counts::default(),
+            error_statuses: BTreeMap::new(),
+            grpc_statuses: BTreeMap::new(),
             recent: tally::histogram(),
             recent_since: zero,
         }
@@ -247,6 +251,13 @@ impl<'a> Live<'a> {
         self.workers[batch.worker] = (batch.scheduled, batch.in_flight);
         for row in &batch.rows {
             self.outcomes.add(row.outcome, 1);
+            match (row.outcome, row.grpc_status, row.status) {
+                (Outcome::HttpError, Some(status), _) => *self.grpc_statuses.entry(status).or_default() += 1,
+                (Outcome::HttpError, None, Some(status)) => {
+                    *self.error_statuses.entry(status).or_default() += 1;
+                }
+                _ => {}
+            }
             if tally::is_answered(row) {
                 tally::record(&mut self.recent, tally::response_ns(row));
             }
@@ -255,6 +266,8 @@ impl<'a> Live<'a> {
         progress.scheduled = self.workers.iter().map(|(scheduled, _)| scheduled).sum();
         progress.in_flight = self.workers.iter().map(|(_, in_flight)| in_flight).sum();
         progress.outcomes.clone_from(&self.outcomes);
+        progress.error_statuses.clone_from(&self.error_statuses);
+        progress.grpc_statuses.clone_from(&self.grpc_statuses);
     }
 
     /// Begins a new interval of recent latencies when the last is over.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{is_path, weight};
 use crate::scenario::load::{
-    Connections, Dns, Family, Grpc, Http, Load, Pace, Request, Stage, Tls, TlsVersion,
+    Abort, Connections, Dns, Family, Grpc, Http, Load, Pace, Request, Stage, Tls, TlsVersion,
 };
 use crate::scenario::yaml::Document;
 use crate::scenario::{ScenarioError, raw, text};
@@ -100,7 +100,20 @@ pub(super) fn load(raw: raw::Load, document: &Document, dir: &Path) -> Result<Lo
         dns,
         workers: raw.workers.unwrap_or(1),
         spin: raw.spin.map_or(Duration::ZERO, |span| span.0),
+        abort: raw.abort.map(|raw| abort(&raw, document)).transpose()?,
     })
+}
+
+fn abort(raw: &raw::Abort, document: &Document) -> Result<Abort, ScenarioError> {
+    let over = raw.over.map_or(Duration::from_secs(10), |span| span.0);
+    let requests = raw.requests.unwrap_or(50);
+    if over < Duration::from_secs(1) {
+        return Err(document.error("spec.load.abort.over", "must be 1s or longer"));
+    }
+    if requests == 0 {
+        return Err(document.error("spec.load.abort.requests", "must be at least 1"));
+    }
+    Ok(Abort { share: raw.dropped.0, over, requests })
 }
 
 /// Reads a file that a key names.
