@@ -36,6 +36,7 @@ fn records() -> Records {
             url: "http://web".into(),
             consumer: "service web".into(),
             balances: Balances::Connections,
+            service: None,
         }],
         load: LoadPlan {
             pacing: "constant".into(),
@@ -53,6 +54,7 @@ fn records() -> Records {
         ended: Some(at(10_000)),
         complete: true,
         interrupted: false,
+        aborted: None,
     };
     let load = EventKind::LoadStarted { rate: 300.0, duration_s: 10.0, warmup_s: 0.0 };
     let mut events = vec![Event::new(at(0), "coordinator", load)];
@@ -77,6 +79,9 @@ fn pod_event(ms: i64, pod: &str, change: Change) -> Event {
         deletion_grace_s: None,
         grace_s: 30,
         disruption_target: None,
+        disruption_message: None,
+        reason: None,
+        owner: None,
         containers: serde_json::from_value::<Vec<ContainerState>>(serde_json::json!([
             {"name": "app", "sidecar": false, "pre_stop_other": false, "state": "running", "restarts": 0}
         ]))
@@ -88,6 +93,7 @@ fn pod_event(ms: i64, pod: &str, change: Change) -> Event {
 /// Deletes `pod` at `ms`; answered 10 ms later, gone 800 ms later.
 fn delete(records: &mut Records, ms: i64, pod: &str) {
     let action = Action {
+        is_undone: false,
         disruption: 0,
         action: "deletePod".into(),
         mode: "isolated".into(),

@@ -69,6 +69,9 @@ pub enum CoordinatorError {
         /// Why.
         why: String,
     },
+    /// Somebody else changed an object between reading it and changing it.
+    #[error("failed to change {0}: others change it all the time")]
+    Conflict(String),
     /// A selector matches nothing.
     #[error("selector {selector:?} matches no pod in namespace {namespace}: correct it, or the pods' labels")]
     NoPods {
@@ -170,11 +173,15 @@ pub enum CoordinatorError {
 impl CoordinatorError {
     /// An error of the Kubernetes client.
     pub(super) fn api(what: &str, error: &kube::Error) -> Self {
-        let why = match error {
+        Self::Api { what: what.to_owned(), why: Self::why(error) }
+    }
+
+    /// What an error of the Kubernetes client says.
+    pub(super) fn why(error: &kube::Error) -> String {
+        match error {
             kube::Error::Api(status) => status.message.clone(),
             other => innermost(other),
-        };
-        Self::Api { what: what.to_owned(), why }
+        }
     }
 }
 

@@ -20,7 +20,7 @@ use kube::discovery::Scope;
 use kube::{Api, Resource};
 use serde_json::Value;
 
-use super::apply::kind_of;
+use super::apply::is_ownable;
 use super::sidecar::{Live, Sidecars};
 use super::{Caller, CoordinatorError, versions};
 use crate::scenario::{Place, Scenario};
@@ -29,6 +29,8 @@ use crate::scenario::{Place, Scenario};
 const RUN: &str = "run";
 /// How many rights are asked about at once.
 const REVIEWS: usize = 8;
+/// Stands for the name of what owns all that a run creates.
+const OWNER: &str = "rolldrop-run-...";
 /// By this a manifest shows that it has a proxy, whose rows are collected.
 const ADMIN_PORT: &str = "rolldrop-admin";
 
@@ -269,8 +271,11 @@ impl Caller {
             self.plan_injection(sidecars, &mut plan, &mut undo).await?;
         }
         for target in &scenario.targets {
-            if let Place::Service { name, .. } = &target.place {
+            if let Place::Service { name, node, .. } = &target.place {
                 plan.must("get", &self.own::<Service>().named(name), "the target's address and ports");
+                if let Some(node) = node {
+                    plan.must("get", &node_of(node), "the address of the target's node");
+                }
             }
         }
         let disruptions = if *has_command { &[][..] } else { &scenario.disruptions };
@@ -334,9 +339,16 @@ impl Caller {
         let types: TypeMeta = serde_json::from_value(manifest.clone()).unwrap_or_default();
         let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
         let namespace = manifest["metadata"]["namespace"].as_str().unwrap_or(&self.namespace);
-        let (resource, scope) =
-            self.limited("discover the cluster's kinds", kind_of(&self.client, &types)).await??;
+        let (resource, scope) = self.kind_of(&types).await?;
         let group = root(&resource);
+        let (config_maps, why) = (self.own::<ConfigMap>(), "what owns all that the run creates");
+        if is_ownable(&scope, manifest["metadata"]["namespace"].as_str(), &self.namespace)
+            && !plan.calls.iter().any(|call| call.why == why)
+        {
+            plan.must("create", &config_maps, why);
+            undo.must("delete", &config_maps.later(OWNER), "what owned all that the run created");
+            undo.open_call(root(&ApiResource::erase::<ConfigMap>(&())), "where the kind is");
+        }
         let about = About::all(resource, (scope == Scope::Namespaced).then_some(namespace));
         plan.open_call(group.clone(), "where the kind is");
         plan.must("create", &about, format!("{} {name} of the run", types.kind));
@@ -356,8 +368,9 @@ impl Caller {
         for kind in std::iter::once(self.own::<Service>()).chain(self.workload_kinds()) {
             plan.must("list", &kind, "whose pods are the target's");
         }
-        let (live, _) = self.plan_sidecars(sidecars).await?;
-        let (services, workloads): (Vec<_>, Vec<_>) = live.iter().partition(|object| object.is_service());
+        let injection = self.plan_sidecars(sidecars).await?;
+        let (services, workloads): (Vec<_>, Vec<_>) =
+            injection.changed().partition(|object| object.is_service());
         let mut change = |object: &Live, plan: &mut Plan| {
             let about = About::all(object.resource().clone(), Some(&self.namespace)).named(object.name());
             plan.must("patch", &about, "the sidecar: a merge patch of this resourceVersion");
@@ -404,7 +417,7 @@ impl Caller {
                 };
                 let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
                 let what = "ask for the rights (create selfsubjectaccessreviews.authorization.k8s.io)";
-                let answer = self.limited(what, reviews.create(&PostParams::default(), &review)).await?;
+                let answer = self.ask(what, || reviews.create(&PostParams::default(), &review)).await?;
                 let answer = answer.map_err(|e| CoordinatorError::api(what, &e))?;
                 let allowed = answer.status.is_some_and(|status| status.allowed);
                 Ok::<_, CoordinatorError>((!allowed).then(|| right.to_string()))

@@ -461,6 +461,7 @@ impl Plan {
             url: target.url.clone(),
             consumer: target.name.to_string(),
             balances: Balances::Connections,
+            service: None,
         };
         self.targets.iter().map(target).collect()
     }

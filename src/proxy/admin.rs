@@ -35,7 +35,7 @@ use super::journal::{Batch, Cursor};
 use super::{Shared, app, metrics, reap};
 use crate::record::Stamp;
 use crate::record::wire::{
-    AdminToken, CLOCK_PATH, ClockAnswer, PRE_STOP_PATH, ProxyLine, ROWS_PATH, TOKEN_HEADER,
+    AdminToken, CLOCK_PATH, ClockAnswer, PRE_STOP_PATH, ProxyLine, ROWS_PATH, TOKEN_HEADER, TOKEN_WANTED,
 };
 
 /// How long a recorded row may wait before it is sent to the reader.
@@ -134,7 +134,7 @@ impl<B> ValidateRequest<B> for Guard {
         if is_open || self.token.is_none() || token_of(request.headers()) == self.token {
             return Ok(());
         }
-        let mut answer = text(StatusCode::UNAUTHORIZED, "the admin port asks for a token\n");
+        let mut answer = text(StatusCode::UNAUTHORIZED, format!("{TOKEN_WANTED}\n"));
         answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         Err(answer)
     }

@@ -98,6 +98,7 @@ impl Shop {
         assert_eq!(
             changing.collect::<Vec<_>>(),
             [
+                "POST /configmaps",
                 "POST /secrets",
                 "POST /configmaps",
                 "PATCH /deployments/web",
@@ -107,6 +108,7 @@ impl Shop {
                 "PATCH /deployments/web",
                 "DELETE /configmaps/notes",
                 "DELETE /secrets",
+                "DELETE /configmaps/{rolldrop-run-...}",
             ],
             "{planned}"
         );
@@ -240,20 +242,20 @@ fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_
     assert!(shop.is_injected());
     let labels = shop.0.field("configmap/notes", ".metadata.labels");
     assert!(labels.contains("rolldrop.dev/run") && labels.contains("live-"), "{labels}");
+    let owner = shop.0.field("configmap/notes", ".metadata.ownerReferences[0].name");
+    assert!(owner.starts_with("rolldrop-run-live-"), "{owner}");
     // Somebody else's changes are theirs.
     shop.0.ok("scale deployment/web --replicas=3");
     let cleaned = cleanup().expect_code(0);
     let namespace = shop.0.namespace();
     let expected =
         ["Service web", "Deployment web"].map(|object| format!("{object} in {namespace}: restored\n"));
+    let removed = |what: &str| format!("{what} in {namespace}: removed\n");
     let said = cleaned.stdout();
-    let (restored, secret) = said.rsplit_once("Secret rolldrop-admin-").expect("the Secret, last");
-    assert!(secret.ends_with(&format!(" in {namespace}: removed\n")), "{cleaned}");
-    assert_eq!(
-        restored,
-        format!("{}ConfigMap notes in {namespace}: removed\n", expected.concat()),
-        "{cleaned}"
-    );
+    let (before_it, rest) = said.split_once("Secret rolldrop-admin-").expect("the Secret");
+    let (_, after_it) = rest.split_once('\n').expect("its line");
+    assert_eq!(before_it, format!("{}{}", expected.concat(), removed("ConfigMap notes")), "{cleaned}");
+    assert_eq!(after_it, removed(&format!("ConfigMap {owner}")), "{cleaned}");
     assert_eq!(shop.0.ok("get secrets -l rolldrop.dev/run -o name"), "");
     let mut expected = before;
     expected[0][0]["replicas"] = 3.into();

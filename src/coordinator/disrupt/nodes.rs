@@ -35,7 +35,7 @@ impl Acting<'_> {
         let what = format!("list the pods of node {node}");
         let api = Api::<Pod>::all(caller.client.clone());
         let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
-        let pods = caller.limited(&what, api.list(&on_node)).await?;
+        let pods = caller.ask(&what, || api.list(&on_node)).await?;
         let mut pods = pods.map_err(|e| CoordinatorError::api(&what, &e))?.items;
         let run = self.session.journal().run().to_owned();
         pods.retain(|pod| {
@@ -53,7 +53,8 @@ impl Acting<'_> {
     pub(super) async fn check_drain(&self, node: &str) -> Result<(), CoordinatorError> {
         let caller = &self.session.caller;
         let what = format!("read Node {node}");
-        let found = caller.limited(&what, Api::<Node>::all(caller.client.clone()).get(node)).await?;
+        let nodes = Api::<Node>::all(caller.client.clone());
+        let found = caller.ask(&what, || nodes.get(node)).await?;
         found.map_err(|e| CoordinatorError::api(&what, &e))?;
         let going = self.pods_to_drain(node).await?;
         if !going.iter().any(|pod| pod.namespace().as_ref() == Some(&caller.namespace)) {
