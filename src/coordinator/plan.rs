@@ -262,7 +262,7 @@ impl Caller {
             if let Place::Service { name, node, .. } = &target.place {
                 plan.must("get", &self.own::<Service>().named(name), "the target's address and ports");
                 if let Some(node) = node {
-                    plan.must("get", &node_of(node), "the address of the target's node");
+                    plan.must("get", &disruptions::node_of(node), "the address of the target's node");
                 }
             }
         }
@@ -381,7 +381,8 @@ impl Caller {
                 };
                 let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
                 let what = "ask for the rights (create selfsubjectaccessreviews.authorization.k8s.io)";
-                let answer = self.ask(what, || reviews.create(&PostParams::default(), &review)).await?;
+                let params = PostParams::default();
+                let answer = self.ask(what, || reviews.create(&params, &review)).await?;
                 let answer = answer.map_err(|e| CoordinatorError::api(what, &e))?;
                 let allowed = answer.status.is_some_and(|status| status.allowed);
                 Ok::<_, CoordinatorError>((!allowed).then(|| right.to_string()))
