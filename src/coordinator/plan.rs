@@ -249,6 +249,11 @@ impl Caller {
         }
         plan.helps("list", &self.own::<Event>(), "what is there");
         plan.helps("watch", &self.own::<Event>(), "to the end of the run");
+        let nodes = About::all(ApiResource::erase::<Node>(&()), None);
+        for explains in self.workload_kinds().into_iter().chain([nodes]) {
+            plan.helps("list", &explains, "what there is: who ends pods");
+            plan.helps("watch", &explains, "to the end of the run");
+        }
         plan.open_call("/version", "32 times: the API server's clock");
 
         let mut undo = Plan::default();
