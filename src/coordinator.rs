@@ -351,7 +351,8 @@ impl Session {
     async fn await_watch(&self) -> Result<(), CoordinatorError> {
         let what = "list pods";
         let api = Api::<Pod>::namespaced(self.caller.client.clone(), &self.caller.namespace);
-        let listed = self.caller.ask(what, || api.list(&ListParams::default())).await?;
+        let params = ListParams::default();
+        let listed = self.caller.ask(what, || api.list(&params)).await?;
         let listed = listed.map_err(|e| CoordinatorError::api(what, &e))?.items;
         let number = |version: &str| version.parse::<u64>().unwrap_or(0);
         let there: BTreeMap<String, u64> = listed
@@ -454,7 +455,8 @@ impl Session {
         let version = self.caller.server_version().await?;
         // Both are read where rights allow; without them the fingerprint says less.
         let nodes = Api::<Node>::all(client());
-        let nodes = self.caller.ask("list nodes", || nodes.list(&ListParams::default())).await?;
+        let params = ListParams::default();
+        let nodes = self.caller.ask("list nodes", || nodes.list(&params)).await?;
         let maps = Api::<ConfigMap>::namespaced(client(), "kube-system");
         let kube_proxy =
             self.caller.ask("read kube-proxy's configuration", || maps.get("kube-proxy")).await?;

@@ -82,7 +82,8 @@ impl Session {
             resource_version: None,
         };
         let id = self.journal().announce(reference, Change::Create)?;
-        let asked = self.caller.insist(&what, || api.create(&PostParams::default(), &object)).await?;
+        let params = PostParams::default();
+        let asked = self.caller.insist(&what, || api.create(&params, &object)).await?;
         let error = match asked.answer {
             Ok(created) => return self.created(id, created),
             Err(error) => error,

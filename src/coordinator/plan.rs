@@ -261,6 +261,11 @@ impl Caller {
         }
         plan.helps("list", &self.own::<Event>(), "what is there");
         plan.helps("watch", &self.own::<Event>(), "to the end of the run");
+        let nodes = About::all(ApiResource::erase::<Node>(&()), None);
+        for explains in self.workload_kinds().into_iter().chain([nodes]) {
+            plan.helps("list", &explains, "what there is: who ends pods");
+            plan.helps("watch", &explains, "to the end of the run");
+        }
         plan.open_call("/version", "32 times: the API server's clock");
 
         let mut undo = Plan::default();
@@ -274,7 +279,7 @@ impl Caller {
             if let Place::Service { name, node, .. } = &target.place {
                 plan.must("get", &self.own::<Service>().named(name), "the target's address and ports");
                 if let Some(node) = node {
-                    plan.must("get", &node_of(node), "the address of the target's node");
+                    plan.must("get", &disruptions::node_of(node), "the address of the target's node");
                 }
             }
         }
@@ -417,7 +422,8 @@ impl Caller {
                 };
                 let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
                 let what = "ask for the rights (create selfsubjectaccessreviews.authorization.k8s.io)";
-                let answer = self.ask(what, || reviews.create(&PostParams::default(), &review)).await?;
+                let params = PostParams::default();
+                let answer = self.ask(what, || reviews.create(&params, &review)).await?;
                 let answer = answer.map_err(|e| CoordinatorError::api(what, &e))?;
                 let allowed = answer.status.is_some_and(|status| status.allowed);
                 Ok::<_, CoordinatorError>((!allowed).then(|| right.to_string()))

@@ -226,7 +226,8 @@ impl Session {
     {
         let what = format!("list {}", K::plural(&()));
         let api = Api::<K>::namespaced(self.caller.client.clone(), &self.caller.namespace);
-        match self.caller.ask(&what, || api.list(&ListParams::default())).await? {
+        let params = ListParams::default();
+        match self.caller.ask(&what, || api.list(&params)).await? {
             Ok(list) => Ok(list.items),
             Err(kube::Error::Api(status)) if [403, 404].contains(&status.code) => Ok(Vec::new()),
             Err(error) => Err(CoordinatorError::api(&what, &error)),

@@ -285,7 +285,8 @@ impl Caller {
         let resource = ApiResource::erase::<K>(&());
         let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), &self.namespace, &resource);
         let what = format!("list {}", resource.plural);
-        let listed = match self.ask(&what, || api.list(&ListParams::default())).await? {
+        let params = ListParams::default();
+        let listed = match self.ask(&what, || api.list(&params)).await? {
             Ok(listed) => listed,
             // The cluster does not know the kind.
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),

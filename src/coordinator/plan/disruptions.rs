@@ -73,7 +73,7 @@ fn effect(disruption: &Disruption) -> Option<String> {
     Some(effect)
 }
 
-fn node_of(name: &str) -> About {
+pub(super) fn node_of(name: &str) -> About {
     About::all(ApiResource::erase::<Node>(&()), None).named(name)
 }
 
