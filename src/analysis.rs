@@ -93,7 +93,12 @@ pub fn analyse(timeline: &Timeline, policy: &Policy) -> Analysis {
         scenario: timeline.info.name.clone(),
         cluster: timeline.info.cluster.clone(),
         complete: partial.is_empty(),
-        command: timeline.command.as_ref().map(command_result),
+        command: timeline
+            .commands
+            .iter()
+            .find(|command| command.code != Some(0))
+            .or(timeline.commands.last())
+            .map(command_result),
         findings: findings::findings(timeline, &verdict, &partial, &requests, &latency_ms, &terminations),
         verdict,
         load,
@@ -207,6 +212,10 @@ fn judge<'a>(
             no_endpoint: timeline.endpoints.none_usable(begun),
             stale,
             starting,
+            restarting: timeline
+                .restarts
+                .iter()
+                .any(|restart| restart.from <= row.end && restart.to.is_none_or(|to| begun <= to)),
         };
         let candidates: Vec<usize> = match place {
             Place::Pod { ending, .. } => ending.iter().copied().collect(),

@@ -43,7 +43,7 @@ use crate::record::{Clock, EventKind, RunDir, Stamp, run_info};
 use crate::scenario::{Disruption, Place, Target};
 
 pub use caller::Caller;
-pub use disrupt::Disrupted;
+pub use disrupt::{Disrupted, NoPrograms, Programs, UnderLoad, codes};
 pub use error::CoordinatorError;
 use journal::Journal;
 pub use journal::JournalError;
@@ -66,6 +66,8 @@ pub struct Limits {
     pub ready: Duration,
     /// For a pod that says why it cannot start, before it is believed.
     pub stuck: Duration,
+    /// For the pods and the endpoints of what was disrupted to be there again, before the next.
+    pub recovery: Duration,
     /// For the ends of pods after the load, beyond their grace period.
     pub settle: Duration,
     /// For what a command began to settle, once the command has ended.
@@ -80,6 +82,7 @@ impl Default for Limits {
             api_call: Duration::from_secs(30),
             ready: Duration::from_secs(60),
             stuck: Duration::from_secs(5),
+            recovery: Duration::from_secs(300),
             settle: Duration::from_secs(10),
             rollout: Duration::from_secs(300),
             hand_over: Duration::from_secs(3),
@@ -101,6 +104,8 @@ pub struct Settings<'a> {
     pub clock: Clock,
     /// What the proxies' admin ports ask for.
     pub admin_token: Option<AdminToken>,
+    /// What to do about objects that a GitOps controller keeps as they are.
+    pub gitops: GitOps,
 }
 
 /// One run's dealings with one cluster.
@@ -113,6 +118,7 @@ pub struct Session {
     tasks: JoinSet<()>,
     tasks_stop: CancellationToken,
     journal: Mutex<Journal>,
+    gitops: GitOps,
 }
 
 /// The targets of the load as the cluster shows them.
@@ -130,7 +136,7 @@ impl Session {
     /// # Errors
     /// When the API server does not answer, or the run directory cannot be written.
     pub async fn begin(settings: Settings<'_>) -> Result<Self, CoordinatorError> {
-        let Settings { caller, run, cluster, run_dir, clock, admin_token } = settings;
+        let Settings { caller, run, cluster, run_dir, clock, admin_token, gitops } = settings;
         let Caller { client, namespace, .. } = &caller;
         let journal = Mutex::new(Journal::begin(run_dir.path(), clock, run, cluster)?);
         let recorder = Recorder::start(run_dir, clock)?;
@@ -167,7 +173,7 @@ impl Session {
             views.subscribe(),
             tasks_stop.clone(),
         ));
-        let session = Self { caller, clock, recorder, views, collector, tasks, tasks_stop, journal };
+        let session = Self { caller, clock, recorder, views, collector, tasks, tasks_stop, journal, gitops };
         session.await_first_lists().await?;
         Ok(session)
     }
@@ -244,10 +250,15 @@ impl Session {
         Ok(Ready { targets: found, cluster })
     }
 
-    /// Carries the disruptions out; `zero` is when the counted part of the load begins.
-    /// A refused action is recorded and counted in the answer.
-    pub async fn disrupt(&self, disruptions: &[Disruption], zero: Stamp, load_end: Stamp) -> Disrupted {
-        disrupt::run(self, disruptions, zero, load_end).await
+    /// Carries the disruptions out, beside a load. A refused action is recorded and counted in the
+    /// answer.
+    pub async fn disrupt(
+        &self,
+        disruptions: &[Disruption],
+        load: UnderLoad,
+        programs: &dyn Programs,
+    ) -> Disrupted {
+        disrupt::run(self, disruptions, load, programs).await
     }
 
     /// Waits for the ends of pods that are under way, and for the proxies' last rows.

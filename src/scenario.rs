@@ -6,25 +6,25 @@
 //! to a cluster.
 
 mod builtin;
+mod disruption;
 mod load;
 mod raw;
 pub mod text;
 mod validate;
 pub mod yaml;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
-use std::time::Duration;
 
-use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::record::Expect;
 
 pub use builtin::{BUILTIN, Builtin, DEFAULT};
+pub use disruption::{
+    Action, Count, Disruption, Object, Order, Patch, PatchType, Pods, Repeat, Restore, Until, Workload,
+    WorkloadKind,
+};
 pub use load::{Connections, Dns, Family, Grpc, Http, Load, Pace, Request, Stage, Tls, TlsVersion};
 use yaml::Document;
 
@@ -52,6 +52,14 @@ pub struct Scenario {
 }
 
 impl Scenario {
+    /// Whether the load ends once all disruptions are done, and not later than its duration.
+    pub fn ends_with_its_disruptions(&self) -> bool {
+        let watches_on = |d: &Disruption| {
+            matches!((&d.action, d.repeat), (Action::Observe { lasts: None }, Repeat::Times(_)))
+        };
+        self.disruptions.iter().any(Disruption::ends_the_load) && !self.disruptions.iter().any(watches_on)
+    }
+
     /// The resolved YAML as JSON, with defaults left as the author left them.
     pub fn resolved(&self) -> &Value {
         self.document.value()
@@ -107,121 +115,6 @@ pub enum Place {
     },
     /// A URL.
     Url(url::Url),
-}
-
-/// Something that ends pods, as often as its repetition says.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Disruption {
-    /// Since the counted part of the load began.
-    pub at: Duration,
-    /// From one repetition to the next.
-    pub every: Duration,
-    /// Each repetition is late by a share of this, drawn from the load's seed.
-    pub jitter: Duration,
-    /// What that draws from.
-    pub seed: u64,
-    /// How often, at least once.
-    pub repeat: u32,
-    /// Whether it may take the last ready pod, and more than a budget or `maxUnavailable` allows.
-    pub allow_outage: bool,
-    /// What to do.
-    pub action: Action,
-}
-
-impl Disruption {
-    /// When a repetition, counted from 0, is due, since the counted part of the load began.
-    pub fn due(&self, repetition: u32) -> Duration {
-        let mut random = StdRng::seed_from_u64(self.seed ^ (u64::from(repetition) << 32));
-        self.at + self.every * repetition + self.jitter.mul_f64(random.random_range(0.0..=1.0))
-    }
-}
-
-/// What a disruption does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Deletes pods.
-    DeletePod(Pods),
-    /// Evicts pods, as far as their budgets allow.
-    Evict(Pods),
-    /// Has a workload replace its pods.
-    RollingRestart(Workload),
-    /// Gives a workload another number of pods.
-    Scale {
-        /// Which.
-        workload: Workload,
-        /// How many.
-        replicas: u32,
-    },
-    /// Cordons a node, and evicts its pods.
-    Drain {
-        /// Its name.
-        node: String,
-    },
-}
-
-impl Action {
-    /// Its name in scenario files and events.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Action::DeletePod(_) => "deletePod",
-            Action::Evict(_) => "evict",
-            Action::RollingRestart(_) => "rollingRestart",
-            Action::Scale { .. } => "scale",
-            Action::Drain { .. } => "drain",
-        }
-    }
-}
-
-/// Ready pods, the oldest first.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pods {
-    /// Which, as a label selector.
-    pub selector: String,
-    /// How many at once.
-    pub count: usize,
-}
-
-/// Something that makes pods.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Workload {
-    /// Its kind.
-    pub kind: WorkloadKind,
-    /// Its name.
-    pub name: String,
-}
-
-/// A kind of workload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WorkloadKind {
-    /// A Deployment.
-    Deployment,
-    /// A StatefulSet.
-    StatefulSet,
-    /// A DaemonSet.
-    DaemonSet,
-}
-
-impl fmt::Display for Workload {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} {}", self.kind, self.name)
-    }
-}
-
-impl FromStr for Workload {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let form =
-            || format!("{text:?} is no workload: say deployment/NAME, statefulset/NAME or daemonset/NAME");
-        let (kind, name) = text.split_once('/').filter(|(_, name)| !name.is_empty()).ok_or_else(form)?;
-        let kind = match kind.to_lowercase().as_str() {
-            "deploy" | "deployment" => WorkloadKind::Deployment,
-            "sts" | "statefulset" => WorkloadKind::StatefulSet,
-            "ds" | "daemonset" => WorkloadKind::DaemonSet,
-            _ => return Err(form()),
-        };
-        Ok(Self { kind, name: name.to_owned() })
-    }
 }
 
 /// Why a scenario cannot be used.
@@ -291,6 +184,8 @@ pub fn parse<C: DeserializeOwned>(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const MINIMAL: &str = "\

@@ -6,15 +6,17 @@
 pub mod clocks;
 pub mod endpoints;
 pub mod pods;
+pub mod restarts;
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use clocks::{API_SERVER, Clocks};
-use endpoints::Endpoints;
+use endpoints::{EndpointChange, Endpoints};
 pub use pods::{PodEnd, PodLife, Stages, T0};
+pub use restarts::Restart;
 
-use crate::record::event::MachineSample;
+use crate::record::event::{Action, MachineSample};
 use crate::record::run_info::Rows;
 use crate::record::{ClockOffset, EventKind, Phase, Records, RequestRow, RunInfo, ServedRow, Stamp};
 
@@ -68,9 +70,11 @@ pub struct HandOver {
     pub rows: Rows,
 }
 
-/// The user's command, where one ended the pods.
+/// A program that the run started.
 #[derive(Clone, Debug)]
 pub struct Command {
+    /// The disruption of the scenario that it is; `None` for the command line's.
+    pub disruption: Option<u32>,
     /// Its words.
     pub words: Vec<String>,
     /// When it was started.
@@ -83,6 +87,32 @@ pub struct Command {
     pub signal: Option<i32>,
     /// How pods ended by it; `None` where the run ended before that was known.
     pub mode: Option<String>,
+}
+
+/// An action that was asked for and not done.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    /// The action, such as `evict`.
+    pub action: String,
+    /// The pod, where the action names one.
+    pub pod: Option<String>,
+    /// The API server's status code; `None` where it was not asked, or did not answer.
+    pub status: Option<u16>,
+    /// Why.
+    pub why: String,
+}
+
+/// A pod that left its Services while it lived on.
+#[derive(Clone, Debug)]
+pub struct Withdrawal {
+    /// Its name.
+    pub pod: String,
+    /// When that was asked for.
+    pub asked: Stamp,
+    /// When the answer was there.
+    pub answered: Stamp,
+    /// When a watch showed its endpoint gone.
+    pub endpoint_removed: Option<Stamp>,
 }
 
 /// One run on one clock.
@@ -104,8 +134,14 @@ pub struct Timeline {
     pub pods: Vec<PodLife>,
     /// The pods that ended under load, by t0.
     pub ends: Vec<PodEnd>,
-    /// The user's command.
-    pub command: Option<Command>,
+    /// The programs that the run started, in order.
+    pub commands: Vec<Command>,
+    /// What was asked for and not done.
+    pub refused: Vec<Refused>,
+    /// Containers that ended in pods that stay.
+    pub restarts: Vec<Restart>,
+    /// Pods that left their Services while they lived on.
+    pub withdrawals: Vec<Withdrawal>,
     /// The history of the endpoints.
     pub endpoints: Endpoints,
     /// Gaps of the watches.
@@ -149,7 +185,8 @@ impl Timeline {
         let (mut started, mut counted) = (None, None);
         let (mut ended, mut announced) = (None::<Stamp>, None);
         let (mut gaps, mut hand_overs, mut warnings) = (vec![], vec![], vec![]);
-        let mut command: Option<Command> = None;
+        let mut commands: Vec<Command> = Vec::new();
+        let mut actions: Vec<(Stamp, &Action)> = Vec::new();
         let mut stages = Vec::new();
         let mut machine: BTreeMap<String, Vec<_>> = BTreeMap::new();
         for event in &events {
@@ -165,22 +202,26 @@ impl Timeline {
                     ended = Some(ended.map_or(at, |t| t.max(at)));
                     announced = Some(announced.unwrap_or(0) + scheduled);
                 }
-                EventKind::CommandStarted { command: words } => {
-                    let words = words.clone();
-                    let started =
-                        Command { words, started: at, ended: None, code: None, signal: None, mode: None };
-                    command = Some(started);
-                }
-                EventKind::CommandEnded { code, signal } => {
-                    if let Some(command) = &mut command {
+                EventKind::CommandStarted { command: words, disruption } => commands.push(Command {
+                    disruption: *disruption,
+                    words: words.clone(),
+                    started: at,
+                    ended: None,
+                    code: None,
+                    signal: None,
+                    mode: None,
+                }),
+                EventKind::CommandEnded { code, signal, disruption } => {
+                    if let Some(command) = commands.iter_mut().rfind(|c| c.disruption == *disruption) {
                         (command.ended, command.code, command.signal) = (Some(at), *code, *signal);
                     }
                 }
-                EventKind::CommandSettled { mode } => {
-                    if let Some(command) = &mut command {
+                EventKind::CommandSettled { mode, disruption } => {
+                    if let Some(command) = commands.iter_mut().rfind(|c| c.disruption == *disruption) {
                         command.mode = Some(mode.clone());
                     }
                 }
+                EventKind::Action(action) => actions.push((at, action)),
                 EventKind::EndpointSlice(slice) => endpoints.observe(at, slice),
                 EventKind::WatchGap { resource, from } => {
                     gaps.push(Gap { resource: resource.clone(), from: *from, to: at });
@@ -199,8 +240,7 @@ impl Timeline {
         let origin = counted.unwrap_or(load_started);
         let last_row = requests.iter().map(|r| r.row.end).max();
         let load_ended = ended.or(last_row).unwrap_or(load_started);
-        let (pods, ends) =
-            pods::build(&events, &clocks, &endpoints, command.as_ref(), load_started..=load_ended);
+        let (pods, ends) = pods::build(&events, &clocks, &endpoints, &commands, load_started..=load_ended);
         let mut unsampled_clocks: Vec<String> = clocks.unsampled().map(str::to_owned).collect();
         if ends.iter().any(|e| !e.own && e.stages.deletion_seen.is_some()) && !clocks.knows(API_SERVER) {
             unsampled_clocks.push(API_SERVER.to_owned());
@@ -214,7 +254,10 @@ impl Timeline {
             requests,
             pods,
             ends,
-            command,
+            commands,
+            refused: refused(&actions),
+            restarts: restarts::build(&events, &clocks),
+            withdrawals: withdrawals(&actions, &endpoints),
             endpoints,
             gaps,
             machine,
@@ -246,6 +289,35 @@ impl Timeline {
     pub fn counted(&self) -> impl Iterator<Item = &Request> {
         self.requests.iter().filter(|r| r.row.phase == Phase::Main)
     }
+}
+
+/// What was refused for good: an eviction that a budget held up may have been done later.
+fn refused(actions: &[(Stamp, &Action)]) -> Vec<Refused> {
+    let is_done_later = |number: usize, pod: &Option<String>, action: &str| {
+        let later = || actions[number + 1..].iter().map(|(_, later)| later);
+        pod.is_some() && later().any(|later| later.action == action && later.pod == *pod)
+    };
+    let mut refused: Vec<Refused> = Vec::new();
+    for (number, (_, action)) in actions.iter().enumerate() {
+        let Action { action: name, pod, status, error, .. } = action;
+        let Some(why) = error else { continue };
+        if !is_done_later(number, pod, name) {
+            let (action, pod, why) = (name.clone(), pod.clone(), why.clone());
+            refused.push(Refused { action, pod, status: *status, why });
+        }
+    }
+    refused
+}
+
+fn withdrawals(actions: &[(Stamp, &Action)], endpoints: &Endpoints) -> Vec<Withdrawal> {
+    let relabelled =
+        actions.iter().filter(|(_, action)| action.action == "relabel" && action.error.is_none());
+    let withdrawal = |(asked, action): &(Stamp, &Action)| {
+        let pod = action.pod.clone()?;
+        let endpoint_removed = endpoints.first(&pod, EndpointChange::Removed, *asked);
+        Some(Withdrawal { pod, asked: *asked, answered: action.answered, endpoint_removed })
+    };
+    relabelled.filter_map(withdrawal).collect()
 }
 
 /// A request's stamps lie close together, so one offset serves for all, and keeps their distances.

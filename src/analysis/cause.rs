@@ -31,6 +31,8 @@ pub(super) struct Facts {
     pub stale: bool,
     /// Its pod, or the only pod that fits, had not served yet.
     pub starting: bool,
+    /// A container had ended then in a pod that stays, and was not back yet.
+    pub restarting: bool,
 }
 
 /// What a proxy saw of a request.
@@ -61,6 +63,32 @@ impl Facts {
 
 /// The cause, given the termination that the request belongs to, if any.
 pub(super) fn cause(f: &Facts, end: Option<&PodEnd>) -> Cause {
+    match cause_by_pods(f, end) {
+        Cause::Unattributed if f.restarting && end.is_none() => cause_of_restart(f),
+        cause => cause,
+    }
+}
+
+/// A container ended under it, in a pod that stays: what an ending pod does to a request.
+fn cause_of_restart(f: &Facts) -> Cause {
+    match (f.served, f.outcome) {
+        (Some(Served { ended: ServedEnd::UpstreamRefused, .. }), _) => Cause::RoutedToDeadPod,
+        (Some(_), _) => Cause::KilledInFlight,
+        (None, Outcome::ConnectRefused | Outcome::ConnectTimeout | Outcome::ConnectError) => {
+            Cause::RoutedToDeadPod
+        }
+        (
+            None,
+            Outcome::ResetBeforeResponse
+            | Outcome::EofBeforeResponse
+            | Outcome::ResetMidResponse
+            | Outcome::TruncatedBody,
+        ) => Cause::KilledInFlight,
+        _ => Cause::Unattributed,
+    }
+}
+
+fn cause_by_pods(f: &Facts, end: Option<&PodEnd>) -> Cause {
     if let Some(served) = f.served {
         return cause_of_served(f, served, end);
     }
@@ -194,6 +222,7 @@ mod tests {
             no_endpoint: false,
             stale: false,
             starting: false,
+            restarting: false,
         };
         let refused = Facts { outcome: Outcome::ConnectRefused, ..plain };
         let eof = Facts { outcome: Outcome::EofBeforeResponse, ..plain };
@@ -205,6 +234,8 @@ mod tests {
             (refused, Cause::Unattributed),
             (Facts { no_endpoint: true, ..refused }, Cause::NoReadyEndpoint),
             (Facts { starting: true, ..refused }, Cause::NotReadyYet),
+            (Facts { restarting: true, ..refused }, Cause::RoutedToDeadPod),
+            (Facts { restarting: true, ..eof }, Cause::KilledInFlight),
             (eof, Cause::Unattributed),
             (Facts { reused: true, ..eof }, Cause::IdleCloseRace),
             (Facts { reused: true, shared: true, ..eof }, Cause::Unattributed),

@@ -1,9 +1,12 @@
 //! The findings: what a reader should know, in sentences with figures.
 
+use std::collections::BTreeMap;
+
 use super::evidence;
 use super::figures::count;
 use super::model::{Cause, Finding, Latencies, RequestCounts, Severity, Termination, Verdict};
-use crate::timeline::Timeline;
+use crate::record::Stamp;
+use crate::timeline::{Refused, Request, Restart, Timeline, Withdrawal};
 
 /// Everything worth saying, most severe first.
 pub(super) fn findings(
@@ -83,6 +86,9 @@ pub(super) fn findings(
             ),
         ));
     }
+    findings.extend(refusals(timeline));
+    findings.extend(timeline.restarts.iter().filter(|r| r.from >= timeline.origin).map(restarted));
+    findings.extend(timeline.withdrawals.iter().map(|withdrawal| left_alive(timeline, withdrawal)));
     for clock in &timeline.unsampled_clocks {
         findings.push(finding(
             Severity::Warning,
@@ -127,6 +133,65 @@ pub(super) fn findings(
 
 fn finding(severity: Severity, what: String, why: &str, remedy: &str) -> Finding {
     Finding { severity, what, why: why.to_owned(), remedy: remedy.to_owned() }
+}
+
+/// What was asked for and not done, each reason once.
+fn refusals(timeline: &Timeline) -> Vec<Finding> {
+    let mut by_reason: BTreeMap<(&str, Option<u16>, &str), Vec<&str>> = BTreeMap::new();
+    for Refused { action, pod, status, why } in &timeline.refused {
+        by_reason.entry((action, *status, why)).or_default().push(pod.as_deref().unwrap_or_default());
+    }
+    let refusal = |((action, status, why), pods): ((&str, Option<u16>, &str), Vec<&str>)| {
+        let of = match pods[..] {
+            [""] => String::new(),
+            [pod] => format!(" of pod {pod}"),
+            _ => format!(", {} times", count(pods.len() as u64)),
+        };
+        let remedy = match status {
+            Some(429) => {
+                "a PodDisruptionBudget that allows more, or more replicas; or a longer load, which waits"
+            }
+            Some(401 | 403) => "have the right granted (kubectl auth can-i --list)",
+            Some(404 | 409) => "nothing: it was gone, or changed, before",
+            Some(422 | 400) => "correct the scenario",
+            Some(_) => "see what the API server says",
+            None => "see the reason; allowOutage: true lifts the limits of a run",
+        };
+        let code = status.map(|status| format!(" ({status})")).unwrap_or_default();
+        finding(Severity::Warning, format!("{action}{of} was refused{code}"), why, remedy)
+    };
+    by_reason.into_iter().map(refusal).collect()
+}
+
+/// A container that ended in a pod that stays.
+fn restarted(restart: &Restart) -> Finding {
+    let Restart { pod, container, exit_code, from, to } = restart;
+    let code = exit_code.map(|code| format!(" (exit code {code})")).unwrap_or_default();
+    let back = match to {
+        Some(to) => format!("was ready again {:.1} s later", to.seconds_since(*from)),
+        None => "was not ready again while it was watched".to_owned(),
+    };
+    let what = format!("container {container} of pod {pod} ended{code} and {back}");
+    let why = "the pod stays, so this is no termination: requests that it costs are in no window";
+    finding(Severity::Warning, what, why, "see why it ended; a readinessProbe shortens what it costs")
+}
+
+/// A pod that left its Services while it lived on, and until when it was sent requests.
+fn left_alive(timeline: &Timeline, withdrawal: &Withdrawal) -> Finding {
+    let Withdrawal { pod, asked, answered, endpoint_removed } = withdrawal;
+    let reached = timeline.requests.iter().filter(|r| r.is_new_connection() && r.pod() == Some(pod));
+    let last = reached.map(Request::begun).filter(|at| at >= asked).max();
+    let after = |at: Option<Stamp>| match at {
+        Some(at) => format!("{:.2} s after that was asked for", at.seconds_since(*answered).max(0.0)),
+        None => "not at all, as far as it was seen".to_owned(),
+    };
+    let what = format!(
+        "pod {pod} left its Services and lived on: its endpoint went {}, its last new connection came {}",
+        after(*endpoint_removed),
+        after(last)
+    );
+    let why = "what reaches such a pod is answered, so this is no termination and in no window";
+    finding(Severity::Info, what, why, "")
 }
 
 /// Why such drops happen, and what helps.

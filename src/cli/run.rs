@@ -6,6 +6,7 @@
 
 mod command;
 mod consent;
+mod programs;
 mod reach;
 mod settings;
 mod target;
@@ -28,7 +29,7 @@ use super::stages;
 use crate::cluster::embedded::{self, config::DataplaneChoice};
 use crate::cluster::{Choice, Cluster};
 use crate::coordinator::{
-    Caller, CoordinatorError, GitOps, Limits, Plan, Ready, Session, Settings, Sidecars, Work,
+    self, Caller, CoordinatorError, GitOps, Limits, Plan, Ready, Session, Settings, Sidecars, UnderLoad, Work,
 };
 use crate::inject::{self, InjectError};
 use crate::load;
@@ -40,6 +41,7 @@ use crate::record::{Clock, EventKind, RunDir, Stamp};
 use crate::scenario::{self, ClusterChoice, Loaded, Place, Scenario, ScenarioError};
 use command::UserCommand;
 use consent::Naming;
+use programs::UserPrograms;
 use settings::{expected_targets, load_settings, redacted};
 use target::TargetArg;
 
@@ -164,7 +166,8 @@ impl RunArgs {
         if let Some(image) = &self.image {
             scenario.manifests.iter_mut().for_each(|manifest| replace_image(manifest, image));
         }
-        // What cannot be sent is refused before a cluster is started.
+        // What cannot be sent or run is refused before a cluster is started.
+        programs::check(&scenario)?;
         load::Plan::new(load_settings(&scenario, &expected_targets(&scenario))?)?;
         let clock = Clock::start();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -370,6 +373,7 @@ impl Run<'_> {
             run_dir: self.run_dir,
             clock: self.clock,
             admin_token: self.admin_token.clone(),
+            gitops: self.intent.gitops,
         })
         .await
         .map_err(interruption)?;
@@ -458,14 +462,22 @@ impl Run<'_> {
         session.record_at(started, EventKind::LoadStarted { rate, duration_s, warmup_s });
         let control = worker.control().clone();
         let disrupting = async {
-            let Some(command) = self.intent.command else {
-                let disrupted =
-                    session.disrupt(&scenario.disruptions, zero, zero + scenario.load.duration).await;
-                tracing::debug!(?disrupted, "disruptions carried out");
+            if let Some(command) = self.intent.command {
+                self.disrupt_by(command, scenario, cluster, session, zero).await?;
+                control.stop();
                 return Ok(());
-            };
-            self.disrupt_by(command, scenario, cluster, session, zero).await?;
-            control.stop();
+            }
+            let load = UnderLoad { zero, end: zero + scenario.load.duration, rate };
+            let programs = UserPrograms::new(&scenario.disruptions, self, cluster, session)?;
+            let disrupted = session.disrupt(&scenario.disruptions, load, &programs).await;
+            tracing::debug!(?disrupted, "disruptions carried out");
+            if scenario.ends_with_its_disruptions() {
+                let aftermath = self.clock.now() + AFTERMATH;
+                if aftermath < load.end {
+                    let _interrupted = self.wait_until(aftermath).await;
+                    control.stop();
+                }
+            }
             Ok(())
         };
         let planned = if self.intent.command.is_none() { Planned::of(&plan) } else { Planned::default() };
@@ -479,7 +491,7 @@ impl Run<'_> {
             }
         })?;
         info.sources = worker.recorders();
-        if self.intent.command.is_some() {
+        if self.intent.command.is_some() || scenario.ends_with_its_disruptions() {
             info.load.duration_s = match rate {
                 // A closed loop: only its end tells.
                 0.0 => ended.at.ns_since(zero) as f64 / 1e9,
@@ -511,25 +523,27 @@ impl Run<'_> {
         }
         let before = session.workloads().await.map_err(interruption)?;
         self.progress.say(&format!("running {}", command.words().join(" ")));
-        session.record(EventKind::CommandStarted { command: command.words() });
-        let overlay = self.run_dir.path().join("command-kubeconfig");
-        let kubeconfig = cluster.kubeconfig_for(session.namespace(), &overlay);
-        let kubeconfig = kubeconfig.context("failed to say to the command which cluster is meant")?;
+        session.record(EventKind::CommandStarted { command: command.words(), disruption: None });
+        let kubeconfig = self.command_kubeconfig(cluster, session)?;
         let status = command.run(kubeconfig.as_deref(), self.interrupts).await;
         let status = status.context("failed to run the command")?;
-        #[cfg(unix)]
-        let signal = std::os::unix::process::ExitStatusExt::signal(&status);
-        #[cfg(not(unix))]
-        let signal = None;
-        session.record(EventKind::CommandEnded { code: status.code(), signal });
+        let (code, signal) = coordinator::codes(status);
+        session.record(EventKind::CommandEnded { code, signal, disruption: None });
         self.progress.say(&format!("the command ended ({status}); waiting until what it began has settled"));
-        match session.await_rollout(&before).await {
+        match session.await_rollout(&before, None).await {
             // An interruption ends the load by itself.
             Err(CoordinatorError::Interrupted) => return Ok(()),
             settled => settled?,
         }
         let _interrupted = self.wait_until(self.clock.now() + AFTERMATH).await;
         Ok(())
+    }
+
+    /// What KUBECONFIG says to programs that the run starts, where that is not the user's own.
+    fn command_kubeconfig(&self, cluster: &Cluster, session: &Session) -> anyhow::Result<Option<OsString>> {
+        let overlay = self.run_dir.path().join("command-kubeconfig");
+        let kubeconfig = cluster.kubeconfig_for(session.namespace(), &overlay);
+        kubeconfig.context("failed to say to the command which cluster is meant")
     }
 
     /// Waits for a point in time.

@@ -1,11 +1,16 @@
 //! Ends pods as the scenario says, and stamps its own calls.
 //!
-//! When is decided here; what is done to pods is in [`pods`], to workloads and nodes in [`others`].
+//! When is decided here, and in [`recovery`] when it may go on; what is done to pods is in
+//! [`pods`], to workloads and other objects in [`changes`], to nodes in [`nodes`], and what others
+//! do in [`others`].
 
+mod changes;
+mod nodes;
 mod others;
 mod pods;
+mod recovery;
 
-use std::ops::AddAssign;
+use std::ops::{Add, AddAssign};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -13,7 +18,9 @@ use tokio::time::{sleep_until, timeout};
 
 use super::{CoordinatorError, Session};
 use crate::record::{EventKind, Stamp, event};
-use crate::scenario::{Action, Disruption};
+use crate::scenario::{Action, Disruption, Repeat, Restore, Until};
+pub use others::{NoPrograms, Programs, codes};
+use recovery::Whole;
 
 /// What became of the disruptions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,26 +41,55 @@ impl AddAssign for Disrupted {
     }
 }
 
+impl Add for Disrupted {
+    type Output = Self;
+
+    fn add(mut self, other: Self) -> Self {
+        self += other;
+        self
+    }
+}
+
+/// The load that goes on meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub struct UnderLoad {
+    /// When its counted part begins.
+    pub zero: Stamp,
+    /// When it ends at the latest.
+    pub end: Stamp,
+    /// Requests per second; 0 where that is not known.
+    pub rate: f64,
+}
+
 /// What an action is about must be there before anything is disrupted, and within its limits.
 pub(super) async fn check(session: &Session, disruption: &Disruption) -> Result<(), CoordinatorError> {
-    let acting = Acting { session, index: 0, disruption, load_end: session.clock.now() };
+    let now = session.clock.now();
+    let load = UnderLoad { zero: now, end: now, rate: 0.0 };
+    let acting = Acting { session, index: 0, disruption, load, programs: &NoPrograms };
     match &disruption.action {
         Action::DeletePod(pods) | Action::Evict(pods) => acting.check_pods(pods).await,
+        Action::Crash { pods, container } => acting.check_crash(pods, container.as_deref()).await,
+        Action::Relabel { pods, label, .. } => acting.check_relabel(pods, label.as_deref()).await,
         Action::RollingRestart(workload) => acting.workload(workload).await.map(drop),
-        Action::Scale { workload, replicas } => acting.check_scale(workload, *replicas).await,
-        Action::Drain { node } => acting.check_drain(node).await,
+        Action::SetImage { workload, container, .. } => acting.check_container(workload, container).await,
+        Action::Patch { object, patch, .. } => acting.check_patch(object, patch).await,
+        Action::Scale { workload, replicas, .. } => acting.check_scale(workload, *replicas).await,
+        Action::Drain { node, .. } => acting.check_drain(node).await,
+        Action::NodeShutdown { node, .. } => acting.check_shutdown(node).await,
+        Action::RestartNodeAgent { node } => acting.check_agent(node, "restart").await,
+        Action::Exec { .. } | Action::Observe { .. } => Ok(()),
     }
 }
 
 pub(super) async fn run(
     session: &Session,
     disruptions: &[Disruption],
-    zero: Stamp,
-    load_end: Stamp,
+    load: UnderLoad,
+    programs: &dyn Programs,
 ) -> Disrupted {
     let all = disruptions.iter().enumerate().map(|(index, disruption)| {
         let index = u32::try_from(index).unwrap_or(u32::MAX);
-        Acting { session, index, disruption, load_end }.repeat(zero)
+        Acting { session, index, disruption, load, programs }.repeat()
     });
     let mut sum = Disrupted::default();
     join_all(all).await.into_iter().for_each(|part| sum += part);
@@ -65,7 +101,8 @@ struct Acting<'a> {
     session: &'a Session,
     index: u32,
     disruption: &'a Disruption,
-    load_end: Stamp,
+    load: UnderLoad,
+    programs: &'a dyn Programs,
 }
 
 /// How the API server answered a call, and when it was asked.
@@ -77,54 +114,140 @@ struct Answered {
 }
 
 impl Acting<'_> {
-    async fn repeat(self, zero: Stamp) -> Disrupted {
+    async fn repeat(self) -> Disrupted {
         let mut done = Disrupted::default();
-        // Ready pods before the first: so many there have to be again before the next.
-        let mut whole = 0;
-        for repetition in 0..self.disruption.repeat {
-            let due = zero + self.disruption.due(repetition);
-            let due = self.session.clock.instant(due).unwrap_or_else(std::time::Instant::now);
-            if self.session.caller.stoppable(sleep_until(due.into())).await.is_err() {
+        let mut whole = Whole::default();
+        // Pods that have ended since, and those of them that ended alone.
+        let (first, mut alone) = (self.pods_ended(), 0);
+        for repetition in 0.. {
+            if self.until_due(repetition).await.is_err() {
                 break;
             }
-            if repetition > 0 && !self.recovered(whole).await {
-                done.skipped += 1;
-                let message = format!(
-                    "{} number {} was left out: the pods of the one before had not recovered when the load ended",
-                    self.disruption.action.name(),
-                    repetition + 1
-                );
-                self.session.record(EventKind::Warning { message });
-                continue;
+            if repetition == 0 && self.is_rollout() {
+                // What is not as asked already is not waited for.
+                whole.workloads = self.session.workloads().await.unwrap_or_default();
             }
-            done += match &self.disruption.action {
-                Action::DeletePod(pods) | Action::Evict(pods) => self.end_pods(pods, &mut whole).await,
-                Action::RollingRestart(workload) => self.restart(workload).await,
-                Action::Scale { workload, replicas } => self.scale(workload, *replicas).await,
-                Action::Drain { node } => self.drain(node).await,
+            let (ended_before, accepted_before) = (self.pods_ended(), done.accepted);
+            done += self.act(repetition, &mut whole).await;
+            let until = match self.disruption.repeat {
+                Repeat::Times(times) if repetition + 1 >= times => break,
+                Repeat::Times(_) => None,
+                Repeat::Until(until) => Some(until),
             };
+            if let Err(why) = self.recovered(&whole).await {
+                if self.session.caller.stop.is_cancelled() {
+                    break;
+                }
+                match (until, self.disruption.repeat) {
+                    (None, Repeat::Times(times)) => {
+                        self.left_out(repetition + 1..times, &why);
+                        done.skipped += usize::try_from(times - repetition - 1).unwrap_or(usize::MAX);
+                    }
+                    _ => self.not_reached(&why),
+                }
+                break;
+            }
+            let ended_by_this = done.accepted - accepted_before;
+            if self.pods_ended() - ended_before == ended_by_this {
+                alone += ended_by_this;
+            }
+            let enough = |number| match until {
+                Some(Until::Windows { .. }) => alone >= number,
+                _ if self.is_about_pods() => done.accepted >= number,
+                _ => self.pods_ended() - first >= number,
+            };
+            if until.is_some_and(|until| until.terminations().map_or(!self.now_is_late(), enough)) {
+                break;
+            }
+            if self.now_is_late() {
+                self.not_reached("the load was over");
+                break;
+            }
         }
         done
     }
 
-    /// Waits, while the load lasts, until what the repetition before did is over.
-    async fn recovered(&self, whole: usize) -> bool {
-        let recovered = async {
-            match &self.disruption.action {
-                Action::DeletePod(pods) | Action::Evict(pods) => self.pods_recovered(pods, whole).await,
-                Action::RollingRestart(_) | Action::Scale { .. } => {
-                    let nothing = super::Workloads::default();
-                    matches!(self.session.until_settled(&nothing).await, Ok((_, None)))
-                }
-                Action::Drain { .. } => true,
+    /// Does it once.
+    async fn act(&self, repetition: u32, whole: &mut Whole) -> Disrupted {
+        match &self.disruption.action {
+            Action::DeletePod(pods) | Action::Evict(pods) | Action::Crash { pods, .. } => {
+                self.end_pods(pods, repetition, whole).await
             }
-        };
-        self.while_loaded(recovered).await.unwrap_or(false)
+            Action::Relabel { pods, label, restore } => {
+                self.relabel(pods, label.as_deref(), *restore, repetition, whole).await
+            }
+            Action::RollingRestart(workload) => self.restart(workload).await,
+            Action::SetImage { workload, container, image, restore } => {
+                self.set_image(workload, container, image, *restore).await
+            }
+            Action::Patch { object, patch, restore } => self.patch(object, patch, *restore).await,
+            Action::Scale { workload, replicas, restore } => self.scale(workload, *replicas, *restore).await,
+            Action::Drain { node, restore } => self.drain(node, *restore).await,
+            Action::NodeShutdown { node, grace_seconds, restore } => {
+                self.shut_node_down(node, *grace_seconds, *restore).await
+            }
+            Action::RestartNodeAgent { node } => self.restart_agent(node).await,
+            Action::Exec { command } => self.exec(command).await,
+            Action::Observe { lasts } => self.observe(*lasts).await,
+        }
+    }
+
+    /// Whether it has workloads replace pods, or make them elsewhere.
+    fn is_rollout(&self) -> bool {
+        matches!(
+            self.disruption.action,
+            Action::RollingRestart(_)
+                | Action::SetImage { .. }
+                | Action::Patch { .. }
+                | Action::Scale { .. }
+                | Action::NodeShutdown { .. }
+                | Action::Drain { .. }
+        )
+    }
+
+    /// Whether each of its calls is about one pod.
+    fn is_about_pods(&self) -> bool {
+        matches!(self.disruption.action, Action::DeletePod(_) | Action::Evict(_))
+    }
+
+    /// How many pods the watch has seen end.
+    fn pods_ended(&self) -> usize {
+        self.session.views.read(|view| view.ended.len())
+    }
+
+    async fn until_due(&self, repetition: u32) -> Result<(), CoordinatorError> {
+        let is_again = repetition > 0 && self.disruption.every.is_zero();
+        if is_again {
+            return Ok(());
+        }
+        let due = self.load.zero + self.disruption.due(repetition);
+        let due = self.session.clock.instant(due).unwrap_or_else(std::time::Instant::now);
+        self.session.caller.stoppable(sleep_until(due.into())).await
+    }
+
+    fn now_is_late(&self) -> bool {
+        self.session.clock.now() >= self.load.end
+    }
+
+    fn left_out(&self, repetitions: std::ops::Range<u32>, why: &str) {
+        for repetition in repetitions {
+            let (name, number) = (self.disruption.action.name(), repetition + 1);
+            let message = format!("{name} number {number} was left out: {why}");
+            self.session.record(EventKind::Warning { message });
+        }
+    }
+
+    fn not_reached(&self, why: &str) {
+        if let Repeat::Until(until) = self.disruption.repeat {
+            let name = self.disruption.action.name();
+            let message = format!("{name} was to go on until {until}, but {why}");
+            self.session.record(EventKind::Warning { message });
+        }
     }
 
     /// The future's result, if it comes before the load ends.
     async fn while_loaded<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        let limit = self.load_end.ns_since(self.session.clock.now());
+        let limit = self.load.end.ns_since(self.session.clock.now());
         let limit = Duration::from_nanos(limit.max(0).unsigned_abs());
         self.session.caller.stoppable(timeout(limit, future)).await.ok()?.ok()
     }
@@ -147,6 +270,23 @@ impl Acting<'_> {
         Answered { sent, answered, status, error }
     }
 
+    /// The same for a call that answers with an error of ours.
+    async fn stamped_change<T>(
+        &self,
+        change: impl Future<Output = Result<T, CoordinatorError>>,
+    ) -> (Answered, Option<T>) {
+        let sent = self.session.clock.now();
+        let changed = change.await;
+        let answered = self.session.clock.now();
+        match changed {
+            Ok(changed) => (Answered { sent, answered, status: Some(200), error: None }, Some(changed)),
+            Err(error) => {
+                let error = Some(error.to_string());
+                (Answered { sent, answered, status: None, error }, None)
+            }
+        }
+    }
+
     /// Records a call, and how the pods end by it. Answers whether it was accepted.
     fn note(&self, mode: &str, pod: Option<(String, Option<String>)>, call: Answered) -> bool {
         let Answered { sent, answered, status, error } = call;
@@ -164,6 +304,30 @@ impl Acting<'_> {
         let now = self.session.clock.now();
         self.note(mode, None, Answered { sent: now, answered: now, status: None, error: Some(why) });
         Disrupted { failed: 1, ..Disrupted::default() }
+    }
+
+    /// Takes changes back when it is time, where that is not the end of the run.
+    async fn restore(&self, restore: Restore, mode: &str, changes: &[u32]) {
+        match restore {
+            Restore::AtTheEnd => {}
+            Restore::Never => {
+                for change in changes {
+                    if let Err(error) = self.session.keep_change(*change) {
+                        self.session.record(EventKind::Warning { message: error.to_string() });
+                    }
+                }
+            }
+            // Where the load ends first, it is for the end of the run.
+            Restore::After(after) => {
+                if self.while_loaded(tokio::time::sleep(after)).await.is_none() {
+                    return;
+                }
+                for change in changes {
+                    let call = self.stamped_change(self.session.take_back(*change)).await.0;
+                    self.note(mode, None, call);
+                }
+            }
+        }
     }
 }
 

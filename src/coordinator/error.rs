@@ -89,13 +89,46 @@ pub enum CoordinatorError {
         /// What it would do.
         why: String,
     },
+    /// A workload or a pod has no such container.
+    #[error("{of} has no container {container:?}: name one of its own")]
+    NoContainer {
+        /// Whose.
+        of: String,
+        /// The container.
+        container: String,
+    },
+    /// An object to be patched is in no namespace.
+    #[error("{object} is not in the run's namespace: only what is there is changed")]
+    NotInNamespace {
+        /// The object.
+        object: String,
+    },
+    /// A pod cannot be led out of a Service.
+    #[error("pod {pod} cannot leave its Service: {why}; name a label of the Service's selector (label: app)")]
+    Relabel {
+        /// The pod.
+        pod: String,
+        /// Why.
+        why: String,
+    },
+    /// The cluster offers no way to do this.
+    #[error(
+        "this cluster does not allow {action}: nothing answers at {path}; do it by means of your own, as a \
+         command (action: exec)"
+    )]
+    NotAllowed {
+        /// The action.
+        action: String,
+        /// What was asked for.
+        path: String,
+    },
     /// The sidecar cannot be put beside the pods.
     #[error("the sidecar cannot be added: {0}")]
     Sidecar(String),
     /// An object is kept as it is by a GitOps controller.
     #[error(
         "{object} is managed by {controller}, which would undo a change in mid-run: pause that and say \
-         --change-gitops, or add the sidecar in its repository (`rolldrop inject`)"
+         --change-gitops, or make the change in its repository"
     )]
     Managed {
         /// The object.

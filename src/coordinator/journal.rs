@@ -75,6 +75,8 @@ pub(super) enum Change {
         /// Which, from what to what.
         edits: Vec<Edit>,
     },
+    /// The node is shut down.
+    ShutDown,
 }
 
 /// A change that is not undone.

@@ -1,8 +1,10 @@
 //! What a run is going to ask of the API server, in order, before it asks: for `--dry-run`, for the
-//! rights that it takes, and for saying what it will do. Making a plan only reads.
+//! rights that it takes, and for saying what it will do. Making a plan only reads. What disruptions
+//! take is in [`disruptions`].
+
+mod disruptions;
 
 use std::fmt;
-use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
@@ -11,7 +13,6 @@ use k8s_openapi::api::authorization::v1::{
 };
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::api::{ApiResource, PostParams};
 use kube::core::TypeMeta;
 use kube::discovery::Scope;
@@ -21,8 +22,10 @@ use serde_json::Value;
 use super::apply::kind_of;
 use super::sidecar::{Live, Sidecars};
 use super::{Caller, CoordinatorError};
-use crate::scenario::{Action, Disruption, Place, Pods, Scenario, Workload, WorkloadKind};
+use crate::scenario::{Place, Scenario};
 
+/// Not a call, but a program that the run starts here.
+const RUN: &str = "run";
 /// How many rights are asked about at once.
 const REVIEWS: usize = 8;
 /// By this a manifest shows that it has a proxy, whose rows are collected.
@@ -95,10 +98,11 @@ impl fmt::Display for Right {
 }
 
 impl Call {
-    /// The HTTP method.
+    /// The HTTP method; `RUN` for a program that the run starts, the calls of which are its own.
     pub fn method(&self) -> &'static str {
         match self.verb {
             "create" => "POST",
+            RUN => "RUN",
             "patch" => "PATCH",
             "delete" => "DELETE",
             _ => "GET",
@@ -185,6 +189,11 @@ impl Plan {
         self.calls.push(Call { verb, path, why: why.into(), right: None });
     }
 
+    /// A program that is started here.
+    fn runs(&mut self, words: &[String], why: impl Into<String>) {
+        self.calls.push(Call { verb: RUN, path: words.join(" "), why: why.into(), right: None });
+    }
+
     /// A call that anybody who is known may make.
     fn open_call(&mut self, path: impl Into<String>, why: &str) {
         self.calls.push(Call { verb: "get", path: path.into(), why: why.to_owned(), right: None });
@@ -206,39 +215,6 @@ fn undo_change(about: &About, undo: &mut Plan) {
     undo.must("patch", about, "changed back, by a merge patch");
     undo.must("get", about, "as it is then");
     undo.open_call(root(&about.resource), "where the kind is");
-}
-
-fn node_of(name: &str) -> About {
-    About::all(ApiResource::erase::<Node>(&()), None).named(name)
-}
-
-fn pods_of_nodes() -> About {
-    About::all(ApiResource::erase::<Pod>(&()), None)
-}
-
-/// What a disruption comes to, in words.
-fn effect(disruption: &Disruption) -> String {
-    let pods = |pods: &Pods| {
-        let word = if pods.count == 1 { "pod" } else { "pods" };
-        format!("{} {word} of {}", pods.count, pods.selector)
-    };
-    let mut effect = match &disruption.action {
-        Action::DeletePod(all) => format!("deletes {}", pods(all)),
-        Action::Evict(all) => format!("evicts {}", pods(all)),
-        Action::RollingRestart(workload) => format!("restarts {workload}"),
-        Action::Scale { workload, replicas } => {
-            format!("scales {workload} to {replicas}, and back at the end")
-        }
-        Action::Drain { node } => {
-            format!("drains node {node} of the pods of all namespaces, and uncordons it at the end")
-        }
-    };
-    effect.push_str(&format!(", {:.1} s into the load", disruption.at.as_secs_f64()));
-    if disruption.repeat > 1 {
-        let every = disruption.every.as_secs_f64();
-        effect.push_str(&format!(" and again every {every:.1} s, {} times in all", disruption.repeat));
-    }
-    effect
 }
 
 /// Where a group's resources are.
@@ -287,7 +263,7 @@ impl Caller {
         }
         let disruptions = if *has_command { &[][..] } else { &scenario.disruptions };
         for disruption in disruptions {
-            self.plan_check(disruption, "whether it is there", &mut plan);
+            self.plan_check(disruption, "whether it is there", &mut plan).await?;
         }
         plan.open_call("/version", "for the report");
         plan.helps("list", &About::all(ApiResource::erase::<Node>(&()), None), "for the report: how many");
@@ -307,7 +283,7 @@ impl Caller {
                 plan.helps("list", &kind, why);
             }
         }
-        self.plan_disruptions(disruptions, &mut plan, &mut undo);
+        self.plan_disruptions(disruptions, &mut plan, &mut undo).await?;
         undo.calls.reverse();
         plan.calls.append(&mut undo.calls);
         Ok(plan)
@@ -365,92 +341,6 @@ impl Caller {
             plan.effects.push(format!("leads {} to the sidecar, and back at the end", object.title()));
         }
         Ok(())
-    }
-
-    /// What it takes to see whether an action is possible and within its limits.
-    fn plan_check(&self, disruption: &Disruption, why: &str, plan: &mut Plan) {
-        match &disruption.action {
-            Action::DeletePod(pods) | Action::Evict(pods) => {
-                plan.must("list", &self.own::<Pod>(), format!("{why} ({})", pods.selector));
-                plan.helps("list", &self.own::<Deployment>(), "how many may go at once");
-                if matches!(disruption.action, Action::DeletePod(_)) {
-                    plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many may go at once");
-                }
-            }
-            Action::RollingRestart(workload) | Action::Scale { workload, .. } => {
-                plan.must("get", &self.workload(workload), why);
-            }
-            Action::Drain { node } => {
-                plan.must("get", &node_of(node), why);
-                plan.must("list", &pods_of_nodes(), format!("{why} (spec.nodeName={node})"));
-                plan.helps("list", &self.own::<Pod>(), "whether all of an owner are there");
-            }
-        }
-    }
-
-    fn workload(&self, workload: &Workload) -> About {
-        let kind = match workload.kind {
-            WorkloadKind::Deployment => self.own::<Deployment>(),
-            WorkloadKind::StatefulSet => self.own::<StatefulSet>(),
-            WorkloadKind::DaemonSet => self.own::<DaemonSet>(),
-        };
-        kind.named(&workload.name)
-    }
-
-    fn plan_disruptions(&self, disruptions: &[Disruption], plan: &mut Plan, undo: &mut Plan) {
-        let mut due: Vec<(Duration, &Disruption)> = Vec::new();
-        for disruption in disruptions {
-            due.extend((0..disruption.repeat).map(|n| (disruption.due(n), disruption)));
-        }
-        due.sort_by_key(|(at, _)| *at);
-        for (at, disruption) in due {
-            let at = format!("{:.1} s into the load", at.as_secs_f64());
-            match &disruption.action {
-                Action::DeletePod(pods) | Action::Evict(pods) => {
-                    self.plan_check(disruption, &format!("{at}: which are ready"), plan);
-                    let why = format!("{at}: a ready one of {}, the oldest first", pods.selector);
-                    for _ in 0..pods.count {
-                        self.plan_end(&disruption.action, self.own::<Pod>(), &why, plan);
-                    }
-                }
-                Action::RollingRestart(workload) => {
-                    plan.must("get", &self.workload(workload), format!("{at}: as it is"));
-                    plan.must("patch", &self.workload(workload), format!("{at}: the annotation restartedAt"));
-                }
-                Action::Scale { workload, replicas } => {
-                    let about = self.workload(workload);
-                    plan.must("get", &about, format!("{at}: as it is"));
-                    plan.must("patch", &about, format!("{at}: {replicas} replicas"));
-                    undo_change(&about, undo);
-                }
-                Action::Drain { node } => {
-                    let about = node_of(node);
-                    plan.must("get", &about, format!("{at}: as it is"));
-                    plan.must("patch", &about, format!("{at}: unschedulable"));
-                    plan.must("list", &pods_of_nodes(), format!("{at}: spec.nodeName={node}"));
-                    let why =
-                        format!("{at}: each pod of the node, but those of DaemonSets and of the system");
-                    let any = About::all(ApiResource::erase::<Pod>(&()), None);
-                    self.plan_end(&disruption.action, any, &why, plan);
-                    // The right to it is one for all namespaces.
-                    if let Some(call) = plan.calls.last_mut() {
-                        call.path = "/api/v1/namespaces/{namespace}/pods/{pod}/eviction".into();
-                    }
-                    undo_change(&about, undo);
-                }
-            }
-        }
-        plan.effects.extend(disruptions.iter().map(effect));
-    }
-
-    /// The call that ends a pod.
-    fn plan_end(&self, action: &Action, pods: About, why: &str, plan: &mut Plan) {
-        let pod = pods.later("pod");
-        if matches!(action, Action::DeletePod(_)) {
-            plan.must("delete", &pod, why);
-        } else {
-            plan.must("create", &About { subresource: "eviction", ..pod }, why);
-        }
     }
 
     /// Asks the API server whether the run has the rights that its calls take.

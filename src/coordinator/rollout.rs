@@ -70,6 +70,14 @@ impl Workloads {
         unsettled.next()
     }
 
+    /// Whether anything was asked of a workload since.
+    fn is_changed_since(&self, before: &Workloads) -> bool {
+        let generations = |of: &Workloads| -> Vec<_> {
+            of.0.iter().map(|(name, workload)| (name.clone(), workload.generation)).collect()
+        };
+        generations(self) != generations(before)
+    }
+
     /// How pods ended by what was done since: a mode of the analysis.
     fn mode_since(&self, before: &Workloads) -> &'static str {
         let pairs = || self.0.iter().filter_map(|(name, now)| Some((before.0.get(name)?, now)));
@@ -133,14 +141,18 @@ impl Session {
     }
 
     /// Waits until the workloads have done what was asked of them since `before`, and no pod is
-    /// terminating; records how pods ended by it.
+    /// terminating; records how pods ended by it. `disruption` is the scenario's that began it.
     ///
     /// # Errors
     /// When the run is stopped meanwhile, or the API server does not answer.
-    pub async fn await_rollout(&self, before: &Workloads) -> Result<(), CoordinatorError> {
+    pub async fn await_rollout(
+        &self,
+        before: &Workloads,
+        disruption: Option<u32>,
+    ) -> Result<(), CoordinatorError> {
         let (now, missing) = self.until_settled(before).await?;
         let mode = now.mode_since(before).to_owned();
-        self.record(EventKind::CommandSettled { mode });
+        self.record(EventKind::CommandSettled { mode, disruption });
         if let Some(missing) = missing {
             let limit = self.caller.limits.rollout;
             let message = format!("what the command began had not settled after {limit:?}: {missing}");
@@ -175,6 +187,21 @@ impl Session {
                 return Ok((now, missing));
             }
             self.caller.stoppable(sleep(PERIOD)).await?;
+        }
+    }
+
+    /// Waits until somebody has changed a workload, and that has settled.
+    pub(super) async fn until_rolled_out(&self) {
+        let mut before = None;
+        loop {
+            // An API server that does not answer now may do so later; the load's end ends the wait.
+            if let Ok(now) = self.workloads().await {
+                let before: &Workloads = before.get_or_insert_with(|| now.clone());
+                if now.is_changed_since(before) && matches!(self.until_settled(before).await, Ok((_, None))) {
+                    return;
+                }
+            }
+            sleep(PERIOD).await;
         }
     }
 

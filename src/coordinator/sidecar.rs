@@ -96,13 +96,18 @@ impl Live {
 
     /// The GitOps controller that keeps it as it is.
     fn controller(&self) -> Option<&'static str> {
-        let metadata = &self.current["metadata"];
-        let names = [&metadata["labels"], &metadata["annotations"]];
-        let mut names = names.into_iter().filter_map(Value::as_object).flat_map(|map| map.keys());
-        names.find_map(|name| {
-            GITOPS.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, controller)| *controller)
-        })
+        controller_of(&self.current)
     }
+}
+
+/// The GitOps controller that keeps an object as it is.
+pub(super) fn controller_of(object: &Value) -> Option<&'static str> {
+    let metadata = &object["metadata"];
+    let names = [&metadata["labels"], &metadata["annotations"]];
+    let mut names = names.into_iter().filter_map(Value::as_object).flat_map(|map| map.keys());
+    names.find_map(|name| {
+        GITOPS.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, controller)| *controller)
+    })
 }
 
 impl Session {
@@ -117,7 +122,7 @@ impl Session {
         let (services, workloads): (Vec<_>, Vec<_>) = live.iter().partition(|object| object.is_service());
         let mut is_changed = false;
         for object in workloads {
-            is_changed |= self.change(&object.api, &object.current, &object.wanted).await?;
+            is_changed |= self.change(&object.api, &object.current, &object.wanted).await?.is_some();
         }
         if is_changed {
             tokio::select! {

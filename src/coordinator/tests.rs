@@ -16,7 +16,7 @@ use crate::record::event::{Change, ContainerState, EndpointSliceEvent, EndpointS
 use crate::record::run_info::Rows;
 use crate::record::wire::ProxyLine;
 use crate::record::{Protocol, ServedEnd, ServedRow};
-use crate::scenario::{self, Action, Pods};
+use crate::scenario::{self, Action, Count, Order, Pods, Repeat};
 
 /// The calls that an API server got: method, path, body.
 type Calls = Arc<Mutex<Vec<(Method, String, Value)>>>;
@@ -80,8 +80,14 @@ fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
         tasks: JoinSet::new(),
         tasks_stop: CancellationToken::new(),
         journal: Mutex::new(Journal::begin(run_dir.path(), clock, "my-run", None).unwrap()),
+        gitops: GitOps::Refuse,
     };
     (session, run_dir, dir)
+}
+
+/// A load of a minute.
+fn beside(zero: Stamp) -> UnderLoad {
+    UnderLoad { zero, end: zero + Duration::from_secs(60), rate: 0.0 }
 }
 
 fn pod(name: &str, container: ContainerState) -> view::SeenPod {
@@ -202,7 +208,7 @@ async fn the_calls_that_change_something_are_those_of_the_plan_in_their_order() 
     ");
     session.deploy(&scenario.manifests).await.unwrap();
     let zero = session.clock.now();
-    session.disrupt(&scenario.disruptions, zero, zero + Duration::from_secs(60)).await;
+    session.disrupt(&scenario.disruptions, beside(zero), &NoPrograms).await;
     session.finish().await.unwrap();
     let planned = plan.calls.iter().filter(|call| call.method() != "GET");
     let planned: Vec<_> = planned.map(|call| (call.method().to_owned(), call.path().to_owned())).collect();
@@ -320,12 +326,19 @@ async fn an_own_deletion_is_stamped_before_and_after_and_a_refusal_is_recorded()
         every: Duration::ZERO,
         jitter: Duration::ZERO,
         seed: 0,
-        repeat: 1,
+        repeat: Repeat::Times(1),
         allow_outage: true,
-        action: Action::DeletePod(Pods { selector: "app=web".into(), count: 1 }),
+        action: Action::DeletePod(Pods {
+            selector: "app=web".into(),
+            count: Count::Number(1),
+            order: Order::Oldest,
+            batch: None,
+            spacing: Duration::ZERO,
+            grace_seconds: None,
+        }),
     };
     let zero = session.clock.now();
-    let disrupted = session.disrupt(&[disruption], zero, zero + Duration::from_secs(60)).await;
+    let disrupted = session.disrupt(&[disruption], beside(zero), &NoPrograms).await;
     assert_eq!(disrupted, Disrupted { accepted: 0, failed: 1, skipped: 0 });
     session.finish().await.unwrap();
     let events = events_of(&run_dir);

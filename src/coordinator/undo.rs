@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
+use http::Request;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use kube::core::TypeMeta;
 use kube::{Api, Client, ResourceExt};
@@ -67,6 +68,7 @@ impl fmt::Display for Undone {
         write!(f, "{object}: ")?;
         match (outcome, change) {
             (Outcome::Undone { .. }, Change::Create) => f.write_str("removed"),
+            (Outcome::Undone { .. }, Change::ShutDown) => f.write_str("booted"),
             (Outcome::Undone { others }, Change::Edit { .. }) if others.is_empty() => f.write_str("restored"),
             (Outcome::Undone { others }, Change::Edit { .. }) => {
                 write!(f, "restored, but for what was changed since by others: {}", others.join(", "))
@@ -74,6 +76,7 @@ impl fmt::Display for Undone {
             (Outcome::Nothing(why), _) => f.write_str(why),
             (Outcome::LeftAlone(why), _) => write!(f, "left alone: {why}"),
             (Outcome::Failed(why), Change::Create) => write!(f, "left in the cluster: {why}"),
+            (Outcome::Failed(why), Change::ShutDown) => write!(f, "not booted: {why}"),
             (Outcome::Failed(why), Change::Edit { .. }) => write!(f, "not restored: {why}"),
         }
     }
@@ -131,30 +134,58 @@ pub(super) async fn all(
     let run = journal.run().to_owned();
     let mut undone = Vec::new();
     let mut leads_back = false;
-    for Open { id, object, change } in journal.open_changes() {
-        if leads_back && object.kind != "Service" {
+    for open in journal.open_changes() {
+        if leads_back && open.object.kind != "Service" {
             sleep(FOLLOW).await;
             leads_back = false;
         }
-        let undoing = async {
-            match &change {
-                Change::Create => remove(client, &run, &object).await,
-                Change::Edit { edits } => restore(client, &object, edits).await,
-            }
-        };
-        let outcome = match timeout(limit, undoing).await {
-            Ok(outcome) => outcome.unwrap_or_else(|error| Outcome::Failed(error.to_string())),
-            Err(_) => Outcome::Failed(format!("no answer within {limit:?}")),
-        };
-        leads_back |= object.kind == "Service"
-            && matches!((&outcome, &change), (Outcome::Undone { .. }, Change::Edit { .. }));
-        let result = Undone { object, change, outcome };
+        let id = open.id;
+        let result = one(client, &run, open, limit).await;
+        leads_back |= result.object.kind == "Service"
+            && matches!((&result.outcome, &result.change), (Outcome::Undone { .. }, Change::Edit { .. }));
         if !matches!(result.outcome, Outcome::Failed(_)) {
             journal.undone(id, result.to_string())?;
         }
         undone.push(result);
     }
     Ok(undone)
+}
+
+/// Undoes one change; `limit` is for each call.
+pub(super) async fn one(client: &Client, run: &str, open: Open, limit: Duration) -> Undone {
+    let Open { object, change, .. } = open;
+    let undoing = async {
+        match &change {
+            Change::Create => remove(client, run, &object).await,
+            Change::Edit { edits } => restore(client, &object, edits).await,
+            Change::ShutDown => boot(client, &object).await,
+        }
+    };
+    let outcome = match timeout(limit, undoing).await {
+        Ok(outcome) => outcome.unwrap_or_else(|error| Outcome::Failed(error.to_string())),
+        Err(_) => Outcome::Failed(format!("no answer within {limit:?}")),
+    };
+    Undone { object, change, outcome }
+}
+
+/// Where a node's agent is asked for what Kubernetes has no call for.
+pub(super) fn agent_path(node: &str, command: &str) -> String {
+    format!("/api/v1/nodes/{node}/proxy/{command}")
+}
+
+/// Asks a node's agent for it.
+pub(super) async fn ask_agent(client: &Client, node: &str, command: &str) -> kube::Result<()> {
+    let request = Request::post(agent_path(node, command)).body(Vec::new());
+    client.request_text(request.map_err(kube::Error::HttpError)?).await.map(drop)
+}
+
+/// Boots a node that was shut down. One that runs starts its agent anew, which ends nothing.
+async fn boot(client: &Client, node: &ObjectRef) -> Result<Outcome, CoordinatorError> {
+    match ask_agent(client, &node.name, "restart").await {
+        Ok(()) => Ok(Outcome::Undone { others: Vec::new() }),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Outcome::Nothing("gone already".into())),
+        Err(error) => Err(CoordinatorError::api(&format!("boot {node}"), &error)),
+    }
 }
 
 async fn api_of(client: &Client, object: &ObjectRef) -> Result<Api<DynamicObject>, CoordinatorError> {

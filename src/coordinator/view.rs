@@ -1,10 +1,10 @@
 //! What the watches show at this moment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::sync::watch;
 
-use crate::record::event::{ContainerState, EndpointSliceEvent, PodEvent};
+use crate::record::event::{Change, ContainerState, EndpointSliceEvent, PodEvent};
 
 /// Reasons for which a waiting container does not start by itself.
 const STUCK: &[&str] = &[
@@ -26,6 +26,8 @@ pub(super) struct View {
     /// Not while a list comes in: then a pod that is not shown need not be gone.
     pub(super) pods_listed: bool,
     pub(super) slices_listed: bool,
+    /// The UIDs of all pods that were seen to end.
+    pub(super) ended: BTreeSet<String>,
 }
 
 /// A pod with what the collector needs beside its event.
@@ -39,6 +41,23 @@ pub(super) struct SeenPod {
 impl View {
     pub(super) fn listed(&self) -> bool {
         self.pods_listed && self.slices_listed
+    }
+
+    /// Takes in a pod as the watch shows it.
+    pub(super) fn see(&mut self, change: Change, seen: SeenPod) {
+        let SeenPod { event, .. } = &seen;
+        let is_over = matches!(event.phase.as_str(), "Failed" | "Succeeded");
+        if is_over || event.deletion_timestamp.is_some() || change == Change::Deleted {
+            self.ended.insert(event.uid.clone());
+        }
+        match change {
+            Change::Deleted => {
+                self.pods.remove(&event.uid);
+            }
+            Change::Listed | Change::Applied => {
+                self.pods.insert(event.uid.clone(), seen);
+            }
+        }
     }
 
     /// Pods that are being deleted.

@@ -114,14 +114,7 @@ impl Sink<Pod> for PodSink {
     fn take(&self, change: Change, pod: Pod) -> Option<EventKind> {
         let seen = SeenPod { admin_port: admin_port(&pod), event: pod_event(change, &pod) };
         let event = seen.event.clone();
-        self.0.update(|view| match change {
-            Change::Deleted => {
-                view.pods.remove(&event.uid);
-            }
-            Change::Listed | Change::Applied => {
-                view.pods.insert(event.uid.clone(), seen);
-            }
-        });
+        self.0.update(|view| view.see(change, seen));
         Some(EventKind::Pod(event))
     }
 

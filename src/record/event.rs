@@ -69,6 +69,9 @@ pub enum EventKind {
     CommandStarted {
         /// Its words.
         command: Vec<String>,
+        /// The disruption of the scenario that it is, counted from 0.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        disruption: Option<u32>,
     },
     /// The user's command ended.
     CommandEnded {
@@ -76,11 +79,17 @@ pub enum EventKind {
         code: Option<i32>,
         /// The signal that ended it.
         signal: Option<i32>,
+        /// The disruption of the scenario that it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        disruption: Option<u32>,
     },
     /// What the user's command had begun has settled, or the wait for that is over.
     CommandSettled {
         /// How pods ended by it: a mode of `analysis`, such as `rollout`.
         mode: String,
+        /// The disruption of the scenario that it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        disruption: Option<u32>,
     },
     /// A pod as a watch showed it.
     Pod(PodEvent),
@@ -150,14 +159,17 @@ impl EventKind {
     }
 }
 
-/// A request of the coordinator that ends pods, stamped before and after.
+/// The mode of an action by which no pod ends.
+pub const NO_END: &str = "none";
+
+/// A request of the coordinator that disrupts, stamped before and after.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Action {
     /// The disruption of the scenario that it belongs to, counted from 0.
     pub disruption: u32,
     /// The action, such as `deletePod`.
     pub action: String,
-    /// How the pods end by it: a mode of `analysis`, such as `isolated`.
+    /// How the pods end by it: a mode of `analysis`, such as `isolated`; or [`NO_END`].
     pub mode: String,
     /// The pod, where the action names one.
     pub pod: Option<String>,

@@ -1,5 +1,7 @@
 //! The scenario file as it is written: every key known, nothing checked yet.
 
+pub(super) mod disruption;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
@@ -42,7 +44,7 @@ pub(super) struct Spec<C> {
     #[serde(default)]
     pub(super) sidecar: Sidecar,
     #[serde(default)]
-    pub(super) disruptions: Vec<Disruption>,
+    pub(super) disruptions: Vec<disruption::Disruption>,
     #[serde(default)]
     pub(super) expect: Expect,
 }
@@ -347,33 +349,6 @@ pub(super) enum Family {
 pub(super) enum Status {
     One(u16),
     Range(String),
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(super) struct Disruption {
-    pub(super) at: Span,
-    pub(super) action: ActionName,
-    pub(super) selector: Option<String>,
-    pub(super) count: Option<usize>,
-    pub(super) workload: Option<String>,
-    pub(super) replicas: Option<u32>,
-    pub(super) node: Option<String>,
-    pub(super) jitter: Option<Span>,
-    pub(super) every: Option<Span>,
-    pub(super) repeat: Option<u32>,
-    #[serde(default)]
-    pub(super) allow_outage: bool,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) enum ActionName {
-    DeletePod,
-    Evict,
-    RollingRestart,
-    Scale,
-    Drain,
 }
 
 #[derive(Debug, Default, Deserialize)]

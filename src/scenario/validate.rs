@@ -1,23 +1,18 @@
 //! From the raw file to a scenario in which contradictions cannot stand.
 
+mod disruption;
 mod load;
 
 use std::path::Path;
-use std::time::Duration;
 
 use serde_json::Value;
 
 use super::raw;
 use super::yaml::Document;
-use super::{
-    Action, ClusterChoice, Disruption, Load, Loaded, Place, Pods, Scenario, ScenarioError, Target, Workload,
-    WorkloadKind,
-};
+use super::{ClusterChoice, Loaded, Place, Scenario, ScenarioError, Target};
 use crate::record::{Bounds, Expect, WindowBounds};
 
 const API_VERSION: &str = "rolldrop.dev/v1";
-/// The load goes on for at least this long after the last disruption began.
-const SHORTEST_AFTERMATH: Duration = Duration::from_secs(1);
 
 pub(super) fn validate<C>(
     raw: raw::File<C>,
@@ -42,7 +37,7 @@ pub(super) fn validate<C>(
         .disruptions
         .into_iter()
         .enumerate()
-        .map(|(index, d)| disruption(d, index, &load, &manifests, document))
+        .map(|(index, d)| disruption::disruption(d, index, &load, &manifests, document))
         .collect::<Result<Vec<_>, _>>()?;
     let expect = expect(spec.expect, document)?;
     let scenario = Scenario {
@@ -181,131 +176,6 @@ fn place(
         }
         _ => Err(document.error(key, "needs exactly one of service and url")),
     }
-}
-
-fn disruption(
-    raw: raw::Disruption,
-    index: usize,
-    load: &Load,
-    manifests: &[Value],
-    document: &Document,
-) -> Result<Disruption, ScenarioError> {
-    let key = format!("spec.disruptions[{index}]");
-    let repeat = raw.repeat.unwrap_or(1);
-    let every = raw.every.map_or(Duration::ZERO, |s| s.0);
-    if repeat == 0 {
-        return Err(document.error(&format!("{key}.repeat"), "must be at least 1"));
-    }
-    if repeat > 1 && every.is_zero() {
-        return Err(document.error(&key, "repeats need a distance: add every: 5s"));
-    }
-    let jitter = raw.jitter.map_or(Duration::ZERO, |s| s.0);
-    let last = raw.at.0 + every * (repeat - 1) + jitter;
-    if last + SHORTEST_AFTERMATH > load.duration {
-        let why = format!(
-            "the last one would begin {:.1} s into a load of {:.1} s: lengthen spec.load.duration",
-            last.as_secs_f64(),
-            load.duration.as_secs_f64()
-        );
-        return Err(document.error(&format!("{key}.at"), why));
-    }
-    let (at, allow_outage) = (raw.at.0, raw.allow_outage);
-    let action = action(raw, &key, manifests, document)?;
-    if repeat > 1 && matches!(action, Action::Drain { .. }) {
-        let why =
-            "a drained node stays cordoned to the end of the run: drain others in disruptions of their own";
-        return Err(document.error(&format!("{key}.repeat"), why));
-    }
-    let seed = load.seed.wrapping_add(index as u64);
-    Ok(Disruption { at, every, jitter, seed, repeat, allow_outage, action })
-}
-
-fn action(
-    raw: raw::Disruption,
-    key: &str,
-    manifests: &[Value],
-    document: &Document,
-) -> Result<Action, ScenarioError> {
-    let (name, takes): (&str, &[&str]) = match raw.action {
-        raw::ActionName::DeletePod => ("deletePod", &["selector", "count"]),
-        raw::ActionName::Evict => ("evict", &["selector", "count"]),
-        raw::ActionName::RollingRestart => ("rollingRestart", &["workload"]),
-        raw::ActionName::Scale => ("scale", &["workload", "replicas"]),
-        raw::ActionName::Drain => ("drain", &["node"]),
-    };
-    let given = [
-        ("selector", raw.selector.is_some()),
-        ("count", raw.count.is_some()),
-        ("workload", raw.workload.is_some()),
-        ("replicas", raw.replicas.is_some()),
-        ("node", raw.node.is_some()),
-    ];
-    if let Some((other, _)) = given.iter().find(|(other, is_given)| *is_given && !takes.contains(other)) {
-        let why = format!("{name} takes no {other}, but {}", takes.join(" and "));
-        return Err(document.error(&format!("{key}.{other}"), why));
-    }
-    let needs = |what: &str| document.error(key, format!("{name} needs a {what}"));
-    let pods = || {
-        let selector = raw.selector.clone().filter(|s| !s.trim().is_empty());
-        let selector = selector.ok_or_else(|| needs("selector, such as selector: app=web"))?;
-        check_selector(&selector, manifests)
-            .map_err(|why| document.error(&format!("{key}.selector"), why))?;
-        let count = raw.count.unwrap_or(1);
-        if count == 0 {
-            return Err(document.error(&format!("{key}.count"), "must be at least 1"));
-        }
-        Ok(Pods { selector, count })
-    };
-    let workload = || {
-        let text =
-            raw.workload.as_deref().ok_or_else(|| needs("workload, such as workload: deployment/web"))?;
-        let wrong = |why: String| document.error(&format!("{key}.workload"), why);
-        let workload: Workload = text.parse().map_err(wrong)?;
-        let is_it = |object: &Value| {
-            object["kind"] == format!("{:?}", workload.kind) && object["metadata"]["name"] == workload.name
-        };
-        if !manifests.is_empty() && !manifests.iter().any(is_it) {
-            return Err(wrong(format!("there is no {workload} among the manifests")));
-        }
-        Ok(workload)
-    };
-    Ok(match raw.action {
-        raw::ActionName::DeletePod => Action::DeletePod(pods()?),
-        raw::ActionName::Evict => Action::Evict(pods()?),
-        raw::ActionName::RollingRestart => Action::RollingRestart(workload()?),
-        raw::ActionName::Scale => {
-            let workload = workload()?;
-            if workload.kind == WorkloadKind::DaemonSet {
-                let why = "a DaemonSet has as many pods as there are nodes: it cannot be scaled";
-                return Err(document.error(&format!("{key}.workload"), why));
-            }
-            Action::Scale { workload, replicas: raw.replicas.ok_or_else(|| needs("number of replicas"))? }
-        }
-        raw::ActionName::Drain => {
-            Action::Drain { node: raw.node.ok_or_else(|| needs("node, such as node: node-1"))? }
-        }
-    })
-}
-
-/// A selector of plain `key=value` terms must match a pod template, where the manifests have any.
-fn check_selector(selector: &str, manifests: &[Value]) -> Result<(), String> {
-    let mut terms = Vec::new();
-    for term in selector.split(',') {
-        match term.split_once('=') {
-            Some((key, value)) if !key.ends_with('!') => {
-                terms.push((key.trim(), value.trim_start_matches('=').trim()));
-            }
-            // A set-based or negated term: the API server will judge it.
-            _ => return Ok(()),
-        }
-    }
-    let labels: Vec<&Value> =
-        manifests.iter().filter_map(|m| m.pointer("/spec/template/metadata/labels")).collect();
-    let matches = |labels: &&Value| terms.iter().all(|(key, value)| labels[*key] == *value);
-    if labels.is_empty() || labels.iter().any(matches) {
-        return Ok(());
-    }
-    Err(format!("{selector:?} matches no pod template of the manifests: correct the labels or the selector"))
 }
 
 fn expect(raw: raw::Expect, document: &Document) -> Result<Expect, ScenarioError> {

@@ -6,9 +6,11 @@ use std::ops::RangeInclusive;
 use super::Command;
 use super::clocks::{API_SERVER, Clocks};
 use super::endpoints::{EndpointChange, Endpoints};
-use crate::record::event::{Action, Change, ContainerState, PodEvent, ProxyPhase};
+use crate::record::event::{Action, Change, ContainerState, NO_END, PodEvent, ProxyPhase};
 use crate::record::{Event, EventKind, Stamp};
 
+/// The mode of pods that end with their node.
+const NODE_SHUTDOWN: &str = "node_shutdown";
 /// The resolution of a deletionTimestamp.
 const SECOND_NS: i64 = 1_000_000_000;
 
@@ -184,7 +186,7 @@ pub(super) fn build(
     events: &[Event],
     clocks: &Clocks,
     endpoints: &Endpoints,
-    command: Option<&Command>,
+    commands: &[Command],
     load: RangeInclusive<Stamp>,
 ) -> (Vec<PodLife>, Vec<PodEnd>) {
     let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
@@ -197,7 +199,7 @@ pub(super) fn build(
             EventKind::Pod(pod) => {
                 seen.entry(pod.uid.clone()).or_insert_with(|| Seen::new(at, pod)).observe(at, pod);
             }
-            EventKind::Action(action) => actions.push((at, action)),
+            EventKind::Action(action) if action.mode != NO_END => actions.push((at, action)),
             EventKind::WatchGap { resource, from } if resource == "pods" => gaps.push((*from, at)),
             EventKind::ProxyPhase { pod, phase } => phases.push((at, pod, *phase)),
             _ => {}
@@ -216,7 +218,7 @@ pub(super) fn build(
         }
         pod.life.endpoint_ready = endpoints.first(&name, EndpointChange::Ready, pod.life.created);
         if let Some(end) =
-            end_of(&pod, clocks, endpoints, &Causes { actions: &actions, command }, &gaps, &phases)
+            end_of(&pod, clocks, endpoints, &Causes { actions: &actions, commands }, &gaps, &phases)
             && end.t0.earliest >= *load.start()
             && end.t0.latest <= *load.end()
         {
@@ -232,7 +234,7 @@ pub(super) fn build(
 /// What may have ended a pod.
 struct Causes<'a> {
     actions: &'a [(Stamp, &'a Action)],
-    command: Option<&'a Command>,
+    commands: &'a [Command],
 }
 
 fn end_of(
@@ -294,18 +296,27 @@ fn end_of(
         endpoint_removed: endpoints.first(name, EndpointChange::Removed, t0.earliest),
         pod_deleted: pod.deleted,
     };
+    // A node that shuts down ends its pods without deleting them.
+    let by_shutdown = pod.last.disruption_target.as_deref() == Some("TerminationByKubelet");
+    let may_be = |a: &Action| match a.mode.as_str() {
+        NODE_SHUTDOWN => by_shutdown,
+        _ => pod.deletion.is_some() && !by_shutdown,
+    };
+    let commanded = causes.commands.iter().rfind(|command| command.started <= t0.latest);
     let cause = own.or_else(|| {
-        pod.deletion?;
-        causes.actions.iter().rev().find(|(at, a)| a.pod.is_none() && a.error.is_none() && *at <= t0.latest)
+        let begun = |at: Stamp| at <= t0.latest && commanded.is_none_or(|command| command.started <= at);
+        let mut latest = causes.actions.iter().rev();
+        latest.find(|(at, a)| a.pod.is_none() && a.error.is_none() && begun(*at) && may_be(a))
     });
-    let commanded = causes.command.filter(|command| command.started <= t0.latest);
-    let mode = cause.map(|(_, a)| &a.mode).or_else(|| commanded?.mode.as_ref());
+    let mode = cause
+        .map(|(_, a)| a.mode.as_str())
+        .or_else(|| if by_shutdown { Some(NODE_SHUTDOWN) } else { commanded?.mode.as_deref() });
     Some(PodEnd {
         pod: name.to_owned(),
         uid: pod.life.uid.clone(),
         node: pod.last.node.clone(),
-        mode: mode.map_or_else(|| "other".to_owned(), Clone::clone),
-        disruption: cause.map(|(_, a)| a.disruption),
+        mode: mode.unwrap_or("other").to_owned(),
+        disruption: cause.map(|(_, a)| a.disruption).or_else(|| commanded?.disruption),
         own: own.is_some(),
         t0,
         grace_s,

@@ -1,8 +1,10 @@
 //! What ends pods, and the timeline of terminations that it is expected to show.
 
-use rolldrop::analysis::model::Mode;
-use rolldrop::record::EventKind;
-use rolldrop::record::event::Action;
+use std::collections::BTreeSet;
+
+use rolldrop::analysis::model::{Cause, Mode, Stage};
+use rolldrop::record::event::{Action, Change};
+use rolldrop::record::{EventKind, Outcome, RequestRow};
 
 use crate::harness::Rolldrop;
 use crate::runs::{self, Dataplane, MeasuredRun};
@@ -24,6 +26,7 @@ spec:
           args: [workload, --listen, \"$(POD_IP):8080\"]
           env:
             - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+            - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
           readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1}
 ---
 apiVersion: v1
@@ -116,7 +119,7 @@ fn what_an_action_does_not_take_or_would_take_too_much_is_an_error() {
     for (disruption, wanted) in [
         (
             "{at: 1s, action: evict, node: node-1}",
-            "disruptions[0].node: evict takes no node, but selector and count",
+            "disruptions[0].node: evict takes no node, but selector, count, order",
         ),
         ("{at: 1s, action: scale, workload: deploy/web}", "scale needs a number of replicas"),
         ("{at: 1s, action: rollingRestart, workload: web}", "\"web\" is no workload: say deployment/NAME"),
@@ -133,8 +136,239 @@ fn what_an_action_does_not_take_or_would_take_too_much_is_an_error() {
             "no pod would be left; say allowOutage: true",
         ),
         ("{at: 1s, action: drain, node: node-9}", "nodes \"node-9\" not found"),
+        (
+            "{at: 1s, action: deletePod, selector: app=web, gracePeriodSeconds: 0}",
+            "disruptions[0].gracePeriodSeconds: is 0, which removes a pod before its containers have ended: say \
+             force: true",
+        ),
+        (
+            "{at: 1s, action: deletePod, selector: app=web, count: some}",
+            "disruptions[0].count: must be a whole number from 1, a share such as 25%, or all",
+        ),
+        (
+            "{at: 1s, action: deletePod, selector: app=web, count: all}",
+            "deletePod of app=web is refused: all 3 ready pods would go at once",
+        ),
+        (
+            "{at: 1s, action: deletePod, selector: app=web, count: 2, until: {windows: {p95: 95%}}}",
+            "disruptions[0].until: windows are told from pods that end one by one",
+        ),
+        (
+            "{at: 1s, action: evict, selector: app=web, until: {windows: {p95: 120%}}}",
+            "disruptions[0].until: must be rolloutComplete, {terminations: 20}, or {windows: {p95: 95%}}",
+        ),
+        (
+            "{at: 1s, action: deletePod, selector: app=web, until: rolloutComplete}",
+            "disruptions[0].until: rolloutComplete is for rollingRestart",
+        ),
+        (
+            "{at: 1s, action: setImage, workload: deploy/web, container: nope, image: x}",
+            "disruptions[0].container: there is no \"nope\", but app",
+        ),
+        (
+            "{at: 1s, action: setImage, workload: deploy/web, container: app, image: x, for: 2s, keep: true}",
+            "disruptions[0].keep: for says when it is changed back: leave one out",
+        ),
+        (
+            "{at: 1s, action: patch, object: {apiVersion: v1, kind: Service, name: web}, type: json, patch: {a: b}}",
+            "disruptions[0].patch: a JSON patch is a list",
+        ),
+        (
+            "{at: 1s, action: patch, object: {apiVersion: v1, kind: Secret, name: web}, patch: {a: b}}",
+            "disruptions[0].object.kind: its old values would be written down",
+        ),
+        (
+            "{at: 1s, action: patch, object: {apiVersion: apps/v1, kind: Deployment, name: web}, \
+             patch: {spec: {replicas: 0}}}",
+            "patch of Deployment web is refused: no pod would be left; say allowOutage: true",
+        ),
+        (
+            "{at: 1s, action: relabel, selector: app=web, label: tier}",
+            "cannot leave its Service: no Service selects it by \"tier\"",
+        ),
+        (
+            "{at: 1s, action: exec, command: [no-such-program]}",
+            "disruptions[0].command: failed to find the command no-such-program",
+        ),
+        ("{at: 1s, action: observe, repeat: 2}", "disruptions[0].repeat: observe goes on by itself"),
+        (
+            "{at: 1s, action: crash, selector: app=web, container: db}",
+            "has no container \"db\": name one of its own",
+        ),
     ] {
         let said = said(disruption);
         assert!(said.contains(wanted), "{disruption}: {said}");
     }
+}
+
+#[test]
+fn pods_go_one_at_a_time_in_random_order_until_enough_have_gone() {
+    let disruptions = "{at: 1s, action: deletePod, selector: app=web, count: all, batch: 1, order: random, \
+                       gracePeriodSeconds: 3, until: {terminations: 3}}";
+    let run = runs::measure(&scenario("one-by-one", "90s", disruptions), Dataplane::Userspace, &[]);
+    assert_eq!(modes(&run), [Mode::Isolated; 3], "{}", run.finished);
+    let pods: BTreeSet<_> = run.result.terminations.iter().map(|t| &t.pod).collect();
+    assert_eq!(pods.len(), 3, "those that were there, each once\n{}", run.finished);
+    assert!(run.result.load.duration_s < 85.0, "it ends when enough have gone\n{}", run.finished);
+    for termination in &run.result.terminations {
+        let at =
+            |stage| termination.timeline.get(&stage).copied().unwrap_or_else(|| panic!("{termination:?}"));
+        assert!(at(Stage::DeleteSent) <= at(Stage::DeletionSeen), "{termination:?}");
+        assert!(at(Stage::EndpointTerminating) <= at(Stage::PodDeleted), "{termination:?}");
+    }
+    // Each begins a second, as a Service proxy may be late, and more after the one before is over.
+    for (before, after) in run.result.terminations.iter().zip(&run.result.terminations[1..]) {
+        let gone = before.t0_s + before.timeline[&Stage::PodDeleted];
+        assert!(after.t0_s > gone + 1.0, "{before:?}, then {after:?}");
+    }
+    let graces = run.records.events.iter().filter_map(|event| match &event.kind {
+        EventKind::Pod(pod) => pod.deletion_grace_s.filter(|grace| *grace > 0),
+        _ => None,
+    });
+    assert_eq!(graces.collect::<BTreeSet<_>>(), BTreeSet::from([3]), "{}", run.finished);
+}
+
+#[test]
+fn a_forced_deletion_leaves_no_grace_and_what_is_refused_is_a_finding() {
+    let disruptions = "{at: 1s, action: deletePod, selector: app=web, count: 50%, force: true}, \
+                       {at: 6s, action: evict, selector: app=web, count: all, allowOutage: true}";
+    let run = runs::measure(&scenario("forced", "9s", disruptions), Dataplane::Userspace, &[]);
+    let forced: Vec<_> = actions(&run).into_iter().filter(|a| a.action == "deletePod").collect();
+    let [only] = forced[..] else { panic!("half of three, rounded down: {forced:?}") };
+    assert_eq!(only.status, Some(200), "{}", run.finished);
+    let deleted = run.records.events.iter().find(|event| {
+        matches!(&event.kind, EventKind::Pod(pod) if Some(&pod.uid) == only.uid.as_ref() && pod.change == Change::Deleted)
+    });
+    let after_s = deleted.expect("it is gone").at.seconds_since(only.answered);
+    assert!(after_s < 1.0, "it is removed at once: {after_s} s");
+    let refused = run.result.findings.iter().find(|finding| finding.what.starts_with("evict"));
+    let refused = refused.unwrap_or_else(|| panic!("no finding\n{}", run.finished));
+    assert!(refused.what.ends_with("was refused (429)"), "{refused:?}");
+    assert!(refused.remedy.starts_with("a PodDisruptionBudget that allows more"), "{refused:?}");
+}
+
+#[test]
+fn what_is_changed_rolls_and_is_changed_back_when_the_scenario_says() {
+    let disruptions = "\
+        {at: 1s, action: setImage, workload: deployment/web, container: app, image: example.org/rolldrop:2, \
+         until: rolloutComplete}, \
+        {at: 1s, action: patch, object: {apiVersion: policy/v1, kind: PodDisruptionBudget, name: web}, \
+         type: json, patch: [{op: replace, path: /spec/maxUnavailable, value: 2}], for: 1s}, \
+        {at: 2s, action: patch, object: {apiVersion: v1, kind: Service, name: web}, type: merge, \
+         patch: {metadata: {annotations: {tier: gold}}}, keep: true}";
+    let run = runs::measure(&scenario("changes", "90s", disruptions), Dataplane::Userspace, &[]);
+    assert_eq!(modes(&run), [Mode::Rollout; 3], "{}", run.finished);
+    let of: Vec<_> = actions(&run).iter().map(|a| (a.action.as_str(), a.status)).collect();
+    let patched = ("patch", Some(200));
+    assert_eq!(of, [("setImage", Some(200)), patched, patched, patched], "{}", run.finished);
+    let changes = std::fs::read_to_string(run.path.join("changes.jsonl")).expect("changes.jsonl");
+    assert!(changes.contains(r#""old":"rolldrop","new":"example.org/rolldrop:2""#), "{changes}");
+    assert!(changes.contains("Deployment web in default: restored"), "{changes}");
+    assert!(changes.contains("PodDisruptionBudget web in default: restored"), "{changes}");
+    assert!(changes.contains("kept, as the scenario says"), "{changes}");
+}
+
+#[test]
+fn a_pod_that_leaves_its_service_lives_on_and_a_crashed_container_comes_back() {
+    let disruptions = "{at: 1s, action: relabel, selector: app=web, label: app}, \
+                       {at: 7s, action: crash, selector: app=web, container: app}";
+    let run = runs::measure(&scenario("alive", "15s", disruptions), Dataplane::Userspace, &[]);
+    assert_eq!(modes(&run), [], "no pod ends\n{}", run.finished);
+    let of: Vec<_> = actions(&run).iter().map(|a| (a.action.as_str(), a.status)).collect();
+    assert_eq!(of, [("relabel", Some(200)), ("crash", Some(200))], "{}", run.finished);
+    let found = |what: &str| run.result.findings.iter().any(|finding| finding.what.contains(what));
+    assert!(found("left its Services and lived on: its endpoint went 0."), "{}", run.finished);
+    assert!(found("ended (exit code 137) and was ready again"), "{}", run.finished);
+    let left = actions(&run)[0].pod.clone().expect("a pod");
+    let changes = std::fs::read_to_string(run.path.join("changes.jsonl")).expect("changes.jsonl");
+    assert!(changes.contains(&format!("Pod {left} in default: restored")), "{changes}");
+    let crash_s = run.records.events.iter().find_map(|event| match &event.kind {
+        EventKind::Action(action) if action.action == "crash" => Some(event.at),
+        _ => None,
+    });
+    let crash_at = crash_s.expect("a crash");
+    let lost_before = |row: &&RequestRow| row.end < crash_at && row.outcome != Outcome::Ok;
+    assert_eq!(run.records.requests.iter().filter(lost_before).count(), 0, "a pod that lives answers");
+    assert!(!run.result.requests.by_cause.contains_key(&Cause::Unattributed), "{}", run.finished);
+}
+
+#[test]
+fn a_restarted_node_agent_begins_the_grace_period_again_and_a_node_that_is_shut_down_is_booted() {
+    let disruptions = "\
+        {at: 1s, action: deletePod, selector: app=web, gracePeriodSeconds: 4}, \
+        {at: 4s, action: restartNodeAgent, node: node-1}, {at: 4s, action: restartNodeAgent, node: node-2}, \
+        {at: 14s, action: nodeShutdown, node: node-1, gracePeriodSeconds: 1, for: 4s}";
+    let text = scenario("nodes", "24s", disruptions);
+    let text = text.replace("[workload,", "[workload, --on-sigterm, ignore,");
+    let run = runs::measure(&text, Dataplane::Userspace, &[]);
+    let (first, rest) = run.result.terminations.split_first().expect("terminations");
+    assert_eq!(first.mode, Mode::Isolated, "{}", run.finished);
+    // Killed at 5 s, were it not for the restart at 4 s.
+    let killed_s = first.timeline[&Stage::ContainersTerminated];
+    assert!(killed_s > 6.0, "the whole grace period again: {killed_s} s\n{}", run.finished);
+    assert!(!rest.is_empty() && rest.iter().all(|t| t.mode == Mode::NodeShutdown), "{}", run.finished);
+    let shut_down = rest.iter().all(|t| t.node.as_deref() == Some("node-1"));
+    assert!(shut_down, "{rest:?}");
+    let changes = std::fs::read_to_string(run.path.join("changes.jsonl")).expect("changes.jsonl");
+    assert!(changes.contains("Node node-1: booted"), "{changes}");
+}
+
+#[test]
+fn a_program_of_the_scenario_runs_here_while_others_are_watched() {
+    let disruptions = "{at: 1s, action: observe, for: 2s}, \
+                       {at: 1s, action: exec, command: [sh, -c, 'test -s \"$KUBECONFIG\" && exit 3']}";
+    let text = scenario("programs", "6s", disruptions);
+    let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run", "--quiet", "--dataplane", "userspace"]);
+    let _turn = runs::turn();
+    let finished = run.file("scenario.yaml", &text).finish().expect_code(1);
+    assert!(finished.stdout().contains("exit code 3"), "{finished}");
+    let result = runs::result(&finished.dir().join("run"));
+    let command = result.command.as_ref().expect("the command");
+    assert_eq!((command.words[0].as_str(), command.code), ("sh", Some(3)), "{finished}");
+    assert!(result.terminations.is_empty(), "{finished}");
+}
+
+#[test]
+fn a_dry_run_says_each_call_of_a_disruption_and_what_undoes_it() {
+    let disruptions = "\
+        {at: 1s, action: setImage, workload: deploy/web, container: app, image: example.org/rolldrop:2}, \
+        {at: 2s, action: patch, object: {apiVersion: v1, kind: Service, name: web}, patch: {a: b}, keep: true}, \
+        {at: 3s, action: relabel, selector: app=web, for: 1s}, \
+        {at: 4s, action: crash, selector: app=web, count: 25%}, \
+        {at: 5s, action: nodeShutdown, node: node-1}, {at: 5s, action: restartNodeAgent, node: node-2}, \
+        {at: 6s, action: exec, command: [helm, upgrade, web]}, {at: 7s, action: observe}";
+    let text = scenario("plan", "9s", disruptions).replace("[helm, upgrade, web]", "[echo, upgrade, web]");
+    let run = Rolldrop::new(["run", "scenario.yaml", "--dry-run", "--dataplane", "userspace"]);
+    let said = run.file("scenario.yaml", &text).finish().expect_code(0).stdout();
+    let calls: Vec<&str> =
+        said.lines().map(|line| line.trim_start().split_once(' ').expect(line).1).collect();
+    let changing: Vec<String> = calls
+        .iter()
+        .filter(|call| !call.trim_start().starts_with("GET"))
+        .map(|call| call.split("    #").next().unwrap_or_default().trim().to_owned())
+        .collect();
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    let services = "/api/v1/namespaces/default/services";
+    let expected = [
+        format!("POST   {deployments}"),
+        format!("POST   {services}"),
+        "POST   /apis/policy/v1/namespaces/default/poddisruptionbudgets".to_owned(),
+        format!("PATCH  {services}/web?dryRun=All"),
+        format!("PATCH  {deployments}/web?dryRun=All"),
+        format!("PATCH  {deployments}/web"),
+        format!("PATCH  {services}/web?dryRun=All"),
+        format!("PATCH  {services}/web"),
+        "PATCH  /api/v1/namespaces/default/pods/{pod}".to_owned(),
+        "PATCH  /api/v1/namespaces/default/pods/{pod}".to_owned(),
+        "POST   /api/v1/nodes/{node}/proxy/kill/{namespace}/{pod}/{container}".to_owned(),
+        "POST   /api/v1/nodes/node-1/proxy/shutdown?grace=30".to_owned(),
+        "POST   /api/v1/nodes/node-2/proxy/restart".to_owned(),
+        "RUN    echo upgrade web".to_owned(),
+        "POST   /api/v1/nodes/node-1/proxy/restart".to_owned(),
+        format!("PATCH  {deployments}/web"),
+        "DELETE /apis/policy/v1/namespaces/default/poddisruptionbudgets/web".to_owned(),
+        format!("DELETE {services}/web"),
+        format!("DELETE {deployments}/web"),
+    ];
+    assert_eq!(changing, expected, "{said}");
 }

@@ -1,174 +1,82 @@
-//! Workloads that are restarted or scaled, and nodes that are drained.
+//! What is not done by the run itself: programs that it starts, and what others do meanwhile.
 
-use std::collections::BTreeMap;
+use std::process::ExitStatus;
+use std::time::Duration;
 
-use futures::future::join_all;
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{ApiResource, DynamicObject, ListParams};
-use kube::{Api, ResourceExt};
-use serde_json::{Value, json};
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
+use tokio::time::sleep;
 
-use super::super::CoordinatorError;
-use super::pods::is_ready;
-use super::{Acting, Answered, Disrupted, counted};
-use crate::scenario::{Workload, WorkloadKind};
+use super::{Acting, Disrupted, counted};
+use crate::record::EventKind;
+use crate::scenario::{Repeat, Until};
 
-/// What `kubectl rollout restart` sets.
-const RESTARTED_AT: &str = "kubectl.kubernetes.io/restartedAt";
-/// What a cluster itself needs stays where it is.
-const SYSTEM: &str = "kube-";
+/// Runs programs where the user is.
+pub trait Programs {
+    /// Runs one to its end. An error is why it could not be run.
+    fn run<'a>(&'a self, words: &'a [String]) -> LocalBoxFuture<'a, Result<ExitStatus, String>>;
+}
+
+/// Runs none.
+#[derive(Clone, Copy, Debug)]
+pub struct NoPrograms;
+
+impl Programs for NoPrograms {
+    fn run<'a>(&'a self, _words: &'a [String]) -> LocalBoxFuture<'a, Result<ExitStatus, String>> {
+        async { Err("no programs are run here".to_owned()) }.boxed_local()
+    }
+}
 
 impl Acting<'_> {
-    /// The workload as it is.
-    pub(super) async fn workload(
-        &self,
-        workload: &Workload,
-    ) -> Result<(Api<DynamicObject>, Value), CoordinatorError> {
-        let resource = match workload.kind {
-            WorkloadKind::Deployment => ApiResource::erase::<Deployment>(&()),
-            WorkloadKind::StatefulSet => ApiResource::erase::<StatefulSet>(&()),
-            WorkloadKind::DaemonSet => ApiResource::erase::<DaemonSet>(&()),
+    /// Runs a program, and waits until what it began has settled.
+    pub(super) async fn exec(&self, words: &[String]) -> Disrupted {
+        let before = match self.session.workloads().await {
+            Ok(before) => before,
+            Err(error) => return self.refused("other", error.to_string()),
         };
-        let caller = &self.session.caller;
-        let api = Api::<DynamicObject>::namespaced_with(caller.client.clone(), &caller.namespace, &resource);
-        let what = format!("read {} {}", resource.kind, workload.name);
-        let found = caller.limited(&what, api.get(&workload.name)).await?;
-        let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
-        Ok((api, serde_json::to_value(found).unwrap_or_default()))
-    }
-
-    /// Not all pods may go.
-    pub(super) async fn check_scale(
-        &self,
-        workload: &Workload,
-        replicas: u32,
-    ) -> Result<(), CoordinatorError> {
-        self.workload(workload).await?;
-        if replicas > 0 || self.disruption.allow_outage {
-            return Ok(());
-        }
-        Err(self.too_many(&workload.to_string(), "no pod would be left".into()))
-    }
-
-    /// Has a workload replace its pods, as `kubectl rollout restart` does. That is not changed back:
-    /// it would be a rollout again.
-    pub(super) async fn restart(&self, workload: &Workload) -> Disrupted {
-        let (api, _) = match self.workload(workload).await {
-            Ok(found) => found,
-            Err(error) => return self.refused("rollout", error.to_string()),
+        let disruption = Some(self.index);
+        let command = words.to_vec();
+        self.session.record(EventKind::CommandStarted { command, disruption });
+        let status = self.programs.run(words).await;
+        let (code, signal) = match &status {
+            Ok(status) => codes(*status),
+            // As a shell says it.
+            Err(_) => (Some(127), None),
         };
-        let now = jiff::Timestamp::from_nanosecond(self.session.clock.now().unix_ns().into());
-        let now = now.unwrap_or_default().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let patch = json!({"spec": {"template": {"metadata": {"annotations": {RESTARTED_AT: now}}}}});
-        let patch = kube::api::Patch::Merge(patch);
-        let call =
-            self.stamped(200, api.patch(&workload.name, &kube::api::PatchParams::default(), &patch)).await;
-        counted(self.note("rollout", None, call))
-    }
-
-    /// Gives a workload another number of pods; it gets its own back at the end of the run.
-    pub(super) async fn scale(&self, workload: &Workload, replicas: u32) -> Disrupted {
-        let mode = "scale_down";
-        let (api, current) = match self.workload(workload).await {
-            Ok(found) => found,
-            Err(error) => return self.refused(mode, error.to_string()),
-        };
-        let mut wanted = current.clone();
-        wanted["spec"]["replicas"] = replicas.into();
-        counted(self.change(mode, &api, &current, &wanted).await)
-    }
-
-    /// Changes an object and records that as an action; it is changed back at the end of the run.
-    async fn change(&self, mode: &str, api: &Api<DynamicObject>, current: &Value, wanted: &Value) -> bool {
-        let sent = self.session.clock.now();
-        let changed = self.session.change(api, current, wanted).await;
-        let answered = self.session.clock.now();
-        let (status, error) = match changed {
-            Ok(_) => (Some(200), None),
-            Err(error) => (None, Some(error.to_string())),
-        };
-        self.note(mode, None, Answered { sent, answered, status, error })
-    }
-
-    /// The node's pods that a drain ends: all but those of DaemonSets, of the node itself and of the
-    /// system.
-    async fn pods_to_drain(&self, node: &str) -> Result<Vec<Pod>, CoordinatorError> {
-        let caller = &self.session.caller;
-        let what = format!("list the pods of node {node}");
-        let api = Api::<Pod>::all(caller.client.clone());
-        let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
-        let pods = caller.limited(&what, api.list(&on_node)).await?;
-        let mut pods = pods.map_err(|e| CoordinatorError::api(&what, &e))?.items;
-        pods.retain(|pod| {
-            let stays = pod
-                .owner_references()
-                .iter()
-                .any(|owner| ["DaemonSet", "Node"].contains(&owner.kind.as_str()));
-            let is_system = pod.namespace().is_some_and(|namespace| namespace.starts_with(SYSTEM));
-            !stays && !is_system && pod.metadata.deletion_timestamp.is_none()
-        });
-        Ok(pods)
-    }
-
-    /// The node is there, has pods of the run's namespace, and not all that some owner has ready.
-    pub(super) async fn check_drain(&self, node: &str) -> Result<(), CoordinatorError> {
-        let caller = &self.session.caller;
-        let what = format!("read Node {node}");
-        let found = caller.limited(&what, Api::<Node>::all(caller.client.clone()).get(node)).await?;
-        found.map_err(|e| CoordinatorError::api(&what, &e))?;
-        let going = self.pods_to_drain(node).await?;
-        if !going.iter().any(|pod| pod.namespace().as_ref() == Some(&caller.namespace)) {
-            let namespace = caller.namespace.clone();
-            return Err(CoordinatorError::NoPods { selector: format!("spec.nodeName={node}"), namespace });
+        self.session.record(EventKind::CommandEnded { code, signal, disruption });
+        if let Err(why) = status {
+            return self.refused("other", format!("failed to run {}: {why}", words.join(" ")));
         }
-        if self.disruption.allow_outage {
-            return Ok(());
-        }
-        let all: Vec<Pod> = self.session.list_kind().await?;
-        let mut owners: BTreeMap<String, (usize, usize)> = BTreeMap::new();
-        for pod in all.iter().filter(|pod| is_ready(pod)) {
-            let Some(owner) = pod.owner_references().first() else { continue };
-            let (ready, leaving) = owners.entry(format!("{} {}", owner.kind, owner.name)).or_default();
-            *ready += 1;
-            *leaving += usize::from(going.iter().any(|other| other.uid() == pod.uid()));
-        }
-        let last = owners.into_iter().find(|(_, (ready, leaving))| ready == leaving);
-        match last {
-            None => Ok(()),
-            Some((owner, (ready, _))) => {
-                let why = format!("all {ready} ready pods of {owner} are there");
-                Err(self.too_many(&format!("node {node}"), why))
-            }
-        }
+        // Where the run is stopped, that is said elsewhere.
+        let _ = self.session.await_rollout(&before, disruption).await;
+        counted(code == Some(0))
     }
 
-    /// Cordons a node and evicts its pods, as `kubectl drain` does. It is uncordoned at the end of the
-    /// run.
-    pub(super) async fn drain(&self, node: &str) -> Disrupted {
-        let mode = "drain";
-        let resource = ApiResource::erase::<Node>(&());
-        let api = Api::<DynamicObject>::all_with(self.session.caller.client.clone(), &resource);
-        let current = match api.get(node).await {
-            Ok(current) => serde_json::to_value(current).unwrap_or_default(),
-            Err(error) => {
-                let error = CoordinatorError::api(&format!("read Node {node}"), &error);
-                return self.refused(mode, error.to_string());
+    /// Watches what others do, for so long, or until that is enough.
+    pub(super) async fn observe(&self, lasts: Option<Duration>) -> Disrupted {
+        let watched = async {
+            match (self.disruption.repeat, lasts) {
+                (_, Some(lasts)) => sleep(lasts).await,
+                (Repeat::Until(Until::RolloutComplete), None) => self.session.until_rolled_out().await,
+                (Repeat::Until(until), None) => {
+                    let wanted = self.pods_ended() + until.terminations().unwrap_or(usize::MAX);
+                    self.session.views.wait_until(|view| view.ended.len() >= wanted).await;
+                }
+                (Repeat::Times(_), None) => {}
             }
         };
-        let mut wanted = current.clone();
-        wanted["spec"]["unschedulable"] = true.into();
-        if let Err(error) = self.session.change(&api, &current, &wanted).await {
-            return self.refused(mode, error.to_string());
+        if self.while_loaded(watched).await.is_none() && !self.session.caller.stop.is_cancelled() {
+            self.not_reached("the load was over");
         }
-        match self.pods_to_drain(node).await {
-            Ok(pods) => {
-                let mut done = Disrupted::default();
-                let evicted = join_all(pods.iter().map(|pod| self.evict(mode, pod))).await;
-                evicted.into_iter().for_each(|is_accepted| done += counted(is_accepted));
-                done
-            }
-            Err(error) => self.refused(mode, error.to_string()),
-        }
+        Disrupted::default()
     }
+}
+
+/// The exit code, or the signal, by which a program ended.
+pub fn codes(status: ExitStatus) -> (Option<i32>, Option<i32>) {
+    #[cfg(unix)]
+    let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+    #[cfg(not(unix))]
+    let signal = None;
+    (status.code(), signal)
 }

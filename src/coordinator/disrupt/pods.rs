@@ -1,38 +1,59 @@
-//! Pods that are deleted or evicted one by one.
+//! Pods that are deleted, evicted, crashed, or led out of their Services.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, EvictParams, ListParams, Preconditions};
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, EvictParams, ListParams, Preconditions};
 use kube::{Api, ResourceExt};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::super::limits::Bounds;
 use super::super::{CoordinatorError, Session};
+use super::recovery::Whole;
 use super::{Acting, Disrupted, counted};
-use crate::scenario::{Action, Pods};
+use crate::record::{EventKind, event};
+use crate::scenario::{Action, Order, Pods, Restore};
 
+/// The value of a label by which a pod has left its Service.
+const LEFT: &str = "left-by-rolldrop";
 /// From a refused eviction to the next attempt, where the API server does not say.
 const EVICTION_PAUSE: Duration = Duration::from_secs(5);
 
 impl Acting<'_> {
     /// The selector must match something, and not all may go at once.
     pub(super) async fn check_pods(&self, pods: &Pods) -> Result<(), CoordinatorError> {
+        let ready = oldest_ready_first(self.selected(pods).await?);
+        let first = self.chosen(pods, 0, ready.clone());
+        let first = &first[..pods.batch.unwrap_or(first.len()).min(first.len())];
+        self.check_bounds(pods, first, ready.len()).await
+    }
+
+    /// The pods that a selector matches; there must be one.
+    pub(super) async fn selected(&self, pods: &Pods) -> Result<Vec<Pod>, CoordinatorError> {
         let found = list(self.session, &pods.selector).await?;
         if found.is_empty() {
             let (selector, namespace) = (pods.selector.clone(), self.session.caller.namespace.clone());
             return Err(CoordinatorError::NoPods { selector, namespace });
         }
-        self.choose(pods, oldest_ready_first(found)).await.map(drop)
+        Ok(found)
     }
 
-    /// The pods that an action takes of those that are ready.
-    async fn choose(&self, pods: &Pods, mut ready: Vec<Pod>) -> Result<Vec<Pod>, CoordinatorError> {
-        let whole = ready.len();
-        ready.truncate(pods.count);
-        if self.disruption.allow_outage || ready.is_empty() {
-            return Ok(ready);
+    /// The pods that an action takes of those that are ready, in the order in which it takes them.
+    fn chosen(&self, pods: &Pods, repetition: u32, mut ready: Vec<Pod>) -> Vec<Pod> {
+        if pods.order == Order::Random {
+            self.disruption.shuffle(repetition, &mut ready);
+        }
+        ready.truncate(pods.count.of(ready.len()));
+        ready
+    }
+
+    /// Not more than may go at once.
+    async fn check_bounds(&self, pods: &Pods, going: &[Pod], ready: usize) -> Result<(), CoordinatorError> {
+        if self.disruption.allow_outage || going.is_empty() {
+            return Ok(());
         }
         let budgets = match self.disruption.action {
             // The API server holds evictions to them.
@@ -40,8 +61,8 @@ impl Acting<'_> {
             _ => self.session.list_kind().await?,
         };
         let bounds = Bounds { budgets, deployments: self.session.list_kind().await? };
-        match bounds.refuse(&ready, whole) {
-            None => Ok(ready),
+        match bounds.refuse(going, ready) {
+            None => Ok(()),
             Some(why) => Err(self.too_many(&pods.selector, why)),
         }
     }
@@ -51,61 +72,89 @@ impl Acting<'_> {
         CoordinatorError::TooMany { action, of: of.to_owned(), why }
     }
 
-    /// Ends so many pods at once.
-    pub(super) async fn end_pods(&self, pods: &Pods, whole: &mut usize) -> Disrupted {
-        // One at a time, with recovery in between, is what makes a termination isolated.
-        let mode = if pods.count == 1 { "isolated" } else { "other" };
-        let chosen = match list(self.session, &pods.selector).await.map(oldest_ready_first) {
+    /// Ends as many pods as are to go, a batch after the other.
+    pub(super) async fn end_pods(&self, pods: &Pods, repetition: u32, whole: &mut Whole) -> Disrupted {
+        let mut done = Disrupted::default();
+        let mut ready = match self.ready_pods(pods, whole).await {
+            Ok(ready) => ready,
+            Err(refused) => return refused,
+        };
+        let mut left = self.chosen(pods, repetition, ready.clone());
+        let batch = pods.batch.unwrap_or(left.len());
+        loop {
+            let began = Instant::now();
+            let going: Vec<Pod> = left.drain(..batch.min(left.len())).collect();
+            done += self.end_batch(pods, &going, ready.len()).await;
+            if left.is_empty() {
+                return done;
+            }
+            let spaced = self.while_loaded(sleep_until(began + pods.spacing)).await;
+            let recovered = match spaced {
+                Some(()) => self.batch_recovered(pods, whole).await,
+                None => Err("the load ended".to_owned()),
+            };
+            if let Err(why) = recovered {
+                let name = self.disruption.action.name();
+                let message = format!("{name} left {} of its pods out: {why}", left.len());
+                self.session.record(EventKind::Warning { message });
+                done.skipped += left.len();
+                return done;
+            }
+            ready = match self.ready_pods(pods, whole).await {
+                Ok(ready) => ready,
+                Err(refused) => return done + refused,
+            };
+            // Others may have ended some of them meanwhile.
+            left.retain(|pod| ready.iter().any(|other| other.uid() == pod.uid()));
+            if left.is_empty() {
+                return done;
+            }
+        }
+    }
+
+    /// The pods that an action may take; refused is one for which there is none.
+    async fn ready_pods(&self, pods: &Pods, whole: &mut Whole) -> Result<Vec<Pod>, Disrupted> {
+        match list(self.session, &pods.selector).await.map(oldest_ready_first) {
             Ok(ready) if ready.is_empty() => {
-                return self.refused(mode, "no pod that it selects is ready".into());
+                Err(self.refused("other", "no pod that it selects is ready".into()))
             }
             Ok(ready) => {
-                *whole = (*whole).max(ready.len());
-                self.choose(pods, ready).await
+                self.session.views.read(|view| whole.see(&ready, view));
+                Ok(ready)
             }
-            Err(error) => Err(error),
-        };
-        match chosen {
-            Ok(chosen) => {
-                let ends = chosen.iter().map(|pod| async move {
-                    match self.disruption.action {
-                        Action::Evict(_) => self.evict(mode, pod).await,
-                        _ => self.delete(mode, pod).await,
-                    }
-                });
-                let mut done = Disrupted::default();
-                join_all(ends).await.into_iter().for_each(|is_accepted| done += counted(is_accepted));
-                done
-            }
-            Err(error) => self.refused(mode, error.to_string()),
+            Err(error) => Err(self.refused("other", error.to_string())),
         }
     }
 
-    /// Waits until none of the selected pods is terminating and `whole` are ready.
-    pub(super) async fn pods_recovered(&self, pods: &Pods, whole: usize) -> bool {
-        loop {
-            // Before the list, so that no change after it is missed.
-            let changed = self.session.views.changed();
-            let found = list(self.session, &pods.selector).await.unwrap_or_default();
-            let terminating = found.iter().any(|pod| pod.metadata.deletion_timestamp.is_some());
-            if !terminating && oldest_ready_first(found).len() >= whole {
-                return true;
-            }
-            changed.await;
+    async fn end_batch(&self, pods: &Pods, going: &[Pod], ready: usize) -> Disrupted {
+        // One at a time, with recovery in between, is what makes a termination isolated.
+        let mode = if going.len() == 1 { "isolated" } else { "other" };
+        if let Err(error) = self.check_bounds(pods, going, ready).await {
+            return self.refused(mode, error.to_string());
         }
+        let ends = going.iter().map(|pod| async move {
+            match &self.disruption.action {
+                Action::Evict(_) => self.evict(mode, pod, pods.grace_seconds).await,
+                Action::Crash { container, .. } => self.crash(pod, container.as_deref()).await,
+                _ => self.delete(mode, pod, pods.grace_seconds).await,
+            }
+        });
+        let mut done = Disrupted::default();
+        join_all(ends).await.into_iter().for_each(|is_accepted| done += counted(is_accepted));
+        done
     }
 
-    async fn delete(&self, mode: &str, pod: &Pod) -> bool {
+    async fn delete(&self, mode: &str, pod: &Pod, grace_seconds: Option<u32>) -> bool {
         let api = self.pod_api(pod);
-        let (name, params) = (pod.name_any(), only(pod));
+        let (name, params) = (pod.name_any(), only(pod, grace_seconds));
         let call = self.stamped(200, api.delete(&name, &params)).await;
         self.note(mode, Some((name, pod.uid())), call)
     }
 
     /// Evicts a pod. Where a budget does not allow it yet, it waits and asks again while the load lasts.
-    pub(super) async fn evict(&self, mode: &str, pod: &Pod) -> bool {
+    pub(super) async fn evict(&self, mode: &str, pod: &Pod, grace_seconds: Option<u32>) -> bool {
         let api = self.pod_api(pod);
-        let params = EvictParams { delete_options: Some(only(pod)), ..EvictParams::default() };
+        let params = EvictParams { delete_options: Some(only(pod, grace_seconds)), ..EvictParams::default() };
         let name = pod.name_any();
         loop {
             let mut pause = EVICTION_PAUSE;
@@ -128,21 +177,106 @@ impl Acting<'_> {
         }
     }
 
+    /// The pods must be there, and each have a label that a Service selects by.
+    pub(super) async fn check_relabel(
+        &self,
+        pods: &Pods,
+        label: Option<&str>,
+    ) -> Result<(), CoordinatorError> {
+        self.check_pods(pods).await?;
+        for pod in oldest_ready_first(self.selected(pods).await?) {
+            self.label_of(&pod, label).await?;
+        }
+        Ok(())
+    }
+
+    /// The label by which the pod leaves its Service: the one that is named, or one that a Service
+    /// selects it by; of several one that nothing but Services names.
+    async fn label_of(&self, pod: &Pod, named: Option<&str>) -> Result<String, CoordinatorError> {
+        let wrong = |why: String| CoordinatorError::Relabel { pod: pod.name_any(), why };
+        let services: Vec<Service> = self.session.list_kind().await?;
+        let selectors = services.iter().filter_map(|service| service.spec.as_ref()?.selector.as_ref());
+        let selects = |selector: &&BTreeMap<String, String>| {
+            !selector.is_empty() && selector.iter().all(|(name, value)| pod.labels().get(name) == Some(value))
+        };
+        let by: BTreeSet<&String> = selectors.filter(selects).flat_map(BTreeMap::keys).collect();
+        if let Some(named) = named {
+            return match by.iter().any(|label| *label == named) {
+                true => Ok(named.to_owned()),
+                false => Err(wrong(format!("no Service selects it by {named:?}"))),
+            };
+        }
+        let sets: Vec<ReplicaSet> = self.session.list_kind().await?;
+        let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
+        let set = sets.iter().find(|set| owner.is_some_and(|owner| set.uid().as_ref() == Some(&owner.uid)));
+        let of_owner = set.and_then(|set| set.spec.as_ref()?.selector.match_labels.as_ref());
+        let is_free = |label: &&&String| !of_owner.is_some_and(|labels| labels.contains_key(**label));
+        let label = by.iter().find(is_free).or(by.first());
+        label.map(|label| (*label).clone()).ok_or_else(|| wrong("no Service selects it".to_owned()))
+    }
+
+    /// Takes pods out of their Services by a label; they live on.
+    pub(super) async fn relabel(
+        &self,
+        pods: &Pods,
+        label: Option<&str>,
+        restore: Restore,
+        repetition: u32,
+        whole: &mut Whole,
+    ) -> Disrupted {
+        let mut done = Disrupted::default();
+        let ready = match self.ready_pods(pods, whole).await {
+            Ok(ready) => ready,
+            Err(refused) => return refused,
+        };
+        let many = ready.len();
+        let going = self.chosen(pods, repetition, ready);
+        if let Err(error) = self.check_bounds(pods, &going, many).await {
+            return self.refused(event::NO_END, error.to_string());
+        }
+        let mut changes = Vec::new();
+        for pod in &going {
+            let label = match self.label_of(pod, label).await {
+                Ok(label) => label,
+                Err(error) => {
+                    done += self.refused(event::NO_END, error.to_string());
+                    continue;
+                }
+            };
+            let mut current = serde_json::to_value(pod).unwrap_or_default();
+            // Items of a list are without their kind.
+            (current["apiVersion"], current["kind"]) = ("v1".into(), "Pod".into());
+            let mut wanted = current.clone();
+            wanted["metadata"]["labels"][label.as_str()] = LEFT.into();
+            let api = Api::<DynamicObject>::namespaced_with(
+                self.session.caller.client.clone(),
+                &self.session.caller.namespace,
+                &ApiResource::erase::<Pod>(&()),
+            );
+            let (call, change) = self.stamped_change(self.session.change(&api, &current, &wanted)).await;
+            changes.extend(change.flatten());
+            done += counted(self.note(event::NO_END, Some((pod.name_any(), pod.uid())), call));
+        }
+        self.restore(restore, event::NO_END, &changes).await;
+        done
+    }
+
     fn pod_api(&self, pod: &Pod) -> Api<Pod> {
         let namespace = pod.namespace().unwrap_or_else(|| self.session.caller.namespace.clone());
         Api::namespaced(self.session.caller.client.clone(), &namespace)
     }
 }
 
-/// This pod and no other of its name.
-fn only(pod: &Pod) -> DeleteParams {
+/// This pod and no other of its name, with this grace period in place of its own.
+fn only(pod: &Pod, grace_seconds: Option<u32>) -> DeleteParams {
     DeleteParams {
         preconditions: Some(Preconditions { uid: pod.uid(), resource_version: None }),
+        grace_period_seconds: grace_seconds,
         ..DeleteParams::default()
     }
 }
 
-async fn list(session: &Session, selector: &str) -> Result<Vec<Pod>, CoordinatorError> {
+pub(super) async fn list(session: &Session, selector: &str) -> Result<Vec<Pod>, CoordinatorError> {
     let pods = Api::<Pod>::namespaced(session.caller.client.clone(), &session.caller.namespace);
     let listed = pods.list(&ListParams::default().labels(selector)).await;
     Ok(listed.map_err(|e| CoordinatorError::api(&format!("list pods {selector:?}"), &e))?.items)

@@ -2,7 +2,9 @@
 //!
 //! This is the embedded cluster's own: `POST /api/v1/nodes/NAME/proxy/restart` restarts the
 //! agent, starts it if it was stopped, and boots a node that was shut down; `.../proxy/stop` stops
-//! the agent alone; `.../proxy/shutdown?grace=SECONDS` shuts the node down.
+//! the agent alone; `.../proxy/shutdown?grace=SECONDS` shuts the node down;
+//! `.../proxy/kill/NAMESPACE/POD/CONTAINER` kills a container's process. Each takes POST alone (405),
+//! so that who asks otherwise learns that it is there.
 
 use http::{Method, Request, StatusCode};
 use serde_json::json;
@@ -27,6 +29,7 @@ pub(super) fn answer<B>(
 ) -> Result<Answer, Status> {
     let command = match path {
         "/restart" => Command::Restart,
+        _ if path.starts_with("/kill/") => return kill(request, shared, node, path),
         "/stop" => Command::Stop,
         "/shutdown" => {
             let grace_seconds = match query.get("grace") {
@@ -45,6 +48,33 @@ pub(super) fn answer<B>(
         return Err(Status::method_not_allowed());
     }
     shared.agents.command(node, command).map_err(|_| Status::not_found(Resource::Nodes, node))?;
+    Ok(success())
+}
+
+/// Kills the process of a container of one of the node's pods.
+fn kill<B>(request: &Request<B>, shared: &Shared, node: &str, path: &str) -> Result<Answer, Status> {
+    let mut names = path.split('/').skip(2);
+    let (Some(namespace), Some(name), Some(container), None) =
+        (names.next(), names.next(), names.next(), names.next())
+    else {
+        return Err(Status::unknown_path());
+    };
+    let pod = shared.registry.get(Resource::Pods, namespace, name)?;
+    if pod["spec"]["nodeName"] != node {
+        return Err(Status::not_found(Resource::Pods, name));
+    }
+    if request.method() != Method::POST {
+        return Err(Status::method_not_allowed());
+    }
+    let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
+    if !shared.agents.kill(uid, container) {
+        let why = format!("container {container:?} of pod {name:?} does not run");
+        return Err(Status::bad_request(why));
+    }
+    Ok(success())
+}
+
+fn success() -> Answer {
     let success = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
-    Ok(respond::json(StatusCode::OK, &success))
+    respond::json(StatusCode::OK, &success)
 }

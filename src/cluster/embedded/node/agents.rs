@@ -1,14 +1,19 @@
-//! What can be done to a node agent from outside: a stop, a restart, and the node's shutdown.
+//! What can be done to a node agent from outside: a stop, a restart, the node's shutdown, and the end
+//! of a container's process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc;
 
+use super::process::Process;
+
 /// Reaches the node agents of a cluster by their nodes' names. Clones reach the same ones.
 #[derive(Clone, Debug, Default)]
 pub struct Agents {
     senders: Arc<Mutex<HashMap<String, mpsc::UnboundedSender<Command>>>>,
+    /// What runs, by pod UID and container.
+    processes: Arc<Mutex<HashMap<(String, String), Process>>>,
 }
 
 /// What a node agent is to do.
@@ -29,6 +34,18 @@ pub enum Command {
     },
 }
 
+/// A container whose process runs.
+struct Running {
+    agents: Agents,
+    key: (String, String),
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.agents.processes.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+    }
+}
+
 /// There is no node agent of that name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no node agent runs for node {0:?}")]
@@ -44,6 +61,22 @@ impl Agents {
         let senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = senders.get(node).map(|sender| sender.send(command));
         sent.and_then(Result::ok).ok_or_else(|| UnknownNode(node.to_owned()))
+    }
+
+    /// Kills the process of a pod's container, if one runs; the agent notices that by itself.
+    /// Answers whether there was one.
+    pub fn kill(&self, pod_uid: &str, container: &str) -> bool {
+        let processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = processes.get(&(pod_uid.to_owned(), container.to_owned()));
+        found.map(Process::kill).is_some()
+    }
+
+    /// A container's process runs; it can be killed as long as the answer lives.
+    pub(super) fn runs(&self, pod_uid: &str, container: &str, process: Process) -> impl Drop + use<> {
+        let key = (pod_uid.to_owned(), container.to_owned());
+        let mut processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
+        processes.insert(key.clone(), process);
+        Running { agents: self.clone(), key }
     }
 
     /// What a node's agent is told from now on.

@@ -173,6 +173,8 @@ impl Supervisor {
         let container_id = target.launch.container_id.clone();
         self.context.note(&self.spec.name, "Started", "Container started");
         let running = Running { process: process.clone(), target: target.clone() };
+        let agents = &self.context.shared.agents;
+        let _can_be_killed = agents.runs(&self.context.uid, &self.spec.name, process.clone());
         self.view.send_modify(|view| (view.running, view.ended) = (Some(running), None));
         let end_of = |exit: Exit| Ended {
             code: exit.code,

@@ -1,0 +1,72 @@
+//! `action: exec`: programs that a scenario starts where the user is, as COMMAND is.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::process::ExitStatus;
+
+use futures::FutureExt;
+use futures::future::LocalBoxFuture;
+
+use super::Run;
+use super::command::UserCommand;
+use crate::cli::signals::Interrupts;
+use crate::cluster::Cluster;
+use crate::coordinator::{Programs, Session};
+use crate::scenario::{Action, Disruption, Scenario};
+
+/// The programs of a scenario, found beforehand.
+pub(super) struct UserPrograms<'a> {
+    found: HashMap<&'a [String], UserCommand>,
+    kubeconfig: Option<OsString>,
+    interrupts: &'a Interrupts,
+}
+
+impl<'a> UserPrograms<'a> {
+    pub(super) fn new(
+        disruptions: &'a [Disruption],
+        run: &'a Run<'_>,
+        cluster: &Cluster,
+        session: &Session,
+    ) -> anyhow::Result<Self> {
+        let mut found = HashMap::new();
+        for (_, words) in commands(disruptions) {
+            found.extend(find(words)?.map(|command| (words, command)));
+        }
+        let kubeconfig = if found.is_empty() { None } else { run.command_kubeconfig(cluster, session)? };
+        Ok(Self { found, kubeconfig, interrupts: run.interrupts })
+    }
+}
+
+impl Programs for UserPrograms<'_> {
+    fn run<'a>(&'a self, words: &'a [String]) -> LocalBoxFuture<'a, Result<ExitStatus, String>> {
+        async move {
+            let command = self.found.get(words).ok_or("it was not found")?;
+            let status = command.run(self.kubeconfig.as_deref(), self.interrupts).await;
+            status.map_err(|error| error.to_string())
+        }
+        .boxed_local()
+    }
+}
+
+/// Whether the scenario's programs are there.
+pub(super) fn check(scenario: &Scenario) -> anyhow::Result<()> {
+    for (number, words) in commands(&scenario.disruptions) {
+        if let Err(error) = find(words) {
+            let key = format!("spec.disruptions[{number}].command");
+            return Err(scenario.invalid(&key, format!("{error:#}")).into());
+        }
+    }
+    Ok(())
+}
+
+fn find(words: &[String]) -> anyhow::Result<Option<UserCommand>> {
+    UserCommand::find(words.iter().map(OsString::from).collect())
+}
+
+/// The commands of disruptions, each with its disruption's number.
+fn commands(disruptions: &[Disruption]) -> impl Iterator<Item = (usize, &[String])> {
+    disruptions.iter().enumerate().filter_map(|(number, disruption)| match &disruption.action {
+        Action::Exec { command } => Some((number, &command[..])),
+        _ => None,
+    })
+}

@@ -1,0 +1,177 @@
+//! When what an action did is over, so that the next may begin.
+//!
+//! Recovered is a workload when as many of its pods are ready as before, none of them is ending,
+//! and as many endpoints of each of their Services are ready as before. To be told from it, the
+//! next termination waits until the silence after this one's last connection has said that it was
+//! the last: as long as STATISTICS asks for, see [`Acting::quiet`].
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use tokio::time::{sleep, timeout};
+
+use super::super::Workloads;
+use super::super::view::View;
+use super::Acting;
+use super::pods::{is_ready, list};
+use crate::record::event::EndpointState;
+use crate::scenario::{Action, Pods, Repeat};
+
+/// How much later than the EndpointSlices a Service proxy may be: kube-proxy's own
+/// `minSyncPeriod`.
+const PROXY_LAG: Duration = Duration::from_secs(1);
+/// The chance, over all terminations together, that a silence is taken for the end of a window
+/// too soon (the α of the windows' own bounds).
+const ALPHA: f64 = 0.05;
+/// Terminations that are counted on where it is not known how many there will be.
+const MANY: usize = 100;
+/// A pod that gets new connections more seldom than this allows has windows too coarse to be told.
+const LONGEST_QUIET: Duration = Duration::from_secs(10);
+
+/// How much there was before the first action: so much there has to be again before the next.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Whole {
+    /// The workloads of the namespace.
+    pub(super) workloads: Workloads,
+    ready: usize,
+    /// Ready endpoints, by Service.
+    endpoints: BTreeMap<String, usize>,
+}
+
+impl Whole {
+    /// Takes in what there is now of the pods that an action may take.
+    pub(super) fn see(&mut self, ready: &[Pod], view: &View) {
+        self.ready = self.ready.max(ready.len());
+        let is_one = |endpoint: &EndpointState| {
+            ready.iter().any(|pod| endpoint.pod.as_deref() == pod.metadata.name.as_deref())
+        };
+        for slice in view.slices.values().filter(|slice| slice.endpoints.iter().any(is_one)) {
+            let Some(service) = &slice.service else { continue };
+            let now = view.ready_endpoints(service);
+            let before = self.endpoints.entry(service.clone()).or_default();
+            *before = now.max(*before);
+        }
+    }
+
+    fn has_endpoints_again(&self, view: &View) -> bool {
+        view.slices_listed
+            && self.endpoints.iter().all(|(service, before)| view.ready_endpoints(service) >= *before)
+    }
+}
+
+impl Acting<'_> {
+    /// Waits, while the load lasts, until what the action did is over, and until the next can be
+    /// told from it. What is not over is said in words.
+    pub(super) async fn recovered(&self, whole: &Whole) -> Result<(), String> {
+        let recovered = async {
+            match &self.disruption.action {
+                Action::DeletePod(pods) | Action::Evict(pods) | Action::Crash { pods, .. } => {
+                    self.pods_recovered(pods, whole).await;
+                    self.quiet(pods, whole).await;
+                    true
+                }
+                Action::Relabel { pods, .. } => {
+                    self.pods_recovered(pods, whole).await;
+                    true
+                }
+                _ if self.is_rollout() => {
+                    matches!(self.session.until_settled(&whole.workloads).await, Ok((_, None)))
+                }
+                // They wait themselves.
+                _ => true,
+            }
+        };
+        self.within_limit(recovered).await
+    }
+
+    /// Waits for a recovery as long as the load and its limit allow.
+    async fn within_limit(&self, recovered: impl Future<Output = bool>) -> Result<(), String> {
+        let limit = self.session.caller.limits.recovery;
+        match self.while_loaded(timeout(limit, recovered)).await {
+            Some(Ok(true)) => Ok(()),
+            Some(_) => Err(format!("the pods of the one before had not recovered within {limit:?}")),
+            None => Err("the pods of the one before had not recovered when the load ended".to_owned()),
+        }
+    }
+
+    /// Waits between two batches of one action.
+    pub(super) async fn batch_recovered(&self, pods: &Pods, whole: &Whole) -> Result<(), String> {
+        let recovered = async {
+            self.pods_recovered(pods, whole).await;
+            self.quiet(pods, whole).await;
+            true
+        };
+        self.within_limit(recovered).await
+    }
+
+    /// Waits until none of the selected pods is terminating, and pods and endpoints are as many as
+    /// before.
+    async fn pods_recovered(&self, pods: &Pods, whole: &Whole) {
+        loop {
+            // Before the list, so that no change after it is missed.
+            let changed = self.session.views.changed();
+            let is_whole = self.session.views.read(|view| whole.has_endpoints_again(view));
+            if is_whole && let Ok(found) = list(self.session, &pods.selector).await {
+                let terminating = found.iter().any(|pod| pod.metadata.deletion_timestamp.is_some());
+                if !terminating && found.iter().filter(|pod| is_ready(pod)).count() >= whole.ready {
+                    return;
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// Waits until one more connection to a pod that is gone is implausible: ln(n/α)/λ after the
+    /// last moment at which a Service proxy may have led one there, where λ is the rate of new
+    /// connections that one pod gets and n the number of terminations.
+    async fn quiet(&self, pods: &Pods, whole: &Whole) {
+        let per_pod = self.load.rate / whole.ready.max(1) as f64;
+        let many = match self.disruption.repeat {
+            Repeat::Times(times) => usize::try_from(times).unwrap_or(MANY) * pods.count.of(whole.ready),
+            Repeat::Until(until) => until.terminations().unwrap_or(MANY),
+        };
+        let silence_s = (many.max(1) as f64 / ALPHA).ln() / per_pod;
+        let silence = Duration::try_from_secs_f64(silence_s).unwrap_or(LONGEST_QUIET).min(LONGEST_QUIET);
+        sleep(PROXY_LAG + if self.load.rate > 0.0 { silence } else { Duration::ZERO }).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::event::{Change, EndpointSliceEvent};
+    use serde_json::json;
+
+    #[test]
+    fn endpoints_have_to_be_as_many_as_before_in_each_service_of_the_pods() {
+        let endpoint = |pod: &str, ready| EndpointState {
+            pod: Some(pod.into()),
+            address: "10.0.0.1".into(),
+            ready,
+            serving: ready,
+            terminating: !ready,
+        };
+        let slice = |service: &str, endpoints: Vec<EndpointState>| EndpointSliceEvent {
+            change: Change::Applied,
+            namespace: "shop".into(),
+            name: format!("{service}-x"),
+            service: Some(service.into()),
+            endpoints,
+        };
+        let view = |slices: Vec<EndpointSliceEvent>| {
+            let slices = slices.into_iter().map(|slice| (slice.name.clone(), slice)).collect();
+            View { slices, slices_listed: true, ..View::default() }
+        };
+        let web: Pod = serde_json::from_value(json!({"metadata": {"name": "a"}})).unwrap();
+        let mut whole = Whole::default();
+        let both = slice("web", vec![endpoint("a", true), endpoint("b", true)]);
+        let other = slice("db", vec![endpoint("c", true)]);
+        whole.see(&[web], &view(vec![both.clone(), other]));
+        assert_eq!(whole.endpoints, BTreeMap::from([("web".to_owned(), 2)]));
+        assert!(whole.has_endpoints_again(&view(vec![both])));
+        let one = slice("web", vec![endpoint("a", true), endpoint("b", false)]);
+        assert!(!whole.has_endpoints_again(&view(vec![one])));
+        assert!(!whole.has_endpoints_again(&view(Vec::new())));
+    }
+}

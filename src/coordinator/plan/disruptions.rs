@@ -1,0 +1,335 @@
+//! What disruptions ask of the API server.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::api::ApiResource;
+use kube::core::TypeMeta;
+use kube::discovery::Scope;
+
+use super::super::apply::kind_of;
+use super::super::{Caller, CoordinatorError};
+use super::{About, Plan, root, undo_change};
+use crate::scenario::{Action, Count, Disruption, Object, Pods, Repeat, Restore, Workload, WorkloadKind};
+
+/// What a disruption comes to, in words; `None` where it changes nothing.
+fn effect(disruption: &Disruption) -> Option<String> {
+    let pods = |pods: &Pods| {
+        let mut text = format!("{} of {}", pods.count, pods.selector);
+        if let Some(batch) = pods.batch {
+            text.push_str(&format!(", {batch} at a time"));
+        }
+        match pods.grace_seconds {
+            None => {}
+            Some(0) => text.push_str(", by force"),
+            Some(seconds) => text.push_str(&format!(", with {seconds} s of grace")),
+        }
+        text
+    };
+    let mut effect = match &disruption.action {
+        Action::DeletePod(all) => format!("deletes {}", pods(all)),
+        Action::Evict(all) => format!("evicts {}", pods(all)),
+        Action::Crash { pods: all, container } => {
+            let container = container.as_deref().map_or_else(String::new, |name| format!(" {name}"));
+            format!("kills the container{container} in {}", pods(all))
+        }
+        Action::Relabel { pods: all, restore, .. } => {
+            format!("takes {} out of their Services by a label, {restore}", pods(all))
+        }
+        Action::RollingRestart(workload) => format!("restarts {workload}"),
+        Action::SetImage { workload, container, image, restore } => {
+            format!("gives container {container} of {workload} the image {image}, {restore}")
+        }
+        Action::Patch { object, restore, .. } => format!("patches {object}, {restore}"),
+        Action::Scale { workload, replicas, restore } => {
+            format!("scales {workload} to {replicas}, {restore}")
+        }
+        Action::Drain { node, restore } => {
+            let when = match restore {
+                Restore::After(after) => format!("{:.1} s later", after.as_secs_f64()),
+                Restore::AtTheEnd | Restore::Never => "at the end".to_owned(),
+            };
+            format!("drains node {node} of the pods of all namespaces, and uncordons it {when}")
+        }
+        Action::NodeShutdown { node, grace_seconds, restore } => {
+            format!("shuts node {node} down with {grace_seconds} s of grace, {restore}")
+        }
+        Action::RestartNodeAgent { node } => format!("restarts the agent of node {node}"),
+        Action::Exec { command } => format!("runs {}", command.join(" ")),
+        Action::Observe { .. } => return None,
+    };
+    effect.push_str(&format!(", {:.1} s into the load", disruption.at.as_secs_f64()));
+    let every = disruption.every.as_secs_f64();
+    match disruption.repeat {
+        Repeat::Times(1) => {}
+        Repeat::Times(times) => {
+            effect.push_str(&format!(" and again every {every:.1} s, {times} times in all"));
+        }
+        Repeat::Until(until) if every == 0.0 => effect.push_str(&format!(" and again until {until}")),
+        Repeat::Until(until) => effect.push_str(&format!(" and again every {every:.1} s until {until}")),
+    }
+    Some(effect)
+}
+
+fn node_of(name: &str) -> About {
+    About::all(ApiResource::erase::<Node>(&()), None).named(name)
+}
+
+fn agent_of(name: &str) -> About {
+    About { subresource: "proxy", ..node_of(name) }
+}
+
+fn pods_of_nodes() -> About {
+    About::all(ApiResource::erase::<Pod>(&()), None)
+}
+
+impl Plan {
+    /// A call of a node's agent.
+    fn agent(&mut self, verb: &'static str, agent: &About, command: &str, why: impl Into<String>) {
+        self.must(verb, agent, why);
+        if let Some(call) = self.calls.last_mut() {
+            call.path = format!("{}/{command}", call.path);
+        }
+    }
+
+    /// A patch that changes nothing yet.
+    fn dry_run(&mut self, about: &About, why: impl Into<String>) {
+        self.must("patch", about, why);
+        if let Some(call) = self.calls.last_mut() {
+            call.path.push_str("?dryRun=All");
+        }
+    }
+
+    /// How a change is undone, if it is.
+    fn undo(&mut self, restore: Restore, about: &About, undo: &mut Plan) {
+        match restore {
+            Restore::Never => {}
+            Restore::AtTheEnd => undo_change(about, undo),
+            Restore::After(after) => {
+                self.open_call(root(&about.resource), "where the kind is");
+                self.must("get", about, format!("{:.1} s later: as it is then", after.as_secs_f64()));
+                self.must("patch", about, "changed back, by a merge patch");
+            }
+        }
+    }
+}
+
+impl Caller {
+    /// What it takes to see whether an action is possible and within its limits.
+    pub(super) async fn plan_check(
+        &self,
+        disruption: &Disruption,
+        why: &str,
+        plan: &mut Plan,
+    ) -> Result<(), CoordinatorError> {
+        match &disruption.action {
+            Action::DeletePod(pods) | Action::Evict(pods) => self.plan_pods(disruption, pods, why, plan),
+            Action::Relabel { pods, .. } => {
+                self.plan_pods(disruption, pods, why, plan);
+                plan.must("list", &self.own::<Service>(), "which label leads to it");
+                plan.helps("list", &self.own::<ReplicaSet>(), "which labels its owner knows it by");
+            }
+            Action::Crash { pods, .. } => {
+                self.plan_pods(disruption, pods, why, plan);
+                let agent = About { subresource: "proxy", ..node_later() };
+                plan.agent("get", &agent, "kill/{namespace}/{pod}/{container}", "whether it is allowed");
+            }
+            Action::RollingRestart(workload)
+            | Action::Scale { workload, .. }
+            | Action::SetImage { workload, .. } => {
+                plan.must("get", &self.workload(workload), why);
+            }
+            Action::Patch { object, .. } => {
+                let about = self.object(object, plan).await?;
+                plan.must("get", &about, why);
+                plan.dry_run(&about, "whether it can be patched");
+            }
+            Action::Drain { node, .. } => self.plan_node(node, why, plan),
+            Action::NodeShutdown { node, .. } => {
+                self.plan_node(node, why, plan);
+                plan.agent("get", &agent_of(node), "shutdown", "whether it is allowed");
+            }
+            Action::RestartNodeAgent { node } => {
+                plan.agent("get", &agent_of(node), "restart", "whether it is allowed");
+            }
+            Action::Exec { .. } | Action::Observe { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn plan_pods(&self, disruption: &Disruption, pods: &Pods, why: &str, plan: &mut Plan) {
+        plan.must("list", &self.own::<Pod>(), format!("{why} ({})", pods.selector));
+        plan.helps("list", &self.own::<Deployment>(), "how many may go at once");
+        if !matches!(disruption.action, Action::Evict(_)) {
+            plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many may go at once");
+        }
+    }
+
+    fn plan_node(&self, node: &str, why: &str, plan: &mut Plan) {
+        plan.must("get", &node_of(node), why);
+        plan.must("list", &pods_of_nodes(), format!("{why} (spec.nodeName={node})"));
+        plan.helps("list", &self.own::<Pod>(), "whether all of an owner are there");
+    }
+
+    fn workload(&self, workload: &Workload) -> About {
+        let kind = match workload.kind {
+            WorkloadKind::Deployment => self.own::<Deployment>(),
+            WorkloadKind::StatefulSet => self.own::<StatefulSet>(),
+            WorkloadKind::DaemonSet => self.own::<DaemonSet>(),
+        };
+        kind.named(&workload.name)
+    }
+
+    async fn object(&self, object: &Object, plan: &mut Plan) -> Result<About, CoordinatorError> {
+        let Object { api_version, kind, name } = object;
+        let types = TypeMeta { api_version: api_version.clone(), kind: kind.clone() };
+        let (resource, scope) =
+            self.limited("discover the cluster's kinds", kind_of(&self.client, &types)).await??;
+        if scope != Scope::Namespaced {
+            return Err(CoordinatorError::NotInNamespace { object: object.to_string() });
+        }
+        plan.open_call(root(&resource), "where the kind is");
+        Ok(About::all(resource, Some(&self.namespace)).named(name))
+    }
+
+    pub(super) async fn plan_disruptions(
+        &self,
+        disruptions: &[Disruption],
+        plan: &mut Plan,
+        undo: &mut Plan,
+    ) -> Result<(), CoordinatorError> {
+        let mut due: Vec<(Duration, &Disruption)> = Vec::new();
+        for disruption in disruptions {
+            let times = match disruption.repeat {
+                Repeat::Times(times) => times,
+                // Once here, as how often is known only then.
+                Repeat::Until(_) => 1,
+            };
+            due.extend((0..times).map(|n| (disruption.due(n), disruption)));
+        }
+        due.sort_by_key(|(at, _)| *at);
+        for (at, disruption) in due {
+            let mut at = format!("{:.1} s into the load", at.as_secs_f64());
+            if let Repeat::Until(until) = disruption.repeat {
+                at.push_str(&format!(", and again until {until}"));
+            }
+            self.plan_disruption(disruption, &at, plan, undo).await?;
+        }
+        plan.effects.extend(disruptions.iter().filter_map(effect));
+        Ok(())
+    }
+
+    async fn plan_disruption(
+        &self,
+        disruption: &Disruption,
+        at: &dyn Display,
+        plan: &mut Plan,
+        undo: &mut Plan,
+    ) -> Result<(), CoordinatorError> {
+        match &disruption.action {
+            Action::DeletePod(pods) | Action::Evict(pods) => {
+                self.plan_pods(disruption, pods, &format!("{at}: which are ready"), plan);
+                let pod = self.own::<Pod>().later("pod");
+                for which in each(pods, at) {
+                    self.plan_end(&disruption.action, pod.clone(), &which, plan);
+                }
+            }
+            Action::Crash { pods, .. } => {
+                self.plan_pods(disruption, pods, &format!("{at}: which are ready"), plan);
+                let agent = About { subresource: "proxy", ..node_later() };
+                for which in each(pods, at) {
+                    plan.agent("create", &agent, "kill/{namespace}/{pod}/{container}", which);
+                }
+            }
+            Action::Relabel { pods, restore, .. } => {
+                self.plan_pods(disruption, pods, &format!("{at}: which are ready"), plan);
+                plan.must("list", &self.own::<Service>(), "which label leads to it");
+                plan.helps("list", &self.own::<ReplicaSet>(), "which labels its owner knows it by");
+                let pod = self.own::<Pod>().later("pod");
+                for which in each(pods, at) {
+                    plan.must("patch", &pod, format!("{which}: the label"));
+                    plan.undo(*restore, &pod, undo);
+                }
+            }
+            Action::RollingRestart(workload) => {
+                plan.must("get", &self.workload(workload), format!("{at}: as it is"));
+                plan.must("patch", &self.workload(workload), format!("{at}: the annotation restartedAt"));
+            }
+            Action::SetImage { workload, container, image, restore } => {
+                let about = self.workload(workload);
+                plan.must("get", &about, format!("{at}: as it is"));
+                plan.dry_run(&about, format!("{at}: what changes"));
+                plan.must("patch", &about, format!("{at}: container {container} gets {image}"));
+                plan.undo(*restore, &about, undo);
+            }
+            Action::Patch { object, patch, restore } => {
+                let about = self.object(object, plan).await?;
+                plan.must("get", &about, format!("{at}: as it is"));
+                plan.dry_run(&about, format!("{at}: what changes"));
+                plan.must("patch", &about, format!("{at}: {}", patch.body));
+                plan.undo(*restore, &about, undo);
+            }
+            Action::Scale { workload, replicas, restore } => {
+                let about = self.workload(workload);
+                plan.must("get", &about, format!("{at}: as it is"));
+                plan.must("patch", &about, format!("{at}: {replicas} replicas"));
+                plan.undo(*restore, &about, undo);
+            }
+            Action::Drain { node, restore } => {
+                let about = node_of(node);
+                plan.must("get", &about, format!("{at}: as it is"));
+                plan.must("patch", &about, format!("{at}: unschedulable"));
+                plan.must("list", &pods_of_nodes(), format!("{at}: spec.nodeName={node}"));
+                let why = format!("{at}: each pod of the node, but those of DaemonSets and of the system");
+                self.plan_end(&disruption.action, pods_of_nodes().later("pod"), &why, plan);
+                // The right to it is one for all namespaces.
+                if let Some(call) = plan.calls.last_mut() {
+                    call.path = "/api/v1/namespaces/{namespace}/pods/{pod}/eviction".into();
+                }
+                plan.undo(*restore, &about, undo);
+            }
+            Action::NodeShutdown { node, grace_seconds, restore } => {
+                let (agent, command) = (agent_of(node), format!("shutdown?grace={grace_seconds}"));
+                plan.agent("create", &agent, &command, format!("{at}: shut down"));
+                let plan = match restore {
+                    Restore::After(_) => plan,
+                    Restore::AtTheEnd | Restore::Never => undo,
+                };
+                plan.agent("create", &agent, "restart", "booted");
+            }
+            Action::RestartNodeAgent { node } => {
+                plan.agent("create", &agent_of(node), "restart", format!("{at}: its agent"));
+            }
+            Action::Exec { command } => plan.runs(command, format!("{at}: here; its calls are its own")),
+            Action::Observe { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// The call that ends a pod.
+    fn plan_end(&self, action: &Action, pod: About, why: &str, plan: &mut Plan) {
+        if matches!(action, Action::DeletePod(_)) {
+            plan.must("delete", &pod, why);
+        } else {
+            plan.must("create", &About { subresource: "eviction", ..pod }, why);
+        }
+    }
+}
+
+/// The pods that an action takes, in words; as often as is known beforehand.
+fn each(pods: &Pods, at: &dyn Display) -> Vec<String> {
+    let Pods { selector, count, order, .. } = pods;
+    match count {
+        Count::Number(number) => {
+            vec![format!("{at}: a ready one of {selector}, {order}"); *number]
+        }
+        _ => vec![format!("{at}: each of {count} of {selector}, {order}")],
+    }
+}
+
+fn node_later() -> About {
+    About::all(ApiResource::erase::<Node>(&()), None).later("node")
+}

@@ -1,0 +1,444 @@
+//! What ends pods, when, and how often.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use serde_json::Value;
+
+/// Something that ends pods, as often as its repetition says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Disruption {
+    /// Since the counted part of the load began.
+    pub at: Duration,
+    /// From one repetition to the next, at least; zero where the next comes as soon as it may.
+    pub every: Duration,
+    /// Each repetition is late by a share of this, drawn from the load's seed.
+    pub jitter: Duration,
+    /// What all that is drawn at random is drawn from.
+    pub seed: u64,
+    /// How often.
+    pub repeat: Repeat,
+    /// Whether it may take the last ready pod, and more than a budget or `maxUnavailable` allows.
+    pub allow_outage: bool,
+    /// What to do.
+    pub action: Action,
+}
+
+/// How often something is done.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Repeat {
+    /// So often, at least once.
+    Times(u32),
+    /// Until this is so, or the load ends.
+    Until(Until),
+}
+
+/// When enough was seen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Until {
+    /// What was begun has been rolled out.
+    RolloutComplete,
+    /// At least so many pods have ended.
+    Terminations(usize),
+    /// So many pods have ended, each alone, that the largest of their windows covers this share of
+    /// all at this confidence.
+    Windows {
+        /// The share, in (0, 1).
+        coverage: f64,
+        /// The confidence, in (0, 1).
+        confidence: f64,
+    },
+}
+
+impl Until {
+    /// How many pods have to end; `None` where that is not what is waited for.
+    ///
+    /// The largest of n windows is at least the p-quantile with confidence 1 − pⁿ (Wilks 1941).
+    pub fn terminations(self) -> Option<usize> {
+        match self {
+            Until::RolloutComplete => None,
+            Until::Terminations(number) => Some(number),
+            Until::Windows { coverage, confidence } => {
+                (1..).find(|n| 1.0 - coverage.powf(f64::from(*n)) >= confidence).map(|n: u32| n as usize)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Until {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Until::RolloutComplete => f.write_str("the rollout is complete"),
+            Until::Terminations(1) => f.write_str("a pod has ended"),
+            Until::Terminations(number) => write!(f, "{number} pods have ended"),
+            Until::Windows { coverage, confidence } => {
+                let (coverage, confidence) = (coverage * 100.0, confidence * 100.0);
+                let number = self.terminations().unwrap_or(usize::MAX);
+                write!(f, "{number} pods have ended one by one (p{coverage:.0} at {confidence:.0} %)")
+            }
+        }
+    }
+}
+
+impl Disruption {
+    /// When a repetition, counted from 0, is due, since the counted part of the load began.
+    pub fn due(&self, repetition: u32) -> Duration {
+        self.at
+            + self.every * repetition
+            + self.jitter.mul_f64(self.random(repetition).random_range(0.0..=1.0))
+    }
+
+    /// Puts things into the order in which a repetition, counted from 0, takes them.
+    pub fn shuffle<T>(&self, repetition: u32, things: &mut [T]) {
+        // Another stream than that of the jitter.
+        things.shuffle(&mut self.random(repetition | 1 << 31));
+    }
+
+    fn random(&self, stream: u32) -> StdRng {
+        StdRng::seed_from_u64(self.seed ^ (u64::from(stream) << 32))
+    }
+
+    /// Whether the load need not go on once this is done.
+    pub fn ends_the_load(&self) -> bool {
+        matches!(self.repeat, Repeat::Until(_)) || matches!(self.action, Action::Observe { lasts: Some(_) })
+    }
+}
+
+/// What a disruption does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Deletes pods.
+    DeletePod(Pods),
+    /// Evicts pods, as far as their budgets allow.
+    Evict(Pods),
+    /// Kills the first process of a container of each pod.
+    Crash {
+        /// Which pods.
+        pods: Pods,
+        /// Which container; `None` takes the pod's only one, or its first.
+        container: Option<String>,
+    },
+    /// Takes pods out of their Services by a label, while they live on.
+    Relabel {
+        /// Which pods.
+        pods: Pods,
+        /// Which label; `None` takes one that a Service selects by.
+        label: Option<String>,
+        /// When it gets its old value back.
+        restore: Restore,
+    },
+    /// Has a workload replace its pods.
+    RollingRestart(Workload),
+    /// Gives a container of a workload another image.
+    SetImage {
+        /// Which workload.
+        workload: Workload,
+        /// Which container.
+        container: String,
+        /// The image.
+        image: String,
+        /// When the container gets its old one back.
+        restore: Restore,
+    },
+    /// Changes an object.
+    Patch {
+        /// Which.
+        object: Object,
+        /// How.
+        patch: Patch,
+        /// When that is changed back.
+        restore: Restore,
+    },
+    /// Gives a workload another number of pods.
+    Scale {
+        /// Which.
+        workload: Workload,
+        /// How many.
+        replicas: u32,
+        /// When it gets its own number back.
+        restore: Restore,
+    },
+    /// Cordons a node, and evicts its pods.
+    Drain {
+        /// Its name.
+        node: String,
+        /// When it is uncordoned.
+        restore: Restore,
+    },
+    /// Shuts a node down.
+    NodeShutdown {
+        /// Its name.
+        node: String,
+        /// How long its pods have, in seconds.
+        grace_seconds: u32,
+        /// When it is booted.
+        restore: Restore,
+    },
+    /// Restarts a node's agent, while its containers live on.
+    RestartNodeAgent {
+        /// The node's name.
+        node: String,
+    },
+    /// Runs a program where the user is.
+    Exec {
+        /// Its words.
+        command: Vec<String>,
+    },
+    /// Watches what others do.
+    Observe {
+        /// For so long; `None`: until the load ends.
+        lasts: Option<Duration>,
+    },
+}
+
+impl Action {
+    /// Its name in scenario files and events.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Action::DeletePod(_) => "deletePod",
+            Action::Evict(_) => "evict",
+            Action::Crash { .. } => "crash",
+            Action::Relabel { .. } => "relabel",
+            Action::RollingRestart(_) => "rollingRestart",
+            Action::SetImage { .. } => "setImage",
+            Action::Patch { .. } => "patch",
+            Action::Scale { .. } => "scale",
+            Action::Drain { .. } => "drain",
+            Action::NodeShutdown { .. } => "nodeShutdown",
+            Action::RestartNodeAgent { .. } => "restartNodeAgent",
+            Action::Exec { .. } => "exec",
+            Action::Observe { .. } => "observe",
+        }
+    }
+}
+
+/// When a change is changed back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restore {
+    /// When the run ends.
+    AtTheEnd,
+    /// So long after it was made, or when the run ends.
+    After(Duration),
+    /// Never.
+    Never,
+}
+
+impl fmt::Display for Restore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Restore::AtTheEnd => f.write_str("and back at the end"),
+            Restore::After(after) => write!(f, "and back {:.1} s later", after.as_secs_f64()),
+            Restore::Never => f.write_str("and leaves it so"),
+        }
+    }
+}
+
+/// Pods of those that are ready.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pods {
+    /// Which, as a label selector.
+    pub selector: String,
+    /// How many.
+    pub count: Count,
+    /// Which come first.
+    pub order: Order,
+    /// How many at once; `None` takes all at once.
+    pub batch: Option<usize>,
+    /// From one batch to the next, at least.
+    pub spacing: Duration,
+    /// The grace period that they get, in seconds, in place of their own; 0 ends them by force.
+    pub grace_seconds: Option<u32>,
+}
+
+/// How many of some things.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Count {
+    /// So many.
+    Number(usize),
+    /// This share, in (0, 1]; rounded down, but one at least.
+    Share(f64),
+    /// All.
+    All,
+}
+
+impl Count {
+    /// How many of `all`.
+    pub fn of(self, all: usize) -> usize {
+        match self {
+            Count::Number(number) => number.min(all),
+            Count::Share(share) => {
+                // The largest number of which the share is not below: no rounding of floats decides.
+                let whole = (1..=all).take_while(|n| *n as f64 <= share * all as f64 + 1e-9).last();
+                whole.unwrap_or(1).min(all)
+            }
+            Count::All => all,
+        }
+    }
+}
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Count::Number(1) => f.write_str("1 pod"),
+            Count::Number(number) => write!(f, "{number} pods"),
+            Count::Share(share) => write!(f, "{} % of the pods", share * 100.0),
+            Count::All => f.write_str("all pods"),
+        }
+    }
+}
+
+/// Which of several pods come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// The oldest.
+    Oldest,
+    /// Any, drawn from the load's seed.
+    Random,
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Order::Oldest => "the oldest first",
+            Order::Random => "in random order",
+        })
+    }
+}
+
+/// An object of the run's namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// Its group and version.
+    pub api_version: String,
+    /// Its kind.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.name)
+    }
+}
+
+/// A change of an object, as the API server takes it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Patch {
+    /// The kind of patch.
+    pub patch_type: PatchType,
+    /// The patch.
+    pub body: Value,
+}
+
+/// A kind of patch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchType {
+    /// A JSON merge patch (RFC 7386).
+    Merge,
+    /// A strategic merge patch: lists are merged by the keys that Kubernetes knows.
+    Strategic,
+    /// A JSON patch (RFC 6902).
+    Json,
+}
+
+impl PatchType {
+    /// Its media type.
+    pub const fn media_type(self) -> &'static str {
+        match self {
+            PatchType::Merge => "application/merge-patch+json",
+            PatchType::Strategic => "application/strategic-merge-patch+json",
+            PatchType::Json => "application/json-patch+json",
+        }
+    }
+}
+
+/// Something that makes pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workload {
+    /// Its kind.
+    pub kind: WorkloadKind,
+    /// Its name.
+    pub name: String,
+}
+
+/// A kind of workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkloadKind {
+    /// A Deployment.
+    Deployment,
+    /// A StatefulSet.
+    StatefulSet,
+    /// A DaemonSet.
+    DaemonSet,
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {}", self.kind, self.name)
+    }
+}
+
+impl FromStr for Workload {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let form =
+            || format!("{text:?} is no workload: say deployment/NAME, statefulset/NAME or daemonset/NAME");
+        let (kind, name) = text.split_once('/').filter(|(_, name)| !name.is_empty()).ok_or_else(form)?;
+        let kind = match kind.to_lowercase().as_str() {
+            "deploy" | "deployment" => WorkloadKind::Deployment,
+            "sts" | "statefulset" => WorkloadKind::StatefulSet,
+            "ds" | "daemonset" => WorkloadKind::DaemonSet,
+            _ => return Err(form()),
+        };
+        Ok(Self { kind, name: name.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_rounded_down_but_is_one_at_least() {
+        let quarter = Count::Share(0.25);
+        let of = [0, 1, 3, 4, 8, 11].map(|all| quarter.of(all));
+        assert_eq!(of, [0, 1, 1, 1, 2, 2]);
+        assert_eq!((Count::Share(1.0).of(7), Count::Share(0.07).of(100)), (7, 7));
+        assert_eq!((Count::Number(3).of(2), Count::All.of(5)), (2, 5));
+    }
+
+    #[test]
+    fn a_confidence_takes_as_many_terminations_as_order_statistics_say() {
+        let needed = |coverage, confidence| Until::Windows { coverage, confidence }.terminations();
+        let p = [0.90, 0.95, 0.99].map(|coverage| needed(coverage, 0.95));
+        assert_eq!(p, [Some(29), Some(59), Some(299)]);
+        assert_eq!(Until::Terminations(3).terminations(), Some(3));
+    }
+
+    #[test]
+    fn a_random_order_is_that_of_its_seed() {
+        let disruption = |seed| Disruption {
+            at: Duration::ZERO,
+            every: Duration::ZERO,
+            jitter: Duration::ZERO,
+            seed,
+            repeat: Repeat::Times(1),
+            allow_outage: false,
+            action: Action::Observe { lasts: None },
+        };
+        let order = |seed, repetition| {
+            let mut things: Vec<u32> = (0..20).collect();
+            disruption(seed).shuffle(repetition, &mut things);
+            things
+        };
+        assert_eq!(order(7, 0), order(7, 0));
+        assert_ne!(order(7, 0), order(7, 1));
+        assert_ne!(order(7, 0), order(8, 0));
+    }
+}

@@ -1,0 +1,153 @@
+//! A disruption as it stands in the file: the keys of all actions, of which each takes its own.
+
+use serde::{Deserialize, Deserializer, de};
+use serde_json::Value;
+
+use super::super::disruption::Count;
+use super::{Scalar, Span};
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(in crate::scenario) struct Disruption {
+    pub(in crate::scenario) at: Span,
+    pub(in crate::scenario) action: ActionName,
+    pub(in crate::scenario) jitter: Option<Span>,
+    pub(in crate::scenario) every: Option<Span>,
+    pub(in crate::scenario) repeat: Option<u32>,
+    pub(in crate::scenario) until: Option<Until>,
+    #[serde(default)]
+    pub(in crate::scenario) allow_outage: bool,
+    pub(in crate::scenario) selector: Option<String>,
+    pub(in crate::scenario) count: Option<Count>,
+    pub(in crate::scenario) order: Option<Order>,
+    pub(in crate::scenario) batch: Option<usize>,
+    pub(in crate::scenario) spacing: Option<Span>,
+    pub(in crate::scenario) grace_period_seconds: Option<u32>,
+    #[serde(default)]
+    pub(in crate::scenario) force: bool,
+    pub(in crate::scenario) label: Option<String>,
+    pub(in crate::scenario) workload: Option<String>,
+    pub(in crate::scenario) replicas: Option<u32>,
+    pub(in crate::scenario) container: Option<String>,
+    pub(in crate::scenario) image: Option<String>,
+    pub(in crate::scenario) object: Option<Object>,
+    #[serde(rename = "type")]
+    pub(in crate::scenario) patch_type: Option<PatchType>,
+    pub(in crate::scenario) patch: Option<Value>,
+    pub(in crate::scenario) node: Option<String>,
+    pub(in crate::scenario) command: Option<Vec<String>>,
+    #[serde(rename = "for")]
+    pub(in crate::scenario) lasts: Option<Span>,
+    #[serde(default)]
+    pub(in crate::scenario) keep: bool,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::scenario) enum ActionName {
+    DeletePod,
+    Evict,
+    Crash,
+    Relabel,
+    RollingRestart,
+    SetImage,
+    Patch,
+    Scale,
+    Drain,
+    NodeShutdown,
+    RestartNodeAgent,
+    Exec,
+    Observe,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::scenario) enum Order {
+    Oldest,
+    Random,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::scenario) enum PatchType {
+    Merge,
+    Strategic,
+    Json,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(in crate::scenario) struct Object {
+    pub(in crate::scenario) api_version: String,
+    pub(in crate::scenario) kind: String,
+    pub(in crate::scenario) name: String,
+}
+
+impl<'de> Deserialize<'de> for Count {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        const FORM: &str = "a whole number from 1, a share such as 25%, or all";
+        let wrong = || de::Error::custom(format!("must be {FORM}"));
+        match Scalar::read(deserializer, FORM)? {
+            Scalar::Number(number) if number >= 1.0 && number.fract() == 0.0 && number <= 1e6 => {
+                // Exact, as it was just seen.
+                format!("{number}").parse().map(Count::Number).map_err(|_| wrong())
+            }
+            Scalar::Text(text) if text == "all" => Ok(Count::All),
+            Scalar::Text(text) => {
+                percent(&text).filter(|share| *share > 0.0).map(Count::Share).ok_or_else(wrong)
+            }
+            Scalar::Number(_) => Err(wrong()),
+        }
+    }
+}
+
+/// A share up to the whole, of a text such as `25%`.
+fn percent(text: &str) -> Option<f64> {
+    let number: f64 = text.strip_suffix('%')?.trim().parse().ok()?;
+    (0.0..=100.0).contains(&number).then_some(number / 100.0)
+}
+
+/// When enough was seen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::scenario) enum Until {
+    RolloutComplete,
+    Terminations(usize),
+    Windows { coverage: f64, confidence: f64 },
+}
+
+impl<'de> Deserialize<'de> for Until {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        let wrong = || {
+            de::Error::custom(
+                "must be rolloutComplete, {terminations: 20}, or {windows: {p95: 95%}}: so many that the \
+                 largest window covers 95 % of all at 95 % confidence",
+            )
+        };
+        if value == "rolloutComplete" {
+            return Ok(Until::RolloutComplete);
+        }
+        let only = |map: &Value| {
+            let map = map.as_object().filter(|map| map.len() == 1)?;
+            map.iter().next().map(|(name, value)| (name.clone(), value.clone()))
+        };
+        match only(&value) {
+            Some((name, number)) if name == "terminations" => {
+                let number = number.as_u64().filter(|number| (1..=100_000).contains(number));
+                number.and_then(|n| usize::try_from(n).ok()).map(Until::Terminations).ok_or_else(wrong)
+            }
+            Some((name, windows)) if name == "windows" => {
+                let inside = |share: &f64| (0.5..=0.999).contains(share);
+                let (quantile, confidence) = only(&windows).ok_or_else(wrong)?;
+                let coverage =
+                    quantile.strip_prefix('p').and_then(|q| q.parse::<f64>().ok()).map(|q| q / 100.0);
+                let confidence = confidence.as_str().and_then(percent);
+                match (coverage.filter(inside), confidence.filter(inside)) {
+                    (Some(coverage), Some(confidence)) => Ok(Until::Windows { coverage, confidence }),
+                    _ => Err(wrong()),
+                }
+            }
+            _ => Err(wrong()),
+        }
+    }
+}
