@@ -123,6 +123,10 @@ impl Acting<'_> {
             if self.until_due(repetition).await.is_err() {
                 break;
             }
+            if repetition > 0 && self.now_is_late() {
+                self.not_reached("the load was over");
+                break;
+            }
             if repetition == 0 && self.is_rollout() {
                 // What is not as asked already is not waited for.
                 whole.workloads = self.session.workloads().await.unwrap_or_default();
@@ -134,6 +138,10 @@ impl Acting<'_> {
                 Repeat::Times(_) => None,
                 Repeat::Until(until) => Some(until),
             };
+            if until.is_some() && self.now_is_late() {
+                self.not_reached("the load was over");
+                break;
+            }
             if let Err(why) = self.recovered(&whole).await {
                 if self.session.caller.stop.is_cancelled() {
                     break;
@@ -156,11 +164,7 @@ impl Acting<'_> {
                 _ if self.is_about_pods() => done.accepted >= number,
                 _ => self.pods_ended() - first >= number,
             };
-            if until.is_some_and(|until| until.terminations().map_or(!self.now_is_late(), enough)) {
-                break;
-            }
-            if self.now_is_late() {
-                self.not_reached("the load was over");
+            if until.is_some_and(|until| until.terminations().is_none_or(enough)) {
                 break;
             }
         }
@@ -221,12 +225,17 @@ impl Acting<'_> {
             return Ok(());
         }
         let due = self.load.zero + self.disruption.due(repetition);
+        let due = if repetition > 0 { due.min(self.load.end) } else { due };
         let due = self.session.clock.instant(due).unwrap_or_else(std::time::Instant::now);
         self.session.caller.stoppable(sleep_until(due.into())).await
     }
 
     fn now_is_late(&self) -> bool {
-        self.session.clock.now() >= self.load.end
+        self.load_left_ns() <= 0
+    }
+
+    fn load_left_ns(&self) -> i64 {
+        self.load.end.ns_since(self.session.clock.now())
     }
 
     fn left_out(&self, repetitions: std::ops::Range<u32>, why: &str) {
@@ -247,8 +256,7 @@ impl Acting<'_> {
 
     /// The future's result, if it comes before the load ends.
     async fn while_loaded<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        let limit = self.load.end.ns_since(self.session.clock.now());
-        let limit = Duration::from_nanos(limit.max(0).unsigned_abs());
+        let limit = Duration::from_nanos(self.load_left_ns().max(0).unsigned_abs());
         self.session.caller.stoppable(timeout(limit, future)).await.ok()?.ok()
     }
 

@@ -181,6 +181,10 @@ fn the_sidecar_stands_beside_live_pods_as_long_as_the_run_lasts() {
     let refused = shop.run(SCENARIO, &[]).finish().expect_code(2);
     assert!(refused.stderr().contains("Deployment web is managed by Argo CD"), "{refused}");
     assert!(refused.stderr().contains("--change-gitops"), "{refused}");
+    let image = "disruptions=[{at: 1s, action: setImage, workload: deploy/web, container: app, image: x}]";
+    let more = ["--set", "sidecar.inject=false", "--set", image];
+    let refused = shop.run(SCENARIO, &more).finish().expect_code(2);
+    assert!(refused.stderr().contains("Deployment web is managed by Argo CD"), "{refused}");
     assert_eq!(shop.specs(), before);
     shop.0.fails("get configmap/notes");
 }
