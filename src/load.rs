@@ -168,6 +168,12 @@ pub struct Progress {
     pub in_flight: u64,
     /// Requests that ended, by outcome.
     pub outcomes: Counts,
+    /// Statuses of complete responses outside the success set.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub error_statuses: BTreeMap<u16, u64>,
+    /// gRPC statuses of complete answers outside the success set, in place of their HTTP statuses.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub grpc_statuses: BTreeMap<i32, u64>,
     /// Response times of the answered requests of the last second, if there were any.
     pub recent: Option<Recent>,
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::figures::count;
-use super::model::{LoadResult, Termination};
+use super::model::{LoadResult, Termination, WatchGap};
 use crate::record::event::MachineSample;
 use crate::record::run_info::{Role, Rows};
 use crate::timeline::{HandOver, Timeline};
@@ -78,20 +78,25 @@ pub(super) fn invalid(timeline: &Timeline, load: &LoadResult, terminations: &[Te
             ));
         }
     }
-    for gap in &timeline.gaps {
-        for (end, t) in timeline.ends.iter().zip(terminations) {
-            let until = end.gone().unwrap_or(timeline.load_ended);
-            if gap.from <= until && gap.to >= end.t0.earliest {
-                why.push(format!(
-                    "the watch of {} saw nothing for {:.2} s while pod {} ended",
-                    gap.resource,
-                    gap.to.seconds_since(gap.from),
-                    t.pod
-                ));
-            }
+    for gap in terminations.iter().flat_map(|t| t.watch_gaps.iter().map(move |gap| (gap, &t.pod))) {
+        let (WatchGap { resource, from_s, to_s, lost }, pod) = gap;
+        if *lost {
+            let s = to_s - from_s;
+            why.push(format!("the watch of {resource} saw nothing for {s:.2} s while pod {pod} ended"));
         }
     }
+    why.extend(blind_at_the_end(timeline));
     why
+}
+
+/// What happened to pods until the load ended is not known if their watch did not come back: then no
+/// termination that fell into that could be marked.
+fn blind_at_the_end(timeline: &Timeline) -> Option<String> {
+    let lost = timeline.gaps.iter().filter(|gap| gap.is_lost && gap.resource == "pods");
+    let unlisted = lost.filter(|gap| !timeline.was_listed_after(gap) && gap.from <= timeline.load_ended);
+    let from = unlisted.map(|gap| gap.from).min()?;
+    let s = timeline.load_ended.seconds_since(from);
+    Some(format!("the watch of pods saw nothing in the last {s:.2} s of the load"))
 }
 
 /// Each reason why the record is not whole.
@@ -99,6 +104,8 @@ pub(super) fn partial(timeline: &Timeline) -> Vec<String> {
     let mut why = Vec::new();
     if timeline.info.interrupted {
         why.push("the run was interrupted".to_owned());
+    } else if let Some(too_much) = &timeline.info.aborted {
+        why.push(format!("the run was aborted: {too_much}"));
     } else if !timeline.info.complete {
         why.push("the run did not come to its end".to_owned());
     }

@@ -461,6 +461,7 @@ impl Plan {
             url: target.url.clone(),
             consumer: target.name.to_string(),
             balances: Balances::Connections,
+            service: None,
         };
         self.targets.iter().map(target).collect()
     }
@@ -603,14 +604,15 @@ mod tests {
         );
         assert!(url("ftp://x/").contains("scheme \"ftp\" is not supported, only http, https, ws and wss"));
         assert!(url("http://me:secret@x/").contains("credentials"));
+        assert!(url("http://x:0/").ends_with("no server listens on port 0"));
         assert!(refused(|s| s.targets.clear()).contains("no target"));
         assert!(refused(|s| s.pace = pace(0.0, 30)).starts_with("rate 0 is not above 0"));
         assert!(refused(|s| s.pace = pace(f64::NAN, 30)).contains("NaN"));
-        assert!(refused(|s| s.pace = pace(1.0, 0)).starts_with("a duration of 0ns is not above 0"));
+        assert!(refused(|s| s.pace = pace(1.0, 0)).starts_with("a duration of 0s is not above 0"));
         assert!(refused(|s| s.response_timeout = Duration::MAX).contains("a response timeout"));
         assert!(refused(|s| s.pace = pace(0.01, 30)).contains("make no request at all"));
         let stages = |texts: &[&str]| Pace::Open(texts.iter().map(|text| text.parse().unwrap()).collect());
-        assert!(refused(|s| s.pace = stages(&["5:1s", "5:0s"])).contains("a duration of 0ns"));
+        assert!(refused(|s| s.pace = stages(&["5:1s", "5:0s"])).contains("a duration of 0s"));
         assert!(refused(|s| s.pace = stages(&["0-1e9:1s"])).starts_with("rate 1000000000 is not"));
         assert!(refused(|s| s.pace = stages(&[])).starts_with("rate 0 is not"));
         assert!(refused(|s| s.workers = 0).contains("0 workers"));

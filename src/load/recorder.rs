@@ -195,6 +195,8 @@ struct Live<'a> {
     /// How far each worker is.
     workers: Vec<Reached>,
     outcomes: Counts,
+    error_statuses: BTreeMap<u16, u64>,
+    grpc_statuses: BTreeMap<i32, u64>,
     recent: Histogram<u64>,
     recent_since: Stamp,
 }
@@ -206,6 +208,8 @@ impl<'a> Live<'a> {
             progress,
             workers: sources.iter().map(reached).collect(),
             outcomes: Counts::default(),
+            error_statuses: BTreeMap::new(),
+            grpc_statuses: BTreeMap::new(),
             recent: tally::histogram(),
             recent_since: zero,
         }
@@ -217,6 +221,13 @@ impl<'a> Live<'a> {
         worker.rows += batch.rows.len() as u64;
         for row in &batch.rows {
             self.outcomes.add(row.outcome, 1);
+            match (row.outcome, row.grpc_status, row.status) {
+                (Outcome::HttpError, Some(status), _) => *self.grpc_statuses.entry(status).or_default() += 1,
+                (Outcome::HttpError, None, Some(status)) => {
+                    *self.error_statuses.entry(status).or_default() += 1;
+                }
+                _ => {}
+            }
             if tally::is_answered(row) {
                 tally::record(&mut self.recent, tally::response_ns(row));
             }
@@ -225,6 +236,8 @@ impl<'a> Live<'a> {
         progress.scheduled = self.workers.iter().map(|worker| worker.scheduled).sum();
         progress.in_flight = self.workers.iter().map(|worker| worker.in_flight).sum();
         progress.outcomes.clone_from(&self.outcomes);
+        progress.error_statuses.clone_from(&self.error_statuses);
+        progress.grpc_statuses.clone_from(&self.grpc_statuses);
     }
 
     /// Begins a new interval of recent latencies when the last is over.

@@ -82,6 +82,34 @@ pub struct Load {
     pub from: Option<LoadFrom>,
     /// The pods that send it, where it comes from the cluster.
     pub job: LoadJob,
+    /// When the run is given up.
+    pub abort: Option<Abort>,
+}
+
+impl Load {
+    /// When the load has been brought up, since its counted part began: the first constant stage that
+    /// no higher one follows.
+    pub fn steady_from(&self) -> Duration {
+        let Pace::Open(stages) = &self.pace else { return Duration::ZERO };
+        let is_up = |index: usize| {
+            let stage = stages[index];
+            let is_higher = |next: &Stage| next.from.max(next.to) > stage.to;
+            stage.from == stage.to && stage.to > 0.0 && !stages.get(index + 1).is_some_and(is_higher)
+        };
+        let brought_up = (0..stages.len()).find(|index| is_up(*index)).unwrap_or(stages.len());
+        stages[..brought_up].iter().map(|stage| stage.duration).sum()
+    }
+}
+
+/// How much may be dropped before everything is stopped.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Abort {
+    /// More than this share, as a fraction of 1,
+    pub share: f64,
+    /// of the requests that ended within so long,
+    pub over: Duration,
+    /// if these are so many at least.
+    pub requests: u64,
 }
 
 /// Where a load is sent from.

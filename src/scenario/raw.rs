@@ -14,6 +14,7 @@ use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use crate::record::Bounds;
+use crate::record::run_info::Balances;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -77,6 +78,8 @@ pub(super) struct Target {
     pub(super) port: Option<Port>,
     pub(super) path: Option<String>,
     pub(super) url: Option<String>,
+    pub(super) node: Option<String>,
+    pub(super) balances: Option<Balances>,
     pub(super) name: Option<String>,
     pub(super) weight: Option<u32>,
 }
@@ -164,6 +167,32 @@ pub(super) struct Load {
     pub(super) spin: Option<Span>,
     pub(super) from: Option<LoadFrom>,
     pub(super) job: Option<LoadJob>,
+    pub(super) abort: Option<Abort>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Abort {
+    pub(super) dropped: Share,
+    pub(super) over: Option<Span>,
+    pub(super) requests: Option<u64>,
+}
+
+/// A share such as `5%`, as a fraction of 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Share(pub(super) f64);
+
+impl<'de> Deserialize<'de> for Share {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let expected = "a share of the requests in percent, such as 5%";
+        let text = match Scalar::read(deserializer, expected)? {
+            Scalar::Number(number) => number.to_string(),
+            Scalar::Text(text) => text,
+        };
+        let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+        let share = percent.map(|percent| percent / 100.0).filter(|share| *share > 0.0 && *share < 1.0);
+        share.map(Share).ok_or_else(|| de::Error::invalid_value(de::Unexpected::Str(&text), &expected))
+    }
 }
 
 /// Where the load is sent from.

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::{is_path, weight};
 use crate::scenario::load::{
-    Connections, Dns, Family, Grpc, Http, Load, LoadFrom, LoadJob, Pace, Request, Stage, Tls, TlsVersion,
+    Abort, Connections, Dns, Family, Grpc, Http, Load, LoadFrom, LoadJob, Pace, Request, Stage, Tls,
+    TlsVersion,
 };
 use crate::scenario::yaml::Document;
 use crate::scenario::{ScenarioError, raw, text};
@@ -111,6 +112,7 @@ pub(super) fn load(raw: raw::Load, document: &Document, dir: &Path) -> Result<Lo
             raw::LoadFrom::Cluster => LoadFrom::Cluster,
         }),
         job: job(raw.job.unwrap_or_default(), document)?,
+        abort: raw.abort.map(|raw| abort(&raw, document)).transpose()?,
     })
 }
 
@@ -127,6 +129,18 @@ fn job(raw: raw::LoadJob, document: &Document) -> Result<LoadJob, ScenarioError>
         LOAD_POD_RESOURCES.map(|(name, amount)| (name.to_owned(), amount.to_owned())).into();
     resources.extend(raw.resources.into_iter().map(|(name, raw::Quantity(amount))| (name, amount)));
     Ok(LoadJob { workers: raw.workers, start_limit, resources })
+}
+
+fn abort(raw: &raw::Abort, document: &Document) -> Result<Abort, ScenarioError> {
+    let over = raw.over.map_or(Duration::from_secs(10), |span| span.0);
+    let requests = raw.requests.unwrap_or(50);
+    if over < Duration::from_secs(1) {
+        return Err(document.error("spec.load.abort.over", "must be 1s or longer"));
+    }
+    if requests == 0 {
+        return Err(document.error("spec.load.abort.requests", "must be at least 1"));
+    }
+    Ok(Abort { share: raw.dropped.0, over, requests })
 }
 
 /// Reads a file that a key names.
