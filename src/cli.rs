@@ -40,7 +40,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Measure a scenario: deploy, load, disrupt, and report what was lost and why.
-    Run(run::RunArgs),
+    Run(Box<run::RunArgs>),
     /// Run the load generator alone.
     Load(Box<load::LoadArgs>),
     /// Send a load as another process says.

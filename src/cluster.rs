@@ -211,6 +211,12 @@ impl Cluster {
         self.has_inside
     }
 
+    /// Whether [`Cluster::command`] leads to where the Services' own addresses are reached.
+    pub fn reaches_services(&self) -> bool {
+        // Without a context this is a pod.
+        self.has_inside || self.origin.context.is_none()
+    }
+
     /// A command to run `program` where the cluster's Services can be reached.
     ///
     /// # Errors

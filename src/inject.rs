@@ -10,6 +10,7 @@
 //! Manifests in, manifests out: nothing here talks to a cluster. What is not touched stays as it was
 //! written, comments included; a document of which that cannot be had is written anew, which is said.
 
+mod flow;
 mod manifests;
 mod port;
 mod sidecar;
@@ -333,11 +334,10 @@ fn removals(objects: &[Object]) -> (Vec<Edit>, Vec<String>) {
         let title = object.title();
         if let Some((pod, at)) = object.pod().and_then(|pod| Some((pod, sidecar::place(object, pod)?))) {
             let list = format!("{pod}/spec/initContainers");
-            let sidecars = object.get(&list).as_array().map_or(0, Vec::len);
             let name = sidecar::moved_name(object.get(&format!("{list}/{at}")));
             // First, while every container is where it was found.
             edits.extend(name.into_iter().flat_map(|name| rename(object, pod, APP_PORT_NAME, name)));
-            edits.push(object.remove(if sidecars == 1 { list } else { format!("{list}/{at}") }));
+            edits.push(object.edit(format!("{list}/{at}"), Change::Withdraw));
             notes.push(format!("{title}: the sidecar is out"));
         }
         if let Some(service) = Service::of(object).filter(|service| !service.kept.is_empty()) {
@@ -349,9 +349,8 @@ fn removals(objects: &[Object]) -> (Vec<Edit>, Vec<String>) {
                     None => {}
                 }
             }
-            let only = object.get("/metadata/annotations").as_object().is_some_and(|all| all.len() == 1);
             let annotation = format!("/metadata/annotations/{}", escaped(TARGET_PORTS));
-            edits.push(object.remove(if only { "/metadata/annotations".to_owned() } else { annotation }));
+            edits.push(object.edit(annotation, Change::Withdraw));
             notes.push(format!("{title}: its target ports are those of the app again"));
         }
     }

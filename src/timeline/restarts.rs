@@ -48,7 +48,8 @@ pub(super) fn build(events: &[Event], clocks: &Clocks) -> Vec<Restart> {
             }
             _ => continue,
         };
-        let stays = pod.deletion_timestamp.is_none() && pod.phase == "Running";
+        let is_ending = pod.deletion_timestamp.is_some() || pod.disruption_target.is_some();
+        let stays = !is_ending && pod.phase == "Running";
         for container in pod.containers.iter().filter(|container| !container.sidecar) {
             let runs = container.state.as_deref() == Some("running");
             let key = (pod.uid.clone(), container.name.clone());
@@ -119,6 +120,9 @@ mod tests {
             deletion_grace_s: None,
             grace_s: 30,
             disruption_target: None,
+            disruption_message: None,
+            reason: None,
+            owner: None,
             containers: vec![container],
         };
         Event::new(Stamp::from_unix_ns(at_ns), "coordinator", EventKind::Pod(pod))
@@ -144,6 +148,7 @@ mod tests {
         assert_eq!(build(&ends, &Clocks::default()), std::slice::from_ref(&restart));
 
         let crash = Action {
+            is_undone: false,
             disruption: 0,
             action: "crash".into(),
             mode: NO_END.into(),

@@ -51,6 +51,7 @@ pub(super) async fn ask(
     progress: &Progress,
     interrupts: &Interrupts,
 ) -> anyhow::Result<()> {
+    plan.own.iter().for_each(|own| progress.say(&format!("this run {own}")));
     if plan.effects.is_empty() {
         return Ok(());
     }
