@@ -109,6 +109,7 @@ fn specs() -> Vec<(&'static str, Value)> {
         "spec": {"containers": [{"name": "app", "image": "x", "ports": [{"containerPort": 8080}]}]}}}});
     let ingress = json!({"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": "own"},
         "spec": {"defaultBackend": {"service": {"name": "own", "port": {"number": 80}}}}});
+    let notes = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "notes"}});
     let own = json!([{"inline": service}, {"inline": deployment}, {"inline": ingress}]);
     let inject = json!({"inject": true});
     vec![
@@ -145,8 +146,8 @@ fn specs() -> Vec<(&'static str, Value)> {
             json!({"target": {"service": "own"}, "sidecar": inject, "manifests": own}),
         ),
         (
-            "manifests, and another Service",
-            json!({"target": [{"service": "own"}, {"service": "web"}], "manifests": own, "sidecar": inject}),
+            "a manifest beside live pods with the sidecar",
+            json!({"target": {"service": "web"}, "manifests": [{"inline": notes}], "sidecar": inject}),
         ),
     ]
 }
