@@ -210,7 +210,7 @@ fn judge<'a>(
             bytes_received: row.bytes_received,
             begun,
             end: row.end,
-            served: request.served.as_ref().map(Served::of),
+            served: request.served.as_deref().map(Served::of),
             no_endpoint: timeline.endpoints.none_usable(service, begun),
             stale,
             starting,

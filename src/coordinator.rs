@@ -13,6 +13,7 @@ mod edits;
 mod error;
 mod journal;
 mod limits;
+mod load_job;
 mod plan;
 mod preflight;
 mod recorder;
@@ -21,11 +22,12 @@ mod server_clock;
 mod sidecar;
 mod sinks;
 mod undo;
+mod versions;
 mod view;
 mod watch;
 mod ways;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -51,6 +53,7 @@ pub use disrupt::{Disrupted, NoPrograms, Programs, UnderLoad, codes};
 pub use error::CoordinatorError;
 use journal::Journal;
 pub use journal::JournalError;
+pub use load_job::{LOAD_PORT, LoadJob, LoadPod, LoadPods, at_node, default_workers};
 pub use plan::{Call, Plan, Work};
 pub use recorder::Recorder;
 pub use rollout::Workloads;
@@ -58,6 +61,9 @@ pub use sidecar::{GitOps, Sidecars};
 pub use undo::{LeftOver, Undone};
 use view::Views;
 use ways::Way;
+
+/// The client's place, in the words of a consumer that has one for each node.
+const THIS_HOST: &str = "this host";
 
 /// The coordinator's name as a source.
 pub const SOURCE: &str = "coordinator";
@@ -142,6 +148,8 @@ pub struct Session {
 pub struct Ready {
     /// For run.json, in the scenario's order.
     pub targets: Vec<run_info::Target>,
+    /// The names of those that a Service proxy leads to: that of the client's own node.
+    pub by_service_proxy: BTreeSet<String>,
     /// The cluster's fingerprint.
     pub cluster: ClusterInfo,
 }
@@ -214,6 +222,11 @@ impl Session {
         &self.caller.namespace
     }
 
+    /// A client of the cluster.
+    pub fn client(&self) -> kube::Client {
+        self.caller.client.clone()
+    }
+
     /// Records an event that happened now.
     pub fn record(&self, kind: EventKind) {
         self.record_at(self.clock.now(), kind);
@@ -255,10 +268,11 @@ impl Session {
     ) -> Result<Ready, CoordinatorError> {
         let mut found = Vec::with_capacity(targets.len());
         let mut endpoints_of = BTreeMap::new();
+        let mut by_service_proxy = BTreeSet::new();
         for Target { name, place, balances, .. } in targets {
             let target = match place {
                 Place::Url(url) => {
-                    let consumer = format!("{url} (as seen from this host)");
+                    let consumer = format!("{url} (as seen from {THIS_HOST})");
                     run_info::Target {
                         name: name.clone(),
                         url: url.to_string(),
@@ -274,6 +288,9 @@ impl Session {
                     endpoints_of.insert(service_name, endpoints);
                     let way = Way { service: &service, name: service_name, port: port.as_deref(), path };
                     let (url, consumer) = way.find(&self.caller, node.as_deref()).await?;
+                    if node.is_none() && way.address().is_some() {
+                        by_service_proxy.insert(name.clone());
+                    }
                     let service = Some(service_name.clone());
                     run_info::Target { name: name.clone(), url, consumer, balances: *balances, service }
                 }
@@ -292,7 +309,7 @@ impl Session {
             disrupt::check(self, disruption).await?;
         }
         let cluster = self.fingerprint(endpoints).await?;
-        Ok(Ready { targets: found, cluster })
+        Ok(Ready { targets: found, by_service_proxy, cluster })
     }
 
     /// Carries the disruptions out, beside a load. A refused action is recorded and counted in the
@@ -435,9 +452,7 @@ impl Session {
 
     async fn fingerprint(&self, endpoints: usize) -> Result<ClusterInfo, CoordinatorError> {
         let client = || self.caller.client.clone();
-        let what = "read the version";
-        let version = self.caller.ask(what, || self.caller.client.apiserver_version()).await?;
-        let version = version.map_err(|e| CoordinatorError::api(what, &e))?;
+        let version = self.caller.server_version().await?;
         // Both are read where rights allow; without them the fingerprint says less.
         let nodes = Api::<Node>::all(client());
         let params = ListParams::default();
@@ -447,7 +462,7 @@ impl Session {
             self.caller.ask("read kube-proxy's configuration", || maps.get("kube-proxy")).await?;
         let mode = kube_proxy.ok().and_then(|map| preflight::kube_proxy_mode(&map));
         Ok(ClusterInfo {
-            version: version.git_version,
+            version,
             dataplane: mode.unwrap_or_else(|| "unknown".into()),
             nodes: nodes.map_or(0, |list| list.items.len()),
             endpoints,

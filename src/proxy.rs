@@ -183,6 +183,7 @@ pub struct Report {
 #[derive(Debug)]
 struct Shared {
     mode: Mode,
+    listen: SocketAddr,
     upstream: SocketAddr,
     pod: Arc<str>,
     /// What is added to responses.
@@ -252,6 +253,7 @@ impl Shared {
     fn new(config: &Config, clock: Clock) -> Self {
         Self {
             mode: config.mode,
+            listen: config.listen,
             upstream: config.upstream,
             pod: config.pod.as_str().into(),
             pod_header: (config.pod_header == PodHeader::Added).then(|| PodHeaderBytes::of(&config.pod)),
@@ -288,6 +290,7 @@ impl Proxy {
         }
         let (data, data_addr) = listen("data", config.listen)?;
         let (admin, admin_addr) = listen("admin", config.admin)?;
+        let config = Config { listen: data_addr, ..config };
         Ok(Self {
             data,
             data_addr,

@@ -26,7 +26,10 @@ pub use disruption::{
     Action, Count, Disruption, Object, Order, Patch, PatchType, Pods, Repeat, Restore, Until, Workload,
     WorkloadKind,
 };
-pub use load::{Abort, Connections, Dns, Family, Grpc, Http, Load, Pace, Request, Stage, Tls, TlsVersion};
+pub use load::{
+    Abort, Connections, Dns, Family, Grpc, Http, Load, LoadFrom, LoadJob, Pace, Request, Stage, Tls,
+    TlsVersion,
+};
 use yaml::Document;
 
 /// A validated scenario.

@@ -31,7 +31,7 @@ pub struct Request {
     /// What the client recorded.
     pub row: RequestRow,
     /// What the proxy beside the pod recorded of it.
-    pub served: Option<ServedRow>,
+    pub served: Option<Box<ServedRow>>,
     /// The client's stamps are within ± this many nanoseconds of the coordinator's clock.
     pub uncertainty_ns: i64,
 }
@@ -182,7 +182,7 @@ impl Timeline {
         let mut requests: Vec<Request> = requests
             .into_iter()
             .map(|row| Request {
-                served: served.remove(&(row.source.to_string(), row.seq)),
+                served: served.remove(&(row.source.to_string(), row.seq)).map(Box::new),
                 ..place_request(row, &clocks)
             })
             .collect();

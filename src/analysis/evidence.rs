@@ -7,6 +7,11 @@
 //! so long that another one is implausible. Each such request carries the
 //! evidence on. One that several terminations could explain is charged to
 //! none, yet moves the upper bound of each.
+//!
+//! A connection that stood before t0 and was cut off with its pod says nothing of what was routed
+//! there after t0, but of what was before: it is one of the arrivals whose rate says how long a
+//! silence means something. Requests that take long are lost so, and without a proxy in the pod
+//! nobody names theirs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +19,7 @@ use std::sync::Arc;
 use super::policy::{Class, Policy};
 use crate::record::run_info::Balances;
 use crate::record::{Outcome, Stamp};
-use crate::timeline::{Request, Timeline};
+use crate::timeline::{PodEnd, Request, Timeline};
 
 /// A pod's silence is taken as its end when arrivals at its rate would be silent
 /// for so long with this probability only. Stricter than the bounds themselves:
@@ -189,9 +194,9 @@ pub(super) fn gather(timeline: &Timeline, policy: &Policy) -> Evidence {
             tails[end][target].arrival(r.begun(), t0.latest);
         }
     }
-    for ((end, target), mut before) in before {
+    for ((end, target), before) in &mut before {
         before.sort_unstable();
-        tails[end][target].rate = rate_at(timeline.ends[end].t0.earliest, &before);
+        tails[*end][*target].rate = rate_at(timeline.ends[*end].t0.earliest, before);
     }
 
     let stale = stale_flows(&timeline.requests);
@@ -224,11 +229,15 @@ pub(super) fn gather(timeline: &Timeline, policy: &Policy) -> Evidence {
         if arrives(r) && tells_of_a_dead_pod(r, balances(r)) {
             for &e in &candidates {
                 let t0 = timeline.ends[e].t0;
-                if r.begun() < t0.earliest {
-                    continue;
-                }
                 let tail = &mut tails[e][target];
-                if candidates.len() == 1 {
+                if r.begun() < t0.earliest {
+                    if candidates.len() == 1 && was_cut_off_with(r, &timeline.ends[e]) {
+                        // They come in order: what came after t0 is linked at the whole rate.
+                        let before = before.entry((e, target)).or_default();
+                        before.insert(before.partition_point(|at| *at <= r.begun()), r.begun());
+                        tail.rate = rate_at(t0.earliest, before);
+                    }
+                } else if candidates.len() == 1 {
                     tail.arrival(r.begun(), t0.latest);
                 } else {
                     tail.last_possible = tail.last_possible.max(Some(r.begun()));
@@ -259,6 +268,13 @@ fn reach(timeline: &Timeline, end: usize, tail: &Tail) -> Stamp {
     }
     let removed = end.stages.endpoint_removed.or(end.gone()).unwrap_or(end.t0.latest);
     last.max(removed).shifted_ns(LAG_NS)
+}
+
+/// Whether a new connection had come about and was cut off before the pod had gone.
+fn was_cut_off_with(r: &Request, end: &PodEnd) -> bool {
+    r.row.connected.is_some()
+        && matches!(r.row.outcome, Outcome::ResetBeforeResponse | Outcome::EofBeforeResponse)
+        && end.gone().is_none_or(|gone| r.row.end.shifted_ns(-r.uncertainty_ns) <= gone)
 }
 
 /// Whether a failure is what a connection to a pod that is gone looks like, so

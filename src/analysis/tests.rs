@@ -164,6 +164,44 @@ fn refused_connections_carry_the_window_on_and_are_charged_to_the_pod() {
     assert_eq!(advice.covers_all_seen_seconds, Some(1));
 }
 
+/// As [`three_pods`], but requests take 500 ms, and `b` is killed at 5.2 s with those it has, which may
+/// be known to be its own.
+fn three_pods_killed_in_flight(named: Option<&str>) -> Records {
+    let mut records = records();
+    delete(&mut records, 5000, "b");
+    for i in 0..3000i64 {
+        let ns = i * 10 * MS / 3;
+        let pod = match (["a", "b", "c"][usize::try_from(i % 3).unwrap()], ns / MS) {
+            ("b", 5100..) => "a",
+            (pod, _) => pod,
+        };
+        let is_cut_off = pod == "b" && ns >= 4700 * MS;
+        let (outcome, told) = match is_cut_off {
+            true => (Outcome::EofBeforeResponse, named),
+            false => (Outcome::Ok, Some(pod)),
+        };
+        request(&mut records, ns, outcome, told);
+        records.requests.last_mut().unwrap().end = at(if is_cut_off { 5200 } else { ns / MS + 500 });
+    }
+    records
+}
+
+#[test]
+fn connections_cut_off_with_their_pod_count_among_those_before_its_end() {
+    let told = |records| {
+        let window = analysed(records).result.terminations[0].windows[0].clone();
+        (window.rate_before.round(), window.lower_s, window.upper_s, window.late_arrivals)
+    };
+    let unnamed = told(three_pods_killed_in_flight(None));
+    assert_eq!(unnamed, told(three_pods_killed_in_flight(Some("b"))));
+    assert!(unnamed.0 > 95.0, "{unnamed:?}");
+    // Whose they were cannot be told here: so they say nothing of either pod.
+    let mut records = three_pods_killed_in_flight(None);
+    delete(&mut records, 5000, "c");
+    let either = told(records);
+    assert!(either.0 < 70.0, "{either:?}");
+}
+
 #[test]
 fn what_two_terminations_explain_is_charged_to_neither() {
     let mut records = three_pods();
@@ -224,7 +262,10 @@ fn a_proxy_row_tells_refused_from_killed() {
             row.outcome = Outcome::ResetBeforeResponse;
         }
     }
-    let by_cause = analysed(records).result.requests.by_cause;
+    let result = analysed(records).result;
+    let told = result.findings.iter().map(|finding| finding.what.as_str());
+    assert_eq!(told.filter(|what| *what == "1 request was reset that the app would have refused").count(), 1);
+    let by_cause = result.requests.by_cause;
     assert_eq!(by_cause[&Cause::KilledInFlight], 1);
     assert_eq!(by_cause[&Cause::AcceptQueueReset], 1);
     assert_eq!(by_cause[&Cause::RoutedToDeadPod], 5);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::figures::count;
 use super::model::{LoadResult, Termination, WatchGap};
 use crate::record::event::MachineSample;
-use crate::record::run_info::Rows;
+use crate::record::run_info::{Role, Rows};
 use crate::timeline::{HandOver, Timeline};
 
 /// Beyond these the run is invalid, not wrong.
@@ -111,7 +111,11 @@ pub(super) fn partial(timeline: &Timeline) -> Vec<String> {
     }
     why.extend(timeline.torn.iter().cloned());
     let rows = timeline.requests.len() as u64;
-    if let Some(announced) = timeline.announced.filter(|a| *a != rows) {
+    let loads = timeline.info.sources.iter().filter(|source| source.role == Role::Load);
+    let handed_over: Vec<_> = loads.filter_map(|source| Some((&source.name, source.rows?))).collect();
+    why.extend(handed_over.iter().filter_map(|(source, rows)| missing_requests(source, *rows)));
+    // Sources that hand over say so each for itself.
+    if let Some(announced) = timeline.announced.filter(|a| *a != rows && handed_over.is_empty()) {
         why.push(format!("{} requests were scheduled, {} were recorded", count(announced), count(rows)));
     }
     why.extend(timeline.hand_overs.iter().filter_map(missing_rows));
@@ -120,6 +124,24 @@ pub(super) fn partial(timeline: &Timeline) -> Vec<String> {
         format!("{} requests that pod {pod} answered have no row of its proxy", count(requests))
     }));
     why
+}
+
+/// What a load worker is known to have recorded, or to have had in flight, that did not arrive.
+fn missing_requests(source: &str, rows: Rows) -> Option<String> {
+    let Rows { recorded, known, in_flight, received } = rows;
+    let (received, known) = match recorded {
+        Some(recorded) if recorded == received => return None,
+        Some(recorded) => (count(received), count(recorded)),
+        None => (count(received), format!("at least {}", count(known))),
+    };
+    let flying = match in_flight {
+        0 => String::new(),
+        _ => format!(", and {} were in flight when it was last heard of", count(in_flight)),
+    };
+    Some(format!(
+        "of {known} requests of {source} {received} arrived, above all those that were not ok: they weigh too \
+         much in all shares{flying}"
+    ))
 }
 
 /// What a proxy is known to have recorded, or to have had in hand, that did not arrive.

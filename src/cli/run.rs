@@ -5,10 +5,12 @@
 //! exactly as `rolldrop report` does.
 
 mod abort;
+mod admin_secret;
 mod command;
 mod consent;
 mod programs;
 mod reach;
+mod sending;
 mod settings;
 mod target;
 
@@ -23,7 +25,7 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::admin_token::TokenArgs;
+use super::admin_token::{self, TokenArgs};
 use super::exit::Exit;
 use super::progress::{Planned, Progress};
 use super::rate::Rate;
@@ -37,15 +39,17 @@ use crate::coordinator::{
 };
 use crate::inject::{self, InjectError};
 use crate::load;
-use crate::load::process::protocol::Prepare;
 use crate::load::process::{Note, Process};
+use crate::load::remote::collect::Collected;
 use crate::record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Source, Tool};
 use crate::record::wire::AdminToken;
 use crate::record::{Clock, EventKind, RunDir, Stamp};
 use crate::scenario::{self, ClusterChoice, Loaded, Place, Scenario, ScenarioError};
+use admin_secret::AdminSecret;
 use command::UserCommand;
 use consent::Naming;
 use programs::UserPrograms;
+use sending::{Collecting, Resources, Sending};
 use settings::{expected_targets, load_settings, redacted};
 use target::TargetArg;
 
@@ -97,13 +101,30 @@ pub(super) struct RunArgs {
     /// Use the embedded cluster, whatever the scenario names.
     #[arg(long)]
     embedded: bool,
+    /// Use the cluster that this is a pod of, by its service account.
+    #[arg(long, conflicts_with_all = ["context", "kubeconfig", "embedded"])]
+    in_cluster: bool,
     /// How connections reach the embedded cluster's pods (see `rolldrop cluster --help`) [default:
     /// as in the scenario, or auto].
-    #[arg(long, value_enum, conflicts_with_all = ["context", "kubeconfig"])]
+    #[arg(long, value_enum, conflicts_with_all = ["context", "kubeconfig", "in_cluster"])]
     dataplane: Option<DataplaneChoice>,
     /// The image to use where the manifests say `rolldrop`, on a cluster that has to pull it.
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
+    /// Where the load comes from: this machine, or pods of the cluster, a Job whose rows come back
+    /// through the API server [default: cluster for Services of a cluster whose addresses are not
+    /// known here, else local].
+    #[arg(long, value_name = "local|cluster", value_parser = ["local", "cluster"])]
+    load_from: Option<String>,
+    /// How many pods send the load, where it comes from the cluster [default: one on each node, with
+    /// 10 requests per second at least and 10,000 at most].
+    #[arg(long, value_name = "N")]
+    load_workers: Option<usize>,
+    /// What each of these pods asks for; memory is its limit as well [default: cpu=500m,memory=256Mi].
+    #[arg(long, value_name = "NAME=AMOUNT,...")]
+    load_resources: Option<Resources>,
+    #[command(flatten)]
+    collecting: Collecting,
     /// Add the sidecar also to objects that Argo CD or Flux manages. They change it back in mid-run,
     /// unless they are paused.
     #[arg(long)]
@@ -154,14 +175,21 @@ impl RunArgs {
         overrides.extend(self.rate.map(|rate| format!("load.rate={rate}")));
         overrides.extend(self.duration.map(|d| format!("load.duration={}ms", d.as_millis())));
         overrides.extend(stage_overrides(&self.stages));
+        overrides.extend(self.load_from.as_ref().map(|from| format!("load.from={from}")));
+        overrides.extend(self.load_workers.map(|workers| format!("load.job.workers={workers}")));
+        overrides.extend(self.load_resources.as_ref().map(Resources::as_override));
         let Loaded { mut scenario, cluster } = self.scenario(&overrides)?;
+        let mut admin_token = self.admin_token.token()?;
+        let mut admin_secret = None;
         if scenario.inject_sidecar {
+            let token = admin_token.get_or_insert_with(admin_token::random).clone();
+            let secret = admin_secret.insert(AdminSecret::new(token));
             // By number, as every version that has native sidecars takes it.
             let options = inject::Options {
                 image: "rolldrop".into(),
                 port: None,
                 kubernetes: inject::KubernetesVersion::NATIVE_SIDECARS,
-                admin_token: None,
+                admin_token: Some(secret.key.clone()),
             };
             match inject::inject_into(&mut scenario.manifests, &options) {
                 // Then it goes beside the pods that are there.
@@ -181,8 +209,10 @@ impl RunArgs {
             command: command.as_ref(),
             image: self.image.as_deref().unwrap_or("rolldrop"),
             gitops: if self.change_gitops { GitOps::Change } else { GitOps::Refuse },
+            admin_secret,
             naming: self.naming(cluster.as_ref()),
             yes: self.yes,
+            collecting: &self.collecting,
         };
         if self.dry_run {
             let scratch = std::env::temp_dir().join(format!("rolldrop-dry-run-{}", std::process::id()));
@@ -201,7 +231,6 @@ impl RunArgs {
         let out = self.out.clone().unwrap_or_else(|| default_out(&scenario.name, clock.now()));
         let run_dir = RunDir::create(&out).context("failed to make the run directory")?;
         let choice = self.choice(cluster, &out);
-        let admin_token = self.admin_token.token()?;
         let interrupted = runtime.block_on(async {
             let interrupts = Interrupts::listen()?;
             let progress = Progress::new(self.quiet);
@@ -232,7 +261,8 @@ impl RunArgs {
     }
 
     fn naming(&self, asked: Option<&ClusterChoice<embedded::Config>>) -> Naming {
-        let on_command_line = self.context.is_some() || self.kubeconfig.is_some() || self.embedded;
+        let on_command_line =
+            self.context.is_some() || self.kubeconfig.is_some() || self.embedded || self.in_cluster;
         let is_current = self.scenario.is_none() && !self.targets.is_empty() && asked.is_none();
         if is_current && !on_command_line { Naming::Current } else { Naming::Named }
     }
@@ -240,6 +270,9 @@ impl RunArgs {
     fn choice(&self, asked: Option<ClusterChoice<embedded::Config>>, out: &Path) -> Choice {
         if self.context.is_some() || self.kubeconfig.is_some() {
             return Choice::Kubeconfig { path: self.kubeconfig.clone(), context: self.context.clone() };
+        }
+        if self.in_cluster {
+            return Choice::InCluster;
         }
         let mut config = match asked {
             Some(ClusterChoice::Context(context)) if !self.embedded => {
@@ -264,18 +297,35 @@ struct Intent<'a> {
     /// The image of a sidecar that goes beside live pods.
     image: &'a str,
     gitops: GitOps,
+    /// Where the sidecars that are added have their token from; there is one if any are.
+    admin_secret: Option<AdminSecret>,
     naming: Naming,
     /// Whether it is agreed to beforehand.
     yes: bool,
+    collecting: &'a Collecting,
 }
 
 impl Intent<'_> {
     /// What the run is going to do, in a namespace that is not the system's.
-    async fn plan(&self, scenario: &Scenario, caller: &Caller) -> anyhow::Result<Plan> {
+    async fn plan(
+        &self,
+        scenario: &Scenario,
+        caller: &Caller,
+        load_workers: Option<usize>,
+    ) -> anyhow::Result<Plan> {
         consent::check_namespaces(&caller.namespace, scenario)?;
         let has_command = self.command.is_some();
-        let work = Work { scenario, sidecars: self.sidecars(scenario)?, has_command };
+        let secrets = self.secrets(scenario, &caller.namespace)?;
+        let sidecars = self.sidecars(scenario)?;
+        let work = Work { scenario, secrets: &secrets, sidecars, has_command, load_workers };
         caller.plan(&work).await.map_err(interruption)
+    }
+
+    /// The Secrets with the sidecars' token.
+    fn secrets(&self, scenario: &Scenario, namespace: &str) -> Result<Vec<Value>, ScenarioError> {
+        let has_live = self.sidecars(scenario)?.is_some();
+        let secrets = |secret: &AdminSecret| secret.manifests(namespace, &scenario.manifests, has_live);
+        Ok(self.admin_secret.as_ref().map(secrets).unwrap_or_default())
     }
 
     /// Whose pods get the sidecar, of those that are not the scenario's.
@@ -291,7 +341,8 @@ impl Intent<'_> {
         // Several ways may lead to one.
         let services: Vec<&str> = services.collect::<BTreeSet<_>>().into_iter().collect();
         let has_own = scenario.manifests.iter().any(|object| !object["spec"]["template"].is_null());
-        if !scenario.inject_sidecar || (services.is_empty() && has_own) {
+        let Some(secret) = &self.admin_secret else { return Ok(None) };
+        if services.is_empty() && has_own {
             return Ok(None);
         }
         if services.is_empty() {
@@ -299,7 +350,7 @@ impl Intent<'_> {
                 "there is no workload among the manifests, and no target is a Service: which pods are meant?";
             return Err(scenario.invalid("spec.sidecar.inject", why));
         }
-        Ok(Some(Sidecars { services, image: self.image, gitops: self.gitops }))
+        Ok(Some(Sidecars { services, image: self.image, admin_token: &secret.key, gitops: self.gitops }))
     }
 }
 
@@ -312,8 +363,12 @@ async fn dry_run(
     interrupts: &Interrupts,
 ) -> anyhow::Result<Plan> {
     let cluster = connect(choice, interrupts).await?;
-    let caller = caller(&cluster, namespace, interrupts);
-    let plan = intent.plan(scenario, &caller.at_first_contact()).await;
+    let caller = caller(&cluster, namespace, interrupts).at_first_contact();
+    let plan = async {
+        let load_workers = sending::load_workers(scenario, &cluster, &caller).await?;
+        intent.plan(scenario, &caller, load_workers).await
+    };
+    let plan = plan.await;
     drop(caller);
     cluster.shut_down().await;
     plan
@@ -370,7 +425,9 @@ impl Run<'_> {
 
     async fn measure(&self, scenario: &Scenario, cluster: &Cluster, caller: Caller) -> anyhow::Result<bool> {
         let first = caller.at_first_contact();
-        let plan = self.intent.plan(scenario, &first).await?;
+        let load_workers = sending::load_workers(scenario, cluster, &first).await?;
+        let plan = self.intent.plan(scenario, &first, load_workers).await?;
+        plan.warnings.iter().for_each(|warning| self.progress.warn(warning));
         first.check_rights(&plan).await.map_err(interruption)?;
         let Self { progress, interrupts, intent, .. } = self;
         consent::ask(&plan, cluster, &caller.namespace, intent, progress, interrupts).await?;
@@ -387,7 +444,7 @@ impl Run<'_> {
         })
         .await
         .map_err(interruption)?;
-        let loaded = self.load_and_disrupt(scenario, cluster, &mut session, &halt).await;
+        let loaded = self.load_and_disrupt(scenario, cluster, &mut session, &halt, load_workers).await;
         // Also after an error: what the session created is removed.
         self.progress.step("undoing what was changed");
         let (sources, left) = session.finish(self.interrupts.abort.clone()).await?;
@@ -411,8 +468,12 @@ impl Run<'_> {
         cluster: &Cluster,
         session: &mut Session,
         halt: &CancellationToken,
+        load_workers: Option<usize>,
     ) -> anyhow::Result<RunInfo> {
         self.progress.step("deploying");
+        // First, so that it goes last: pods of before take what they refer to also while they end.
+        let secrets = self.intent.secrets(scenario, session.namespace())?;
+        session.deploy(&secrets).await.map_err(interruption)?;
         session.deploy(&scenario.manifests).await.map_err(interruption)?;
         if let Some(sidecars) = self.intent.sidecars(scenario)? {
             self.progress.step("adding the sidecar, and waiting until that is rolled out");
@@ -430,19 +491,39 @@ impl Run<'_> {
             settings.pace = settings.pace.held_until(OPEN_END);
         }
 
-        // The load comes from where the cluster's Services can be reached, which need not be here.
-        let program = std::env::current_exe().context("failed to find this program")?;
-        let mut command = cluster.command(&program).context("failed to find this program")?;
-        command.args(["load-worker", "--out"]).arg(self.run_dir.path());
         let note = |source: Option<&str>, at, kind| match source {
             Some(source) => session.record_of(source, at, kind),
             None => session.record_at(at, kind),
         };
-        let mut worker = Process::spawn(command, self.clock, note)?;
+        // The load comes from where the cluster's Services can be reached, which need not be here.
+        let mut sending = match load_workers {
+            None => {
+                let program = std::env::current_exe().context("failed to find this program")?;
+                let mut command = cluster.command(&program).context("failed to find this program")?;
+                command.args(["load-worker", "--out"]).arg(self.run_dir.path());
+                Sending::Here(Box::new(Process::spawn(command, self.clock, note)?))
+            }
+            Some(workers) => {
+                self.progress.step("waiting for the load workers to be ready");
+                let length = load::Plan::new(settings.clone())?.length().unwrap_or_default();
+                let (job, here) = ((workers, self.intent.image, length), (self.run_dir, self.clock));
+                let collecting = self.intent.collecting;
+                let (sending, missing) =
+                    sending::in_cluster(scenario, session, job, collecting, here, note).await?;
+                missing.iter().for_each(|why| self.warn(session, why));
+                sending
+            }
+        };
         let measured =
-            self.measure_under_load(scenario, cluster, (session, halt), ready, settings, &mut worker).await;
-        worker.end().await;
+            self.measure_under_load(scenario, cluster, (session, halt), ready, settings, &mut sending).await;
+        sending.end().await;
         measured
+    }
+
+    /// Says and records what bears on the result.
+    fn warn(&self, session: &Session, message: &str) {
+        self.progress.warn(message);
+        session.record(EventKind::Warning { message: message.to_owned() });
     }
 
     async fn measure_under_load<N: Note>(
@@ -452,21 +533,26 @@ impl Run<'_> {
         (session, halt): (&Session, &CancellationToken),
         ready: Ready,
         settings: load::Settings,
-        worker: &mut Process<N>,
+        sending: &mut Sending<N>,
     ) -> anyhow::Result<RunInfo> {
         let plan = load::Plan::new(settings.clone())?;
         self.progress.step("waiting for the first answer");
-        let prepared = worker.prepare(Prepare { settings, first_answer_limit: FIRST_ANSWER_LIMIT });
+        let prepared = sending.prepare(settings, FIRST_ANSWER_LIMIT, &ready);
         match self.interrupts.stop.run_until_cancelled(prepared).await {
             Some(Ok(warnings)) => warnings.iter().for_each(|warning| self.progress.warn(warning)),
-            Some(Err(error)) if cluster.is_entered() => return Err(error.into()),
+            Some(Err(error)) if cluster.is_entered() || sending.nodes().is_some() => return Err(error.into()),
             Some(Err(error)) => {
                 let ways = reach::other_ways(&cluster.client(), &ready.cluster.namespace, scenario).await;
                 return Err(anyhow::Error::from(error).context(ways));
             }
             None => bail!(Interrupted),
         }
-        let mut info = self.info(scenario, ready, &plan, worker.recorders());
+        let nodes = sending.nodes();
+        let mut info = self.info(scenario, &ready, &plan, sending.recorders());
+        if let Some(nodes) = &nodes {
+            info.targets = ready.seen_from(nodes);
+            sending::describe(&mut info.load, info.sources.len(), nodes, &ready);
+        }
         // From here on a killed run can be told from its directory.
         self.run_dir.write_info(&info)?;
 
@@ -474,11 +560,11 @@ impl Run<'_> {
             self.warn_of_ramps(scenario, session);
         }
         let load = info.load.clone();
-        let started = worker.start().await?;
+        let started = sending.start().await?;
         let zero = started + scenario.load.warmup;
         let LoadPlan { rate, duration_s, warmup_s, .. } = load;
         session.record_at(started, EventKind::LoadStarted { rate, duration_s, warmup_s });
-        let control = worker.control().clone();
+        let control = sending.control().clone();
         let disrupting = async {
             if let Some(command) = self.intent.command {
                 self.disrupt_by(command, scenario, cluster, (session, halt), zero).await?;
@@ -499,7 +585,7 @@ impl Run<'_> {
             Ok(())
         };
         let planned = if self.intent.command.is_none() { Planned::of(&plan) } else { Planned::default() };
-        let loading = self.progress.follow(worker.join(), &control, planned, self.interrupts);
+        let loading = self.progress.follow(sending.join(), &control, planned, self.interrupts);
         let stages = plan.stages();
         let stages = stages::announce(self.clock, zero, &stages, |at, kind| session.record_at(at, kind));
         let mut aborted = None;
@@ -523,20 +609,35 @@ impl Run<'_> {
             }
         })?;
         info.aborted = aborted;
-        info.sources = worker.recorders();
+        info.sources = sending.recorders();
+        ended.lost.iter().for_each(|lost| self.progress.warn(&lost.to_string()));
         if self.intent.command.is_some() || scenario.ends_with_its_disruptions() {
             info.load.duration_s = match rate {
-                // A closed loop: only its end tells.
-                0.0 => ended.at.ns_since(zero) as f64 / 1e9,
+                // A closed loop, or one of which a part was lost: only its end tells.
+                rate if rate == 0.0 || !ended.lost.is_empty() => ended.at.ns_since(zero) as f64 / 1e9,
                 rate => ended.scheduled as f64 / rate - warmup_s,
             };
         }
-        if let Some(source) = info.sources.first() {
-            session.record_of(&source.name, ended.at, EventKind::LoadEnded { scheduled: ended.scheduled });
+        let is_interrupted = self.interrupts.stop.is_cancelled();
+        let settling = async {
+            if !is_interrupted {
+                session.settle().await;
+            }
+        };
+        let step = match (sending.nodes(), is_interrupted) {
+            (None, false) => Some("waiting for the last pods to end"),
+            (None, true) => None,
+            (Some(_), false) => Some("fetching the load workers' rows, and waiting for the last pods to end"),
+            (Some(_), true) => Some("fetching the load workers' rows"),
+        };
+        step.into_iter().for_each(|step| self.progress.step(step));
+        let ((), collected) = tokio::join!(settling, sending.collect());
+        let Collected { rows, lost } = collected?;
+        for source in &mut info.sources {
+            source.rows = rows.get(&source.name).copied();
         }
-        if !self.interrupts.stop.is_cancelled() {
-            self.progress.step("waiting for the last pods to end");
-            session.settle().await;
+        for (worker, why) in lost {
+            self.warn(session, &format!("not all rows of load worker {worker} have arrived: {why}"));
         }
         Ok(info)
     }
@@ -607,15 +708,15 @@ impl Run<'_> {
         waited.ok_or(Interrupted)
     }
 
-    fn info(&self, scenario: &Scenario, ready: Ready, plan: &load::Plan, sources: Vec<Source>) -> RunInfo {
+    fn info(&self, scenario: &Scenario, ready: &Ready, plan: &load::Plan, sources: Vec<Source>) -> RunInfo {
         RunInfo {
             format: FORMAT_VERSION,
             tool: Tool::this(),
             name: scenario.name.clone(),
             scenario: redacted(scenario),
             expect: scenario.expect.clone(),
-            cluster: ready.cluster,
-            targets: ready.targets,
+            cluster: ready.cluster.clone(),
+            targets: ready.targets.clone(),
             load: plan.load_plan(),
             sources,
             started: self.clock.now(),

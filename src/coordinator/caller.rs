@@ -55,6 +55,13 @@ impl Caller {
         }
     }
 
+    /// The API server's version, such as `v1.36.2`.
+    pub(super) async fn server_version(&self) -> Result<String, CoordinatorError> {
+        let what = "read the version";
+        let version = self.ask(what, || self.client.apiserver_version()).await?;
+        Ok(version.map_err(|e| CoordinatorError::api(what, &e))?.git_version)
+    }
+
     /// The future's result, within the limit for API calls.
     pub(super) async fn limited<T>(
         &self,

@@ -126,6 +126,10 @@ impl Acting<'_> {
             if self.until_due(repetition).await.is_err() {
                 break;
             }
+            if repetition > 0 && self.now_is_late() {
+                self.not_reached("the load was over");
+                break;
+            }
             if repetition == 0 && self.is_rollout() {
                 // What is not as asked already is not waited for.
                 whole.workloads = self.session.workloads().await.unwrap_or_default();
@@ -137,6 +141,10 @@ impl Acting<'_> {
                 Repeat::Times(_) => None,
                 Repeat::Until(until) => Some(until),
             };
+            if until.is_some() && self.now_is_late() {
+                self.not_reached("the load was over");
+                break;
+            }
             if let Err(why) = self.recovered(&whole).await {
                 if self.session.caller.stop.is_cancelled() {
                     break;
@@ -159,11 +167,7 @@ impl Acting<'_> {
                 _ if self.is_about_pods() => done.accepted >= number,
                 _ => self.pods_ended() - first >= number,
             };
-            if until.is_some_and(|until| until.terminations().map_or(!self.now_is_late(), enough)) {
-                break;
-            }
-            if self.now_is_late() {
-                self.not_reached("the load was over");
+            if until.is_some_and(|until| until.terminations().is_none_or(enough)) {
                 break;
             }
         }
@@ -197,15 +201,7 @@ impl Acting<'_> {
 
     /// Whether it has workloads replace pods, or make them elsewhere.
     fn is_rollout(&self) -> bool {
-        matches!(
-            self.disruption.action,
-            Action::RollingRestart(_)
-                | Action::SetImage { .. }
-                | Action::Patch { .. }
-                | Action::Scale { .. }
-                | Action::NodeShutdown { .. }
-                | Action::Drain { .. }
-        )
+        self.disruption.action.is_rollout()
     }
 
     /// Whether each of its calls is about one pod.
@@ -224,12 +220,17 @@ impl Acting<'_> {
             return Ok(());
         }
         let due = self.load.zero + self.disruption.due(repetition);
+        let due = if repetition > 0 { due.min(self.load.end) } else { due };
         let due = self.session.clock.instant(due).unwrap_or_else(std::time::Instant::now);
         self.session.caller.stoppable(sleep_until(due.into())).await
     }
 
     fn now_is_late(&self) -> bool {
-        self.session.clock.now() >= self.load.end
+        self.load_left_ns() <= 0
+    }
+
+    fn load_left_ns(&self) -> i64 {
+        self.load.end.ns_since(self.session.clock.now())
     }
 
     fn left_out(&self, repetitions: std::ops::Range<u32>, why: &str) {
@@ -250,8 +251,7 @@ impl Acting<'_> {
 
     /// The future's result, if it comes before the load ends.
     async fn while_loaded<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        let limit = self.load.end.ns_since(self.session.clock.now());
-        let limit = Duration::from_nanos(limit.max(0).unsigned_abs());
+        let limit = Duration::from_nanos(self.load_left_ns().max(0).unsigned_abs());
         self.session.caller.stoppable(timeout(limit, future)).await.ok()?.ok()
     }
 

@@ -11,7 +11,8 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
-use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Service};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{ApiResource, PostParams};
 use kube::core::TypeMeta;
@@ -21,7 +22,7 @@ use serde_json::Value;
 
 use super::apply::is_ownable;
 use super::sidecar::{Live, Sidecars};
-use super::{Caller, CoordinatorError};
+use super::{Caller, CoordinatorError, versions};
 use crate::scenario::{Place, Scenario};
 
 /// Not a call, but a program that the run starts here.
@@ -37,10 +38,14 @@ const ADMIN_PORT: &str = "rolldrop-admin";
 pub struct Work<'a> {
     /// What is deployed, loaded and disrupted.
     pub scenario: &'a Scenario,
+    /// What is made before it is deployed, and goes after it.
+    pub secrets: &'a [Value],
     /// Whose pods get the sidecar, of those that are there already.
     pub sidecars: Option<Sidecars<'a>>,
     /// Whether a command ends pods, in place of the scenario's disruptions.
     pub has_command: bool,
+    /// How many pods send the load; `None` where it does not come from the cluster.
+    pub load_workers: Option<usize>,
 }
 
 /// The calls of a run, and what they come to.
@@ -50,6 +55,10 @@ pub struct Plan {
     pub calls: Vec<Call>,
     /// What is created, changed and ended, in words: a line each. None where the run only watches.
     pub effects: Vec<String>,
+    /// What the run has of its own in the cluster, in words: a line each. It changes nothing else.
+    pub own: Vec<String>,
+    /// What to know before it begins, a line each.
+    pub warnings: Vec<String>,
 }
 
 /// A call of the API server.
@@ -241,8 +250,11 @@ impl Caller {
     /// # Errors
     /// When it cannot be done, or reading what it takes fails.
     pub async fn plan(&self, work: &Work<'_>) -> Result<Plan, CoordinatorError> {
-        let Work { scenario, sidecars, has_command } = work;
+        let Work { scenario, secrets, sidecars, has_command, load_workers } = work;
         let mut plan = Plan::default();
+        plan.open_call("/version", "whether it has what the scenario uses");
+        let version = self.server_version().await?;
+        plan.warnings.extend(versions::check(&scenario.manifests, &version)?);
         for watched in [self.own::<Pod>(), self.own::<EndpointSlice>()] {
             plan.must("list", &watched, "what is there");
             plan.must("watch", &watched, "to the end of the run");
@@ -257,7 +269,7 @@ impl Caller {
         plan.open_call("/version", "32 times: the API server's clock");
 
         let mut undo = Plan::default();
-        for manifest in &scenario.manifests {
+        for manifest in secrets.iter().chain(&scenario.manifests) {
             self.plan_manifest(manifest, &mut plan, &mut undo).await?;
         }
         if let Some(sidecars) = sidecars {
@@ -287,6 +299,9 @@ impl Caller {
             plan.helps("get", &proxies, why);
         }
 
+        if let Some(workers) = load_workers {
+            self.plan_load(*workers, &mut plan, &mut undo);
+        }
         if *has_command {
             for kind in self.workload_kinds() {
                 let why = "before the command, and then every 250 ms until what it began has settled";
@@ -297,6 +312,27 @@ impl Caller {
         undo.calls.reverse();
         plan.calls.append(&mut undo.calls);
         Ok(plan)
+    }
+
+    /// The Job whose pods send the load.
+    fn plan_load(&self, workers: usize, plan: &mut Plan, undo: &mut Plan) {
+        let (secrets, jobs) = (self.own::<Secret>(), self.own::<Job>());
+        for (about, why) in [
+            (&secrets, "the token by which the load workers know the run".to_owned()),
+            (&jobs, format!("an Indexed Job of {workers} load workers")),
+        ] {
+            let group = root(&about.resource);
+            plan.open_call(group.clone(), "where the kind is");
+            plan.must("create", about, why);
+            undo.must("delete", &about.clone().later("load"), "removed, with what it owns");
+            undo.open_call(group, "where the kind is");
+        }
+        plan.must("patch", &secrets.later("load"), "owned by the Job");
+        plan.helps("list", &self.own::<Event>(), "why a load worker is not ready, if one is not");
+        let proxies = About { subresource: "proxy", ..self.own::<Pod>().later("pod:port") };
+        plan.must("get", &proxies, "reports, clock and rows of each load worker");
+        plan.must("create", &proxies, "orders to each load worker");
+        plan.own.push(format!("sends the load from a Job of {workers} workers, and removes it at the end"));
     }
 
     async fn plan_manifest(
@@ -320,7 +356,7 @@ impl Caller {
         }
         let about = About::all(resource, (scope == Scope::Namespaced).then_some(namespace));
         plan.open_call(group.clone(), "where the kind is");
-        plan.must("create", &about, format!("{} {name} of the scenario", types.kind));
+        plan.must("create", &about, format!("{} {name} of the run", types.kind));
         undo.must("delete", &about.named(name), "removed, with what it owns");
         undo.open_call(group, "where the kind is");
         plan.effects.push(format!("creates {} {name}, and removes it at the end", types.kind));

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::undo::ATTEMPTS;
 use super::view::View;
 use super::{Caller, CoordinatorError, Session};
-use crate::inject::{self, KubernetesVersion};
+use crate::inject::{self, KubernetesVersion, SecretKey};
 
 /// Prefixes of labels and annotations by which a GitOps controller knows its objects.
 const GITOPS: [(&str, &str); 3] = [
@@ -39,6 +39,8 @@ pub struct Sidecars<'a> {
     pub services: Vec<&'a str>,
     /// The sidecar's image.
     pub image: &'a str,
+    /// Where the token is that its admin port asks for.
+    pub admin_token: &'a SecretKey,
     /// What to do about objects that are managed.
     pub gitops: GitOps,
 }
@@ -133,7 +135,8 @@ impl Injection<'_> {
     fn want(&mut self) -> Result<(), CoordinatorError> {
         let mut objects: Vec<Value> = self.live.iter().map(|object| object.current.clone()).collect();
         let (image, kubernetes) = (self.sidecars.image.to_owned(), self.kubernetes);
-        let options = inject::Options { image, port: None, kubernetes, admin_token: None };
+        let admin_token = Some(self.sidecars.admin_token.clone());
+        let options = inject::Options { image, port: None, kubernetes, admin_token };
         self.notes = inject::inject_into(&mut objects, &options)
             .map_err(|error| CoordinatorError::Sidecar(error.to_string()))?;
         for (object, wanted) in self.live.iter_mut().zip(objects) {
@@ -242,7 +245,10 @@ impl Caller {
         sidecars: &'a Sidecars<'a>,
     ) -> Result<Injection<'a>, CoordinatorError> {
         let services = &sidecars.services;
-        let kubernetes = self.kubernetes_version().await?;
+        let version = self.server_version().await?;
+        let kubernetes: KubernetesVersion = version
+            .parse()
+            .map_err(|error| CoordinatorError::Sidecar(format!("Kubernetes {version}: {error}")))?;
         let all = self.live::<Service>().await?;
         let mut named = Vec::new();
         for name in services {
@@ -272,15 +278,6 @@ impl Caller {
         let mut injection = Injection { sidecars, kubernetes, live, notes: Vec::new() };
         injection.want()?;
         Ok(injection)
-    }
-
-    async fn kubernetes_version(&self) -> Result<KubernetesVersion, CoordinatorError> {
-        let what = "read the version";
-        let version = self.ask(what, || self.client.apiserver_version()).await?;
-        let version = version.map_err(|e| CoordinatorError::api(what, &e))?;
-        version.git_version.parse().map_err(|error| {
-            CoordinatorError::Sidecar(format!("Kubernetes {}: {error}", version.git_version))
-        })
     }
 
     /// All objects of a kind, with every field that they have, also those that are not known here.

@@ -54,6 +54,7 @@ fn with_discovery(method: &Method, path: &str, other: (u16, String)) -> (u16, St
             "verbs": ["create", "delete"]})
     };
     match (method, path) {
+        (&Method::GET, "/version") => (200, json!({"gitVersion": "v1.36.2"}).to_string()),
         (&Method::GET, "/api/v1") => {
             let resources = [resource("services", "Service"), resource("configmaps", "ConfigMap")];
             let list = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1",
@@ -261,7 +262,8 @@ async fn the_calls_that_change_something_are_those_of_the_plan_in_their_order() 
     let scenario =
         scenario::parse::<Value>(PLANNED, "x.yaml", std::path::Path::new("."), &[]).unwrap().scenario;
     let (session, _, _dir) = session(client, Limits::default());
-    let work = Work { scenario: &scenario, sidecars: None, has_command: false };
+    let work =
+        Work { scenario: &scenario, secrets: &[], sidecars: None, has_command: false, load_workers: None };
     let plan = session.caller.plan(&work).await.unwrap();
     assert_eq!(changing(&calls), [], "making a plan only reads");
     insta::assert_snapshot!(plan.effects.join("\n"), @r"
@@ -302,7 +304,8 @@ async fn a_missing_right_is_named_before_anything_is_touched() {
         limits: Limits::default(),
         stop: CancellationToken::new(),
     };
-    let work = Work { scenario: &scenario, sidecars: None, has_command: false };
+    let work =
+        Work { scenario: &scenario, secrets: &[], sidecars: None, has_command: false, load_workers: Some(3) };
     let plan = caller.plan(&work).await.unwrap();
     let error = caller.check_rights(&plan).await.unwrap_err().to_string();
     for right in [
@@ -310,6 +313,13 @@ async fn a_missing_right_is_named_before_anything_is_touched() {
         "create services in namespace shop",
         "get services web in namespace shop",
         "delete pods in namespace shop",
+        "create secrets in namespace shop",
+        "patch secrets in namespace shop",
+        "create jobs.batch in namespace shop",
+        "get pods/proxy in namespace shop",
+        "create pods/proxy in namespace shop",
+        "delete jobs.batch in namespace shop",
+        "delete secrets in namespace shop",
     ] {
         assert!(error.contains(right), "{error}");
     }
@@ -514,6 +524,61 @@ async fn a_proxy_that_is_restarted_after_a_clean_end_is_followed_on() {
     assert_eq!(collected.rows.len(), 2);
 }
 
+#[tokio::test]
+async fn a_proxy_that_asks_for_a_token_is_named_once() {
+    // As the API server passes on what the admin port answers.
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let (client, _) = api(move |_, path| {
+        if path.ends_with("/rows") {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+        (401, "the admin port asks for a token\n".to_owned())
+    });
+    let (session, run_dir, _dir) = session(client, Limits::default());
+    let (stop, running) = follow_proxies(&session);
+    let again = async {
+        while asked.load(Ordering::SeqCst) < 3 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), again).await.unwrap();
+    stop.cancel();
+    running.await.unwrap();
+    session.finish().await.unwrap();
+    let warnings: Vec<_> = events_of(&run_dir)
+        .into_iter()
+        .filter_map(|event| match event.kind {
+            EventKind::Warning { message } => Some(message),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(
+        warnings,
+        ["the proxy of pod web-1 asks for a token (--admin-token-file), without which it tells nothing"]
+    );
+}
+
+/// Collects what the proxy of the pod `web-1` records.
+fn follow_proxies(session: &Session) -> (CancellationToken, tokio::task::JoinHandle<()>) {
+    let mut running = pod("web-1", container("running", "", ""));
+    running.admin_port = Some(8082);
+    session.views.update(|view| {
+        view.pods_listed = true;
+        view.pods.insert(running.event.uid.clone(), running);
+    });
+    let context = collect::Context {
+        client: session.caller.client.clone(),
+        namespace: "shop".into(),
+        clock: session.clock,
+        recorder: session.recorder.handle(),
+        admin_token: None,
+    };
+    let stop = CancellationToken::new();
+    let running = collect::run(session.collector.clone(), context, session.views.subscribe(), stop.clone());
+    (stop, tokio::spawn(running))
+}
+
 /// What is recorded of a proxy.
 struct Collected {
     ends: Vec<(String, Rows)>,
@@ -538,22 +603,8 @@ async fn collected(streams: Vec<Vec<ProxyLine>>) -> Collected {
         _ => (503, String::new()),
     });
     let (session, run_dir, _dir) = session(client, Limits::default());
-    let mut running = pod("web-1", container("running", "", ""));
-    running.admin_port = Some(8082);
-    session.views.update(|view| {
-        view.pods_listed = true;
-        view.pods.insert(running.event.uid.clone(), running);
-    });
-    let context = collect::Context {
-        client: session.caller.client.clone(),
-        namespace: "shop".into(),
-        clock: session.clock,
-        recorder: session.recorder.handle(),
-        admin_token: None,
-    };
-    let (stop, collector) = (CancellationToken::new(), session.collector.clone());
-    let running =
-        tokio::spawn(collect::run(collector.clone(), context, session.views.subscribe(), stop.clone()));
+    let collector = session.collector.clone();
+    let (stop, running) = follow_proxies(&session);
     let whole = |source: &Source| source.rows.is_some_and(|rows| rows.recorded.is_some());
     let has_ended = async {
         while !collector.sources().last().is_some_and(whole) {

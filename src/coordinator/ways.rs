@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::Api;
 use kube::api::ListParams;
 
-use super::{Caller, CoordinatorError};
+use super::{Caller, CoordinatorError, THIS_HOST};
 
 /// What clusters are called within themselves, unless somebody has chosen otherwise.
 const DOMAIN: &str = "cluster.local";
@@ -45,18 +45,26 @@ impl Way<'_> {
             let consumer = format!("NodePort {number} of Service {name} (Service proxy of node {node})");
             return Ok((self.url(&address, number), consumer));
         }
-        let address = self.service.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref());
-        match address.unwrap_or_default() {
-            "" => Err(self.unusable("has no cluster address; give the target as a url")),
-            "None" => {
-                let number = self.pods_port(caller, port).await?;
-                let host = format!("{name}.{}.svc.{DOMAIN}", caller.namespace);
-                Ok((self.url(&host, number), format!("headless Service {name} (DNS, as asked by this host)")))
-            }
-            address => {
-                Ok((self.url(address, port.port), format!("Service {name} (Service proxy of this host)")))
-            }
+        if let Some(address) = self.address() {
+            let consumer = format!("Service {name} (Service proxy of {THIS_HOST})");
+            return Ok((self.url(address, port.port), consumer));
         }
+        if self.cluster_ip().is_empty() {
+            return Err(self.unusable("has no cluster address; give the target as a url"));
+        }
+        let number = self.pods_port(caller, port).await?;
+        let host = format!("{name}.{}.svc.{DOMAIN}", caller.namespace);
+        Ok((self.url(&host, number), format!("headless Service {name} (DNS, as asked by {THIS_HOST})")))
+    }
+
+    /// The Service's own address, which each node's Service proxy serves, if it has one.
+    pub(super) fn address(&self) -> Option<&str> {
+        Some(self.cluster_ip()).filter(|address| !["", "None"].contains(address))
+    }
+
+    /// As it is written, so `None` for a headless Service.
+    fn cluster_ip(&self) -> &str {
+        self.service.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref()).unwrap_or_default()
     }
 
     fn port(&self) -> Result<&ServicePort, CoordinatorError> {

@@ -72,7 +72,7 @@ impl Shared {
     }
 
     /// Looks for the app's listener until it is gone, and records when. Where the
-    /// kernel's table cannot be read, only refused requests tell.
+    /// kernel cannot be asked, only refused requests tell.
     pub(super) async fn watch_listener_close(&self) {
         while !self.app.is_closed() {
             self.look_for_listener();
@@ -82,7 +82,7 @@ impl Shared {
 
     /// Looks once for the app's listener, and records if it is gone.
     pub(super) fn look_for_listener(&self) {
-        if listens(self.upstream) == Some(false) && self.app.refuses_at_end() {
+        if listens(self.upstream, self.listen) == Some(false) && self.app.refuses_at_end() {
             self.journal.phase(ProxyPhase::ListenerClosed, self.clock.now());
         }
     }

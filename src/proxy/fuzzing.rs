@@ -28,7 +28,8 @@ pub(crate) fn admin(input: &[u8]) {
     admin::fuzz(input);
 }
 
-fn origin(has_pod_header: bool) -> Arc<Origin> {
+/// A connection whose app is nowhere.
+pub(super) fn origin(has_pod_header: bool) -> Arc<Origin> {
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let config = Config {
         pod_header: if has_pod_header { PodHeader::Added } else { PodHeader::Omitted },

@@ -1,98 +1,139 @@
-//! Whether the app listens, as the kernel's own table tells: nothing is sent to the app.
+//! Whether the app listens, as the kernel says that is asked (sock_diag(7)): nothing is sent to the app.
+//!
+//! It is asked for the socket that a connection to the address would find, which takes microseconds. The
+//! table in /proc tells the same, but the kernel makes it by going through the whole of its hash table of
+//! connections, which takes milliseconds, as often as it is read; and meanwhile nothing would be relayed.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
-/// State LISTEN in /proc/net/tcp.
-const LISTEN: &str = "0A";
-
-/// Whether a socket of this network namespace listens at `address`, on it or on the
-/// wildcard address. `None` where there is no /proc to tell.
-pub(super) fn listens(address: SocketAddr) -> Option<bool> {
-    let v4 = any_listener("/proc/self/net/tcp", address)?;
-    // Absent where IPv6 is off.
-    let v6 = any_listener("/proc/self/net/tcp6", address).unwrap_or(false);
-    Some(v4 || v6)
-}
-
-/// Looks through the listening sockets, which the kernel lists before all others.
-fn any_listener(table: &str, wanted: SocketAddr) -> Option<bool> {
-    let lines = BufReader::new(File::open(table).ok()?).lines().skip(1);
-    for line in lines {
-        let line = line.ok()?;
-        let mut fields = line.split_ascii_whitespace().skip(1);
-        let (local, state) = (fields.next()?, fields.nth(1)?);
-        if state != LISTEN {
-            break;
-        }
-        if accepts(parse_address(local)?, wanted) {
-            return Some(true);
-        }
+/// Whether a connection to `address` would find a listener in this network namespace. `None` where that
+/// cannot be asked, which shows in that `known`, a listener that stands, is not found either.
+pub(super) fn listens(address: SocketAddr, known: SocketAddr) -> Option<bool> {
+    if sock_diag::finds(address)? {
+        return Some(true);
     }
-    Some(false)
+    sock_diag::finds(known)?.then_some(false)
 }
 
-/// Whether a listener at `local` gets connections to `wanted`.
-fn accepts(local: SocketAddr, wanted: SocketAddr) -> bool {
-    let same_address = match (local.ip(), wanted.ip()) {
-        (IpAddr::V6(local), IpAddr::V4(wanted)) => {
-            local.is_unspecified() || local.to_ipv4_mapped() == Some(wanted)
-        }
-        (local, wanted) => local == wanted || (local.is_ipv4() == wanted.is_ipv4() && local.is_unspecified()),
-    };
-    same_address && local.port() == wanted.port()
-}
+#[cfg(target_os = "linux")]
+mod sock_diag {
+    use std::net::{IpAddr, SocketAddr};
+    use std::os::fd::AsRawFd;
 
-/// An address as /proc writes it: words of 32 bits in the machine's byte order, then the port.
-fn parse_address(text: &str) -> Option<SocketAddr> {
-    let (ip, port) = text.split_once(':')?;
-    let mut bytes = Vec::with_capacity(16);
-    for word in ip.as_bytes().chunks(8) {
-        let word = u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok()?;
-        bytes.extend(word.to_ne_bytes());
+    use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
+
+    // The kernel's numbers: linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h, net/tcp_states.h.
+    const SOCK_DIAG_BY_FAMILY: u16 = 20;
+    const NLM_F_REQUEST: u16 = 1;
+    const AF_INET: u8 = 2;
+    const AF_INET6: u8 = 10;
+    const IPPROTO_TCP: u8 = 6;
+    const TCP_LISTEN: u8 = 10;
+    /// A `struct nlmsghdr`, and a `struct inet_diag_req_v2` behind it.
+    const REQUEST_BYTES: u32 = 16 + 56;
+
+    /// Whether the kernel finds a listener for connections to this address; `None` if it did not answer.
+    pub(super) fn finds(address: SocketAddr) -> Option<bool> {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let netlink =
+            socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkSockDiag).ok()?;
+        send(netlink.as_raw_fd(), &request(address), MsgFlags::empty()).ok()?;
+        // The kernel has answered when it has taken the request. An answer's attributes are cut off.
+        let mut answer = [0; 128];
+        let length = recv(netlink.as_raw_fd(), &mut answer, MsgFlags::MSG_DONTWAIT).ok()?;
+        is_listener(&answer[..length])
     }
-    let ip = match <[u8; 4]>::try_from(bytes.as_slice()) {
-        Ok(v4) => IpAddr::V4(Ipv4Addr::from(v4)),
-        Err(_) => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(bytes.as_slice()).ok()?)),
-    };
-    Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
+
+    fn request(address: SocketAddr) -> Vec<u8> {
+        let (family, ip) = match address.ip().to_canonical() {
+            IpAddr::V4(ip) => (AF_INET, ip.octets().to_vec()),
+            IpAddr::V6(ip) => (AF_INET6, ip.octets().to_vec()),
+        };
+        let mut request = Vec::new();
+        request.extend(REQUEST_BYTES.to_ne_bytes());
+        request.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+        request.extend(NLM_F_REQUEST.to_ne_bytes());
+        // The number of the message and its sender.
+        request.extend([0; 8]);
+        request.extend([family, IPPROTO_TCP, 0, 0]);
+        // In whatever state, from no other address, on any device, whatever its cookie.
+        request.extend([0xff; 4]);
+        request.extend(address.port().to_be_bytes());
+        request.extend([0; 2]);
+        request.extend(&ip);
+        request.resize(request.len() + 16 - ip.len() + 16 + 4, 0);
+        request.extend([0xff; 8]);
+        request
+    }
+
+    /// Whether the answer is a `struct inet_diag_msg` of a listener; `None` if it is neither that nor
+    /// that there is none, which is an error, of `ENOENT` or of a kernel that cannot tell.
+    fn is_listener(answer: &[u8]) -> Option<bool> {
+        let kind = u16::from_ne_bytes(*answer.get(4..)?.first_chunk()?);
+        // Of a message the family and the state come first.
+        let state = *answer.get(17)?;
+        Some(kind == SOCK_DIAG_BY_FAMILY && state == TCP_LISTEN)
+    }
 }
 
-#[cfg(test)]
+#[cfg(not(target_os = "linux"))]
+mod sock_diag {
+    /// There is nobody to ask.
+    pub(super) fn finds(_: std::net::SocketAddr) -> Option<bool> {
+        None
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use std::net::TcpListener;
+    use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+
+    use socket2::{Domain, Socket, Type};
 
     use super::*;
 
+    fn listener(address: &str) -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind(address).expect("a port");
+        let address = listener.local_addr().expect("an address");
+        (listener, address)
+    }
+
     #[test]
-    fn a_listener_is_seen_while_it_stands() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        assert_eq!(listens(address), Some(true));
+    fn a_listener_is_seen_while_it_stands_and_not_for_its_connections() {
+        let (_known, known) = listener("127.0.0.1:0");
+        let (listener, address) = listener("127.0.0.1:0");
+        let _connection = (TcpStream::connect(address).unwrap(), listener.accept().unwrap());
+        assert_eq!(listens(address, known), Some(true));
         drop(listener);
-        assert_eq!(listens(address), Some(false));
+        assert_eq!(listens(address, known), Some(false));
+        assert_eq!(listens(address, address), None, "nothing is found that stands");
     }
 
     #[test]
     fn a_wildcard_listener_gets_connections_to_every_address_of_its_port() {
-        let [wanted, other]: [SocketAddr; 2] = ["10.0.0.7:80", "10.0.0.7:81"].map(|a| a.parse().unwrap());
-        for local in ["0.0.0.0:80", "10.0.0.7:80", "[::]:80", "[::ffff:10.0.0.7]:80"] {
-            let local = local.parse().unwrap();
-            assert!(accepts(local, wanted) && !accepts(local, other), "{local}");
+        let (_known, known) = listener("127.0.0.1:0");
+        let (_wildcard, any) = listener("0.0.0.0:0");
+        for ip in ["127.0.0.1", "127.9.8.7", "::ffff:127.0.0.1"] {
+            let address = SocketAddr::new(ip.parse().unwrap(), any.port());
+            assert_eq!(listens(address, known), Some(true), "{ip}");
         }
-        assert!(!accepts("10.0.0.8:80".parse().unwrap(), wanted));
-        assert!(!accepts("0.0.0.0:80".parse().unwrap(), "[::1]:80".parse().unwrap()));
+        let elsewhere = SocketAddr::new("127.0.0.2".parse().unwrap(), known.port());
+        assert_eq!(listens(elsewhere, known), Some(false));
+        let v6 = SocketAddr::new(Ipv6Addr::LOCALHOST.into(), any.port());
+        assert_eq!(listens(v6, known), Some(false), "one of IPv4 gets none of IPv6");
     }
 
     #[test]
-    fn addresses_are_read_as_proc_writes_them() {
-        let word = |bytes: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(bytes));
-        let v4 = format!("{}:1F90", word([127, 0, 0, 1]));
-        assert_eq!(parse_address(&v4), Some("127.0.0.1:8080".parse().unwrap()));
-        let zero = word([0; 4]);
-        let v6 = format!("{zero}{zero}{zero}{}:0050", word([0, 0, 0, 1]));
-        assert_eq!(parse_address(&v6), Some("[::1]:80".parse().unwrap()));
-        assert_eq!(parse_address("nonsense"), None);
+    fn a_wildcard_listener_of_ipv6_gets_those_of_ipv4_unless_it_does_not_want_them() {
+        let (_known, known) = listener("127.0.0.1:0");
+        for only_v6 in [false, true] {
+            let socket = Socket::new(Domain::IPV6, Type::STREAM, None).unwrap();
+            socket.set_only_v6(only_v6).unwrap();
+            socket.bind(&SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0).into()).unwrap();
+            socket.listen(1).unwrap();
+            let port = socket.local_addr().unwrap().as_socket().unwrap().port();
+            let v4 = SocketAddr::new("127.0.0.1".parse().unwrap(), port);
+            assert_eq!(listens(v4, known), Some(!only_v6), "{only_v6}");
+        }
     }
 }

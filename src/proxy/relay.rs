@@ -129,8 +129,18 @@ pub(super) async fn fill(from: &mut ReadHalf<'_>, buf: &mut BytesMut) -> io::Res
 /// Writes all bytes, unless the side that they come from fails meanwhile.
 pub(super) async fn write(from: &ReadHalf<'_>, to: &WriteHalf<'_>, mut bytes: &[u8]) -> Result<(), Stop> {
     while !bytes.is_empty() {
+        let written = write_some(from, to, bytes).await?;
+        bytes = &bytes[written..];
+    }
+    Ok(())
+}
+
+/// Writes as many bytes as fit, once any do, unless the side that they come from fails before;
+/// answers how many.
+async fn write_some(from: &ReadHalf<'_>, to: &WriteHalf<'_>, bytes: &[u8]) -> Result<usize, Stop> {
+    loop {
         match to.try_write(bytes) {
-            Ok(written) => bytes = &bytes[written..],
+            Ok(written) => return Ok(written),
             Err(error) if error.kind() == ErrorKind::WouldBlock => tokio::select! {
                 biased;
                 writable = to.writable() => writable.map_err(|_| Stop::Sink)?,
@@ -139,7 +149,6 @@ pub(super) async fn write(from: &ReadHalf<'_>, to: &WriteHalf<'_>, mut bytes: &[
             Err(_) => return Err(Stop::Sink),
         }
     }
-    Ok(())
 }
 
 /// Looks at bytes as they pass.
@@ -147,7 +156,7 @@ pub(super) trait Watch {
     /// How many bytes at the front of `buf` may go on; it may put some of its own among them.
     fn look(&mut self, buf: &mut BytesMut) -> usize;
 
-    /// They have gone.
+    /// So many of them have gone, as often as some have: the other side may see these and no more.
     fn passed(&mut self, bytes: usize);
 }
 
@@ -190,13 +199,16 @@ async fn pump(
     watch: &mut impl Watch,
 ) -> Stop {
     loop {
-        let ready = watch.look(&mut buf);
-        if ready > 0 {
-            if let Err(stop) = write(from, to, &buf[..ready]).await {
-                return stop;
+        let mut ready = watch.look(&mut buf);
+        while ready > 0 {
+            match write_some(from, to, &buf[..ready]).await {
+                Ok(written) => {
+                    buf.advance(written);
+                    ready -= written;
+                    watch.passed(written);
+                }
+                Err(stop) => return stop,
             }
-            buf.advance(ready);
-            watch.passed(ready);
         }
         let stop = match fill(from, &mut buf).await {
             Ok(0) => Stop::SourceClosed,
@@ -216,5 +228,67 @@ pub(super) async fn flush(from: &ReadHalf<'_>, to: &WriteHalf<'_>, held: &[u8], 
             let _ = to.try_write(held);
             stop
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+    use super::*;
+
+    const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+    /// A connection with as little room in the kernel as can be: who connected, and who accepted.
+    async fn narrow() -> (TcpStream, TcpStream) {
+        let [listening, connecting] = [(); 2].map(|()| {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.set_send_buffer_size(1).unwrap();
+            socket.set_recv_buffer_size(1).unwrap();
+            socket
+        });
+        listening.bind(ANY).unwrap();
+        let listener = listening.listen(1).unwrap();
+        let connected = connecting.connect(listener.local_addr().unwrap()).await.unwrap();
+        (connected, listener.accept().await.unwrap().0)
+    }
+
+    /// Everything passes that comes.
+    #[derive(Default)]
+    struct Passed(usize);
+
+    impl Watch for Passed {
+        fn look(&mut self, buf: &mut BytesMut) -> usize {
+            buf.len()
+        }
+
+        fn passed(&mut self, bytes: usize) {
+            self.0 += bytes;
+        }
+    }
+
+    #[tokio::test]
+    async fn what_the_client_has_when_the_app_resets_has_passed_though_more_was_ready() {
+        let listener = TcpListener::bind(ANY).await.unwrap();
+        let app = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut from_app = listener.accept().await.unwrap().0;
+        let (mut client, mut to_client) = narrow().await;
+        let mut passed = Passed::default();
+        // More than the kernel takes for a client that does not read, and read from the app already.
+        let ready = BytesMut::zeroed(64 * READ_BYTES);
+        let ((mut from, _), (_, mut to)) = (from_app.split(), to_client.split());
+        let mut relay = Box::pin(pump(&mut from, &mut to, ready, &mut passed));
+        assert!((&mut relay).now_or_never().is_none(), "the client takes all of it");
+        app.set_zero_linger().unwrap();
+        drop(app);
+        assert!(matches!(relay.await, Stop::Source));
+        to_client.set_zero_linger().unwrap();
+        drop(to_client);
+        let mut seen = Vec::new();
+        let end = client.read_to_end(&mut seen).await.unwrap_err();
+        assert_eq!(end.kind(), ErrorKind::ConnectionReset);
+        assert!((1..=passed.0).contains(&seen.len()), "{} seen, {} passed", seen.len(), passed.0);
     }
 }

@@ -50,6 +50,11 @@ impl FromStr for AdminToken {
 }
 
 impl AdminToken {
+    /// A number as a token.
+    pub fn of_number(number: u128) -> Self {
+        Self(format!("{number:032x}"))
+    }
+
     /// The token itself.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -1,5 +1,6 @@
 //! The load of a scenario: how fast, over which connections, and what is sent.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -77,6 +78,10 @@ pub struct Load {
     pub workers: usize,
     /// How long before a request's time its worker stops sleeping and watches the clock.
     pub spin: Duration,
+    /// Where it is sent from; `None` to go by the targets and the cluster.
+    pub from: Option<LoadFrom>,
+    /// The pods that send it, where it comes from the cluster.
+    pub job: LoadJob,
     /// When the run is given up.
     pub abort: Option<Abort>,
 }
@@ -105,6 +110,26 @@ pub struct Abort {
     pub over: Duration,
     /// if these are so many at least.
     pub requests: u64,
+}
+
+/// Where a load is sent from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadFrom {
+    /// From the machine that runs the program.
+    Local,
+    /// From pods of the cluster.
+    Cluster,
+}
+
+/// Pods that send a load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadJob {
+    /// How many; `None` for one on each node, as far as the rate makes sense of it.
+    pub workers: Option<usize>,
+    /// How long they may take to be ready.
+    pub start_limit: Duration,
+    /// What each asks for, by the name of the resource.
+    pub resources: BTreeMap<String, String>,
 }
 
 /// How fast requests leave.

@@ -165,6 +165,8 @@ pub(super) struct Load {
     pub(super) dns: Option<Dns>,
     pub(super) workers: Option<usize>,
     pub(super) spin: Option<Span>,
+    pub(super) from: Option<LoadFrom>,
+    pub(super) job: Option<LoadJob>,
     pub(super) abort: Option<Abort>,
 }
 
@@ -190,6 +192,36 @@ impl<'de> Deserialize<'de> for Share {
         let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
         let share = percent.map(|percent| percent / 100.0).filter(|share| *share > 0.0 && *share < 1.0);
         share.map(Share).ok_or_else(|| de::Error::invalid_value(de::Unexpected::Str(&text), &expected))
+    }
+}
+
+/// Where the load is sent from.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum LoadFrom {
+    Local,
+    Cluster,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct LoadJob {
+    pub(super) workers: Option<usize>,
+    pub(super) start_limit: Option<Span>,
+    #[serde(default)]
+    pub(super) resources: BTreeMap<String, Quantity>,
+}
+
+/// An amount of a resource, such as 2, 0.5 or 256Mi.
+#[derive(Debug)]
+pub(super) struct Quantity(pub(super) String);
+
+impl<'de> Deserialize<'de> for Quantity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self(match Scalar::read(deserializer, "an amount, such as 500m or 256Mi")? {
+            Scalar::Number(number) => number.to_string(),
+            Scalar::Text(text) => text,
+        }))
     }
 }
 

@@ -48,7 +48,8 @@ pub(super) fn build(events: &[Event], clocks: &Clocks) -> Vec<Restart> {
             }
             _ => continue,
         };
-        let stays = pod.deletion_timestamp.is_none() && pod.phase == "Running";
+        let is_ending = pod.deletion_timestamp.is_some() || pod.disruption_target.is_some();
+        let stays = !is_ending && pod.phase == "Running";
         for container in pod.containers.iter().filter(|container| !container.sidecar) {
             let runs = container.state.as_deref() == Some("running");
             let key = (pod.uid.clone(), container.name.clone());

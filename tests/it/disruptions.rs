@@ -57,6 +57,16 @@ fn modes(run: &MeasuredRun) -> Vec<Mode> {
     run.result.terminations.iter().map(|termination| termination.mode).collect()
 }
 
+/// Each termination shows when it was seen to begin, when its endpoint knew, and when it was over.
+fn show_their_timelines(run: &MeasuredRun) {
+    for termination in &run.result.terminations {
+        let at =
+            |stage| termination.timeline.get(&stage).copied().unwrap_or_else(|| panic!("{termination:?}"));
+        assert!(at(Stage::DeletionSeen) <= at(Stage::PodDeleted), "{termination:?}");
+        assert!(at(Stage::EndpointTerminating) <= at(Stage::PodDeleted), "{termination:?}");
+    }
+}
+
 fn actions(run: &MeasuredRun) -> Vec<&Action> {
     let of = run.records.events.iter().filter_map(|event| match &event.kind {
         EventKind::Action(action) => Some(action),
@@ -77,6 +87,7 @@ fn a_rolling_restart_replaces_all_pods_and_a_scale_takes_some_and_gives_them_bac
         "{modes:?}\n{}",
         run.finished
     );
+    show_their_timelines(&run);
     // On a slow machine the restart may not be over when the scale begins.
     assert!(modes.len() >= 4 && modes.is_sorted_by_key(|mode| *mode == Mode::ScaleDown), "{modes:?}");
     let statuses: Vec<_> = actions(&run).iter().map(|a| (a.action.as_str(), a.status)).collect();
@@ -103,6 +114,7 @@ fn an_eviction_waits_for_its_budget_and_a_drained_node_is_uncordoned() {
     assert!(evicted.contains(&(Some(201), waiting.clone())), "it went in the end\n{}", run.finished);
     let drained = of("drain").iter().filter(|(status, _)| *status == Some(201)).count();
     assert!(drained > 0, "{}", run.finished);
+    show_their_timelines(&run);
     let by_drain = modes(&run).into_iter().filter(|mode| *mode == Mode::Drain).count();
     assert_eq!(by_drain, drained, "{}", run.finished);
     let changes = std::fs::read_to_string(run.path.join("changes.jsonl")).expect("changes.jsonl");
@@ -204,18 +216,13 @@ fn what_an_action_does_not_take_or_would_take_too_much_is_an_error() {
 #[test]
 fn pods_go_one_at_a_time_in_random_order_until_enough_have_gone() {
     let disruptions = "{at: 1s, action: deletePod, selector: app=web, count: all, batch: 1, order: random, \
-                       gracePeriodSeconds: 3, until: {terminations: 3}}";
+                       gracePeriodSeconds: 3, until: {windows: {p50: 80%}}}";
     let run = runs::measure(&scenario("one-by-one", "90s", disruptions), Dataplane::Userspace, &[]);
     assert_eq!(modes(&run), [Mode::Isolated; 3], "{}", run.finished);
     let pods: BTreeSet<_> = run.result.terminations.iter().map(|t| &t.pod).collect();
     assert_eq!(pods.len(), 3, "those that were there, each once\n{}", run.finished);
     assert!(run.result.load.duration_s < 85.0, "it ends when enough have gone\n{}", run.finished);
-    for termination in &run.result.terminations {
-        let at =
-            |stage| termination.timeline.get(&stage).copied().unwrap_or_else(|| panic!("{termination:?}"));
-        assert!(at(Stage::DeleteSent) <= at(Stage::DeletionSeen), "{termination:?}");
-        assert!(at(Stage::EndpointTerminating) <= at(Stage::PodDeleted), "{termination:?}");
-    }
+    show_their_timelines(&run);
     // Each begins a second, as a Service proxy may be late, and more after the one before is over.
     for (before, after) in run.result.terminations.iter().zip(&run.result.terminations[1..]) {
         let gone = before.t0_s + before.timeline[&Stage::PodDeleted];
@@ -255,12 +262,16 @@ fn what_is_changed_rolls_and_is_changed_back_when_the_scenario_says() {
         {at: 1s, action: patch, object: {apiVersion: policy/v1, kind: PodDisruptionBudget, name: web}, \
          type: json, patch: [{op: replace, path: /spec/maxUnavailable, value: 2}], for: 1s}, \
         {at: 2s, action: patch, object: {apiVersion: v1, kind: Service, name: web}, type: merge, \
-         patch: {metadata: {annotations: {tier: gold}}}, keep: true}";
+         patch: {metadata: {annotations: {tier: gold}}}, keep: true}, \
+        {at: 0s, action: observe, until: {terminations: 2}}";
     let run = runs::measure(&scenario("changes", "90s", disruptions), Dataplane::Userspace, &[]);
     assert_eq!(modes(&run), [Mode::Rollout; 3], "{}", run.finished);
-    let of: Vec<_> = actions(&run).iter().map(|a| (a.action.as_str(), a.status)).collect();
+    show_their_timelines(&run);
+    let mut of: Vec<_> = actions(&run).iter().map(|a| (a.action.as_str(), a.status)).collect();
+    // Two begin at once.
+    of.sort_unstable();
     let patched = ("patch", Some(200));
-    assert_eq!(of, [("setImage", Some(200)), patched, patched, patched], "{}", run.finished);
+    assert_eq!(of, [patched, patched, patched, ("setImage", Some(200))], "{}", run.finished);
     let changes = std::fs::read_to_string(run.path.join("changes.jsonl")).expect("changes.jsonl");
     assert!(changes.contains(r#""old":"rolldrop","new":"example.org/rolldrop:2""#), "{changes}");
     assert!(changes.contains("Deployment web in default: restored"), "{changes}");

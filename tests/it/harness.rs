@@ -230,6 +230,13 @@ pub(crate) fn written(log: &str) -> String {
     text
 }
 
+/// A process' processor time so far, in seconds (proc_pid_stat(5), with 100 ticks a second).
+pub(crate) fn cpu_s(process: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("its times");
+    let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    fields[11..13].iter().map(|ticks| ticks.parse::<f64>().expect("a number")).sum::<f64>() / 100.0
+}
+
 /// A process, told from a later one with the same number by when it started.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Process {

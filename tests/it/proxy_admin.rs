@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::harness::{Rolldrop, wait_for};
+use crate::harness::{Rolldrop, cpu_s, wait_for};
 use crate::sample_server::{LIMIT, Server};
 
 /// A proxy that runs.
@@ -160,6 +160,18 @@ fn prometheus_reads_requests_by_outcome_and_phase_and_a_latency_histogram() {
     let phase = samples("rolldrop_proxy_phase", "rolldrop_proxy_phase");
     let current: Vec<_> = phase.iter().filter(|(_, value)| *value == 1.0).map(|(labels, _)| labels).collect();
     assert_eq!(current, [&json!({"phase": "listener_closed"})]);
+}
+
+/// Whether the app still listens is looked at all the time then, and whatever took long would hold up the relay.
+#[test]
+fn a_proxy_whose_pod_ends_takes_hardly_any_processor_time_to_see_the_app_go() {
+    let app = Server::start("exit", &[]);
+    let proxy = Proxy::start(&app.address, "127.0.0.1:0", "");
+    assert_eq!(proxy.admin("/prestop").0, 200);
+    let before_s = cpu_s(proxy.child.id());
+    std::thread::sleep(Duration::from_secs(2));
+    let took_s = cpu_s(proxy.child.id()) - before_s;
+    assert!(took_s < 0.3, "{took_s:.2} s within 2 s");
 }
 
 #[test]

@@ -9,18 +9,20 @@ mod http2;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::harness::cpu_s;
 use crate::runs;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use rolldrop::record::ServedEnd;
 use rolldrop::record::wire::{ClockAnswer, ProxyLine};
+use rolldrop::record::{ServedEnd, ServedRow};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -48,7 +50,7 @@ impl Size {
             std::env::var_os("SOAK_ROLLDROP").unwrap_or_else(|| env!("CARGO_BIN_EXE_rolldrop").into());
         Self {
             duration: Duration::from_secs(full.unwrap_or(120)),
-            clients: if full.is_some() { 96 } else { 24 },
+            clients: if full.is_some() { 256 } else { 24 },
             // Other tests run beside the small one, and some of them look at times.
             rest: if full.is_some() { Duration::ZERO } else { Duration::from_secs(1) },
             seed: 1,
@@ -91,14 +93,25 @@ impl Known {
     }
 }
 
+/// What the row says of a request that was not complete; a full run has some hundred thousand of them.
+#[derive(Debug)]
+#[expect(dead_code, reason = "shown when something is wrong with the request")]
+struct Cut {
+    ended: ServedEnd,
+    detail: Option<Arc<str>>,
+    status: Option<u16>,
+    stream: Option<u32>,
+    conn: u64,
+}
+
 /// What all ends know of all requests, by the number in their id.
 #[derive(Default)]
 struct Ledger {
     requests: Mutex<Vec<Known>>,
     /// Faults that are of no request.
     faults: Mutex<Vec<String>>,
-    /// Rows of what was not complete, in words.
-    cut: Mutex<BTreeMap<u64, String>>,
+    /// What rows say of those that were not complete.
+    cut: Mutex<BTreeMap<u64, Cut>>,
 }
 
 impl Ledger {
@@ -156,13 +169,6 @@ impl Proxy {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).expect("its status");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("VmRSS");
         line.trim().trim_end_matches(" kB").parse().expect("a number")
-    }
-
-    /// Processor time so far, in seconds (proc_pid_stat(5), with 100 ticks a second).
-    fn cpu_s(&self) -> f64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).expect("its times");
-        let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        fields[11..13].iter().map(|ticks| ticks.parse::<f64>().expect("a number")).sum::<f64>() / 100.0
     }
 }
 
@@ -233,7 +239,8 @@ async fn misbehaving_clients_and_apps_cost_the_proxy_no_row_and_leave_nothing_be
     let descriptors = proxy.descriptors();
 
     let started = Instant::now();
-    let cpu_s = proxy.cpu_s();
+    let processes = [proxy.0.id(), std::process::id()];
+    let before_s = processes.map(cpu_s);
     let mut clients = JoinSet::new();
     for number in 0..size.clients {
         let rng = StdRng::seed_from_u64(size.seed << 32 | number);
@@ -249,7 +256,8 @@ async fn misbehaving_clients_and_apps_cost_the_proxy_no_row_and_leave_nothing_be
             ended = clients.join_next() => ended.map_or((), |ended| ended.expect("a client does not fail")),
         }
     }
-    let cpu_share = (proxy.cpu_s() - cpu_s) / started.elapsed().as_secs_f64();
+    let took_s = started.elapsed().as_secs_f64();
+    let [of_proxy, of_others] = [0, 1].map(|n| (cpu_s(processes[n]) - before_s[n]) / took_s * 100.0);
 
     let idle = async {
         while proxy.descriptors() > descriptors
@@ -260,14 +268,14 @@ async fn misbehaving_clients_and_apps_cost_the_proxy_no_row_and_leave_nothing_be
     };
     let let_go = timeout(LIMIT, idle).await;
     let told = format!(
-        "{} s, seed {}, {}: {:?}; memory {memory}; {} descriptors before, {} after; {:.0} % of a processor",
+        "{} s, seed {}, {}: {:?}; memory {memory}; {} descriptors before, {} after; \
+         {of_proxy:.0} % of a processor for the proxy, {of_others:.0} % for clients and apps",
         size.duration.as_secs(),
         size.seed,
         ledger_in_words(&ledger),
         ends.lock().expect("no panic"),
         descriptors,
         proxy.descriptors(),
-        cpu_share * 100.0,
     );
     println!("{told}");
     assert!(let_go.is_ok(), "the proxy kept something or did not hand it over: {told}");
@@ -298,8 +306,7 @@ fn faults(ledger: &Ledger) -> Vec<String> {
     let requests = ledger.requests();
     let cut = ledger.cut.lock().expect("no panic");
     let of_requests = (0..).zip(requests.iter()).filter_map(|(id, known)| {
-        let row = cut.get(&id).map_or("", String::as_str);
-        known.fault().map(|fault| format!("soak-{id}: {fault} ({:#08b}) {row}", known.0))
+        known.fault().map(|fault| format!("soak-{id}: {fault} ({:#08b}) {:?}", known.0, cut.get(&id)))
     });
     let others = ledger.faults.lock().expect("no panic").clone();
     others.into_iter().chain(of_requests).collect()
@@ -335,8 +342,9 @@ async fn read_rows(
                     if row.ended == ServedEnd::Complete {
                         ledger.note(id.seq, Known::RECORDED_COMPLETE);
                     } else {
-                        let mut cut = ledger.cut.lock().expect("no panic");
-                        cut.insert(id.seq, format!("{row:?}"));
+                        let ServedRow { ended, status, stream, conn, .. } = row;
+                        let cut = Cut { ended, detail: row.detail, status, stream, conn };
+                        ledger.cut.lock().expect("no panic").insert(id.seq, cut);
                     }
                 }
                 received.fetch_add(1, Ordering::Relaxed);
@@ -421,6 +429,8 @@ async fn client(proxy: SocketAddr, end: Instant, rest: Duration, mut rng: StdRng
     while Instant::now() < end {
         let stream = match TcpStream::connect(proxy).await {
             Ok(stream) => stream,
+            // An app that was not there, or reset it, is passed on before this client has looked.
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => continue,
             Err(error) => return ledger.fault(format!("a client was refused: {error}")),
         };
         let _ = stream.set_nodelay(true);
@@ -443,11 +453,15 @@ fn reset(stream: &TcpStream) {
     let _ = stream.set_zero_linger();
 }
 
-/// Bytes that nobody guesses.
-fn bytes(rng: &mut StdRng, length: usize) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    rng.fill(&mut bytes[..]);
-    bytes
+/// Bytes that nobody guesses, from a block that was made once: making them is not what shall take time.
+fn bytes(rng: &mut StdRng, length: usize) -> &'static [u8] {
+    static BLOCK: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let mut block = vec![0; 1 << 20];
+        StdRng::seed_from_u64(0).fill(&mut block[..]);
+        block
+    });
+    let from = rng.random_range(0..=BLOCK.len() - length);
+    &BLOCK[from..from + length]
 }
 
 /// One of several.

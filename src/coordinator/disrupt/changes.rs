@@ -12,6 +12,7 @@ use kube::core::TypeMeta;
 use serde_json::{Value, json};
 
 use super::super::CoordinatorError;
+use super::super::apply::RUN_LABEL;
 use super::super::sidecar::{GitOps, controller_of};
 use super::{Acting, Disrupted, counted};
 use crate::scenario::{Object, Patch, PatchType, Restore, Workload, WorkloadKind};
@@ -49,7 +50,10 @@ impl Acting<'_> {
         let found = self.session.caller.ask(&what, || api.get(name)).await?;
         let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
         let found = serde_json::to_value(found).unwrap_or_default();
-        match controller_of(&found).filter(|_| self.session.gitops == GitOps::Refuse) {
+        // What this run has created nobody else keeps as it is, whatever it was copied from.
+        let is_own = found["metadata"]["labels"][RUN_LABEL] == self.session.journal().run();
+        let refuses = self.session.gitops == GitOps::Refuse && !is_own;
+        match controller_of(&found).filter(|_| refuses) {
             None => Ok(found),
             Some(controller) => Err(CoordinatorError::Managed {
                 object: format!("{kind} {name}"),

@@ -12,13 +12,16 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::{Api, ResourceExt};
 use serde_json::Value;
+use tokio::time::timeout;
 
 use super::super::CoordinatorError;
 use super::super::journal::{Change, ObjectRef};
+use super::super::load_job::is_load_pod;
 use super::super::undo::{agent_path, ask_agent};
+use super::super::view::View;
 use super::pods::is_ready;
 use super::{Acting, Disrupted, counted};
-use crate::record::event;
+use crate::record::event::{self, PodEvent};
 use crate::scenario::{Pods, Restore};
 
 /// What a cluster itself needs stays where it is.
@@ -26,7 +29,7 @@ const SYSTEM: &str = "kube-";
 
 impl Acting<'_> {
     /// The node's pods that a drain ends: all but those of DaemonSets, of the node itself and of the
-    /// system.
+    /// system, and those that send the run's load.
     async fn pods_to_drain(&self, node: &str) -> Result<Vec<Pod>, CoordinatorError> {
         let caller = &self.session.caller;
         let what = format!("list the pods of node {node}");
@@ -34,13 +37,14 @@ impl Acting<'_> {
         let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
         let pods = caller.ask(&what, || api.list(&on_node)).await?;
         let mut pods = pods.map_err(|e| CoordinatorError::api(&what, &e))?.items;
+        let run = self.session.journal().run().to_owned();
         pods.retain(|pod| {
             let stays = pod
                 .owner_references()
                 .iter()
                 .any(|owner| ["DaemonSet", "Node"].contains(&owner.kind.as_str()));
             let is_system = pod.namespace().is_some_and(|namespace| namespace.starts_with(SYSTEM));
-            !stays && !is_system && pod.metadata.deletion_timestamp.is_none()
+            !stays && !is_system && !is_load_pod(pod, &run) && pod.metadata.deletion_timestamp.is_none()
         });
         Ok(pods)
     }
@@ -183,18 +187,34 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// Kills the first process of a pod's container.
+    /// Kills the first process of a pod's container, and waits until the pod shows that it was started
+    /// again, while the load lasts.
     pub(super) async fn crash(&self, pod: &Pod, container: Option<&str>) -> bool {
+        let uid = pod.uid().unwrap_or_default();
+        let shown = |view: &View| view.pods.get(&uid).map(|seen| restarts(&seen.event));
+        let before = self.session.views.read(shown);
         let call = match kill_command(pod, container) {
             Ok((node, command)) => self.stamped(200, self.ask(node, &command)).await,
             Err(error) => self.stamped_change(async { Err::<(), _>(error) }).await.0,
         };
-        self.note(event::NO_END, Some((pod.name_any(), pod.uid())), call)
+        let is_accepted = self.note(event::NO_END, Some((pod.name_any(), pod.uid())), call);
+        if is_accepted {
+            let limit = self.session.caller.limits.recovery;
+            let again = self.session.views.wait_until(|view| shown(view) != before);
+            // What is not back then is for the recovery to say.
+            let _ = self.while_loaded(timeout(limit, again)).await;
+        }
+        is_accepted
     }
 
     async fn ask(&self, node: &str, command: &str) -> kube::Result<()> {
         ask_agent(&self.session.caller.client, node, command).await
     }
+}
+
+/// How often a pod's containers were started again, in all.
+fn restarts(pod: &PodEvent) -> i32 {
+    pod.containers.iter().map(|container| container.restarts).sum()
 }
 
 /// Who kills a container of a pod, and by which command.

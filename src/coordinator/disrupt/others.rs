@@ -7,6 +7,7 @@ use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use tokio::time::sleep;
 
+use super::super::CoordinatorError;
 use super::{Acting, Disrupted, counted};
 use crate::record::EventKind;
 use crate::scenario::{Repeat, Until};
@@ -47,8 +48,11 @@ impl Acting<'_> {
         if let Err(why) = status {
             return self.refused("other", format!("failed to run {}: {why}", words.join(" ")));
         }
-        // Where the run is stopped, that is said elsewhere.
-        let _ = self.session.await_rollout(&before, disruption).await;
+        match self.session.await_rollout(&before, disruption).await {
+            // Where the run is stopped, that is said elsewhere.
+            Ok(()) | Err(CoordinatorError::Interrupted) => {}
+            Err(error) => self.session.record(EventKind::Warning { message: error.to_string() }),
+        }
         counted(code == Some(0))
     }
 
@@ -65,9 +69,8 @@ impl Acting<'_> {
                 (Repeat::Times(_), None) => {}
             }
         };
-        if self.while_loaded(watched).await.is_none() && !self.session.caller.stop.is_cancelled() {
-            self.not_reached("the load was over");
-        }
+        // Where the load ends first, that is told by who asked for this.
+        let _ = self.while_loaded(watched).await;
         Disrupted::default()
     }
 }

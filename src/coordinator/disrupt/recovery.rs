@@ -24,6 +24,8 @@ const PROXY_LAG: Duration = Duration::from_secs(1);
 /// The chance, over all terminations together, that a silence is taken for the end of a window
 /// too soon (the α of the windows' own bounds).
 const ALPHA: f64 = 0.05;
+/// The load goes on for at least this long after what it is to measure has begun.
+const AFTERMATH_NS: i64 = 1_000_000_000;
 /// Terminations that are counted on where it is not known how many there will be.
 const MANY: usize = 100;
 /// A pod that gets new connections more seldom than this allows has windows too coarse to be told.
@@ -55,8 +57,9 @@ impl Whole {
     }
 
     fn has_endpoints_again(&self, view: &View) -> bool {
-        view.slices_listed
-            && self.endpoints.iter().all(|(service, before)| view.ready_endpoints(service) >= *before)
+        // Not while a list comes in: then an endpoint that is not shown need not be gone.
+        let is_known = view.slices_listed || self.endpoints.is_empty();
+        is_known && self.endpoints.iter().all(|(service, before)| view.ready_endpoints(service) >= *before)
     }
 }
 
@@ -89,9 +92,11 @@ impl Acting<'_> {
     async fn within_limit(&self, recovered: impl Future<Output = bool>) -> Result<(), String> {
         let limit = self.session.caller.limits.recovery;
         match self.while_loaded(timeout(limit, recovered)).await {
-            Some(Ok(true)) => Ok(()),
+            Some(Ok(true)) if self.load_left_ns() >= AFTERMATH_NS => Ok(()),
+            None | Some(Ok(true)) => {
+                Err("the pods of the one before had not recovered when the load ended".to_owned())
+            }
             Some(_) => Err(format!("the pods of the one before had not recovered within {limit:?}")),
-            None => Err("the pods of the one before had not recovered when the load ended".to_owned()),
         }
     }
 

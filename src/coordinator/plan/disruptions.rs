@@ -215,6 +215,11 @@ impl Caller {
                 at.push_str(&format!(", and again until {until}"));
             }
             self.plan_disruption(disruption, &at, plan, undo).await?;
+            if disruption.looks_at_workloads() {
+                for kind in self.workload_kinds() {
+                    plan.helps("list", &kind, "before it, and then until what it began has settled");
+                }
+            }
         }
         plan.effects.extend(disruptions.iter().filter_map(effect));
         Ok(())

@@ -23,15 +23,17 @@ const MAX_VALUE_BYTES: usize = 1024;
 pub(super) struct Frames<'a> {
     streams: &'a Http2,
     sender: Sender,
-    /// Bytes of a frame that are passed on unread, and what ends with the last of them.
+    /// Bytes of a frame that are passed on unread.
     unread: usize,
-    ending: Option<u32>,
+    /// The stream that ends with the frame at hand.
+    ending: Option<(u32, StreamEnd)>,
     /// The block of fields that has begun.
     block: Block,
     /// Gone when a block could not be read: then those after it cannot be, either.
     decoder: Option<Decoder>,
-    /// Streams that end with the bytes that are looked at.
-    ended: Vec<(u32, StreamEnd)>,
+    /// Streams that end with bytes that have been looked at, and how many are still to pass until
+    /// each does.
+    ended: Vec<(usize, u32, StreamEnd)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -85,7 +87,7 @@ impl<'a> Frames<'a> {
                     Sender::Client => StreamEnd::ResetByClient(code),
                     Sender::App => StreamEnd::ResetByApp(code),
                 };
-                self.ended.push((header.stream, end));
+                self.ending = Some((header.stream, end));
                 0
             }
             GOAWAY => {
@@ -155,11 +157,11 @@ impl<'a> Frames<'a> {
             }
             Sender::App => {
                 // What has ended has no answer any more, though its end has not been passed on.
-                if self.ended.iter().any(|(ended, _)| ended == stream) {
+                if self.ended.iter().any(|(_, ended, _)| ended == stream) {
                     return false;
                 }
                 if *ends_stream {
-                    self.ended.push((*stream, StreamEnd::Complete));
+                    self.ending = Some((*stream, StreamEnd::Complete));
                 }
                 self.streams.answered(*stream, status, grpc_status)
             }
@@ -177,15 +179,15 @@ impl Watch for Frames<'_> {
             if self.unread > 0 {
                 return at;
             }
-            if let Some(stream) = self.ending.take() {
-                self.ended.push((stream, StreamEnd::Complete));
+            if let Some((stream, end)) = self.ending.take() {
+                self.ended.push((at, stream, end));
             }
             let Some(header) = FrameHeader::read(&buf[at..]) else { return at };
             let payload = at + FrameHeader::BYTES..at + FrameHeader::BYTES + header.length;
             if !self.reads(header) {
                 self.unread = payload.end - at;
                 let ends = header.kind == DATA && header.has(END_STREAM) && self.sender == Sender::App;
-                self.ending = ends.then_some(header.stream);
+                self.ending = ends.then_some((header.stream, StreamEnd::Complete));
             } else if payload.end <= buf.len() {
                 at = payload.end;
                 at += self.read(header, payload, buf);
@@ -195,9 +197,13 @@ impl Watch for Frames<'_> {
         }
     }
 
-    fn passed(&mut self, _: usize) {
-        for (stream, end) in self.ended.drain(..) {
+    fn passed(&mut self, bytes: usize) {
+        let over = self.ended.partition_point(|(at, ..)| *at <= bytes);
+        for (_, stream, end) in self.ended.drain(..over) {
             self.streams.end(stream, end);
+        }
+        for (at, ..) in &mut self.ended {
+            *at -= bytes;
         }
     }
 }
@@ -238,4 +244,50 @@ fn insert(buf: &mut BytesMut, header: FrameHeader, frame: Range<usize>, at: usiz
     let last = FrameHeader { length: field.len(), kind: CONTINUATION, flags: END_HEADERS, stream };
     let not_last = FrameHeader { flags: header.flags & !END_HEADERS, ..header };
     put(not_last, frame.end, &[&last.bytes(), field].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proxy::fuzzing::origin;
+
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        [&FrameHeader { length: payload.len(), kind, flags, stream }.bytes()[..], payload].concat()
+    }
+
+    #[test]
+    fn a_stream_ends_with_its_own_last_byte_whatever_comes_with_it() {
+        let http2 = Http2::new(origin(true));
+        let under_way = || http2.origin().shared.in_flight.count();
+        let mut requests = Frames::of_client(&http2);
+        let mut bytes = BytesMut::from(PREFACE);
+        for stream in [1, 3, 5] {
+            bytes.extend(frame(HEADERS, END_HEADERS | END_STREAM, stream, &[0x82, 0x86, 0x84]));
+        }
+        let ready = requests.look(&mut bytes);
+        requests.passed(ready);
+        assert_eq!(under_way(), 3);
+
+        let mut responses = Frames::of_app(&http2);
+        let mut bytes = BytesMut::new();
+        let ends = [
+            [frame(HEADERS, END_HEADERS, 1, &[0x88]), frame(DATA, END_STREAM, 1, b"hi")].concat(),
+            frame(HEADERS, END_HEADERS | END_STREAM, 3, &[0x88]),
+            frame(RST_STREAM, 0, 5, &[0; 4]),
+        ]
+        .map(|answer| {
+            bytes.extend(&answer);
+            bytes.len()
+        });
+        let field = http2.origin().shared.pod_header.as_ref().expect("a pod header").field.len();
+        let ready = responses.look(&mut bytes);
+        let left: Vec<_> = std::iter::repeat_with(|| {
+            responses.passed(1);
+            under_way()
+        })
+        .take(ready)
+        .collect();
+        let seen = [2, 1, 0].map(|count| left.iter().position(|left| *left == count).map(|at| at + 1));
+        assert_eq!(seen, [ends[0] + field, ends[1] + 2 * field, ends[2] + 2 * field].map(Some));
+    }
 }

@@ -295,7 +295,8 @@ impl Checked<'_> {
         let text = text.ok_or_else(|| self.needs("a workload, such as workload: deployment/web"))?;
         let workload: Workload = text.parse().map_err(|why: String| self.wrong("workload", why))?;
         let manifest = self.manifest(&format!("{:?}", workload.kind), &workload.name);
-        if !self.manifests.is_empty() && manifest.is_none() {
+        let makes_pods = |object: &Value| !object["spec"]["template"].is_null();
+        if self.manifests.iter().any(makes_pods) && manifest.is_none() {
             return Err(self.wrong("workload", format!("there is no {workload} among the manifests")));
         }
         Ok((workload, manifest))

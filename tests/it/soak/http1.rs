@@ -98,7 +98,7 @@ async fn answer(stream: &mut BufReader<TcpStream>, rng: &mut StdRng, ledger: &Le
     match kind {
         0 | 1 => {
             text.extend_from_slice(format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n").as_bytes());
-            text.extend_from_slice(&body);
+            text.extend_from_slice(body);
         }
         2 => {
             text.extend_from_slice(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
@@ -111,7 +111,7 @@ async fn answer(stream: &mut BufReader<TcpStream>, rng: &mut StdRng, ledger: &Le
         }
         _ => {
             text.extend_from_slice(b"HTTP/1.1 200 OK\r\n\r\n");
-            text.extend_from_slice(&body);
+            text.extend_from_slice(body);
         }
     }
     let ends_by_close = kind == 3;
@@ -143,7 +143,7 @@ fn request(id: u64, rng: &mut StdRng) -> Vec<u8> {
         _ => ("transfer-encoding: chunked\r\n".to_owned(), format!("{length:x}\r\n"), "\r\n0\r\n\r\n"),
     };
     let body = bytes(rng, length);
-    [head.as_bytes(), framing.as_bytes(), b"\r\n", before.as_bytes(), &body, after.as_bytes()].concat()
+    [head.as_bytes(), framing.as_bytes(), b"\r\n", before.as_bytes(), body, after.as_bytes()].concat()
 }
 
 /// A client's side of a connection.
@@ -263,7 +263,7 @@ async fn switch(mut stream: TcpStream, id: u64, rng: &mut StdRng, ledger: &Ledge
         ledger.fault(format!("an upgrade was answered {answer:?}"));
     }
     let message = bytes(rng, 10_000);
-    to.write_all(&message).await?;
+    to.write_all(message).await?;
     let mut echo = vec![0; message.len()];
     from.read_exact(&mut echo).await?;
     if echo != message {

@@ -82,7 +82,7 @@ async fn answer(
     }
     let mut to = respond.send_response(head, false)?;
     let length = one_of(&mut rng, &[0, 3, 500, 40_000, 200_000]);
-    let text = Bytes::from(bytes(&mut rng, length));
+    let text = Bytes::from_static(bytes(&mut rng, length));
     if rng.random_bool(0.05) {
         to.send_data(text.slice(..length / 2), false)?;
         to.send_reset(Reason::CANCEL);
@@ -119,7 +119,7 @@ pub(super) async fn converse(
             let request = request.body(()).expect("a request");
             let (response, mut to) = sender.send_request(request, length == 0)?;
             if length > 0 {
-                to.send_data(Bytes::from(bytes(rng, length)), true)?;
+                to.send_data(Bytes::from_static(bytes(rng, length)), true)?;
             }
             let (rng, ledger) = (StdRng::seed_from_u64(rng.random()), ledger.clone());
             calls.spawn(async move { read_answer(id, response, rng, &ledger).await });
