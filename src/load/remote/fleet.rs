@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::ask::Ask;
 use crate::load::process::protocol::{Order, Prepare};
 use crate::load::process::{Ended, Note};
-use crate::load::{Control, Counts, Progress, Recent, Settings, Share};
+use crate::load::{Control, Progress, Recent, Settings, Share};
 use crate::record::run_info::{Role, Source};
 use crate::record::{Clock, EventKind, Stamp};
 pub use member::Lost;
