@@ -316,6 +316,7 @@ impl Caller {
 
     /// The Job whose pods send the load.
     fn plan_load(&self, workers: usize, plan: &mut Plan, undo: &mut Plan) {
+        self.plan_owner(plan, undo);
         let (secrets, jobs) = (self.own::<Secret>(), self.own::<Job>());
         for (about, why) in [
             (&secrets, "the token by which the load workers know the run".to_owned()),
@@ -335,6 +336,16 @@ impl Caller {
         plan.own.push(format!("sends the load from a Job of {workers} workers, and removes it at the end"));
     }
 
+    /// What is created before anything that it owns, once.
+    fn plan_owner(&self, plan: &mut Plan, undo: &mut Plan) {
+        let (config_maps, why) = (self.own::<ConfigMap>(), "what owns all that the run creates");
+        if !plan.calls.iter().any(|call| call.why == why) {
+            plan.must("create", &config_maps, why);
+            undo.must("delete", &config_maps.later(OWNER), "what owned all that the run created");
+            undo.open_call(root(&ApiResource::erase::<ConfigMap>(&())), "where the kind is");
+        }
+    }
+
     async fn plan_manifest(
         &self,
         manifest: &Value,
@@ -346,13 +357,8 @@ impl Caller {
         let namespace = manifest["metadata"]["namespace"].as_str().unwrap_or(&self.namespace);
         let (resource, scope) = self.kind_of(&types).await?;
         let group = root(&resource);
-        let (config_maps, why) = (self.own::<ConfigMap>(), "what owns all that the run creates");
-        if is_ownable(&scope, manifest["metadata"]["namespace"].as_str(), &self.namespace)
-            && !plan.calls.iter().any(|call| call.why == why)
-        {
-            plan.must("create", &config_maps, why);
-            undo.must("delete", &config_maps.later(OWNER), "what owned all that the run created");
-            undo.open_call(root(&ApiResource::erase::<ConfigMap>(&())), "where the kind is");
+        if is_ownable(&scope, manifest["metadata"]["namespace"].as_str(), &self.namespace) {
+            self.plan_owner(plan, undo);
         }
         let about = About::all(resource, (scope == Scope::Namespaced).then_some(namespace));
         plan.open_call(group.clone(), "where the kind is");
