@@ -4,12 +4,11 @@
 //! collection that stood there empty it has one space before it, by which that is told from one that was added
 //! with it.
 
-use std::io;
 use std::ops::Range;
 
 use serde::Serialize;
 use serde_json::Value;
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use serde_json::ser::{PrettyFormatter, Serializer};
 use yaml_edit::YamlNode;
 
 /// A change of a text.
@@ -70,12 +69,12 @@ impl<'a> Flow<'a> {
         let key = key.map_or_else(String::new, |key| format!("{key}: "));
         let Some(last) = self.members.last() else {
             let at = self.open + 1;
-            return Some(Splice { range: at..at, text: format!(" {key}{}", in_line(value)?) });
+            return Some(Splice { range: at..at, text: format!(" {key}{}", in_line(value)) });
         };
         let gap = self.gap();
         let value = match gap.rsplit_once('\n') {
             Some((_, indent)) => lines(value, self.unit(indent))?.replace('\n', gap),
-            None => in_line(value)?,
+            None => in_line(value),
         };
         Some(Splice { range: last.end..last.end, text: format!(",{gap}{key}{value}") })
     }
@@ -132,32 +131,22 @@ pub(super) fn spliced(text: &str, mut splices: Vec<Splice>) -> Option<String> {
 }
 
 /// JSON in one line, with spaces as people put them.
-struct Spaced;
-
-impl Formatter for Spaced {
-    fn begin_array_value<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
-    }
-
-    fn begin_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        writer.write_all(b": ")
+fn in_line(value: &Value) -> String {
+    let joined = |parts: Vec<String>| parts.join(", ");
+    match value {
+        Value::Array(items) => format!("[{}]", joined(items.iter().map(in_line).collect())),
+        Value::Object(fields) => {
+            let field = |(name, value)| format!("{}: {}", Value::from(String::as_str(name)), in_line(value));
+            format!("{{{}}}", joined(fields.iter().map(field).collect()))
+        }
+        scalar => scalar.to_string(),
     }
 }
 
-fn written(value: &Value, formatter: impl Formatter) -> Option<String> {
-    let mut text = Vec::new();
-    value.serialize(&mut Serializer::with_formatter(&mut text, formatter)).ok()?;
-    String::from_utf8(text).ok()
-}
-
-fn in_line(value: &Value) -> Option<String> {
-    written(value, Spaced)
-}
-
+/// JSON in lines, each level indented by so many spaces.
 fn lines(value: &Value, unit: usize) -> Option<String> {
-    written(value, PrettyFormatter::with_indent(" ".repeat(unit).as_bytes()))
+    let (mut text, indent) = (Vec::new(), " ".repeat(unit));
+    let layout = PrettyFormatter::with_indent(indent.as_bytes());
+    value.serialize(&mut Serializer::with_formatter(&mut text, layout)).ok()?;
+    String::from_utf8(text).ok()
 }
