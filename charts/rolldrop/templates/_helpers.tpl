@@ -43,12 +43,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* Whether the run has its own image put into pods: as a sidecar, or in manifests. */}}
+{{/* Whether the run has its own image put into pods: as a sidecar, in manifests, or to send the load. */}}
 {{- define "rolldrop.deploysItself" -}}
-{{- with .Values.scenario.spec -}}
-{{- if or .manifests (dig "sidecar" "inject" false .) -}}
+{{- $spec := .Values.scenario.spec -}}
+{{- if or $spec.manifests (dig "sidecar" "inject" false $spec) (eq (include "rolldrop.loadFrom" .) "cluster") -}}
 true
-{{- end -}}
 {{- end -}}
 {{- end -}}
 
