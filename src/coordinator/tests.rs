@@ -545,7 +545,7 @@ async fn a_proxy_that_asks_for_a_token_is_named_once() {
     tokio::time::timeout(Duration::from_secs(20), again).await.unwrap();
     stop.cancel();
     running.await.unwrap();
-    session.finish().await.unwrap();
+    session.finish(CancellationToken::new()).await.unwrap();
     let warnings: Vec<_> = events_of(&run_dir)
         .into_iter()
         .filter_map(|event| match event.kind {

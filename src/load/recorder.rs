@@ -18,7 +18,7 @@ use super::tally::{self, Counts};
 use super::worker::Batch;
 use super::{LoadError, Progress, Recent};
 use crate::record::parts::PartWriter;
-use crate::record::{Clock, RequestRow, Stamp};
+use crate::record::{Clock, Outcome, RequestRow, Stamp};
 
 /// A row arrives this long after its end at most, unless the disk stalls: an
 /// interval of the log is written when it is over for so long.

@@ -93,8 +93,8 @@ mod tests {
     use super::*;
 
     fn listener(address: &str) -> (TcpListener, SocketAddr) {
-        let listener = TcpListener::bind(address).expect("a port");
-        let address = listener.local_addr().expect("an address");
+        let listener = TcpListener::bind(address).expect("a free port");
+        let address = listener.local_addr().expect("its address");
         (listener, address)
     }
 

@@ -38,8 +38,6 @@ pub(crate) enum Act {
     Answer { status: u16, headers: Vec<(&'static str, String)>, body: String },
     /// It is passed on so much later.
     Slow(Duration),
-    /// Its connection is closed.
-    Cut,
     /// It is passed on, and its connection closed in place of the answer.
     LoseAnswer,
     /// The answer ends so soon after it began.
@@ -213,7 +211,6 @@ async fn answer(
             let body = Full::new(Bytes::from(body.clone())).map_err(|never| match never {});
             return answer.body(body.boxed_unsync()).map_err(io::Error::other);
         }
-        Act::Cut => return Err(io::Error::other("cut off")),
         Act::Slow(late) => tokio::time::sleep(*late).await,
         Act::Pass | Act::LoseAnswer | Act::EndAfter(_) => {}
     }

@@ -117,7 +117,7 @@ mod tests {
     fn a_service_or_a_url_is_a_scenario_of_its_own() {
         let load = |text: &str| {
             let target: TargetArg = text.parse().unwrap();
-            let overrides: Vec<String> = as_override(&[target.clone()]).into_iter().collect();
+            let overrides: Vec<String> = as_override(std::slice::from_ref(&target)).into_iter().collect();
             let loaded =
                 scenario::parse::<Value>(&target.as_scenario(), "--target", Path::new("."), &overrides);
             let scenario = loaded.unwrap().scenario;

@@ -132,7 +132,14 @@ where
                 biased;
                 // They end before the load does.
                 Some(event) = events.recv(), if is_heard => self.say(&Report::Event(event)),
-                summary = running.join() => return Ok(summary?),
+                summary = running.join() => {
+                    let summary = summary?;
+                    // All of it, for whoever shows how it went.
+                    if is_heard {
+                        let _ = self.say(&Report::Progress(control.progress()));
+                    }
+                    return Ok(summary);
+                }
                 (t_ns, sample) = machine.next(), if is_heard => self.say(&Report::Machine { t_ns, sample }),
                 _ = progress.tick(), if is_heard => self.say(&Report::Progress(control.progress())),
                 order = self.next_order(), if is_heard => match order {

@@ -256,16 +256,21 @@ impl Following {
 
 /// The progress of all workers. Of their latest latencies the worst are told, as quantiles do not add.
 fn sum(all: &[Progress]) -> Progress {
-    let mut outcomes = Counts::default();
     let mut sum = Progress::default();
     for progress in all {
         sum.scheduled += progress.scheduled;
         sum.in_flight += progress.in_flight;
-        progress.outcomes.iter().for_each(|(outcome, count)| outcomes.add(outcome, count));
+        sum.outcomes.merge(&progress.outcomes);
+        for (status, count) in &progress.error_statuses {
+            *sum.error_statuses.entry(*status).or_default() += count;
+        }
+        for (status, count) in &progress.grpc_statuses {
+            *sum.grpc_statuses.entry(*status).or_default() += count;
+        }
         sum.recent = match (sum.recent, progress.recent) {
             (Some(a), Some(b)) => Some(Recent { p50: a.p50.max(b.p50), p99: a.p99.max(b.p99) }),
             (a, b) => a.or(b),
         };
     }
-    Progress { outcomes, ..sum }
+    sum
 }
