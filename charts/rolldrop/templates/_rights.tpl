@@ -70,6 +70,11 @@ The rules of the Role, as JSON: what the scenario takes, and no more. They are t
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods/proxy") "verbs" (list "get" "create")) -}}
 {{- end -}}
 
+{{/* A ConfigMap of a name of its own owns all that the run creates. */}}
+{{- if include "rolldrop.creates" . -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "configmaps") "verbs" (list "create" "delete")) -}}
+{{- end -}}
+
 {{- $listBudgets := dict "apiGroups" (list "policy") "resources" (list "poddisruptionbudgets") "verbs" (list "list") -}}
 {{- range $spec.disruptions -}}
 {{- if eq .action "deletePod" -}}
