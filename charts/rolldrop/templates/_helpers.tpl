@@ -43,12 +43,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* Whether the run has its own image put into pods: as a sidecar, or in manifests. */}}
-{{- define "rolldrop.deploysItself" -}}
-{{- with .Values.scenario.spec -}}
-{{- if or .manifests (dig "sidecar" "inject" false .) -}}
+{{/* Whether the run creates anything: manifests, the sidecar, or what sends the load. Its own image goes there. */}}
+{{- define "rolldrop.creates" -}}
+{{- $spec := .Values.scenario.spec -}}
+{{- if or $spec.manifests (dig "sidecar" "inject" false $spec) (eq (include "rolldrop.loadFrom" .) "cluster") -}}
 true
-{{- end -}}
 {{- end -}}
 {{- end -}}
 
@@ -139,7 +138,7 @@ template:
           - --namespace={{ . }}
           {{- end }}
           - --yes
-          {{- if include "rolldrop.deploysItself" . }}
+          {{- if include "rolldrop.creates" . }}
           - --image={{ include "rolldrop.image" . }}
           {{- end }}
           - --out=/results/$(POD_NAME)

@@ -114,6 +114,12 @@ fn specs() -> Vec<(&'static str, Value)> {
     let inject = json!({"inject": true});
     vec![
         ("watching", json!({"target": {"service": "web"}})),
+        ("watching from a node", json!({"target": {"service": "web", "node": "node-2"}})),
+        ("load from the cluster", json!({"target": {"service": "web"}, "load": {"from": "cluster"}})),
+        (
+            "load from two pods",
+            json!({"target": {"service": "web"}, "load": {"from": "cluster", "job": {"workers": 2}}}),
+        ),
         ("watching a URL", json!({"target": {"url": "http://shop.example/"}})),
         ("deletePod", disrupt(json!({"at": "1s", "action": "deletePod", "selector": "app=web"}))),
         ("evict", disrupt(json!({"at": "1s", "action": "evict", "selector": "app=web"}))),
@@ -156,7 +162,8 @@ fn scenario(spec: &Value) -> Value {
     let head = json!({"apiVersion": "rolldrop.dev/v1", "kind": "Scenario", "metadata": {"name": "rights"}});
     let mut scenario = head;
     scenario["spec"] = spec.clone();
-    scenario["spec"]["load"] = json!({"rate": 50, "duration": "10s"});
+    scenario["spec"]["load"]["rate"] = 50.into();
+    scenario["spec"]["load"]["duration"] = "10s".into();
     scenario
 }
 
