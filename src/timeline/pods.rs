@@ -85,6 +85,8 @@ pub struct PodEnd {
     pub cause: Option<String>,
     /// Whether the coordinator deleted it itself.
     pub own: bool,
+    /// Whether nothing of its end was seen: it is gone since a gap of the watch.
+    pub is_lost: bool,
     /// When the deletion took effect.
     pub t0: T0,
     /// The grace period of the deletion, in seconds.
@@ -223,8 +225,7 @@ pub(super) fn build(
         pod.life.endpoint_ready = endpoints.first(&name, EndpointChange::Ready, pod.life.created);
         let causes = Causes { actions: &actions, commands, histories: &histories };
         if let Some(end) = end_of(&pod, clocks, endpoints, &causes, &gaps, &phases)
-            && end.t0.earliest >= *load.start()
-            && end.t0.latest <= *load.end()
+            && is_under_load(&end, &load)
         {
             ends.push(end);
         }
@@ -233,6 +234,16 @@ pub(super) fn build(
     lives.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
     ends.sort_by(|a, b| (a.t0.earliest, &a.pod).cmp(&(b.t0.earliest, &b.pod)));
     (lives, ends)
+}
+
+/// Whether a pod ended while load was sent, or may have: of one that was lost in a gap it is only known
+/// that it did so at some time of that.
+fn is_under_load(end: &PodEnd, load: &RangeInclusive<Stamp>) -> bool {
+    if end.is_lost {
+        end.t0.latest >= *load.start() && end.t0.earliest <= *load.end()
+    } else {
+        end.t0.earliest >= *load.start() && end.t0.latest <= *load.end()
+    }
 }
 
 /// What may have ended a pod.
@@ -375,6 +386,7 @@ fn end_of(
         disruption: action.map(|a| a.disruption).or_else(|| commanded?.disruption),
         cause: explained.map(|(_, cause)| cause),
         own: own.is_some(),
+        is_lost: own.is_none() && first.is_none() && second.is_none(),
         t0,
         grace_s,
         pre_stop_sleep_s: sleep_s,
