@@ -5,7 +5,7 @@ use rolldrop::record::event::Action;
 use rolldrop::record::{EventKind, RunDir};
 
 use crate::harness::Rolldrop;
-use crate::runs::{result, turn};
+use crate::runs::{repeated, result, turn};
 
 /// All pods go at once, and new ones are long not ready.
 const SCENARIO: &str = "\
@@ -43,8 +43,11 @@ spec:
 #[test]
 fn a_load_that_loses_too_much_is_given_up_with_all_that_was_begun() {
     let _turn = turn();
-    let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run", "--dataplane", "userspace"]);
-    let ended = run.file("scenario.yaml", SCENARIO).finish().expect_code(3);
+    let run = || {
+        let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run", "--dataplane", "userspace"]);
+        run.file("scenario.yaml", SCENARIO).finish()
+    };
+    let ended = repeated(run).expect_code(3);
     let path = ended.dir().join("run");
     let result = result(&path);
     let Verdict::Partial { why } = &result.verdict else { panic!("{:?}\n{ended}", result.verdict) };
