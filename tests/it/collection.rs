@@ -272,6 +272,7 @@ fn write_down(run_dir: &RunDir, zero: Stamp, ended: Stamp, sources: Vec<Source>)
             url: "http://web".into(),
             consumer: "service web".into(),
             balances: Balances::Connections,
+            service: None,
         }],
         load: LoadPlan {
             pacing: "constant".into(),
@@ -289,6 +290,7 @@ fn write_down(run_dir: &RunDir, zero: Stamp, ended: Stamp, sources: Vec<Source>)
         ended: Some(ended),
         complete: true,
         interrupted: false,
+        aborted: None,
     };
     run_dir.write_info(&info).expect("run.json");
     let mut log = run_dir.event_log().expect("a log");

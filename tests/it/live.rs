@@ -90,10 +90,10 @@ impl Shop {
         let changing = calls.lines().filter_map(|line| {
             let mut words = line.split_whitespace().skip(1);
             let (method, path) = (words.next()?, words.next()?);
-            let path = path.rsplit_once(namespace).expect("a namespace").1;
-            // Its name is another one each time.
+            // The Secret's name is another one each time.
             let path = path.split_once("/rolldrop-admin-").map_or(path, |(path, _)| path);
-            (method != "GET").then(|| format!("{method} {path}"))
+            (method != "GET")
+                .then(|| format!("{method} {}", path.rsplit_once(namespace).expect("a namespace").1))
         });
         assert_eq!(
             changing.collect::<Vec<_>>(),
