@@ -201,6 +201,8 @@ fn judge<'a>(
                     && first_served.get(life.name.as_str()).is_some_and(|at| begun < *at)
             }),
         };
+        let target = timeline.info.targets.iter().position(|t| *t.name == *row.target);
+        let service = target.and_then(|t| timeline.info.targets[t].service.as_deref());
         let facts = Facts {
             outcome: row.outcome,
             reused: row.conn_reused && streams.has_answered(row),
@@ -208,8 +210,8 @@ fn judge<'a>(
             bytes_received: row.bytes_received,
             begun,
             end: row.end,
-            served: request.served.as_ref().map(Served::of),
-            no_endpoint: timeline.endpoints.none_usable(begun),
+            served: request.served.as_deref().map(Served::of),
+            no_endpoint: timeline.endpoints.none_usable(service, begun),
             stale,
             starting,
             restarting: timeline
@@ -228,7 +230,6 @@ fn judge<'a>(
             Some(first) if causes.all(|c| c == first) => first,
             Some(_) => Cause::Unattributed,
         };
-        let target = timeline.info.targets.iter().position(|t| *t.name == *row.target);
         let inside = |&e: &usize| {
             let end = &timeline.ends[e];
             target.is_some_and(|t| {
@@ -328,6 +329,16 @@ fn terminations(
                 node: end.node.clone(),
                 mode: *mode,
                 disruption: end.disruption,
+                cause: end.cause.clone(),
+                watch_gaps: timeline
+                    .gaps_of(end)
+                    .map(|gap| model::WatchGap {
+                        resource: gap.resource.clone(),
+                        from_s: timeline.seconds(gap.from),
+                        to_s: timeline.seconds(gap.to),
+                        lost: gap.is_lost,
+                    })
+                    .collect(),
                 t0_uncertainty_s: end.t0.latest.seconds_since(end.t0.earliest),
                 t0_s: timeline.seconds(end.t0.latest),
                 timeline: stages(end, last),

@@ -9,6 +9,7 @@ mod gate;
 mod inject;
 mod load;
 mod load_worker;
+mod plugin;
 mod progress;
 mod proxy;
 mod rate;
@@ -24,7 +25,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use exit::Exit;
 
@@ -39,7 +40,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Measure a scenario: deploy, load, disrupt, and report what was lost and why.
-    Run(run::RunArgs),
+    Run(Box<run::RunArgs>),
     /// Run the load generator alone.
     Load(Box<load::LoadArgs>),
     /// Send a load as another process says.
@@ -75,7 +76,13 @@ enum Command {
 
 /// Parses the command line, runs the command, and answers the exit status.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let called = plugin::Called::now();
+    if called == plugin::Called::ForCompletion {
+        return plugin::complete(Cli::command());
+    }
+    let mut command = called.known_as(Cli::command());
+    let matches = command.get_matches_mut();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit());
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("ROLLDROP_LOG").unwrap_or_else(|_| {

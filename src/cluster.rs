@@ -39,6 +39,8 @@ pub enum Choice {
         /// The context in it; the current one by default.
         context: Option<String>,
     },
+    /// The one that this process is a pod of, by its service account, whatever kubeconfig there is.
+    InCluster,
 }
 
 /// There is no cluster to talk to.
@@ -55,6 +57,9 @@ pub enum ClusterError {
     /// There is no kubeconfig, and this is no pod either.
     #[error("none is named: there is no kubeconfig, and this is not a pod")]
     NoCluster(#[source] Box<kube::config::InferConfigError>),
+    /// There is no service account.
+    #[error("this is not a pod of one with a service account")]
+    NotInCluster(#[source] Box<kube::config::InClusterError>),
     /// The client cannot be made, with TLS settings that do not work for example.
     #[error("cannot make a client for it")]
     Client(#[source] Box<kube::Error>),
@@ -104,6 +109,11 @@ impl Cluster {
                 Self::from_config(config, Origin { kubeconfig: None, context: None }, None)
             }
             Choice::Kubeconfig { path, context } => Self::from_kubeconfig(path, context, None).await,
+            Choice::InCluster => {
+                let config = kube::Config::incluster();
+                let config = config.map_err(|error| ClusterError::NotInCluster(Box::new(error)))?;
+                Self::from_config(config, Origin { kubeconfig: None, context: None }, None)
+            }
         }
     }
 
@@ -199,6 +209,12 @@ impl Cluster {
     /// Whether [`Cluster::command`] leads into a network of the cluster's own.
     pub fn is_entered(&self) -> bool {
         self.has_inside
+    }
+
+    /// Whether [`Cluster::command`] leads to where the Services' own addresses are reached.
+    pub fn reaches_services(&self) -> bool {
+        // Without a context this is a pod.
+        self.has_inside || self.origin.context.is_none()
     }
 
     /// A command to run `program` where the cluster's Services can be reached.

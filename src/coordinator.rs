@@ -13,26 +13,32 @@ mod edits;
 mod error;
 mod journal;
 mod limits;
+mod load_job;
 mod plan;
 mod preflight;
 mod recorder;
 mod rollout;
 mod server_clock;
 mod sidecar;
+mod sinks;
 mod undo;
+mod versions;
 mod view;
 mod watch;
+mod ways;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Node};
-use kube::Api;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::ListParams;
+use kube::{Api, ResourceExt};
 use serde_json::Value;
+use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::Origin;
@@ -47,12 +53,17 @@ pub use disrupt::{Disrupted, NoPrograms, Programs, UnderLoad, codes};
 pub use error::CoordinatorError;
 use journal::Journal;
 pub use journal::JournalError;
+pub use load_job::{LOAD_PORT, LoadJob, LoadPod, LoadPods, at_node, default_workers};
 pub use plan::{Call, Plan, Work};
 pub use recorder::Recorder;
 pub use rollout::Workloads;
 pub use sidecar::{GitOps, Sidecars};
 pub use undo::{LeftOver, Undone};
 use view::Views;
+use ways::Way;
+
+/// The client's place, in the words of a consumer that has one for each node.
+const THIS_HOST: &str = "this host";
 
 /// The coordinator's name as a source.
 pub const SOURCE: &str = "coordinator";
@@ -62,6 +73,8 @@ pub const SOURCE: &str = "coordinator";
 pub struct Limits {
     /// For one call of the API server.
     pub api_call: Duration,
+    /// For an API server that is away, overloaded or out of order, from the first failure of a call.
+    pub outage: Duration,
     /// For the target's pods to become ready.
     pub ready: Duration,
     /// For a pod that says why it cannot start, before it is believed.
@@ -74,18 +87,22 @@ pub struct Limits {
     pub rollout: Duration,
     /// For a proxy's last rows.
     pub hand_over: Duration,
+    /// For undoing all that was changed.
+    pub undo: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
             api_call: Duration::from_secs(30),
+            outage: Duration::from_secs(30),
             ready: Duration::from_secs(60),
             stuck: Duration::from_secs(5),
             recovery: Duration::from_secs(300),
             settle: Duration::from_secs(10),
             rollout: Duration::from_secs(300),
             hand_over: Duration::from_secs(3),
+            undo: Duration::from_secs(120),
         }
     }
 }
@@ -118,6 +135,11 @@ pub struct Session {
     tasks: JoinSet<()>,
     tasks_stop: CancellationToken,
     journal: Mutex<Journal>,
+    /// What owns all that the run creates, once it has created something.
+    owner: OnceCell<OwnerReference>,
+    /// Held by an action from looking how many pods may go until they are going: of several at once
+    /// each would else see the pods that the others take.
+    taking: tokio::sync::Mutex<()>,
     gitops: GitOps,
 }
 
@@ -126,6 +148,8 @@ pub struct Session {
 pub struct Ready {
     /// For run.json, in the scenario's order.
     pub targets: Vec<run_info::Target>,
+    /// The names of those that a Service proxy leads to: that of the client's own node.
+    pub by_service_proxy: BTreeSet<String>,
     /// The cluster's fingerprint.
     pub cluster: ClusterInfo,
 }
@@ -143,7 +167,9 @@ impl Session {
         let views = Views::new();
         let tasks_stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
-        watch::spawn(&mut tasks, client, namespace, clock, &recorder, &views, &tasks_stop);
+        let watches =
+            sinks::Watches { caller: &caller, clock, recorder: &recorder, views: &views, stop: &tasks_stop };
+        watches.spawn(&mut tasks);
         {
             let (recorder, stop) = (recorder.handle(), tasks_stop.clone());
             tasks.spawn(async move {
@@ -154,7 +180,7 @@ impl Session {
             });
         }
         {
-            let sampling = server_clock::sample(client.clone(), clock, recorder.handle());
+            let sampling = server_clock::sample(client.clone(), clock, recorder.handle(), caller.limits);
             let stop = tasks_stop.clone();
             tasks.spawn(async move {
                 stop.run_until_cancelled(sampling).await;
@@ -173,7 +199,20 @@ impl Session {
             views.subscribe(),
             tasks_stop.clone(),
         ));
-        let session = Self { caller, clock, recorder, views, collector, tasks, tasks_stop, journal, gitops };
+        let (owner, taking) = (OnceCell::new(), tokio::sync::Mutex::default());
+        let session = Self {
+            caller,
+            clock,
+            recorder,
+            views,
+            collector,
+            tasks,
+            tasks_stop,
+            journal,
+            gitops,
+            owner,
+            taking,
+        };
         session.await_first_lists().await?;
         Ok(session)
     }
@@ -181,6 +220,11 @@ impl Session {
     /// The namespace in which everything happens.
     pub fn namespace(&self) -> &str {
         &self.caller.namespace
+    }
+
+    /// A client of the cluster.
+    pub fn client(&self) -> kube::Client {
+        self.caller.client.clone()
     }
 
     /// Records an event that happened now.
@@ -224,30 +268,48 @@ impl Session {
     ) -> Result<Ready, CoordinatorError> {
         let mut found = Vec::with_capacity(targets.len());
         let mut endpoints_of = BTreeMap::new();
-        for Target { name, place, .. } in targets {
-            let (url, consumer) = match place {
-                Place::Url(url) => (url.to_string(), format!("{url} (as seen from this host)")),
-                Place::Service { name: service_name, port, path } => {
-                    let service =
-                        preflight::service(&self.caller.client, &self.caller.namespace, service_name);
-                    let service = self.caller.limited("read the Service", service).await??;
-                    let url = preflight::service_url(&service, service_name, port.as_deref(), path)?;
+        let mut by_service_proxy = BTreeSet::new();
+        for Target { name, place, balances, .. } in targets {
+            let target = match place {
+                Place::Url(url) => {
+                    let consumer = format!("{url} (as seen from {THIS_HOST})");
+                    run_info::Target {
+                        name: name.clone(),
+                        url: url.to_string(),
+                        consumer,
+                        balances: *balances,
+                        service: None,
+                    }
+                }
+                Place::Service { name: service_name, port, path, node } => {
+                    let service = preflight::service(&self.caller, service_name).await?;
                     let wanted = preflight::wanted_endpoints(&service, manifests);
                     let endpoints = self.await_endpoints(service_name, wanted).await?;
                     endpoints_of.insert(service_name, endpoints);
-                    let consumer = format!("Service {service_name} (Service proxy of this host)");
-                    // Two ways to one Service are two consumers.
-                    (url, if name == service_name { consumer } else { format!("{name}: {consumer}") })
+                    let way = Way { service: &service, name: service_name, port: port.as_deref(), path };
+                    let (url, consumer) = way.find(&self.caller, node.as_deref()).await?;
+                    if node.is_none() && way.address().is_some() {
+                        by_service_proxy.insert(name.clone());
+                    }
+                    let service = Some(service_name.clone());
+                    run_info::Target { name: name.clone(), url, consumer, balances: *balances, service }
                 }
             };
-            found.push(run_target(name.clone(), url, consumer));
+            found.push(target);
+        }
+        // Two ways that are told in the same words are two consumers all the same.
+        for index in 1..found.len() {
+            let (before, target) = found.split_at_mut(index);
+            if before.iter().any(|other| other.consumer == target[0].consumer) {
+                target[0].consumer = format!("{}: {}", target[0].name, target[0].consumer);
+            }
         }
         let endpoints = endpoints_of.into_values().sum();
         for disruption in disruptions {
-            self.caller.limited("list pods", disrupt::check(self, disruption)).await??;
+            disrupt::check(self, disruption).await?;
         }
         let cluster = self.fingerprint(endpoints).await?;
-        Ok(Ready { targets: found, cluster })
+        Ok(Ready { targets: found, by_service_proxy, cluster })
     }
 
     /// Carries the disruptions out, beside a load. A refused action is recorded and counted in the
@@ -275,17 +337,54 @@ impl Session {
             };
             self.record(EventKind::Warning { message });
         }
-        self.collector.catch_up(self.caller.limits.hand_over).await;
+        if let Ok(Err(error)) = self.caller.stoppable(self.await_watch()).await {
+            // Whatever the watch has not shown by now it does not show any more.
+            let resource = String::from("pods");
+            self.record(EventKind::WatchGap { resource, from: self.clock.now() - watch::LONGEST_SILENCE });
+            let message = format!("what happened last is not known: {error}");
+            self.record(EventKind::Warning { message });
+        }
+        self.collector.catch_up(&self.caller.limits).await;
+    }
+
+    /// Waits until the watch has shown what there is: a watch may be late, or dead without a sign.
+    async fn await_watch(&self) -> Result<(), CoordinatorError> {
+        let what = "list pods";
+        let api = Api::<Pod>::namespaced(self.caller.client.clone(), &self.caller.namespace);
+        let params = ListParams::default();
+        let listed = self.caller.ask(what, || api.list(&params)).await?;
+        let listed = listed.map_err(|e| CoordinatorError::api(what, &e))?.items;
+        let number = |version: &str| version.parse::<u64>().unwrap_or(0);
+        let there: BTreeMap<String, u64> = listed
+            .iter()
+            .map(|pod| (pod.uid().unwrap_or_default(), number(&pod.resource_version().unwrap_or_default())))
+            .collect();
+        let before: Vec<String> = self.views.read(|view| view.pods.keys().cloned().collect());
+        let shown = self.views.wait_until(|view| {
+            let is_gone = |uid: &String| there.contains_key(uid) || !view.pods.contains_key(uid);
+            let has_shown = |(uid, version): (&String, &u64)| {
+                // One that is gone was shown as it went.
+                view.pods.get(uid).is_none_or(|seen| number(&seen.event.resource_version) >= *version)
+            };
+            view.pods_listed && before.iter().all(is_gone) && there.iter().all(has_shown)
+        });
+        let limit = self.caller.limits.outage;
+        let late = CoordinatorError::Timeout { what: "watch pods".to_owned(), limit };
+        timeout(limit, shown).await.map_err(|_| late)
     }
 
     /// Removes what the session created, restores what it changed, ends its tasks, and closes the
     /// records. Answers the recorders, and what is left in the cluster for somebody to look after.
+    /// `give_up` cuts the undoing short.
     ///
     /// # Errors
     /// When the records could not be written.
-    pub async fn finish(mut self) -> Result<(Vec<Source>, Vec<Undone>), CoordinatorError> {
+    pub async fn finish(
+        mut self,
+        give_up: CancellationToken,
+    ) -> Result<(Vec<Source>, Vec<Undone>), CoordinatorError> {
         let mut journal = self.journal.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let undone = undo::all(&self.caller.client, &mut journal, self.caller.limits.api_call).await;
+        let undone = undo::all(&Caller { stop: give_up, ..self.caller.clone() }, &mut journal).await;
         let left: Vec<_> = undone.iter().flatten().filter(|undone| undone.is_left()).cloned().collect();
         for undone in &left {
             let message = format!("after the run: {undone}");
@@ -312,8 +411,15 @@ impl Session {
 
     /// Waits for the first lists of the watches, so that no event of the run is missed.
     async fn await_first_lists(&self) -> Result<(), CoordinatorError> {
+        let what = "watch pods and endpointslices";
         let listed = self.views.wait_until(|view| view.listed());
-        self.caller.limited("watch pods", listed).await
+        let listed = self.caller.limited(what, listed).await;
+        match self.views.read(|view| view.trouble.values().next().cloned()) {
+            Some(why) if matches!(listed, Err(CoordinatorError::Timeout { .. })) => {
+                Err(CoordinatorError::Api { what: what.to_owned(), why })
+            }
+            _ => listed,
+        }
     }
 
     async fn await_endpoints(&self, service: &str, wanted: usize) -> Result<usize, CoordinatorError> {
@@ -345,15 +451,18 @@ impl Session {
     }
 
     async fn fingerprint(&self, endpoints: usize) -> Result<ClusterInfo, CoordinatorError> {
-        let version = self.caller.limited("read the version", self.caller.client.apiserver_version()).await?;
-        let version = version.map_err(|e| CoordinatorError::api("read the version", &e))?;
+        let client = || self.caller.client.clone();
+        let version = self.caller.server_version().await?;
         // Both are read where rights allow; without them the fingerprint says less.
-        let nodes = Api::<Node>::all(self.caller.client.clone()).list(&ListParams::default()).await;
+        let nodes = Api::<Node>::all(client());
+        let params = ListParams::default();
+        let nodes = self.caller.ask("list nodes", || nodes.list(&params)).await?;
+        let maps = Api::<ConfigMap>::namespaced(client(), "kube-system");
         let kube_proxy =
-            Api::<ConfigMap>::namespaced(self.caller.client.clone(), "kube-system").get("kube-proxy").await;
+            self.caller.ask("read kube-proxy's configuration", || maps.get("kube-proxy")).await?;
         let mode = kube_proxy.ok().and_then(|map| preflight::kube_proxy_mode(&map));
         Ok(ClusterInfo {
-            version: version.git_version,
+            version,
             dataplane: mode.unwrap_or_else(|| "unknown".into()),
             nodes: nodes.map_or(0, |list| list.items.len()),
             endpoints,
@@ -367,10 +476,6 @@ impl Session {
         });
         Duration::from_secs(seconds)
     }
-}
-
-fn run_target(name: String, url: String, consumer: String) -> run_info::Target {
-    run_info::Target { name, url, consumer, balances: run_info::Balances::Connections }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 //! Manifests in, manifests out: nothing here talks to a cluster. What is not touched stays as it was
 //! written, comments included; a document of which that cannot be had is written anew, which is said.
 
+mod flow;
 mod manifests;
 mod port;
 mod sidecar;
@@ -78,6 +79,11 @@ impl FromStr for SecretKey {
 pub struct KubernetesVersion(u32);
 
 impl KubernetesVersion {
+    /// 1.`minor`.
+    pub const fn minor(minor: u32) -> Self {
+        Self(minor)
+    }
+
     /// The first with native sidecars switched on (KEP-753, beta).
     pub const NATIVE_SIDECARS: Self = Self(29);
     /// The first whose EndpointSlices know named ports of native sidecars (kubernetes/kubernetes#128850,
@@ -85,25 +91,19 @@ impl KubernetesVersion {
     pub const NAMED_SIDECAR_PORTS: Self = Self(33);
 }
 
-/// Why a text is no version of Kubernetes that can be served.
+/// A text that is no version of Kubernetes.
 #[derive(Debug, Error)]
-pub enum VersionError {
-    /// It has another form.
-    #[error("not a version of Kubernetes, such as 1.33")]
-    Form,
-    /// It is too old.
-    #[error("native sidecars need Kubernetes {} or later", KubernetesVersion::NATIVE_SIDECARS)]
-    TooOld,
-}
+#[error("not a version of Kubernetes, such as 1.33")]
+pub struct BadVersion;
 
 impl FromStr for KubernetesVersion {
-    type Err = VersionError;
+    type Err = BadVersion;
 
-    fn from_str(text: &str) -> Result<Self, VersionError> {
+    /// Of a version as servers say it, such as `v1.33.4-gke.1`, the first two numbers.
+    fn from_str(text: &str) -> Result<Self, BadVersion> {
         let mut parts = text.strip_prefix('v').unwrap_or(text).split('.');
-        let (Some("1"), Some(minor)) = (parts.next(), parts.next()) else { return Err(VersionError::Form) };
-        let version = Self(minor.parse().map_err(|_| VersionError::Form)?);
-        if version < Self::NATIVE_SIDECARS { Err(VersionError::TooOld) } else { Ok(version) }
+        let (Some("1"), Some(minor)) = (parts.next(), parts.next()) else { return Err(BadVersion) };
+        minor.parse().map(Self).map_err(|_| BadVersion)
     }
 }
 
@@ -128,6 +128,9 @@ pub enum InjectError {
     /// The text is neither YAML nor JSON.
     #[error("not YAML: {0}")]
     Unreadable(String),
+    /// The result is for a version that cannot run it.
+    #[error("native sidecars need Kubernetes {since} or later, not {0}", since = KubernetesVersion::NATIVE_SIDECARS)]
+    TooOld(KubernetesVersion),
     /// Every port is somebody's.
     #[error("no two ports are left for the sidecar")]
     NoPort,
@@ -242,6 +245,9 @@ impl Object {
 }
 
 fn additions(objects: &[Object], options: &Options) -> Result<(Vec<Edit>, Vec<String>), InjectError> {
+    if options.kubernetes < KubernetesVersion::NATIVE_SIDECARS {
+        return Err(InjectError::TooOld(options.kubernetes));
+    }
     let (mut edits, mut notes) = (Vec::new(), Vec::new());
     let services: Vec<_> = objects.iter().filter_map(Service::of).collect();
     let workloads: Vec<_> = objects.iter().filter_map(|object| Some((object, object.pod()?))).collect();
@@ -328,11 +334,10 @@ fn removals(objects: &[Object]) -> (Vec<Edit>, Vec<String>) {
         let title = object.title();
         if let Some((pod, at)) = object.pod().and_then(|pod| Some((pod, sidecar::place(object, pod)?))) {
             let list = format!("{pod}/spec/initContainers");
-            let sidecars = object.get(&list).as_array().map_or(0, Vec::len);
             let name = sidecar::moved_name(object.get(&format!("{list}/{at}")));
             // First, while every container is where it was found.
             edits.extend(name.into_iter().flat_map(|name| rename(object, pod, APP_PORT_NAME, name)));
-            edits.push(object.remove(if sidecars == 1 { list } else { format!("{list}/{at}") }));
+            edits.push(object.edit(format!("{list}/{at}"), Change::Withdraw));
             notes.push(format!("{title}: the sidecar is out"));
         }
         if let Some(service) = Service::of(object).filter(|service| !service.kept.is_empty()) {
@@ -344,9 +349,8 @@ fn removals(objects: &[Object]) -> (Vec<Edit>, Vec<String>) {
                     None => {}
                 }
             }
-            let only = object.get("/metadata/annotations").as_object().is_some_and(|all| all.len() == 1);
             let annotation = format!("/metadata/annotations/{}", escaped(TARGET_PORTS));
-            edits.push(object.remove(if only { "/metadata/annotations".to_owned() } else { annotation }));
+            edits.push(object.edit(annotation, Change::Withdraw));
             notes.push(format!("{title}: its target ports are those of the app again"));
         }
     }

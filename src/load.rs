@@ -9,7 +9,7 @@
 //! of the analysis.
 //!
 //! [`Prepared`] sends from this process; [`process`] has another process do it, as
-//! `rolldrop run` does. HTTP/1.1 (`exchange`), HTTP/2 (`http2`), unary gRPC (`grpc`) and WebSocket
+//! `rolldrop run` does, and [`remote`] many of them in a cluster. HTTP/1.1 (`exchange`), HTTP/2 (`http2`), unary gRPC (`grpc`) and WebSocket
 //! (`websocket`), in clear or inside TLS. Names are followed as the DNS changes (`resolve`).
 
 mod address;
@@ -23,6 +23,7 @@ mod first_answer;
 pub(crate) mod fuzzing;
 mod grpc;
 mod http2;
+mod latency_log;
 mod pace;
 mod pacer;
 mod plan;
@@ -31,6 +32,7 @@ pub mod process;
 mod random;
 mod recorder;
 mod records;
+pub mod remote;
 mod request;
 mod resolve;
 mod response;
@@ -70,14 +72,16 @@ use deadlines::Deadlines;
 use exchange::{Context, Endpoint};
 use feed::Feed;
 pub use grpc::{NotAMethod, Rpc, status_name};
+use latency_log::LogFile;
 pub use pace::{Arrivals, Length, NotAStage, Pace, Stage};
 use plan::PlannedTarget;
-pub use plan::{Connections, Grpc, Http, Plan, PlanError, Settings, Target};
+pub use plan::{Connections, Grpc, Http, Plan, PlanError, Settings, Share, Target};
 use ports::SourcePorts;
 pub use ports::{NotARange, PortRange};
-use recorder::{Files, LogFile, Recorder};
+use recorder::{Files, Recorder};
 use records::RecordWriter;
 pub use records::{NotARecord, Record, RecordFormat};
+use remote::journal::Journal;
 use request::{Persistence, Sender, Template};
 pub use resolve::{DnsSettings, Family, NotAServer, dns_server};
 use resolve::{Names, Route, Walk};
@@ -164,6 +168,12 @@ pub struct Progress {
     pub in_flight: u64,
     /// Requests that ended, by outcome.
     pub outcomes: Counts,
+    /// Statuses of complete responses outside the success set.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub error_statuses: BTreeMap<u16, u64>,
+    /// gRPC statuses of complete answers outside the success set, in place of their HTTP statuses.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub grpc_statuses: BTreeMap<i32, u64>,
     /// Response times of the answered requests of the last second, if there were any.
     pub recent: Option<Recent>,
 }
@@ -248,6 +258,8 @@ pub struct Prepared {
     ports: Option<Vec<u16>>,
     /// Files that rows go to beside the run directory.
     records: Vec<RecordWriter>,
+    /// What is told of the load while it lasts goes there.
+    journal: Option<Arc<Journal>>,
 }
 
 impl Prepared {
@@ -278,7 +290,7 @@ impl Prepared {
             Some(ports) if ports < workers => return Err(PlanError::TooFewPorts { ports, workers }.into()),
             _ => {}
         }
-        let prepared = Self { plan, routes, names, ports, records: Vec::new() };
+        let prepared = Self { plan, routes, names, ports, records: Vec::new(), journal: None };
         prepared.check_addresses()?;
         if !prepared.plan.settings.reuse_ports {
             prepared.check_ports()?;
@@ -335,6 +347,13 @@ impl Prepared {
             self.records.push(writer);
         }
         Ok(self)
+    }
+
+    /// The same load, which is told of in this journal while it lasts: for whoever is far from its
+    /// run directory, which it has to have.
+    #[must_use]
+    pub fn with_journal(self, journal: Arc<Journal>) -> Self {
+        Self { journal: Some(journal), ..self }
     }
 
     /// Whether there are enough source ports for the fresh connections to each address, were this
@@ -415,7 +434,7 @@ impl Prepared {
     /// # Errors
     /// When the files cannot be created, or no thread can be started.
     pub fn start_at(self, zero: Stamp, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running, LoadError> {
-        let Self { plan, routes, names, ports, records } = self;
+        let Self { plan, routes, names, ports, records, journal } = self;
         let sources = plan.sources();
         let mut tables = Vec::new();
         let mut log = None;
@@ -430,7 +449,7 @@ impl Prepared {
         let stop = control.stop.clone();
         let (batches, received) = sync_channel(WAITING_BATCHES);
         let mut tasks = Vec::with_capacity(sources.len());
-        for (worker, source) in sources.iter().enumerate() {
+        for (worker, (source, number)) in sources.iter().zip(plan.own_workers()).enumerate() {
             tasks.push(Task {
                 worker,
                 context: Context {
@@ -441,13 +460,13 @@ impl Prepared {
                     plan: plan.clone(),
                     clock,
                     source: source.as_str().into(),
-                    endpoints: endpoints(&plan, worker, &routes),
+                    endpoints: endpoints(&plan, number, &routes),
                     deadlines: Deadlines::new(clock),
                     buffers: Buffers::default(),
                     is_aborted: Cell::new(false),
                 },
-                feed: Feed::new(&plan, worker, sources.len(), zero),
-                max_connections: share_of(plan.max_connections, worker, sources.len()),
+                feed: Feed::new(&plan, number, plan.share.of, zero),
+                max_connections: share_of(plan.max_connections, number, plan.share.of),
                 stop: control.stop.clone(),
                 abort: control.abort.clone(),
                 batches: batches.clone(),
@@ -460,7 +479,7 @@ impl Prepared {
             happened,
             clock,
             started: zero,
-            planned: plan.requests(),
+            planned: plan.own_requests(),
             sources,
             tasks,
             received,
@@ -468,6 +487,7 @@ impl Prepared {
             stop,
             tables,
             log,
+            journal,
         };
         let (done, summary) = oneshot::channel();
         let thread = thread::Builder::new().name("load-recorder".to_owned());
@@ -536,6 +556,7 @@ struct Run {
     records: Vec<RecordWriter>,
     tables: Vec<PartWriter<RequestRow>>,
     log: Option<LogFile>,
+    journal: Option<Arc<Journal>>,
 }
 
 impl Run {
@@ -545,9 +566,9 @@ impl Run {
         progress: &Mutex<Progress>,
         abort: &CancellationToken,
     ) -> Result<Summary, LoadError> {
-        let workers = self.tasks.len();
-        let files = Files { tables: self.tables, records: self.records, log: self.log.as_mut() };
-        let recorder = Recorder::new(self.clock, self.started, files, progress, workers)?;
+        let journal = self.journal.map(Journal::writer);
+        let files = Files { tables: self.tables, records: self.records, log: self.log.as_mut(), journal };
+        let recorder = Recorder::new(self.clock, self.started, files, progress, &self.sources)?;
         let stop = self.stop;
         // Without one of its workers or its record the load is not what was asked for.
         let end_all = || {
@@ -620,6 +641,17 @@ impl LoadError {
     }
 }
 
+/// The error with its causes.
+fn in_words(error: &dyn std::error::Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        words.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    words
+}
+
 /// Where attempts to reach a target before the load come from.
 fn attempts_from<'a>(settings: &Settings, ports: &'a mut Option<Vec<u16>>) -> first_answer::From<'a> {
     first_answer::From {
@@ -671,11 +703,10 @@ fn client(plan: &Plan, target: &PlannedTarget) -> Option<tls::Client> {
     plan.tls.as_ref().zip(target.tls_name.clone()).map(|(tls, name)| tls.client(name))
 }
 
-/// The plan's targets, as they are at hand for one worker.
+/// The plan's targets, as they are at hand for the worker of this number.
 fn endpoints(plan: &Plan, worker: usize, routes: &[Route]) -> Vec<Endpoint> {
-    let Settings { workers, seed, .. } = plan.settings;
     let (source, number) = (plan::source_name(worker), worker as u64);
-    let sender = Sender { source, worker: number, workers: workers as u64, seed };
+    let sender = Sender { source, worker: number, workers: plan.share.of as u64, seed: plan.settings.seed };
     let endpoint = |(target, route): (&PlannedTarget, &Route)| Endpoint {
         name: target.name.clone(),
         method: target.method.clone(),

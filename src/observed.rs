@@ -44,6 +44,13 @@ pub(crate) fn pod_event(change: Change, pod: &Pod) -> PodEvent {
         deletion_grace_s: pod.metadata.deletion_grace_period_seconds,
         grace_s: spec.and_then(|s| s.termination_grace_period_seconds).unwrap_or(30),
         disruption_target: condition("DisruptionTarget").map(|c| c.reason.clone().unwrap_or_default()),
+        disruption_message: condition("DisruptionTarget").and_then(|c| c.message.clone()),
+        reason: status.and_then(|s| s.reason.clone()),
+        owner: pod
+            .owner_references()
+            .iter()
+            .find(|owner| owner.controller == Some(true))
+            .map(|owner| format!("{}/{}", owner.kind, owner.name)),
         containers: sidecars.chain(main).map(|(c, sidecar)| container_state(pod, c, sidecar)).collect(),
     }
 }

@@ -1,4 +1,4 @@
-//! Analysis to bytes: text, JSON, Markdown, HTML, PNG. Pure.
+//! Analysis to bytes: text, JSON, Markdown, JUnit, HTML, PNG. Pure.
 //!
 //! Every form says the same in its own way; the sentences that they share are in
 //! `words`, the numbers' looks in `format`. Nothing here reads or writes a file,
@@ -9,6 +9,7 @@ mod charts;
 mod comparison;
 mod format;
 mod html;
+mod junit;
 mod markdown;
 #[cfg(test)]
 mod samples;
@@ -52,6 +53,11 @@ pub fn markdown(analysis: &Analysis) -> String {
     markdown::render(&analysis.result)
 }
 
+/// `junit.xml`: the run and each of its checks as test cases, for a CI system.
+pub fn junit(result: &RunResult) -> String {
+    junit::render(result)
+}
+
 /// `report.html`: one file that needs no other, with the charts inside.
 pub fn html(analysis: &Analysis, charts: &[Chart]) -> String {
     html::render(&analysis.result, charts)
@@ -66,7 +72,7 @@ pub fn charts(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
     charts::draw(analysis)
 }
 
-/// Every file of the report: `result.json`, `summary.md`, `report.html` and `charts/*.png`.
+/// Every file of the report: `result.json`, `summary.md`, `junit.xml`, `report.html` and `charts/*.png`.
 ///
 /// # Errors
 ///
@@ -77,6 +83,7 @@ pub fn all(analysis: &Analysis) -> Result<Vec<ReportFile>, ChartError> {
     let mut files = vec![
         file("result.json", json(&analysis.result)),
         file("summary.md", markdown(analysis).into_bytes()),
+        file("junit.xml", junit(&analysis.result).into_bytes()),
         file("report.html", html(analysis, &charts).into_bytes()),
     ];
     files.extend(

@@ -19,13 +19,17 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::record::Expect;
+use crate::record::run_info::Balances;
 
 pub use builtin::{BUILTIN, Builtin, DEFAULT};
 pub use disruption::{
     Action, Count, Disruption, Object, Order, Patch, PatchType, Pods, Repeat, Restore, Until, Workload,
     WorkloadKind,
 };
-pub use load::{Connections, Dns, Family, Grpc, Http, Load, Pace, Request, Stage, Tls, TlsVersion};
+pub use load::{
+    Abort, Connections, Dns, Family, Grpc, Http, Load, LoadFrom, LoadJob, Pace, Request, Stage, Tls,
+    TlsVersion,
+};
 use yaml::Document;
 
 /// A validated scenario.
@@ -97,6 +101,8 @@ pub struct Target {
     pub name: String,
     /// Its share of the requests: this, of the sum of all targets' weights.
     pub weight: u32,
+    /// What whoever leads there balances, and so what shows its window.
+    pub balances: Balances,
     /// Where it is.
     pub place: Place,
 }
@@ -112,6 +118,8 @@ pub enum Place {
         port: Option<String>,
         /// The path of the requests.
         path: String,
+        /// The node whose NodePort is taken, in place of the Service's own address.
+        node: Option<String>,
     },
     /// A URL.
     Url(url::Url),
@@ -290,6 +298,50 @@ spec:
         assert!(wrong("ramp: linear", "ramp: steep").contains("spec.load.stages[0].ramp"));
         assert!(wrong(", ramp: linear", "").contains("only a ramp begins elsewhere"));
         assert!(wrong("body: '", "bodyFile: missing.json, body: '").contains("spec.load.requests[1].body"));
+    }
+
+    #[test]
+    fn a_load_that_is_given_up_stands_before_anything_is_disrupted() {
+        let text = |load: &str, at: &str| {
+            let disruptions =
+                format!("  disruptions: [{{at: {at}, action: deletePod, selector: app=web}}]\n");
+            load_text(&(MINIMAL.replace("duration: 10s", load) + &disruptions))
+        };
+        let load = "duration: 60s, abort: {dropped: 5%}";
+        let abort = text(load, "10s").unwrap().load.abort.unwrap();
+        assert_eq!(abort, Abort { share: 0.05, over: Duration::from_secs(10), requests: 50 });
+        assert_eq!(
+            text(load, "9s").unwrap_err(),
+            "x.yaml:7: spec.disruptions[0].at: is before the load has been steady for 10.0 s, as long as \
+             spec.load.abort looks back: begin at 10.0 s or later"
+        );
+        let ramp = "stages: [{rate: 50, duration: 20s, ramp: linear}, {rate: 50, duration: 40s}], \
+                    abort: {dropped: 0.5%, over: 5s, requests: 9}";
+        assert_eq!(text(ramp, "25s").unwrap().load.steady_from(), Duration::from_secs(20));
+        assert!(text(ramp, "24s").unwrap_err().contains("begin at 25.0 s or later"));
+        for (wrong, why) in [
+            ("dropped: 5", "expected a share of the requests in percent, such as 5%"),
+            ("dropped: 100%", "expected a share"),
+            ("dropped: 5%, over: 10ms", "spec.load.abort.over: must be 1s or longer"),
+            ("dropped: 5%, requests: 0", "spec.load.abort.requests: must be at least 1"),
+        ] {
+            let error = text(&format!("duration: 60s, abort: {{{wrong}}}"), "10s").unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn several_ways_lead_to_one_service() {
+        let text = MINIMAL.replace(
+            "target: {service: web}",
+            "target: [{service: web}, {service: web, node: n1}, {url: 'http://lb/', balances: requests}]",
+        );
+        let targets = load_text(&text).unwrap().targets;
+        let names: Vec<_> = targets.iter().map(|target| (target.name.as_str(), target.balances)).collect();
+        let connections = Balances::Connections;
+        assert_eq!(names, [("web", connections), ("web@n1", connections), ("lb", Balances::Requests)]);
+        let wrong = text.replace("{url: 'http://lb/', ", "{url: 'http://lb/', node: n1, ");
+        assert!(load_text(&wrong).unwrap_err().contains("spec.target[2].node: only a Service has a port"));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 pub mod clocks;
 pub mod endpoints;
+mod explain;
 pub mod pods;
 pub mod restarts;
 
@@ -16,9 +17,13 @@ use endpoints::{EndpointChange, Endpoints};
 pub use pods::{PodEnd, PodLife, Stages, T0};
 pub use restarts::Restart;
 
-use crate::record::event::{Action, MachineSample};
+use crate::record::event::{Action, Change, MachineSample};
 use crate::record::run_info::Rows;
 use crate::record::{ClockOffset, EventKind, Phase, Records, RequestRow, RunInfo, ServedRow, Stamp};
+
+/// What a watch of these is called.
+const PODS: &str = "pods";
+const ENDPOINT_SLICES: &str = "endpointslices";
 
 /// A request as both ends saw it, on the coordinator's clock.
 #[derive(Clone, Debug)]
@@ -26,7 +31,7 @@ pub struct Request {
     /// What the client recorded.
     pub row: RequestRow,
     /// What the proxy beside the pod recorded of it.
-    pub served: Option<ServedRow>,
+    pub served: Option<Box<ServedRow>>,
     /// The client's stamps are within ± this many nanoseconds of the coordinator's clock.
     pub uncertainty_ns: i64,
 }
@@ -53,6 +58,8 @@ impl Request {
 pub struct Gap {
     /// The resource.
     pub resource: String,
+    /// Whether what happened is unknown. Else it came late: when it was seen says little.
+    pub is_lost: bool,
     /// From.
     pub from: Stamp,
     /// To.
@@ -146,6 +153,8 @@ pub struct Timeline {
     pub endpoints: Endpoints,
     /// Gaps of the watches.
     pub gaps: Vec<Gap>,
+    /// When the watch of pods last began with a list.
+    pub pods_listed: Option<Stamp>,
     /// How the measuring processes and their machines fared, by source.
     pub machine: BTreeMap<String, Vec<(Stamp, MachineSample)>>,
     /// How the proxies' rows ended.
@@ -173,7 +182,7 @@ impl Timeline {
         let mut requests: Vec<Request> = requests
             .into_iter()
             .map(|row| Request {
-                served: served.remove(&(row.source.to_string(), row.seq)),
+                served: served.remove(&(row.source.to_string(), row.seq)).map(Box::new),
                 ..place_request(row, &clocks)
             })
             .collect();
@@ -187,6 +196,7 @@ impl Timeline {
         let (mut gaps, mut hand_overs, mut warnings) = (vec![], vec![], vec![]);
         let mut commands: Vec<Command> = Vec::new();
         let mut actions: Vec<(Stamp, &Action)> = Vec::new();
+        let mut pods_listed = None;
         let mut stages = Vec::new();
         let mut machine: BTreeMap<String, Vec<_>> = BTreeMap::new();
         for event in &events {
@@ -221,10 +231,15 @@ impl Timeline {
                         command.mode = Some(mode.clone());
                     }
                 }
+                EventKind::Pod(pod) if pod.change == Change::Listed => pods_listed = Some(at),
                 EventKind::Action(action) => actions.push((at, action)),
                 EventKind::EndpointSlice(slice) => endpoints.observe(at, slice),
-                EventKind::WatchGap { resource, from } => {
-                    gaps.push(Gap { resource: resource.clone(), from: *from, to: at });
+                EventKind::WatchGap { resource, from } | EventKind::WatchLate { resource, from } => {
+                    let is_lost = matches!(event.kind, EventKind::WatchGap { .. });
+                    if resource == ENDPOINT_SLICES {
+                        endpoints.was_blind(*from, at);
+                    }
+                    gaps.push(Gap { resource: resource.clone(), is_lost, from: *from, to: at });
                 }
                 EventKind::Machine(sample) => {
                     machine.entry(event.source.clone()).or_default().push((at, *sample));
@@ -260,6 +275,7 @@ impl Timeline {
             withdrawals: withdrawals(&actions, &endpoints),
             endpoints,
             gaps,
+            pods_listed,
             machine,
             hand_overs,
             warnings,
@@ -283,6 +299,18 @@ impl Timeline {
             }
         }
         self.ends.iter().position(|e| Some(&e.uid) == uid)
+    }
+
+    /// Whether a list came after a gap of the watch of pods, so that it tells who is gone.
+    pub fn was_listed_after(&self, gap: &Gap) -> bool {
+        self.pods_listed.is_some_and(|at| at >= gap.to)
+    }
+
+    /// The gaps of the watches of pods and endpoints that a pod's end falls into.
+    pub fn gaps_of(&self, end: &PodEnd) -> impl Iterator<Item = &Gap> {
+        let (from, until) = (end.t0.earliest, end.gone().unwrap_or(self.load_ended));
+        let matters = |gap: &&Gap| [PODS, ENDPOINT_SLICES].contains(&gap.resource.as_str());
+        self.gaps.iter().filter(matters).filter(move |gap| gap.from <= until && gap.to >= from)
     }
 
     /// The requests that count.

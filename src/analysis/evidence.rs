@@ -211,7 +211,8 @@ pub(super) fn gather(timeline: &Timeline, policy: &Policy) -> Evidence {
     for i in unseen {
         let r = &timeline.requests[i];
         let Some(target) = target_of(r) else { continue };
-        if timeline.endpoints.none_usable(r.begun()) {
+        let service = timeline.info.targets[target].service.as_deref();
+        if timeline.endpoints.none_usable(service, r.begun()) {
             continue;
         }
         let fits = |e: &usize| {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::evidence;
 use super::figures::count;
 use super::model::{Cause, Finding, Latencies, RequestCounts, Severity, Termination, Verdict};
-use crate::record::Stamp;
+use crate::record::{Outcome, ServedEnd, Stamp};
 use crate::timeline::{Refused, Request, Restart, Timeline, Withdrawal};
 
 /// Everything worth saying, most severe first.
@@ -109,6 +109,19 @@ pub(super) fn findings(
     for message in &timeline.warnings {
         findings.push(finding(Severity::Warning, message.clone(), "recorded during the run", ""));
     }
+    let in_place_of_refusals =
+        timeline.requests.iter().filter(|request| is_reset_for_refused(request)).count();
+    if in_place_of_refusals > 0 {
+        findings.push(finding(
+            Severity::Info,
+            match in_place_of_refusals {
+                1 => "1 request was reset that the app would have refused".to_owned(),
+                n => format!("{} requests were reset that the app would have refused", count(n as u64)),
+            },
+            "the recording proxy beside it had accepted the connection already: the one thing that it changes",
+            "take reset_before_response and connect_refused for one when you compare with a run without it",
+        ));
+    }
     if requests.dropped == 0 && !terminations.is_empty() {
         let n = terminations.len() as u64;
         let bound = super::stats::share_upper(0, n, 0.95) * 100.0;
@@ -133,6 +146,12 @@ pub(super) fn findings(
 
 fn finding(severity: Severity, what: String, why: &str, remedy: &str) -> Finding {
     Finding { severity, what, why: why.to_owned(), remedy: remedy.to_owned() }
+}
+
+/// Whether it was reset where the app's listener was gone.
+fn is_reset_for_refused(request: &Request) -> bool {
+    request.row.outcome == Outcome::ResetBeforeResponse
+        && request.served.as_ref().is_some_and(|served| served.ended == ServedEnd::UpstreamRefused)
 }
 
 /// What was asked for and not done, each reason once.

@@ -363,6 +363,12 @@ pub struct Termination {
     pub mode: Mode,
     /// The disruption that caused it, counted from 0; `None` when somebody else did.
     pub disruption: Option<u32>,
+    /// What ended it, as far as the cluster says, in words.
+    #[serde(default)]
+    pub cause: Option<String>,
+    /// Stretches of its end in which a watch saw nothing.
+    #[serde(default)]
+    pub watch_gaps: Vec<WatchGap>,
     /// t0 latest minus t0 earliest, in seconds.
     pub t0_uncertainty_s: f64,
     /// When t0 (latest) was, in seconds since the counted part of the load began.
@@ -377,6 +383,20 @@ pub struct Termination {
     pub requests: TerminationRequests,
     /// Dropped new connections attributed to this pod, divided by the rate at which it got new connections before t0; in seconds.
     pub dead_seconds: Option<f64>,
+}
+
+/// A stretch in which a watch saw nothing, in seconds since the counted part of the load began.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WatchGap {
+    /// What was watched: `pods` or `endpointslices`.
+    pub resource: String,
+    /// Its last sign before.
+    pub from_s: f64,
+    /// Its first sign after.
+    pub to_s: f64,
+    /// Whether what happened is not known. Else it was shown late: a stage that was seen then may have
+    /// been reached at any time of the stretch.
+    pub lost: bool,
 }
 
 /// The endpoint-propagation window of one pod towards one consumer, in seconds since t0.

@@ -40,11 +40,16 @@ pub enum Class {
 impl Policy {
     /// Judges one row.
     pub fn class(&self, row: &RequestRow) -> Class {
-        let unavailable = row.grpc_status == Some(GRPC_UNAVAILABLE);
-        match row.outcome {
+        self.class_of(row.outcome, row.status, row.grpc_status)
+    }
+
+    /// Judges what bears on it of a row.
+    pub fn class_of(&self, outcome: Outcome, status: Option<u16>, grpc_status: Option<i32>) -> Class {
+        let unavailable = grpc_status == Some(GRPC_UNAVAILABLE);
+        match outcome {
             Outcome::Ok if unavailable => Class::Dropped,
             Outcome::Ok => Class::Ok,
-            Outcome::HttpError if unavailable || self.is_gateway(row.status) => Class::Dropped,
+            Outcome::HttpError if unavailable || self.is_gateway(status) => Class::Dropped,
             Outcome::HttpError => Class::AppError,
             Outcome::NotSent => Class::NotSent,
             Outcome::Cancelled => Class::Cancelled,

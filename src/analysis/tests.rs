@@ -36,6 +36,7 @@ fn records() -> Records {
             url: "http://web".into(),
             consumer: "service web".into(),
             balances: Balances::Connections,
+            service: None,
         }],
         load: LoadPlan {
             pacing: "constant".into(),
@@ -53,6 +54,7 @@ fn records() -> Records {
         ended: Some(at(10_000)),
         complete: true,
         interrupted: false,
+        aborted: None,
     };
     let load = EventKind::LoadStarted { rate: 300.0, duration_s: 10.0, warmup_s: 0.0 };
     let mut events = vec![Event::new(at(0), "coordinator", load)];
@@ -77,6 +79,9 @@ fn pod_event(ms: i64, pod: &str, change: Change) -> Event {
         deletion_grace_s: None,
         grace_s: 30,
         disruption_target: None,
+        disruption_message: None,
+        reason: None,
+        owner: None,
         containers: serde_json::from_value::<Vec<ContainerState>>(serde_json::json!([
             {"name": "app", "sidecar": false, "pre_stop_other": false, "state": "running", "restarts": 0}
         ]))
@@ -88,6 +93,7 @@ fn pod_event(ms: i64, pod: &str, change: Change) -> Event {
 /// Deletes `pod` at `ms`; answered 10 ms later, gone 800 ms later.
 fn delete(records: &mut Records, ms: i64, pod: &str) {
     let action = Action {
+        is_undone: false,
         disruption: 0,
         action: "deletePod".into(),
         mode: "isolated".into(),
@@ -256,7 +262,10 @@ fn a_proxy_row_tells_refused_from_killed() {
             row.outcome = Outcome::ResetBeforeResponse;
         }
     }
-    let by_cause = analysed(records).result.requests.by_cause;
+    let result = analysed(records).result;
+    let told = result.findings.iter().map(|finding| finding.what.as_str());
+    assert_eq!(told.filter(|what| *what == "1 request was reset that the app would have refused").count(), 1);
+    let by_cause = result.requests.by_cause;
     assert_eq!(by_cause[&Cause::KilledInFlight], 1);
     assert_eq!(by_cause[&Cause::AcceptQueueReset], 1);
     assert_eq!(by_cause[&Cause::RoutedToDeadPod], 5);

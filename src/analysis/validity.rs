@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::figures::count;
-use super::model::{LoadResult, Termination};
+use super::model::{LoadResult, Termination, WatchGap};
 use crate::record::event::MachineSample;
-use crate::record::run_info::Rows;
+use crate::record::run_info::{Role, Rows};
 use crate::timeline::{HandOver, Timeline};
 
 /// Beyond these the run is invalid, not wrong.
@@ -78,20 +78,25 @@ pub(super) fn invalid(timeline: &Timeline, load: &LoadResult, terminations: &[Te
             ));
         }
     }
-    for gap in &timeline.gaps {
-        for (end, t) in timeline.ends.iter().zip(terminations) {
-            let until = end.gone().unwrap_or(timeline.load_ended);
-            if gap.from <= until && gap.to >= end.t0.earliest {
-                why.push(format!(
-                    "the watch of {} saw nothing for {:.2} s while pod {} ended",
-                    gap.resource,
-                    gap.to.seconds_since(gap.from),
-                    t.pod
-                ));
-            }
+    for gap in terminations.iter().flat_map(|t| t.watch_gaps.iter().map(move |gap| (gap, &t.pod))) {
+        let (WatchGap { resource, from_s, to_s, lost }, pod) = gap;
+        if *lost {
+            let s = to_s - from_s;
+            why.push(format!("the watch of {resource} saw nothing for {s:.2} s while pod {pod} ended"));
         }
     }
+    why.extend(blind_at_the_end(timeline));
     why
+}
+
+/// What happened to pods until the load ended is not known if their watch did not come back: then no
+/// termination that fell into that could be marked.
+fn blind_at_the_end(timeline: &Timeline) -> Option<String> {
+    let lost = timeline.gaps.iter().filter(|gap| gap.is_lost && gap.resource == "pods");
+    let unlisted = lost.filter(|gap| !timeline.was_listed_after(gap) && gap.from <= timeline.load_ended);
+    let from = unlisted.map(|gap| gap.from).min()?;
+    let s = timeline.load_ended.seconds_since(from);
+    Some(format!("the watch of pods saw nothing in the last {s:.2} s of the load"))
 }
 
 /// Each reason why the record is not whole.
@@ -99,12 +104,18 @@ pub(super) fn partial(timeline: &Timeline) -> Vec<String> {
     let mut why = Vec::new();
     if timeline.info.interrupted {
         why.push("the run was interrupted".to_owned());
+    } else if let Some(too_much) = &timeline.info.aborted {
+        why.push(format!("the run was aborted: {too_much}"));
     } else if !timeline.info.complete {
         why.push("the run did not come to its end".to_owned());
     }
     why.extend(timeline.torn.iter().cloned());
     let rows = timeline.requests.len() as u64;
-    if let Some(announced) = timeline.announced.filter(|a| *a != rows) {
+    let loads = timeline.info.sources.iter().filter(|source| source.role == Role::Load);
+    let handed_over: Vec<_> = loads.filter_map(|source| Some((&source.name, source.rows?))).collect();
+    why.extend(handed_over.iter().filter_map(|(source, rows)| missing_requests(source, *rows)));
+    // Sources that hand over say so each for itself.
+    if let Some(announced) = timeline.announced.filter(|a| *a != rows && handed_over.is_empty()) {
         why.push(format!("{} requests were scheduled, {} were recorded", count(announced), count(rows)));
     }
     why.extend(timeline.hand_overs.iter().filter_map(missing_rows));
@@ -113,6 +124,24 @@ pub(super) fn partial(timeline: &Timeline) -> Vec<String> {
         format!("{} requests that pod {pod} answered have no row of its proxy", count(requests))
     }));
     why
+}
+
+/// What a load worker is known to have recorded, or to have had in flight, that did not arrive.
+fn missing_requests(source: &str, rows: Rows) -> Option<String> {
+    let Rows { recorded, known, in_flight, received } = rows;
+    let (received, known) = match recorded {
+        Some(recorded) if recorded == received => return None,
+        Some(recorded) => (count(received), count(recorded)),
+        None => (count(received), format!("at least {}", count(known))),
+    };
+    let flying = match in_flight {
+        0 => String::new(),
+        _ => format!(", and {} were in flight when it was last heard of", count(in_flight)),
+    };
+    Some(format!(
+        "of {known} requests of {source} {received} arrived, above all those that were not ok: they weigh too \
+         much in all shares{flying}"
+    ))
 }
 
 /// What a proxy is known to have recorded, or to have had in hand, that did not arrive.

@@ -39,3 +39,8 @@ impl TokenArgs {
         }
     }
 }
+
+/// A token that nobody can guess.
+pub(super) fn random() -> AdminToken {
+    AdminToken::of_number(rand::random())
+}

@@ -12,6 +12,7 @@ use super::report::{analyse, print};
 use crate::analysis::model::{CheckVerdict, Verdict};
 use crate::gate;
 use crate::record::{Bounds, RunDir, WindowBounds};
+use crate::report;
 
 /// Arguments of `rolldrop gate`.
 #[derive(Debug, clap::Args)]
@@ -36,6 +37,9 @@ pub(super) struct GateArgs {
     /// Write what later runs can be compared with
     #[arg(long, value_name = "FILE")]
     save_baseline: Option<PathBuf>,
+    /// Write the checks as JUnit XML. With the scenario's own limits, the run directory has that already
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
 }
 
 impl GateArgs {
@@ -70,6 +74,10 @@ impl GateArgs {
             }
             let failed = || format!("failed to write the baseline {}", path.display());
             std::fs::write(path, serde_json::to_vec(&sample)?).with_context(failed)?;
+        }
+        if let Some(path) = &self.junit {
+            let failed = || format!("failed to write {}", path.display());
+            std::fs::write(path, report::junit(result)).with_context(failed)?;
         }
         for check in &result.checks {
             let verdict = match check.verdict {

@@ -162,6 +162,7 @@ impl Recording {
             ended: None,
             complete: false,
             interrupted: false,
+            aborted: None,
         };
         dir.write_info(&info)?;
         let events = dir.event_log()?;

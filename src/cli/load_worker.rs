@@ -1,38 +1,90 @@
 //! `rolldrop load-worker`: sends a load for another process, which speaks to it by standard
-//! input and output (`load::process::protocol`). Not for people, so `--help` does not show it.
+//! input and output (`load::process::protocol`), or over HTTP where it is in a pod
+//! (`load::remote`). Not for people, so `--help` does not show it.
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context;
 use tokio::io::BufReader;
+use tokio::net::TcpListener;
 
+use super::signals::Interrupts;
 use crate::load::process::worker;
+use crate::load::remote::server::{self, Visit};
+use crate::record::wire::AdminToken;
+use crate::record::{Clock, RunDir};
+
+/// The variable with the token of the run, for a worker in a pod.
+pub(super) const TOKEN_VARIABLE: &str = "ROLLDROP_LOAD_TOKEN";
 
 /// Arguments of `rolldrop load-worker`.
 #[derive(Debug, clap::Args)]
 pub(super) struct LoadWorkerArgs {
-    /// The run directory that the rows go to.
+    /// The run directory that the rows go to; with --listen, an empty one of the worker's own.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    /// Take orders over HTTP here, of those who know the token in ROLLDROP_LOAD_TOKEN.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// Connect to whoever wants the load as well, and be asked over that connection.
+    #[arg(long, value_name = "HOST:PORT", requires_all = ["listen", "name"])]
+    visit: Option<String>,
+    /// The worker's name, by which it is expected there.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
 }
 
 impl LoadWorkerArgs {
     /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        match self.listen {
+            Some(address) => self.serve_run(address)?,
+            None => self.serve_parent()?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn serve_parent(self) -> anyhow::Result<()> {
         // A session of its own: a Ctrl-C at the terminal is the business of whoever gives the
         // orders. A process that leads one already needs none.
         #[cfg(unix)]
         let _ = nix::unistd::setsid();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(worker::serve(&self.out, BufReader::new(tokio::io::stdin()), |report| {
-            let mut stdout = io::stdout().lock();
-            serde_json::to_writer(&mut stdout, report)?;
-            writeln!(stdout)?;
-            stdout.flush()
-        }));
+        let orders = BufReader::new(tokio::io::stdin());
+        runtime.block_on(worker::serve(
+            || RunDir::open(&self.out),
+            None,
+            Clock::start(),
+            orders,
+            |report| {
+                let mut stdout = io::stdout().lock();
+                serde_json::to_writer(&mut stdout, report)?;
+                writeln!(stdout)?;
+                stdout.flush()
+            },
+        ));
         // No further order is waited for.
         runtime.shutdown_background();
-        Ok(ExitCode::SUCCESS)
+        Ok(())
+    }
+
+    fn serve_run(self, address: SocketAddr) -> anyhow::Result<()> {
+        let token = std::env::var(TOKEN_VARIABLE)?.parse::<AdminToken>();
+        let token =
+            token.with_context(|| format!("failed to read a token from the variable {TOKEN_VARIABLE}"))?;
+        let run_dir = RunDir::create(&self.out).context("failed to make the directory of the rows")?;
+        let visit = self.visit.zip(self.name).map(|(address, name)| Visit { address, name });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let interrupts = Interrupts::listen()?;
+            let listener = TcpListener::bind(address).await;
+            let listener = listener.with_context(|| format!("failed to listen on {address}"))?;
+            let settings = server::Settings { run_dir, token, visit };
+            server::serve(listener, settings, interrupts.stop.clone()).await;
+            anyhow::Ok(())
+        })
     }
 }

@@ -31,6 +31,14 @@ impl Planned {
     pub(super) fn of(plan: &load::Plan) -> Self {
         Self { requests: plan.requests(), length: plan.length() }
     }
+
+    /// What is left of the time after so much of it. Requests are counted a moment late: as long
+    /// as some are missing, so is time.
+    fn left(self, scheduled: u64, elapsed: Duration) -> Option<Duration> {
+        let left = self.length?.saturating_sub(elapsed);
+        let is_complete = self.requests.is_none_or(|all| scheduled >= all);
+        Some(if is_complete { left } else { left.max(Duration::from_nanos(1)) })
+    }
 }
 
 /// Shows how a command gets on. The bar goes away with it, also when the command fails.
@@ -110,7 +118,7 @@ impl Progress {
         let mut ticks = interval_at(Instant::now() + period, period);
         let began = Instant::now();
         let mut rate = Rate::begin();
-        let mut length = planned.length;
+        let mut is_stopped = false;
         let never = CancellationToken::new();
         let (mut stop, mut abort) = (&interrupts.stop, &interrupts.abort);
         let mut running = std::pin::pin!(running);
@@ -120,13 +128,16 @@ impl Progress {
                 _ = ticks.tick() => {
                     let progress = control.progress();
                     rate.follow(Instant::now(), &progress);
-                    let left = length.map(|length| length.saturating_sub(began.elapsed()));
+                    let left = match is_stopped {
+                        true => Some(Duration::ZERO),
+                        false => planned.left(progress.scheduled, began.elapsed()),
+                    };
                     self.load(&progress, &rate, planned.requests, left);
                 }
                 () = stop.cancelled() => {
                     control.stop();
                     stop = &never;
-                    length = Some(Duration::ZERO);
+                    is_stopped = true;
                     self.say("stopping: waiting for requests in flight; Ctrl-C again cuts them off");
                 }
                 () = abort.cancelled() => {
@@ -285,6 +296,10 @@ mod tests {
         assert_eq!(left(9_100), "400/600 requests, 10 s left");
         assert_eq!(left(0), "400/600 requests, waiting for the last answers");
         assert_eq!(position(400, None, None), "400 requests");
+        let planned = Planned { requests: Some(600), length: Some(Duration::from_secs(3)) };
+        let left = |scheduled, s| position(scheduled, None, planned.left(scheduled, Duration::from_secs(s)));
+        assert_eq!(left(400, 3), "400 requests, 1 s left");
+        assert_eq!(left(600, 3), "600 requests, waiting for the last answers");
     }
 
     #[test]

@@ -4,13 +4,18 @@
 //! load, disrupts, collects, and then makes the report from the run directory,
 //! exactly as `rolldrop report` does.
 
+mod abort;
+mod admin_secret;
 mod command;
 mod consent;
 mod programs;
 mod reach;
+mod sending;
 mod settings;
 mod target;
 
+use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,8 +23,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 
-use super::admin_token::TokenArgs;
+use super::admin_token::{self, TokenArgs};
 use super::exit::Exit;
 use super::progress::{Planned, Progress};
 use super::rate::Rate;
@@ -33,15 +39,17 @@ use crate::coordinator::{
 };
 use crate::inject::{self, InjectError};
 use crate::load;
-use crate::load::process::protocol::Prepare;
 use crate::load::process::{Note, Process};
+use crate::load::remote::collect::Collected;
 use crate::record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Source, Tool};
 use crate::record::wire::AdminToken;
 use crate::record::{Clock, EventKind, RunDir, Stamp};
 use crate::scenario::{self, ClusterChoice, Loaded, Place, Scenario, ScenarioError};
+use admin_secret::AdminSecret;
 use command::UserCommand;
 use consent::Naming;
 use programs::UserPrograms;
+use sending::{Collecting, Resources, Sending};
 use settings::{expected_targets, load_settings, redacted};
 use target::TargetArg;
 
@@ -77,8 +85,10 @@ pub(super) struct RunArgs {
     scenario: Option<String>,
     /// Where the load goes: a port of a Service, or a URL. Without a scenario that is all there is,
     /// on the cluster of your kubeconfig: a COMMAND ends pods, or the run watches what others do.
-    #[arg(short, long, value_name = "svc/NAME[:PORT]|URL")]
-    target: Option<TargetArg>,
+    /// Several are loaded side by side, with a share of the rate each: svc/NAME@NODE is the NodePort
+    /// of a node, and l7: before a URL says that a proxy there balances requests.
+    #[arg(short, long = "target", value_name = "svc/NAME[:PORT][@NODE]|[l7:]URL")]
+    targets: Vec<TargetArg>,
     /// Namespace of everything that the scenario deploys and measures.
     #[arg(short, long, value_name = "NS")]
     namespace: Option<String>,
@@ -91,13 +101,30 @@ pub(super) struct RunArgs {
     /// Use the embedded cluster, whatever the scenario names.
     #[arg(long)]
     embedded: bool,
+    /// Use the cluster that this is a pod of, by its service account.
+    #[arg(long, conflicts_with_all = ["context", "kubeconfig", "embedded"])]
+    in_cluster: bool,
     /// How connections reach the embedded cluster's pods (see `rolldrop cluster --help`) [default:
     /// as in the scenario, or auto].
-    #[arg(long, value_enum, conflicts_with_all = ["context", "kubeconfig"])]
+    #[arg(long, value_enum, conflicts_with_all = ["context", "kubeconfig", "in_cluster"])]
     dataplane: Option<DataplaneChoice>,
     /// The image to use where the manifests say `rolldrop`, on a cluster that has to pull it.
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
+    /// Where the load comes from: this machine, or pods of the cluster, a Job whose rows come back
+    /// through the API server [default: cluster for Services of a cluster whose addresses are not
+    /// known here, else local].
+    #[arg(long, value_name = "local|cluster", value_parser = ["local", "cluster"])]
+    load_from: Option<String>,
+    /// How many pods send the load, where it comes from the cluster [default: one on each node, with
+    /// 10 requests per second at least and 10,000 at most].
+    #[arg(long, value_name = "N")]
+    load_workers: Option<usize>,
+    /// What each of these pods asks for; memory is its limit as well [default: cpu=500m,memory=256Mi].
+    #[arg(long, value_name = "NAME=AMOUNT,...")]
+    load_resources: Option<Resources>,
+    #[command(flatten)]
+    collecting: Collecting,
     /// Add the sidecar also to objects that Argo CD or Flux manages. They change it back in mid-run,
     /// unless they are paused.
     #[arg(long)]
@@ -143,19 +170,26 @@ impl RunArgs {
     /// Runs the command.
     pub(super) fn run(mut self) -> anyhow::Result<ExitCode> {
         let command = UserCommand::find(std::mem::take(&mut self.command))?;
-        let mut overrides: Vec<String> = self.target.iter().map(TargetArg::as_override).collect();
+        let mut overrides: Vec<String> = target::as_override(&self.targets).into_iter().collect();
         overrides.extend(self.set.iter().cloned());
         overrides.extend(self.rate.map(|rate| format!("load.rate={rate}")));
         overrides.extend(self.duration.map(|d| format!("load.duration={}ms", d.as_millis())));
         overrides.extend(stage_overrides(&self.stages));
+        overrides.extend(self.load_from.as_ref().map(|from| format!("load.from={from}")));
+        overrides.extend(self.load_workers.map(|workers| format!("load.job.workers={workers}")));
+        overrides.extend(self.load_resources.as_ref().map(Resources::as_override));
         let Loaded { mut scenario, cluster } = self.scenario(&overrides)?;
+        let mut admin_token = self.admin_token.token()?;
+        let mut admin_secret = None;
         if scenario.inject_sidecar {
+            let token = admin_token.get_or_insert_with(admin_token::random).clone();
+            let secret = admin_secret.insert(AdminSecret::new(token));
             // By number, as every version that has native sidecars takes it.
             let options = inject::Options {
                 image: "rolldrop".into(),
                 port: None,
                 kubernetes: inject::KubernetesVersion::NATIVE_SIDECARS,
-                admin_token: None,
+                admin_token: Some(secret.key.clone()),
             };
             match inject::inject_into(&mut scenario.manifests, &options) {
                 // Then it goes beside the pods that are there.
@@ -175,8 +209,10 @@ impl RunArgs {
             command: command.as_ref(),
             image: self.image.as_deref().unwrap_or("rolldrop"),
             gitops: if self.change_gitops { GitOps::Change } else { GitOps::Refuse },
+            admin_secret,
             naming: self.naming(cluster.as_ref()),
             yes: self.yes,
+            collecting: &self.collecting,
         };
         if self.dry_run {
             let scratch = std::env::temp_dir().join(format!("rolldrop-dry-run-{}", std::process::id()));
@@ -195,7 +231,6 @@ impl RunArgs {
         let out = self.out.clone().unwrap_or_else(|| default_out(&scenario.name, clock.now()));
         let run_dir = RunDir::create(&out).context("failed to make the run directory")?;
         let choice = self.choice(cluster, &out);
-        let admin_token = self.admin_token.token()?;
         let interrupted = runtime.block_on(async {
             let interrupts = Interrupts::listen()?;
             let progress = Progress::new(self.quiet);
@@ -215,19 +250,20 @@ impl RunArgs {
 
     /// The scenario, or one that has nothing but the target.
     fn scenario(&self, overrides: &[String]) -> anyhow::Result<Loaded<embedded::Config>> {
-        let loaded = match (&self.scenario, &self.target) {
+        let loaded = match (&self.scenario, self.targets.first()) {
             (Some(name), _) => scenario::load(name, overrides)?,
             (None, None) => scenario::load(scenario::DEFAULT, overrides)?,
-            (None, Some(target)) => {
-                scenario::parse(&target.as_scenario(), "--target", Path::new("."), overrides)?
+            (None, Some(first)) => {
+                scenario::parse(&first.as_scenario(), "--target", Path::new("."), overrides)?
             }
         };
         Ok(loaded)
     }
 
     fn naming(&self, asked: Option<&ClusterChoice<embedded::Config>>) -> Naming {
-        let on_command_line = self.context.is_some() || self.kubeconfig.is_some() || self.embedded;
-        let is_current = self.scenario.is_none() && self.target.is_some() && asked.is_none();
+        let on_command_line =
+            self.context.is_some() || self.kubeconfig.is_some() || self.embedded || self.in_cluster;
+        let is_current = self.scenario.is_none() && !self.targets.is_empty() && asked.is_none();
         if is_current && !on_command_line { Naming::Current } else { Naming::Named }
     }
 
@@ -235,13 +271,16 @@ impl RunArgs {
         if self.context.is_some() || self.kubeconfig.is_some() {
             return Choice::Kubeconfig { path: self.kubeconfig.clone(), context: self.context.clone() };
         }
+        if self.in_cluster {
+            return Choice::InCluster;
+        }
         let mut config = match asked {
             Some(ClusterChoice::Context(context)) if !self.embedded => {
                 return Choice::Kubeconfig { path: None, context: Some(context) };
             }
             Some(ClusterChoice::Embedded(config)) => config,
             // A target alone is on the cluster that is there already.
-            None if self.scenario.is_none() && self.target.is_some() && !self.embedded => {
+            None if self.scenario.is_none() && !self.targets.is_empty() && !self.embedded => {
                 return Choice::Kubeconfig { path: None, context: None };
             }
             _ => embedded::Config::default(),
@@ -258,18 +297,35 @@ struct Intent<'a> {
     /// The image of a sidecar that goes beside live pods.
     image: &'a str,
     gitops: GitOps,
+    /// Where the sidecars that are added have their token from; there is one if any are.
+    admin_secret: Option<AdminSecret>,
     naming: Naming,
     /// Whether it is agreed to beforehand.
     yes: bool,
+    collecting: &'a Collecting,
 }
 
 impl Intent<'_> {
     /// What the run is going to do, in a namespace that is not the system's.
-    async fn plan(&self, scenario: &Scenario, caller: &Caller) -> anyhow::Result<Plan> {
+    async fn plan(
+        &self,
+        scenario: &Scenario,
+        caller: &Caller,
+        load_workers: Option<usize>,
+    ) -> anyhow::Result<Plan> {
         consent::check_namespaces(&caller.namespace, scenario)?;
         let has_command = self.command.is_some();
-        let work = Work { scenario, sidecars: self.sidecars(scenario)?, has_command };
+        let secrets = self.secrets(scenario, &caller.namespace)?;
+        let sidecars = self.sidecars(scenario)?;
+        let work = Work { scenario, secrets: &secrets, sidecars, has_command, load_workers };
         caller.plan(&work).await.map_err(interruption)
+    }
+
+    /// The Secrets with the sidecars' token.
+    fn secrets(&self, scenario: &Scenario, namespace: &str) -> Result<Vec<Value>, ScenarioError> {
+        let has_live = self.sidecars(scenario)?.is_some();
+        let secrets = |secret: &AdminSecret| secret.manifests(namespace, &scenario.manifests, has_live);
+        Ok(self.admin_secret.as_ref().map(secrets).unwrap_or_default())
     }
 
     /// Whose pods get the sidecar, of those that are not the scenario's.
@@ -282,9 +338,11 @@ impl Intent<'_> {
             Place::Service { name, .. } if !is_own(name) => Some(name.as_str()),
             _ => None,
         });
-        let services: Vec<&str> = services.collect();
+        // Several ways may lead to one.
+        let services: Vec<&str> = services.collect::<BTreeSet<_>>().into_iter().collect();
         let has_own = scenario.manifests.iter().any(|object| !object["spec"]["template"].is_null());
-        if !scenario.inject_sidecar || (services.is_empty() && has_own) {
+        let Some(secret) = &self.admin_secret else { return Ok(None) };
+        if services.is_empty() && has_own {
             return Ok(None);
         }
         if services.is_empty() {
@@ -292,7 +350,7 @@ impl Intent<'_> {
                 "there is no workload among the manifests, and no target is a Service: which pods are meant?";
             return Err(scenario.invalid("spec.sidecar.inject", why));
         }
-        Ok(Some(Sidecars { services, image: self.image, gitops: self.gitops }))
+        Ok(Some(Sidecars { services, image: self.image, admin_token: &secret.key, gitops: self.gitops }))
     }
 }
 
@@ -305,8 +363,12 @@ async fn dry_run(
     interrupts: &Interrupts,
 ) -> anyhow::Result<Plan> {
     let cluster = connect(choice, interrupts).await?;
-    let caller = caller(&cluster, namespace, interrupts);
-    let plan = intent.plan(scenario, &caller).await;
+    let caller = caller(&cluster, namespace, interrupts).at_first_contact();
+    let plan = async {
+        let load_workers = sending::load_workers(scenario, &cluster, &caller).await?;
+        intent.plan(scenario, &caller, load_workers).await
+    };
+    let plan = plan.await;
     drop(caller);
     cluster.shut_down().await;
     plan
@@ -324,7 +386,8 @@ fn caller(cluster: &Cluster, namespace: Option<String>, interrupts: &Interrupts)
         client: cluster.client(),
         namespace: namespace.unwrap_or_else(|| cluster.default_namespace().to_owned()),
         limits: Limits::default(),
-        stop: interrupts.stop.clone(),
+        // The run can be given up without having been interrupted.
+        stop: interrupts.stop.child_token(),
     }
 }
 
@@ -361,11 +424,15 @@ impl Run<'_> {
     }
 
     async fn measure(&self, scenario: &Scenario, cluster: &Cluster, caller: Caller) -> anyhow::Result<bool> {
-        let plan = self.intent.plan(scenario, &caller).await?;
-        caller.check_rights(&plan).await.map_err(interruption)?;
+        let first = caller.at_first_contact();
+        let load_workers = sending::load_workers(scenario, cluster, &first).await?;
+        let plan = self.intent.plan(scenario, &first, load_workers).await?;
+        plan.warnings.iter().for_each(|warning| self.progress.warn(warning));
+        first.check_rights(&plan).await.map_err(interruption)?;
         let Self { progress, interrupts, intent, .. } = self;
         consent::ask(&plan, cluster, &caller.namespace, intent, progress, interrupts).await?;
         let run = run_name(&scenario.name, self.clock.now());
+        let halt = caller.stop.clone();
         let mut session = Session::begin(Settings {
             caller,
             run: &run,
@@ -377,16 +444,20 @@ impl Run<'_> {
         })
         .await
         .map_err(interruption)?;
-        let loaded = self.load_and_disrupt(scenario, cluster, &mut session).await;
+        let loaded = self.load_and_disrupt(scenario, cluster, &mut session, &halt, load_workers).await;
         // Also after an error: what the session created is removed.
         self.progress.step("undoing what was changed");
-        let (sources, left) = session.finish().await?;
+        let (sources, left) = session.finish(self.interrupts.abort.clone()).await?;
         left.iter().for_each(|undone| self.progress.warn(&undone.to_string()));
+        if !left.is_empty() {
+            let run = self.run_dir.path().display();
+            self.progress.warn(&format!("`rolldrop cleanup {run}` undoes what could not be undone"));
+        }
         let mut info = loaded?;
         info.sources.extend(sources);
         info.ended = Some(self.clock.now());
         info.interrupted = self.interrupts.stop.is_cancelled();
-        info.complete = !info.interrupted;
+        info.complete = !info.interrupted && info.aborted.is_none();
         self.run_dir.write_info(&info)?;
         Ok(info.interrupted)
     }
@@ -396,8 +467,13 @@ impl Run<'_> {
         scenario: &Scenario,
         cluster: &Cluster,
         session: &mut Session,
+        halt: &CancellationToken,
+        load_workers: Option<usize>,
     ) -> anyhow::Result<RunInfo> {
         self.progress.step("deploying");
+        // First, so that it goes last: pods of before take what they refer to also while they end.
+        let secrets = self.intent.secrets(scenario, session.namespace())?;
+        session.deploy(&secrets).await.map_err(interruption)?;
         session.deploy(&scenario.manifests).await.map_err(interruption)?;
         if let Some(sidecars) = self.intent.sidecars(scenario)? {
             self.progress.step("adding the sidecar, and waiting until that is rolled out");
@@ -415,95 +491,153 @@ impl Run<'_> {
             settings.pace = settings.pace.held_until(OPEN_END);
         }
 
-        // The load comes from where the cluster's Services can be reached, which need not be here.
-        let program = std::env::current_exe().context("failed to find this program")?;
-        let mut command = cluster.command(&program).context("failed to find this program")?;
-        command.args(["load-worker", "--out"]).arg(self.run_dir.path());
         let note = |source: Option<&str>, at, kind| match source {
             Some(source) => session.record_of(source, at, kind),
             None => session.record_at(at, kind),
         };
-        let mut worker = Process::spawn(command, self.clock, note)?;
+        // The load comes from where the cluster's Services can be reached, which need not be here.
+        let mut sending = match load_workers {
+            None => {
+                let program = std::env::current_exe().context("failed to find this program")?;
+                let mut command = cluster.command(&program).context("failed to find this program")?;
+                command.args(["load-worker", "--out"]).arg(self.run_dir.path());
+                Sending::Here(Box::new(Process::spawn(command, self.clock, note)?))
+            }
+            Some(workers) => {
+                self.progress.step("waiting for the load workers to be ready");
+                let length = load::Plan::new(settings.clone())?.length().unwrap_or_default();
+                let (job, here) = ((workers, self.intent.image, length), (self.run_dir, self.clock));
+                let collecting = self.intent.collecting;
+                let (sending, missing) =
+                    sending::in_cluster(scenario, session, job, collecting, here, note).await?;
+                missing.iter().for_each(|why| self.warn(session, why));
+                sending
+            }
+        };
         let measured =
-            self.measure_under_load(scenario, cluster, session, ready, settings, &mut worker).await;
-        worker.end().await;
+            self.measure_under_load(scenario, cluster, (session, halt), ready, settings, &mut sending).await;
+        sending.end().await;
         measured
+    }
+
+    /// Says and records what bears on the result.
+    fn warn(&self, session: &Session, message: &str) {
+        self.progress.warn(message);
+        session.record(EventKind::Warning { message: message.to_owned() });
     }
 
     async fn measure_under_load<N: Note>(
         &self,
         scenario: &Scenario,
         cluster: &Cluster,
-        session: &Session,
+        (session, halt): (&Session, &CancellationToken),
         ready: Ready,
         settings: load::Settings,
-        worker: &mut Process<N>,
+        sending: &mut Sending<N>,
     ) -> anyhow::Result<RunInfo> {
         let plan = load::Plan::new(settings.clone())?;
         self.progress.step("waiting for the first answer");
-        let prepared = worker.prepare(Prepare { settings, first_answer_limit: FIRST_ANSWER_LIMIT });
+        let prepared = sending.prepare(settings, FIRST_ANSWER_LIMIT, &ready);
         match self.interrupts.stop.run_until_cancelled(prepared).await {
             Some(Ok(warnings)) => warnings.iter().for_each(|warning| self.progress.warn(warning)),
-            Some(Err(error)) if cluster.is_entered() => return Err(error.into()),
+            Some(Err(error)) if cluster.is_entered() || sending.nodes().is_some() => return Err(error.into()),
             Some(Err(error)) => {
                 let ways = reach::other_ways(&cluster.client(), &ready.cluster.namespace, scenario).await;
                 return Err(anyhow::Error::from(error).context(ways));
             }
             None => bail!(Interrupted),
         }
-        let mut info = self.info(scenario, ready, &plan, worker.recorders());
+        let nodes = sending.nodes();
+        let mut info = self.info(scenario, &ready, &plan, sending.recorders());
+        if let Some(nodes) = &nodes {
+            info.targets = ready.seen_from(nodes);
+            sending::describe(&mut info.load, info.sources.len(), nodes, &ready);
+        }
         // From here on a killed run can be told from its directory.
         self.run_dir.write_info(&info)?;
 
+        if cluster.origin().is_some() {
+            self.warn_of_ramps(scenario, session);
+        }
         let load = info.load.clone();
-        let started = worker.start().await?;
+        let started = sending.start().await?;
         let zero = started + scenario.load.warmup;
         let LoadPlan { rate, duration_s, warmup_s, .. } = load;
         session.record_at(started, EventKind::LoadStarted { rate, duration_s, warmup_s });
-        let control = worker.control().clone();
+        let control = sending.control().clone();
         let disrupting = async {
             if let Some(command) = self.intent.command {
-                self.disrupt_by(command, scenario, cluster, session, zero).await?;
+                self.disrupt_by(command, scenario, cluster, (session, halt), zero).await?;
                 control.stop();
                 return Ok(());
             }
             let load = UnderLoad { zero, end: zero + scenario.load.duration, rate };
-            let programs = UserPrograms::new(&scenario.disruptions, self, cluster, session)?;
+            let programs = UserPrograms::new(&scenario.disruptions, self, cluster, (session, halt))?;
             let disrupted = session.disrupt(&scenario.disruptions, load, &programs).await;
             tracing::debug!(?disrupted, "disruptions carried out");
             if scenario.ends_with_its_disruptions() {
                 let aftermath = self.clock.now() + AFTERMATH;
                 if aftermath < load.end {
-                    let _interrupted = self.wait_until(aftermath).await;
+                    let _interrupted = self.wait_until(aftermath, halt).await;
                     control.stop();
                 }
             }
             Ok(())
         };
         let planned = if self.intent.command.is_none() { Planned::of(&plan) } else { Planned::default() };
-        let loading = self.progress.follow(worker.join(), &control, planned, self.interrupts);
+        let loading = self.progress.follow(sending.join(), &control, planned, self.interrupts);
         let stages = plan.stages();
         let stages = stages::announce(self.clock, zero, &stages, |at, kind| session.record_at(at, kind));
+        let mut aborted = None;
+        let giving_up = async {
+            if let Some(limit) = &scenario.load.abort {
+                let why = abort::too_much_dropped(limit, &control).await;
+                self.progress.warn(&format!("aborting: {why}"));
+                session.record(EventKind::Warning { message: format!("aborted: {why}") });
+                aborted = Some(why);
+                // The load first; what is in flight is waited for, as after an interruption.
+                control.stop();
+                halt.cancel();
+            }
+            std::future::pending::<Infallible>().await
+        };
         let ((), ended) = tokio::try_join!(disrupting, async {
             tokio::select! {
                 ended = loading => anyhow::Ok(ended?),
                 never = stages => match never {},
+                never = giving_up => match never {},
             }
         })?;
-        info.sources = worker.recorders();
+        info.aborted = aborted;
+        info.sources = sending.recorders();
+        ended.lost.iter().for_each(|lost| self.progress.warn(&lost.to_string()));
         if self.intent.command.is_some() || scenario.ends_with_its_disruptions() {
             info.load.duration_s = match rate {
-                // A closed loop: only its end tells.
-                0.0 => ended.at.ns_since(zero) as f64 / 1e9,
+                // A closed loop, or one of which a part was lost: only its end tells.
+                rate if rate == 0.0 || !ended.lost.is_empty() => ended.at.ns_since(zero) as f64 / 1e9,
                 rate => ended.scheduled as f64 / rate - warmup_s,
             };
         }
-        if let Some(source) = info.sources.first() {
-            session.record_of(&source.name, ended.at, EventKind::LoadEnded { scheduled: ended.scheduled });
+        let is_interrupted = self.interrupts.stop.is_cancelled();
+        let settling = async {
+            if !is_interrupted {
+                session.settle().await;
+            }
+        };
+        let step = match (sending.nodes(), is_interrupted) {
+            (None, false) => Some("waiting for the last pods to end"),
+            (None, true) => None,
+            (Some(_), false) => Some("fetching the load workers' rows, and waiting for the last pods to end"),
+            (Some(_), true) => Some("fetching the load workers' rows"),
+        };
+        step.into_iter().for_each(|step| self.progress.step(step));
+        let ((), collected) = tokio::join!(settling, sending.collect());
+        let Collected { rows, lost } = collected?;
+        for source in &mut info.sources {
+            source.rows = rows.get(&source.name).copied();
         }
-        if !self.interrupts.stop.is_cancelled() {
-            self.progress.step("waiting for the last pods to end");
-            session.settle().await;
+        for (worker, why) in lost {
+            self.warn(session, &format!("not all rows of load worker {worker} have arrived: {why}"));
         }
         Ok(info)
     }
@@ -514,18 +648,21 @@ impl Run<'_> {
         command: &UserCommand,
         scenario: &Scenario,
         cluster: &Cluster,
-        session: &Session,
+        (session, halt): (&Session, &CancellationToken),
         zero: Stamp,
     ) -> anyhow::Result<()> {
         let first = scenario.disruptions.iter().map(|disruption| disruption.at).min();
-        if self.wait_until(zero + first.unwrap_or(STEADY_PART)).await.is_err() {
+        // Nothing is disrupted while the load rises, nor before a limit to it has something to go by.
+        let looks_back = scenario.load.abort.map_or(Duration::ZERO, |abort| abort.over);
+        let first = first.unwrap_or(STEADY_PART.max(scenario.load.steady_from() + looks_back));
+        if self.wait_until(zero + first, halt).await.is_err() {
             return Ok(());
         }
         let before = session.workloads().await.map_err(interruption)?;
         self.progress.say(&format!("running {}", command.words().join(" ")));
         session.record(EventKind::CommandStarted { command: command.words(), disruption: None });
         let kubeconfig = self.command_kubeconfig(cluster, session)?;
-        let status = command.run(kubeconfig.as_deref(), self.interrupts).await;
+        let status = command.run(kubeconfig.as_deref(), halt, &self.interrupts.abort).await;
         let status = status.context("failed to run the command")?;
         let (code, signal) = coordinator::codes(status);
         session.record(EventKind::CommandEnded { code, signal, disruption: None });
@@ -535,8 +672,26 @@ impl Run<'_> {
             Err(CoordinatorError::Interrupted) => return Ok(()),
             settled => settled?,
         }
-        let _interrupted = self.wait_until(self.clock.now() + AFTERMATH).await;
+        let _interrupted = self.wait_until(self.clock.now() + AFTERMATH, halt).await;
         Ok(())
+    }
+
+    /// On a cluster that is not the run's own the load should stand before anything is disrupted.
+    fn warn_of_ramps(&self, scenario: &Scenario, session: &Session) {
+        let first = scenario.disruptions.iter().map(|disruption| disruption.at).min();
+        let steady_from = scenario.load.steady_from();
+        if self.intent.command.is_none()
+            && let Some(at) = first.filter(|at| *at < steady_from)
+        {
+            let message = format!(
+                "the first disruption begins {:.1} s into a load that rises until {:.1} s: what the ramp does and \
+                 what the disruption does cannot be told apart",
+                at.as_secs_f64(),
+                steady_from.as_secs_f64()
+            );
+            self.progress.warn(&message);
+            session.record(EventKind::Warning { message });
+        }
     }
 
     /// What KUBECONFIG says to programs that the run starts, where that is not the user's own.
@@ -547,27 +702,28 @@ impl Run<'_> {
     }
 
     /// Waits for a point in time.
-    async fn wait_until(&self, at: Stamp) -> Result<(), Interrupted> {
+    async fn wait_until(&self, at: Stamp, halt: &CancellationToken) -> Result<(), Interrupted> {
         let at = self.clock.instant(at).unwrap_or_else(std::time::Instant::now);
-        let waited = self.interrupts.stop.run_until_cancelled(tokio::time::sleep_until(at.into())).await;
+        let waited = halt.run_until_cancelled(tokio::time::sleep_until(at.into())).await;
         waited.ok_or(Interrupted)
     }
 
-    fn info(&self, scenario: &Scenario, ready: Ready, plan: &load::Plan, sources: Vec<Source>) -> RunInfo {
+    fn info(&self, scenario: &Scenario, ready: &Ready, plan: &load::Plan, sources: Vec<Source>) -> RunInfo {
         RunInfo {
             format: FORMAT_VERSION,
             tool: Tool::this(),
             name: scenario.name.clone(),
             scenario: redacted(scenario),
             expect: scenario.expect.clone(),
-            cluster: ready.cluster,
-            targets: ready.targets,
+            cluster: ready.cluster.clone(),
+            targets: ready.targets.clone(),
             load: plan.load_plan(),
             sources,
             started: self.clock.now(),
             ended: None,
             complete: false,
             interrupted: false,
+            aborted: None,
         }
     }
 }

@@ -1,34 +1,80 @@
 //! Creates the manifests' objects and changes live ones, written down before it is done.
+//!
+//! What is created in the run's namespace is owned by one ConfigMap, which is created first and
+//! removed last: whoever deletes it deletes all that the run has created there. An object of another
+//! namespace, or of none, cannot be owned by it; it has the run's label only.
 
 use http::{Request, header};
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, PostParams};
 use kube::core::TypeMeta;
 use kube::discovery::{self, Scope};
 use kube::{Api, Client, ResourceExt};
-use serde_json::Value;
+use serde_json::{Value, json};
+use tokio::time::Instant;
 
+use super::caller::may_have_been_done;
 use super::edits::{self, Edit};
 use super::journal::{Change, JournalError, ObjectRef};
 use super::undo::{self, Outcome};
-use super::{CoordinatorError, Session};
+use super::{Caller, CoordinatorError, Session};
 use crate::scenario::Patch;
 
 /// The label that says which run created an object.
 pub(super) const RUN_LABEL: &str = "rolldrop.dev/run";
 
+/// The name of the ConfigMap that owns what a run creates.
+pub(super) fn owner_name(run: &str) -> String {
+    format!("rolldrop-run-{}", run.to_lowercase())
+}
+
+/// Whether a run's owner may own an object: only within its namespace.
+pub(super) fn is_ownable(scope: &Scope, namespace: Option<&str>, of_run: &str) -> bool {
+    *scope == Scope::Namespaced && namespace.is_none_or(|namespace| namespace == of_run)
+}
+
 impl Session {
     /// Creates one object; never touches one that is there already.
-    pub(super) async fn create(&self, manifest: &Value) -> Result<(), CoordinatorError> {
+    pub(super) async fn create(&self, manifest: &Value) -> Result<DynamicObject, CoordinatorError> {
         let mut object: DynamicObject = serde_json::from_value(manifest.clone())
             .map_err(|e| CoordinatorError::Api { what: "read a manifest".into(), why: e.to_string() })?;
         let types = object.types.clone().unwrap_or_default();
-        let (kind, name) = (types.kind.clone(), object.name_any());
+        let (resource, scope) = self.caller.kind_of(&types).await?;
+        let own_namespace = &self.caller.namespace;
+        if is_ownable(&scope, object.namespace().as_deref(), own_namespace) {
+            let owner = self.owner.get_or_try_init(|| self.create_owner()).await?;
+            object.owner_references_mut().push(owner.clone());
+        }
+        self.create_as(&resource, &scope, object).await
+    }
+
+    /// Creates what owns the rest.
+    async fn create_owner(&self) -> Result<OwnerReference, CoordinatorError> {
+        let (resource, run) = (ApiResource::erase::<ConfigMap>(&()), self.journal().run().to_owned());
+        let name = owner_name(&run);
+        let mut object = DynamicObject::new(&name, &resource);
+        object.data = json!({"data": {"run": run, "about": "owns what this run of rolldrop has created"}});
+        let created = self.create_as(&resource, &Scope::Namespaced, object).await?;
+        let uid = created.uid().unwrap_or_default();
+        let (api_version, kind) = (resource.api_version, resource.kind);
+        Ok(OwnerReference { api_version, kind, name, uid, ..OwnerReference::default() })
+    }
+
+    /// Creates an object and answers it as it is then.
+    async fn create_as(
+        &self,
+        resource: &ApiResource,
+        scope: &Scope,
+        mut object: DynamicObject,
+    ) -> Result<DynamicObject, CoordinatorError> {
+        let (kind, name) = (resource.kind.clone(), object.name_any());
         let what = format!("create {kind} {name}");
         let namespace = object.namespace().unwrap_or_else(|| self.caller.namespace.clone());
-        let api = self.caller.limited(&what, api_for(&self.caller.client, &namespace, &types)).await??;
+        let api = self.caller.api_of(resource, scope, &namespace);
         object.labels_mut().insert(RUN_LABEL.into(), self.journal().run().to_owned());
         let reference = ObjectRef {
-            api_version: types.api_version,
+            api_version: resource.api_version.clone(),
             kind: kind.clone(),
             namespace: Some(namespace),
             name: name.clone(),
@@ -36,23 +82,44 @@ impl Session {
             resource_version: None,
         };
         let id = self.journal().announce(reference, Change::Create)?;
-        match self.caller.limited(&what, api.create(&PostParams::default(), &object)).await? {
-            Ok(created) => Ok(self.journal().created(id, created.uid().unwrap_or_default())?),
-            Err(kube::Error::Api(status)) => {
-                self.journal().undone(id, "refused")?;
-                Err(if status.reason == "AlreadyExists" {
-                    CoordinatorError::Exists(format!("{kind} {name}"))
-                } else {
-                    CoordinatorError::api(&what, &kube::Error::Api(status))
-                })
+        let params = PostParams::default();
+        let asked = self.caller.insist(&what, || api.create(&params, &object)).await?;
+        let error = match asked.answer {
+            Ok(created) => return self.created(id, created),
+            Err(error) => error,
+        };
+        let exists = matches!(&error, kube::Error::Api(status) if status.reason == "AlreadyExists");
+        if exists && asked.is_doubtful {
+            // It may be this run's own, of an attempt whose answer was lost.
+            let found = self.caller.ask(&what, || api.get_opt(&name)).await?;
+            let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
+            let of_run = |object: &DynamicObject| {
+                object.labels().get(RUN_LABEL).is_some_and(|run| run == self.journal().run())
+            };
+            if let Some(own) = found.filter(of_run) {
+                return self.created(id, own);
             }
-            // Whether it was created is not known.
-            Err(error) => Err(CoordinatorError::api(&what, &error)),
+        } else if asked.is_doubtful || may_have_been_done(&error) {
+            return Err(CoordinatorError::api(&what, &error));
         }
+        self.journal().undone(id, "refused")?;
+        Err(if exists {
+            CoordinatorError::Exists(format!("{kind} {name}"))
+        } else {
+            CoordinatorError::api(&what, &error)
+        })
+    }
+
+    fn created(&self, id: u32, object: DynamicObject) -> Result<DynamicObject, CoordinatorError> {
+        self.journal().created(id, object.uid().unwrap_or_default())?;
+        Ok(object)
     }
 
     /// Makes one object of another that is in the cluster. Answers the change's number in the
     /// journal; none where there was nothing to change.
+    ///
+    /// # Errors
+    /// [`CoordinatorError::Conflict`] where the object is not `current` any more.
     pub(super) async fn change(
         &self,
         api: &Api<DynamicObject>,
@@ -62,7 +129,7 @@ impl Session {
         let object = reference(current);
         let name = object.name.clone();
         let edits = edits::between(current, wanted);
-        self.edit(object, edits, undo::patch(api, &name, current, wanted)).await
+        self.edit(object, edits, || undo::patch(api, &name, current, wanted)).await
     }
 
     /// Changes an object as a patch says. Answers as [`Session::change`] does.
@@ -76,7 +143,7 @@ impl Session {
         let edits = edits::between(&as_asked_for(current), &as_asked_for(&patched));
         let object = reference(current);
         let name = object.name.clone();
-        self.edit(object, edits, send_patch(&self.caller.client, api, &name, patch, "")).await
+        self.edit(object, edits, || send_patch(&self.caller.client, api, &name, patch, "")).await
     }
 
     /// What an object would be by a patch; the API server changes nothing.
@@ -88,33 +155,35 @@ impl Session {
     ) -> Result<Value, CoordinatorError> {
         let object = reference(current);
         let what = format!("patch {object}");
-        let patched = send_patch(&self.caller.client, api, &object.name, patch, "?dryRun=All");
-        let patched = self.caller.limited(&what, patched).await?;
+        let call = || send_patch(&self.caller.client, api, &object.name, patch, "?dryRun=All");
+        let patched = self.caller.ask(&what, call).await?;
         let patched = patched.map_err(|e| CoordinatorError::api(&what, &e))?;
         Ok(serde_json::to_value(patched).unwrap_or_default())
     }
 
     /// Writes edits down, and makes them.
-    async fn edit(
+    async fn edit<F: Future<Output = kube::Result<DynamicObject>>>(
         &self,
         object: ObjectRef,
         edits: Vec<Edit>,
-        call: impl Future<Output = kube::Result<DynamicObject>>,
+        call: impl FnMut() -> F,
     ) -> Result<Option<u32>, CoordinatorError> {
         if edits.is_empty() {
             return Ok(None);
         }
-        let what = format!("change {object}");
+        let title = object.to_string();
+        let what = format!("change {title}");
         let id = self.journal().announce(object, Change::Edit { edits })?;
-        match self.caller.limited(&what, call).await? {
-            Ok(_) => Ok(Some(id)),
-            Err(error) => {
-                if matches!(error, kube::Error::Api(_)) {
-                    self.journal().undone(id, "refused")?;
-                }
-                Err(CoordinatorError::api(&what, &error))
-            }
+        let asked = self.caller.insist(&what, call).await?;
+        let Err(error) = asked.answer else { return Ok(Some(id)) };
+        // Where it may have been done all the same, undoing it finds out.
+        if !asked.is_doubtful && !may_have_been_done(&error) {
+            self.journal().undone(id, "refused")?;
         }
+        Err(match &error {
+            kube::Error::Api(status) if status.code == 409 => CoordinatorError::Conflict(title),
+            error => CoordinatorError::api(&what, error),
+        })
     }
 
     /// Undoes one change before the end of the run.
@@ -124,7 +193,8 @@ impl Session {
             (journal.run().to_owned(), journal.open_changes().into_iter().find(|open| open.id == id))
         };
         let Some(open) = open else { return Ok(()) };
-        let undone = undo::one(&self.caller.client, &run, open, self.caller.limits.api_call).await;
+        let deadline = Instant::now() + self.caller.limits.undo;
+        let undone = undo::one(&self.caller, &run, open, deadline).await;
         match &undone.outcome {
             Outcome::Failed(why) => {
                 Err(CoordinatorError::Api { what: "change it back".into(), why: why.clone() })
@@ -180,31 +250,33 @@ fn reference(object: &Value) -> ObjectRef {
     }
 }
 
-/// The API of a kind, in a namespace if it has those.
-pub(super) async fn api_for(
-    client: &Client,
-    namespace: &str,
-    types: &TypeMeta,
-) -> Result<Api<DynamicObject>, CoordinatorError> {
-    let (resource, scope) = kind_of(client, types).await?;
-    Ok(match scope {
-        Scope::Namespaced => Api::namespaced_with(client.clone(), namespace, &resource),
-        Scope::Cluster => Api::all_with(client.clone(), &resource),
-    })
-}
+impl Caller {
+    /// The API of a kind, in a namespace if it has those.
+    pub(super) fn api_of(
+        &self,
+        resource: &ApiResource,
+        scope: &Scope,
+        namespace: &str,
+    ) -> Api<DynamicObject> {
+        match scope {
+            Scope::Namespaced => Api::namespaced_with(self.client.clone(), namespace, resource),
+            Scope::Cluster => Api::all_with(self.client.clone(), resource),
+        }
+    }
 
-/// What the cluster knows of a kind.
-pub(super) async fn kind_of(
-    client: &Client,
-    types: &TypeMeta,
-) -> Result<(ApiResource, Scope), CoordinatorError> {
-    let unknown =
-        || CoordinatorError::UnknownKind { kind: types.kind.clone(), api_version: types.api_version.clone() };
-    let gvk = GroupVersionKind::try_from(types).map_err(|_| unknown())?;
-    match discovery::pinned_kind(client, &gvk).await {
-        Ok((resource, capabilities)) => Ok((resource, capabilities.scope)),
-        Err(kube::Error::Discovery(_)) => Err(unknown()),
-        Err(kube::Error::Api(status)) if status.code == 404 => Err(unknown()),
-        Err(error) => Err(CoordinatorError::api("discover the cluster's kinds", &error)),
+    /// What the cluster knows of a kind.
+    pub(super) async fn kind_of(&self, types: &TypeMeta) -> Result<(ApiResource, Scope), CoordinatorError> {
+        let what = "discover the cluster's kinds";
+        let unknown = || CoordinatorError::UnknownKind {
+            kind: types.kind.clone(),
+            api_version: types.api_version.clone(),
+        };
+        let gvk = GroupVersionKind::try_from(types).map_err(|_| unknown())?;
+        match self.ask(what, || discovery::pinned_kind(&self.client, &gvk)).await? {
+            Ok((resource, capabilities)) => Ok((resource, capabilities.scope)),
+            Err(kube::Error::Discovery(_)) => Err(unknown()),
+            Err(kube::Error::Api(status)) if status.code == 404 => Err(unknown()),
+            Err(error) => Err(CoordinatorError::api(what, &error)),
+        }
     }
 }

@@ -1,11 +1,22 @@
-//! What every dealing with the cluster takes: a client, a namespace, and an end to every wait.
+//! What every dealing with the cluster takes: a client, a namespace, an end to every wait, and
+//! patience with an API server that is away for a while.
 
 use std::time::Duration;
 
 use kube::Client;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{CoordinatorError, Limits};
+
+/// The first pause before a call is made again; each one after it is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest of these pauses.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// No longer than this is waited because the API server says so.
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(10);
+/// How long the API server may be away before a run has begun: it need not be there at all.
+const FIRST_CONTACT: Duration = Duration::from_secs(2);
 
 /// Calls the API server on behalf of one run.
 #[derive(Clone)]
@@ -20,13 +31,35 @@ pub struct Caller {
     pub stop: CancellationToken,
 }
 
+/// What became of a call that was made until it was answered.
+pub(super) struct Asked<T> {
+    /// The last answer.
+    pub(super) answer: kube::Result<T>,
+    /// Whether an earlier attempt may have taken effect, though its answer did not say so.
+    pub(super) is_doubtful: bool,
+}
+
 impl Caller {
+    /// The same before a run has begun: it need not wait for an API server that may not be there.
+    #[must_use]
+    pub fn at_first_contact(&self) -> Self {
+        let limits = Limits { outage: self.limits.outage.min(FIRST_CONTACT), ..self.limits };
+        Self { limits, ..self.clone() }
+    }
+
     /// The future's result, or an error when the run is stopped first.
     pub(super) async fn stoppable<T>(&self, future: impl Future<Output = T>) -> Result<T, CoordinatorError> {
         tokio::select! {
             result = future => Ok(result),
             () = self.stop.cancelled() => Err(CoordinatorError::Interrupted),
         }
+    }
+
+    /// The API server's version, such as `v1.36.2`.
+    pub(super) async fn server_version(&self) -> Result<String, CoordinatorError> {
+        let what = "read the version";
+        let version = self.ask(what, || self.client.apiserver_version()).await?;
+        Ok(version.map_err(|e| CoordinatorError::api(what, &e))?.git_version)
     }
 
     /// The future's result, within the limit for API calls.
@@ -36,9 +69,166 @@ impl Caller {
         future: impl Future<Output = T>,
     ) -> Result<T, CoordinatorError> {
         let limit: Duration = self.limits.api_call;
-        match self.stoppable(tokio::time::timeout(limit, future)).await? {
+        match self.stoppable(timeout(limit, future)).await? {
             Ok(result) => Ok(result),
             Err(_) => Err(CoordinatorError::Timeout { what: what.to_owned(), limit }),
+        }
+    }
+
+    /// The answer to a call that may be made twice: over a fault that passes it is made again, as
+    /// long as the limit for an outage allows.
+    pub(super) async fn ask<T, F>(
+        &self,
+        what: &str,
+        call: impl FnMut() -> F,
+    ) -> Result<kube::Result<T>, CoordinatorError>
+    where
+        F: Future<Output = kube::Result<T>>,
+    {
+        Ok(self.insist(what, call).await?.answer)
+    }
+
+    /// The same, and whether an attempt before the last may have taken effect.
+    pub(super) async fn insist<T, F>(
+        &self,
+        what: &str,
+        mut call: impl FnMut() -> F,
+    ) -> Result<Asked<T>, CoordinatorError>
+    where
+        F: Future<Output = kube::Result<T>>,
+    {
+        let give_up = Instant::now() + self.limits.outage;
+        let mut pauses = Pauses::default();
+        let mut is_doubtful = false;
+        loop {
+            let answer = self.limited(what, call()).await;
+            let pause = match &answer {
+                Ok(Err(error)) if is_passing(error) => {
+                    is_doubtful |= may_have_been_done(error);
+                    pauses.after(error)
+                }
+                Err(CoordinatorError::Timeout { .. }) => {
+                    is_doubtful = true;
+                    pauses.next()
+                }
+                Ok(_) | Err(_) => return Ok(Asked { answer: answer?, is_doubtful }),
+            };
+            if Instant::now() + pause >= give_up {
+                return Ok(Asked { answer: answer?, is_doubtful });
+            }
+            tracing::debug!(what, ?pause, "the API server is asked again");
+            self.stoppable(sleep(pause)).await?;
+        }
+    }
+}
+
+/// How long to wait before a call is made again.
+#[derive(Debug, Default)]
+pub(super) struct Pauses(Duration);
+
+impl Pauses {
+    /// Twice as long as the one before.
+    pub(super) fn next(&mut self) -> Duration {
+        self.0 = (2 * self.0).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        self.0
+    }
+
+    /// As the API server says, or twice as long as the one before.
+    pub(super) fn after(&mut self, error: &kube::Error) -> Duration {
+        retry_after(error).map_or_else(|| self.next(), |told| told.min(LONGEST_RETRY_AFTER))
+    }
+}
+
+/// When the API server says a refused call may be made again.
+pub(super) fn retry_after(error: &kube::Error) -> Option<Duration> {
+    let kube::Error::Api(status) = error else { return None };
+    let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+    (seconds > 0).then(|| Duration::from_secs(seconds.into()))
+}
+
+/// Whether a call may succeed a little later: the API server is away, overloaded or out of order, or
+/// a token has run out that somebody renews.
+pub(super) fn is_passing(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => matches!(status.code, 401 | 408 | 429 | 500 | 502..=504),
+        kube::Error::Service(_)
+        | kube::Error::HyperError(_)
+        | kube::Error::ReadEvents(_)
+        | kube::Error::Auth(_) => true,
+        _ => false,
+    }
+}
+
+/// Whether a call that failed may have been carried out all the same: what the API server refused, or
+/// what never reached it, was not.
+pub(super) fn may_have_been_done(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => status.code >= 500,
+        other => !was_refused_to_connect(other) && !matches!(other, kube::Error::Auth(_)),
+    }
+}
+
+fn was_refused_to_connect(error: &kube::Error) -> bool {
+    let mut cause: Option<&dyn std::error::Error> = Some(error);
+    while let Some(error) = cause {
+        let io = error.downcast_ref::<std::io::Error>();
+        if io.is_some_and(|io| io.kind() == std::io::ErrorKind::ConnectionRefused) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use kube::core::Status;
+
+    use super::*;
+
+    fn refusal(code: u16) -> kube::Error {
+        kube::Error::Api(Status::failure("as told", "").with_code(code).boxed())
+    }
+
+    fn caller(outage: Duration) -> Caller {
+        let client = Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
+        let limits = Limits { outage, ..Limits::default() };
+        Caller { client, namespace: "shop".into(), limits, stop: CancellationToken::new() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fault_that_passes_is_waited_out_and_one_that_does_not_is_told_at_once() {
+        let (caller, asked) = (&caller(Duration::from_secs(10)), &Cell::new(0));
+        let answer = |codes: &'static [u16]| {
+            asked.set(0);
+            caller.insist("look", move || {
+                let n = asked.replace(asked.get() + 1);
+                async move { codes.get(n).map_or(Ok("found"), |code| Err(refusal(*code))) }
+            })
+        };
+        let found = answer(&[429, 401]).await.unwrap();
+        assert_eq!((found.answer.unwrap(), found.is_doubtful, asked.get()), ("found", false, 3));
+        let found = answer(&[500]).await.unwrap();
+        assert_eq!((found.answer.unwrap(), found.is_doubtful, asked.get()), ("found", true, 2));
+        let refused = answer(&[403]).await.unwrap();
+        assert!(refused.answer.is_err());
+        assert_eq!(asked.get(), 1);
+        let begun = Instant::now();
+        assert!(answer(&[503; 1000]).await.unwrap().answer.is_err());
+        assert!(begun.elapsed() <= Duration::from_secs(10), "{:?}", begun.elapsed());
+        assert!((8..40).contains(&asked.get()), "{}", asked.get());
+    }
+
+    #[tokio::test]
+    async fn nobody_there_means_that_nothing_was_done() {
+        let caller = caller(Duration::ZERO);
+        let refused = caller.insist("look", || caller.client.apiserver_version()).await.unwrap();
+        let error = refused.answer.unwrap_err();
+        assert!(is_passing(&error) && !may_have_been_done(&error) && !refused.is_doubtful, "{error:?}");
+        for (code, may_be) in [(409, false), (429, false), (500, true), (504, true)] {
+            assert_eq!(may_have_been_done(&refusal(code)), may_be, "{code}");
         }
     }
 }

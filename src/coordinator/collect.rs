@@ -13,13 +13,17 @@ use http::Request;
 use kube::Client;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use super::Limits;
+use super::caller::{Pauses, is_passing};
 use super::recorder::RecorderHandle;
 use super::view::View;
 use crate::record::run_info::{Role, Rows, Source};
-use crate::record::wire::{AdminToken, CLOCK_PATH, ClockAnswer, ProxyLine, ROWS_PATH, TOKEN_HEADER};
+use crate::record::wire::{
+    AdminToken, CLOCK_PATH, ClockAnswer, ProxyLine, ROWS_PATH, TOKEN_HEADER, TOKEN_WANTED,
+};
 use crate::record::{Clock, ClockOffset, EventKind, Offsets, ServedRow, Stamp};
 
 /// From one attempt to reach a proxy to the next.
@@ -28,6 +32,8 @@ const RETRY: Duration = Duration::from_millis(100);
 const FIRST_CLOCK_SAMPLES: usize = 8;
 /// From one clock exchange to the next, later on.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(2);
+/// An answer that does not begin, or a stream that is known to have more, is broken off after so long.
+const SILENCE: Duration = Duration::from_secs(5);
 /// Lines taken at once.
 const BATCH: usize = 1024;
 
@@ -95,16 +101,15 @@ struct Endpoint {
 
 impl Collector {
     /// Waits until every live proxy has handed over what it has recorded, and notes how that ended.
-    pub(super) async fn catch_up(&self, limit: Duration) {
+    pub(super) async fn catch_up(&self, limits: &Limits) {
+        let limit = limits.hand_over;
         let live: Vec<Endpoint> = {
             let proxies = self.lock();
             let live = proxies.values().filter_map(|recorders| recorders.last());
             live.filter(|recorder| recorder.ended.is_none()).map(|r| r.endpoint.clone()).collect()
         };
         let each = live.iter().map(|endpoint| async {
-            let Some(answer) = timeout(limit, endpoint.clock()).await.ok().flatten() else {
-                return self.end_all(endpoint);
-            };
+            let Some(answer) = endpoint.last_clock(limits).await else { return self.end_all(endpoint) };
             let id = self.speaks(endpoint, answer.started_ns);
             let caught_up = async {
                 loop {
@@ -152,6 +157,14 @@ impl Collector {
     fn received(&self, id: &Id) -> u64 {
         let proxies = self.lock();
         proxies.get(&id.pod).and_then(|recorders| recorders.get(id.number)).map_or(0, |r| r.rows.received)
+    }
+
+    /// Whether this pod's proxy is known to have recorded more than has arrived.
+    fn is_behind(&self, endpoint: &Endpoint) -> bool {
+        let proxies = self.lock();
+        let recorders = proxies.get(&endpoint.pod).into_iter().flatten();
+        let mut own = recorders.filter(|recorder| recorder.endpoint.uid == endpoint.uid);
+        own.any(|recorder| recorder.ended.is_none() && recorder.rows.known > recorder.rows.received)
     }
 
     fn change(&self, id: &Id, change: impl FnOnce(&mut Recorder)) {
@@ -282,28 +295,37 @@ async fn runs(endpoint: &Endpoint, views: &mut watch::Receiver<View>) -> bool {
 }
 
 async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watch::Receiver<View>) {
-    let (mut place, mut was_refused) = (None, false);
+    let (mut place, mut was_refused, mut pauses) = (None, false, Pauses::default());
     while runs(endpoint, &mut views).await {
         let from = place.as_ref().map_or_else(String::new, |place: &Place| {
             format!("?from={}&of={}", place.next, place.started.unix_ns())
         });
         let Some(request) = endpoint.get(&format!("{ROWS_PATH}{from}")) else { return };
-        match endpoint.context.client.request_stream(request).await {
-            Ok(reader) => {
+        match timeout(SILENCE, endpoint.context.client.request_stream(request)).await {
+            Ok(Ok(reader)) => {
+                pauses = Pauses::default();
                 let mut batches = reader.lines().ready_chunks(BATCH);
                 let mut notes = 0;
-                while let Some(batch) = batches.next().await {
-                    take(collector, endpoint, batch, &mut place, &mut notes);
+                loop {
+                    match timeout(SILENCE, batches.next()).await {
+                        Ok(Some(batch)) => take(collector, endpoint, batch, &mut place, &mut notes),
+                        Ok(None) => break,
+                        // It may have nothing to tell, or have been cut off without a sign.
+                        Err(_) if collector.is_behind(endpoint) => break,
+                        Err(_) => {}
+                    }
                 }
             }
-            Err(kube::Error::Api(status)) if status.code == 401 && !was_refused => {
+            Ok(Err(kube::Error::Api(status)))
+                if status.code == 401 && status.message == TOKEN_WANTED && !was_refused =>
+            {
                 was_refused = true;
                 endpoint.warn("asks for a token (--admin-token-file), without which it tells nothing");
             }
-            // It starts, or has ended; its pod tells which.
-            Err(_) => {}
+            // It starts, or has ended, which its pod tells; or the API server is away.
+            Ok(Err(_)) | Err(_) => {}
         }
-        sleep(RETRY).await;
+        sleep(pauses.next()).await;
     }
 }
 
@@ -419,7 +441,27 @@ async fn follow_clock(collector: &Collector, endpoint: &Endpoint, mut views: wat
 
 impl Endpoint {
     async fn clock(&self) -> Option<ClockAnswer> {
-        self.context.client.request(self.get(CLOCK_PATH)?).await.ok()
+        timeout(SILENCE, self.context.client.request(self.get(CLOCK_PATH)?)).await.ok()?.ok()
+    }
+
+    /// The clock once more, for which an API server that is away is waited for.
+    async fn last_clock(&self, limits: &Limits) -> Option<ClockAnswer> {
+        let (soon, give_up) = (Instant::now() + limits.hand_over, Instant::now() + limits.outage);
+        let mut pauses = Pauses::default();
+        loop {
+            let asked = timeout_at(give_up, self.context.client.request(self.get(CLOCK_PATH)?)).await.ok()?;
+            let is_away = match asked {
+                Ok(answer) => return Some(answer),
+                // It was there, and could not reach the proxy.
+                Err(kube::Error::Api(status)) if [404, 502, 503].contains(&status.code) => false,
+                Err(error) => is_passing(&error),
+            };
+            let pause = pauses.next();
+            if Instant::now() + pause >= if is_away { give_up } else { soon } {
+                return None;
+            }
+            sleep(pause).await;
+        }
     }
 
     fn warn(&self, what: &str) {

@@ -14,8 +14,9 @@ use std::ops::{Add, AddAssign};
 use std::time::Duration;
 
 use futures::future::join_all;
-use tokio::time::{sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use super::caller::{Pauses, is_passing, may_have_been_done, retry_after};
 use super::{CoordinatorError, Session};
 use crate::record::{EventKind, Stamp, event};
 use crate::scenario::{Action, Disruption, Repeat, Restore, Until};
@@ -111,6 +112,8 @@ struct Answered {
     answered: Stamp,
     status: Option<u16>,
     error: Option<String>,
+    /// Whether it is known, though there was no answer, that it was not carried out.
+    is_undone: bool,
 }
 
 impl Acting<'_> {
@@ -198,15 +201,7 @@ impl Acting<'_> {
 
     /// Whether it has workloads replace pods, or make them elsewhere.
     fn is_rollout(&self) -> bool {
-        matches!(
-            self.disruption.action,
-            Action::RollingRestart(_)
-                | Action::SetImage { .. }
-                | Action::Patch { .. }
-                | Action::Scale { .. }
-                | Action::NodeShutdown { .. }
-                | Action::Drain { .. }
-        )
+        self.disruption.action.is_rollout()
     }
 
     /// Whether each of its calls is about one pod.
@@ -260,22 +255,61 @@ impl Acting<'_> {
         self.session.caller.stoppable(timeout(limit, future)).await.ok()?.ok()
     }
 
+    /// Makes a call until it is accepted, or refused for good, and records each attempt. While the load
+    /// lasts it waits out a refusal for now (429): as long as it is told to, else for `pause`. Over a
+    /// fault of the API server it goes on as long as the limit for an outage allows.
+    async fn insist<T, F>(
+        &self,
+        mode: &str,
+        pod: Option<(String, Option<String>)>,
+        (success, pause): (u16, Duration),
+        mut call: impl FnMut() -> F,
+    ) -> bool
+    where
+        F: Future<Output = kube::Result<T>>,
+    {
+        let give_up = Instant::now() + self.session.caller.limits.outage;
+        let mut pauses = Pauses::default();
+        loop {
+            let (mut wait, mut is_over) = (pauses.next(), Instant::now() >= give_up);
+            let attempt = async {
+                let answer = call().await;
+                match &answer {
+                    Ok(_) => is_over = true,
+                    Err(kube::Error::Api(status)) if status.code == 429 => {
+                        (wait, is_over) =
+                            (answer.as_ref().err().and_then(retry_after).unwrap_or(pause), false);
+                    }
+                    Err(error) => is_over |= !is_passing(error),
+                }
+                answer
+            };
+            let call = self.stamped(success, attempt).await;
+            let is_accepted = self.note(mode, pod.clone(), call);
+            if is_over || self.while_loaded(sleep(wait)).await.is_none() {
+                return is_accepted;
+            }
+        }
+    }
+
     /// Makes a call and stamps it before and after; `success` is the status of a good answer.
     async fn stamped<T>(&self, success: u16, call: impl Future<Output = kube::Result<T>>) -> Answered {
         let limit = self.session.caller.limits.api_call;
         let sent = self.session.clock.now();
         let answer = timeout(limit, call).await;
         let answered = self.session.clock.now();
+        let mut is_undone = false;
         let (status, error) = match answer {
             Ok(Ok(_)) => (Some(success), None),
             Ok(Err(kube::Error::Api(status))) => (Some(status.code), Some(status.message.clone())),
             Ok(Err(error)) => {
+                is_undone = !may_have_been_done(&error);
                 let what = format!("{} as the scenario says", self.disruption.action.name());
                 (None, Some(CoordinatorError::api(&what, &error).to_string()))
             }
             Err(_) => (None, Some(format!("no answer within {limit:?}"))),
         };
-        Answered { sent, answered, status, error }
+        Answered { sent, answered, status, error, is_undone }
     }
 
     /// The same for a call that answers with an error of ours.
@@ -287,22 +321,24 @@ impl Acting<'_> {
         let changed = change.await;
         let answered = self.session.clock.now();
         match changed {
-            Ok(changed) => (Answered { sent, answered, status: Some(200), error: None }, Some(changed)),
+            Ok(changed) => {
+                (Answered { sent, answered, status: Some(200), error: None, is_undone: false }, Some(changed))
+            }
             Err(error) => {
                 let error = Some(error.to_string());
-                (Answered { sent, answered, status: None, error }, None)
+                (Answered { sent, answered, status: None, error, is_undone: false }, None)
             }
         }
     }
 
     /// Records a call, and how the pods end by it. Answers whether it was accepted.
     fn note(&self, mode: &str, pod: Option<(String, Option<String>)>, call: Answered) -> bool {
-        let Answered { sent, answered, status, error } = call;
+        let Answered { sent, answered, status, error, is_undone } = call;
         let is_accepted = error.is_none();
         let (pod, uid) = pod.map_or((None, None), |(name, uid)| (Some(name), uid));
         let (disruption, action) = (self.index, self.disruption.action.name().into());
         let mode = mode.to_owned();
-        let action = event::Action { disruption, action, mode, pod, uid, answered, status, error };
+        let action = event::Action { disruption, action, mode, pod, uid, answered, status, error, is_undone };
         self.session.record_at(sent, EventKind::Action(action));
         is_accepted
     }
@@ -310,7 +346,11 @@ impl Acting<'_> {
     /// Records an action for which there was nothing to act on, or that is beyond its limits.
     fn refused(&self, mode: &str, why: String) -> Disrupted {
         let now = self.session.clock.now();
-        self.note(mode, None, Answered { sent: now, answered: now, status: None, error: Some(why) });
+        self.note(
+            mode,
+            None,
+            Answered { sent: now, answered: now, status: None, error: Some(why), is_undone: true },
+        );
         Disrupted { failed: 1, ..Disrupted::default() }
     }
 

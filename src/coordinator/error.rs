@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::journal::JournalError;
+use crate::inject::KubernetesVersion;
 use crate::record::RunDirError;
 
 /// Why a run could not go on.
@@ -40,6 +41,14 @@ pub enum CoordinatorError {
     /// A pod says that it cannot start.
     #[error("a pod never starts: {0}")]
     PodNeverStarts(String),
+    /// No pod of the load's Job was ready in time.
+    #[error("no load worker is ready after {limit:?}: {why}")]
+    NoLoadWorker {
+        /// The limit.
+        limit: Duration,
+        /// What the pods say.
+        why: String,
+    },
     /// The pods were not ready in time.
     #[error("service {service} has {ready} of {wanted} endpoints ready after {limit:?}")]
     NotReady {
@@ -60,6 +69,9 @@ pub enum CoordinatorError {
         /// Why.
         why: String,
     },
+    /// Somebody else changed an object between reading it and changing it.
+    #[error("failed to change {0}: others change it all the time")]
+    Conflict(String),
     /// A selector matches nothing.
     #[error("selector {selector:?} matches no pod in namespace {namespace}: correct it, or the pods' labels")]
     NoPods {
@@ -88,6 +100,14 @@ pub enum CoordinatorError {
         of: String,
         /// What it would do.
         why: String,
+    },
+    /// The cluster is too old for something that the manifests use.
+    #[error("the cluster runs Kubernetes {version}, which lacks what the scenario uses: {}", .lacking.join("; "))]
+    TooOld {
+        /// Its version.
+        version: KubernetesVersion,
+        /// What, where, and what to write in its place.
+        lacking: Vec<String>,
     },
     /// A workload or a pod has no such container.
     #[error("{of} has no container {container:?}: name one of its own")]
@@ -153,11 +173,15 @@ pub enum CoordinatorError {
 impl CoordinatorError {
     /// An error of the Kubernetes client.
     pub(super) fn api(what: &str, error: &kube::Error) -> Self {
-        let why = match error {
+        Self::Api { what: what.to_owned(), why: Self::why(error) }
+    }
+
+    /// What an error of the Kubernetes client says.
+    pub(super) fn why(error: &kube::Error) -> String {
+        match error {
             kube::Error::Api(status) => status.message.clone(),
             other => innermost(other),
-        };
-        Self::Api { what: what.to_owned(), why }
+        }
     }
 }
 

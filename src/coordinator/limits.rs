@@ -21,12 +21,11 @@ pub(super) struct Bounds {
 
 impl Bounds {
     /// Why these pods, of those that are ready, may not go at once; `None` if they may.
-    pub(super) fn refuse(&self, going: &[Pod], ready: usize) -> Option<String> {
-        let count = going.len();
-        if count >= ready {
-            return Some(match ready {
+    pub(super) fn refuse(&self, going: &[Pod], ready: &[Pod]) -> Option<String> {
+        if going.len() >= ready.len() {
+            return Some(match ready.len() {
                 1 => "it is the last ready pod".to_owned(),
-                _ => format!("all {ready} ready pods would go at once"),
+                all => format!("all {all} ready pods would go at once"),
             });
         }
         for budget in &self.budgets {
@@ -48,9 +47,15 @@ impl Bounds {
             let Some(max) = rolling.and_then(|rolling| rolling.max_unavailable.as_ref()) else { continue };
             let replicas = u64::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0);
             let allowed = at_most(max, replicas).max(1);
-            if meant as u64 > allowed {
+            // Those that are away already count as well: a rollout may be under way, or another action.
+            let told = deployment.status.as_ref().and_then(|status| status.ready_replicas).unwrap_or(0);
+            // Its status lags; and not all of its pods need be among those that were looked at.
+            let seen = ready.iter().filter(|pod| selects(&spec.selector, pod.labels())).count();
+            let away = replicas.saturating_sub(u64::try_from(told).unwrap_or(0).max(seen as u64));
+            if meant > 0 && meant as u64 + away > allowed {
+                let away = if away > 0 { format!(", and {away} are away already") } else { String::new() };
                 return Some(format!(
-                    "maxUnavailable of Deployment {} is {}, so that of {meant} pods {allowed} may go at once",
+                    "maxUnavailable of Deployment {} is {}, so that of {meant} pods {allowed} may go at once{away}",
                     deployment.name_any(),
                     match max {
                         IntOrString::Int(number) => number.to_string(),
@@ -110,22 +115,29 @@ mod tests {
             read(json!({"metadata": {"name": "pdb"}, "spec": {"selector": {"matchExpressions": terms}},
                 "status": {"disruptionsAllowed": allowed, "currentHealthy": 3, "desiredHealthy": 2, "expectedPods": 3}}))
         };
-        let deployment = |max: Value| -> Deployment {
-            read(json!({"metadata": {"name": "web"}, "spec": {"replicas": 10, "template": {},
-                "selector": {"matchLabels": {"app": "web"}}, "strategy": {"rollingUpdate": {"maxUnavailable": max}}}}))
+        let ready = |max: Value, ready: i32| -> Deployment {
+            read(json!({"metadata": {"name": "web"}, "status": {"readyReplicas": ready},
+                "spec": {"replicas": 10, "template": {}, "selector": {"matchLabels": {"app": "web"}},
+                    "strategy": {"rollingUpdate": {"maxUnavailable": max}}}}))
         };
+        let deployment = |max: Value| ready(max, 10);
         let none = Bounds::default();
-        assert_eq!(none.refuse(&pods(1), 1).unwrap(), "it is the last ready pod");
-        assert_eq!(none.refuse(&pods(3), 3).unwrap(), "all 3 ready pods would go at once");
-        assert_eq!(none.refuse(&pods(2), 3), None);
+        assert_eq!(none.refuse(&pods(1), &pods(1)).unwrap(), "it is the last ready pod");
+        assert_eq!(none.refuse(&pods(3), &pods(3)).unwrap(), "all 3 ready pods would go at once");
+        assert_eq!(none.refuse(&pods(2), &pods(3)), None);
         let budgets = |allowed| Bounds { budgets: vec![budget(allowed)], ..Bounds::default() };
-        assert_eq!(budgets(1).refuse(&pods(1), 3), None);
-        let why = budgets(0).refuse(&pods(1), 3).unwrap();
+        assert_eq!(budgets(1).refuse(&pods(1), &pods(3)), None);
+        let why = budgets(0).refuse(&pods(1), &pods(3)).unwrap();
         assert_eq!(why, "PodDisruptionBudget pdb allows 0 of 1 pods to go");
         let deployments = |max| Bounds { deployments: vec![deployment(max)], ..Bounds::default() };
-        assert_eq!(deployments(json!("25%")).refuse(&pods(2), 10), None);
-        let why = deployments(json!("25%")).refuse(&pods(3), 10).unwrap();
+        assert_eq!(deployments(json!("25%")).refuse(&pods(2), &pods(10)), None);
+        let why = deployments(json!("25%")).refuse(&pods(3), &pods(10)).unwrap();
         assert_eq!(why, "maxUnavailable of Deployment web is 25%, so that of 3 pods 2 may go at once");
-        assert_eq!(deployments(json!(0)).refuse(&pods(1), 10), None);
+        assert_eq!(deployments(json!(0)).refuse(&pods(1), &pods(10)), None);
+        // In the middle of a rollout, or of another action.
+        let rolling = Bounds { deployments: vec![ready(json!("25%"), 9)], ..Bounds::default() };
+        assert_eq!(rolling.refuse(&pods(1), &pods(9)), None);
+        let why = rolling.refuse(&pods(2), &pods(9)).unwrap();
+        assert!(why.ends_with("of 2 pods 2 may go at once, and 1 are away already"), "{why}");
     }
 }

@@ -11,7 +11,8 @@ use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
-use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Service};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{ApiResource, PostParams};
 use kube::core::TypeMeta;
@@ -19,15 +20,17 @@ use kube::discovery::Scope;
 use kube::{Api, Resource};
 use serde_json::Value;
 
-use super::apply::kind_of;
+use super::apply::is_ownable;
 use super::sidecar::{Live, Sidecars};
-use super::{Caller, CoordinatorError};
+use super::{Caller, CoordinatorError, versions};
 use crate::scenario::{Place, Scenario};
 
 /// Not a call, but a program that the run starts here.
 const RUN: &str = "run";
 /// How many rights are asked about at once.
 const REVIEWS: usize = 8;
+/// Stands for the name of what owns all that a run creates.
+const OWNER: &str = "rolldrop-run-...";
 /// By this a manifest shows that it has a proxy, whose rows are collected.
 const ADMIN_PORT: &str = "rolldrop-admin";
 
@@ -35,10 +38,14 @@ const ADMIN_PORT: &str = "rolldrop-admin";
 pub struct Work<'a> {
     /// What is deployed, loaded and disrupted.
     pub scenario: &'a Scenario,
+    /// What is made before it is deployed, and goes after it.
+    pub secrets: &'a [Value],
     /// Whose pods get the sidecar, of those that are there already.
     pub sidecars: Option<Sidecars<'a>>,
     /// Whether a command ends pods, in place of the scenario's disruptions.
     pub has_command: bool,
+    /// How many pods send the load; `None` where it does not come from the cluster.
+    pub load_workers: Option<usize>,
 }
 
 /// The calls of a run, and what they come to.
@@ -48,6 +55,10 @@ pub struct Plan {
     pub calls: Vec<Call>,
     /// What is created, changed and ended, in words: a line each. None where the run only watches.
     pub effects: Vec<String>,
+    /// What the run has of its own in the cluster, in words: a line each. It changes nothing else.
+    pub own: Vec<String>,
+    /// What to know before it begins, a line each.
+    pub warnings: Vec<String>,
 }
 
 /// A call of the API server.
@@ -239,26 +250,37 @@ impl Caller {
     /// # Errors
     /// When it cannot be done, or reading what it takes fails.
     pub async fn plan(&self, work: &Work<'_>) -> Result<Plan, CoordinatorError> {
-        let Work { scenario, sidecars, has_command } = work;
+        let Work { scenario, secrets, sidecars, has_command, load_workers } = work;
         let mut plan = Plan::default();
+        plan.open_call("/version", "whether it has what the scenario uses");
+        let version = self.server_version().await?;
+        plan.warnings.extend(versions::check(&scenario.manifests, &version)?);
         for watched in [self.own::<Pod>(), self.own::<EndpointSlice>()] {
             plan.must("list", &watched, "what is there");
             plan.must("watch", &watched, "to the end of the run");
         }
         plan.helps("list", &self.own::<Event>(), "what is there");
         plan.helps("watch", &self.own::<Event>(), "to the end of the run");
+        let nodes = About::all(ApiResource::erase::<Node>(&()), None);
+        for explains in self.workload_kinds().into_iter().chain([nodes]) {
+            plan.helps("list", &explains, "what there is: who ends pods");
+            plan.helps("watch", &explains, "to the end of the run");
+        }
         plan.open_call("/version", "32 times: the API server's clock");
 
         let mut undo = Plan::default();
-        for manifest in &scenario.manifests {
+        for manifest in secrets.iter().chain(&scenario.manifests) {
             self.plan_manifest(manifest, &mut plan, &mut undo).await?;
         }
         if let Some(sidecars) = sidecars {
             self.plan_injection(sidecars, &mut plan, &mut undo).await?;
         }
         for target in &scenario.targets {
-            if let Place::Service { name, .. } = &target.place {
+            if let Place::Service { name, node, .. } = &target.place {
                 plan.must("get", &self.own::<Service>().named(name), "the target's address and ports");
+                if let Some(node) = node {
+                    plan.must("get", &disruptions::node_of(node), "the address of the target's node");
+                }
             }
         }
         let disruptions = if *has_command { &[][..] } else { &scenario.disruptions };
@@ -277,6 +299,9 @@ impl Caller {
             plan.helps("get", &proxies, why);
         }
 
+        if let Some(workers) = load_workers {
+            self.plan_load(*workers, &mut plan, &mut undo);
+        }
         if *has_command {
             for kind in self.workload_kinds() {
                 let why = "before the command, and then every 250 ms until what it began has settled";
@@ -289,6 +314,38 @@ impl Caller {
         Ok(plan)
     }
 
+    /// The Job whose pods send the load.
+    fn plan_load(&self, workers: usize, plan: &mut Plan, undo: &mut Plan) {
+        self.plan_owner(plan, undo);
+        let (secrets, jobs) = (self.own::<Secret>(), self.own::<Job>());
+        for (about, why) in [
+            (&secrets, "the token by which the load workers know the run".to_owned()),
+            (&jobs, format!("an Indexed Job of {workers} load workers")),
+        ] {
+            let group = root(&about.resource);
+            plan.open_call(group.clone(), "where the kind is");
+            plan.must("create", about, why);
+            undo.must("delete", &about.clone().later("load"), "removed, with what it owns");
+            undo.open_call(group, "where the kind is");
+        }
+        plan.must("patch", &secrets.later("load"), "owned by the Job");
+        plan.helps("list", &self.own::<Event>(), "why a load worker is not ready, if one is not");
+        let proxies = About { subresource: "proxy", ..self.own::<Pod>().later("pod:port") };
+        plan.must("get", &proxies, "reports, clock and rows of each load worker");
+        plan.must("create", &proxies, "orders to each load worker");
+        plan.own.push(format!("sends the load from a Job of {workers} workers, and removes it at the end"));
+    }
+
+    /// What is created before anything that it owns, once.
+    fn plan_owner(&self, plan: &mut Plan, undo: &mut Plan) {
+        let (config_maps, why) = (self.own::<ConfigMap>(), "what owns all that the run creates");
+        if !plan.calls.iter().any(|call| call.why == why) {
+            plan.must("create", &config_maps, why);
+            undo.must("delete", &config_maps.later(OWNER), "what owned all that the run created");
+            undo.open_call(root(&ApiResource::erase::<ConfigMap>(&())), "where the kind is");
+        }
+    }
+
     async fn plan_manifest(
         &self,
         manifest: &Value,
@@ -298,12 +355,14 @@ impl Caller {
         let types: TypeMeta = serde_json::from_value(manifest.clone()).unwrap_or_default();
         let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
         let namespace = manifest["metadata"]["namespace"].as_str().unwrap_or(&self.namespace);
-        let (resource, scope) =
-            self.limited("discover the cluster's kinds", kind_of(&self.client, &types)).await??;
+        let (resource, scope) = self.kind_of(&types).await?;
         let group = root(&resource);
+        if is_ownable(&scope, manifest["metadata"]["namespace"].as_str(), &self.namespace) {
+            self.plan_owner(plan, undo);
+        }
         let about = About::all(resource, (scope == Scope::Namespaced).then_some(namespace));
         plan.open_call(group.clone(), "where the kind is");
-        plan.must("create", &about, format!("{} {name} of the scenario", types.kind));
+        plan.must("create", &about, format!("{} {name} of the run", types.kind));
         undo.must("delete", &about.named(name), "removed, with what it owns");
         undo.open_call(group, "where the kind is");
         plan.effects.push(format!("creates {} {name}, and removes it at the end", types.kind));
@@ -320,8 +379,9 @@ impl Caller {
         for kind in std::iter::once(self.own::<Service>()).chain(self.workload_kinds()) {
             plan.must("list", &kind, "whose pods are the target's");
         }
-        let (live, _) = self.plan_sidecars(sidecars).await?;
-        let (services, workloads): (Vec<_>, Vec<_>) = live.iter().partition(|object| object.is_service());
+        let injection = self.plan_sidecars(sidecars).await?;
+        let (services, workloads): (Vec<_>, Vec<_>) =
+            injection.changed().partition(|object| object.is_service());
         let mut change = |object: &Live, plan: &mut Plan| {
             let about = About::all(object.resource().clone(), Some(&self.namespace)).named(object.name());
             plan.must("patch", &about, "the sidecar: a merge patch of this resourceVersion");
@@ -368,7 +428,8 @@ impl Caller {
                 };
                 let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
                 let what = "ask for the rights (create selfsubjectaccessreviews.authorization.k8s.io)";
-                let answer = self.limited(what, reviews.create(&PostParams::default(), &review)).await?;
+                let params = PostParams::default();
+                let answer = self.ask(what, || reviews.create(&params, &review)).await?;
                 let answer = answer.map_err(|e| CoordinatorError::api(what, &e))?;
                 let allowed = answer.status.is_some_and(|status| status.allowed);
                 Ok::<_, CoordinatorError>((!allowed).then(|| right.to_string()))

@@ -169,8 +169,21 @@ impl Session {
     ) -> Result<(Workloads, Option<String>), CoordinatorError> {
         let deadline = Instant::now() + self.caller.limits.rollout;
         let mut settled_since = None;
+        let mut last = before.clone();
         loop {
-            let now = self.workloads().await?;
+            let now = match self.workloads().await {
+                Ok(now) => now,
+                // The load goes on, and so does the wait.
+                Err(error @ (CoordinatorError::Api { .. } | CoordinatorError::Timeout { .. })) => {
+                    settled_since = None;
+                    if Instant::now() >= deadline {
+                        return Ok((last, Some(error.to_string())));
+                    }
+                    self.caller.stoppable(sleep(PERIOD)).await?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             let missing = now.unsettled_since(before).or_else(|| {
                 let terminating = self.views.read(|view| view.terminating().next().map(|p| p.name.clone()));
                 terminating.map(|pod| format!("pod {pod} is terminating"))
@@ -186,6 +199,7 @@ impl Session {
             if is_steady || at >= deadline {
                 return Ok((now, missing));
             }
+            last = now;
             self.caller.stoppable(sleep(PERIOD)).await?;
         }
     }
@@ -212,7 +226,8 @@ impl Session {
     {
         let what = format!("list {}", K::plural(&()));
         let api = Api::<K>::namespaced(self.caller.client.clone(), &self.caller.namespace);
-        match self.caller.limited(&what, api.list(&ListParams::default())).await? {
+        let params = ListParams::default();
+        match self.caller.ask(&what, || api.list(&params)).await? {
             Ok(list) => Ok(list.items),
             Err(kube::Error::Api(status)) if [403, 404].contains(&status.code) => Ok(Vec::new()),
             Err(error) => Err(CoordinatorError::api(&what, &error)),

@@ -9,8 +9,9 @@ use std::time::Duration;
 use http::{Request, header};
 use kube::Client;
 use kube::client::Body;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, timeout};
 
+use super::Limits;
 use super::recorder::RecorderHandle;
 use crate::record::event::API_SERVER;
 use crate::record::{Clock, ClockOffset, EventKind, Stamp};
@@ -19,20 +20,30 @@ use crate::record::{Clock, ClockOffset, EventKind, Stamp};
 const PERIOD: Duration = Duration::from_millis(40);
 /// Questions: for more than a second, so that it changes among them.
 const QUESTIONS: usize = 32;
+/// How long that may take.
+const LONGEST: Duration = Duration::from_secs(5);
+/// From one question to the next while there is no answer.
+const LATER: Duration = Duration::from_secs(1);
 const SECOND_NS: i64 = 1_000_000_000;
 
 /// Compares the clocks and records what is known in the end.
-pub(super) async fn sample(client: Client, clock: Clock, recorder: RecorderHandle) {
+///
+/// An API server that does not answer is asked until it does. One that answers slowly is asked no
+/// longer than [`LONGEST`].
+pub(super) async fn sample(client: Client, clock: Clock, recorder: RecorderHandle, limits: Limits) {
+    let begun = Instant::now();
     let mut known: Option<Bounds> = None;
-    for _ in 0..QUESTIONS {
+    let mut asked = 0;
+    while known.is_none() || (asked < QUESTIONS && begun.elapsed() < LONGEST) {
         let sent = clock.now();
-        let date = date(&client).await;
+        let date = timeout(limits.api_call, date(&client)).await;
         let answered = clock.now();
-        if let Some(date) = date {
+        if let Ok(Some(date)) = date {
             let bounds = Bounds::of_answer(sent, date, answered);
             known = Some(known.map_or(bounds, |known| known.narrowed(bounds)));
         }
-        sleep(PERIOD).await;
+        asked += 1;
+        sleep(if asked < QUESTIONS { PERIOD } else { LATER }).await;
     }
     if let Some(bounds) = known {
         recorder.event(clock.now(), EventKind::clock_sample(API_SERVER, bounds.offset()));

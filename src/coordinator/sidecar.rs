@@ -11,9 +11,10 @@ use kube::{Api, Resource};
 use serde_json::Value;
 use tokio::time::sleep;
 
+use super::undo::ATTEMPTS;
 use super::view::View;
 use super::{Caller, CoordinatorError, Session};
-use crate::inject::{self, KubernetesVersion};
+use crate::inject::{self, KubernetesVersion, SecretKey};
 
 /// Prefixes of labels and annotations by which a GitOps controller knows its objects.
 const GITOPS: [(&str, &str); 3] = [
@@ -38,6 +39,8 @@ pub struct Sidecars<'a> {
     pub services: Vec<&'a str>,
     /// The sidecar's image.
     pub image: &'a str,
+    /// Where the token is that its admin port asks for.
+    pub admin_token: &'a SecretKey,
     /// What to do about objects that are managed.
     pub gitops: GitOps,
 }
@@ -59,6 +62,15 @@ impl Live {
 
     pub(super) fn name(&self) -> &str {
         self.current["metadata"]["name"].as_str().unwrap_or_default()
+    }
+
+    /// Takes in what it is now.
+    fn is_now(&mut self, object: DynamicObject) {
+        self.current = serde_json::to_value(object).unwrap_or_default();
+        // Items of a list do not say what they are.
+        self.current["apiVersion"] = self.resource.api_version.as_str().into();
+        self.current["kind"] = self.resource.kind.as_str().into();
+        self.wanted = self.current.clone();
     }
 
     pub(super) fn resource(&self) -> &ApiResource {
@@ -100,6 +112,50 @@ impl Live {
     }
 }
 
+/// What is to be done so that the pods have the sidecar.
+pub(super) struct Injection<'a> {
+    sidecars: &'a Sidecars<'a>,
+    kubernetes: KubernetesVersion,
+    /// The workloads, and the Services that lead to them.
+    live: Vec<Live>,
+    /// A line each.
+    notes: Vec<String>,
+}
+
+impl Injection<'_> {
+    /// Those that have to be changed.
+    pub(super) fn changed(&self) -> impl Iterator<Item = &Live> {
+        self.live.iter().filter(|object| object.current != object.wanted)
+    }
+
+    /// Says what the objects should be.
+    ///
+    /// # Errors
+    /// When it cannot be had, or something speaks against it.
+    fn want(&mut self) -> Result<(), CoordinatorError> {
+        let mut objects: Vec<Value> = self.live.iter().map(|object| object.current.clone()).collect();
+        let (image, kubernetes) = (self.sidecars.image.to_owned(), self.kubernetes);
+        let admin_token = Some(self.sidecars.admin_token.clone());
+        let options = inject::Options { image, port: None, kubernetes, admin_token };
+        self.notes = inject::inject_into(&mut objects, &options)
+            .map_err(|error| CoordinatorError::Sidecar(error.to_string()))?;
+        for (object, wanted) in self.live.iter_mut().zip(objects) {
+            object.wanted = wanted;
+        }
+        for object in self.changed() {
+            if let Some(why) = object.why_no_rollout() {
+                return Err(CoordinatorError::Sidecar(format!("{}: {why}", object.title())));
+            }
+            let refuses = self.sidecars.gitops == GitOps::Refuse;
+            if let Some(controller) = object.controller().filter(|_| refuses) {
+                let object = object.title();
+                return Err(CoordinatorError::Managed { object, controller: controller.to_owned() });
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The GitOps controller that keeps an object as it is.
 pub(super) fn controller_of(object: &Value) -> Option<&'static str> {
     let metadata = &object["metadata"];
@@ -117,12 +173,13 @@ impl Session {
     /// # Errors
     /// When it cannot be had. What was changed until then is undone in [`Session::finish`].
     pub async fn inject_sidecars(&self, sidecars: &Sidecars<'_>) -> Result<Vec<String>, CoordinatorError> {
-        let (live, notes) = self.caller.plan_sidecars(sidecars).await?;
+        let mut injection = self.caller.plan_sidecars(sidecars).await?;
         let before = self.workloads().await?;
-        let (services, workloads): (Vec<_>, Vec<_>) = live.iter().partition(|object| object.is_service());
         let mut is_changed = false;
-        for object in workloads {
-            is_changed |= self.change(&object.api, &object.current, &object.wanted).await?.is_some();
+        let (services, workloads): (Vec<usize>, Vec<usize>) =
+            (0..injection.live.len()).partition(|index| injection.live[*index].is_service());
+        for index in workloads {
+            is_changed |= self.change_live(&mut injection, index).await?;
         }
         if is_changed {
             tokio::select! {
@@ -137,10 +194,33 @@ impl Session {
                 }
             }
         }
-        for object in services {
-            self.change(&object.api, &object.current, &object.wanted).await?;
+        for index in services {
+            self.change_live(&mut injection, index).await?;
         }
-        Ok(notes)
+        Ok(injection.notes)
+    }
+
+    /// Changes one of the objects, if it has to be. Where somebody else changed it meanwhile, it is
+    /// looked at anew, with all that may speak against changing it.
+    async fn change_live(
+        &self,
+        injection: &mut Injection<'_>,
+        index: usize,
+    ) -> Result<bool, CoordinatorError> {
+        for _ in 1..ATTEMPTS {
+            let object = &injection.live[index];
+            match self.change(&object.api, &object.current, &object.wanted).await {
+                Err(CoordinatorError::Conflict(_)) => {}
+                changed => return Ok(changed?.is_some()),
+            }
+            let what = format!("read {}", object.title());
+            let found = self.caller.ask(&what, || object.api.get(object.name())).await?;
+            let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
+            injection.live[index].is_now(found);
+            injection.want()?;
+        }
+        let object = &injection.live[index];
+        Ok(self.change(&object.api, &object.current, &object.wanted).await?.is_some())
     }
 
     /// Waits until a pod with the sidecar says that it cannot start, and stays with that.
@@ -159,13 +239,16 @@ impl Session {
 }
 
 impl Caller {
-    /// What is to be changed, and the notes of the injection. Nothing is changed yet.
-    pub(super) async fn plan_sidecars(
+    /// What is to be changed. Nothing is changed yet.
+    pub(super) async fn plan_sidecars<'a>(
         &self,
-        sidecars: &Sidecars<'_>,
-    ) -> Result<(Vec<Live>, Vec<String>), CoordinatorError> {
-        let Sidecars { services, image, gitops } = sidecars;
-        let kubernetes = self.kubernetes_version().await?;
+        sidecars: &'a Sidecars<'a>,
+    ) -> Result<Injection<'a>, CoordinatorError> {
+        let services = &sidecars.services;
+        let version = self.server_version().await?;
+        let kubernetes: KubernetesVersion = version
+            .parse()
+            .map_err(|error| CoordinatorError::Sidecar(format!("Kubernetes {version}: {error}")))?;
         let all = self.live::<Service>().await?;
         let mut named = Vec::new();
         for name in services {
@@ -192,35 +275,9 @@ impl Caller {
         let leading = all.into_iter().filter(|s| live.iter().any(|w| s.selects(w.pod_labels())));
         let leading: Vec<Live> = leading.collect();
         live.extend(leading);
-
-        let mut objects: Vec<Value> = live.iter().map(|object| object.current.clone()).collect();
-        let options =
-            inject::Options { image: (*image).to_owned(), port: None, kubernetes, admin_token: None };
-        let notes = inject::inject_into(&mut objects, &options)
-            .map_err(|error| CoordinatorError::Sidecar(error.to_string()))?;
-        for (object, wanted) in live.iter_mut().zip(objects) {
-            object.wanted = wanted;
-        }
-        live.retain(|object| object.current != object.wanted);
-        for object in &live {
-            if let Some(why) = object.why_no_rollout() {
-                return Err(CoordinatorError::Sidecar(format!("{}: {why}", object.title())));
-            }
-            if let Some(controller) = object.controller().filter(|_| *gitops == GitOps::Refuse) {
-                let object = object.title();
-                return Err(CoordinatorError::Managed { object, controller: controller.to_owned() });
-            }
-        }
-        Ok((live, notes))
-    }
-
-    async fn kubernetes_version(&self) -> Result<KubernetesVersion, CoordinatorError> {
-        let what = "read the version";
-        let version = self.limited(what, self.client.apiserver_version()).await?;
-        let version = version.map_err(|e| CoordinatorError::api(what, &e))?;
-        version.git_version.parse().map_err(|error| {
-            CoordinatorError::Sidecar(format!("Kubernetes {}: {error}", version.git_version))
-        })
+        let mut injection = Injection { sidecars, kubernetes, live, notes: Vec::new() };
+        injection.want()?;
+        Ok(injection)
     }
 
     /// All objects of a kind, with every field that they have, also those that are not known here.
@@ -228,18 +285,18 @@ impl Caller {
         let resource = ApiResource::erase::<K>(&());
         let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), &self.namespace, &resource);
         let what = format!("list {}", resource.plural);
-        let listed = match self.limited(&what, api.list(&ListParams::default())).await? {
+        let params = ListParams::default();
+        let listed = match self.ask(&what, || api.list(&params)).await? {
             Ok(listed) => listed,
             // The cluster does not know the kind.
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),
             Err(error) => return Err(CoordinatorError::api(&what, &error)),
         };
         let of = |object: DynamicObject| {
-            let mut current = serde_json::to_value(object).unwrap_or_default();
-            // Items of a list do not say what they are.
-            current["apiVersion"] = resource.api_version.as_str().into();
-            current["kind"] = resource.kind.as_str().into();
-            Live { api: api.clone(), resource: resource.clone(), wanted: current.clone(), current }
+            let (current, wanted) = (Value::Null, Value::Null);
+            let mut live = Live { api: api.clone(), resource: resource.clone(), current, wanted };
+            live.is_now(object);
+            live
         };
         Ok(listed.items.into_iter().map(of).collect())
     }

@@ -49,17 +49,27 @@ fn status(code: u16, reason: &str, message: &str) -> (u16, String) {
 
 /// An API server that knows Services, and answers everything else with `other`.
 fn with_discovery(method: &Method, path: &str, other: (u16, String)) -> (u16, String) {
-    let resource = json!({"name": "services", "singularName": "service", "namespaced": true,
-        "kind": "Service", "verbs": ["create", "delete"]});
+    let resource = |name: &str, kind: &str| {
+        json!({"name": name, "singularName": kind.to_lowercase(), "namespaced": true, "kind": kind,
+            "verbs": ["create", "delete"]})
+    };
     match (method, path) {
+        (&Method::GET, "/version") => (200, json!({"gitVersion": "v1.36.2"}).to_string()),
         (&Method::GET, "/api/v1") => {
+            let resources = [resource("services", "Service"), resource("configmaps", "ConfigMap")];
             let list = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "v1",
-                "resources": [resource]});
+                "resources": resources});
             (200, list.to_string())
         }
+        (&Method::POST, path) if path.ends_with("/configmaps") => (201, owner().to_string()),
         (&Method::GET, _) => status(404, "NotFound", "no such group"),
         _ => other,
     }
+}
+
+/// What owns the rest.
+fn owner() -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "rolldrop-run-my-run", "uid": "u0"}})
 }
 
 fn service() -> Value {
@@ -80,6 +90,8 @@ fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
         tasks: JoinSet::new(),
         tasks_stop: CancellationToken::new(),
         journal: Mutex::new(Journal::begin(run_dir.path(), clock, "my-run", None).unwrap()),
+        owner: OnceCell::new(),
+        taking: tokio::sync::Mutex::default(),
         gitops: GitOps::Refuse,
     };
     (session, run_dir, dir)
@@ -105,6 +117,9 @@ fn pod(name: &str, container: ContainerState) -> view::SeenPod {
         deletion_grace_s: None,
         grace_s: 30,
         disruption_target: None,
+        disruption_message: None,
+        reason: None,
+        owner: None,
         containers: vec![container],
     };
     view::SeenPod { event, admin_port: None }
@@ -148,19 +163,67 @@ fn served(seq: u64) -> ServedRow {
 }
 
 #[tokio::test]
-async fn what_is_created_is_labelled_with_the_run_and_removed_at_the_end() {
+async fn what_is_created_is_labelled_with_the_run_owned_by_it_and_removed_at_the_end() {
     let (client, calls) = api(|method, path| with_discovery(method, path, (200, service().to_string())));
     let (session, _, _dir) = session(client, Limits::default());
     session.deploy(&[service()]).await.unwrap();
-    session.finish().await.unwrap();
+    session.finish(CancellationToken::new()).await.unwrap();
     let calls = calls.lock().unwrap();
-    let of = |wanted: Method| calls.iter().find(|(method, ..)| *method == wanted).unwrap().clone();
-    let (_, path, created) = of(Method::POST);
-    assert_eq!(path, "/api/v1/namespaces/shop/services");
-    assert_eq!(created["metadata"]["labels"]["rolldrop.dev/run"], "my-run");
-    let (_, path, options) = of(Method::DELETE);
-    assert_eq!(path, "/api/v1/namespaces/shop/services/web");
+    let of = |wanted: Method| {
+        let calls = calls.iter().filter(move |(method, ..)| *method == wanted);
+        calls.map(|(_, path, body)| (path.clone(), body.clone())).collect::<Vec<_>>()
+    };
+    let root = "/api/v1/namespaces/shop";
+    let [(first, owner), (second, created)] = &of(Method::POST)[..] else { panic!("{calls:?}") };
+    assert_eq!([first, second], [&format!("{root}/configmaps"), &format!("{root}/services")]);
+    for object in [owner, created] {
+        assert_eq!(object["metadata"]["labels"]["rolldrop.dev/run"], "my-run");
+    }
+    let reference =
+        json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "rolldrop-run-my-run", "uid": "u0"}]);
+    assert_eq!(created["metadata"]["ownerReferences"], reference);
+    let [(first, options), (second, _)] = &of(Method::DELETE)[..] else { panic!("{calls:?}") };
+    let owner = format!("{root}/configmaps/rolldrop-run-my-run");
+    assert_eq!([first, second], [&format!("{root}/services/web"), &owner]);
     assert_eq!(options["preconditions"]["uid"], "u1", "only what this run created is removed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_creation_whose_answer_is_lost_is_known_again_and_what_cannot_be_undone_stays_written_down() {
+    let posts = Arc::new(AtomicUsize::new(0));
+    let away = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let (asked, is_away) = (Arc::clone(&posts), Arc::clone(&away));
+    let (client, _) = api(move |method, path| {
+        if is_away.load(Ordering::SeqCst) {
+            return status(503, "ServiceUnavailable", "away");
+        }
+        match *method {
+            Method::POST if path.ends_with("/services") => match asked.fetch_add(1, Ordering::SeqCst) {
+                0 => status(504, "Timeout", "it took too long"),
+                _ => status(409, "AlreadyExists", "services \"web\" already exists"),
+            },
+            Method::GET if path.ends_with("/services/web") => {
+                let mut own = service();
+                own["metadata"]["labels"] = json!({"rolldrop.dev/run": "my-run"});
+                (200, own.to_string())
+            }
+            _ => with_discovery(method, path, (200, service().to_string())),
+        }
+    });
+    let limits = Limits { undo: Duration::from_secs(40), ..Limits::default() };
+    let (session, run_dir, _dir) = session(client, limits);
+    session.deploy(&[service()]).await.unwrap();
+    assert_eq!(posts.load(Ordering::SeqCst), 2);
+    away.store(true, Ordering::SeqCst);
+    let begun = Instant::now();
+    let (_, left) = session.finish(CancellationToken::new()).await.unwrap();
+    assert!(begun.elapsed() <= limits.undo, "{:?}", begun.elapsed());
+    assert_eq!(left.len(), 2, "{left:?}");
+    let left = Journal::resume(run_dir.path(), Clock::start()).unwrap().0.open_changes();
+    assert_eq!(
+        left.iter().map(|open| open.object.uid.as_deref()).collect::<Vec<_>>(),
+        [Some("u1"), Some("u0")]
+    );
 }
 
 /// A Service of the run's own, and pods that it deletes one after the other.
@@ -199,7 +262,8 @@ async fn the_calls_that_change_something_are_those_of_the_plan_in_their_order() 
     let scenario =
         scenario::parse::<Value>(PLANNED, "x.yaml", std::path::Path::new("."), &[]).unwrap().scenario;
     let (session, _, _dir) = session(client, Limits::default());
-    let work = Work { scenario: &scenario, sidecars: None, has_command: false };
+    let work =
+        Work { scenario: &scenario, secrets: &[], sidecars: None, has_command: false, load_workers: None };
     let plan = session.caller.plan(&work).await.unwrap();
     assert_eq!(changing(&calls), [], "making a plan only reads");
     insta::assert_snapshot!(plan.effects.join("\n"), @r"
@@ -209,11 +273,15 @@ async fn the_calls_that_change_something_are_those_of_the_plan_in_their_order() 
     session.deploy(&scenario.manifests).await.unwrap();
     let zero = session.clock.now();
     session.disrupt(&scenario.disruptions, beside(zero), &NoPrograms).await;
-    session.finish().await.unwrap();
+    session.finish(CancellationToken::new()).await.unwrap();
     let planned = plan.calls.iter().filter(|call| call.method() != "GET");
-    let planned: Vec<_> = planned.map(|call| (call.method().to_owned(), call.path().to_owned())).collect();
+    let planned = planned.map(|call| (call.method().to_owned(), call.path().to_owned()));
+    let owned = |(method, path): (String, String)| {
+        (method, path.replace("{rolldrop-run-...}", "rolldrop-run-my-run"))
+    };
+    let planned: Vec<_> = planned.map(owned).collect();
     assert_eq!(changing(&calls), planned);
-    assert_eq!(planned.len(), 4);
+    assert_eq!(planned.len(), 6);
 }
 
 #[tokio::test]
@@ -236,7 +304,8 @@ async fn a_missing_right_is_named_before_anything_is_touched() {
         limits: Limits::default(),
         stop: CancellationToken::new(),
     };
-    let work = Work { scenario: &scenario, sidecars: None, has_command: false };
+    let work =
+        Work { scenario: &scenario, secrets: &[], sidecars: None, has_command: false, load_workers: Some(3) };
     let plan = caller.plan(&work).await.unwrap();
     let error = caller.check_rights(&plan).await.unwrap_err().to_string();
     for right in [
@@ -244,6 +313,13 @@ async fn a_missing_right_is_named_before_anything_is_touched() {
         "create services in namespace shop",
         "get services web in namespace shop",
         "delete pods in namespace shop",
+        "create secrets in namespace shop",
+        "patch secrets in namespace shop",
+        "create jobs.batch in namespace shop",
+        "get pods/proxy in namespace shop",
+        "create pods/proxy in namespace shop",
+        "delete jobs.batch in namespace shop",
+        "delete secrets in namespace shop",
     ] {
         assert!(error.contains(right), "{error}");
     }
@@ -340,7 +416,7 @@ async fn an_own_deletion_is_stamped_before_and_after_and_a_refusal_is_recorded()
     let zero = session.clock.now();
     let disrupted = session.disrupt(&[disruption], beside(zero), &NoPrograms).await;
     assert_eq!(disrupted, Disrupted { accepted: 0, failed: 1, skipped: 0 });
-    session.finish().await.unwrap();
+    session.finish(CancellationToken::new()).await.unwrap();
     let events = events_of(&run_dir);
     let action = events.iter().find_map(|e| match &e.kind {
         EventKind::Action(action) => Some((e.at, action)),
@@ -350,6 +426,53 @@ async fn an_own_deletion_is_stamped_before_and_after_and_a_refusal_is_recorded()
     assert!(zero <= sent && sent <= action.answered);
     assert_eq!((action.pod.as_deref(), action.status), (Some("web-1"), Some(403)));
     assert_eq!(action.error.as_deref(), Some("pods \"web-1\" is forbidden"));
+}
+
+#[tokio::test]
+async fn of_two_actions_at_once_the_second_sees_what_the_first_takes() {
+    let gone = Arc::new(Mutex::new(BTreeSet::new()));
+    let deleted = Arc::clone(&gone);
+    let (client, _) = api(move |method, path| {
+        let mut gone = deleted.lock().unwrap();
+        if *method == Method::DELETE {
+            gone.insert(path.rsplit('/').next().unwrap().to_owned());
+            return (200, json!({"metadata": {"name": "web"}}).to_string());
+        }
+        let pod = |name: &str| {
+            let deleted = gone.contains(name).then_some("2026-01-01T00:00:00Z");
+            json!({"metadata": {"name": name, "uid": name, "deletionTimestamp": deleted},
+                "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+        };
+        let items = if path.ends_with("/pods") { vec![pod("web-1"), pod("web-2")] } else { Vec::new() };
+        (200, json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}).to_string())
+    });
+    let (session, run_dir, _dir) = session(client, Limits::default());
+    let disruption = || Disruption {
+        at: Duration::ZERO,
+        every: Duration::ZERO,
+        jitter: Duration::ZERO,
+        seed: 0,
+        repeat: Repeat::Times(1),
+        allow_outage: false,
+        action: Action::DeletePod(Pods {
+            selector: "app=web".into(),
+            count: Count::Number(1),
+            order: Order::Oldest,
+            batch: None,
+            spacing: Duration::ZERO,
+            grace_seconds: None,
+        }),
+    };
+    let zero = session.clock.now();
+    let both = [disruption(), disruption()];
+    let disrupted = session.disrupt(&both, beside(zero), &NoPrograms).await;
+    assert_eq!(disrupted, Disrupted { accepted: 1, failed: 1, skipped: 0 });
+    session.finish(CancellationToken::new()).await.unwrap();
+    let why = events_of(&run_dir).into_iter().find_map(|event| match event.kind {
+        EventKind::Action(action) => action.error,
+        _ => None,
+    });
+    assert_eq!(why.unwrap(), "1 of its pods are going already");
 }
 
 /// The first line of a proxy that started at `started`, before the row `next`.
@@ -401,6 +524,61 @@ async fn a_proxy_that_is_restarted_after_a_clean_end_is_followed_on() {
     assert_eq!(collected.rows.len(), 2);
 }
 
+#[tokio::test]
+async fn a_proxy_that_asks_for_a_token_is_named_once() {
+    // As the API server passes on what the admin port answers.
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let (client, _) = api(move |_, path| {
+        if path.ends_with("/rows") {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+        (401, "the admin port asks for a token\n".to_owned())
+    });
+    let (session, run_dir, _dir) = session(client, Limits::default());
+    let (stop, running) = follow_proxies(&session);
+    let again = async {
+        while asked.load(Ordering::SeqCst) < 3 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), again).await.unwrap();
+    stop.cancel();
+    running.await.unwrap();
+    session.finish(CancellationToken::new()).await.unwrap();
+    let warnings: Vec<_> = events_of(&run_dir)
+        .into_iter()
+        .filter_map(|event| match event.kind {
+            EventKind::Warning { message } => Some(message),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(
+        warnings,
+        ["the proxy of pod web-1 asks for a token (--admin-token-file), without which it tells nothing"]
+    );
+}
+
+/// Collects what the proxy of the pod `web-1` records.
+fn follow_proxies(session: &Session) -> (CancellationToken, tokio::task::JoinHandle<()>) {
+    let mut running = pod("web-1", container("running", "", ""));
+    running.admin_port = Some(8082);
+    session.views.update(|view| {
+        view.pods_listed = true;
+        view.pods.insert(running.event.uid.clone(), running);
+    });
+    let context = collect::Context {
+        client: session.caller.client.clone(),
+        namespace: "shop".into(),
+        clock: session.clock,
+        recorder: session.recorder.handle(),
+        admin_token: None,
+    };
+    let stop = CancellationToken::new();
+    let running = collect::run(session.collector.clone(), context, session.views.subscribe(), stop.clone());
+    (stop, tokio::spawn(running))
+}
+
 /// What is recorded of a proxy.
 struct Collected {
     ends: Vec<(String, Rows)>,
@@ -425,22 +603,8 @@ async fn collected(streams: Vec<Vec<ProxyLine>>) -> Collected {
         _ => (503, String::new()),
     });
     let (session, run_dir, _dir) = session(client, Limits::default());
-    let mut running = pod("web-1", container("running", "", ""));
-    running.admin_port = Some(8082);
-    session.views.update(|view| {
-        view.pods_listed = true;
-        view.pods.insert(running.event.uid.clone(), running);
-    });
-    let context = collect::Context {
-        client: session.caller.client.clone(),
-        namespace: "shop".into(),
-        clock: session.clock,
-        recorder: session.recorder.handle(),
-        admin_token: None,
-    };
-    let (stop, collector) = (CancellationToken::new(), session.collector.clone());
-    let running =
-        tokio::spawn(collect::run(collector.clone(), context, session.views.subscribe(), stop.clone()));
+    let collector = session.collector.clone();
+    let (stop, running) = follow_proxies(&session);
     let whole = |source: &Source| source.rows.is_some_and(|rows| rows.recorded.is_some());
     let has_ended = async {
         while !collector.sources().last().is_some_and(whole) {
@@ -460,10 +624,10 @@ async fn collected(streams: Vec<Vec<ProxyLine>>) -> Collected {
         has_ended.await;
     };
     tokio::time::timeout(Duration::from_secs(20), lives).await.unwrap();
-    collector.catch_up(Duration::from_secs(5)).await;
+    collector.catch_up(&Limits { hand_over: Duration::from_secs(5), ..Limits::default() }).await;
     stop.cancel();
     running.await.unwrap();
-    session.finish().await.unwrap();
+    session.finish(CancellationToken::new()).await.unwrap();
     let (mut ends, mut phases) = (Vec::new(), Vec::new());
     for event in events_of(&run_dir) {
         match event.kind {

@@ -12,17 +12,18 @@ use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use kube::core::TypeMeta;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::sync::CancellationToken;
 
-use super::apply::{RUN_LABEL, api_for};
+use super::apply::RUN_LABEL;
 use super::edits::{self, Edit};
 use super::journal::{Change, Journal, JournalError, ObjectRef, Open};
-use super::{CoordinatorError, Limits};
+use super::{Caller, CoordinatorError, Limits};
 use crate::cluster::Origin;
 use crate::record::Clock;
 
 /// How often a change is tried that somebody else's came between.
-const ATTEMPTS: u32 = 5;
+pub(super) const ATTEMPTS: u32 = 5;
 /// Service proxies follow a Service within a second or so; only then may go what it led to.
 const FOLLOW: Duration = Duration::from_secs(2);
 
@@ -121,17 +122,20 @@ impl LeftOver {
     /// # Errors
     /// When the journal cannot be written.
     pub async fn undo(mut self, client: &Client) -> Result<Vec<Undone>, JournalError> {
-        all(client, &mut self.journal, Limits::default().api_call).await
+        let caller = Caller {
+            client: client.clone(),
+            namespace: String::new(),
+            limits: Limits::default(),
+            stop: CancellationToken::new(),
+        };
+        all(&caller, &mut self.journal).await
     }
 }
 
-/// Undoes what is open in a journal; `limit` is for each call.
-pub(super) async fn all(
-    client: &Client,
-    journal: &mut Journal,
-    limit: Duration,
-) -> Result<Vec<Undone>, JournalError> {
+/// Undoes what is open in a journal, over faults that pass, within the limit for undoing.
+pub(super) async fn all(caller: &Caller, journal: &mut Journal) -> Result<Vec<Undone>, JournalError> {
     let run = journal.run().to_owned();
+    let deadline = Instant::now() + caller.limits.undo;
     let mut undone = Vec::new();
     let mut leads_back = false;
     for open in journal.open_changes() {
@@ -140,7 +144,7 @@ pub(super) async fn all(
             leads_back = false;
         }
         let id = open.id;
-        let result = one(client, &run, open, limit).await;
+        let result = one(caller, &run, open, deadline).await;
         leads_back |= result.object.kind == "Service"
             && matches!((&result.outcome, &result.change), (Outcome::Undone { .. }, Change::Edit { .. }));
         if !matches!(result.outcome, Outcome::Failed(_)) {
@@ -151,19 +155,19 @@ pub(super) async fn all(
     Ok(undone)
 }
 
-/// Undoes one change; `limit` is for each call.
-pub(super) async fn one(client: &Client, run: &str, open: Open, limit: Duration) -> Undone {
+/// Undoes one change, before a deadline.
+pub(super) async fn one(caller: &Caller, run: &str, open: Open, deadline: Instant) -> Undone {
     let Open { object, change, .. } = open;
     let undoing = async {
         match &change {
-            Change::Create => remove(client, run, &object).await,
-            Change::Edit { edits } => restore(client, &object, edits).await,
-            Change::ShutDown => boot(client, &object).await,
+            Change::Create => remove(caller, run, &object).await,
+            Change::Edit { edits } => restore(caller, &object, edits).await,
+            Change::ShutDown => boot(caller, &object).await,
         }
     };
-    let outcome = match timeout(limit, undoing).await {
+    let outcome = match timeout_at(deadline, undoing).await {
         Ok(outcome) => outcome.unwrap_or_else(|error| Outcome::Failed(error.to_string())),
-        Err(_) => Outcome::Failed(format!("no answer within {limit:?}")),
+        Err(_) => Outcome::Failed(format!("all could not be undone within {:?}", caller.limits.undo)),
     };
     Undone { object, change, outcome }
 }
@@ -180,28 +184,34 @@ pub(super) async fn ask_agent(client: &Client, node: &str, command: &str) -> kub
 }
 
 /// Boots a node that was shut down. One that runs starts its agent anew, which ends nothing.
-async fn boot(client: &Client, node: &ObjectRef) -> Result<Outcome, CoordinatorError> {
-    match ask_agent(client, &node.name, "restart").await {
+async fn boot(caller: &Caller, node: &ObjectRef) -> Result<Outcome, CoordinatorError> {
+    let what = format!("boot {node}");
+    match caller.ask(&what, || ask_agent(&caller.client, &node.name, "restart")).await? {
         Ok(()) => Ok(Outcome::Undone { others: Vec::new() }),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Outcome::Nothing("gone already".into())),
-        Err(error) => Err(CoordinatorError::api(&format!("boot {node}"), &error)),
+        Err(error) => Err(CoordinatorError::api(&what, &error)),
     }
 }
 
-async fn api_of(client: &Client, object: &ObjectRef) -> Result<Api<DynamicObject>, CoordinatorError> {
+async fn api_of(caller: &Caller, object: &ObjectRef) -> Result<Api<DynamicObject>, CoordinatorError> {
     let types = TypeMeta { api_version: object.api_version.clone(), kind: object.kind.clone() };
-    api_for(client, object.namespace.as_deref().unwrap_or_default(), &types).await
+    let (resource, scope) = caller.kind_of(&types).await?;
+    Ok(caller.api_of(&resource, &scope, object.namespace.as_deref().unwrap_or_default()))
 }
 
 /// Removes an object that the run created, and what it owns.
-async fn remove(client: &Client, run: &str, object: &ObjectRef) -> Result<Outcome, CoordinatorError> {
+async fn remove(caller: &Caller, run: &str, object: &ObjectRef) -> Result<Outcome, CoordinatorError> {
     let gone = || Outcome::Nothing("gone already".into());
-    let api = api_of(client, object).await?;
+    let api = api_of(caller, object).await?;
     let what = format!("remove {object}");
     let uid = match &object.uid {
         Some(uid) => uid.clone(),
         // The run ended before it was told. Its label says whether this is it.
-        None => match api.get_opt(&object.name).await.map_err(|e| CoordinatorError::api(&what, &e))? {
+        None => match caller
+            .ask(&what, || api.get_opt(&object.name))
+            .await?
+            .map_err(|e| CoordinatorError::api(&what, &e))?
+        {
             None => return Ok(gone()),
             Some(found) if found.labels().get(RUN_LABEL).is_some_and(|of| of == run) => {
                 found.uid().unwrap_or_default()
@@ -211,7 +221,7 @@ async fn remove(client: &Client, run: &str, object: &ObjectRef) -> Result<Outcom
     };
     let preconditions = Some(Preconditions { uid: Some(uid), resource_version: None });
     let params = DeleteParams { preconditions, ..DeleteParams::background() };
-    match api.delete(&object.name, &params).await {
+    match caller.ask(&what, || api.delete(&object.name, &params)).await? {
         Ok(_) => Ok(Outcome::Undone { others: Vec::new() }),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(gone()),
         Err(kube::Error::Api(status)) if status.code == 409 => {
@@ -222,11 +232,12 @@ async fn remove(client: &Client, run: &str, object: &ObjectRef) -> Result<Outcom
 }
 
 /// Gives the fields that the run changed their old values.
-async fn restore(client: &Client, object: &ObjectRef, edits: &[Edit]) -> Result<Outcome, CoordinatorError> {
-    let api = api_of(client, object).await?;
+async fn restore(caller: &Caller, object: &ObjectRef, edits: &[Edit]) -> Result<Outcome, CoordinatorError> {
+    let api = api_of(caller, object).await?;
     let what = format!("restore {object}");
     for attempt in 1.. {
-        let found = api.get_opt(&object.name).await.map_err(|e| CoordinatorError::api(&what, &e))?;
+        let found = caller.ask(&what, || api.get_opt(&object.name)).await?;
+        let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
         let Some(current) = found else { return Ok(Outcome::Nothing("gone already".into())) };
         if object.uid.is_some() && current.uid() != object.uid {
             return Ok(Outcome::LeftAlone("it was replaced since".into()));
@@ -240,7 +251,7 @@ async fn restore(client: &Client, object: &ObjectRef, edits: &[Edit]) -> Result<
                 Outcome::LeftAlone(format!("somebody else has changed {}", others.join(", ")))
             });
         }
-        match patch(&api, &object.name, &current, &wanted).await {
+        match caller.ask(&what, || patch(&api, &object.name, &current, &wanted)).await? {
             Ok(_) => return Ok(Outcome::Undone { others }),
             Err(kube::Error::Api(status)) if status.code == 409 && attempt < ATTEMPTS => {}
             Err(error) => return Err(CoordinatorError::api(&what, &error)),

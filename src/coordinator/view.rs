@@ -26,6 +26,8 @@ pub(super) struct View {
     /// Not while a list comes in: then a pod that is not shown need not be gone.
     pub(super) pods_listed: bool,
     pub(super) slices_listed: bool,
+    /// Why a watch is not open, by what it is of.
+    pub(super) trouble: BTreeMap<&'static str, String>,
     /// The UIDs of all pods that were seen to end.
     pub(super) ended: BTreeSet<String>,
 }
@@ -102,6 +104,11 @@ impl Views {
 
     pub(super) fn update(&self, change: impl FnOnce(&mut View)) {
         self.0.send_modify(change);
+    }
+
+    /// Tells those who wait only if there was a change.
+    pub(super) fn update_if(&self, change: impl FnOnce(&mut View) -> bool) {
+        self.0.send_if_modified(change);
     }
 
     pub(super) fn subscribe(&self) -> watch::Receiver<View> {

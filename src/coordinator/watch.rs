@@ -1,203 +1,278 @@
-//! Watches of Pods, EndpointSlices and Events, written down as they arrive.
+//! Follows a kind of object: a list, and then a watch that is taken up where it ended.
 //!
-//! A watch that breaks begins anew with a list. What happened between its last
-//! good line and that list is unknown: a gap is recorded, no transition invented.
+//! A watch that breaks goes on from the last resourceVersion: nothing is lost, but what it shows of
+//! the time in between comes late, and that is recorded. Only where the API server has forgotten that
+//! version (410) it begins anew with a list. What happened between its last good line and that list is
+//! unknown: a gap is recorded, no transition invented. What is done with the objects is in
+//! [`super::sinks`].
 
-use futures::{Stream, StreamExt};
-use k8s_openapi::api::core::v1::{Event as ClusterEvent, Pod};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event};
-use kube::{Api, Client, ResourceExt};
-use tokio::task::JoinSet;
+use std::fmt::Debug;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::StreamExt;
+use kube::api::{ListParams, WatchParams};
+use kube::core::WatchEvent;
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::Recorder;
+use super::caller::Pauses;
 use super::recorder::RecorderHandle;
-use super::view::{SeenPod, Views};
-use crate::observed::{pod_event, statuses};
-use crate::record::event::{Change, EndpointSliceEvent, EndpointState};
+use super::view::Views;
+use super::{CoordinatorError, Limits};
+use crate::record::event::Change;
 use crate::record::{Clock, EventKind, Stamp};
 
-/// The name by which a proxy's container port is found.
-const ADMIN_PORT_NAME: &str = "rolldrop-admin";
+/// How long the API server may keep a watch open, in seconds. A quiet watch is known to be alive only
+/// when it is opened, and when it ends as told.
+const WATCH_S: u32 = 30;
+/// After so long without a sign of life a watch is taken for dead, where calls have half of that.
+pub(super) const LONGEST_SILENCE: Duration = Duration::from_secs(2 * WATCH_S as u64);
+/// An interruption that is shorter than this delays less than a termination is measured to.
+const SHORTEST_DELAY: Duration = Duration::from_secs(1);
+/// Objects of a list that are asked for at once.
+const PAGE: u32 = 500;
 
-pub(super) fn spawn(
-    tasks: &mut JoinSet<()>,
-    client: &Client,
-    namespace: &str,
-    clock: Clock,
-    recorder: &Recorder,
-    views: &Views,
-    stop: &CancellationToken,
-) {
-    let log = |resource| Log { resource, clock, recorder: recorder.handle(), last_good: None, listed: false };
-    let config = watcher::Config::default();
-
-    let pods = watcher::watcher(Api::<Pod>::namespaced(client.clone(), namespace), config.clone());
-    tasks.spawn(follow(pods, log("pods"), PodSink(views.clone()), stop.clone()));
-
-    let slices =
-        watcher::watcher(Api::<EndpointSlice>::namespaced(client.clone(), namespace), config.clone());
-    tasks.spawn(follow(slices, log("endpointslices"), SliceSink(views.clone()), stop.clone()));
-
-    let config = config.fields("involvedObject.kind=Pod");
-    let events = watcher::watcher(Api::<ClusterEvent>::namespaced(client.clone(), namespace), config);
-    tasks.spawn(follow(events, log("events"), ClusterEventSink, stop.clone()));
+/// Takes the objects of one watch in, and says what is to be recorded.
+pub(super) trait Sink<K>: Send {
+    fn take(&mut self, change: Change, object: K) -> Option<EventKind>;
+    /// All that was known is to be forgotten: a list follows.
+    fn begin_list(&mut self) {}
+    fn end_list(&mut self) {}
 }
 
-/// Takes the objects of one watch into the view, and says what is to be recorded.
-trait Sink<K> {
-    fn take(&self, change: Change, object: K) -> Option<EventKind>;
-    fn begin_list(&self) {}
-    fn end_list(&self) {}
+/// Whether a run can be without a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    /// Without it nothing is measured.
+    Must,
+    /// It helps to explain; where it is not allowed or not known, it is left out.
+    Helps,
 }
 
-struct Log {
-    resource: &'static str,
-    clock: Clock,
-    recorder: RecorderHandle,
-    last_good: Option<Stamp>,
-    listed: bool,
+/// What following a kind of object takes.
+pub(super) struct Following {
+    pub(super) resource: &'static str,
+    pub(super) need: Need,
+    pub(super) fields: Option<&'static str>,
+    pub(super) clock: Clock,
+    pub(super) limits: Limits,
+    pub(super) recorder: RecorderHandle,
+    pub(super) views: Views,
 }
 
-async fn follow<K>(
-    stream: impl Stream<Item = watcher::Result<Event<K>>> + Send,
-    mut log: Log,
-    sink: impl Sink<K>,
+/// Why a watch is not open.
+enum Broken {
+    /// It was closed or cut, or could not be opened.
+    Cut { why: Option<String>, pause: Option<Duration> },
+    /// Nothing came for longer than it may last.
+    Silent,
+    /// The API server has forgotten where it was.
+    Forgotten,
+    /// It is not allowed, or there is nothing of the kind.
+    NotToBeHad(String),
+}
+
+impl Broken {
+    fn of(error: &kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) if status.code == 410 => Self::Forgotten,
+            kube::Error::Api(status) if [403, 404].contains(&status.code) => {
+                Self::NotToBeHad(status.message.clone())
+            }
+            error => Self::Cut {
+                why: Some(CoordinatorError::why(error)),
+                pause: super::caller::retry_after(error),
+            },
+        }
+    }
+}
+
+/// How a watch stands.
+struct State {
+    /// Where it goes on; `None` before a list.
+    version: Option<String>,
+    /// Its last sign of life.
+    last_good: Stamp,
+    /// Since when it has been broken.
+    broken: Option<Stamp>,
+    has_listed: bool,
+}
+
+/// Follows a kind of object until stopped.
+pub(super) async fn follow<K>(
+    following: Following,
+    api: Api<K>,
+    mut sink: impl Sink<K>,
     stop: CancellationToken,
-) {
-    let mut stream = std::pin::pin!(stream.default_backoff());
-    loop {
-        let item = tokio::select! {
-            item = stream.next() => item,
-            () = stop.cancelled() => return,
-        };
-        let now = log.clock.now();
-        let event = match item {
-            None => return,
-            Some(Err(error)) => {
-                tracing::debug!(resource = log.resource, %error, "watch interrupted");
-                continue;
-            }
-            Some(Ok(event)) => event,
-        };
-        let (change, object) = match event {
-            Event::Apply(object) => (Change::Applied, object),
-            Event::Delete(object) => (Change::Deleted, object),
-            Event::InitApply(object) => (Change::Listed, object),
-            Event::Init => {
-                if log.listed {
-                    let from = log.last_good.unwrap_or(now);
-                    log.recorder.event(now, EventKind::WatchGap { resource: log.resource.into(), from });
+) where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let now = following.clock.now();
+    let mut state = State { version: None, last_good: now, broken: None, has_listed: false };
+    stop.run_until_cancelled(following.for_ever(&api, &mut sink, &mut state)).await;
+    // What happened since is not known, and nobody will ask any more.
+    if let Some(from) = state.broken.filter(|from| state.has_listed && following.is_long_since(*from)) {
+        following.note(from, |resource, from| EventKind::WatchGap { resource, from });
+    }
+}
+
+impl Following {
+    async fn for_ever<K>(&self, api: &Api<K>, sink: &mut impl Sink<K>, state: &mut State)
+    where
+        K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+    {
+        let mut pauses = Pauses::default();
+        loop {
+            let begun = Instant::now();
+            let broken = match state.version.clone() {
+                None => self.list(api, sink, state).await.err(),
+                Some(version) => Some(self.watch(api, &version, sink, state).await),
+            };
+            let Some(broken) = broken else { continue };
+            let now = self.clock.now();
+            let since =
+                if matches!(broken, Broken::Silent | Broken::Forgotten) { state.last_good } else { now };
+            state.broken.get_or_insert(since);
+            let resource = self.resource;
+            let mut told = None;
+            match broken {
+                Broken::Cut { why, pause } => {
+                    if let Some(why) = why {
+                        tracing::debug!(resource, %why, "a watch is interrupted");
+                        self.views.update(|view| {
+                            view.trouble.insert(resource, why);
+                        });
+                    }
+                    told = pause;
                 }
-                sink.begin_list();
-                continue;
+                Broken::Silent => tracing::debug!(resource, "a watch is silent"),
+                Broken::Forgotten => state.version = None,
+                Broken::NotToBeHad(why) if self.need == Need::Helps => {
+                    tracing::debug!(resource, %why, "a watch is left out");
+                    // Nothing is missed of what cannot be had.
+                    state.broken = None;
+                    return;
+                }
+                Broken::NotToBeHad(why) => self.views.update(|view| {
+                    view.trouble.insert(resource, why);
+                }),
             }
-            Event::InitDone => {
-                log.listed = true;
-                log.last_good = Some(now);
-                sink.end_list();
-                continue;
+            // One that stood for a while is taken up at once.
+            if begun.elapsed() > SHORTEST_DELAY && told.is_none() {
+                pauses = Pauses::default();
+            } else {
+                sleep(told.unwrap_or_else(|| pauses.next())).await;
+            }
+        }
+    }
+
+    /// Lists all there is. What it is missing is known only then.
+    async fn list<K>(&self, api: &Api<K>, sink: &mut impl Sink<K>, state: &mut State) -> Result<(), Broken>
+    where
+        K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+    {
+        let mut params = ListParams { limit: Some(PAGE), ..self.list_params() };
+        let mut objects = Vec::new();
+        let version = loop {
+            let listing = timeout(self.limits.api_call, api.list(&params)).await;
+            let page = listing.map_err(|_| Broken::Silent)?.map_err(|error| Broken::of(&error))?;
+            objects.extend(page.items);
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params.continue_token = Some(token),
+                None => break page.metadata.resource_version.unwrap_or_default(),
             }
         };
-        log.last_good = Some(now);
+        if state.has_listed {
+            self.note(state.last_good, |resource, from| EventKind::WatchGap { resource, from });
+        }
+        let now = self.clock.now();
+        sink.begin_list();
+        for object in objects {
+            self.take(sink, Change::Listed, object, now);
+        }
+        sink.end_list();
+        *state = State { version: Some(version), last_good: now, broken: None, has_listed: true };
+        Ok(())
+    }
+
+    /// Watches until that breaks.
+    async fn watch<K>(
+        &self,
+        api: &Api<K>,
+        version: &str,
+        sink: &mut impl Sink<K>,
+        state: &mut State,
+    ) -> Broken
+    where
+        K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+    {
+        let params = WatchParams {
+            field_selector: self.fields.map(str::to_owned),
+            timeout: Some(WATCH_S),
+            ..WatchParams::default()
+        };
+        let limit = self.limits.api_call;
+        let end = Instant::now() + Duration::from_secs(WATCH_S.into()) + limit;
+        let stream = match timeout(limit, api.watch(&params, version)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return Broken::of(&error),
+            Err(_) => return Broken::Silent,
+        };
+        let mut stream = pin!(stream);
+        self.opened(state);
+        loop {
+            let event = match timeout_at(end, stream.next()).await {
+                Ok(Some(Ok(event))) => event,
+                Ok(Some(Err(error))) => return Broken::of(&error),
+                Ok(None) => return Broken::Cut { why: None, pause: None },
+                Err(_) => return Broken::Silent,
+            };
+            let now = self.clock.now();
+            let version = match event {
+                WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                    let version = object.resource_version();
+                    self.take(sink, Change::Applied, object, now);
+                    version
+                }
+                WatchEvent::Deleted(object) => {
+                    let version = object.resource_version();
+                    self.take(sink, Change::Deleted, object, now);
+                    version
+                }
+                WatchEvent::Bookmark(bookmark) => Some(bookmark.metadata.resource_version),
+                WatchEvent::Error(status) => return Broken::of(&kube::Error::Api(status)),
+            };
+            state.last_good = now;
+            state.version = version.or(state.version.take());
+        }
+    }
+
+    /// A watch is open again, where it was.
+    fn opened(&self, state: &mut State) {
+        if let Some(from) = state.broken.take().filter(|from| self.is_long_since(*from)) {
+            self.note(from, |resource, from| EventKind::WatchLate { resource, from });
+        }
+        self.views.update_if(|view| view.trouble.remove(self.resource).is_some());
+    }
+
+    fn is_long_since(&self, from: Stamp) -> bool {
+        self.clock.now() > from + SHORTEST_DELAY
+    }
+
+    fn take<K>(&self, sink: &mut impl Sink<K>, change: Change, object: K, now: Stamp) {
         if let Some(kind) = sink.take(change, object) {
-            log.recorder.event(now, kind);
+            self.recorder.event(now, kind);
         }
     }
-}
 
-struct PodSink(Views);
-
-impl Sink<Pod> for PodSink {
-    fn take(&self, change: Change, pod: Pod) -> Option<EventKind> {
-        let seen = SeenPod { admin_port: admin_port(&pod), event: pod_event(change, &pod) };
-        let event = seen.event.clone();
-        self.0.update(|view| view.see(change, seen));
-        Some(EventKind::Pod(event))
+    fn note(&self, from: Stamp, kind: impl FnOnce(String, Stamp) -> EventKind) {
+        self.recorder.event(self.clock.now(), kind(self.resource.to_owned(), from));
     }
 
-    fn begin_list(&self) {
-        self.0.update(|view| {
-            view.pods.clear();
-            view.pods_listed = false;
-        });
-    }
-
-    fn end_list(&self) {
-        self.0.update(|view| view.pods_listed = true);
-    }
-}
-
-struct SliceSink(Views);
-
-impl Sink<EndpointSlice> for SliceSink {
-    fn take(&self, change: Change, slice: EndpointSlice) -> Option<EventKind> {
-        let event = slice_event(change, &slice);
-        self.0.update(|view| match change {
-            Change::Deleted => {
-                view.slices.remove(&event.name);
-            }
-            Change::Listed | Change::Applied => {
-                view.slices.insert(event.name.clone(), event.clone());
-            }
-        });
-        Some(EventKind::EndpointSlice(event))
-    }
-
-    fn begin_list(&self) {
-        self.0.update(|view| view.slices.clear());
-    }
-
-    fn end_list(&self) {
-        self.0.update(|view| view.slices_listed = true);
-    }
-}
-
-struct ClusterEventSink;
-
-impl Sink<ClusterEvent> for ClusterEventSink {
-    fn take(&self, change: Change, event: ClusterEvent) -> Option<EventKind> {
-        // Listed ones happened before the run.
-        (change == Change::Applied).then(|| EventKind::ClusterEvent {
-            pod: event.involved_object.name.unwrap_or_default(),
-            reason: event.reason.unwrap_or_default(),
-            message: event.message.unwrap_or_default(),
-        })
-    }
-}
-
-/// The proxy's admin port, if its container runs.
-fn admin_port(pod: &Pod) -> Option<u16> {
-    let spec = pod.spec.as_ref()?;
-    let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
-    let (name, port) = containers.flat_map(|c| c.ports.iter().flatten().map(|p| (&c.name, p))).find_map(
-        |(container, port)| {
-            (port.name.as_deref() == Some(ADMIN_PORT_NAME)).then_some((container, port.container_port))
-        },
-    )?;
-    let runs =
-        statuses(pod).any(|s| s.name == *name && s.state.as_ref().is_some_and(|s| s.running.is_some()));
-    runs.then(|| u16::try_from(port).ok()).flatten()
-}
-
-fn slice_event(change: Change, slice: &EndpointSlice) -> EndpointSliceEvent {
-    let endpoints = slice.endpoints.iter().flatten().map(|endpoint| {
-        let conditions = endpoint.conditions.clone().unwrap_or_default();
-        EndpointState {
-            pod: endpoint.target_ref.as_ref().and_then(|t| t.name.clone()),
-            address: endpoint.addresses.first().cloned().unwrap_or_default(),
-            ready: conditions.ready.unwrap_or(true),
-            serving: conditions.serving.or(conditions.ready).unwrap_or(true),
-            terminating: conditions.terminating.unwrap_or(false),
-        }
-    });
-    EndpointSliceEvent {
-        change,
-        namespace: slice.namespace().unwrap_or_default(),
-        name: slice.name_any(),
-        service: slice.labels().get("kubernetes.io/service-name").cloned(),
-        endpoints: endpoints.collect(),
+    fn list_params(&self) -> ListParams {
+        ListParams { field_selector: self.fields.map(str::to_owned), ..ListParams::default() }
     }
 }

@@ -6,9 +6,13 @@
 use std::str::FromStr;
 
 use serde_json::Value;
-use yaml_edit::{Document, YamlFile, YamlNode};
+use yaml_edit::{Document, Mapping, YamlFile, YamlNode};
 
+use super::flow::{self, Flow, Splice};
 use super::{InjectError, Object};
+
+/// What editors on Windows put before a text (byte order mark).
+const MARK: char = '\u{feff}';
 
 /// What is to change in a document.
 #[derive(Clone, Debug)]
@@ -28,12 +32,15 @@ pub(super) enum Change {
     Push(Value),
     /// The field or item is gone.
     Remove,
+    /// It is gone, and so is what held it, unless that holds more or was there before it.
+    Withdraw,
 }
 
 /// The documents of a text.
 #[derive(Debug)]
 pub(super) struct Manifests {
     form: Form,
+    has_mark: bool,
     documents: Vec<Entry>,
 }
 
@@ -54,14 +61,17 @@ struct Entry {
 
 impl Manifests {
     pub(super) fn parse(text: &str) -> Result<Self, InjectError> {
-        if text.trim_start().starts_with('{') {
-            let value =
-                serde_json::from_str(text).map_err(|error| InjectError::Unreadable(error.to_string()))?;
-            let only = Entry { before: String::new(), text: text.to_owned(), value };
-            return Ok(Self { form: Form::Json, documents: vec![only] });
+        let (text, has_mark) = text.strip_prefix(MARK).map_or((text, false), |text| (text, true));
+        let is_braced = text.trim_start().starts_with('{');
+        let json = if is_braced { json_documents(text).map(Some) } else { Ok(None) };
+        if let Ok(Some(documents)) = json {
+            return Ok(Self { form: Form::Json, has_mark, documents });
         }
         let unreadable = |error: &dyn std::fmt::Display| InjectError::Unreadable(error.to_string());
-        let file = YamlFile::from_str(text).map_err(|error| unreadable(&error))?;
+        let file = YamlFile::from_str(text).map_err(|error| match &json {
+            Err(no_json) => unreadable(no_json),
+            Ok(_) => unreadable(&error),
+        })?;
         let mut end = 0;
         let mut documents = Vec::new();
         for document in file.documents() {
@@ -76,7 +86,7 @@ impl Manifests {
         if let Some(rest) = text.get(end..).filter(|rest| !rest.is_empty()) {
             documents.push(Entry { before: rest.to_owned(), text: String::new(), value: Value::Null });
         }
-        Ok(Self { form: Form::Yaml, documents })
+        Ok(Self { form: Form::Yaml, has_mark, documents })
     }
 
     /// The objects of all documents, those of a List one by one.
@@ -106,6 +116,8 @@ impl Manifests {
             if edits.is_empty() {
                 continue;
             }
+            let resolved = resolved(&entry.text, &entry.value, &edits);
+            let edits: Vec<&Edit> = resolved.iter().collect();
             edits.iter().for_each(|edit| edit.apply(&mut entry.value));
             entry.text = match (form, edited(form, &entry.text, &edits, &entry.value)) {
                 (_, Some(text)) => text,
@@ -125,18 +137,64 @@ impl Manifests {
     }
 
     pub(super) fn text(&self) -> String {
-        self.documents.iter().flat_map(|entry| [entry.before.as_str(), &entry.text]).collect()
+        let mark = self.has_mark.then_some(MARK);
+        let documents = self.documents.iter().flat_map(|entry| [entry.before.as_str(), &entry.text]);
+        mark.into_iter().map(String::from).chain(documents.map(str::to_owned)).collect()
     }
+}
+
+/// The documents of a text that is JSON, one after the other.
+fn json_documents(text: &str) -> serde_json::Result<Vec<Entry>> {
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    let (mut documents, mut end) = (Vec::new(), 0);
+    while let Some(value) = values.next() {
+        let value = value?;
+        let own = &text[end..values.byte_offset()];
+        let before = &own[..own.len() - own.trim_start().len()];
+        documents.push(Entry { before: before.to_owned(), text: own.trim_start().to_owned(), value });
+        end = values.byte_offset();
+    }
+    documents.push(Entry { before: text[end..].to_owned(), text: String::new(), value: Value::Null });
+    Ok(documents)
+}
+
+/// The edits in terms of what is to go.
+fn resolved(text: &str, value: &Value, edits: &[&Edit]) -> Vec<Edit> {
+    let is_needed = edits.iter().any(|edit| matches!(edit.change, Change::Withdraw));
+    let file = is_needed.then(|| YamlFile::from_str(text).ok()).flatten();
+    let document = file.as_ref().and_then(YamlFile::document);
+    let resolve = |edit: &Edit| {
+        let Change::Withdraw = edit.change else { return edit.clone() };
+        let holder = edit.pointer.rsplit_once('/').map_or("", |(holder, _)| holder);
+        let held = match value.pointer(holder) {
+            Some(Value::Array(list)) => list.len(),
+            Some(Value::Object(map)) => map.len(),
+            _ => 0,
+        };
+        let flow = document.as_ref().and_then(|document| Flow::of(text, &node(document, holder)?));
+        let is_to_stay = held > 1 || flow.is_some_and(|flow| flow.was_empty());
+        let pointer = if is_to_stay { &edit.pointer } else { holder };
+        Edit { document: edit.document, pointer: pointer.to_owned(), change: Change::Remove }
+    };
+    edits.iter().map(|edit| resolve(edit)).collect()
 }
 
 /// The text with the edits made in it, if that says what it should.
 fn edited(form: Form, text: &str, edits: &[&Edit], wanted: &Value) -> Option<String> {
     let file = YamlFile::from_str(text).ok()?;
     let document = file.document()?;
-    for edit in edits {
+    let is_in_brackets = |edit: &&Edit| edit.splice(form, text, &document).is_some();
+    let (in_brackets, others): (Vec<&Edit>, Vec<&Edit>) = edits.iter().copied().partition(is_in_brackets);
+    for edit in others {
         edit.apply_to_text(form, &document)?;
     }
-    let text = file.to_string();
+    let mut text = file.to_string();
+    if !in_brackets.is_empty() {
+        let file = YamlFile::from_str(&text).ok()?;
+        let document = file.document()?;
+        let splices = in_brackets.iter().map(|edit| edit.splice(form, &text, &document));
+        text = flow::spliced(&text, splices.collect::<Option<_>>()?)?;
+    }
     let said: Value = match form {
         Form::Json => serde_json::from_str(&text).ok()?,
         Form::Yaml => serde_saphyr::from_str(&text).ok()?,
@@ -166,12 +224,32 @@ impl Edit {
             (Some(Value::Object(map)), _) => {
                 map.remove(&last);
             }
-            (Some(Value::Array(list)), Change::Remove) => {
+            (Some(Value::Array(list)), _) => {
                 if let Some(index) = last.parse().ok().filter(|index| *index < list.len()) {
                     list.remove(index);
                 }
             }
             _ => {}
+        }
+    }
+
+    /// What the edit comes to in a text, if it adds or removes a member of a collection in brackets.
+    fn splice(&self, form: Form, text: &str, document: &Document) -> Option<Splice> {
+        if let Change::Push(item) = &self.change {
+            return Flow::of(text, &node(document, &self.pointer)?)?.with(None, item);
+        }
+        let (parent, last) = self.split()?;
+        let parent = node(document, parent)?;
+        let flow = Flow::of(text, &parent)?;
+        let number = match (parent.as_mapping(), parent.as_sequence()) {
+            (Some(map), _) => map.entries().position(|entry| entry.key_matches(last.as_str())),
+            (_, Some(_)) => Some(last.parse().ok()?),
+            _ => None,
+        };
+        match (&self.change, number) {
+            (Change::Set(value), None) => flow.with(Some(&form.key(&last)), value),
+            (Change::Remove, Some(number)) => flow.without(number),
+            _ => None,
         }
     }
 
@@ -187,7 +265,9 @@ impl Edit {
         match (&self.change, parent.as_mapping(), parent.as_sequence()) {
             (Change::Set(value), Some(map), _) => match form {
                 Form::Json => map.set(form.node(&last.as_str().into())?, form.node(value)?),
-                Form::Yaml => map.set(last.as_str(), form.node(value)?),
+                Form::Yaml => {
+                    map.set(last.as_str(), quoted_as(map, &last, value).or_else(|| form.node(value))?)
+                }
             },
             (_, Some(map), _) => {
                 map.remove(last.as_str())?;
@@ -214,7 +294,31 @@ fn node(document: &Document, pointer: &str) -> Option<YamlNode> {
     Some(at)
 }
 
+/// A text as a part of YAML, in the quotes in which its field's value was before, or else the field's name is.
+fn quoted_as(map: &Mapping, field: &str, value: &Value) -> Option<YamlNode> {
+    let entry = map.find_entry_by_key(field)?;
+    let is_in = |node: Option<YamlNode>, quote| node.is_some_and(|node| node.to_string().starts_with(quote));
+    let text = value.as_str()?;
+    let quoted = if is_in(entry.value_node(), '\'') {
+        format!("'{}'", text.replace('\'', "''"))
+    } else if is_in(entry.value_node(), '"') || is_in(entry.key_node(), '"') {
+        value.to_string()
+    } else {
+        return None;
+    };
+    Document::from_str(&format!("value: {quoted}")).ok()?.get("value")
+}
+
 impl Form {
+    fn key(self, key: &str) -> String {
+        let is_plain =
+            key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'/' | b'_'));
+        match self {
+            Self::Yaml if is_plain => key.to_owned(),
+            _ => Value::from(key).to_string(),
+        }
+    }
+
     /// A value as a part of a text of this form.
     fn node(self, value: &Value) -> Option<YamlNode> {
         // As the value of a key, so that a plain string is quoted where it must be.

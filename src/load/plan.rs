@@ -195,10 +195,21 @@ pub(super) enum Timing {
     OnDemand(Length),
 }
 
+/// Which worker threads of a load a process has, where several processes send it: each has its
+/// part of one schedule, so that together they send exactly the load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// The number of the process's first thread.
+    pub first: usize,
+    /// The threads of all processes.
+    pub of: usize,
+}
+
 /// A load that can be carried out.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(super) settings: Settings,
+    pub(super) share: Share,
     pub(super) timing: Timing,
     pub(super) targets: Vec<PlannedTarget>,
     /// The targets' turns, again and again.
@@ -265,7 +276,36 @@ impl Plan {
         if max_connections < settings.workers {
             return Err(PlanError::TooFewConnections { max: max_connections, workers: settings.workers });
         }
-        Ok(Self { timing, targets, cycle, max_connections, tls, settings })
+        let share = Share { first: 0, of: settings.workers };
+        Ok(Self { timing, targets, cycle, max_connections, tls, settings, share })
+    }
+
+    /// The part of the load that a process with these threads of it sends.
+    ///
+    /// # Errors
+    /// When there are no such threads, or fewer connections than threads.
+    pub fn part(self, share: Share) -> Result<Self, PlanError> {
+        let Share { first, of } = share;
+        if first + self.settings.workers > of {
+            return Err(PlanError::Workers(of));
+        }
+        if self.max_connections < of {
+            return Err(PlanError::TooFewConnections { max: self.max_connections, workers: of });
+        }
+        Ok(Self { share, ..self })
+    }
+
+    /// The numbers of the process's worker threads.
+    pub(super) fn own_workers(&self) -> std::ops::Range<usize> {
+        self.share.first..self.share.first + self.settings.workers
+    }
+
+    /// The requests that the process's own threads will schedule.
+    pub(super) fn own_requests(&self) -> Option<u64> {
+        let of = self.share.of as u64;
+        let own =
+            |all| self.own_workers().map(|worker| all / of + u64::from((worker as u64) < all % of)).sum();
+        self.requests().map(own)
     }
 
     /// The requests that will be scheduled, warm-up included; `None` where only the end will tell.
@@ -288,12 +328,14 @@ impl Plan {
         self.settings.pace.duration().map(|counted| self.settings.warmup + counted)
     }
 
-    /// Fresh connections a second, as far as they are planned.
+    /// Fresh connections a second of this process, as far as they are planned.
     pub(super) fn fresh_per_s(&self) -> f64 {
+        let own = self.settings.workers as f64 / self.share.of as f64;
+        let rate = self.settings.pace.peak_rate() * own;
         match self.settings.connections {
-            Connections::Fresh => self.settings.pace.peak_rate(),
+            Connections::Fresh => rate,
             Connections::Keepalive => 0.0,
-            Connections::Mixed(share) => self.settings.pace.peak_rate() * share,
+            Connections::Mixed(share) => rate * share,
         }
     }
 
@@ -312,7 +354,7 @@ impl Plan {
 
     /// The names of the load's sources: one per worker.
     pub fn sources(&self) -> Vec<String> {
-        (0..self.settings.workers).map(source_name).collect()
+        self.own_workers().map(source_name).collect()
     }
 
     /// The plan as `run.json` holds it. Headers and body stay out: they may hold secrets.
@@ -419,6 +461,7 @@ impl Plan {
             url: target.url.clone(),
             consumer: target.name.to_string(),
             balances: Balances::Connections,
+            service: None,
         };
         self.targets.iter().map(target).collect()
     }
@@ -561,14 +604,15 @@ mod tests {
         );
         assert!(url("ftp://x/").contains("scheme \"ftp\" is not supported, only http, https, ws and wss"));
         assert!(url("http://me:secret@x/").contains("credentials"));
+        assert!(url("http://x:0/").ends_with("no server listens on port 0"));
         assert!(refused(|s| s.targets.clear()).contains("no target"));
         assert!(refused(|s| s.pace = pace(0.0, 30)).starts_with("rate 0 is not above 0"));
         assert!(refused(|s| s.pace = pace(f64::NAN, 30)).contains("NaN"));
-        assert!(refused(|s| s.pace = pace(1.0, 0)).starts_with("a duration of 0ns is not above 0"));
+        assert!(refused(|s| s.pace = pace(1.0, 0)).starts_with("a duration of 0s is not above 0"));
         assert!(refused(|s| s.response_timeout = Duration::MAX).contains("a response timeout"));
         assert!(refused(|s| s.pace = pace(0.01, 30)).contains("make no request at all"));
         let stages = |texts: &[&str]| Pace::Open(texts.iter().map(|text| text.parse().unwrap()).collect());
-        assert!(refused(|s| s.pace = stages(&["5:1s", "5:0s"])).contains("a duration of 0ns"));
+        assert!(refused(|s| s.pace = stages(&["5:1s", "5:0s"])).contains("a duration of 0s"));
         assert!(refused(|s| s.pace = stages(&["0-1e9:1s"])).starts_with("rate 1000000000 is not"));
         assert!(refused(|s| s.pace = stages(&[])).starts_with("rate 0 is not"));
         assert!(refused(|s| s.workers = 0).contains("0 workers"));

@@ -237,7 +237,12 @@ impl<N: Note> Process<N> {
                 (self.note)(self.sources.first().map(String::as_str), t_ns, EventKind::Machine(sample));
             }
             Report::Event(event) => (self.note)(Some(&event.source), event.at, event.kind),
-            Report::Ended { t_ns, scheduled } => return Ok(Some(Ended { at: t_ns, scheduled })),
+            Report::Ended { t_ns, scheduled } => {
+                if let Some(source) = self.sources.first() {
+                    (self.note)(Some(source), t_ns, EventKind::LoadEnded { scheduled });
+                }
+                return Ok(Some(Ended { at: t_ns, scheduled }));
+            }
             Report::Failed { why } => return Err(ProcessError::Failed(why)),
         }
         Ok(None)

@@ -1,29 +1,25 @@
-//! Takes the workers' rows off their hands: run directory, `latency.hlog`, live progress.
+//! Takes the workers' rows off their hands: run directory, `latency.hlog`, live progress, and the
+//! journal of what is told to whoever is far away.
 //!
 //! One thread, which also owns the workers' threads. It judges nothing.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, LineWriter};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use hdrhistogram::serialization::V2DeflateSerializer;
-use hdrhistogram::serialization::interval_log::{IntervalLogWriter, IntervalLogWriterBuilder, Tag};
 
+use super::latency_log::{self, ByOutcome, INTERVAL, LatencyLog, LogFile, interval_of};
 use super::records::RecordWriter;
+use super::remote::journal::JournalWriter;
+use super::remote::live::{Beside, Reached};
 use super::tally::{self, Counts};
 use super::worker::Batch;
 use super::{LoadError, Progress, Recent};
 use crate::record::parts::PartWriter;
-use crate::record::{Clock, Outcome, Phase, RequestRow, RunDir, Stamp};
+use crate::record::{Clock, Outcome, RequestRow, Stamp};
 
-/// The interval log's name in the run directory.
-const LATENCY_LOG: &str = "latency.hlog";
-/// Length of an interval of the log and of live progress.
-const INTERVAL: Duration = Duration::from_secs(1);
 /// A row arrives this long after its end at most, unless the disk stalls: an
 /// interval of the log is written when it is over for so long.
 const ROW_DELAY: Duration = Duration::from_millis(500);
@@ -36,11 +32,11 @@ pub(super) struct Recorder<'a> {
     /// The rows' tables, one per worker; none without a run directory.
     tables: Vec<PartWriter<RequestRow>>,
     records: Vec<RecordWriter>,
-    log: Option<LatencyLog<'a>>,
+    seconds: Option<Seconds<'a>>,
     live: Live<'a>,
 }
 
-/// The files that the recorder writes.
+/// What the recorder writes.
 pub(super) struct Files<'a> {
     /// The rows' tables, in the order of the workers; none without a run directory.
     pub(super) tables: Vec<PartWriter<RequestRow>>,
@@ -48,28 +44,12 @@ pub(super) struct Files<'a> {
     pub(super) records: Vec<RecordWriter>,
     /// The interval log, where there is a run directory.
     pub(super) log: Option<&'a mut LogFile>,
-}
-
-/// What the interval log borrows for its life.
-pub(super) struct LogFile {
-    file: LineWriter<File>,
-    serializer: V2DeflateSerializer,
-}
-
-impl LogFile {
-    /// Creates the log in a run directory.
-    ///
-    /// # Errors
-    /// When it cannot be created.
-    pub(super) fn create(run_dir: &RunDir) -> Result<Self, LoadError> {
-        let path = run_dir.path().join(LATENCY_LOG);
-        let file = File::create(&path).map_err(|source| LoadError::LatencyLog { path, source })?;
-        Ok(Self { file: LineWriter::new(file), serializer: V2DeflateSerializer::new() })
-    }
+    /// What is told while the load lasts, where somebody far away listens.
+    pub(super) journal: Option<JournalWriter>,
 }
 
 impl<'a> Recorder<'a> {
-    /// A recorder that writes these files.
+    /// A recorder of what these sources send.
     ///
     /// # Errors
     /// When the log cannot be begun.
@@ -78,11 +58,11 @@ impl<'a> Recorder<'a> {
         zero: Stamp,
         files: Files<'a>,
         progress: &'a Mutex<Progress>,
-        workers: usize,
+        sources: &[String],
     ) -> Result<Self, LoadError> {
-        let Files { tables, records, log } = files;
-        let log = log.map(|file| LatencyLog::begin(file, zero)).transpose()?;
-        Ok(Self { clock, tables, records, log, live: Live::new(progress, zero, workers) })
+        let Files { tables, records, log, journal } = files;
+        let seconds = log.map(|file| Seconds::begin(file, journal, zero)).transpose()?;
+        Ok(Self { clock, tables, records, seconds, live: Live::new(progress, zero, sources) })
     }
 
     /// Records until every worker has dropped its sender. `failed` is called
@@ -113,8 +93,8 @@ impl<'a> Recorder<'a> {
             }
         }
         result?;
-        if let Some(log) = self.log {
-            log.finish()?;
+        if let Some(seconds) = &mut self.seconds {
+            seconds.write_before(i64::MAX, &self.live.workers)?;
         }
         for table in self.tables {
             table.finish()?;
@@ -123,15 +103,18 @@ impl<'a> Recorder<'a> {
             let path = record.path().to_owned();
             record.finish().map_err(|source| LoadError::Record { path, source })?;
         }
+        if let Some(journal) = self.seconds.and_then(|seconds| seconds.journal) {
+            journal.end(self.live.workers);
+        }
         Ok(())
     }
 
     fn write(&mut self, batch: Option<Batch>, now: Stamp) -> Result<(), LoadError> {
-        if let Some(log) = &mut self.log {
+        if let Some(seconds) = &mut self.seconds {
             if let Some(batch) = &batch {
-                log.add(&batch.rows);
+                seconds.add(&batch.rows);
             }
-            log.turn(now)?;
+            seconds.turn(now, &self.live.workers)?;
         }
         for record in &mut self.records {
             let rows = batch.as_ref().map_or(&[][..], |batch| &batch.rows);
@@ -150,111 +133,111 @@ impl<'a> Recorder<'a> {
     }
 }
 
-/// The HdrHistogram interval log: response times of the counted part in
-/// nanoseconds (3 digits; the column of maxima in milliseconds), in intervals of
-/// a second by the time of the requests' end, one tag per outcome. A request
-/// that failed counts with the time until it failed; `not_sent` and `cancelled`
-/// have no time and are left out.
-struct LatencyLog<'a> {
-    writer: IntervalLogWriter<'a, 'a, LineWriter<File>, V2DeflateSerializer>,
+/// The seconds of the load, by the time of the requests' end: each goes to the interval log, and
+/// to the journal, when it is over.
+struct Seconds<'a> {
+    log: LatencyLog<'a>,
+    journal: Option<JournalWriter>,
     zero: Stamp,
-    /// By number of the interval, counted from the zero.
-    intervals: BTreeMap<i64, BTreeMap<Outcome, Histogram<u64>>>,
-    /// Intervals before this one have been written.
+    /// By number, counted from the zero.
+    open: BTreeMap<i64, Second>,
+    /// Seconds before this one have been written.
     first_open: i64,
 }
 
-impl<'a> LatencyLog<'a> {
-    fn begin(file: &'a mut LogFile, zero: Stamp) -> Result<Self, LoadError> {
-        let start = UNIX_EPOCH + since_epoch(zero);
-        let writer = IntervalLogWriterBuilder::new()
-            .add_comment("[Histogram log format version 1.3]")
-            .with_start_time(start)
-            .with_max_value_divisor(1e6)
-            .begin_log_with(&mut file.file, &mut file.serializer)
-            .map_err(LoadError::latency_log)?;
-        Ok(Self { writer, zero, intervals: BTreeMap::new(), first_open: 0 })
+#[derive(Default)]
+struct Second {
+    response: ByOutcome,
+    beside: Beside,
+}
+
+impl<'a> Seconds<'a> {
+    fn begin(file: &'a mut LogFile, journal: Option<JournalWriter>, zero: Stamp) -> Result<Self, LoadError> {
+        let log = LatencyLog::begin(file, zero)?;
+        Ok(Self { log, journal, zero, open: BTreeMap::new(), first_open: 0 })
     }
 
     fn add(&mut self, rows: &[RequestRow]) {
         for row in rows {
-            if row.phase == Phase::Main && !matches!(row.outcome, Outcome::NotSent | Outcome::Cancelled) {
-                let interval = self.interval_of(row.end).max(self.first_open);
-                let by_outcome = self.intervals.entry(interval).or_default();
-                let histogram = by_outcome.entry(row.outcome).or_insert_with(tally::histogram);
-                tally::record(histogram, tally::response_ns(row));
+            let number = interval_of(row.end, self.zero).max(self.first_open);
+            let second = self.open.entry(number).or_default();
+            latency_log::add(&mut second.response, row);
+            if self.journal.is_some() {
+                second.beside.add(row);
             }
         }
     }
 
-    /// Writes the intervals that are over.
-    fn turn(&mut self, now: Stamp) -> Result<(), LoadError> {
-        let current = self.interval_of(now - ROW_DELAY);
-        self.write_before(current)
+    /// Writes the seconds that are over.
+    fn turn(&mut self, now: Stamp, reached: &[Reached]) -> Result<(), LoadError> {
+        self.write_before(interval_of(now - ROW_DELAY, self.zero), reached)
     }
 
-    fn finish(mut self) -> Result<(), LoadError> {
-        self.write_before(i64::MAX)
-    }
-
-    fn write_before(&mut self, end: i64) -> Result<(), LoadError> {
-        while let Some(entry) = self.intervals.first_entry().filter(|entry| *entry.key() < end) {
-            let (interval, by_outcome) = entry.remove_entry();
-            let length = i64::try_from(INTERVAL.as_nanos()).unwrap_or(i64::MAX);
-            let start = since_epoch(self.zero.shifted_ns(interval.saturating_mul(length)));
-            for (outcome, histogram) in by_outcome {
-                self.writer
-                    .write_histogram(&histogram, start, INTERVAL, Tag::new(outcome.as_str()))
-                    .map_err(|e| LoadError::latency_log(io::Error::other(e)))?;
+    /// Also those in which nothing ended: whoever listens learns that the load goes on.
+    fn write_before(&mut self, end: i64, reached: &[Reached]) -> Result<(), LoadError> {
+        let after_last = self.open.last_key_value().map_or(self.first_open, |(number, _)| number + 1);
+        let end = if end == i64::MAX { after_last } else { end };
+        for number in self.first_open..end {
+            let Second { response, beside } = self.open.remove(&number).unwrap_or_default();
+            self.log.write(number, &response)?;
+            if let Some(journal) = &mut self.journal {
+                journal.push(beside.batch(number.unsigned_abs(), &response, reached));
             }
         }
         self.first_open = self.first_open.max(end);
         Ok(())
     }
-
-    fn interval_of(&self, at: Stamp) -> i64 {
-        let length = i64::try_from(INTERVAL.as_nanos()).unwrap_or(i64::MAX);
-        at.ns_since(self.zero).div_euclid(length)
-    }
-}
-
-fn since_epoch(at: Stamp) -> Duration {
-    Duration::from_nanos(u64::try_from(at.unix_ns()).unwrap_or(0))
 }
 
 /// The live figures.
 struct Live<'a> {
     progress: &'a Mutex<Progress>,
-    /// Scheduled and in flight, per worker.
-    workers: Vec<(u64, u64)>,
+    /// How far each worker is.
+    workers: Vec<Reached>,
     outcomes: Counts,
+    error_statuses: BTreeMap<u16, u64>,
+    grpc_statuses: BTreeMap<i32, u64>,
     recent: Histogram<u64>,
     recent_since: Stamp,
 }
 
 impl<'a> Live<'a> {
-    fn new(progress: &'a Mutex<Progress>, zero: Stamp, workers: usize) -> Self {
+    fn new(progress: &'a Mutex<Progress>, zero: Stamp, sources: &[String]) -> Self {
+        let reached = |source: &String| Reached { source: source.clone(), ..Reached::default() };
         Self {
             progress,
-            workers: vec![(0, 0); workers],
+            workers: sources.iter().map(reached).collect(),
             outcomes: Counts::default(),
+            error_statuses: BTreeMap::new(),
+            grpc_statuses: BTreeMap::new(),
             recent: tally::histogram(),
             recent_since: zero,
         }
     }
 
     fn add(&mut self, batch: &Batch) {
-        self.workers[batch.worker] = (batch.scheduled, batch.in_flight);
+        let worker = &mut self.workers[batch.worker];
+        (worker.scheduled, worker.in_flight) = (batch.scheduled, batch.in_flight);
+        worker.rows += batch.rows.len() as u64;
         for row in &batch.rows {
             self.outcomes.add(row.outcome, 1);
+            match (row.outcome, row.grpc_status, row.status) {
+                (Outcome::HttpError, Some(status), _) => *self.grpc_statuses.entry(status).or_default() += 1,
+                (Outcome::HttpError, None, Some(status)) => {
+                    *self.error_statuses.entry(status).or_default() += 1;
+                }
+                _ => {}
+            }
             if tally::is_answered(row) {
                 tally::record(&mut self.recent, tally::response_ns(row));
             }
         }
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-        progress.scheduled = self.workers.iter().map(|(scheduled, _)| scheduled).sum();
-        progress.in_flight = self.workers.iter().map(|(_, in_flight)| in_flight).sum();
+        progress.scheduled = self.workers.iter().map(|worker| worker.scheduled).sum();
+        progress.in_flight = self.workers.iter().map(|worker| worker.in_flight).sum();
         progress.outcomes.clone_from(&self.outcomes);
+        progress.error_statuses.clone_from(&self.error_statuses);
+        progress.grpc_statuses.clone_from(&self.grpc_statuses);
     }
 
     /// Begins a new interval of recent latencies when the last is over.

@@ -99,7 +99,8 @@ impl Counts {
         self.0[outcome as usize] += count;
     }
 
-    fn merge(&mut self, other: &Counts) {
+    /// Adds what another counted.
+    pub(super) fn merge(&mut self, other: &Counts) {
         for (outcome, count) in other.iter() {
             self.add(outcome, count);
         }

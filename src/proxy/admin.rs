@@ -1,29 +1,41 @@
 //! The admin port: health, readiness, clock, preStop hook, metrics, row stream.
 //!
-//! A small HTTP/1.1 server of its own: it has to end with the row stream, in a
-//! bounded time, and never answers the data port's clients.
-//!
-//! With a token it tells nothing to those who do not know it, but for what the kubelet asks, whose
-//! probes and hooks could only carry it in the clear in the pod's spec.
+//! An HTTP/1.1 server of its own, which ends with the row stream, in a bounded time, and never
+//! answers the data port's clients. Requests pass two tower layers before they are answered: the
+//! token, and a limit of how many are answered at once. With a token it tells nothing to those who do
+//! not know it, but for what the kubelet asks, whose probes and hooks could only carry it in the
+//! clear in the pod's spec.
 
+use std::convert::Infallible;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::BytesMut;
-#[cfg(any(test, fuzzing))]
-use futures::FutureExt;
-use httparse::Status;
+use bytes::Bytes;
+use futures::{Stream, stream};
+use http::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use ring::digest::{SHA256, digest};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tower::ServiceBuilder;
+use tower::limit::GlobalConcurrencyLimitLayer;
+use tower_http::validate_request::{ValidateRequest, ValidateRequestHeaderLayer};
 
-use super::journal::Cursor;
+use super::journal::{Batch, Cursor};
 use super::{Shared, app, metrics, reap};
 use crate::record::Stamp;
 use crate::record::wire::{
-    AdminToken, CLOCK_PATH, ClockAnswer, PRE_STOP_PATH, ProxyLine, ROWS_PATH, TOKEN_HEADER,
+    AdminToken, CLOCK_PATH, ClockAnswer, PRE_STOP_PATH, ProxyLine, ROWS_PATH, TOKEN_HEADER, TOKEN_WANTED,
 };
 
 /// How long a recorded row may wait before it is sent to the reader.
@@ -32,6 +44,12 @@ const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 const ENDING_FLUSH_INTERVAL: Duration = Duration::from_millis(10);
 /// The largest request head, in bytes.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
+/// How long a head may take to come, and a connection may be idle.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Connections at once. More wait to be accepted: clients need the descriptors.
+const MAX_CONNECTIONS: usize = 256;
+/// Requests that are answered at once. More wait: `/readyz` connects to the app.
+const MAX_ANSWERS: usize = 16;
 /// How long to wait after an accept that failed, so that a lack of descriptors is no busy loop.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 const HEALTH_PATH: &str = "/healthz";
@@ -51,17 +69,26 @@ pub(super) struct Settings {
 /// Serves the admin port until the journal is closed and handed over. A reader
 /// that broke off just before can come back for the end.
 pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, settings: Settings) {
+    let Settings { app_ready_path, token } = settings;
+    let guard = Guard { token: token.map(|token| digest_of(token.as_str().as_bytes())) };
+    let layers = ServiceBuilder::new()
+        .layer(ValidateRequestHeaderLayer::custom(guard))
+        .layer(GlobalConcurrencyLimitLayer::new(MAX_ANSWERS));
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            accepted = listener.accept() => match accepted {
+            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
                 Ok((stream, _)) => {
-                    let connection = Connection { stream, shared: shared.clone(), settings: settings.clone() };
-                    connections.spawn(async move {
-                        if let Err(error) = connection.serve().await {
-                            tracing::debug!(%error, "an admin connection ended");
-                        }
-                    });
+                    let port = Port {
+                        shared: shared.clone(),
+                        app_ready_path: app_ready_path.clone(),
+                        told_all: Arc::default(),
+                    };
+                    let service = {
+                        let port = port.clone();
+                        layers.clone().service_fn(move |request| port.clone().answer(request))
+                    };
+                    connections.spawn(port.serve(stream, TowerToHyperService::new(service)));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "accepting on the admin port failed");
@@ -77,167 +104,124 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, settings: 
     }
 }
 
-struct Connection {
-    stream: TcpStream,
-    shared: Arc<Shared>,
-    settings: Settings,
-}
+type Body = UnsyncBoxBody<Bytes, serde_json::Error>;
+type Answer = Response<Body>;
 
-/// What a request asks for.
-struct Request {
-    method: Method,
-    path: String,
-    query: String,
-    keep_alive: bool,
-    /// The digest of the token that came with it.
-    token: Option<Digest>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Method {
-    Get,
-    Head,
-    Other,
+fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
+    whole(status, "text/plain", body)
 }
 
 /// An answer that is known as a whole.
-struct Answer {
-    status: &'static str,
-    /// A header line, or nothing.
-    challenge: &'static str,
-    content_type: &'static str,
-    body: String,
+fn whole(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
+    let body = Full::new(body.into()).map_err(|never| match never {}).boxed_unsync();
+    let mut answer = Response::new(body);
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    answer
 }
 
-impl Answer {
-    fn text(status: &'static str, body: impl Into<String>) -> Self {
-        Self { status, challenge: "", content_type: "text/plain", body: body.into() }
-    }
+/// Lets through what is for everybody, and whatever carries the token.
+#[derive(Clone)]
+struct Guard {
+    token: Option<Digest>,
+}
 
-    fn unauthorized() -> Self {
-        let challenge = "www-authenticate: Bearer\r\n";
-        Self { challenge, ..Self::text("401 Unauthorized", "the admin port asks for a token\n") }
+impl<B> ValidateRequest<B> for Guard {
+    type ResponseBody = Body;
+
+    fn validate(&mut self, request: &mut Request<B>) -> Result<(), Answer> {
+        let is_open = OPEN_PATHS.contains(&request.uri().path());
+        if is_open || self.token.is_none() || token_of(request.headers()) == self.token {
+            return Ok(());
+        }
+        let mut answer = text(StatusCode::UNAUTHORIZED, format!("{TOKEN_WANTED}\n"));
+        answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        Err(answer)
     }
 }
 
-impl Connection {
-    async fn serve(mut self) -> io::Result<()> {
-        self.stream.set_nodelay(true)?;
-        let mut buf = BytesMut::new();
-        loop {
-            let request = tokio::select! {
-                request = next_request(&mut self.stream, &mut buf) => request?,
-                () = self.shared.journal.handed_over() => return Ok(()),
-            };
-            let Some(request) = request else { return Ok(()) };
-            let is_allowed = self.allows(&request);
-            if is_allowed
-                && request.path == ROWS_PATH
-                && request.method == Method::Get
-                && let Some(from) = first_wanted(&request.query, self.shared.started)
-            {
-                return send_rows(&mut self.stream, &self.shared, from).await;
-            }
-            let answer = if is_allowed { self.answer(&request).await? } else { Answer::unauthorized() };
-            let connection = if request.keep_alive { "keep-alive" } else { "close" };
-            let mut text = format!(
-                "HTTP/1.1 {}\r\n{}content-type: {}\r\ncontent-length: {}\r\nconnection: {connection}\r\n\r\n",
-                answer.status,
-                answer.challenge,
-                answer.content_type,
-                answer.body.len(),
-            );
-            if request.method != Method::Head {
-                text.push_str(&answer.body);
-            }
-            self.stream.write_all(text.as_bytes()).await?;
-            if !request.keep_alive {
-                return self.stream.shutdown().await;
-            }
-        }
-    }
+/// The admin port as one connection sees it.
+#[derive(Clone)]
+struct Port {
+    shared: Arc<Shared>,
+    app_ready_path: Option<Arc<str>>,
+    /// Whether this connection's reader of rows was told all, the end included.
+    told_all: Arc<AtomicBool>,
+}
 
-    /// Whether the request is for everybody, or carries the token.
-    fn allows(&self, request: &Request) -> bool {
-        let Some(token) = &self.settings.token else { return true };
-        OPEN_PATHS.contains(&request.path.as_str())
-            || request.token.is_some_and(|given| given == digest_of(token.as_str().as_bytes()))
-    }
-
-    async fn answer(&self, request: &Request) -> io::Result<Answer> {
-        if request.method == Method::Other {
-            return Ok(Answer::text("405 Method Not Allowed", "only GET and HEAD\n"));
+impl Port {
+    async fn serve<S>(self, mut stream: TcpStream, service: S)
+    where
+        S: hyper::service::Service<Request<Incoming>, Response = Answer, Error = Infallible>,
+    {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "an admin connection ended");
+            return;
         }
-        Ok(match request.path.as_str() {
-            HEALTH_PATH => Answer::text("200 OK", "ok\n"),
-            READY_PATH => {
-                let path = self.settings.app_ready_path.as_deref();
-                match app::is_ready(self.shared.upstream, path).await {
-                    true => Answer::text("200 OK", "ok\n"),
-                    false => Answer::text("503 Service Unavailable", "the app is not ready\n"),
+        let served = {
+            let mut settings = http1::Builder::new();
+            settings
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_TIMEOUT)
+                .max_header_size(MAX_HEAD_BYTES);
+            settings.auto_date_header(false);
+            let mut connection = pin!(settings.serve_connection(TokioIo::new(&mut stream), service));
+            tokio::select! {
+                served = connection.as_mut() => served,
+                () = self.shared.journal.handed_over() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
                 }
             }
+        };
+        if let Err(error) = served {
+            tracing::debug!(%error, "an admin connection ended");
+        } else if self.told_all.load(Ordering::Relaxed) {
+            // The process exits next: wait until the reader has it all, which it says by closing.
+            match gone(&mut stream).await {
+                Ok(()) => self.shared.journal.reader_has_all(),
+                Err(error) => tracing::debug!(%error, "the reader of the rows went away"),
+            }
+        }
+    }
+
+    async fn answer(self, request: Request<Incoming>) -> Result<Answer, Infallible> {
+        let answer = match *request.method() {
+            Method::GET | Method::HEAD => self.answer_to(request.method(), request.uri()).await,
+            _ => Ok(text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n")),
+        };
+        Ok(answer.unwrap_or_else(|error| text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())))
+    }
+
+    async fn answer_to(self, method: &Method, uri: &http::Uri) -> serde_json::Result<Answer> {
+        const OK: StatusCode = StatusCode::OK;
+        let Self { shared, app_ready_path, told_all } = self;
+        Ok(match uri.path() {
+            HEALTH_PATH => text(OK, "ok\n"),
+            READY_PATH if app::is_ready(shared.upstream, app_ready_path.as_deref()).await => text(OK, "ok\n"),
+            READY_PATH => text(StatusCode::SERVICE_UNAVAILABLE, "the app is not ready\n"),
             CLOCK_PATH => {
-                let body = serde_json::to_string(&ClockAnswer {
-                    now_ns: self.shared.clock.now(),
-                    started_ns: self.shared.started,
-                    recorded: self.shared.journal.counts().recorded,
+                let body = serde_json::to_vec(&ClockAnswer {
+                    now_ns: shared.clock.now(),
+                    started_ns: shared.started,
+                    recorded: shared.journal.counts().recorded,
                 })?;
-                Answer { content_type: "application/json", ..Answer::text("200 OK", body) }
+                whole(OK, "application/json", body)
             }
             PRE_STOP_PATH => {
-                self.shared.pre_stop();
-                Answer::text("200 OK", "ok\n")
+                shared.pre_stop();
+                text(OK, "ok\n")
             }
-            ROWS_PATH => Answer::text("400 Bad Request", "ask with GET /rows?from=N&of=STARTED\n"),
+            ROWS_PATH => match first_wanted(uri.query().unwrap_or_default(), shared.started) {
+                Some(from) if method == Method::GET => rows(shared, from, told_all),
+                _ => text(StatusCode::BAD_REQUEST, "ask with GET /rows?from=N&of=STARTED\n"),
+            },
             "/metrics" => {
-                let body = metrics::text(&self.shared.journal.counts(), self.shared.in_flight.count());
-                Answer { content_type: metrics::CONTENT_TYPE, ..Answer::text("200 OK", body) }
+                let body = metrics::text(&shared.journal.counts(), shared.in_flight.count());
+                whole(OK, metrics::CONTENT_TYPE, body)
             }
-            _ => Answer::text("404 Not Found", "no such path\n"),
+            _ => text(StatusCode::NOT_FOUND, "no such path\n"),
         })
-    }
-}
-
-/// Reads the next request; `None` if the client closed between requests.
-async fn next_request(
-    stream: &mut (impl AsyncRead + Unpin),
-    buf: &mut BytesMut,
-) -> io::Result<Option<Request>> {
-    let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
-    loop {
-        let mut headers = [httparse::EMPTY_HEADER; 64];
-        let mut request = httparse::Request::new(&mut headers);
-        match request.parse(buf) {
-            Ok(Status::Complete(len)) => {
-                let has = |name: &str, value: &str| {
-                    request.headers.iter().any(|header| {
-                        header.name.eq_ignore_ascii_case(name)
-                            && header.value.eq_ignore_ascii_case(value.as_bytes())
-                    })
-                };
-                let method = match request.method {
-                    Some("GET") => Method::Get,
-                    Some("HEAD") => Method::Head,
-                    _ => Method::Other,
-                };
-                // A request with a body would be read as the next one: close after it.
-                let keep_alive =
-                    request.version == Some(1) && method != Method::Other && !has("connection", "close");
-                let target = request.path.unwrap_or_default();
-                let (path, query) = target.split_once('?').unwrap_or((target, ""));
-                let (path, query) = (path.to_owned(), query.to_owned());
-                let token = token_of(request.headers);
-                let _ = buf.split_to(len);
-                return Ok(Some(Request { method, path, query, keep_alive, token }));
-            }
-            Ok(Status::Partial) if buf.len() < MAX_HEAD_BYTES => {}
-            Ok(Status::Partial) => return Err(invalid("request head too large")),
-            Err(error) => return Err(invalid(&error.to_string())),
-        }
-        if stream.read_buf(buf).await? == 0 {
-            return Ok(None);
-        }
     }
 }
 
@@ -250,19 +234,14 @@ fn digest_of(token: &[u8]) -> Digest {
     bytes
 }
 
-/// The token that came with a request, in either of its headers.
-fn token_of(headers: &[httparse::Header<'_>]) -> Option<Digest> {
-    headers.iter().find_map(|header| {
-        let token = if header.name.eq_ignore_ascii_case(TOKEN_HEADER) {
-            header.value
-        } else if header.name.eq_ignore_ascii_case("authorization") {
-            let (scheme, token) = header.value.split_at_checked("bearer ".len())?;
-            scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)?
-        } else {
-            return None;
-        };
-        Some(digest_of(token.trim_ascii()))
-    })
+/// The digest of the token that came with a request, in either of its headers.
+fn token_of(headers: &HeaderMap) -> Option<Digest> {
+    let bearer = |value: &HeaderValue| {
+        let (scheme, token) = value.as_bytes().split_at_checked("bearer ".len())?;
+        scheme.eq_ignore_ascii_case(b"bearer ").then(|| digest_of(token.trim_ascii()))
+    };
+    let own = headers.get(TOKEN_HEADER).map(|value| digest_of(value.as_bytes().trim_ascii()));
+    own.or_else(|| headers.get(AUTHORIZATION).and_then(bearer))
 }
 
 /// The row that a reader wants first; `None` if the query does not say so properly.
@@ -279,61 +258,108 @@ fn first_wanted(query: &str, started: Stamp) -> Option<u64> {
     Some(if of == started.unix_ns() { from } else { 0 })
 }
 
-/// Reads requests as a client may send them.
+/// Reads what is of our own in a request: its query, and behind a line end the headers.
 #[cfg(any(test, fuzzing))]
-pub(super) fn fuzz(mut bytes: &[u8]) {
-    let mut buf = BytesMut::new();
-    while let Some(Ok(Some(request))) = next_request(&mut bytes, &mut buf).now_or_never() {
-        let _ = first_wanted(&request.query, Stamp::from_unix_ns(1));
-    }
+pub(super) fn fuzz(bytes: &[u8]) {
+    let mut lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    let query = lines.next().map(String::from_utf8_lossy).unwrap_or_default();
+    let _ = first_wanted(&query, Stamp::from_unix_ns(1));
+    let named = lines.filter_map(|line| line.split_at_checked(line.iter().position(|byte| *byte == b':')?));
+    let parsed = named.filter_map(|(name, value)| {
+        let name = http::HeaderName::from_bytes(name).ok()?;
+        Some((name, HeaderValue::from_bytes(value[1..].trim_ascii()).ok()?))
+    });
+    let _ = token_of(&parsed.collect());
 }
 
-/// Sends rows as they come, until the journal is closed or the reader goes away.
-async fn send_rows(stream: &mut TcpStream, shared: &Shared, from: u64) -> io::Result<()> {
+/// An answer that goes on with rows as they come, until the journal is closed.
+fn rows(shared: Arc<Shared>, from: u64, told_all: Arc<AtomicBool>) -> Answer {
     shared.journal.reader_came();
-    let head = "HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\n\
-                transfer-encoding: chunked\r\nconnection: close\r\n\r\n";
-    stream.write_all(head.as_bytes()).await?;
-    let mut cursor = Cursor::at(from);
-    let (mut told, mut told_state) = (None, None);
-    loop {
-        let batch = shared.journal.read(cursor);
-        let hello = (told != Some(batch.first)).then(|| ProxyLine::Hello {
-            source: shared.pod.to_string(),
-            pod: shared.pod.to_string(),
-            started_ns: shared.started,
-            next: batch.first,
-        });
-        let state = ProxyLine::State { recorded: batch.recorded, in_flight: shared.in_flight.count() as u64 };
-        let news = (told_state.as_ref() != Some(&state)).then(|| state.clone());
-        if hello.is_some() || news.is_some() || !batch.is_empty() {
-            stream.write_all(&chunk(hello.into_iter().chain(batch.lines(news)))?).await?;
-            shared.journal.sent(&batch);
+    let reader = Reader { shared, told_all, cursor: Cursor::at(from), taken: None, hello: None, state: None };
+    let mut answer = Response::new(StreamBody::new(reader.frames()).boxed_unsync());
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    answer
+}
+
+/// Who reads rows, and how far that has got.
+struct Reader {
+    shared: Arc<Shared>,
+    told_all: Arc<AtomicBool>,
+    cursor: Cursor,
+    /// What is on its way.
+    taken: Option<Batch>,
+    /// The row that was announced to be next.
+    hello: Option<u64>,
+    /// How things stood when that was last said.
+    state: Option<ProxyLine>,
+}
+
+impl Reader {
+    fn frames(self) -> impl Stream<Item = serde_json::Result<Frame<Bytes>>> {
+        stream::try_unfold(self, |mut reader| async {
+            Ok(reader.next().await?.map(|lines| (Frame::data(lines), reader)))
+        })
+    }
+
+    /// The next lines. That they are asked for says that the last ones are with the connection.
+    async fn next(&mut self) -> serde_json::Result<Option<Bytes>> {
+        let journal = &self.shared.journal;
+        if let Some(batch) = self.taken.take() {
+            journal.sent(&batch);
+            if batch.end.is_some() {
+                self.told_all.store(true, Ordering::Relaxed);
+                return Ok(None);
+            }
+            if !batch.is_full() {
+                self.pause().await;
+            }
         }
-        told_state = Some(state);
-        cursor = batch.next;
-        told = Some(cursor.row);
-        if batch.end.is_some() {
-            break;
+        loop {
+            let batch = journal.read(self.cursor);
+            let hello = (self.hello != Some(batch.first)).then(|| ProxyLine::Hello {
+                source: self.shared.pod.to_string(),
+                pod: self.shared.pod.to_string(),
+                started_ns: self.shared.started,
+                next: batch.first,
+            });
+            let in_flight = self.shared.in_flight.count() as u64;
+            let state = ProxyLine::State { recorded: batch.recorded, in_flight };
+            let news = (self.state.as_ref() != Some(&state)).then(|| state.clone());
+            self.state = Some(state);
+            self.cursor = batch.next;
+            self.hello = Some(self.cursor.row);
+            if hello.is_some() || news.is_some() || !batch.is_empty() {
+                let lines = written(hello.into_iter().chain(batch.lines(news)))?;
+                self.taken = Some(batch);
+                return Ok(Some(lines));
+            }
+            self.pause().await;
         }
-        if batch.is_full() {
-            continue;
-        }
-        let is_ending = shared.ending.is_cancelled();
+    }
+
+    /// Until it is time to look again.
+    async fn pause(&self) {
+        let Shared { ending, journal, .. } = &*self.shared;
+        let is_ending = ending.is_cancelled();
         let pause = if is_ending { ENDING_FLUSH_INTERVAL } else { FLUSH_INTERVAL };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            () = shared.ending.cancelled(), if !is_ending => {}
-            () = shared.journal.closed() => {}
-            gone = gone(stream) => return gone,
+            () = ending.cancelled(), if !is_ending => {}
+            () = journal.closed() => {}
         }
     }
-    stream.write_all(b"0\r\n\r\n").await?;
-    stream.shutdown().await?;
-    // The process exits next: wait until the reader has it all, which it says by closing.
-    gone(stream).await?;
-    shared.journal.reader_has_all();
-    Ok(())
+}
+
+/// Lines of the row stream as they are sent.
+fn written(lines: impl IntoIterator<Item = ProxyLine>) -> serde_json::Result<Bytes> {
+    let mut text = Vec::new();
+    for line in lines {
+        serde_json::to_writer(&mut text, &line)?;
+        text.push(b'\n');
+    }
+    Ok(text.into())
 }
 
 /// Waits until the other side closes.
@@ -341,17 +367,4 @@ async fn gone(stream: &mut TcpStream) -> io::Result<()> {
     let mut ignored = [0; 64];
     while stream.read(&mut ignored).await? > 0 {}
     Ok(())
-}
-
-/// Lines of the row stream as one HTTP chunk.
-fn chunk(lines: impl IntoIterator<Item = ProxyLine>) -> serde_json::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    for line in lines {
-        serde_json::to_writer(&mut text, &line)?;
-        text.push(b'\n');
-    }
-    let mut chunk = format!("{:x}\r\n", text.len()).into_bytes();
-    chunk.append(&mut text);
-    chunk.extend_from_slice(b"\r\n");
-    Ok(chunk)
 }

@@ -140,6 +140,18 @@ pub enum EventKind {
         /// When the last good line of the watch arrived.
         from: Stamp,
     },
+    /// A watch was interrupted and taken up where it was: nothing is missing, but what it showed of the
+    /// stretch that ends at the event's stamp came late.
+    WatchLate {
+        /// The resource watched, such as `pods`.
+        resource: String,
+        /// When it was interrupted.
+        from: Stamp,
+    },
+    /// What a workload is to be, as a watch showed it: at first, and when that changed.
+    Workload(WorkloadEvent),
+    /// A node as a watch showed it: at first, and when that changed.
+    Node(NodeEvent),
     /// How the source and its machine fared over the interval that ends at the event's stamp.
     Machine(MachineSample),
     /// What the name of a target leads to: at first, and whenever it is something else.
@@ -181,6 +193,10 @@ pub struct Action {
     pub status: Option<u16>,
     /// What went wrong, if anything.
     pub error: Option<String>,
+    /// Whether it is known, though there was no answer, that nothing was done: nobody was there to
+    /// take the call.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_undone: bool,
 }
 
 /// What a watch said about an object.
@@ -222,10 +238,45 @@ pub struct PodEvent {
     pub deletion_grace_s: Option<i64>,
     /// `spec.terminationGracePeriodSeconds`.
     pub grace_s: i64,
-    /// Type and reason of the DisruptionTarget condition, if it is True.
+    /// Reason of the DisruptionTarget condition, if it is True.
     pub disruption_target: Option<String>,
+    /// Message of the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disruption_message: Option<String>,
+    /// `status.reason`, such as `Evicted`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Kind and name of its controller, such as `ReplicaSet/web-7d4b9`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     /// The containers, native sidecars included.
     pub containers: Vec<ContainerState>,
+}
+
+/// What a workload is to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkloadEvent {
+    /// What the watch said.
+    pub change: Change,
+    /// Kind and name, such as `Deployment/web`.
+    pub workload: String,
+    /// How many pods it is to have; `None` where nodes decide.
+    pub replicas: Option<i32>,
+    /// A digest of the pod template: another one is a rollout.
+    pub template: String,
+}
+
+/// What of a node bears on the ends of its pods.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeEvent {
+    /// What the watch said.
+    pub change: Change,
+    /// Its name.
+    pub node: String,
+    /// Whether it is ready.
+    pub ready: bool,
+    /// Whether it is cordoned.
+    pub unschedulable: bool,
 }
 
 /// A container of a pod, with the settings that bear on its end.

@@ -189,6 +189,24 @@ impl<R: Row> PartWriter<R> {
 /// # Errors
 /// When a file cannot be read, or is no part of this table.
 pub fn read_table<R: Row>(run_dir: &Path) -> Result<Vec<R>, PartError> {
+    let paths = parts_of::<R>(run_dir)?;
+    let mut expected = 0;
+    for path in &paths {
+        expected += rows_in(path)?;
+    }
+    // At once: a vector that grows would be there twice.
+    let mut rows = Vec::with_capacity(usize::try_from(expected).unwrap_or(0));
+    for path in &paths {
+        scan(path, |group| rows.extend(group))?;
+    }
+    Ok(rows)
+}
+
+/// The closed parts of one table, in the order of their names.
+///
+/// # Errors
+/// When the table's directory cannot be read.
+pub fn parts_of<R: Row>(run_dir: &Path) -> Result<Vec<PathBuf>, PartError> {
     let dir = run_dir.join(R::TABLE);
     let entries = match fs::read_dir(&dir) {
         Ok(entries) => entries,
@@ -203,12 +221,37 @@ pub fn read_table<R: Row>(run_dir: &Path) -> Result<Vec<R>, PartError> {
         }
     }
     paths.sort();
-    let mut rows = Vec::new();
-    for path in paths {
-        let file = File::open(&path).map_err(|source| PartError::Io { path: path.clone(), source })?;
-        read_file(file, &mut rows).map_err(|source| PartError::Parquet { path, source })?;
-    }
-    Ok(rows)
+    Ok(paths)
+}
+
+/// Reads one part in groups of rows, as they were written.
+///
+/// # Errors
+/// When the file cannot be read, or is no part of this table.
+pub fn scan<R: Row>(path: &Path, mut each: impl FnMut(Vec<R>)) -> Result<(), PartError> {
+    let reader = open_to_read(path)?;
+    let mut read = || {
+        for index in 0..reader.num_row_groups() {
+            let group = reader.get_row_group(index)?;
+            each(R::read(&mut GroupReader::begin(group.as_ref())?)?);
+        }
+        Ok(())
+    };
+    read().map_err(|source| PartError::Parquet { path: path.to_owned(), source })
+}
+
+/// How many rows a part says that it has.
+///
+/// # Errors
+/// When the file cannot be read, or is no part.
+pub fn rows_in(path: &Path) -> Result<u64, PartError> {
+    let rows = open_to_read(path)?.metadata().file_metadata().num_rows();
+    Ok(u64::try_from(rows).unwrap_or(0))
+}
+
+fn open_to_read(path: &Path) -> Result<SerializedFileReader<File>, PartError> {
+    let file = File::open(path).map_err(|source| PartError::Io { path: path.to_owned(), source })?;
+    SerializedFileReader::new(file).map_err(|source| PartError::Parquet { path: path.to_owned(), source })
 }
 
 /// Why a part could not be written: as a rule, because the system would not.
@@ -252,15 +295,6 @@ fn write_columns<R: Row>(
     let mut group = GroupWriter::begin(part)?;
     R::write(columns, &mut group)?;
     group.end()
-}
-
-fn read_file<R: Row>(file: File, rows: &mut Vec<R>) -> Result<(), ParquetError> {
-    let reader = SerializedFileReader::new(file)?;
-    for index in 0..reader.num_row_groups() {
-        let group = reader.get_row_group(index)?;
-        rows.extend(R::read(&mut GroupReader::begin(group.as_ref())?)?);
-    }
-    Ok(())
 }
 
 mod sealed {

@@ -47,7 +47,8 @@ impl FromStr for RequestId {
 }
 
 /// Whether a request counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// Sent to warm the path up; recorded, never counted.
     Warmup,
@@ -83,15 +84,19 @@ impl FromStr for Phase {
 }
 
 /// How a TLS session came about: its version, and whether it resumed an earlier one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum TlsSession {
     /// TLS 1.2, a full handshake.
+    #[serde(rename = "1.2")]
     Full12,
     /// TLS 1.2, resumed.
+    #[serde(rename = "1.2 resumed")]
     Resumed12,
     /// TLS 1.3, a full handshake.
+    #[serde(rename = "1.3")]
     Full13,
     /// TLS 1.3, resumed.
+    #[serde(rename = "1.3 resumed")]
     Resumed13,
 }
 
@@ -127,8 +132,9 @@ impl FromStr for TlsSession {
 /// A scheduled request as its load worker saw it: the columns of `requests/*.parquet`.
 ///
 /// This is the flat form that goes to disk, so a stage that was not reached is
-/// `None`. All stamps are on the clock of `source`.
-#[derive(Clone, Debug, PartialEq)]
+/// `None`. All stamps are on the clock of `source`. As JSON it is an object with the table's columns,
+/// without those that are null.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RequestRow {
     /// The load worker.
     pub source: Arc<str>,
@@ -139,49 +145,67 @@ pub struct RequestRow {
     /// Warm-up or counted.
     pub phase: Phase,
     /// The intended send time.
+    #[serde(rename = "scheduled_ns")]
     pub scheduled: Stamp,
     /// When connecting began; `None` on a reused connection.
+    #[serde(rename = "connect_start_ns", default, skip_serializing_if = "Option::is_none")]
     pub connect_start: Option<Stamp>,
     /// When the connection stood; `None` on a reused connection.
+    #[serde(rename = "connected_ns", default, skip_serializing_if = "Option::is_none")]
     pub connected: Option<Stamp>,
     /// When the TLS handshake was done; `None` on a reused connection and without TLS.
+    #[serde(rename = "tls_ns", default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Stamp>,
     /// How that handshake went.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_session: Option<TlsSession>,
     /// When the request was written: the actual send time.
+    #[serde(rename = "sent_ns", default, skip_serializing_if = "Option::is_none")]
     pub sent: Option<Stamp>,
     /// When the complete response head was there.
+    #[serde(rename = "head_ns", default, skip_serializing_if = "Option::is_none")]
     pub head: Option<Stamp>,
     /// When the request ended, however it ended.
+    #[serde(rename = "end_ns")]
     pub end: Stamp,
     /// What happened to the first attempt.
     pub outcome: Outcome,
     /// The operating system's error number behind the outcome.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errno: Option<i32>,
     /// What a protocol said for itself behind the outcome, where no error number does: a TLS
     /// alert, a certificate's fault, an answer of the DNS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<Arc<str>>,
     /// HTTP status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// gRPC status.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grpc_status: Option<i32>,
     /// Why it was not sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_sent_reason: Option<Arc<str>>,
     /// The connection's number within its source; `None` when none was opened or taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub conn: Option<u64>,
     /// Whether the connection had carried a request before.
     pub conn_reused: bool,
     /// The stream's number on its connection; `None` in HTTP/1.1, which has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<u32>,
     /// The client's port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local_port: Option<u16>,
     /// The address that was connected to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote_addr: Option<Arc<str>>,
     /// Bytes written for this request.
     pub bytes_sent: u64,
     /// Bytes read for this request, head and body.
     pub bytes_received: u64,
     /// The pod that answered, from the `rolldrop-pod` header.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Arc<str>>,
     /// Attempts made; 1 unless retries are modelled.
     pub attempts: u32,
@@ -400,6 +424,7 @@ mod tests {
     fn every_tls_session_reads_back() {
         for session in TlsSession::ALL {
             assert_eq!(session.as_str().parse(), Ok(session));
+            assert_eq!(serde_json::to_string(&session).unwrap(), format!("\"{}\"", session.as_str()));
         }
     }
 

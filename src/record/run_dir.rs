@@ -1,8 +1,10 @@
 //! The run directory: the durable record of one run.
 
+use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::parts::{self, PartError, PartWriter, Row};
 use super::run_info::FORMAT_VERSION;
@@ -10,6 +12,9 @@ use super::{Clock, Event, RequestRow, RunInfo, ServedRow};
 
 const INFO: &str = "run.json";
 const EVENTS: &str = "events.jsonl";
+/// The directory of rows that crossed from far away while the load lasted. It goes when the others
+/// have arrived.
+pub const LIVE_DIR: &str = "live";
 
 /// A run directory.
 #[derive(Clone, Debug)]
@@ -184,7 +189,8 @@ impl RunDir {
         let mut torn = Vec::new();
         let info = self.info()?;
         let events = self.read_events(&mut torn)?;
-        let requests = parts::read_table::<RequestRow>(&self.path)?;
+        let mut requests = parts::read_table::<RequestRow>(&self.path)?;
+        self.add_live(&mut requests, &mut torn)?;
         let served = parts::read_table::<ServedRow>(&self.path)?;
         for table in [RequestRow::TABLE, ServedRow::TABLE] {
             let open = fs::read_dir(self.path.join(table)).into_iter().flatten().flatten();
@@ -193,6 +199,27 @@ impl RunDir {
             }
         }
         Ok(Records { info, events, requests, served, torn })
+    }
+
+    /// Adds the rows that crossed while the load lasted, of sources whose others were not fetched.
+    fn add_live(&self, requests: &mut Vec<RequestRow>, torn: &mut Vec<String>) -> Result<(), RunDirError> {
+        let live = parts::read_table::<RequestRow>(&self.path.join(LIVE_DIR))?;
+        if live.is_empty() {
+            return Ok(());
+        }
+        let known: HashSet<(Arc<str>, u64)> =
+            requests.iter().map(|row| (Arc::clone(&row.source), row.seq)).collect();
+        let before = requests.len();
+        requests.extend(live.into_iter().filter(|row| !known.contains(&(Arc::clone(&row.source), row.seq))));
+        let sources: BTreeSet<&str> = requests[before..].iter().map(|row| &*row.source).collect();
+        if !sources.is_empty() {
+            torn.push(format!(
+                "{} requests of {} load sources were not ok, and the others of these were not fetched",
+                requests.len() - before,
+                sources.len()
+            ));
+        }
+        Ok(())
     }
 
     fn read_events(&self, torn: &mut Vec<String>) -> Result<Vec<Event>, RunDirError> {
@@ -260,7 +287,7 @@ impl EventLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{EventKind, Stamp};
+    use crate::record::{EventKind, Phase, Stamp};
 
     fn warning(n: i64) -> Event {
         Event::new(Stamp::from_unix_ns(n), "coordinator", EventKind::Warning { message: format!("w{n}") })
@@ -300,5 +327,30 @@ mod tests {
         assert!(matches!(RunDir::open(dir.path()), Err(RunDirError::NotARun(_))));
         fs::write(dir.path().join("x"), "").unwrap();
         assert!(matches!(RunDir::create(dir.path()), Err(RunDirError::NotEmpty(_))));
+    }
+
+    #[test]
+    fn rows_that_crossed_count_once_where_a_kill_left_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::create(dir.path()).unwrap();
+        let at = Stamp::from_unix_ns(0);
+        let rows = |seqs: std::ops::Range<u64>| -> Vec<_> {
+            let row = |seq| RequestRow::not_sent("load-0".into(), seq, "web".into(), Phase::Main, at, at);
+            seqs.map(row).collect()
+        };
+        let write = |dir: &Path, source: &str, rows: &[RequestRow]| {
+            let mut writer = PartWriter::<RequestRow>::create(dir, source, Clock::start()).unwrap();
+            writer.extend(rows).unwrap();
+            writer.finish().unwrap();
+        };
+        write(run.path(), "load-0", &rows(0..6));
+        write(&run.path().join(LIVE_DIR), "live", &rows(4..9));
+        let (mut requests, mut torn) = (parts::read_table::<RequestRow>(run.path()).unwrap(), Vec::new());
+        run.add_live(&mut requests, &mut torn).unwrap();
+        assert_eq!(requests, rows(0..9));
+        assert_eq!(
+            torn,
+            ["3 requests of 1 load sources were not ok, and the others of these were not fetched"]
+        );
     }
 }

@@ -41,6 +41,9 @@ pub struct RunInfo {
     /// Whether it was interrupted on purpose (Ctrl-C).
     #[serde(default)]
     pub interrupted: bool,
+    /// Why it was given up: more was dropped than `load.abort` allows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aborted: Option<String>,
 }
 
 /// The tool that wrote a run.
@@ -85,6 +88,9 @@ pub struct Target {
     pub consumer: String,
     /// Whether it balances connections or single requests.
     pub balances: Balances,
+    /// The Service whose endpoints it leads to, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
 }
 
 /// What a consumer balances, and so what shows its window.

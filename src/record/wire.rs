@@ -23,6 +23,8 @@ pub const ROWS_PATH: &str = "/rows";
 pub const CLOCK_PATH: &str = "/clock";
 /// Path that a preStop httpGet hook calls on the admin port.
 pub const PRE_STOP_PATH: &str = "/prestop";
+/// What an admin port says to whoever has no token.
+pub const TOKEN_WANTED: &str = "the admin port asks for a token";
 /// The header with the admin port's token, beside `Authorization: Bearer`, which the API server
 /// keeps to itself when it passes a request on to a pod.
 pub const TOKEN_HEADER: &str = "rolldrop-token";
@@ -48,6 +50,11 @@ impl FromStr for AdminToken {
 }
 
 impl AdminToken {
+    /// A number as a token.
+    pub fn of_number(number: u128) -> Self {
+        Self(format!("{number:032x}"))
+    }
+
     /// The token itself.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -138,7 +138,7 @@ fn recommendations(page: &mut String, result: &RunResult) {
     for rec in &result.recommendation {
         let text = words::recommendation(rec).join(" ");
         let _ = writeln!(page, "<p><strong>{}</strong>: {}</p>", words::mode(rec.mode), escape(&text));
-        let yaml = words::yaml(rec);
+        let yaml = words::yaml(rec, &result.cluster.version);
         if !yaml.is_empty() {
             let _ = writeln!(page, "<pre>{}</pre>", escape(&yaml.join("\n")));
         }

@@ -96,7 +96,7 @@ fn recommendations(out: &mut String, result: &RunResult) {
     for rec in &result.recommendation {
         let mode = words::mode(rec.mode);
         section(out, &format!("**{mode}**: {}", escape(&words::recommendation(rec).join(" "))));
-        let yaml = words::yaml(rec);
+        let yaml = words::yaml(rec, &result.cluster.version);
         if !yaml.is_empty() {
             section(out, &format!("```yaml\n{}\n```", yaml.join("\n")));
         }

@@ -276,6 +276,8 @@ impl Sample {
             node: Some(format!("node-{}", index % 2 + 1)),
             mode,
             disruption: u32::try_from(index).ok(),
+            cause: None,
+            watch_gaps: Vec::new(),
             t0_uncertainty_s: 0.011,
             t0_s,
             timeline,

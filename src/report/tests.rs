@@ -255,6 +255,7 @@ fn all_files_of_a_report_are_made() {
         [
             "result.json",
             "summary.md",
+            "junit.xml",
             "report.html",
             "charts/drops.png",
             "charts/latency.png",

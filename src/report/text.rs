@@ -35,7 +35,7 @@ pub(super) fn render(result: &RunResult, options: &TextOptions) -> String {
     terminations(&mut page, &result.terminations);
     windows(&mut page, result);
     for rec in &result.recommendation {
-        recommendation(&mut page, rec);
+        recommendation(&mut page, rec, &result.cluster.version);
     }
     latency(&mut page, result);
     findings(&mut page, result);
@@ -204,10 +204,10 @@ fn windows(page: &mut Page, result: &RunResult) {
     }
 }
 
-fn recommendation(page: &mut Page, rec: &Recommendation) {
+fn recommendation(page: &mut Page, rec: &Recommendation, version: &str) {
     page.heading("PRESTOP SLEEP", &format!("for pods that end {}", words::manner(rec.mode)));
     page.paragraph("", 2, None, &words::recommendation(rec).join(" "));
-    for line in words::yaml(rec) {
+    for line in words::yaml(rec, version) {
         page.line(&format!("      {line}"));
     }
 }

@@ -270,18 +270,32 @@ pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
     out
 }
 
-/// The lines of YAML that go with a recommendation, or with what the run merely suggests.
-pub(super) fn yaml(rec: &Recommendation) -> Vec<String> {
+/// The lines of YAML that go with a recommendation, or with what the run merely suggests, for the
+/// cluster of this version.
+pub(super) fn yaml(rec: &Recommendation, version: &str) -> Vec<String> {
     let (sleep, label) = match (rec.pre_stop_seconds, rec.suggested_seconds) {
         (Some(sleep), _) => (sleep, "per container"),
         (None, Some(sleep)) => (sleep, "suggested, not proven"),
         (None, None) => return Vec::new(),
     };
-    let mut lines = vec![format!("lifecycle: {{preStop: {{sleep: {{seconds: {sleep}}}}}}}   # {label}")];
+    let mut lines = vec![if lacks_sleep_hooks(version) {
+        format!(
+            "lifecycle: {{preStop: {{exec: {{command: [sleep, \"{sleep}\"]}}}}}}   # {label}; Kubernetes {version} has \
+             no preStop sleep: the image needs one"
+        )
+    } else {
+        format!("lifecycle: {{preStop: {{sleep: {{seconds: {sleep}}}}}}}   # {label}")
+    }];
     if let Some(grace) = rec.termination_grace_period_seconds {
         lines.push(format!("terminationGracePeriodSeconds: {grace}   # per pod"));
     }
     lines
+}
+
+/// Whether a cluster is from before preStop hooks could sleep: KEP-3960, switched on in 1.30.
+fn lacks_sleep_hooks(version: &str) -> bool {
+    let minor = version.strip_prefix("v1.").and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
+    minor.is_some_and(|minor| minor < 30)
 }
 
 /// How the run was made, in one line.
@@ -355,6 +369,19 @@ mod tests {
             ("  ", ""),
         ] {
             assert_eq!(sentence(fragment), expected);
+        }
+    }
+
+    #[test]
+    fn an_older_cluster_is_told_another_way_to_sleep() {
+        let analysis = crate::report::samples::naive_exit();
+        let rec = &analysis.result.recommendation[0];
+        let first = |version: &str| yaml(rec, version).swap_remove(0);
+        let exec = "lifecycle: {preStop: {exec: {command: [sleep, \"1\"]}}}   # suggested, not proven; Kubernetes \
+                    v1.29.7 has no preStop sleep: the image needs one";
+        assert_eq!(first("v1.29.7"), exec);
+        for version in ["v1.30.0-rc.1", "v1.36.2", "", "v2.0.0"] {
+            assert!(first(version).starts_with("lifecycle: {preStop: {sleep: {seconds: 1}}}"), "{version}");
         }
     }
 

@@ -98,6 +98,15 @@ impl Disruption {
         things.shuffle(&mut self.random(repetition | 1 << 31));
     }
 
+    /// Whether workloads are looked at to tell when what it began is over.
+    pub fn looks_at_workloads(&self) -> bool {
+        match self.action {
+            Action::Exec { .. } => true,
+            Action::Observe { .. } => self.repeat == Repeat::Until(Until::RolloutComplete),
+            _ => self.action.is_rollout(),
+        }
+    }
+
     fn random(&self, stream: u32) -> StdRng {
         StdRng::seed_from_u64(self.seed ^ (u64::from(stream) << 32))
     }
@@ -196,6 +205,19 @@ pub enum Action {
 }
 
 impl Action {
+    /// Whether controllers of workloads make other pods because of it.
+    pub const fn is_rollout(&self) -> bool {
+        matches!(
+            self,
+            Action::RollingRestart(_)
+                | Action::SetImage { .. }
+                | Action::Patch { .. }
+                | Action::Scale { .. }
+                | Action::NodeShutdown { .. }
+                | Action::Drain { .. }
+        )
+    }
+
     /// Its name in scenario files and events.
     pub const fn name(&self) -> &'static str {
         match self {

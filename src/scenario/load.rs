@@ -1,5 +1,6 @@
 //! The load of a scenario: how fast, over which connections, and what is sent.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -77,6 +78,58 @@ pub struct Load {
     pub workers: usize,
     /// How long before a request's time its worker stops sleeping and watches the clock.
     pub spin: Duration,
+    /// Where it is sent from; `None` to go by the targets and the cluster.
+    pub from: Option<LoadFrom>,
+    /// The pods that send it, where it comes from the cluster.
+    pub job: LoadJob,
+    /// When the run is given up.
+    pub abort: Option<Abort>,
+}
+
+impl Load {
+    /// When the load has been brought up, since its counted part began: the first constant stage that
+    /// no higher one follows.
+    pub fn steady_from(&self) -> Duration {
+        let Pace::Open(stages) = &self.pace else { return Duration::ZERO };
+        let is_up = |index: usize| {
+            let stage = stages[index];
+            let is_higher = |next: &Stage| next.from.max(next.to) > stage.to;
+            stage.from == stage.to && stage.to > 0.0 && !stages.get(index + 1).is_some_and(is_higher)
+        };
+        let brought_up = (0..stages.len()).find(|index| is_up(*index)).unwrap_or(stages.len());
+        stages[..brought_up].iter().map(|stage| stage.duration).sum()
+    }
+}
+
+/// How much may be dropped before everything is stopped.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Abort {
+    /// More than this share, as a fraction of 1,
+    pub share: f64,
+    /// of the requests that ended within so long,
+    pub over: Duration,
+    /// if these are so many at least.
+    pub requests: u64,
+}
+
+/// Where a load is sent from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadFrom {
+    /// From the machine that runs the program.
+    Local,
+    /// From pods of the cluster.
+    Cluster,
+}
+
+/// Pods that send a load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadJob {
+    /// How many; `None` for one on each node, as far as the rate makes sense of it.
+    pub workers: Option<usize>,
+    /// How long they may take to be ready.
+    pub start_limit: Duration,
+    /// What each asks for, by the name of the resource.
+    pub resources: BTreeMap<String, String>,
 }
 
 /// How fast requests leave.

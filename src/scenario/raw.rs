@@ -14,6 +14,7 @@ use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use crate::record::Bounds;
+use crate::record::run_info::Balances;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -77,6 +78,8 @@ pub(super) struct Target {
     pub(super) port: Option<Port>,
     pub(super) path: Option<String>,
     pub(super) url: Option<String>,
+    pub(super) node: Option<String>,
+    pub(super) balances: Option<Balances>,
     pub(super) name: Option<String>,
     pub(super) weight: Option<u32>,
 }
@@ -162,6 +165,64 @@ pub(super) struct Load {
     pub(super) dns: Option<Dns>,
     pub(super) workers: Option<usize>,
     pub(super) spin: Option<Span>,
+    pub(super) from: Option<LoadFrom>,
+    pub(super) job: Option<LoadJob>,
+    pub(super) abort: Option<Abort>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Abort {
+    pub(super) dropped: Share,
+    pub(super) over: Option<Span>,
+    pub(super) requests: Option<u64>,
+}
+
+/// A share such as `5%`, as a fraction of 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Share(pub(super) f64);
+
+impl<'de> Deserialize<'de> for Share {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let expected = "a share of the requests in percent, such as 5%";
+        let text = match Scalar::read(deserializer, expected)? {
+            Scalar::Number(number) => number.to_string(),
+            Scalar::Text(text) => text,
+        };
+        let percent = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
+        let share = percent.map(|percent| percent / 100.0).filter(|share| *share > 0.0 && *share < 1.0);
+        share.map(Share).ok_or_else(|| de::Error::invalid_value(de::Unexpected::Str(&text), &expected))
+    }
+}
+
+/// Where the load is sent from.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum LoadFrom {
+    Local,
+    Cluster,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct LoadJob {
+    pub(super) workers: Option<usize>,
+    pub(super) start_limit: Option<Span>,
+    #[serde(default)]
+    pub(super) resources: BTreeMap<String, Quantity>,
+}
+
+/// An amount of a resource, such as 2, 0.5 or 256Mi.
+#[derive(Debug)]
+pub(super) struct Quantity(pub(super) String);
+
+impl<'de> Deserialize<'de> for Quantity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self(match Scalar::read(deserializer, "an amount, such as 500m or 256Mi")? {
+            Scalar::Number(number) => number.to_string(),
+            Scalar::Text(text) => text,
+        }))
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]

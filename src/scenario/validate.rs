@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use super::raw;
 use super::yaml::Document;
-use super::{ClusterChoice, Loaded, Place, Scenario, ScenarioError, Target};
+use super::{ClusterChoice, Disruption, Load, Loaded, Place, Scenario, ScenarioError, Target};
+use crate::record::run_info::Balances;
 use crate::record::{Bounds, Expect, WindowBounds};
 
 const API_VERSION: &str = "rolldrop.dev/v1";
@@ -39,6 +40,7 @@ pub(super) fn validate<C>(
         .enumerate()
         .map(|(index, d)| disruption::disruption(d, index, &load, &manifests, document))
         .collect::<Result<Vec<_>, _>>()?;
+    is_steady_first(&load, &disruptions, document)?;
     let expect = expect(spec.expect, document)?;
     let scenario = Scenario {
         name: raw.metadata.name,
@@ -116,9 +118,11 @@ fn targets(
     for (index, one) in raw.all.into_iter().enumerate() {
         let key = if raw.is_list { format!("spec.target[{index}]") } else { "spec.target".to_owned() };
         let weight = weight(one.weight, &key, document)?;
+        let balances = one.balances.unwrap_or(Balances::Connections);
         let own_name = one.name.clone();
         let place = place(one, &key, manifests, document)?;
         let name = own_name.unwrap_or_else(|| match &place {
+            Place::Service { name, node: Some(node), .. } => format!("{name}@{node}"),
             Place::Service { name, .. } => name.clone(),
             Place::Url(url) => url.host_str().unwrap_or("url").to_owned(),
         });
@@ -126,7 +130,7 @@ fn targets(
             let why = format!("{name:?} is the name of another target: give each its own");
             return Err(document.error(&format!("{key}.name"), why));
         }
-        targets.push(Target { name, weight, place });
+        targets.push(Target { name, weight, balances, place });
     }
     Ok(targets)
 }
@@ -164,11 +168,16 @@ fn place(
                 raw::Port::Number(number) => number.to_string(),
                 raw::Port::Name(name) => name,
             });
-            Ok(Place::Service { name, port, path: path.unwrap_or_else(|| "/".into()) })
+            let (node, path) = (raw.node, path.unwrap_or_else(|| "/".into()));
+            Ok(Place::Service { name, port, path, node })
         }
         (None, Some(text)) => {
             if raw.port.is_some() || path.is_some() {
                 return Err(document.error(key, "port and path belong into the url"));
+            }
+            if raw.node.is_some() {
+                let why = "only a Service has a port on each node: name it by service";
+                return Err(document.error(&format!("{key}.node"), why));
             }
             let url = url::Url::parse(&text)
                 .map_err(|e| document.error(&format!("{key}.url"), format!("{text:?}: {e}")))?;
@@ -176,6 +185,27 @@ fn place(
         }
         _ => Err(document.error(key, "needs exactly one of service and url")),
     }
+}
+
+/// With a limit at which the run is given up, the load is steady for as long as that looks back before
+/// anything is disrupted: what is dropped by then is not the disruption's doing.
+fn is_steady_first(
+    load: &Load,
+    disruptions: &[Disruption],
+    document: &Document,
+) -> Result<(), ScenarioError> {
+    let Some(abort) = &load.abort else { return Ok(()) };
+    let earliest = load.steady_from() + abort.over;
+    let Some(index) = disruptions.iter().position(|disruption| disruption.at < earliest) else {
+        return Ok(());
+    };
+    let why = format!(
+        "is before the load has been steady for {:.1} s, as long as spec.load.abort looks back: begin at {:.1} s \
+         or later",
+        abort.over.as_secs_f64(),
+        earliest.as_secs_f64()
+    );
+    Err(document.error(&format!("spec.disruptions[{index}].at"), why))
 }
 
 fn expect(raw: raw::Expect, document: &Document) -> Result<Expect, ScenarioError> {

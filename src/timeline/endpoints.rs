@@ -1,6 +1,7 @@
 //! What the watch of EndpointSlices showed, as a history per pod.
 //!
-//! The slices of all watched Services are taken together: a run watches those of its targets.
+//! The slices of all Services of the namespace are watched. Whether a target has an endpoint that can
+//! be used is a question of its own Service.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,10 +29,13 @@ pub(super) enum EndpointChange {
 /// The history of all endpoints.
 #[derive(Clone, Debug, Default)]
 pub struct Endpoints {
-    slices: BTreeMap<String, Vec<EndpointState>>,
+    slices: BTreeMap<String, (Option<String>, Vec<EndpointState>)>,
     shown: BTreeMap<String, Shown>,
     changes: Vec<(Stamp, String, EndpointChange)>,
-    usable: Vec<(Stamp, usize)>,
+    /// By Service, and of all together.
+    usable: BTreeMap<Option<String>, Vec<(Stamp, usize)>>,
+    /// When what was shown was not what was so.
+    blind: Vec<(Stamp, Stamp)>,
     named: BTreeSet<String>,
 }
 
@@ -41,13 +45,12 @@ impl Endpoints {
         let slice = format!("{}/{}", event.namespace, event.name);
         match event.change {
             Change::Deleted => self.slices.remove(&slice),
-            Change::Listed | Change::Applied => self.slices.insert(slice, event.endpoints.clone()),
+            Change::Listed | Change::Applied => {
+                self.slices.insert(slice, (event.service.clone(), event.endpoints.clone()))
+            }
         };
         let mut now: BTreeMap<String, Shown> = BTreeMap::new();
-        let (mut ready, mut draining) = (0, 0);
-        for endpoint in self.slices.values().flatten() {
-            ready += usize::from(endpoint.ready);
-            draining += usize::from(endpoint.serving && endpoint.terminating);
+        for endpoint in self.slices.values().flat_map(|(_, endpoints)| endpoints) {
             if let Some(pod) = &endpoint.pod {
                 let shown = now.entry(pod.clone()).or_insert(Shown { ready: false, terminating: false });
                 shown.ready |= endpoint.ready;
@@ -68,8 +71,29 @@ impl Endpoints {
             self.changes.push((at, pod.clone(), EndpointChange::Removed));
         }
         self.shown = now;
+        if event.service.is_some() {
+            self.count(at, event.service.clone());
+        }
+        self.count(at, None);
+    }
+
+    /// How many endpoints of a Service, or of all, can be used from now on.
+    fn count(&mut self, at: Stamp, service: Option<String>) {
+        let is_meant = |of: &Option<String>| service.is_none() || *of == service;
+        let slices = self.slices.values().filter(|(of, _)| is_meant(of));
+        let (mut ready, mut draining) = (0, 0);
+        for endpoint in slices.flat_map(|(_, endpoints)| endpoints) {
+            ready += usize::from(endpoint.ready);
+            draining += usize::from(endpoint.serving && endpoint.terminating);
+        }
         // Without a ready endpoint, Services fall back to those that serve while they terminate.
-        self.usable.push((at, if ready > 0 { ready } else { draining }));
+        let usable = if ready > 0 { ready } else { draining };
+        self.usable.entry(service).or_default().push((at, usable));
+    }
+
+    /// Between these, what was shown was not what was so.
+    pub(super) fn was_blind(&mut self, from: Stamp, to: Stamp) {
+        self.blind.push((from, to));
     }
 
     /// When `pod` first changed in this way at or after `from`.
@@ -87,11 +111,15 @@ impl Endpoints {
         self.usable.is_empty()
     }
 
-    /// Whether the slices showed no endpoint that could take a request at `at`.
-    /// Says no while nothing is known.
-    pub fn none_usable(&self, at: Stamp) -> bool {
-        let next = self.usable.partition_point(|(t, _)| *t <= at);
-        next > 0 && self.usable[next - 1].1 == 0
+    /// Whether the slices of a Service, or all if it is not known which, showed no endpoint that
+    /// could take a request at `at`. Says no while nothing is known.
+    pub fn none_usable(&self, service: Option<&str>, at: Stamp) -> bool {
+        if self.blind.iter().any(|(from, to)| (*from..=*to).contains(&at)) {
+            return false;
+        }
+        let Some(usable) = self.usable.get(&service.map(str::to_owned)) else { return false };
+        let next = usable.partition_point(|(t, _)| *t <= at);
+        next > 0 && usable[next - 1].1 == 0
     }
 }
 
@@ -123,15 +151,34 @@ mod tests {
     fn terminating_endpoints_are_used_only_when_none_is_ready() {
         let at = Stamp::from_unix_ns;
         let mut endpoints = Endpoints::default();
-        assert!(!endpoints.none_usable(at(5)));
+        assert!(!endpoints.none_usable(None, at(5)));
         endpoints.observe(at(10), &slice(&[("a", true, true, false)]));
         endpoints.observe(at(20), &slice(&[("a", false, true, true)]));
         endpoints.observe(at(30), &slice(&[]));
-        assert!(!endpoints.none_usable(at(25)));
-        assert!(endpoints.none_usable(at(30)));
+        assert!(!endpoints.none_usable(None, at(25)));
+        assert!(endpoints.none_usable(None, at(30)));
         assert_eq!(endpoints.first("a", EndpointChange::Ready, at(0)), Some(at(10)));
         assert_eq!(endpoints.first("a", EndpointChange::Terminating, at(0)), Some(at(20)));
         assert_eq!(endpoints.first("a", EndpointChange::Removed, at(0)), Some(at(30)));
         assert_eq!(endpoints.first("a", EndpointChange::Removed, at(31)), None);
+    }
+
+    #[test]
+    fn each_service_has_endpoints_of_its_own_and_what_was_not_seen_is_not_known() {
+        let at = Stamp::from_unix_ns;
+        let mut endpoints = Endpoints::default();
+        let other = |shown: &[(&str, bool, bool, bool)]| EndpointSliceEvent {
+            name: "other-y".into(),
+            service: Some("other".into()),
+            ..slice(shown)
+        };
+        endpoints.observe(at(10), &slice(&[("a", true, true, false)]));
+        endpoints.observe(at(10), &other(&[("b", true, true, false)]));
+        endpoints.observe(at(20), &slice(&[]));
+        assert!(endpoints.none_usable(Some("web"), at(20)));
+        assert!(!endpoints.none_usable(Some("other"), at(20)) && !endpoints.none_usable(None, at(20)));
+        assert!(!endpoints.none_usable(Some("unknown"), at(20)));
+        endpoints.was_blind(at(19), at(25));
+        assert!(!endpoints.none_usable(Some("web"), at(22)) && endpoints.none_usable(Some("web"), at(26)));
     }
 }

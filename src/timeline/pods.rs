@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use super::Command;
 use super::clocks::{API_SERVER, Clocks};
 use super::endpoints::{EndpointChange, Endpoints};
+use super::explain::Histories;
 use crate::record::event::{Action, Change, ContainerState, NO_END, PodEvent, ProxyPhase};
 use crate::record::{Event, EventKind, Stamp};
 
@@ -80,6 +81,8 @@ pub struct PodEnd {
     pub mode: String,
     /// The disruption behind it.
     pub disruption: Option<u32>,
+    /// What ended it, in words; `None` where nothing says so.
+    pub cause: Option<String>,
     /// Whether the coordinator deleted it itself.
     pub own: bool,
     /// When the deletion took effect.
@@ -191,6 +194,7 @@ pub(super) fn build(
 ) -> (Vec<PodLife>, Vec<PodEnd>) {
     let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
     let mut actions: Vec<(Stamp, &Action)> = Vec::new();
+    let mut histories = Histories::default();
     let mut gaps: Vec<(Stamp, Stamp)> = Vec::new();
     let mut phases: Vec<(Stamp, &str, ProxyPhase)> = Vec::new();
     for event in events {
@@ -202,7 +206,7 @@ pub(super) fn build(
             EventKind::Action(action) if action.mode != NO_END => actions.push((at, action)),
             EventKind::WatchGap { resource, from } if resource == "pods" => gaps.push((*from, at)),
             EventKind::ProxyPhase { pod, phase } => phases.push((at, pod, *phase)),
-            _ => {}
+            other => histories.observe(at, other),
         }
     }
     // A gap tells who is gone only once the list after it was seen.
@@ -217,8 +221,8 @@ pub(super) fn build(
             continue;
         }
         pod.life.endpoint_ready = endpoints.first(&name, EndpointChange::Ready, pod.life.created);
-        if let Some(end) =
-            end_of(&pod, clocks, endpoints, &Causes { actions: &actions, commands }, &gaps, &phases)
+        let causes = Causes { actions: &actions, commands, histories: &histories };
+        if let Some(end) = end_of(&pod, clocks, endpoints, &causes, &gaps, &phases)
             && end.t0.earliest >= *load.start()
             && end.t0.latest <= *load.end()
         {
@@ -235,6 +239,50 @@ pub(super) fn build(
 struct Causes<'a> {
     actions: &'a [(Stamp, &'a Action)],
     commands: &'a [Command],
+    histories: &'a Histories,
+}
+
+/// A deletion that the run itself asked for.
+struct Own<'a> {
+    /// The first call of which it may have been the effect.
+    sent: Stamp,
+    action: &'a Action,
+    t0: T0,
+}
+
+impl<'a> Causes<'a> {
+    /// The run's own deletion of a pod. `second` is when it took effect by the API server's own
+    /// account, to the second.
+    fn own(&self, pod: &Seen, second: Option<T0>) -> Option<Own<'a>> {
+        let is_this = |a: &&&'a (Stamp, &'a Action)| match &a.1.uid {
+            Some(uid) => *uid == pod.life.uid,
+            None => a.1.pod.as_deref() == Some(pod.life.name.as_str()),
+        };
+        let attempts: Vec<&(Stamp, &Action)> = self.actions.iter().filter(|a| is_this(&a)).collect();
+        let is_accepted = |a: &&&(Stamp, &Action)| a.1.status.is_some_and(|s| (200..300).contains(&s));
+        let accepted = attempts.iter().find(is_accepted);
+        // One without an answer, or with one that says nothing, may have been the one that was carried out.
+        let may_be = |a: &&&(Stamp, &Action)| !a.1.is_undone && a.1.status.is_none_or(|s| s >= 500);
+        let doubtful = attempts.iter().take_while(|a| !is_accepted(a)).find(may_be);
+        let (sent, action) = doubtful.or(accepted)?;
+        let (earliest, action) = (*sent, accepted.map_or(*action, |(_, accepted)| *accepted));
+        let latest = match accepted {
+            Some((_, accepted)) => accepted.answered,
+            // Without an answer the deletion is only known to have come before the watch showed it.
+            None => pod.deletion?.0,
+        };
+        let mut t0 = T0 { earliest, latest: latest.max(earliest) };
+        if let Some(second) = second.filter(|_| doubtful.is_some()) {
+            let both = T0 { earliest: earliest.max(second.earliest), latest: t0.latest.min(second.latest) };
+            match (both.earliest <= both.latest, accepted) {
+                (true, _) => t0 = both,
+                (false, Some(_)) => {}
+                // It was somebody else's.
+                (false, None) => return None,
+            }
+        }
+        Some(Own { sent: *sent, action, t0 })
+    }
 }
 
 fn end_of(
@@ -246,14 +294,19 @@ fn end_of(
     phases: &[(Stamp, &str, ProxyPhase)],
 ) -> Option<PodEnd> {
     let name = pod.life.name.as_str();
-    let own = causes.actions.iter().find(|(_, a)| {
-        let accepted = a.status.map_or(pod.deletion.is_some(), |s| (200..300).contains(&s));
-        let this = match &a.uid {
-            Some(uid) => *uid == pod.life.uid,
-            None => a.pod.as_deref() == Some(name),
-        };
-        this && accepted
+    let second = pod.deletion.map(|(at, stamp, grace_s)| {
+        let offset = clocks.offset(API_SERVER, stamp.shifted_ns(-grace_s * SECOND_NS));
+        let second = clocks.place(API_SERVER, stamp).shifted_ns(-grace_s * SECOND_NS);
+        let latest = second.shifted_ns(SECOND_NS + offset.uncertainty_ns).min(at);
+        T0 { earliest: second.shifted_ns(-offset.uncertainty_ns).min(latest), latest }
     });
+    let own = causes.own(pod, second);
+    // One that ended by itself may be deleted later.
+    let first = match (pod.terminal, pod.deletion) {
+        (Some(terminal), Some((deletion, ..))) if terminal < deletion => Some(terminal),
+        (terminal, None) => terminal.or(pod.deleted),
+        _ => None,
+    };
     let phase = |which: ProxyPhase| {
         phases
             .iter()
@@ -261,21 +314,15 @@ fn end_of(
             .map(|(at, ..)| *at)
     };
     let deletion_seen = pod.deletion.map(|(at, ..)| at);
-    let t0 = if let Some((sent, action)) = own {
-        // Without an answer the deletion is only known to have come before the watch showed it.
-        let latest =
-            if action.status.is_some() { action.answered } else { deletion_seen.unwrap_or(action.answered) };
-        T0 { earliest: *sent, latest: latest.max(*sent) }
-    } else if let Some((at, stamp, grace_s)) = pod.deletion {
-        let offset = clocks.offset(API_SERVER, stamp.shifted_ns(-grace_s * SECOND_NS));
-        let second = clocks.place(API_SERVER, stamp).shifted_ns(-grace_s * SECOND_NS);
-        let latest = second.shifted_ns(SECOND_NS + offset.uncertainty_ns).min(at);
-        T0 { earliest: second.shifted_ns(-offset.uncertainty_ns).min(latest), latest }
-    } else if let Some(first) = pod.terminal.or(pod.deleted) {
+    let t0 = if let Some(own) = &own {
+        own.t0
+    } else if let Some(first) = first {
         let signs = [ProxyPhase::PreStop, ProxyPhase::ListenerClosed, ProxyPhase::Sigterm];
         let first =
             signs.into_iter().filter_map(phase).chain(pod.containers_terminated).fold(first, Stamp::min);
         T0 { earliest: first, latest: first }
+    } else if let Some(second) = second {
+        second
     } else {
         // Gone between two lists: the later one does not show it any more.
         let (from, to) = gaps.iter().find(|(_, to)| *to > pod.last_at)?;
@@ -285,7 +332,7 @@ fn end_of(
     let sleep_s = pod.pre_stop_sleep_s();
     let after = |at: Stamp| (at >= t0.earliest).then_some(at);
     let stages = Stages {
-        delete_sent: own.map(|(sent, _)| *sent),
+        delete_sent: own.as_ref().map(|own| own.sent),
         deletion_seen,
         endpoint_terminating: endpoints.first(name, EndpointChange::Terminating, t0.earliest),
         kill_began: phase(ProxyPhase::PreStop),
@@ -296,27 +343,37 @@ fn end_of(
         endpoint_removed: endpoints.first(name, EndpointChange::Removed, t0.earliest),
         pod_deleted: pod.deleted,
     };
+    let ended_by_itself = first.is_some() && pod.deleted != first;
+    let explained = match &own {
+        Some(own) => Some((None, format!("{} by this run", own.action.action))),
+        None => {
+            let explained = causes.histories.explain(&pod.last, pod.life.created, t0, ended_by_itself);
+            explained.map(|explained| (Some(explained.mode), explained.cause))
+        }
+    };
+    let known = explained.as_ref().and_then(|(mode, _)| *mode);
     // A node that shuts down ends its pods without deleting them.
-    let by_shutdown = pod.last.disruption_target.as_deref() == Some("TerminationByKubelet");
+    let by_shutdown = known == Some(NODE_SHUTDOWN);
     let may_be = |a: &Action| match a.mode.as_str() {
         NODE_SHUTDOWN => by_shutdown,
-        _ => pod.deletion.is_some() && !by_shutdown,
+        // What is known to have been something else was not the action.
+        mode => pod.deletion.is_some() && known.is_none_or(|known| known == mode),
     };
     let commanded = causes.commands.iter().rfind(|command| command.started <= t0.latest);
-    let cause = own.or_else(|| {
+    let action = own.as_ref().map(|own| own.action).or_else(|| {
         let begun = |at: Stamp| at <= t0.latest && commanded.is_none_or(|command| command.started <= at);
         let mut latest = causes.actions.iter().rev();
-        latest.find(|(at, a)| a.pod.is_none() && a.error.is_none() && begun(*at) && may_be(a))
+        let found = latest.find(|(at, a)| a.pod.is_none() && a.error.is_none() && begun(*at) && may_be(a));
+        found.map(|(_, action)| *action)
     });
-    let mode = cause
-        .map(|(_, a)| a.mode.as_str())
-        .or_else(|| if by_shutdown { Some(NODE_SHUTDOWN) } else { commanded?.mode.as_deref() });
+    let mode = action.map(|a| a.mode.as_str()).or(known).or_else(|| commanded?.mode.as_deref());
     Some(PodEnd {
         pod: name.to_owned(),
         uid: pod.life.uid.clone(),
         node: pod.last.node.clone(),
         mode: mode.unwrap_or("other").to_owned(),
-        disruption: cause.map(|(_, a)| a.disruption).or_else(|| commanded?.disruption),
+        disruption: action.map(|a| a.disruption).or_else(|| commanded?.disruption),
+        cause: explained.map(|(_, cause)| cause),
         own: own.is_some(),
         t0,
         grace_s,

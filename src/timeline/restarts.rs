@@ -120,6 +120,9 @@ mod tests {
             deletion_grace_s: None,
             grace_s: 30,
             disruption_target: None,
+            disruption_message: None,
+            reason: None,
+            owner: None,
             containers: vec![container],
         };
         Event::new(Stamp::from_unix_ns(at_ns), "coordinator", EventKind::Pod(pod))
@@ -145,6 +148,7 @@ mod tests {
         assert_eq!(build(&ends, &Clocks::default()), std::slice::from_ref(&restart));
 
         let crash = Action {
+            is_undone: false,
             disruption: 0,
             action: "crash".into(),
             mode: NO_END.into(),

@@ -47,7 +47,7 @@ fn create(server: &Server, client: usize) {
 }
 
 /// How much memory a process has, or had at most: `VmRSS` or `VmHWM`.
-fn memory_kib(pid: u32, which: &str) -> u64 {
+pub(crate) fn memory_kib(pid: u32, which: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it is there");
     let line = status.lines().find(|line| line.starts_with(which)).expect("its memory");
     line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")

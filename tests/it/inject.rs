@@ -4,6 +4,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use rolldrop::analysis::model::Verdict;
+use serde_json::{Value, json};
 
 use crate::harness::Rolldrop;
 use crate::kubectl::Kubectl;
@@ -69,6 +70,46 @@ fn what_kubectl_applies_runs_behind_the_sidecar_until_it_is_taken_out() {
     kubectl.ok("rollout status deployment/web --timeout=60s");
     kubectl.until(ports, |said| said == "8080 8080/true");
     assert_eq!(inject(&["--uninject"], &with_sidecar), SHOP);
+}
+
+#[test]
+fn the_pods_of_every_kind_run_with_the_sidecar() {
+    let kubectl = Kubectl::in_namespace("inject-kinds");
+    for kind in ["ReplicaSet", "StatefulSet", "DaemonSet", "Pod"] {
+        let name = kind.to_lowercase();
+        let (workload, service) = SHOP.split_once("---\n").expect("two documents");
+        let mut object: Value = serde_saphyr::from_str(workload).expect("YAML");
+        object["kind"] = kind.into();
+        object["metadata"]["name"] = name.as_str().into();
+        object["spec"]["template"]["metadata"]["labels"]["kind"] = name.as_str().into();
+        object["spec"]["selector"]["matchLabels"]["kind"] = name.as_str().into();
+        // What controllers that this cluster has not would make of it.
+        let pod_of = |object: &Value| {
+            let template = &object["spec"]["template"];
+            let mut metadata = template["metadata"].clone();
+            metadata["name"] = format!("{name}-0").into();
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
+        };
+        if kind == "Pod" {
+            object = pod_of(&object);
+        }
+        let there = inject(&[], &format!("{object}\n---\n{service}"));
+        let object = there.split("---").next().expect("a first document");
+        match kind {
+            "ReplicaSet" | "Pod" => kubectl.apply(object),
+            _ => kubectl.apply(&pod_of(&serde_saphyr::from_str(object).expect("YAML")).to_string()),
+        };
+        let ready = format!(
+            "get pods -l kind={name} -o jsonpath={{.items[*].status.containerStatuses[0].ready}}/{{.items[*].status.initContainerStatuses[0].ready}}"
+        );
+        kubectl.until(&ready, |said| said == "true/true");
+        let pod = kubectl.field(&format!("pods -l kind={name}"), ".items[0].metadata.name");
+        let namespace = kubectl.namespace();
+        let answer = |port: u16| {
+            kubectl.ok(&format!("get --raw /api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy/"))
+        };
+        assert_eq!(answer(18080), answer(8080), "{kind}");
+    }
 }
 
 #[test]

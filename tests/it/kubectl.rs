@@ -29,7 +29,7 @@ use crate::harness::{ClusterProcess, wait_for};
 /// Long enough for a machine that is busy with other tests.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-const KUBECTL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin/kubectl");
+pub(crate) const KUBECTL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin/kubectl");
 
 /// The cluster that all tests share.
 pub(crate) struct SharedCluster {

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::harness::{ClusterProcess, Rolldrop, wait_for};
 use crate::kubectl::{Kubectl, LIMIT, SharedCluster};
-use crate::runs::{repeated, result, turn};
+use crate::runs::{no_file_holds, repeated, result, turn};
 
 /// A Deployment, and a Service that names one target port and numbers the other.
 const SHOP: &str = "\
@@ -90,6 +90,8 @@ impl Shop {
         let changing = calls.lines().filter_map(|line| {
             let mut words = line.split_whitespace().skip(1);
             let (method, path) = (words.next()?, words.next()?);
+            // The Secret's name is another one each time.
+            let path = path.split_once("/rolldrop-admin-").map_or(path, |(path, _)| path);
             (method != "GET")
                 .then(|| format!("{method} {}", path.rsplit_once(namespace).expect("a namespace").1))
         });
@@ -97,12 +99,16 @@ impl Shop {
             changing.collect::<Vec<_>>(),
             [
                 "POST /configmaps",
+                "POST /secrets",
+                "POST /configmaps",
                 "PATCH /deployments/web",
                 "PATCH /services/web",
                 "DELETE /pods/{pod}",
                 "PATCH /services/web",
                 "PATCH /deployments/web",
                 "DELETE /configmaps/notes",
+                "DELETE /secrets",
+                "DELETE /configmaps/{rolldrop-run-...}",
             ],
             "{planned}"
         );
@@ -138,6 +144,22 @@ impl Shop {
             serde_json::from_str(&self.0.ok("get deployment/web service/web -o json")).expect("JSON");
         let items = list["items"].as_array().expect("items");
         items.iter().map(|item| json!([item["spec"], item["metadata"]["labels"]])).collect()
+    }
+
+    /// The token of the run that is under way, which a Secret holds; it has no other of the name.
+    fn token(&self) -> String {
+        let secrets = "secrets -l rolldrop.dev/run";
+        assert!(self.0.field(secrets, ".items[*].metadata.name").starts_with("rolldrop-admin-"));
+        self.0.ok(&format!(
+            "get {secrets} -o go-template={{{{range.items}}}}{{{{.data.token|base64decode}}}}{{{{end}}}}"
+        ))
+    }
+
+    /// What the admin port of a pod says of being asked for something, without a token.
+    fn refusal(&self, path: &str) -> String {
+        let pod = self.0.field("pods -l app=web", ".items[0].metadata.name");
+        let namespace = self.0.namespace();
+        self.0.fails(&format!("get --raw /api/v1/namespaces/{namespace}/pods/{pod}:18081/proxy{path}"))
     }
 
     /// Whether the Service leads to the sidecar.
@@ -197,9 +219,17 @@ fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_
     let (mut child, dir) = shop.run(SCENARIO, &["--set", "load.duration=60s"]).start();
     wait_for_load(&dir);
     assert!(shop.is_injected());
+    let token = shop.token();
+    assert_eq!(token.len(), 32, "{token}");
+    let refusal = shop.refusal("/metrics");
+    assert!(refusal.contains("Unauthorized") || refusal.contains("credentials"), "{refusal}");
     signal(&child, Signal::SIGINT);
     assert_eq!(child.wait().expect("an end").code(), Some(130));
+    no_file_holds(&dir.path().join("run"), &token);
+    let records = RunDir::open(&dir.path().join("run")).and_then(|run| run.read()).expect("the run reads");
+    assert!(!records.served.is_empty(), "the run knows the token");
     assert_eq!(shop.specs(), before);
+    assert_eq!(shop.0.ok("get secrets -l rolldrop.dev/run -o name"), "");
     shop.0.ok("rollout status deployment/web --timeout=60s");
 
     let (mut child, dir) = shop.run(SCENARIO, &["--set", "load.duration=60s"]).start();
@@ -212,17 +242,21 @@ fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_
     assert!(shop.is_injected());
     let labels = shop.0.field("configmap/notes", ".metadata.labels");
     assert!(labels.contains("rolldrop.dev/run") && labels.contains("live-"), "{labels}");
+    let owner = shop.0.field("configmap/notes", ".metadata.ownerReferences[0].name");
+    assert!(owner.starts_with("rolldrop-run-live-"), "{owner}");
     // Somebody else's changes are theirs.
     shop.0.ok("scale deployment/web --replicas=3");
     let cleaned = cleanup().expect_code(0);
     let namespace = shop.0.namespace();
     let expected =
         ["Service web", "Deployment web"].map(|object| format!("{object} in {namespace}: restored\n"));
-    assert_eq!(
-        cleaned.stdout(),
-        format!("{}ConfigMap notes in {namespace}: removed\n", expected.concat()),
-        "{cleaned}"
-    );
+    let removed = |what: &str| format!("{what} in {namespace}: removed\n");
+    let said = cleaned.stdout();
+    let (before_it, rest) = said.split_once("Secret rolldrop-admin-").expect("the Secret");
+    let (_, after_it) = rest.split_once('\n').expect("its line");
+    assert_eq!(before_it, format!("{}{}", expected.concat(), removed("ConfigMap notes")), "{cleaned}");
+    assert_eq!(after_it, removed(&format!("ConfigMap {owner}")), "{cleaned}");
+    assert_eq!(shop.0.ok("get secrets -l rolldrop.dev/run -o name"), "");
     let mut expected = before;
     expected[0][0]["replicas"] = 3.into();
     assert_eq!(shop.specs(), expected);

@@ -149,6 +149,7 @@ fn the_summary_reads_like_an_answer() {
     for file in [
         "report.html",
         "summary.md",
+        "junit.xml",
         "latency.hlog",
         "charts/drops.png",
         "charts/latency.png",

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -168,7 +167,7 @@ fn proxies_with_skewed_and_drifting_clocks_agree_with_the_truth_and_hand_over_ev
     every_phase_is_there_and_none_before_its_cause(run);
     own_pods_are_seen(run);
     all_rows_are_handed_over_and_the_proxies_leave_with_0(run);
-    no_file_holds(&run.path, TOKEN);
+    runs::no_file_holds(&run.path, TOKEN);
 }
 
 fn offsets_are_right(run: &MeasuredRun) {
@@ -293,19 +292,6 @@ fn all_rows_are_handed_over_and_the_proxies_leave_with_0(run: &MeasuredRun) {
         assert_eq!(code, Some(0), "{}\n{}", termination.pod, run.finished);
         let used_up = termination.pod.starts_with("fast");
         assert_eq!(termination.exit_code == Some(137), used_up, "{termination:?}");
-    }
-}
-
-fn no_file_holds(dir: &Path, secret: &str) {
-    for entry in fs::read_dir(dir).expect("a directory").flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            no_file_holds(&path, secret);
-        } else {
-            let bytes = fs::read(&path).expect("a file");
-            let holds = bytes.windows(secret.len()).any(|window| window == secret.as_bytes());
-            assert!(!holds, "{} holds the token", path.display());
-        }
     }
 }
 

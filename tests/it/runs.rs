@@ -157,6 +157,20 @@ pub(crate) fn seconds(stamp: &Value) -> f64 {
     stamp.as_i64().expect("nanoseconds") as f64 / 1e9
 }
 
+/// Looks through all files of a directory for something that none may hold.
+pub(crate) fn no_file_holds(dir: &Path, secret: &str) {
+    for entry in fs::read_dir(dir).expect("a directory").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            no_file_holds(&path, secret);
+        } else {
+            let bytes = fs::read(&path).expect("a file");
+            let holds = bytes.windows(secret.len()).any(|window| window == secret.as_bytes());
+            assert!(!holds, "{} holds the token", path.display());
+        }
+    }
+}
+
 /// A file of JSON lines.
 pub(crate) fn json_lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));

@@ -23,11 +23,21 @@ struct Service {
 
 const PLAIN: Service = Service { keep: 0.0, slower: 1.0, outages: 0.0 };
 
-/// 30 s at 200 requests/s in blocks of 0.1 s.
+/// One whose slowness lasts.
+fn alike(keep: f64) -> Service {
+    Service { keep, ..PLAIN }
+}
+
+/// 30 s at 200 requests/s.
 fn run(service: Service, rng: &mut SmallRng) -> Sample {
+    run_of(30, service, rng)
+}
+
+/// So many seconds at 200 requests/s in blocks of 0.1 s.
+fn run_of(seconds: u32, service: Service, rng: &mut SmallRng) -> Sample {
     let (mut slow, mut outage) = (0.0, 0);
     let mut blocks = Vec::new();
-    for _ in 0..300 {
+    for _ in 0..10 * seconds {
         slow = service.keep * slow + 0.2 * rng.random_range(-1.0..1.0);
         if rng.random::<f64>() < service.outages {
             outage = 10;
@@ -57,7 +67,7 @@ fn of(blocks: Vec<Block>, terminations: Vec<Ended>) -> Sample {
         fingerprint: BTreeMap::from([("rate".into(), "200 requests/s".into())]),
         verdict: Verdict::Valid,
         is_closed_loop: false,
-        duration_s: 30.0,
+        duration_s: blocks.len() as f64 / 10.0,
         total: blocks.iter().map(|b| b.total).sum(),
         dropped: blocks.iter().map(Block::lost).sum(),
         terminations,
@@ -70,11 +80,11 @@ fn quick() -> Options {
     Options { tolerance: 0.0, replicates: 200, ..Options::default() }
 }
 
-/// So many comparisons of a run of one service with a run of another.
-fn comparisons(pairs: u64, a: Service, b: Service) -> impl Iterator<Item = Comparison> {
+/// So many comparisons of a run of one service with a run of another, each of so many seconds.
+fn comparisons(pairs: u64, seconds: u32, a: Service, b: Service) -> impl Iterator<Item = Comparison> {
     (0..pairs).map(move |seed| {
         let mut rng = SmallRng::seed_from_u64(seed);
-        let (a, b) = (run(a, &mut rng), run(b, &mut rng));
+        let (a, b) = (run_of(seconds, a, &mut rng), run_of(seconds, b, &mut rng));
         compare(&[a], &[b], &quick()).unwrap()
     })
 }
@@ -86,7 +96,7 @@ fn has(comparison: &Comparison, wanted: &[Judgement]) -> bool {
 
 /// Of `pairs` pairs, those with a verdict that is wanted in any row.
 fn count_pairs(pairs: u64, a: Service, b: Service, wanted: Judgement) -> usize {
-    comparisons(pairs, a, b).filter(|comparison| has(comparison, &[wanted])).count()
+    comparisons(pairs, 30, a, b).filter(|comparison| has(comparison, &[wanted])).count()
 }
 
 const ALARM: [Judgement; 2] = [Judgement::Better, Judgement::Worse];
@@ -102,12 +112,14 @@ fn once_in_a_million(n: u64) -> u64 {
 
 #[test]
 fn two_runs_of_the_same_service_raise_no_more_alarms_than_alpha() {
-    // More pairs make a study of it (docs/proofs.md).
-    let pairs = std::env::var("ROLLDROP_STUDY_PAIRS").ok().and_then(|n| n.parse().ok()).unwrap_or(25);
-    let alike = |keep| Service { keep, ..PLAIN };
+    // More pairs, or longer runs, make a study of it (docs/proofs.md).
+    let given =
+        |name: &str, usual: u32| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(usual);
+    let pairs = u64::from(given("ROLLDROP_STUDY_PAIRS", 25));
+    let seconds = given("ROLLDROP_STUDY_SECONDS", 30);
     for service in [PLAIN, alike(0.8), alike(0.9), Service { outages: 0.01, ..alike(0.5) }] {
         let (mut alarms, mut intervals, mut misses) = (0, 0, 0);
-        for comparison in comparisons(pairs, service, service) {
+        for comparison in comparisons(pairs, seconds, service, service) {
             alarms += u64::from(has(&comparison, &ALARM));
             for change in comparison.rows.iter().filter_map(|row| row.change) {
                 intervals += 1;
@@ -116,10 +128,29 @@ fn two_runs_of_the_same_service_raise_no_more_alarms_than_alpha() {
         }
         let Service { keep, outages, .. } = service;
         println!(
-            "keep {keep}, outages {outages}: {alarms} alarms in {pairs} pairs, {misses} of {intervals} intervals miss"
+            "keep {keep}, outages {outages}: {alarms} alarms in {pairs} pairs of {seconds} s, \
+             {misses} of {intervals} intervals miss"
         );
         assert!(alarms < once_in_a_million(pairs), "{alarms} of {pairs} (keep {})", service.keep);
     }
+}
+
+#[test]
+fn an_interval_over_few_stretches_is_called_a_rough_one() {
+    let rough = |service| {
+        let rows = comparisons(10, 30, service, service).flat_map(|comparison| comparison.rows);
+        let has_interval = rows.filter(|row| row.change.is_some());
+        let (rough, others): (Vec<_>, Vec<_>) =
+            has_interval.map(|row| row.why).partition(|why| why.contains(": a rough interval, for which"));
+        let over = |why: &String| why.split(", over ").nth(1)?.split(' ').next()?.parse::<f64>().ok();
+        for why in &rough {
+            assert!(over(why).is_some_and(|stretches| (FEWEST..=FEW).contains(&stretches)), "{why}");
+        }
+        (rough.len(), others.len())
+    };
+    let (independent, much_alike) = (rough(PLAIN), rough(alike(0.9)));
+    assert!(independent.0 == 0 && independent.1 > 0, "{independent:?}");
+    assert!(much_alike.0 > 0, "{much_alike:?}");
 }
 
 #[test]

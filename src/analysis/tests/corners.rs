@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::record::event::{EndpointSliceEvent, EndpointState};
+use crate::record::run_info::{Role, Rows, Source};
 
 fn deletion_seen(records: &mut Records, ms: i64, pod: &str, grace_s: i64) {
     let mut event = pod_event(ms, pod, Change::Applied);
@@ -260,4 +261,36 @@ fn an_invalid_run_says_nothing_of_a_sleep() {
         ),
         (None, None, None)
     );
+}
+
+#[test]
+fn a_load_source_whose_rows_did_not_all_arrive_is_named_with_their_number() {
+    let mut records = records();
+    for n in 0..300 {
+        request(&mut records, n * 10 * MS, Outcome::Ok, Some("a"));
+    }
+    let rows = |recorded, known, in_flight, received| Rows { recorded, known, in_flight, received };
+    let source = |name: &str, rows| Source {
+        name: name.into(),
+        role: Role::Load,
+        clock_offset_ns: 0,
+        clock_uncertainty_ns: Some(0),
+        rows: Some(rows),
+    };
+    records.info.sources = vec![source("load-0", rows(Some(300), 300, 0, 300))];
+    // What was announced is of all sources, and is not held against those that say it themselves.
+    let announced = EventKind::LoadEnded { scheduled: 9_000 };
+    records.events.push(Event::new(at(10_000), "load-0", announced));
+    let verdict = |records: &Records| analysed(records.clone()).result.verdict;
+    assert_eq!(verdict(&records), Verdict::Valid);
+    records.info.sources.push(source("load-1", rows(None, 25_000, 12, 203)));
+    records.info.sources.push(source("load-2", rows(Some(25_000), 25_000, 0, 250)));
+    let Verdict::Partial { why } = verdict(&records) else { panic!("{:?}", verdict(&records)) };
+    let expected = [
+        "of at least 25,000 requests of load-1 203 arrived, above all those that were not ok: they weigh too much \
+         in all shares, and 12 were in flight when it was last heard of",
+        "of 25,000 requests of load-2 250 arrived, above all those that were not ok: they weigh too much in all \
+         shares",
+    ];
+    assert_eq!(why, expected);
 }

@@ -57,7 +57,7 @@ pub(in super::super) struct LoadArgs {
     rate: Rate,
     /// Length of the counted part, such as 30s or 1m30s
     #[arg(short, long, default_value = "30s", value_parser = super::super::parse_duration, value_name = "D",
-        conflicts_with = "stages")]
+        conflicts_with = "stages", allow_hyphen_values = true)]
     duration: Duration,
     /// Send this many requests, instead of for a duration
     #[arg(short = 'n', long, value_name = "N", conflicts_with_all = ["duration", "stages"],
@@ -117,7 +117,7 @@ pub(in super::super) struct LoadArgs {
     #[arg(long, value_name = "NAME=VARIABLE")]
     header_from_env: Vec<String>,
     /// The request's method
-    #[arg(short, long, default_value = "GET")]
+    #[arg(short, long, default_value = "GET", conflicts_with = "grpc")]
     method: String,
     /// The request's body
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]

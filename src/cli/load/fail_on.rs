@@ -100,7 +100,9 @@ impl FromStr for FailOn {
                 Some(percent) => (Metric::Percent(requests), percent.trim()),
                 None => (Metric::Count(requests), limit),
             };
-            let limit: f64 = limit.parse().ok().filter(|limit| *limit >= 0.0)?;
+            // What can never be exceeded is no limit.
+            let most = if matches!(metric, Metric::Percent(_)) { 100.0 } else { f64::INFINITY };
+            let limit: f64 = limit.parse().ok().filter(|limit| (0.0..most).contains(limit))?;
             Some(Self { text: text.to_owned(), metric, limit })
         };
         parse().ok_or_else(|| {
@@ -122,7 +124,16 @@ mod tests {
         let refused = Requests::Of(Outcome::ConnectRefused);
         assert_eq!(parsed("connect_refused > 3"), Ok((Metric::Count(refused), 3.0)));
         assert_eq!(parsed("p99.9>1s"), Ok((Metric::LatencyMs(Percentile::P999), 1000.0)));
-        for wrong in ["dropped", "dropped>many", "dropped>-1", "p99>200", "p95>1s", "lost>1"] {
+        for wrong in [
+            "dropped",
+            "dropped>many",
+            "dropped>-1",
+            "dropped>inf",
+            "dropped>100%",
+            "p99>200",
+            "p95>1s",
+            "lost>1",
+        ] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }
     }

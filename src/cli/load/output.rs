@@ -229,7 +229,8 @@ impl Report {
             (_, true) => ": all ok".to_owned(),
             (total, false) => format!(": {} not ok: {}", count(total - requests.ok), failures.join(", ")),
         };
-        format!("{} requests, {:.1}/s{became}\n", count(requests.total), load.per_s.sent)
+        let noun = if requests.total == 1 { "request" } else { "requests" };
+        format!("{} {noun}, {:.1}/s{became}\n", count(requests.total), load.per_s.sent)
     }
 }
 

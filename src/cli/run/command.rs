@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use tokio::process::Child;
-
-use crate::cli::signals::Interrupts;
+use tokio_util::sync::CancellationToken;
 
 /// How long an interrupted command may take to end before it is killed.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -38,12 +37,13 @@ impl UserCommand {
         self.words.iter().map(|word| word.to_string_lossy().into_owned()).collect()
     }
 
-    /// Runs it to its end. Interruptions are passed on: SIGINT first, and SIGKILL if it does not
-    /// end by that or a second one comes.
+    /// Runs it to its end. A `stop` is passed on: SIGINT first, and SIGKILL if it does not end by that
+    /// or an `abort` comes.
     pub(super) async fn run(
         &self,
         kubeconfig: Option<&OsStr>,
-        interrupts: &Interrupts,
+        stop: &CancellationToken,
+        abort: &CancellationToken,
     ) -> io::Result<ExitStatus> {
         let mut command = tokio::process::Command::new(&self.program);
         command.args(&self.words[1..]).stdout(io::stderr()).kill_on_drop(true);
@@ -57,11 +57,11 @@ impl UserCommand {
         let mut child = command.spawn()?;
         tokio::select! {
             status = child.wait() => return status,
-            () = interrupts.stop.cancelled() => signal(&child, Signal::Interrupt),
+            () = stop.cancelled() => signal(&child, Signal::Interrupt),
         }
         tokio::select! {
             status = child.wait() => return status,
-            () = interrupts.abort.cancelled() => {}
+            () = abort.cancelled() => {}
             () = tokio::time::sleep(PATIENCE) => {}
         }
         signal(&child, Signal::Kill);

@@ -51,6 +51,7 @@ pub(super) async fn ask(
     progress: &Progress,
     interrupts: &Interrupts,
 ) -> anyhow::Result<()> {
+    plan.own.iter().for_each(|own| progress.say(&format!("this run {own}")));
     if plan.effects.is_empty() {
         return Ok(());
     }
@@ -58,16 +59,16 @@ pub(super) async fn ask(
         plan.effects.iter().for_each(|effect| progress.say(&format!("this run {effect}")));
         return Ok(());
     };
-    let context = origin.context.unwrap_or_else(|| "of this pod".to_owned());
+    let (whose, flag) = match origin.context {
+        Some(context) => (format!("context {context}"), format!("--context {context}")),
+        None => ("this pod's cluster".to_owned(), "--in-cluster".to_owned()),
+    };
     if intent.naming == Naming::Current {
         let effects = plan.effects.join("; ");
-        bail!(
-            "the run would change a cluster that is not named ({effects}): say --context {context} if that is \
-             the one"
-        );
+        bail!("the run would change a cluster that is not named ({effects}): say {flag} if that is the one");
     }
     for effect in &plan.effects {
-        progress.note(&format!("in namespace {namespace} of context {context}, this run {effect}"));
+        progress.note(&format!("in namespace {namespace} of {whose}, this run {effect}"));
     }
     if intent.yes {
         return Ok(());

@@ -6,10 +6,10 @@ use std::process::ExitStatus;
 
 use futures::FutureExt;
 use futures::future::LocalBoxFuture;
+use tokio_util::sync::CancellationToken;
 
 use super::Run;
 use super::command::UserCommand;
-use crate::cli::signals::Interrupts;
 use crate::cluster::Cluster;
 use crate::coordinator::{Programs, Session};
 use crate::scenario::{Action, Disruption, Scenario};
@@ -18,7 +18,8 @@ use crate::scenario::{Action, Disruption, Scenario};
 pub(super) struct UserPrograms<'a> {
     found: HashMap<&'a [String], UserCommand>,
     kubeconfig: Option<OsString>,
-    interrupts: &'a Interrupts,
+    stop: &'a CancellationToken,
+    abort: &'a CancellationToken,
 }
 
 impl<'a> UserPrograms<'a> {
@@ -26,14 +27,14 @@ impl<'a> UserPrograms<'a> {
         disruptions: &'a [Disruption],
         run: &'a Run<'_>,
         cluster: &Cluster,
-        session: &Session,
+        (session, stop): (&Session, &'a CancellationToken),
     ) -> anyhow::Result<Self> {
         let mut found = HashMap::new();
         for (_, words) in commands(disruptions) {
             found.extend(find(words)?.map(|command| (words, command)));
         }
         let kubeconfig = if found.is_empty() { None } else { run.command_kubeconfig(cluster, session)? };
-        Ok(Self { found, kubeconfig, interrupts: run.interrupts })
+        Ok(Self { found, kubeconfig, stop, abort: &run.interrupts.abort })
     }
 }
 
@@ -41,7 +42,7 @@ impl Programs for UserPrograms<'_> {
     fn run<'a>(&'a self, words: &'a [String]) -> LocalBoxFuture<'a, Result<ExitStatus, String>> {
         async move {
             let command = self.found.get(words).ok_or("it was not found")?;
-            let status = command.run(self.kubeconfig.as_deref(), self.interrupts).await;
+            let status = command.run(self.kubeconfig.as_deref(), self.stop, self.abort).await;
             status.map_err(|error| error.to_string())
         }
         .boxed_local()

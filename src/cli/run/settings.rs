@@ -58,7 +58,8 @@ pub(super) fn expected_targets(scenario: &Scenario) -> Vec<run_info::Target> {
         name: target.name.clone(),
         url: url(&target.place),
         consumer: String::new(),
-        balances: run_info::Balances::Connections,
+        balances: target.balances,
+        service: None,
     };
     scenario.targets.iter().map(target).collect()
 }

@@ -4,21 +4,30 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 
+use crate::record::run_info::Balances;
+
 /// What `--target` says.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum TargetArg {
-    Service { name: String, port: Option<String> },
-    Url(String),
+    Service { name: String, port: Option<String>, node: Option<String> },
+    Url { url: String, balances: Balances },
 }
 
 impl FromStr for TargetArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let form = || "needs svc/NAME, svc/NAME:PORT or a URL such as https://shop.example/".to_owned();
+        let form = || {
+            "needs svc/NAME[:PORT][@NODE], or a URL such as https://shop.example/ or l7:https://..."
+                .to_owned()
+        };
         if let Some((kind, rest)) = text.split_once('/')
             && ["svc", "service", "services"].contains(&kind)
         {
+            let (rest, node) = match rest.split_once('@') {
+                Some((rest, node)) => (rest, Some(node)),
+                None => (rest, None),
+            };
             let (name, port) = match rest.split_once(':') {
                 Some((name, port)) => (name, Some(port)),
                 None => (rest, None),
@@ -26,38 +35,43 @@ impl FromStr for TargetArg {
             let is_name = |text: &str| {
                 !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.')
             };
-            if !is_name(name) || !port.is_none_or(is_name) {
+            if !is_name(name) || !port.is_none_or(is_name) || !node.is_none_or(is_name) {
                 return Err(form());
             }
-            return Ok(Self::Service { name: name.to_owned(), port: port.map(str::to_owned) });
+            let (port, node) = (port.map(str::to_owned), node.map(str::to_owned));
+            return Ok(Self::Service { name: name.to_owned(), port, node });
         }
-        let is_url = url::Url::parse(text).is_ok_and(|url| url.has_host());
-        if is_url { Ok(Self::Url(text.to_owned())) } else { Err(form()) }
+        let (url, balances) = match text.strip_prefix("l7:") {
+            Some(url) => (url, Balances::Requests),
+            None => (text, Balances::Connections),
+        };
+        let is_url = url::Url::parse(url).is_ok_and(|url| url.has_host());
+        if is_url { Ok(Self::Url { url: url.to_owned(), balances }) } else { Err(form()) }
     }
 }
 
 impl TargetArg {
     fn as_value(&self) -> Value {
         match self {
-            Self::Service { name, port: Some(port) } => {
-                let port = port.parse::<u16>().map_or_else(|_| json!(port), |number| json!(number));
-                json!({"service": name, "port": port})
+            Self::Service { name, port, node } => {
+                let mut target = json!({"service": name});
+                if let Some(port) = port {
+                    target["port"] = port.parse::<u16>().map_or_else(|_| json!(port), |number| json!(number));
+                }
+                if let Some(node) = node {
+                    target["node"] = json!(node);
+                }
+                target
             }
-            Self::Service { name, port: None } => json!({"service": name}),
-            Self::Url(url) => json!({"url": url}),
+            Self::Url { url, balances } => json!({"url": url, "balances": balances}),
         }
-    }
-
-    /// As the value of a scenario's key.
-    pub(super) fn as_override(&self) -> String {
-        format!("target={}", self.as_value())
     }
 
     /// As a scenario that says nothing else. It is named after the target.
     pub(super) fn as_scenario(&self) -> String {
         let name = match self {
             Self::Service { name, .. } => name.clone(),
-            Self::Url(url) => {
+            Self::Url { url, .. } => {
                 let host = url::Url::parse(url).ok().and_then(|url| url.host_str().map(str::to_owned));
                 host.unwrap_or_default()
             }
@@ -82,6 +96,16 @@ impl TargetArg {
     }
 }
 
+/// Targets as the value of a scenario's key.
+pub(super) fn as_override(targets: &[TargetArg]) -> Option<String> {
+    let value = match targets {
+        [] => return None,
+        [only] => only.as_value(),
+        several => several.iter().map(TargetArg::as_value).collect(),
+    };
+    Some(format!("target={value}"))
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -93,7 +117,7 @@ mod tests {
     fn a_service_or_a_url_is_a_scenario_of_its_own() {
         let load = |text: &str| {
             let target: TargetArg = text.parse().unwrap();
-            let overrides = [target.as_override()];
+            let overrides: Vec<String> = as_override(std::slice::from_ref(&target)).into_iter().collect();
             let loaded =
                 scenario::parse::<Value>(&target.as_scenario(), "--target", Path::new("."), &overrides);
             let scenario = loaded.unwrap().scenario;
@@ -103,6 +127,7 @@ mod tests {
             name: name.into(),
             port: port.map(str::to_owned),
             path: "/".into(),
+            node: None,
         };
         assert_eq!(load("svc/web"), ("web".into(), service("web", None)));
         assert_eq!(load("svc/web:8080"), ("web".into(), service("web", Some("8080"))));
@@ -110,7 +135,22 @@ mod tests {
         let (name, place) = load("https://Shop.example:8443/x");
         assert_eq!(name, "shop-example");
         assert!(matches!(place, Place::Url(url) if url.as_str() == "https://shop.example:8443/x"));
-        for wrong in ["web", "svc/", "svc/we b", "svc/web:", "deploy/web", "http:"] {
+        let all = ["svc/web:http@node-1", "l7:http://gateway.example/", "svc/web"];
+        let all: Vec<TargetArg> = all.iter().map(|text| text.parse().unwrap()).collect();
+        let overrides: Vec<String> = as_override(&all).into_iter().collect();
+        let loaded =
+            scenario::parse::<Value>(&all[0].as_scenario(), "--target", Path::new("."), &overrides).unwrap();
+        let targets = loaded.scenario.targets.iter().map(|target| (target.name.as_str(), target.balances));
+        assert_eq!(
+            targets.collect::<Vec<_>>(),
+            [
+                ("web@node-1", Balances::Connections),
+                ("gateway.example", Balances::Requests),
+                ("web", Balances::Connections)
+            ]
+        );
+        for wrong in ["svc/web@", "l7:svc/web", "web", "svc/", "svc/we b", "svc/web:", "deploy/web", "http:"]
+        {
             assert!(wrong.parse::<TargetArg>().unwrap_err().contains("svc/NAME"), "{wrong}");
         }
     }

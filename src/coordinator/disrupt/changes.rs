@@ -3,6 +3,8 @@
 //! What is changed is changed back, at the end of the run unless the scenario says otherwise; a
 //! restart is not, as that would be a rollout again.
 
+use std::time::Duration;
+
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject};
@@ -10,11 +12,13 @@ use kube::core::TypeMeta;
 use serde_json::{Value, json};
 
 use super::super::CoordinatorError;
-use super::super::apply::{RUN_LABEL, api_for};
+use super::super::apply::RUN_LABEL;
 use super::super::sidecar::{GitOps, controller_of};
 use super::{Acting, Disrupted, counted};
 use crate::scenario::{Object, Patch, PatchType, Restore, Workload, WorkloadKind};
 
+/// From a refused restart to the next attempt, where the API server does not say.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
 /// What `kubectl rollout restart` sets.
 const RESTARTED_AT: &str = "kubectl.kubernetes.io/restartedAt";
 
@@ -43,7 +47,7 @@ impl Acting<'_> {
         name: &str,
     ) -> Result<Value, CoordinatorError> {
         let what = format!("read {kind} {name}");
-        let found = self.session.caller.limited(&what, api.get(name)).await?;
+        let found = self.session.caller.ask(&what, || api.get(name)).await?;
         let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
         let found = serde_json::to_value(found).unwrap_or_default();
         // What this run has created nobody else keeps as it is, whatever it was copied from.
@@ -95,8 +99,8 @@ impl Acting<'_> {
         let Object { api_version, kind, name } = object;
         let types = TypeMeta { api_version: api_version.clone(), kind: kind.clone() };
         let caller = &self.session.caller;
-        let api = api_for(&caller.client, &caller.namespace, &types);
-        let api = caller.limited("discover the cluster's kinds", api).await??;
+        let (resource, scope) = caller.kind_of(&types).await?;
+        let api = caller.api_of(&resource, &scope, &caller.namespace);
         let current = self.as_it_is(&api, kind, name).await?;
         if current["metadata"]["namespace"] != caller.namespace.as_str() {
             return Err(CoordinatorError::NotInNamespace { object: object.to_string() });
@@ -115,9 +119,9 @@ impl Acting<'_> {
         let now = now.unwrap_or_default().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let patch = json!({"spec": {"template": {"metadata": {"annotations": {RESTARTED_AT: now}}}}});
         let patch = kube::api::Patch::Merge(patch);
-        let call =
-            self.stamped(200, api.patch(&workload.name, &kube::api::PatchParams::default(), &patch)).await;
-        counted(self.note("rollout", None, call))
+        let params = kube::api::PatchParams::default();
+        let call = || api.patch(&workload.name, &params, &patch);
+        counted(self.insist("rollout", None, (200, RESTART_PAUSE), call).await)
     }
 
     /// Gives a workload another number of pods.

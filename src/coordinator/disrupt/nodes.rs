@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use super::super::CoordinatorError;
 use super::super::journal::{Change, ObjectRef};
+use super::super::load_job::is_load_pod;
 use super::super::undo::{agent_path, ask_agent};
 use super::super::view::View;
 use super::pods::is_ready;
@@ -28,21 +29,22 @@ const SYSTEM: &str = "kube-";
 
 impl Acting<'_> {
     /// The node's pods that a drain ends: all but those of DaemonSets, of the node itself and of the
-    /// system.
+    /// system, and those that send the run's load.
     async fn pods_to_drain(&self, node: &str) -> Result<Vec<Pod>, CoordinatorError> {
         let caller = &self.session.caller;
         let what = format!("list the pods of node {node}");
         let api = Api::<Pod>::all(caller.client.clone());
         let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
-        let pods = caller.limited(&what, api.list(&on_node)).await?;
+        let pods = caller.ask(&what, || api.list(&on_node)).await?;
         let mut pods = pods.map_err(|e| CoordinatorError::api(&what, &e))?.items;
+        let run = self.session.journal().run().to_owned();
         pods.retain(|pod| {
             let stays = pod
                 .owner_references()
                 .iter()
                 .any(|owner| ["DaemonSet", "Node"].contains(&owner.kind.as_str()));
             let is_system = pod.namespace().is_some_and(|namespace| namespace.starts_with(SYSTEM));
-            !stays && !is_system && pod.metadata.deletion_timestamp.is_none()
+            !stays && !is_system && !is_load_pod(pod, &run) && pod.metadata.deletion_timestamp.is_none()
         });
         Ok(pods)
     }
@@ -51,7 +53,8 @@ impl Acting<'_> {
     pub(super) async fn check_drain(&self, node: &str) -> Result<(), CoordinatorError> {
         let caller = &self.session.caller;
         let what = format!("read Node {node}");
-        let found = caller.limited(&what, Api::<Node>::all(caller.client.clone()).get(node)).await?;
+        let nodes = Api::<Node>::all(caller.client.clone());
+        let found = caller.ask(&what, || nodes.get(node)).await?;
         found.map_err(|e| CoordinatorError::api(&what, &e))?;
         let going = self.pods_to_drain(node).await?;
         if !going.iter().any(|pod| pod.namespace().as_ref() == Some(&caller.namespace)) {

@@ -8,7 +8,7 @@ use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, EvictParams, ListParams, Preconditions};
 use kube::{Api, ResourceExt};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
 use super::super::limits::Bounds;
 use super::super::{CoordinatorError, Session};
@@ -21,6 +21,8 @@ use crate::scenario::{Action, Order, Pods, Restore};
 const LEFT: &str = "left-by-rolldrop";
 /// From a refused eviction to the next attempt, where the API server does not say.
 const EVICTION_PAUSE: Duration = Duration::from_secs(5);
+/// The same for a deletion.
+const DELETION_PAUSE: Duration = Duration::from_secs(1);
 
 impl Acting<'_> {
     /// The selector must match something, and not all may go at once.
@@ -28,7 +30,7 @@ impl Acting<'_> {
         let ready = oldest_ready_first(self.selected(pods).await?);
         let first = self.chosen(pods, 0, ready.clone());
         let first = &first[..pods.batch.unwrap_or(first.len()).min(first.len())];
-        self.check_bounds(pods, first, ready.len()).await
+        self.check_bounds(pods, first, &ready).await
     }
 
     /// The pods that a selector matches; there must be one.
@@ -51,7 +53,7 @@ impl Acting<'_> {
     }
 
     /// Not more than may go at once.
-    async fn check_bounds(&self, pods: &Pods, going: &[Pod], ready: usize) -> Result<(), CoordinatorError> {
+    async fn check_bounds(&self, pods: &Pods, going: &[Pod], ready: &[Pod]) -> Result<(), CoordinatorError> {
         if self.disruption.allow_outage || going.is_empty() {
             return Ok(());
         }
@@ -84,7 +86,7 @@ impl Acting<'_> {
         loop {
             let began = Instant::now();
             let going: Vec<Pod> = left.drain(..batch.min(left.len())).collect();
-            done += self.end_batch(pods, &going, ready.len()).await;
+            done += self.end_batch(pods, &going, &ready).await;
             if left.is_empty() {
                 return done;
             }
@@ -126,10 +128,22 @@ impl Acting<'_> {
         }
     }
 
-    async fn end_batch(&self, pods: &Pods, going: &[Pod], ready: usize) -> Disrupted {
+    async fn end_batch(&self, pods: &Pods, going: &[Pod], ready: &[Pod]) -> Disrupted {
         // One at a time, with recovery in between, is what makes a termination isolated.
         let mode = if going.len() == 1 { "isolated" } else { "other" };
-        if let Err(error) = self.check_bounds(pods, going, ready).await {
+        // The API server itself holds evictions to the budgets, and they may have to wait.
+        let is_eviction = matches!(self.disruption.action, Action::Evict(_));
+        let _taking = if is_eviction { None } else { Some(self.session.taking.lock().await) };
+        // Another action may have taken some while this one waited.
+        let left = list(self.session, &pods.selector).await.map(oldest_ready_first);
+        let left = left.unwrap_or_else(|_| ready.to_vec());
+        let still = |pod: &&Pod| left.iter().any(|other| other.uid() == pod.uid());
+        let gone = going.iter().filter(|pod| !still(pod)).count();
+        let going: Vec<Pod> = going.iter().filter(still).cloned().collect();
+        if gone > 0 {
+            self.refused(mode, format!("{gone} of its pods are going already"));
+        }
+        if let Err(error) = self.check_bounds(pods, &going, &left).await {
             return self.refused(mode, error.to_string());
         }
         let ends = going.iter().map(|pod| async move {
@@ -139,7 +153,7 @@ impl Acting<'_> {
                 _ => self.delete(mode, pod, pods.grace_seconds).await,
             }
         });
-        let mut done = Disrupted::default();
+        let mut done = Disrupted { failed: gone, ..Disrupted::default() };
         join_all(ends).await.into_iter().for_each(|is_accepted| done += counted(is_accepted));
         done
     }
@@ -147,8 +161,8 @@ impl Acting<'_> {
     async fn delete(&self, mode: &str, pod: &Pod, grace_seconds: Option<u32>) -> bool {
         let api = self.pod_api(pod);
         let (name, params) = (pod.name_any(), only(pod, grace_seconds));
-        let call = self.stamped(200, api.delete(&name, &params)).await;
-        self.note(mode, Some((name, pod.uid())), call)
+        let of = Some((name.clone(), pod.uid()));
+        self.insist(mode, of, (200, DELETION_PAUSE), || api.delete(&name, &params)).await
     }
 
     /// Evicts a pod. Where a budget does not allow it yet, it waits and asks again while the load lasts.
@@ -156,25 +170,8 @@ impl Acting<'_> {
         let api = self.pod_api(pod);
         let params = EvictParams { delete_options: Some(only(pod, grace_seconds)), ..EvictParams::default() };
         let name = pod.name_any();
-        loop {
-            let mut pause = EVICTION_PAUSE;
-            let call = async {
-                let answer = api.evict(&name, &params).await;
-                if let Err(kube::Error::Api(status)) = &answer
-                    && let Some(details) = &status.details
-                    && details.retry_after_seconds > 0
-                {
-                    pause = Duration::from_secs(details.retry_after_seconds.into());
-                }
-                answer
-            };
-            let call = self.stamped(201, call).await;
-            let must_wait = call.status == Some(429);
-            let is_accepted = self.note(mode, Some((name.clone(), pod.uid())), call);
-            if !must_wait || self.while_loaded(sleep(pause)).await.is_none() {
-                return is_accepted;
-            }
-        }
+        let of = Some((name.clone(), pod.uid()));
+        self.insist(mode, of, (201, EVICTION_PAUSE), || api.evict(&name, &params)).await
     }
 
     /// The pods must be there, and each have a label that a Service selects by.
@@ -229,9 +226,9 @@ impl Acting<'_> {
             Ok(ready) => ready,
             Err(refused) => return refused,
         };
-        let many = ready.len();
+        let whole_list = ready.clone();
         let going = self.chosen(pods, repetition, ready);
-        if let Err(error) = self.check_bounds(pods, &going, many).await {
+        if let Err(error) = self.check_bounds(pods, &going, &whole_list).await {
             return self.refused(event::NO_END, error.to_string());
         }
         let mut changes = Vec::new();
@@ -278,8 +275,9 @@ fn only(pod: &Pod, grace_seconds: Option<u32>) -> DeleteParams {
 
 pub(super) async fn list(session: &Session, selector: &str) -> Result<Vec<Pod>, CoordinatorError> {
     let pods = Api::<Pod>::namespaced(session.caller.client.clone(), &session.caller.namespace);
-    let listed = pods.list(&ListParams::default().labels(selector)).await;
-    Ok(listed.map_err(|e| CoordinatorError::api(&format!("list pods {selector:?}"), &e))?.items)
+    let (what, params) = (format!("list pods {selector:?}"), ListParams::default().labels(selector));
+    let listed = session.caller.ask(&what, || pods.list(&params)).await?;
+    Ok(listed.map_err(|e| CoordinatorError::api(&what, &e))?.items)
 }
 
 /// Those that are ready and stay, the oldest first.

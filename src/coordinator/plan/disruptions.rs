@@ -10,7 +10,6 @@ use kube::api::ApiResource;
 use kube::core::TypeMeta;
 use kube::discovery::Scope;
 
-use super::super::apply::kind_of;
 use super::super::{Caller, CoordinatorError};
 use super::{About, Plan, root, undo_change};
 use crate::scenario::{Action, Count, Disruption, Object, Pods, Repeat, Restore, Workload, WorkloadKind};
@@ -74,7 +73,7 @@ fn effect(disruption: &Disruption) -> Option<String> {
     Some(effect)
 }
 
-fn node_of(name: &str) -> About {
+pub(super) fn node_of(name: &str) -> About {
     About::all(ApiResource::erase::<Node>(&()), None).named(name)
 }
 
@@ -186,8 +185,7 @@ impl Caller {
     async fn object(&self, object: &Object, plan: &mut Plan) -> Result<About, CoordinatorError> {
         let Object { api_version, kind, name } = object;
         let types = TypeMeta { api_version: api_version.clone(), kind: kind.clone() };
-        let (resource, scope) =
-            self.limited("discover the cluster's kinds", kind_of(&self.client, &types)).await??;
+        let (resource, scope) = self.kind_of(&types).await?;
         if scope != Scope::Namespaced {
             return Err(CoordinatorError::NotInNamespace { object: object.to_string() });
         }
@@ -217,6 +215,11 @@ impl Caller {
                 at.push_str(&format!(", and again until {until}"));
             }
             self.plan_disruption(disruption, &at, plan, undo).await?;
+            if disruption.looks_at_workloads() {
+                for kind in self.workload_kinds() {
+                    plan.helps("list", &kind, "before it, and then until what it began has settled");
+                }
+            }
         }
         plan.effects.extend(disruptions.iter().filter_map(effect));
         Ok(())

@@ -68,6 +68,11 @@ impl Frames {
         Self { skip: preface, header: Vec::with_capacity(HEADER), payload: Vec::new(), left: 0 }
     }
 
+    /// Whether what has passed ends with the end of a frame, or of the preface.
+    pub(super) const fn is_between(&self) -> bool {
+        self.skip == 0 && self.header.is_empty()
+    }
+
     /// Takes what passes by.
     pub(super) fn pass(&mut self, mut bytes: &[u8], mut seen: impl FnMut(Seen)) {
         while !bytes.is_empty() {

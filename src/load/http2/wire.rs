@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::frames::{Frames, Seen};
 use super::sieve::Sieve;
-use crate::http2::FrameHeader;
+use crate::http2::{FrameHeader, WINDOW_UPDATE};
 
 /// Bytes of the client's preface.
 const PREFACE: usize = 24;
@@ -141,6 +141,8 @@ pub(super) struct Watched<S> {
     sieve: Sieve,
     /// What passed the sieve, and had no room where it was to go.
     passed: Vec<u8>,
+    /// Frames of its own, which are to go out between two others.
+    own: Vec<u8>,
     /// Whether a write failed: nothing is written any more.
     is_mute: bool,
 }
@@ -148,7 +150,7 @@ pub(super) struct Watched<S> {
 impl<S> Watched<S> {
     /// The transport on `stream`.
     pub(super) fn new(stream: S, wire: Shared) -> Self {
-        Self { stream, wire, sieve: Sieve::default(), passed: Vec::new(), is_mute: false }
+        Self { stream, wire, sieve: Sieve::default(), passed: Vec::new(), own: Vec::new(), is_mute: false }
     }
 
     /// A server may answer and close before it has read everything: a write that failed is kept,
@@ -159,9 +161,9 @@ impl<S> Watched<S> {
         bufs: &[IoSlice<'_>],
         all: usize,
     ) -> Poll<io::Result<usize>> {
-        let mut wire = self.wire.get();
         match result {
             Ok(count) => {
+                let mut wire = self.wire.get();
                 let mut left = count;
                 for buf in bufs {
                     let part = &buf[..left.min(buf.len())];
@@ -171,16 +173,20 @@ impl<S> Watched<S> {
                 Poll::Ready(Ok(count))
             }
             Err(error) => {
-                wire.write_error = Some(error);
-                self.is_mute = true;
+                self.mute(error);
                 Poll::Ready(Ok(all))
             }
         }
     }
+
+    fn mute(&mut self, error: io::Error) {
+        self.wire.get().write_error = Some(error);
+        self.is_mute = true;
+    }
 }
 
 impl<S: AsyncRead + Unpin> Watched<S> {
-    /// Reads what comes next, into a buffer that has room for a frame's header.
+    /// Reads what comes next, into a buffer that has the least room.
     fn poll_next(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
             let before = buf.filled().len();
@@ -206,6 +212,15 @@ impl<S: AsyncRead + Unpin> Watched<S> {
             wire.received(&buf.filled()[begin..]);
             let passed = self.sieve.pass(&mut buf.filled_mut()[before..]);
             buf.set_filled(before + passed);
+            for frame in self.sieve.padding() {
+                let is_open = wire.streams.contains_key(&frame.stream);
+                for stream in std::iter::once(0).chain(is_open.then_some(frame.stream)) {
+                    let header = FrameHeader { length: 4, kind: WINDOW_UPDATE, flags: 0, stream };
+                    let [.., a, b, c] = frame.length.to_be_bytes();
+                    self.own.extend(header.bytes());
+                    self.own.extend([0, a, b, c]);
+                }
+            }
             // Nothing would be the end.
             if passed > 0 {
                 return Poll::Ready(Ok(()));
@@ -221,7 +236,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.passed.is_empty() {
-            if buf.remaining() >= FrameHeader::BYTES {
+            if buf.remaining() >= Sieve::LEAST_ROOM {
                 return self.poll_next(cx, buf);
             }
             let mut room = [0; 512];
@@ -236,8 +251,23 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
+impl<S: AsyncWrite + Unpin> Watched<S> {
+    /// Writes its own frames, if there are any and this is the place.
+    fn poll_own(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while !self.own.is_empty() && !self.is_mute && self.wire.get().outbound.is_between() {
+            match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.own)) {
+                Ok(0) => self.mute(io::ErrorKind::WriteZero.into()),
+                Ok(count) => drop(self.own.drain(..count)),
+                Err(error) => self.mute(error),
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
 impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_own(cx));
         if self.is_mute {
             return Poll::Ready(Ok(buf.len()));
         }
@@ -251,6 +281,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let all = bufs.iter().map(|buf| buf.len()).sum();
+        ready!(self.poll_own(cx));
         if self.is_mute {
             return Poll::Ready(Ok(all));
         }
@@ -263,10 +294,50 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_own(cx));
         if self.is_mute { Poll::Ready(Ok(())) } else { Pin::new(&mut self.stream).poll_flush(cx) }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.is_mute { Poll::Ready(Ok(())) } else { Pin::new(&mut self.stream).poll_shutdown(cx) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    use super::*;
+    use crate::http2::{DATA, END_HEADERS, END_STREAM, HEADERS, PADDED, PREFACE};
+
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let header = FrameHeader { length: payload.len(), kind, flags, stream };
+        [&header.bytes()[..], payload].concat()
+    }
+
+    #[tokio::test]
+    async fn the_room_of_padding_is_given_back_between_two_frames() {
+        let (client, mut server) = duplex(1 << 16);
+        let mut client = Watched::new(client, Shared::new());
+        let request = [PREFACE, &frame(HEADERS, END_HEADERS | END_STREAM, 1, b"abc")[..]].concat();
+        client.write_all(&request).await.unwrap();
+        let next = frame(HEADERS, END_HEADERS | END_STREAM, 3, b"abc");
+        let (begin, rest) = next.split_at(5);
+        client.write_all(begin).await.unwrap();
+        // On a stream that is open, and on one that never was.
+        let padding = [frame(DATA, PADDED, 1, &[2, 0, 0]), frame(DATA, PADDED, 7, &[0])].concat();
+        let answer = frame(DATA, PADDED | END_STREAM, 1, &[0]);
+        server.write_all(&[padding, answer.clone()].concat()).await.unwrap();
+        let mut read = vec![0; answer.len()];
+        client.read_exact(&mut read).await.unwrap();
+        assert_eq!(read, answer);
+        client.flush().await.unwrap();
+        client.write_all(rest).await.unwrap();
+        client.flush().await.unwrap();
+        let update = |stream, room| frame(WINDOW_UPDATE, 0, stream, &[0, 0, 0, room]);
+        let wanted = [request, next.clone(), update(0, 3), update(1, 3), update(0, 1)].concat();
+        let mut written = vec![0; wanted.len()];
+        server.read_exact(&mut written).await.unwrap();
+        assert_eq!(written, wanted);
     }
 }

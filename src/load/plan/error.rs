@@ -26,7 +26,7 @@ pub enum PlanError {
     #[error("rate {0} is not above 0 and at most {MAX_RATE} requests/s")]
     Rate(f64),
     /// A duration is out of range.
-    #[error("{what} of {given:?} is not {allowed}")]
+    #[error("{what} of {} is not {allowed}", in_units(*given))]
     Duration {
         /// Which.
         what: &'static str,
@@ -36,7 +36,7 @@ pub enum PlanError {
         allowed: &'static str,
     },
     /// Rate and duration make no request.
-    #[error("{rate} requests/s for {duration:?} make no request at all: raise the rate or the duration")]
+    #[error("{rate} requests/s for {} make no request at all: raise the rate or the duration", in_units(*duration))]
     NoRequest {
         /// Requests per second, in the mean.
         rate: f64,
@@ -174,4 +174,9 @@ pub enum PlanError {
     /// A range of statuses is empty or out of range.
     #[error("success statuses {0}-{1} are no range within 100-599")]
     Success(u16, u16),
+}
+
+/// A duration as it is written in an option.
+fn in_units(duration: Duration) -> String {
+    if duration.is_zero() { "0s".to_owned() } else { format!("{duration:?}") }
 }

@@ -149,6 +149,9 @@ pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<Planne
     let tls_name = is_secure.then(|| tls::server_name(tls_name)).transpose()?;
     let connect_to = settings.connect_to.iter().find_map(|to| to.target(&host, port));
     let (host, port) = connect_to.unwrap_or((host, port));
+    if port == 0 && settings.unix_socket.is_none() {
+        return Err(bad("no server listens on port 0".to_owned()));
+    }
     let family = settings.dns.family;
     if host.parse().is_ok_and(|address: IpAddr| !family.has(address)) {
         return Err(PlanError::Family { host, family });

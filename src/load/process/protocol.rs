@@ -3,7 +3,7 @@
 //!
 //! | order | answer |
 //! |---|---|
-//! | `prepare` | `ready`, once the targets answer from there |
+//! | `prepare` | `ready`, once the targets answer from there; given again before `start`, the last one counts |
 //! | `clock` | `clock`, at once and at any time after `ready` |
 //! | `start` | `progress`, `machine` and `event` again and again, `ended` in the end |
 //! | `stop` | the schedule ends; what is in flight ends as it would have |
@@ -12,12 +12,14 @@
 //!
 //! `failed` may come in the place of any answer and is the last report. Rows are not part of
 //! this: they go to the run directory that the process was given when it was started.
+//!
+//! The same words are said to a worker in a pod, by HTTP ([`crate::load::remote`]).
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::load::{Progress, Settings};
+use crate::load::{Progress, Settings, Share};
 use crate::record::event::MachineSample;
 use crate::record::{Event, Stamp};
 
@@ -25,7 +27,7 @@ use crate::record::{Event, Stamp};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// Make ready for this load. The first order, given once.
+    /// Make ready for this load. The first order.
     Prepare(Box<Prepare>),
     /// Tell the time.
     Clock {
@@ -50,6 +52,9 @@ pub struct Prepare {
     pub settings: Settings,
     /// How long to wait for each target's first answer.
     pub first_answer_limit: Duration,
+    /// The part of the load that is this worker's; `None` for all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<Share>,
 }
 
 /// What a load worker says.
@@ -111,6 +116,7 @@ mod tests {
         let prepare = Order::Prepare(Box::new(Prepare {
             settings: Settings::new("http://web/"),
             first_answer_limit: Duration::from_secs(1),
+            share: Some(Share { first: 2, of: 4 }),
         }));
         assert_eq!(serde_json::from_str::<Order>(&line(&prepare)).unwrap(), prepare);
     }

@@ -1,14 +1,15 @@
 //! The load worker's process: obeys the orders of [`super::protocol`] and reports.
 
 use std::io;
-use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, Lines};
 use tokio::time::interval;
 
 use super::protocol::{Order, Prepare, Report};
-use crate::load::{LoadError, Plan, PlanError, Prepared, Running, Summary};
+use crate::load::remote::journal::Journal;
+use crate::load::{LoadError, Plan, PlanError, Prepared, Running, Summary, in_words};
 use crate::machine;
 use crate::record::{Clock, RunDir, RunDirError, Stamp};
 
@@ -35,28 +36,28 @@ enum WorkerError {
 }
 
 /// Obeys orders until the load has ended, or whoever gives them has gone. The rows go to the run
-/// directory at `run_dir`, which has to be there when the load starts. `say` writes a report.
+/// directory that `run_dir` finds when the load starts. What is told of them while the load lasts
+/// goes to the journal, where somebody wants it. `say` writes a report.
 pub async fn serve(
-    run_dir: &Path,
+    run_dir: impl FnOnce() -> Result<RunDir, RunDirError>,
+    journal: Option<Arc<Journal>>,
+    clock: Clock,
     orders: impl AsyncBufRead + Unpin,
     say: impl FnMut(&Report) -> io::Result<()>,
 ) {
-    let mut worker = Worker { clock: Clock::start(), orders: orders.lines(), say };
-    if let Err(error) = worker.run(run_dir).await {
+    let mut worker = Worker { clock, orders: orders.lines(), say };
+    if let Err(error) = worker.run(run_dir, journal).await {
         // Nobody listens if that is what failed.
         let _ = worker.say(&Report::Failed { why: in_words(&error) });
     }
 }
 
-/// The error with its causes.
-fn in_words(error: &dyn std::error::Error) -> String {
-    let mut words = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        words.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    words
+/// How it goes on with a load that is ready.
+enum Begin {
+    /// Its schedule begins then.
+    At(Stamp),
+    /// With this one in its place.
+    Anew(Box<Prepare>),
 }
 
 struct Worker<R, S> {
@@ -70,21 +71,32 @@ where
     R: AsyncBufRead + Unpin,
     S: FnMut(&Report) -> io::Result<()>,
 {
-    async fn run(&mut self, run_dir: &Path) -> Result<(), WorkerError> {
-        let Some(prepared) = self.prepare().await? else { return Ok(()) };
-        let Some(zero) = self.await_start().await? else { return Ok(()) };
-        let running = prepared.start_at(zero, self.clock, Some(&RunDir::open(run_dir)?))?;
+    async fn run(
+        &mut self,
+        run_dir: impl FnOnce() -> Result<RunDir, RunDirError>,
+        journal: Option<Arc<Journal>>,
+    ) -> Result<(), WorkerError> {
+        let Some(mut next) = self.next_order().await? else { return Ok(()) };
+        let (prepared, zero) = loop {
+            let Order::Prepare(order) = next else { return Err(WorkerError::OutOfTurn("an order")) };
+            let Some(prepared) = self.prepare(*order).await? else { return Ok(()) };
+            match self.await_start().await? {
+                Some(Begin::At(zero)) => break (prepared, zero),
+                Some(Begin::Anew(order)) => next = Order::Prepare(order),
+                None => return Ok(()),
+            }
+        };
+        let prepared = match journal {
+            Some(journal) => prepared.with_journal(journal),
+            None => prepared,
+        };
+        let running = prepared.start_at(zero, self.clock, Some(&run_dir()?))?;
         let summary = self.follow(running).await?;
         self.say(&Report::Ended { t_ns: summary.ended, scheduled: summary.scheduled })
     }
 
     /// `None` when the load is not wanted any more.
-    async fn prepare(&mut self) -> Result<Option<Prepared>, WorkerError> {
-        let order = match self.next_order().await? {
-            Some(Order::Prepare(order)) => *order,
-            Some(_) => return Err(WorkerError::OutOfTurn("an order")),
-            None => return Ok(None),
-        };
+    async fn prepare(&mut self, order: Prepare) -> Result<Option<Prepared>, WorkerError> {
         let (prepared, mut warnings) = tokio::select! {
             prepared = ready(order, self.clock) => prepared?,
             order = self.next_order() => match order? {
@@ -97,13 +109,13 @@ where
         Ok(Some(prepared))
     }
 
-    async fn await_start(&mut self) -> Result<Option<Stamp>, WorkerError> {
+    async fn await_start(&mut self) -> Result<Option<Begin>, WorkerError> {
         loop {
             match self.next_order().await? {
                 Some(Order::Clock { n }) => self.tell_time(n)?,
-                Some(Order::Start { zero_ns }) => return Ok(Some(zero_ns)),
+                Some(Order::Start { zero_ns }) => return Ok(Some(Begin::At(zero_ns))),
+                Some(Order::Prepare(order)) => return Ok(Some(Begin::Anew(order))),
                 Some(Order::Stop | Order::Abort) | None => return Ok(None),
-                Some(Order::Prepare(_)) => return Err(WorkerError::OutOfTurn("a second preparation")),
             }
         }
     }
@@ -120,7 +132,14 @@ where
                 biased;
                 // They end before the load does.
                 Some(event) = events.recv(), if is_heard => self.say(&Report::Event(event)),
-                summary = running.join() => return Ok(summary?),
+                summary = running.join() => {
+                    let summary = summary?;
+                    // All of it, for whoever shows how it went.
+                    if is_heard {
+                        let _ = self.say(&Report::Progress(control.progress()));
+                    }
+                    return Ok(summary);
+                }
                 (t_ns, sample) = machine.next(), if is_heard => self.say(&Report::Machine { t_ns, sample }),
                 _ = progress.tick(), if is_heard => self.say(&Report::Progress(control.progress())),
                 order = self.next_order(), if is_heard => match order {
@@ -158,8 +177,13 @@ where
 
 /// Waits until every target answers from here.
 async fn ready(order: Prepare, clock: Clock) -> Result<(Prepared, Vec<String>), WorkerError> {
-    let Prepare { settings, first_answer_limit } = order;
-    let mut prepared = Prepared::new(Plan::new(settings)?).await?;
+    let Prepare { settings, first_answer_limit, share } = order;
+    let plan = Plan::new(settings)?;
+    let plan = match share {
+        Some(share) => plan.part(share)?,
+        None => plan,
+    };
+    let mut prepared = Prepared::new(plan).await?;
     prepared.first_answers(first_answer_limit, clock).await?;
     let left_out = prepared.choose_families(clock).await;
     Ok((prepared, left_out))
@@ -167,7 +191,8 @@ async fn ready(order: Prepare, clock: Clock) -> Result<(Prepared, Vec<String>), 
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::path::Path;
+    use std::sync::Mutex;
 
     use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader, DuplexStream, duplex};
     use tokio::net::TcpListener;
@@ -221,7 +246,7 @@ mod tests {
                     tell.notify_one();
                     Ok(())
                 };
-                serve(&run_dir, BufReader::new(theirs), say).await;
+                serve(|| RunDir::open(&run_dir), None, Clock::start(), BufReader::new(theirs), say).await;
             });
             Self { orders, said, more, end: AbortOnDropHandle::new(end) }
         }
@@ -245,7 +270,7 @@ mod tests {
         let mut worker = Served::begin(dir.path());
         let settings =
             Settings { pace: Pace::constant(200.0, Duration::from_secs(3600)), ..Settings::new(url) };
-        let prepare = Prepare { settings, first_answer_limit: Duration::from_secs(30) };
+        let prepare = Prepare { settings, first_answer_limit: Duration::from_secs(30), share: None };
         order(&mut worker.orders, &Order::Prepare(Box::new(prepare))).await;
         worker
             .until(|report| matches!(report, Report::Ready { sources, .. } if sources == &["load-0"]))
@@ -281,7 +306,8 @@ mod tests {
         let (bound, limit) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), Duration::from_millis(1));
         let url = format!("http://{}/", bound.local_addr().unwrap());
         drop(bound);
-        let prepare = Prepare { settings: Settings::new(url.clone()), first_answer_limit: limit };
+        let settings = Settings::new(url.clone());
+        let prepare = Prepare { settings, first_answer_limit: limit, share: None };
         let said = say(Order::Prepare(Box::new(prepare))).await;
         let [Report::Failed { why: reason }] = said.as_slice() else { panic!("{said:?}") };
         assert!(reason.starts_with(&format!("{url} gave no answer within 1ms: ")), "{reason}");

@@ -7,12 +7,19 @@ use std::time::Duration;
 
 use super::{is_path, weight};
 use crate::scenario::load::{
-    Connections, Dns, Family, Grpc, Http, Load, Pace, Request, Stage, Tls, TlsVersion,
+    Abort, Connections, Dns, Family, Grpc, Http, Load, LoadFrom, LoadJob, Pace, Request, Stage, Tls,
+    TlsVersion,
 };
 use crate::scenario::yaml::Document;
 use crate::scenario::{ScenarioError, raw, text};
 
 const MAX_RATE: f64 = 1e6;
+/// The most pods that send a load.
+const MAX_LOAD_PODS: usize = 1000;
+/// The longest wait for them: they do not wait much longer for their orders.
+const MAX_START_LIMIT: Duration = Duration::from_secs(600);
+/// What such a pod asks for where nothing else is said.
+const LOAD_POD_RESOURCES: [(&str, &str); 2] = [("cpu", "500m"), ("memory", "256Mi")];
 
 pub(super) fn load(raw: raw::Load, document: &Document, dir: &Path) -> Result<Load, ScenarioError> {
     let positive = |span: Option<raw::Span>, key: &str| match span.map(|s| s.0) {
@@ -100,7 +107,40 @@ pub(super) fn load(raw: raw::Load, document: &Document, dir: &Path) -> Result<Lo
         dns,
         workers: raw.workers.unwrap_or(1),
         spin: raw.spin.map_or(Duration::ZERO, |span| span.0),
+        from: raw.from.map(|from| match from {
+            raw::LoadFrom::Local => LoadFrom::Local,
+            raw::LoadFrom::Cluster => LoadFrom::Cluster,
+        }),
+        job: job(raw.job.unwrap_or_default(), document)?,
+        abort: raw.abort.map(|raw| abort(&raw, document)).transpose()?,
     })
+}
+
+fn job(raw: raw::LoadJob, document: &Document) -> Result<LoadJob, ScenarioError> {
+    let wrong = |key: &str, why: String| Err(document.error(&format!("spec.load.job.{key}"), why));
+    if raw.workers.is_some_and(|workers| !(1..=MAX_LOAD_PODS).contains(&workers)) {
+        return wrong("workers", format!("must be 1 to {MAX_LOAD_PODS}"));
+    }
+    let start_limit = raw.start_limit.map_or(Duration::from_secs(120), |span| span.0);
+    if start_limit.is_zero() || start_limit > MAX_START_LIMIT {
+        return wrong("startLimit", format!("must be longer than 0 and at most {MAX_START_LIMIT:?}"));
+    }
+    let mut resources: BTreeMap<String, String> =
+        LOAD_POD_RESOURCES.map(|(name, amount)| (name.to_owned(), amount.to_owned())).into();
+    resources.extend(raw.resources.into_iter().map(|(name, raw::Quantity(amount))| (name, amount)));
+    Ok(LoadJob { workers: raw.workers, start_limit, resources })
+}
+
+fn abort(raw: &raw::Abort, document: &Document) -> Result<Abort, ScenarioError> {
+    let over = raw.over.map_or(Duration::from_secs(10), |span| span.0);
+    let requests = raw.requests.unwrap_or(50);
+    if over < Duration::from_secs(1) {
+        return Err(document.error("spec.load.abort.over", "must be 1s or longer"));
+    }
+    if requests == 0 {
+        return Err(document.error("spec.load.abort.requests", "must be at least 1"));
+    }
+    Ok(Abort { share: raw.dropped.0, over, requests })
 }
 
 /// Reads a file that a key names.

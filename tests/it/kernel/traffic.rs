@@ -1,5 +1,7 @@
 //! Which endpoints may be used from where, and what becomes of UDP flows.
 
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+
 use super::*;
 
 /// A Service of the default namespace, as it was created.
@@ -213,9 +215,62 @@ async fn a_udp_client_that_goes_on_sending_reaches_another_endpoint_when_its_own
     assert!(told()[so_far..].contains("first") && !told().contains("second"), "{}", told());
     // Its endpoint goes with it, and so does what conntrack had of the client's flow.
     wait_for("another endpoint's answer", LIMIT, || told().contains("second").then_some(()));
+    assert_eq!(udp_flows(&cluster, &address), 1);
+    client.kill().expect("it runs");
+    client.wait().expect("its end");
+}
+
+/// What conntrack knows of the client's port and an address.
+fn udp_flows(cluster: &Cluster, address: &str) -> usize {
     let table = cluster.exec(&["--", "conntrack", "-L", "-p", "udp", "--orig-port-src", "40001"]);
     let table = String::from_utf8_lossy(&table.stdout).into_owned();
-    assert_eq!(table.lines().filter(|line| line.contains(&format!("dst={address} "))).count(), 1, "{table}");
+    table.lines().filter(|line| line.contains(&format!("dst={address} "))).count()
+}
+
+#[tokio::test]
+async fn a_udp_client_that_was_there_before_the_service_reaches_its_first_endpoint() {
+    let cluster = Cluster::start(config(&json!({}))).await;
+    let dns = |address: Option<&str>| {
+        json!({"metadata": {"name": "dns"}, "spec": {
+            "clusterIP": address, "ports": [{"port": 53, "targetPort": 5353, "protocol": "UDP"}],
+        }})
+    };
+    let address =
+        create(&cluster, dns(None)).await.spec.and_then(|spec| spec.cluster_ip).expect("an address");
+    let services = Api::<Service>::default_namespaced(cluster.client.clone());
+    services.delete("dns", &DeleteParams::default()).await.expect("it is deleted");
+    cluster.pod("first", UDP_SERVER).await;
+    let pods = cluster.pods();
+    let pod =
+        kube::runtime::wait::await_condition(pods, "first", kube::runtime::conditions::is_pod_running());
+    let pod = tokio::time::timeout(LIMIT, pod).await.expect("in time").expect("a watch").expect("a pod");
+    let ip = pod.status.and_then(|status| status.pod_ip).expect("an address");
+
+    let answers = cluster.dir.path().join("answers");
+    let told = || fs::read_to_string(&answers).unwrap_or_default();
+    let mut client = cluster
+        .exec_command(&["--", "python3", "-c", UDP_CLIENT, &address])
+        .arg(&answers)
+        .spawn()
+        .expect("the binary starts");
+    wait_for("a flow that leads nowhere", LIMIT, || (udp_flows(&cluster, &address) > 0).then_some(()));
+    // The endpoint first, so that Service and endpoint come to the Service proxy at once.
+    let slice = json!({
+        "metadata": {"name": "dns-1", "labels": {"kubernetes.io/service-name": "dns"}},
+        "addressType": "IPv4",
+        "ports": [{"name": "", "port": 5353, "protocol": "UDP"}],
+        "endpoints": [{
+            "addresses": [ip], "conditions": {"ready": true}, "nodeName": "node-1",
+            "targetRef": {"kind": "Pod", "namespace": "default", "name": "first"},
+        }],
+    });
+    let slices = Api::<EndpointSlice>::default_namespaced(cluster.client.clone());
+    let slice = serde_json::from_value(slice).expect("an EndpointSlice");
+    slices.create(&PostParams::default(), &slice).await.expect("it is created");
+    create(&cluster, dns(Some(&address))).await;
+    // The client never leaves its flow alone for long enough to let it end by itself.
+    wait_for("an answer", LIMIT, || told().contains("first").then_some(()));
+    assert!(told().starts_with("nobody"), "{}", told());
     client.kill().expect("it runs");
     client.wait().expect("its end");
 }

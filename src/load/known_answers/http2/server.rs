@@ -249,8 +249,9 @@ impl Script {
         match self {
             S::Ok => (whole(), Then::Go),
             S::InPieces => {
-                let pieces = [data(0, b"he"), data(0, b""), data(0, b"llo"), data(END_STREAM, b"")].concat();
-                ([headers(0, &status("200")), pieces].concat(), Then::Go)
+                let (empty, padding) = (data(0, b""), data(PADDED, b"\x02\0\0"));
+                let body = [data(0, b"he"), empty, padding, data(0, b"llo"), data(END_STREAM, b"")];
+                ([headers(0, &status("200")), body.concat()].concat(), Then::Go)
             }
             S::Padded => {
                 let padded = data(END_STREAM | PADDED, b"\x03hello\0\0\0");

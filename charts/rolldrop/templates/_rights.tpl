@@ -1,0 +1,148 @@
+{{/*
+The rules of the Role, as JSON: what the scenario takes, and no more. They are those that
+`rolldrop run --dry-run` lists call by call; tests/it/chart.rs compares the two.
+*/}}
+{{- define "rolldrop.rules" -}}
+{{- $spec := .Values.scenario.spec -}}
+{{- $rules := list
+  (dict "apiGroups" (list "") "resources" (list "pods" "events") "verbs" (list "list" "watch"))
+  (dict "apiGroups" (list "discovery.k8s.io") "resources" (list "endpointslices") "verbs" (list "list" "watch"))
+  (dict "apiGroups" (list "apps") "resources" (list "deployments" "statefulsets" "daemonsets") "verbs" (list "list" "watch"))
+-}}
+
+{{- $ownServices := list -}}
+{{- $hasOwnWorkload := false -}}
+{{- $hasProxies := .Values.rbac.proxies -}}
+{{- range $spec.manifests -}}
+{{- if not .inline -}}
+{{- fail "scenario.spec.manifests: there are no files beside the scenario here: write each as {inline: {...}}" -}}
+{{- end -}}
+{{- $name := .inline.metadata.name -}}
+{{- with .inline.metadata.namespace -}}
+{{- if ne . ($.Values.namespace | default $.Release.Namespace) -}}
+{{- fail (printf "scenario.spec.manifests: %s is for namespace %s, and the run's rights are for another: leave its namespace out" $name .) -}}
+{{- end -}}
+{{- end -}}
+{{- $group := contains "/" .inline.apiVersion | ternary (splitList "/" .inline.apiVersion | first) "" -}}
+{{- $resource := list (include "rolldrop.plural" .inline.kind) -}}
+{{- $rules = append $rules (dict "apiGroups" (list $group) "resources" $resource "verbs" (list "create")) -}}
+{{- $rules = append $rules (dict "apiGroups" (list $group) "resources" $resource "resourceNames" (list $name) "verbs" (list "delete")) -}}
+{{- if eq .inline.kind "Service" -}}
+{{- $ownServices = append $ownServices $name -}}
+{{- end -}}
+{{- if dig "spec" "template" false .inline -}}
+{{- $hasOwnWorkload = true -}}
+{{- end -}}
+{{- if contains "rolldrop-admin" (toJson .inline) -}}
+{{- $hasProxies = true -}}
+{{- end -}}
+{{- end -}}
+
+{{- $services := list -}}
+{{- $hasOthersService := false -}}
+{{- range kindIs "slice" $spec.target | ternary $spec.target (list $spec.target) -}}
+{{- with .service -}}
+{{- $services = append $services . -}}
+{{- if not (has . $ownServices) -}}
+{{- $hasOthersService = true -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- with $services -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "services") "resourceNames" (uniq .) "verbs" (list "get")) -}}
+{{- end -}}
+
+{{- if dig "sidecar" "inject" false $spec -}}
+{{- $hasProxies = true -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "secrets") "verbs" (list "create" "delete")) -}}
+{{- if or $hasOthersService (not $hasOwnWorkload) -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "services") "verbs" (list "list" "get" "patch")) -}}
+{{- $rules = append $rules (dict "apiGroups" (list "apps") "resources" (list "deployments" "statefulsets" "daemonsets") "verbs" (list "get" "patch")) -}}
+{{- end -}}
+{{- end -}}
+{{- if $hasProxies -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods/proxy") "verbs" (list "get")) -}}
+{{- end -}}
+
+{{- if eq (include "rolldrop.loadFrom" .) "cluster" -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "secrets") "verbs" (list "create" "patch" "delete")) -}}
+{{- $rules = append $rules (dict "apiGroups" (list "batch") "resources" (list "jobs") "verbs" (list "create" "delete")) -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods/proxy") "verbs" (list "get" "create")) -}}
+{{- end -}}
+
+{{/* A ConfigMap of a name of its own owns all that the run creates. */}}
+{{- if include "rolldrop.creates" . -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "configmaps") "verbs" (list "create" "delete")) -}}
+{{- end -}}
+
+{{- $listBudgets := dict "apiGroups" (list "policy") "resources" (list "poddisruptionbudgets") "verbs" (list "list") -}}
+{{- range $spec.disruptions -}}
+{{- if eq .action "deletePod" -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods") "verbs" (list "delete")) -}}
+{{- $rules = append $rules $listBudgets -}}
+{{- else if eq .action "evict" -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods/eviction") "verbs" (list "create")) -}}
+{{- else if eq .action "relabel" -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods") "verbs" (list "get" "patch")) -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "services") "verbs" (list "list")) -}}
+{{- $rules = append $rules (dict "apiGroups" (list "apps") "resources" (list "replicasets") "verbs" (list "list")) -}}
+{{- $rules = append $rules $listBudgets -}}
+{{- else if has .action (list "rollingRestart" "setImage" "scale") -}}
+{{- $parts := splitList "/" (.workload | required (printf "scenario.spec.disruptions: %s takes a workload, such as deployment/web" .action)) -}}
+{{- $resource := get (dict "deploy" "deployments" "deployment" "deployments" "sts" "statefulsets" "statefulset" "statefulsets" "ds" "daemonsets" "daemonset" "daemonsets") (first $parts | lower) | required (printf "scenario.spec.disruptions: %q is no workload: say deployment/NAME, statefulset/NAME or daemonset/NAME" .workload) -}}
+{{- $rules = append $rules (dict "apiGroups" (list "apps") "resources" (list $resource) "resourceNames" (list (last $parts)) "verbs" (list "get" "patch")) -}}
+{{- else if eq .action "patch" -}}
+{{- $object := .object | required "scenario.spec.disruptions: patch takes an object: {apiVersion, kind, name}" -}}
+{{- $group := contains "/" $object.apiVersion | ternary (splitList "/" $object.apiVersion | first) "" -}}
+{{- $rules = append $rules (dict "apiGroups" (list $group) "resources" (list (include "rolldrop.plural" $object.kind)) "resourceNames" (list $object.name) "verbs" (list "get" "patch")) -}}
+{{- else if has .action (list "crash" "nodeShutdown" "restartNodeAgent") -}}
+{{- fail (printf "scenario.spec.disruptions: %s is for the embedded cluster: Kubernetes has no call for it" .action) -}}
+{{- else if eq .action "exec" -}}
+{{- fail "scenario.spec.disruptions: exec needs a program, and the image has none" -}}
+{{- else if not (has .action (list "drain" "observe")) -}}
+{{- fail (printf "scenario.spec.disruptions: this chart knows no rights for the action %s" .action) -}}
+{{- end -}}
+{{- end -}}
+{{- concat ($rules | uniq) .Values.rbac.extraRules | toJson -}}
+{{- end -}}
+
+{{/* The rules of the ClusterRole, as JSON: what is not in a namespace, or in all of them. */}}
+{{- define "rolldrop.clusterRules" -}}
+{{- $rules := list -}}
+{{- with include "rolldrop.drained" . | fromJsonArray -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "nodes") "resourceNames" . "verbs" (list "get" "patch")) -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods") "verbs" (list "list")) -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods/eviction") "verbs" (list "create")) -}}
+{{- end -}}
+{{- $target := .Values.scenario.spec.target -}}
+{{- range kindIs "slice" $target | ternary $target (list $target) -}}
+{{- with .node -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "nodes") "resourceNames" (list .) "verbs" (list "get")) -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.rbac.clusterInfo -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "nodes") "verbs" (list "list" "watch")) -}}
+{{- else if and (eq (include "rolldrop.loadFrom" .) "cluster") (not (dig "load" "job" "workers" false .Values.scenario.spec)) -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "nodes") "verbs" (list "list")) -}}
+{{- end -}}
+{{- concat $rules .Values.rbac.extraClusterRules | toJson -}}
+{{- end -}}
+
+{{/* Where the load comes from: the run's own pod, or a Job of load workers. */}}
+{{- define "rolldrop.loadFrom" -}}
+{{- dig "load" "from" "local" .Values.scenario.spec -}}
+{{- end -}}
+
+{{/* A kind's name in paths, as kubectl guesses it (meta.UnsafeGuessKindToResource). */}}
+{{- define "rolldrop.plural" -}}
+{{- $kind := lower . -}}
+{{- if eq $kind "endpoints" -}}
+{{- $kind -}}
+{{- else if hasSuffix "s" $kind -}}
+{{- $kind -}}es
+{{- else if hasSuffix "y" $kind -}}
+{{- trimSuffix "y" $kind -}}ies
+{{- else -}}
+{{- $kind -}}s
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+"""The chart as Helm sees it, by Helm's own code (helm-python-sdk); no cluster is asked.
+
+    target/test-venv/bin/python scripts/helm.py lint [VALUES.yaml]
+    target/test-venv/bin/python scripts/helm.py template [VALUES.yaml]
+
+`lint` takes warnings for errors. `template` prints the objects of a release "rolldrop" in the namespace
+"default", as JSON: {"objects": TEXT OF YAML, "notes": TEXT}.
+"""
+
+import json
+import pathlib
+import sys
+
+from helm_python import Chart, HelmError
+from helm_python.chart import lint, values_from_yaml
+
+CHART = pathlib.Path(__file__).resolve().parent.parent / "charts" / "rolldrop"
+
+
+def main() -> int:
+    verb, *files = sys.argv[1:]
+    values = values_from_yaml(pathlib.Path(files[0]).read_text()) if files else {}
+    try:
+        if verb == "lint":
+            report = lint(CHART, values, strict=True, namespace="default")
+            print(json.dumps(report))
+            return 1 if report["errors"] else 0
+        with Chart.load(CHART) as chart:
+            rendered = chart.render(values, name="rolldrop", namespace="default")
+    except HelmError as error:
+        print(error, file=sys.stderr)
+        return 1
+    notes = "".join(text for path, text in rendered.items() if path.endswith("NOTES.txt"))
+    # As Helm installs them: what the Job needs is there before it.
+    paths = sorted(rendered, key=lambda path: (path.endswith("job.yaml"), path))
+    objects = [rendered[path] for path in paths if path.endswith(".yaml") and rendered[path].strip()]
+    print(json.dumps({"objects": "---\n".join(text.strip() + "\n" for text in objects), "notes": notes}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

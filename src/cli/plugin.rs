@@ -1,0 +1,147 @@
+//! `kubectl rolldrop`: kubectl runs `kubectl-rolldrop` from the PATH, and asks
+//! `kubectl_complete-rolldrop` what could come next. Both are this program under another name.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Command;
+use clap::builder::StyledStr;
+use clap_complete::engine::complete as candidates;
+
+/// What kubectl calls its plugin, and what it asks for completions.
+const PLUGIN: &str = "kubectl-rolldrop";
+const COMPLETER: &str = "kubectl_complete-rolldrop";
+/// How the plugin is called by people.
+const AS_PLUGIN: &str = "kubectl rolldrop";
+
+/// After a completion no blank (cobra's ShellCompDirectiveNoSpace).
+const NO_SPACE: u8 = 2;
+/// What is no completion is no file name either (ShellCompDirectiveNoFileComp).
+const NO_FILES: u8 = 4;
+
+/// By which name this program was called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Called {
+    /// Its own.
+    Directly,
+    /// As a plugin of kubectl.
+    AsPlugin,
+    /// To say what could come next.
+    ForCompletion,
+}
+
+impl Called {
+    pub(super) fn now() -> Self {
+        std::env::args_os().next().map_or(Self::Directly, |name| Self::by(&name))
+    }
+
+    fn by(name: &OsStr) -> Self {
+        let name = Path::new(name).file_stem().and_then(OsStr::to_str);
+        match name {
+            Some(PLUGIN) => Self::AsPlugin,
+            Some(COMPLETER) => Self::ForCompletion,
+            _ => Self::Directly,
+        }
+    }
+
+    /// The command, with help texts and usage lines by the name that people call it.
+    pub(super) fn known_as(self, command: Command) -> Command {
+        match self {
+            Self::AsPlugin => renamed(command).bin_name(AS_PLUGIN),
+            Self::Directly | Self::ForCompletion => command,
+        }
+    }
+}
+
+/// With the plugin's name where a text says what to type.
+fn renamed(command: Command) -> Command {
+    let after = command.get_after_help().map(as_plugin);
+    let command = match after {
+        Some(after) => command.after_help(after),
+        None => command,
+    };
+    let command = command.mut_args(|arg| {
+        let (help, long) = (arg.get_help().map(as_plugin), arg.get_long_help().map(as_plugin));
+        let arg = if let Some(help) = help { arg.help(help) } else { arg };
+        if let Some(long) = long { arg.long_help(long) } else { arg }
+    });
+    command.mut_subcommands(renamed)
+}
+
+fn as_plugin(text: &StyledStr) -> String {
+    let text = text.to_string();
+    let lines = text.lines().map(|line| {
+        let line =
+            line.replace("`rolldrop ", "`kubectl rolldrop ").replace("| rolldrop ", "| kubectl rolldrop ");
+        match line.strip_prefix("  rolldrop ") {
+            Some(rest) => format!("  {AS_PLUGIN} {}", narrowed(rest, AS_PLUGIN.len() - "rolldrop".len())),
+            None => line,
+        }
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// With so many blanks fewer before an explanation, so that it stays in its column.
+fn narrowed(line: &str, by: usize) -> String {
+    let Some(at) = line.find("  ") else { return line.to_owned() };
+    let (example, rest) = line.split_at(at);
+    let blanks = rest.len() - rest.trim_start().len();
+    format!("{example}{:1$}{2}", "", blanks.saturating_sub(by).max(1), rest.trim_start())
+}
+
+/// Prints what could come next, a line each with its explanation, and last what the shell is to do.
+pub(super) fn complete(command: Command) -> ExitCode {
+    // kubectl gives the words behind `kubectl rolldrop`; the last is the one that is being typed.
+    let words: Vec<OsString> =
+        std::iter::once("rolldrop".into()).chain(std::env::args_os().skip(1)).collect();
+    let last = words.len() - 1;
+    let here = std::env::current_dir().ok();
+    let found = candidates(&mut command.clone(), words, last, here.as_deref()).unwrap_or_default();
+    let mut directive = if found.is_empty() { 0 } else { NO_FILES };
+    let mut lines = String::new();
+    for candidate in found.iter().filter(|candidate| !candidate.is_hide_set()) {
+        let value = candidate.get_value().to_string_lossy();
+        if value.ends_with(['/', '=']) {
+            directive |= NO_SPACE;
+        }
+        lines.push_str(&value);
+        let help = candidate.get_help().map(ToString::to_string).unwrap_or_default();
+        if let Some(first) = help.lines().next().filter(|line| !line.is_empty()) {
+            lines.push('\t');
+            lines.push_str(first);
+        }
+        lines.push('\n');
+    }
+    // A shell that has gone wants no answer.
+    let _gone = writeln!(std::io::stdout(), "{lines}:{directive}");
+    ExitCode::SUCCESS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_tells_who_calls() {
+        for (name, called) in [
+            ("rolldrop", Called::Directly),
+            ("/usr/local/bin/kubectl-rolldrop", Called::AsPlugin),
+            ("kubectl-rolldrop.exe", Called::AsPlugin),
+            ("./kubectl_complete-rolldrop", Called::ForCompletion),
+            ("kubectl", Called::Directly),
+        ] {
+            assert_eq!(Called::by(OsStr::new(name)), called, "{name}");
+        }
+    }
+
+    #[test]
+    fn examples_keep_their_columns() {
+        let text = "Examples:\n  rolldrop run                the default\n  x | rolldrop inject\nsee `rolldrop load`";
+        assert_eq!(
+            as_plugin(&StyledStr::from(text)),
+            "Examples:\n  kubectl rolldrop run        the default\n  x | kubectl rolldrop inject\nsee `kubectl rolldrop load`"
+        );
+    }
+}

@@ -1,0 +1,109 @@
+//! `load.abort`: gives a load up that loses too much, for runs where people depend on the answers.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::{Instant, interval};
+
+use crate::analysis::{Class, Policy};
+use crate::load::{Control, Progress};
+use crate::record::Outcome;
+use crate::scenario::Abort;
+
+/// From one look to the next.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// Looks at a load until it loses too much, and says how much that is. Never ends where it does not.
+pub(super) async fn too_much_dropped(limit: &Abort, control: &Control) -> String {
+    let mut drops = Drops { limit: *limit, policy: Policy::default(), seen: VecDeque::new() };
+    let mut ticks = interval(PERIOD);
+    loop {
+        let now = ticks.tick().await;
+        if let Some(why) = drops.look(now, &control.progress()) {
+            return why;
+        }
+    }
+}
+
+/// The drops of the last stretch.
+struct Drops {
+    limit: Abort,
+    policy: Policy,
+    /// When, and how many requests had ended and were dropped by then.
+    seen: VecDeque<(Instant, u64, u64)>,
+}
+
+impl Drops {
+    /// Why the load is to be given up, if it is.
+    fn look(&mut self, now: Instant, progress: &Progress) -> Option<String> {
+        let (ended, dropped) = self.count(progress);
+        // The last look before the stretch is where it begins.
+        while self.seen.get(1).is_some_and(|(at, ..)| now.duration_since(*at) >= self.limit.over) {
+            self.seen.pop_front();
+        }
+        let (_, ended_before, dropped_before) = self.seen.front().copied().unwrap_or((now, 0, 0));
+        self.seen.push_back((now, ended, dropped));
+        let (requests, lost) = (ended.saturating_sub(ended_before), dropped.saturating_sub(dropped_before));
+        let share = lost as f64 / requests.max(1) as f64;
+        (requests >= self.limit.requests && share > self.limit.share).then(|| {
+            format!(
+                "{lost} of the last {requests} requests were dropped ({:.1} %, limit {:.1} % over {:.0} s)",
+                share * 100.0,
+                self.limit.share * 100.0,
+                self.limit.over.as_secs_f64()
+            )
+        })
+    }
+
+    /// How many requests have ended as their user sees it, and how many of them were dropped.
+    fn count(&self, progress: &Progress) -> (u64, u64) {
+        let (mut ended, mut dropped) = (0, 0);
+        let mut add = |class, count| match class {
+            Class::Ok | Class::AppError => ended += count,
+            Class::Dropped => {
+                ended += count;
+                dropped += count;
+            }
+            Class::NotSent | Class::Cancelled => {}
+        };
+        for (outcome, count) in progress.outcomes.iter().filter(|(outcome, _)| *outcome != Outcome::HttpError)
+        {
+            add(self.policy.class_of(outcome, None, None), count);
+        }
+        for (status, count) in &progress.error_statuses {
+            add(self.policy.class_of(Outcome::HttpError, Some(*status), None), *count);
+        }
+        for (status, count) in &progress.grpc_statuses {
+            add(self.policy.class_of(Outcome::HttpError, None, Some(*status)), *count);
+        }
+        (ended, dropped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_load_is_given_up_when_the_last_stretch_loses_too_much() {
+        let limit = Abort { share: 0.05, over: Duration::from_secs(10), requests: 50 };
+        let mut drops = Drops { limit, policy: Policy::default(), seen: VecDeque::new() };
+        let begun = Instant::now();
+        let mut look = |s: u64, ok: u64, refused: u64, errors: &[(u16, u64)]| {
+            let mut progress = Progress::default();
+            progress.outcomes.add(Outcome::Ok, ok);
+            progress.outcomes.add(Outcome::ConnectRefused, refused);
+            progress.outcomes.add(Outcome::HttpError, errors.iter().map(|(_, count)| count).sum());
+            progress.outcomes.add(Outcome::NotSent, 1000);
+            progress.error_statuses = errors.iter().copied().collect();
+            drops.look(begun + Duration::from_secs(s), &progress)
+        };
+        assert_eq!(look(0, 0, 10, &[]), None, "too few to say");
+        assert_eq!(look(1, 1000, 40, &[]), None);
+        assert_eq!(look(5, 1500, 60, &[(500, 400)]), None, "the app's own errors are no drops");
+        // What was dropped long ago does not count.
+        assert_eq!(look(16, 1600, 64, &[(500, 400)]), None);
+        let why = look(17, 1600, 64, &[(500, 400), (503, 20)]).unwrap();
+        assert_eq!(why, "24 of the last 124 requests were dropped (19.4 %, limit 5.0 % over 10 s)");
+    }
+}

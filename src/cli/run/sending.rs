@@ -1,0 +1,346 @@
+//! Where the load comes from: a process here, or pods of the cluster; to the run it is the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use futures::FutureExt;
+use ring::rand::{SecureRandom, SystemRandom};
+use tokio::net::TcpListener;
+
+use super::interruption;
+use crate::cluster::Cluster;
+use crate::coordinator::{self, Caller, LOAD_PORT, LoadJob, Ready, Session, at_node};
+use crate::load;
+use crate::load::process::protocol::Prepare;
+use crate::load::process::{Note, Process, ProcessError};
+use crate::load::remote::collect::{Collected, Collector, Limit};
+use crate::load::remote::fleet::{Fleet, FleetError, Joined, Member, Wanted};
+use crate::load::remote::link::PodProxy;
+use crate::load::remote::reverse::Reception;
+use crate::record::run_info::{LoadPlan, Source};
+use crate::record::wire::AdminToken;
+use crate::record::{Clock, RunDir, Stamp};
+use crate::scenario::{LoadFrom, Place, Scenario, ScenarioError};
+
+/// How long the workers may take to hear that nothing more is wanted of them.
+const DISMISSAL: Duration = Duration::from_secs(10);
+/// The Job ends, whatever goes on, when it has lasted for this long beyond the load.
+const LIFETIME: Duration = Duration::from_secs(3600);
+
+/// `--load-resources`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Resources(BTreeMap<String, String>);
+
+impl FromStr for Resources {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let one = |pair: &str| {
+            let (name, amount) =
+                pair.split_once('=').filter(|(name, amount)| !name.is_empty() && !amount.is_empty())?;
+            Some((name.to_owned(), amount.to_owned()))
+        };
+        let all: Option<_> = text.split(',').map(one).collect();
+        all.map(Self).ok_or_else(|| "needs amounts such as cpu=1,memory=256Mi".to_owned())
+    }
+}
+
+impl Resources {
+    /// As the value of a scenario's key.
+    pub(super) fn as_override(&self) -> String {
+        format!("load.job.resources={}", serde_json::json!(self.0))
+    }
+}
+
+/// How many pods send the load; `None` if it comes from here.
+pub(super) async fn load_workers(
+    scenario: &Scenario,
+    cluster: &Cluster,
+    caller: &Caller,
+) -> anyhow::Result<Option<usize>> {
+    let load = &scenario.load;
+    let has_service = scenario.targets.iter().any(|target| matches!(target.place, Place::Service { .. }));
+    let from = load.from.unwrap_or(match has_service && !cluster.reaches_services() {
+        true => LoadFrom::Cluster,
+        false => LoadFrom::Local,
+    });
+    if from == LoadFrom::Local {
+        return Ok(None);
+    }
+    check(scenario)?;
+    match load.job.workers {
+        Some(workers) => Ok(Some(workers)),
+        None => {
+            let peak = match &load.pace {
+                crate::scenario::Pace::Open(stages) => {
+                    stages.iter().map(|stage| stage.from.max(stage.to)).fold(0.0, f64::max)
+                }
+                crate::scenario::Pace::Closed => 0.0,
+            };
+            let nodes = caller.schedulable_nodes().await.map_err(interruption)?;
+            Ok(Some(coordinator::default_workers(nodes, peak)))
+        }
+    }
+}
+
+/// What is of this machine cannot be had in a pod.
+fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
+    let load = &scenario.load;
+    let of_here =
+        [("unixSocket", load.unix_socket.is_some()), ("sourceAddresses", !load.source_addresses.is_empty())];
+    match of_here.into_iter().find(|(_, is_given)| *is_given) {
+        Some((key, _)) => {
+            let why = "is of this machine, but the load comes from the cluster: leave it out, or say --load-from local";
+            Err(scenario.invalid(&format!("spec.load.{key}"), why))
+        }
+        None => Ok(()),
+    }
+}
+
+/// How rows come back from the cluster.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Collecting {
+    /// Bytes per second, such as 5MB, at which what pods recorded is fetched when the load is over,
+    /// from all of them together; max or 0 for no limit.
+    #[arg(long, value_name = "RATE", default_value_t)]
+    collect_limit: Limit,
+    /// Have the pods that send the load connect here, to an address of this machine, where the API
+    /// server cannot reach pods. Port 0 is any.
+    #[arg(long, value_name = "HOST:PORT")]
+    collect_listen: Option<String>,
+}
+
+impl Collecting {
+    /// Where workers connect to, if they are to.
+    async fn reception(&self, token: &AdminToken) -> anyhow::Result<Option<Reception>> {
+        let Some(address) = &self.collect_listen else { return Ok(None) };
+        let listener = TcpListener::bind(address).await;
+        let listener =
+            listener.with_context(|| format!("failed to listen on {address} (--collect-listen)"))?;
+        Ok(Some(Reception::open(listener, token.clone())?))
+    }
+}
+
+/// Has pods made that will send the load, and waits until they take orders.
+pub(super) async fn in_cluster<N: Note>(
+    scenario: &Scenario,
+    session: &Session,
+    (workers, image, length): (usize, &str, Duration),
+    collecting: &Collecting,
+    (run_dir, clock): (&RunDir, Clock),
+    note: N,
+) -> anyhow::Result<(Sending<N>, Vec<String>)> {
+    let token = token()?;
+    let reception = collecting.reception(&token).await?;
+    let collector = reception.as_ref().map(|reception| reception.address().to_string());
+    let job = LoadJob {
+        workers,
+        image,
+        resources: &scenario.load.job.resources,
+        token: &token,
+        collector: collector.as_deref(),
+        lifetime: scenario.load.job.start_limit + length + LIFETIME,
+    };
+    session.make_load_job(&job).await.map_err(interruption)?;
+    let pods = session.await_load_pods(workers, scenario.load.job.start_limit).await.map_err(interruption)?;
+    let mut warnings = pods.missing;
+    warnings.iter_mut().for_each(|why| why.push_str("; the others send its part"));
+    let members = pods.ready.into_iter().map(|pod| Member {
+        way: match &reception {
+            Some(reception) => reception.way(&pod.name),
+            None => {
+                let (client, namespace) = (session.client(), session.namespace());
+                Arc::new(PodProxy::new(client, namespace, &pod.name, LOAD_PORT, token.clone()))
+            }
+        },
+        gone: session.pod_ended(&pod.uid).boxed().shared(),
+        name: pod.name,
+        node: pod.node,
+    });
+    let fleet = Fleet::new(members.collect(), clock, note);
+    let workers = InCluster {
+        fleet,
+        collector: None,
+        limit: collecting.collect_limit,
+        run_dir: run_dir.clone(),
+        clock,
+        _reception: reception,
+    };
+    Ok((Sending::Cluster(Box::new(workers)), warnings))
+}
+
+/// One that nobody can guess.
+fn token() -> anyhow::Result<AdminToken> {
+    let mut bytes = [0; 32];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| anyhow!("failed to get random numbers"))?;
+    let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(text.parse()?)
+}
+
+/// What sends the load.
+pub(super) enum Sending<N> {
+    /// A process on this machine.
+    Here(Box<Process<N>>),
+    /// Pods of the cluster.
+    Cluster(Box<InCluster<N>>),
+}
+
+/// Pods that send the load, and what is made of their rows.
+pub(super) struct InCluster<N> {
+    fleet: Fleet<N>,
+    /// From the start on, until everything is there.
+    collector: Option<Collector>,
+    limit: Limit,
+    run_dir: RunDir,
+    clock: Clock,
+    /// Where the workers have connected to: those connections end with it.
+    _reception: Option<Reception>,
+}
+
+/// The load could not be made ready.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotReady {
+    #[error(transparent)]
+    Here(#[from] ProcessError),
+    #[error(transparent)]
+    Cluster(#[from] FleetError),
+}
+
+impl<N: Note> Sending<N> {
+    /// Makes it ready, as soon as the targets answer from there. Answers what is to be known before
+    /// the load starts.
+    pub(super) async fn prepare(
+        &mut self,
+        settings: load::Settings,
+        first_answer_limit: Duration,
+        ready: &Ready,
+    ) -> Result<Vec<String>, NotReady> {
+        match self {
+            Self::Here(process) => {
+                Ok(process.prepare(Prepare { settings, first_answer_limit, share: None }).await?)
+            }
+            Self::Cluster(workers) => {
+                let wanted = Wanted { settings, first_answer_limit };
+                Ok(workers
+                    .fleet
+                    .prepare(&wanted, |settings, node| seen_from(settings, node, &ready.by_service_proxy))
+                    .await?)
+            }
+        }
+    }
+
+    /// The nodes that the load comes from, where it comes from the cluster.
+    pub(super) fn nodes(&self) -> Option<BTreeSet<String>> {
+        match self {
+            Self::Here(_) => None,
+            Self::Cluster(workers) => {
+                Some(workers.fleet.members().map(|(member, _)| member.node.clone()).collect())
+            }
+        }
+    }
+
+    pub(super) async fn start(&mut self) -> anyhow::Result<Stamp> {
+        match self {
+            Self::Here(process) => Ok(process.start().await?),
+            Self::Cluster(workers) => {
+                let InCluster { fleet, limit, run_dir, clock, .. } = &mut **workers;
+                let zero = fleet.start().await;
+                let members = fleet.members().count();
+                let mut collector = Collector::begin(run_dir, *clock, zero, *limit, members);
+                for (member, sources) in fleet.members() {
+                    collector.follow(member, sources);
+                }
+                workers.collector = Some(collector);
+                Ok(zero)
+            }
+        }
+    }
+
+    pub(super) fn control(&self) -> &load::Control {
+        match self {
+            Self::Here(process) => process.control(),
+            Self::Cluster(workers) => workers.fleet.control(),
+        }
+    }
+
+    pub(super) async fn join(&mut self) -> anyhow::Result<Joined> {
+        match self {
+            Self::Here(process) => {
+                let ended = process.join().await?;
+                Ok(Joined { at: ended.at, scheduled: ended.scheduled, lost: Vec::new() })
+            }
+            Self::Cluster(workers) => Ok(workers.fleet.join().await),
+        }
+    }
+
+    /// When the load is over: has the rows come here, where they are not here already. Answers what
+    /// was collected.
+    pub(super) async fn collect(&mut self) -> anyhow::Result<Collected> {
+        match self {
+            Self::Cluster(workers) => match workers.collector.take() {
+                Some(collector) => Ok(collector.finish().await?),
+                None => Ok(Collected::default()),
+            },
+            Self::Here(_) => Ok(Collected::default()),
+        }
+    }
+
+    pub(super) fn recorders(&self) -> Vec<Source> {
+        match self {
+            Self::Here(process) => process.recorders(),
+            Self::Cluster(workers) => workers.fleet.recorders(),
+        }
+    }
+
+    pub(super) async fn end(self) {
+        match self {
+            Self::Here(process) => process.end().await,
+            Self::Cluster(workers) => workers.fleet.dismiss(DISMISSAL).await,
+        }
+    }
+}
+
+/// A load as it is sent from a node: what its Service proxy leads to is a target of its own.
+fn seen_from(settings: &load::Settings, node: &str, by_service_proxy: &BTreeSet<String>) -> load::Settings {
+    let mut settings = settings.clone();
+    for target in settings.targets.iter_mut().filter(|target| by_service_proxy.contains(&target.name)) {
+        target.name = at_node(&target.name, node);
+    }
+    settings
+}
+
+/// What run.json says of targets goes for each as it is seen from a node.
+pub(super) fn describe(plan: &mut LoadPlan, workers: usize, nodes: &BTreeSet<String>, ready: &Ready) {
+    plan.other.insert("load_workers".to_owned(), workers.into());
+    let Some(methods) = plan.other.get_mut("methods").and_then(|methods| methods.as_object_mut()) else {
+        return;
+    };
+    for name in &ready.by_service_proxy {
+        if let Some(method) = methods.remove(name) {
+            methods.extend(nodes.iter().map(|node| (at_node(name, node), method.clone())));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resources_are_amounts_by_name() {
+        let resources: Resources = "cpu=1,memory=256Mi".parse().unwrap();
+        assert_eq!(resources.as_override(), r#"load.job.resources={"cpu":"1","memory":"256Mi"}"#);
+        for wrong in ["", "cpu", "cpu=", "=1", "cpu=1,"] {
+            assert!(wrong.parse::<Resources>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_of_its_own() {
+        let (a, b) = (token().unwrap(), token().unwrap());
+        assert!(a != b && a.as_str().len() == 64);
+    }
+}

@@ -1,0 +1,249 @@
+//! What is made of the objects that the watches show: of pods and EndpointSlices the view and the
+//! record, of workloads, nodes and Events what explains the end of a pod.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::{Event as ClusterEvent, Node, Pod, PodTemplateSpec};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::view::{SeenPod, Views};
+use super::watch::{Following, Need, Sink, follow};
+use super::{Caller, Recorder};
+use crate::observed::{pod_event, statuses};
+use crate::record::event::{Change, EndpointSliceEvent, EndpointState, NodeEvent, WorkloadEvent};
+use crate::record::{Clock, EventKind};
+
+/// The name by which a proxy's container port is found.
+const ADMIN_PORT_NAME: &str = "rolldrop-admin";
+/// Hexadecimal digits of a template's digest: enough to tell the templates of a run apart.
+const DIGEST_DIGITS: usize = 16;
+
+/// The watches of a run.
+pub(super) struct Watches<'a> {
+    pub(super) caller: &'a Caller,
+    pub(super) clock: Clock,
+    pub(super) recorder: &'a Recorder,
+    pub(super) views: &'a Views,
+    pub(super) stop: &'a CancellationToken,
+}
+
+impl Watches<'_> {
+    /// Begins all of them.
+    pub(super) fn spawn(&self, tasks: &mut JoinSet<()>) {
+        let views = || self.views.clone();
+        self.own::<Pod>(tasks, Need::Must, None, PodSink(views()));
+        self.own::<EndpointSlice>(tasks, Need::Must, None, SliceSink(views()));
+        self.own::<ClusterEvent>(tasks, Need::Helps, Some("involvedObject.kind=Pod"), ClusterEventSink);
+        self.own::<Deployment>(tasks, Need::Helps, None, Changed::of(deployment));
+        self.own::<StatefulSet>(tasks, Need::Helps, None, Changed::of(stateful_set));
+        self.own::<DaemonSet>(tasks, Need::Helps, None, Changed::of(daemon_set));
+        let nodes = Api::<Node>::all(self.caller.client.clone());
+        self.follow(tasks, (Need::Helps, None), nodes, Changed::of(node));
+    }
+
+    /// Follows a kind in the run's namespace.
+    fn own<K>(
+        &self,
+        tasks: &mut JoinSet<()>,
+        need: Need,
+        fields: Option<&'static str>,
+        sink: impl Sink<K> + 'static,
+    ) where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: k8s_openapi::Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
+    {
+        let api = Api::<K>::namespaced(self.caller.client.clone(), &self.caller.namespace);
+        self.follow(tasks, (need, fields), api, sink);
+    }
+
+    fn follow<K>(
+        &self,
+        tasks: &mut JoinSet<()>,
+        (need, fields): (Need, Option<&'static str>),
+        api: Api<K>,
+        sink: impl Sink<K> + 'static,
+    ) where
+        K: Resource<DynamicType = ()>,
+        K: k8s_openapi::Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + Sync + 'static,
+    {
+        let following = Following {
+            resource: <K as k8s_openapi::Resource>::URL_PATH_SEGMENT,
+            need,
+            fields,
+            clock: self.clock,
+            limits: self.caller.limits,
+            recorder: self.recorder.handle(),
+            views: self.views.clone(),
+        };
+        tasks.spawn(follow(following, api, sink, self.stop.clone()));
+    }
+}
+
+struct PodSink(Views);
+
+impl Sink<Pod> for PodSink {
+    fn take(&mut self, change: Change, pod: Pod) -> Option<EventKind> {
+        let seen = SeenPod { admin_port: admin_port(&pod), event: pod_event(change, &pod) };
+        let event = seen.event.clone();
+        self.0.update(|view| view.see(change, seen));
+        Some(EventKind::Pod(event))
+    }
+
+    fn begin_list(&mut self) {
+        self.0.update(|view| {
+            view.pods.clear();
+            view.pods_listed = false;
+        });
+    }
+
+    fn end_list(&mut self) {
+        self.0.update(|view| view.pods_listed = true);
+    }
+}
+
+struct SliceSink(Views);
+
+impl Sink<EndpointSlice> for SliceSink {
+    fn take(&mut self, change: Change, slice: EndpointSlice) -> Option<EventKind> {
+        let event = slice_event(change, &slice);
+        self.0.update(|view| match change {
+            Change::Deleted => {
+                view.slices.remove(&event.name);
+            }
+            Change::Listed | Change::Applied => {
+                view.slices.insert(event.name.clone(), event.clone());
+            }
+        });
+        Some(EventKind::EndpointSlice(event))
+    }
+
+    fn begin_list(&mut self) {
+        self.0.update(|view| view.slices.clear());
+    }
+
+    fn end_list(&mut self) {
+        self.0.update(|view| view.slices_listed = true);
+    }
+}
+
+struct ClusterEventSink;
+
+impl Sink<ClusterEvent> for ClusterEventSink {
+    fn take(&mut self, change: Change, event: ClusterEvent) -> Option<EventKind> {
+        // Listed ones happened before the run.
+        (change == Change::Applied).then(|| EventKind::ClusterEvent {
+            pod: event.involved_object.name.unwrap_or_default(),
+            reason: event.reason.unwrap_or_default(),
+            message: event.message.unwrap_or_default(),
+        })
+    }
+}
+
+/// Records what is said of an object when that is something else than before.
+struct Changed<K> {
+    of: fn(&K) -> EventKind,
+    last: BTreeMap<String, EventKind>,
+}
+
+impl<K> Changed<K> {
+    fn of(of: fn(&K) -> EventKind) -> Self {
+        Self { of, last: BTreeMap::new() }
+    }
+}
+
+impl<K: ResourceExt> Sink<K> for Changed<K> {
+    fn take(&mut self, change: Change, object: K) -> Option<EventKind> {
+        let mut kind = (self.of)(&object);
+        let name = object.name_any();
+        let before = match change {
+            Change::Deleted => self.last.remove(&name),
+            Change::Listed | Change::Applied => self.last.insert(name, kind.clone()),
+        };
+        let is_news = change == Change::Deleted || before.as_ref() != Some(&kind);
+        if let EventKind::Workload(WorkloadEvent { change: said, .. })
+        | EventKind::Node(NodeEvent { change: said, .. }) = &mut kind
+        {
+            *said = change;
+        }
+        is_news.then_some(kind)
+    }
+}
+
+fn deployment(object: &Deployment) -> EventKind {
+    let spec = object.spec.as_ref();
+    let replicas = spec.map(|spec| spec.replicas.unwrap_or(1));
+    workload("Deployment", &object.name_any(), replicas, spec.map(|spec| &spec.template))
+}
+
+fn stateful_set(object: &StatefulSet) -> EventKind {
+    let spec = object.spec.as_ref();
+    let replicas = spec.map(|spec| spec.replicas.unwrap_or(1));
+    workload("StatefulSet", &object.name_any(), replicas, spec.map(|spec| &spec.template))
+}
+
+fn daemon_set(object: &DaemonSet) -> EventKind {
+    workload("DaemonSet", &object.name_any(), None, object.spec.as_ref().map(|spec| &spec.template))
+}
+
+/// Said as if it had been applied: what the watch said of it is put in later.
+fn workload(kind: &str, name: &str, replicas: Option<i32>, template: Option<&PodTemplateSpec>) -> EventKind {
+    let template = serde_json::to_vec(&template).unwrap_or_default();
+    let digest = ring::digest::digest(&ring::digest::SHA256, &template);
+    let digest = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    EventKind::Workload(WorkloadEvent {
+        change: Change::Applied,
+        workload: format!("{kind}/{name}"),
+        replicas,
+        template: digest.chars().take(DIGEST_DIGITS).collect(),
+    })
+}
+
+fn node(object: &Node) -> EventKind {
+    let conditions = object.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    EventKind::Node(NodeEvent {
+        change: Change::Applied,
+        node: object.name_any(),
+        ready: conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True"),
+        unschedulable: object.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false),
+    })
+}
+
+/// The proxy's admin port, if its container runs.
+fn admin_port(pod: &Pod) -> Option<u16> {
+    let spec = pod.spec.as_ref()?;
+    let containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+    let (name, port) = containers.flat_map(|c| c.ports.iter().flatten().map(|p| (&c.name, p))).find_map(
+        |(container, port)| {
+            (port.name.as_deref() == Some(ADMIN_PORT_NAME)).then_some((container, port.container_port))
+        },
+    )?;
+    let runs =
+        statuses(pod).any(|s| s.name == *name && s.state.as_ref().is_some_and(|s| s.running.is_some()));
+    runs.then(|| u16::try_from(port).ok()).flatten()
+}
+
+fn slice_event(change: Change, slice: &EndpointSlice) -> EndpointSliceEvent {
+    let endpoints = slice.endpoints.iter().flatten().map(|endpoint| {
+        let conditions = endpoint.conditions.clone().unwrap_or_default();
+        EndpointState {
+            pod: endpoint.target_ref.as_ref().and_then(|t| t.name.clone()),
+            address: endpoint.addresses.first().cloned().unwrap_or_default(),
+            ready: conditions.ready.unwrap_or(true),
+            serving: conditions.serving.or(conditions.ready).unwrap_or(true),
+            terminating: conditions.terminating.unwrap_or(false),
+        }
+    });
+    EndpointSliceEvent {
+        change,
+        namespace: slice.namespace().unwrap_or_default(),
+        name: slice.name_any(),
+        service: slice.labels().get("kubernetes.io/service-name").cloned(),
+        endpoints: endpoints.collect(),
+    }
+}

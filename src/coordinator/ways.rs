@@ -1,0 +1,176 @@
+//! The ways to a Service's pods, each with a consumer of endpoints of its own: the Service's address,
+//! the port that each node has for it, or the name of a Service without an address.
+
+use std::fmt::Display;
+
+use k8s_openapi::api::core::v1::{Node, Service, ServicePort};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::Api;
+use kube::api::ListParams;
+
+use super::{Caller, CoordinatorError, THIS_HOST};
+
+/// What clusters are called within themselves, unless somebody has chosen otherwise.
+const DOMAIN: &str = "cluster.local";
+
+/// A way to a port of a Service.
+pub(super) struct Way<'a> {
+    pub(super) service: &'a Service,
+    pub(super) name: &'a str,
+    /// Its name or number; `None` takes the only one.
+    pub(super) port: Option<&'a str>,
+    pub(super) path: &'a str,
+}
+
+impl Way<'_> {
+    /// Where it leads, and who routes there, in words. With a node it is the node's own port.
+    pub(super) async fn find(
+        &self,
+        caller: &Caller,
+        node: Option<&str>,
+    ) -> Result<(String, String), CoordinatorError> {
+        let port = self.port()?;
+        let name = self.name;
+        if let Some(node) = node {
+            let number = port.node_port.filter(|number| *number > 0);
+            let number =
+                number.ok_or_else(|| self.unusable("has no NodePort: leave the target's node out"))?;
+            let what = format!("read Node {node}");
+            let api = Api::<Node>::all(caller.client.clone());
+            let found = caller.ask(&what, || api.get(node)).await?;
+            let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
+            let address =
+                address(&found).ok_or_else(|| self.unusable(format!("node {node} has no address")))?;
+            let consumer = format!("NodePort {number} of Service {name} (Service proxy of node {node})");
+            return Ok((self.url(&address, number), consumer));
+        }
+        if let Some(address) = self.address() {
+            let consumer = format!("Service {name} (Service proxy of {THIS_HOST})");
+            return Ok((self.url(address, port.port), consumer));
+        }
+        if self.cluster_ip().is_empty() {
+            return Err(self.unusable("has no cluster address; give the target as a url"));
+        }
+        let number = self.pods_port(caller, port).await?;
+        let host = format!("{name}.{}.svc.{DOMAIN}", caller.namespace);
+        Ok((self.url(&host, number), format!("headless Service {name} (DNS, as asked by {THIS_HOST})")))
+    }
+
+    /// The Service's own address, which each node's Service proxy serves, if it has one.
+    pub(super) fn address(&self) -> Option<&str> {
+        Some(self.cluster_ip()).filter(|address| !["", "None"].contains(address))
+    }
+
+    /// As it is written, so `None` for a headless Service.
+    fn cluster_ip(&self) -> &str {
+        self.service.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref()).unwrap_or_default()
+    }
+
+    fn port(&self) -> Result<&ServicePort, CoordinatorError> {
+        let ports = self.service.spec.as_ref().and_then(|spec| spec.ports.as_deref()).unwrap_or_default();
+        let listed = || {
+            let names = ports.iter().map(|p| match &p.name {
+                Some(name) => format!("{name} ({})", p.port),
+                None => p.port.to_string(),
+            });
+            names.collect::<Vec<_>>().join(", ")
+        };
+        match (self.port, ports) {
+            (Some(wanted), _) => {
+                let is_it =
+                    |p: &&ServicePort| p.name.as_deref() == Some(wanted) || p.port.to_string() == wanted;
+                let missing = || self.unusable(format!("has no port {wanted:?}, but {}", listed()));
+                ports.iter().find(is_it).ok_or_else(missing)
+            }
+            (None, [only]) => Ok(only),
+            (None, _) => Err(self.unusable(format!("name one of its ports: {}", listed()))),
+        }
+    }
+
+    /// The port that the pods themselves listen on: without an address the Service leads to no other.
+    async fn pods_port(&self, caller: &Caller, port: &ServicePort) -> Result<i32, CoordinatorError> {
+        match &port.target_port {
+            None => return Ok(port.port),
+            Some(IntOrString::Int(number)) => return Ok(*number),
+            Some(IntOrString::String(_)) => {}
+        }
+        let what = format!("list the EndpointSlices of Service {}", self.name);
+        let api = Api::<EndpointSlice>::namespaced(caller.client.clone(), &caller.namespace);
+        let params = ListParams::default().labels(&format!("kubernetes.io/service-name={}", self.name));
+        let slices = caller.ask(&what, || api.list(&params)).await?;
+        let slices = slices.map_err(|e| CoordinatorError::api(&what, &e))?.items;
+        let name = port.name.as_deref().unwrap_or_default();
+        let mut ports = slices.iter().flat_map(|slice| slice.ports.iter().flatten());
+        let found = ports.find(|of_pods| of_pods.name.as_deref().unwrap_or_default() == name);
+        let number = found.and_then(|of_pods| of_pods.port);
+        number.ok_or_else(|| self.unusable("its EndpointSlices do not say which port its pods listen on"))
+    }
+
+    fn url(&self, host: &str, port: impl Display) -> String {
+        let path = self.path;
+        if host.contains(':') {
+            format!("http://[{host}]:{port}{path}")
+        } else {
+            format!("http://{host}:{port}{path}")
+        }
+    }
+
+    fn unusable(&self, why: impl Into<String>) -> CoordinatorError {
+        CoordinatorError::Service { service: self.name.to_owned(), why: why.into() }
+    }
+}
+
+/// How a node is reached: from outside, where it says how, else from within.
+fn address(node: &Node) -> Option<String> {
+    let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    let reached = addresses.filter(|a| ["ExternalIP", "InternalIP"].contains(&a.type_.as_str()));
+    // The first of those that are best.
+    let best = reached.min_by_key(|a| a.type_ != "ExternalIP");
+    best.map(|address| address.address.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::coordinator::Limits;
+
+    /// The URL of a way that can be found without asking, or what is wrong with it.
+    async fn url(ports: Value, address: &str, port: Option<&str>) -> Result<String, String> {
+        let spec = json!({"selector": {"app": "web"}, "clusterIP": address, "ports": ports});
+        let service = json!({"metadata": {"name": "web"}, "spec": spec});
+        let service: Service = serde_json::from_value(service).unwrap();
+        let client =
+            kube::Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
+        let (limits, stop) = (Limits::default(), CancellationToken::new());
+        let caller = Caller { client, namespace: "shop".into(), limits, stop };
+        let way = Way { service: &service, name: "web", port, path: "/x" };
+        way.find(&caller, None).await.map(|(url, _)| url).map_err(|error| error.to_string())
+    }
+
+    #[tokio::test]
+    async fn a_port_is_found_by_name_or_number_or_because_it_is_the_only_one() {
+        let two = || json!([{"name": "http", "port": 80}, {"name": "admin", "port": 81}]);
+        let of_two = async |port| url(two(), "10.0.0.1", port).await;
+        assert_eq!(of_two(Some("admin")).await.unwrap(), "http://10.0.0.1:81/x");
+        assert_eq!(of_two(Some("80")).await.unwrap(), "http://10.0.0.1:80/x");
+        assert_eq!(
+            of_two(None).await.unwrap_err(),
+            "service web: name one of its ports: http (80), admin (81)"
+        );
+        assert_eq!(
+            of_two(Some("no")).await.unwrap_err(),
+            "service web: has no port \"no\", but http (80), admin (81)"
+        );
+        let one = |port: Value, address| url(json!([port]), address, None);
+        assert_eq!(one(json!({"port": 80}), "fd00::1").await.unwrap(), "http://[fd00::1]:80/x");
+        assert!(one(json!({"port": 80}), "").await.unwrap_err().contains("no cluster address"));
+        let headless = "http://web.shop.svc.cluster.local";
+        assert_eq!(one(json!({"port": 80}), "None").await.unwrap(), format!("{headless}:80/x"));
+        let other = json!({"port": 80, "targetPort": 8080});
+        assert_eq!(one(other, "None").await.unwrap(), format!("{headless}:8080/x"));
+    }
+}

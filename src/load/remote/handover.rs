@@ -1,0 +1,156 @@
+//! What a load worker answers whoever collects its rows: the live stream, and the closed parts.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Frame;
+use tokio::io::{AsyncReadExt, AsyncSeekExt};
+use tokio_util::io::ReaderStream;
+
+use super::ask::AnswerBody;
+use super::journal::Journal;
+use super::live::{LIVE_PATH, LIVE_ROWS, Line};
+use super::parts::{Listing, PARTS_PATH, Shelf};
+
+/// A part is read in pieces of this size.
+const PIECE_BYTES: usize = 64 * 1024;
+
+type Answer = Response<AnswerBody>;
+
+/// A load worker's rows, for others to fetch. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Handover {
+    journal: Arc<Journal>,
+    shelf: Arc<Shelf>,
+}
+
+impl Handover {
+    /// The hand-over of the rows that the load records in this run directory.
+    pub fn new(run_dir: &Path) -> Self {
+        Self { journal: Arc::default(), shelf: Arc::new(Shelf::new(run_dir)) }
+    }
+
+    /// What the load is to tell while it lasts.
+    pub fn journal(&self) -> Arc<Journal> {
+        Arc::clone(&self.journal)
+    }
+
+    /// The answer to a request; `None` if it is not about rows.
+    pub async fn answer(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<Answer> {
+        let path = uri.path();
+        let part = path.strip_prefix(PARTS_PATH).and_then(|rest| rest.strip_prefix('/'));
+        Some(match (method, path, part) {
+            (&Method::GET, LIVE_PATH, _) => self.live(uri.query().unwrap_or_default()),
+            (&Method::GET, PARTS_PATH, _) => self.parts().await,
+            (&Method::GET, _, Some(name)) => self.part(name, headers).await,
+            _ => return None,
+        })
+    }
+
+    fn live(&self, query: &str) -> Answer {
+        let Some((from, rows)) = wanted(query) else {
+            return text(StatusCode::BAD_REQUEST, "ask with GET /live?from=N&rows=K\n");
+        };
+        let journal = Arc::clone(&self.journal);
+        let lines = stream::unfold(Some(from), move |from| {
+            let journal = Arc::clone(&journal);
+            async move {
+                let line = journal.next(from?, rows).await?;
+                let next = if let Line::Batch(batch) = &line { Some(batch.n + 1) } else { None };
+                let bytes = serde_json::to_vec(&line).map_err(io::Error::from).map(|mut bytes| {
+                    bytes.push(b'\n');
+                    Frame::data(Bytes::from(bytes))
+                });
+                Some((bytes, next))
+            }
+        });
+        let mut answer = Response::new(StreamBody::new(lines.boxed()).boxed_unsync());
+        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+        answer
+    }
+
+    async fn parts(&self) -> Answer {
+        // Asked first: what ends meanwhile is listed next time.
+        let complete = self.journal.has_ended();
+        let shelf = Arc::clone(&self.shelf);
+        let listed = match tokio::task::spawn_blocking(move || shelf.list()).await {
+            Ok(listed) => listed,
+            Err(e) => return text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
+        };
+        match listed {
+            Ok(parts) => match serde_json::to_vec(&Listing { complete, parts }) {
+                Ok(json) => whole(StatusCode::OK, "application/json", json),
+                Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
+            },
+            Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
+        }
+    }
+
+    async fn part(&self, name: &str, headers: &HeaderMap) -> Answer {
+        let Some((path, size)) = self.shelf.find(name) else {
+            return text(StatusCode::NOT_FOUND, "no such part\n");
+        };
+        let from = first_byte(headers);
+        if from.is_some_and(|from| from >= size) {
+            return text(StatusCode::RANGE_NOT_SATISFIABLE, "it is not so long\n");
+        }
+        let first = from.unwrap_or(0);
+        let opened = async {
+            let mut file = tokio::fs::File::open(&path).await?;
+            file.seek(io::SeekFrom::Start(first)).await?;
+            Ok::<_, io::Error>(file.take(size - first))
+        };
+        let file = match opened.await {
+            Ok(file) => file,
+            Err(e) => return text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
+        };
+        let pieces = ReaderStream::with_capacity(file, PIECE_BYTES).map_ok(Frame::data);
+        let mut answer = Response::builder()
+            .header(CONTENT_TYPE, "application/vnd.apache.parquet")
+            .header(CONTENT_LENGTH, size - first)
+            .header(ACCEPT_RANGES, "bytes");
+        if from.is_some() {
+            answer = answer
+                .status(StatusCode::PARTIAL_CONTENT)
+                .header(CONTENT_RANGE, format!("bytes {first}-{}/{size}", size.saturating_sub(1)));
+        }
+        let answer = answer.body(StreamBody::new(pieces).boxed_unsync());
+        answer.unwrap_or_else(|e| text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))
+    }
+}
+
+/// The second from which on batches are wanted, and the most rows in one.
+fn wanted(query: &str) -> Option<(u64, usize)> {
+    let (mut from, mut rows) = (0, LIVE_ROWS);
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=')? {
+            ("from", value) => from = value.parse().ok()?,
+            ("rows", value) => rows = value.parse().ok()?,
+            _ => return None,
+        }
+    }
+    Some((from, rows))
+}
+
+/// The first byte that is wanted; `None` where all are, or what is wanted is not understood.
+fn first_byte(headers: &HeaderMap) -> Option<u64> {
+    headers.get(RANGE)?.to_str().ok()?.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok()
+}
+
+fn text(status: StatusCode, text: impl Into<String>) -> Answer {
+    whole(status, "text/plain", text.into().into_bytes())
+}
+
+fn whole(status: StatusCode, content_type: &'static str, body: Vec<u8>) -> Answer {
+    let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
+    let mut answer = Response::new(body);
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    answer
+}

@@ -1,0 +1,188 @@
+//! Who ended a pod that this run did not end, as far as the cluster says: its own condition, what was
+//! asked of its workload, and what became of its node.
+
+use std::collections::BTreeMap;
+
+use super::pods::T0;
+use crate::record::event::{NodeEvent, PodEvent, WorkloadEvent};
+use crate::record::{EventKind, Stamp};
+
+/// A watch may show a change this much later than another one shows what followed from it.
+const WATCH_LAG_NS: i64 = 2_000_000_000;
+/// A controller takes pods away this soon after their number was lowered.
+const SCALED_NS: i64 = 10_000_000_000;
+
+/// What ended a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Explained {
+    /// A mode of the analysis, where it is one of those that are told apart.
+    pub(super) mode: &'static str,
+    /// In words.
+    pub(super) cause: String,
+}
+
+/// What the workloads were to be, and how the nodes were, over time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Histories {
+    workloads: BTreeMap<String, Vec<(Stamp, WorkloadEvent)>>,
+    nodes: BTreeMap<String, Vec<(Stamp, NodeEvent)>>,
+}
+
+impl Histories {
+    /// Takes in what a watch showed at `at`; call it in order.
+    pub(super) fn observe(&mut self, at: Stamp, kind: &EventKind) {
+        match kind {
+            EventKind::Workload(event) => {
+                self.workloads.entry(event.workload.clone()).or_default().push((at, event.clone()));
+            }
+            EventKind::Node(event) => {
+                self.nodes.entry(event.node.clone()).or_default().push((at, event.clone()));
+            }
+            _ => {}
+        }
+    }
+
+    /// Why a pod ended that was first seen at `seen`. `None` where nothing says so: somebody deleted
+    /// it, or the watches were not allowed.
+    pub(super) fn explain(
+        &self,
+        pod: &PodEvent,
+        seen: Stamp,
+        t0: T0,
+        ended_by_itself: bool,
+    ) -> Option<Explained> {
+        let told = |mode, cause: String| Some(Explained { mode, cause });
+        let message = pod.disruption_message.as_deref().unwrap_or_default();
+        let node = pod.node.as_deref().unwrap_or("its node");
+        match pod.disruption_target.as_deref() {
+            Some("EvictionByEvictionAPI") if self.is_cordoned(node, t0.latest) => {
+                return told("drain", format!("evicted from node {node}, which is cordoned"));
+            }
+            Some("EvictionByEvictionAPI") => return told("other", "evicted by somebody".to_owned()),
+            Some("PreemptionByScheduler") => return told("other", format!("preempted: {message}")),
+            Some("DeletionByTaintManager") => {
+                return told("other", format!("a taint of node {node}: {message}"));
+            }
+            Some("DeletionByPodGC") => return told("other", format!("node {node} is gone: {message}")),
+            Some("TerminationByKubelet") if pod.reason.as_deref() == Some("Evicted") => {
+                return told("other", format!("evicted by the kubelet of node {node}: {message}"));
+            }
+            Some("TerminationByKubelet") => {
+                return told("node_shutdown", format!("node {node} shuts down: {message}"));
+            }
+            Some(reason) => return told("other", format!("{reason}: {message}")),
+            None => {}
+        }
+        if ended_by_itself {
+            return told("other", format!("ended by itself: {}", pod.phase));
+        }
+        let workload = workload_of(pod.owner.as_deref()?)?;
+        let history = self.workloads.get(&workload)?;
+        let name = workload.replace('/', " ");
+        let changes = history.iter().zip(history.iter().skip(1));
+        let mut scaled = None;
+        for ((_, before), (at, after)) in changes {
+            if at.ns_since(t0.latest) > WATCH_LAG_NS {
+                break;
+            }
+            if before.template != after.template && *at > seen {
+                return told("rollout", format!("rollout of {name}"));
+            }
+            if let (Some(from), Some(to)) = (before.replicas, after.replicas)
+                && from > to
+                && t0.earliest.ns_since(*at) <= SCALED_NS
+            {
+                scaled = Some(format!("{name} was scaled from {from} to {to}"));
+            }
+        }
+        told("scale_down", scaled?)
+    }
+
+    fn is_cordoned(&self, node: &str, at: Stamp) -> bool {
+        let history = self.nodes.get(node).into_iter().flatten();
+        let known = history.take_while(|(seen, _)| seen.ns_since(at) <= WATCH_LAG_NS);
+        known.last().is_some_and(|(_, node)| node.unschedulable)
+    }
+}
+
+/// The workload behind a pod's controller: a Deployment's pods are those of its ReplicaSets, whose
+/// names are its own with a hash behind it.
+fn workload_of(owner: &str) -> Option<String> {
+    let (kind, name) = owner.split_once('/')?;
+    match kind {
+        "ReplicaSet" => Some(format!("Deployment/{}", name.rsplit_once('-')?.0)),
+        _ => Some(owner.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn at(s: i64) -> Stamp {
+        Stamp::from_unix_ns(s * 1_000_000_000)
+    }
+
+    fn pod(more: serde_json::Value) -> PodEvent {
+        let mut pod = json!({
+            "change": "applied", "namespace": "shop", "name": "web-7d9f-x", "uid": "u",
+            "resource_version": "1", "node": "n1", "ip": null, "phase": "Running", "ready": true,
+            "deletion_timestamp": null, "deletion_grace_s": null, "grace_s": 30,
+            "disruption_target": null, "containers": [], "owner": "ReplicaSet/web-7d9f",
+        });
+        for (name, value) in more.as_object().unwrap() {
+            pod[name] = value.clone();
+        }
+        serde_json::from_value(pod).unwrap()
+    }
+
+    #[test]
+    fn the_cause_is_what_the_cluster_says_and_else_not_known() {
+        let mut histories = Histories::default();
+        let mut web = |s, replicas: i32, template: &str| {
+            let event = json!({"change": "applied", "workload": "Deployment/web", "replicas": replicas,
+                "template": template});
+            histories.observe(at(s), &EventKind::Workload(serde_json::from_value(event).unwrap()));
+        };
+        web(0, 3, "a");
+        web(20, 2, "a");
+        web(50, 2, "b");
+        for (node, unschedulable) in [("n1", false), ("n2", true)] {
+            let event =
+                json!({"change": "listed", "node": node, "ready": true, "unschedulable": unschedulable});
+            histories.observe(at(1), &EventKind::Node(serde_json::from_value(event).unwrap()));
+        }
+        let told = |more, seen, s, by_itself| {
+            let explained =
+                histories.explain(&pod(more), at(seen), T0 { earliest: at(s), latest: at(s) }, by_itself);
+            explained.map(|explained| (explained.mode, explained.cause))
+        };
+        let known = |mode, cause: &str| Some((mode, cause.to_owned()));
+        let plain = || json!({});
+        assert_eq!(told(plain(), 0, 10, false), None, "somebody deleted it");
+        assert_eq!(told(plain(), 0, 21, false), known("scale_down", "Deployment web was scaled from 3 to 2"));
+        assert_eq!(told(plain(), 0, 40, false), None, "long after that");
+        assert_eq!(told(plain(), 0, 55, false), known("rollout", "rollout of Deployment web"));
+        assert_eq!(told(plain(), 52, 55, false), None, "it is of the new template");
+        assert_eq!(told(json!({"owner": "ReplicaSet/other-1"}), 0, 55, false), None);
+        let job = json!({"owner": "Job/once", "phase": "Succeeded"});
+        assert_eq!(told(job, 0, 5, true), known("other", "ended by itself: Succeeded"));
+        let target = |reason: &str, node: &str| json!({"disruption_target": reason, "disruption_message": "so it is", "node": node});
+        for (reason, node, mode, cause) in [
+            ("EvictionByEvictionAPI", "n1", "other", "evicted by somebody"),
+            ("EvictionByEvictionAPI", "n2", "drain", "evicted from node n2, which is cordoned"),
+            ("PreemptionByScheduler", "n1", "other", "preempted: so it is"),
+            ("DeletionByTaintManager", "n1", "other", "a taint of node n1: so it is"),
+            ("DeletionByPodGC", "n1", "other", "node n1 is gone: so it is"),
+            ("TerminationByKubelet", "n1", "node_shutdown", "node n1 shuts down: so it is"),
+        ] {
+            assert_eq!(told(target(reason, node), 0, 55, false), known(mode, cause));
+        }
+        let mut evicted = target("TerminationByKubelet", "n1");
+        evicted["reason"] = "Evicted".into();
+        let cause = "evicted by the kubelet of node n1: so it is";
+        assert_eq!(told(evicted, 0, 5, true), known("other", cause));
+    }
+}

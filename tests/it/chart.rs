@@ -1,0 +1,227 @@
+//! The Helm chart, by Helm's own code, and the plain manifests beside it: what they make, what
+//! rights that gives, and that a run by them measures.
+
+mod job;
+mod rights;
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use k8s_openapi::api::batch::v1::{CronJob, Job};
+use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::kubectl::{KUBECTL, Kubectl};
+
+const CHARTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts");
+
+/// Kinds that the embedded cluster has not: it grants everything, and has no clock for CronJobs.
+const NOT_SERVED: [&str; 6] =
+    ["Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "CronJob", "PersistentVolumeClaim"];
+
+/// Runs `scripts/helm.py VERB` with these values, as a file of YAML.
+fn helm(verb: &str, values: &str) -> Output {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut file = tempfile::NamedTempFile::new().expect("a file");
+    file.write_all(values.as_bytes()).expect("a file");
+    Command::new(root.join("target/test-venv/bin/python"))
+        .args([root.join("scripts/helm.py").as_os_str(), verb.as_ref(), file.path().as_os_str()])
+        .output()
+        .expect("python starts: scripts/test installs it")
+}
+
+/// What the chart makes of values, or why Helm refuses them.
+fn template(values: &str) -> Result<(Vec<Value>, String), String> {
+    let output = helm("template", values);
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let rendered: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let text = |name: &str| rendered[name].as_str().expect("a text").to_owned();
+    Ok((serde_saphyr::from_multiple(&text("objects")).expect("YAML"), text("notes")))
+}
+
+fn objects(values: &str) -> Vec<Value> {
+    template(values).unwrap_or_else(|why| panic!("{why}")).0
+}
+
+fn of_kind<'a>(objects: &'a [Value], kind: &str) -> impl Iterator<Item = &'a Value> {
+    objects.iter().filter(move |object| object["kind"] == kind)
+}
+
+/// The default values, which are none, and the sets of values beside the chart, by their names.
+fn value_sets() -> BTreeMap<String, String> {
+    let mut sets = BTreeMap::from([("default".to_owned(), String::new())]);
+    for entry in fs::read_dir(Path::new(CHARTS).join("rolldrop/ci")).expect("values").flatten() {
+        let name = entry.path().file_stem().expect("a name").to_string_lossy().into_owned();
+        sets.insert(name, fs::read_to_string(entry.path()).expect("values"));
+    }
+    assert!(sets.len() > 4, "{sets:?}");
+    sets
+}
+
+/// Fails unless all that the object says is known to the type.
+#[track_caller]
+fn is_a<T: DeserializeOwned + Serialize + Debug>(object: &Value) {
+    let typed: T = serde_json::from_value(object.clone()).unwrap_or_else(|e| panic!("{e}: {object:#}"));
+    assert_eq!(&serde_json::to_value(&typed).expect("JSON"), object, "a field is unknown");
+}
+
+#[test]
+fn helm_lints_the_chart_and_what_it_makes_is_what_kubernetes_takes() {
+    let kubectl = Kubectl::in_namespace("chart");
+    for (name, values) in value_sets() {
+        let linted = helm("lint", &values);
+        let report: Value = serde_json::from_slice(&linted.stdout).expect("JSON");
+        assert!(linted.status.success(), "{name}: {report:#}");
+        // Of severity 1 is what could be nicer, such as an icon.
+        let messages = report["messages"].as_array().expect("messages");
+        assert!(messages.iter().all(|message| message["severity"] == 1), "{name}: {report:#}");
+
+        for object in objects(&values) {
+            match object["kind"].as_str().expect("a kind") {
+                "ConfigMap" => is_a::<ConfigMap>(&object),
+                "Job" => is_a::<Job>(&object),
+                "CronJob" => is_a::<CronJob>(&object),
+                "ServiceAccount" => is_a::<ServiceAccount>(&object),
+                "Role" => is_a::<Role>(&object),
+                "RoleBinding" => is_a::<RoleBinding>(&object),
+                "ClusterRole" => is_a::<ClusterRole>(&object),
+                "ClusterRoleBinding" => is_a::<ClusterRoleBinding>(&object),
+                "PersistentVolumeClaim" => is_a::<PersistentVolumeClaim>(&object),
+                other => panic!("{name}: {other} is in no list"),
+            }
+            if !NOT_SERVED.iter().any(|kind| object["kind"] == *kind) {
+                kubectl.with_manifest("apply --dry-run=server --validate=strict", &object.to_string()).ok();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_pod_of_the_chart_has_no_privileges_and_is_never_repeated() {
+    for (name, values) in value_sets() {
+        let objects = objects(&values);
+        let jobs = of_kind(&objects, "Job").map(|job| &job["spec"]);
+        let nightly = of_kind(&objects, "CronJob").map(|job| &job["spec"]["jobTemplate"]["spec"]);
+        for job in jobs.chain(nightly) {
+            assert_eq!(job["backoffLimit"], 0, "{name}");
+            assert!(job["activeDeadlineSeconds"].is_u64(), "{name}");
+            let pod = &job["template"]["spec"];
+            assert_eq!(pod["restartPolicy"], "Never", "{name}");
+            let user = json!({"runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532,
+                "seccompProfile": {"type": "RuntimeDefault"}});
+            assert_eq!(pod["securityContext"], user, "{name}");
+            let container = json!({"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,
+                "capabilities": {"drop": ["ALL"]}});
+            assert_eq!(pod["containers"][0]["securityContext"], container, "{name}");
+            let limits = &pod["containers"][0]["resources"]["limits"];
+            assert!(limits["memory"].is_string() && limits["cpu"].is_null(), "{name}: {limits}");
+        }
+    }
+}
+
+#[test]
+fn a_run_keeps_off_the_node_that_it_drains() {
+    let objects = objects(&value_sets()["drain-values"]);
+    let job = of_kind(&objects, "Job").next().expect("a Job");
+    let affinity = &job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"];
+    let terms = &affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+    let linux = json!([{"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}]);
+    let off = json!([{"key": "metadata.name", "operator": "NotIn", "values": ["node-2"]}]);
+    assert_eq!(terms, &json!([{"matchExpressions": linux, "matchFields": off}]));
+}
+
+#[test]
+fn wrong_values_are_refused_with_what_is_wrong() {
+    let spec = |spec: &str| format!("scenario: {{spec: {spec}}}");
+    for (values, why) in [
+        ("cronjob: {enabled: true}".to_owned(), "'cronjob' not allowed"),
+        ("cronJob: {enabled: true, schedule: nightly}".to_owned(), "/cronJob/schedule"),
+        ("format: xml".to_owned(), "'text', 'json'"),
+        ("namespace: kube-system".to_owned(), "/namespace"),
+        ("activeDeadlineSeconds: 1h".to_owned(), "got string, want integer"),
+        ("image: {digest: latest}".to_owned(), "/image/digest"),
+        (spec("{cluster: {context: other}}"), "/scenario/spec/cluster"),
+        (spec("{disruptions: [{at: 5s}]}"), "missing property 'action'"),
+        (spec("{manifests: [{file: web.yaml}]}"), "there are no files beside the scenario here"),
+        (
+            spec("{disruptions: [{at: 5s, action: explode}]}"),
+            "this chart knows no rights for the action explode",
+        ),
+        (
+            spec("{disruptions: [{at: 5s, action: rollingRestart, workload: pod/web}]}"),
+            "is no workload: say deployment/NAME",
+        ),
+    ] {
+        let error = template(&values).expect_err(&values);
+        assert!(error.contains(why), "{values}: {error}");
+    }
+}
+
+#[test]
+fn the_notes_say_what_is_disrupted_and_where_the_result_is() {
+    let (_, watching) = template("").expect("notes");
+    assert!(watching.contains("it ends no pod itself"), "{watching}");
+    assert!(watching.contains("kubectl --namespace default logs --follow job/rolldrop-1"), "{watching}");
+    let (_, nightly) = template(&value_sets()["nightly-values"]).expect("notes");
+    assert!(nightly.contains("rollingRestart deployment/web 10s into the load"), "{nightly}");
+    assert!(nightly.contains("create job --from=cronjob/rolldrop"), "{nightly}");
+}
+
+#[test]
+fn the_chart_is_of_the_programs_version() {
+    let text = fs::read_to_string(Path::new(CHARTS).join("rolldrop/Chart.yaml")).expect("a chart");
+    let chart: Value = serde_saphyr::from_str(&text).expect("YAML");
+    assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
+    let dockerfile = Path::new(env!("CARGO_MANIFEST_DIR")).join("Dockerfile");
+    let dockerfile = fs::read_to_string(dockerfile).expect("a Dockerfile");
+    // Cargo leaves the last number of a toolchain out where it is none.
+    let rust = format!("library/rust:{}.0-slim-bookworm AS build", env!("CARGO_PKG_RUST_VERSION"));
+    assert!(dockerfile.contains(&rust), "{rust}\n{dockerfile}");
+}
+
+/// Objects by kind and name, without what is Helm's own, and with the scenario read.
+fn plain(objects: Vec<Value>) -> BTreeMap<(String, String), Value> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut all = BTreeMap::new();
+    for mut object in objects {
+        drop_helms(&mut object);
+        if let Some(scenario) = object.pointer_mut("/data/scenario.yaml") {
+            *scenario = serde_saphyr::from_str(&text(scenario)).expect("YAML");
+        }
+        all.insert((text(&object["kind"]), text(&object["metadata"]["name"])), object);
+    }
+    all
+}
+
+fn drop_helms(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|name, _| !name.starts_with("helm.sh/") && name != "app.kubernetes.io/managed-by");
+            map.values_mut().for_each(drop_helms);
+            map.retain(|_, value| value.as_object().is_none_or(|map| !map.is_empty()));
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_helms),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_plain_manifests_are_what_the_chart_makes() {
+    let sets = value_sets();
+    for (directory, values) in [("base", &sets["default"]), ("nightly", &sets["nightly-values"])] {
+        let path = PathBuf::from(CHARTS).join("kustomize").join(directory);
+        let output = Command::new(KUBECTL).arg("kustomize").arg(path).output().expect("kubectl starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let built = serde_saphyr::from_multiple(&String::from_utf8_lossy(&output.stdout)).expect("YAML");
+        assert_eq!(plain(built), plain(objects(values)), "{directory}");
+    }
+}

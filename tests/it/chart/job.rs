@@ -1,0 +1,126 @@
+//! The chart's Job, on a cluster: the run is a pod of the cluster that it measures.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+
+use super::{NOT_SERVED, objects};
+use crate::harness::{ClusterProcess, wait_for};
+use crate::kubectl::{KUBECTL, LIMIT};
+use crate::runs::turn;
+
+/// A server that ends at once when it is told to, behind a Service.
+const WEB: &str = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+        - name: app
+          image: rolldrop
+          args: [workload, --listen, 0.0.0.0:8080]
+          ports: [{name: http, containerPort: 8080}]
+          readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 1}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: http}]}
+";
+
+/// A machine that is starved makes a run invalid, which says nothing about the program.
+const TRIES: usize = 3;
+
+struct Cluster(ClusterProcess);
+
+impl Cluster {
+    /// What kubectl says, which succeeds.
+    #[track_caller]
+    fn kubectl(&self, args: &str, input: &str) -> String {
+        let mut child = Command::new(KUBECTL)
+            .args(args.split_whitespace())
+            .env("KUBECONFIG", self.0.kubeconfig())
+            .env("HOME", self.0.dir())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("kubectl starts: scripts/test installs it");
+        child.stdin.take().expect("its stdin").write_all(input.as_bytes()).expect("it reads");
+        let output = child.wait_with_output().expect("an end");
+        let (stdout, stderr) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "kubectl {args}: {stdout}{stderr}\n{}", self.0.said());
+        stdout.into_owned()
+    }
+
+    /// Runs the chart's Job with these values to its end: its condition, its pod's exit code, its log.
+    #[track_caller]
+    fn run(&self, values: &Value) -> (String, i64, String) {
+        for _ in 1..TRIES {
+            let ran = self.run_once(values);
+            if !ran.2.contains("INVALID") {
+                return ran;
+            }
+        }
+        self.run_once(values)
+    }
+
+    #[track_caller]
+    fn run_once(&self, values: &Value) -> (String, i64, String) {
+        let objects = objects(&values.to_string());
+        let served = |object: &&Value| !NOT_SERVED.iter().any(|kind| object["kind"] == *kind);
+        let manifest: Vec<String> = objects.iter().filter(served).map(Value::to_string).collect();
+        self.kubectl("apply -f -", &manifest.join("\n---\n"));
+        let ended = wait_for("the Job's end", 2 * LIMIT, || {
+            let job = self.kubectl("get job rolldrop-1 -o json", "");
+            let job: Value = serde_json::from_str(&job).expect("JSON");
+            let conditions = job["status"]["conditions"].as_array()?;
+            let ended = |kind: &str| conditions.iter().any(|c| c["type"] == kind && c["status"] == "True");
+            ["Complete", "Failed"].into_iter().find(|kind| ended(kind)).map(str::to_owned)
+        });
+        let log = self.kubectl("logs job/rolldrop-1", "");
+        let code = "get pods -l job-name=rolldrop-1 -o jsonpath={.items[0].status.containerStatuses[0].state.terminated.exitCode}";
+        let code = self.kubectl(code, "").parse().expect("a number");
+        self.kubectl("delete job rolldrop-1 --cascade=foreground --wait", "");
+        (ended, code, log)
+    }
+}
+
+#[test]
+fn a_job_of_the_chart_measures_the_cluster_that_it_is_in_and_fails_where_the_gate_does() {
+    let _turn = turn();
+    let cluster = Cluster(ClusterProcess::start(&json!({"nodes": 2, "dataplane": "kernel"})));
+    cluster.kubectl("apply -f -", WEB);
+    cluster.kubectl("rollout status deployment/web --timeout=60s", "");
+    let values = |max: u32| {
+        json!({"scenario": {"spec": {
+            "load": {"rate": 100, "duration": "4s"},
+            "disruptions": [{"at": "1s", "action": "deletePod", "selector": "app=web"}],
+            "expect": {"dropped": {"max": max}, "terminations": {"min": 1}},
+        }}})
+    };
+    let (ended, code, log) = cluster.run(&values(400));
+    assert_eq!((ended.as_str(), code), ("Complete", 0), "{log}");
+    assert!(
+        log.contains("in namespace default of this pod's cluster, this run deletes 1 pod of app=web"),
+        "{log}"
+    );
+    assert!(log.contains("of 400 requests were dropped as 1 pod went away"), "{log}");
+    assert!(log.contains("/results/rolldrop-1-"), "{log}");
+
+    // A pod that exits at once loses requests at this rate; should none be lost, the gate passes rightly.
+    let (ended, code, log) = cluster.run(&values(0));
+    let is_lossless = log.contains("No request was dropped");
+    let expected = if is_lossless { ("Complete", 0) } else { ("Failed", 1) };
+    assert_eq!((ended.as_str(), code), expected, "{log}");
+    // The service account's own rights are asked for, and nothing is left of the run.
+    assert_eq!(cluster.kubectl("get pods -l app=web -o name", "").lines().count(), 2);
+}

@@ -1,0 +1,256 @@
+//! The chart's Role and what the program says it will do: neither may have what the other has not.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::{objects, of_kind, template};
+use crate::harness::Rolldrop;
+use crate::kubectl::{Kubectl, SharedCluster};
+
+/// Something that may be done.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Right {
+    /// None: in all namespaces, or of what is in none.
+    namespace: Option<String>,
+    group: String,
+    /// With the subresource.
+    resource: String,
+    verb: String,
+    /// None: whichever.
+    name: Option<String>,
+}
+
+impl Right {
+    /// Whether who has this may do that.
+    fn covers(&self, other: &Self) -> bool {
+        let same = |right: &Self| (right.group.clone(), right.resource.clone(), right.verb.clone());
+        same(self) == same(other)
+            && (self.namespace.is_none() || self.namespace == other.namespace)
+            && (self.name.is_none() || self.name == other.name)
+    }
+}
+
+/// What it takes to make a call; none for what anybody may ask, as the server's version.
+fn of_call(line: &str) -> Option<Right> {
+    let mut words = line.split_whitespace().skip(1);
+    let (method, path) = (words.next()?, words.next()?);
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    let mut parts = path.trim_start_matches('/').split('/');
+    let group = match parts.next()? {
+        "api" => String::new(),
+        "apis" => parts.next()?.to_owned(),
+        _ => return None,
+    };
+    let known = |part: &str| (!part.starts_with('{')).then(|| part.to_owned());
+    let mut rest: Vec<&str> = parts.skip(1).collect();
+    let mut namespace = None;
+    if rest.len() > 2 && rest[0] == "namespaces" {
+        namespace = known(rest[1]);
+        rest.drain(..2);
+    }
+    let (resource, name, subresource) = (*rest.first()?, rest.get(1), rest.get(2));
+    let verb = match (method, name) {
+        ("POST", _) => "create",
+        ("PATCH", _) => "patch",
+        ("DELETE", _) => "delete",
+        _ if query == "watch=true" => "watch",
+        (_, Some(_)) => "get",
+        (_, None) => "list",
+    };
+    Some(Right {
+        namespace,
+        group,
+        resource: subresource.map_or_else(|| resource.to_owned(), |sub| format!("{resource}/{sub}")),
+        verb: verb.to_owned(),
+        name: name.and_then(|name| known(name)),
+    })
+}
+
+/// What the rules of the Roles and ClusterRoles give.
+fn of_chart(values: &Value) -> BTreeSet<Right> {
+    let objects = objects(&values.to_string());
+    let texts = |list: &Value| -> Vec<String> {
+        list.as_array().into_iter().flatten().map(|text| text.as_str().expect("a text").to_owned()).collect()
+    };
+    let mut rights = BTreeSet::new();
+    for role in of_kind(&objects, "Role").chain(of_kind(&objects, "ClusterRole")) {
+        let namespace = role["metadata"]["namespace"].as_str().map(str::to_owned);
+        for rule in role["rules"].as_array().expect("rules") {
+            let names = texts(&rule["resourceNames"]);
+            let names: Vec<_> =
+                if names.is_empty() { vec![None] } else { names.into_iter().map(Some).collect() };
+            for group in texts(&rule["apiGroups"]) {
+                for resource in texts(&rule["resources"]) {
+                    for verb in texts(&rule["verbs"]) {
+                        rights.extend(names.iter().map(|name| Right {
+                            namespace: namespace.clone(),
+                            group: group.clone(),
+                            resource: resource.clone(),
+                            verb: verb.clone(),
+                            name: name.clone(),
+                        }));
+                    }
+                }
+            }
+        }
+    }
+    rights
+}
+
+/// The specifications of scenarios, one for each thing that takes rights of its own.
+fn specs() -> Vec<(&'static str, Value)> {
+    let disrupt = |disruption: Value| json!({"target": {"service": "web"}, "disruptions": [disruption]});
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "own"},
+        "spec": {"selector": {"app": "own"}, "ports": [{"port": 80, "targetPort": 8080}]}});
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "own"},
+    "spec": {"selector": {"matchLabels": {"app": "own"}}, "template": {
+        "metadata": {"labels": {"app": "own"}},
+        "spec": {"containers": [{"name": "app", "image": "x", "ports": [{"containerPort": 8080}]}]}}}});
+    let ingress = json!({"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "metadata": {"name": "own"},
+        "spec": {"defaultBackend": {"service": {"name": "own", "port": {"number": 80}}}}});
+    let notes = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "notes"}});
+    let own = json!([{"inline": service}, {"inline": deployment}, {"inline": ingress}]);
+    let inject = json!({"inject": true});
+    vec![
+        ("watching", json!({"target": {"service": "web"}})),
+        ("watching from a node", json!({"target": {"service": "web", "node": "node-2"}})),
+        ("load from the cluster", json!({"target": {"service": "web"}, "load": {"from": "cluster"}})),
+        (
+            "load from two pods",
+            json!({"target": {"service": "web"}, "load": {"from": "cluster", "job": {"workers": 2}}}),
+        ),
+        ("watching a URL", json!({"target": {"url": "http://shop.example/"}})),
+        ("deletePod", disrupt(json!({"at": "1s", "action": "deletePod", "selector": "app=web"}))),
+        ("evict", disrupt(json!({"at": "1s", "action": "evict", "selector": "app=web"}))),
+        (
+            "rollingRestart",
+            disrupt(json!({"at": "1s", "action": "rollingRestart", "workload": "deploy/web"})),
+        ),
+        (
+            "scale",
+            disrupt(json!({"at": "1s", "action": "scale", "workload": "statefulset/db", "replicas": 3})),
+        ),
+        (
+            "setImage",
+            disrupt(json!({"at": "1s", "action": "setImage", "workload": "deployment/web",
+                "container": "app", "image": "host/sleep:2", "for": "2s"})),
+        ),
+        (
+            "patch",
+            disrupt(
+                json!({"at": "1s", "action": "patch", "type": "merge", "patch": {"spec": {"paused": true}},
+                "object": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}}),
+            ),
+        ),
+        ("relabel", disrupt(json!({"at": "1s", "action": "relabel", "selector": "app=web"}))),
+        ("observe", disrupt(json!({"at": "0s", "action": "observe", "until": "rolloutComplete"}))),
+        ("drain", disrupt(json!({"at": "1s", "action": "drain", "node": "node-2"}))),
+        ("the sidecar beside live pods", json!({"target": {"service": "web"}, "sidecar": inject})),
+        (
+            "manifests with the sidecar",
+            json!({"target": {"service": "own"}, "sidecar": inject, "manifests": own}),
+        ),
+        (
+            "a manifest beside live pods with the sidecar",
+            json!({"target": {"service": "web"}, "manifests": [{"inline": notes}], "sidecar": inject}),
+        ),
+    ]
+}
+
+fn scenario(spec: &Value) -> Value {
+    let head = json!({"apiVersion": "rolldrop.dev/v1", "kind": "Scenario", "metadata": {"name": "rights"}});
+    let mut scenario = head;
+    scenario["spec"] = spec.clone();
+    scenario["spec"]["load"]["rate"] = 50.into();
+    scenario["spec"]["load"]["duration"] = "10s".into();
+    scenario
+}
+
+const WEB: &str = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers: [{name: app, image: host/sleep, command: [sleep, '1000'], ports: [{containerPort: 8080}]}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+";
+
+#[test]
+fn the_role_has_what_the_run_says_it_will_do_and_no_more() {
+    let kubectl = Kubectl::in_namespace("rights");
+    kubectl.apply(WEB);
+    let namespace = kubectl.namespace();
+    let kubeconfig = SharedCluster::get().kubeconfig();
+    let plan = |spec: &Value| -> BTreeSet<Right> {
+        let planned = Rolldrop::new(["run", "scenario.yaml", "--dry-run", "-n", namespace])
+            .args(["--kubeconfig".as_ref(), kubeconfig.as_os_str()])
+            .file("scenario.yaml", &scenario(spec).to_string())
+            .finish()
+            .expect_code(0);
+        planned.stdout().lines().filter_map(of_call).collect()
+    };
+    for (what, spec) in specs() {
+        let planned = plan(&spec);
+        assert!(planned.len() > 6, "{what}: {planned:#?}");
+        let mut values = json!({"namespace": namespace, "scenario": scenario(&spec),
+            "rbac": {"clusterInfo": true, "proxies": true}});
+        if let Some(target) = values["scenario"]["spec"]["target"].as_object_mut() {
+            // A null takes the chart's default away.
+            target.entry("service").or_insert(Value::Null);
+        }
+        let granted = of_chart(&values);
+        for call in &planned {
+            assert!(
+                granted.iter().any(|right| right.covers(call)),
+                "{what}: not granted: {call:?}\n{granted:#?}"
+            );
+        }
+        for right in &granted {
+            // Which of these there are is known only then.
+            let is_used = planned.iter().any(|call| right.covers(call)) || {
+                let others = ["statefulsets", "daemonsets"];
+                spec["sidecar"]["inject"] == true && others.contains(&right.resource.as_str())
+            };
+            assert!(is_used, "{what}: granted for nothing: {right:?}\n{planned:#?}");
+        }
+
+        // What only helps is left out unless it is asked for.
+        values["rbac"] = json!({});
+        let least = of_chart(&values);
+        assert!(least.is_subset(&granted), "{what}");
+        assert!(least.iter().all(|right| right.namespace.as_deref() != Some("kube-system")), "{what}");
+    }
+}
+
+#[test]
+fn no_action_is_unknown_to_the_chart() {
+    let bogus = json!({"target": {"service": "web"}, "disruptions": [{"at": "1s", "action": "none"}]});
+    let refused = Rolldrop::new(["run", "scenario.yaml"])
+        .file("scenario.yaml", &scenario(&bogus).to_string())
+        .finish()
+        .expect_code(2);
+    let text = refused.stderr();
+    let known: Vec<&str> = text.split("expected one of").nth(1).expect("the actions").split('`').collect();
+    let actions: Vec<&str> = known.into_iter().skip(1).step_by(2).collect();
+    assert!(actions.contains(&"deletePod"), "{refused}");
+    for action in actions {
+        if !specs().iter().any(|(what, _)| *what == action) {
+            let disruption = json!({"at": "1s", "action": action, "node": "n", "selector": "a=b"});
+            let values = json!({"scenario": {"spec": {"disruptions": [disruption]}}});
+            let why = template(&values.to_string()).expect_err("it has no case above");
+            let is_meant =
+                why.contains("is for the embedded cluster") || why.contains("exec needs a program");
+            assert!(is_meant, "{action}: {why}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Several consumers of the same endpoints, loaded side by side: each leaves a pod at its own pace.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use rolldrop::analysis::model::Mode;
+use rolldrop::record::{EventKind, RunDir};
+use serde_json::json;
+
+use crate::harness::{ClusterProcess, Rolldrop, wait_for};
+use crate::kubectl::LIMIT;
+use crate::runs::{json_lines, repeated, result, seconds, turn};
+
+const BIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin");
+
+/// An ingress controller, unmodified, and an Ingress to the Service.
+const INGRESS: &str = "\
+apiVersion: networking.k8s.io/v1
+kind: IngressClass
+metadata: {name: traefik, annotations: {ingressclass.kubernetes.io/is-default-class: 'true'}}
+spec: {controller: traefik.io/ingress-controller}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: web}
+spec:
+  rules:
+  - http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: traefik}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: traefik
+    image: host
+    command:
+    - BIN/traefik
+    - --providers.kubernetesingress
+    - --entrypoints.web.address=:8000
+    - --global.checknewversion=false
+    - --global.sendanonymoususage=false
+";
+
+const SCENARIO: &str = "\
+apiVersion: rolldrop.dev/v1
+kind: Scenario
+metadata: {name: consumers}
+spec:
+  manifests:
+  - inline:
+      apiVersion: apps/v1
+      kind: Deployment
+      metadata: {name: web}
+      spec:
+        replicas: 3
+        selector: {matchLabels: {app: web}}
+        template:
+          metadata: {labels: {app: web}}
+          spec:
+            terminationGracePeriodSeconds: 30
+            containers:
+            - name: app
+              image: rolldrop
+              args: [workload, --listen, '0.0.0.0:8080']
+              env: [{name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]
+              ports: [{name: http, containerPort: 8080}]
+              lifecycle: {preStop: {sleep: {seconds: 12}}}
+              readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 1}
+  - inline:
+      apiVersion: v1
+      kind: Service
+      metadata: {name: web}
+      spec: {type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: http}]}
+  - inline:
+      apiVersion: v1
+      kind: Service
+      metadata: {name: pods}
+      spec: {clusterIP: None, selector: {app: web}, ports: [{port: 80, targetPort: http}]}
+  target:
+  - {service: web}
+  - {service: web, node: node-1}
+  - {service: web, node: node-2}
+  - {service: pods}
+  - {url: 'http://TRAEFIK:8000/', balances: requests, name: ingress}
+  load: {rate: 250, duration: 18s}
+  disruptions: [{at: 4s, action: deletePod, selector: app=web}]
+";
+
+fn kubectl(kubeconfig: &Path, args: &str) -> String {
+    let mut command = Command::new(format!("{BIN}/kubectl"));
+    let output = command.args(args.split_whitespace()).env("KUBECONFIG", kubeconfig).output();
+    let output = output.expect("kubectl starts: scripts/test installs it");
+    assert!(output.status.success(), "kubectl {args}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn each_consumer_has_a_window_of_its_own() {
+    let _turn = turn();
+    let cluster = ClusterProcess::start(&json!({"nodes": 2, "dataplane": "kernel"}));
+    let kubeconfig = cluster.kubeconfig();
+    let manifest = cluster.dir().join("ingress.yaml");
+    std::fs::write(&manifest, INGRESS.replace("BIN", BIN)).expect("a file");
+    kubectl(&kubeconfig, &format!("apply -f {}", manifest.display()));
+    let address = wait_for("the controller's address", LIMIT, || {
+        let address = kubectl(&kubeconfig, "get pod traefik -o jsonpath={.status.podIP}");
+        Some(address).filter(|address| !address.is_empty())
+    });
+    let scenario = SCENARIO.replace("TRAEFIK", &address);
+    let run = || {
+        let words = ["run", "scenario.yaml", "--out", "run", "--yes", "--kubeconfig"];
+        Rolldrop::new(words).args([&kubeconfig]).file("scenario.yaml", &scenario).finish()
+    };
+    let finished = repeated(run).expect_code(0);
+
+    let path = finished.dir().join("run");
+    let result = result(&path);
+    let [termination] = &result.terminations[..] else { panic!("one termination\n{finished}") };
+    assert_eq!(termination.mode, Mode::Isolated, "{finished}");
+    let windows: BTreeMap<&str, _> =
+        termination.windows.iter().map(|window| (window.consumer.as_str(), window)).collect();
+    assert_eq!(windows.len(), 5, "each has a name of its own: {windows:?}\n{finished}");
+    for (consumer, window) in &windows {
+        assert!(window.upper_s.is_some(), "{consumer}: {window:?}\n{finished}");
+        // A fifth of the rate each, and a third of that to each pod.
+        assert!((8.0..30.0).contains(&window.rate_before), "{consumer}: {window:?}");
+    }
+    let of = |part: &str| {
+        let found: Vec<_> = windows.iter().filter(|(consumer, _)| consumer.contains(part)).collect();
+        let [(_, window)] = found[..] else { panic!("{part}: {windows:?}") };
+        *window
+    };
+    // Who asks for names keeps an answer for a while: longer than a Service proxy takes.
+    assert!(of("headless Service pods").upper_s > of("Service proxy of this host").upper_s, "{windows:?}");
+    of(&format!("http://{address}:8000/"));
+
+    // Each node's Service proxy says itself when it left the pod.
+    let records = RunDir::open(&path).and_then(|run| run.read()).expect("the run reads");
+    let deleted = records.events.iter().find_map(|event| match &event.kind {
+        EventKind::Action(action) => Some((event.at, action.answered)),
+        _ => None,
+    });
+    let (sent, answered) = deleted.expect("the deletion");
+    let left = |node: &str| {
+        let mut begun = None;
+        for line in json_lines(&cluster.dir().join("service-proxy.jsonl")) {
+            if line["kind"] == "sync" && line["service"] == "default/web" && line["node"] == node {
+                let pods = line["endpoints"].as_array().expect("endpoints");
+                let has_it = pods.iter().any(|endpoint| endpoint["pod"] == termination.pod.as_str());
+                match (has_it, begun) {
+                    (true, None) => begun = Some(()),
+                    (false, Some(())) => return (seconds(&line["swap_begin_ns"]), seconds(&line["t_ns"])),
+                    _ => {}
+                }
+            }
+        }
+        panic!("node {node} never left the pod")
+    };
+    for node in ["node-1", "node-2"] {
+        let window = of(&format!("(Service proxy of node {node})"));
+        let (begin, end) = left(node);
+        let lower = answered.unix_ns() as f64 / 1e9 + window.lower_s;
+        let upper = sent.unix_ns() as f64 / 1e9 + window.upper_s.expect("a bound");
+        assert!(
+            lower <= end && begin <= upper,
+            "{node}: {window:?}, but it left at {begin}..{end}\n{finished}"
+        );
+    }
+}

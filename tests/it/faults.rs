@@ -1,0 +1,477 @@
+//! Runs in the middle of which the API server fails in one way or another: they go on, say what they
+//! missed, and end.
+
+use std::path::PathBuf;
+use std::process::Child;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use http::Method;
+use http::request::Parts;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rolldrop::analysis::model::{Mode, RunResult, Termination, Verdict};
+use rolldrop::record::event::Action;
+use rolldrop::record::{EventKind, Records, RunDir};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::faulty_api::{Act, FaultyApi, is_watch};
+use crate::harness::{ClusterProcess, Rolldrop, wait_for};
+use crate::runs::{result, turn};
+
+/// Long enough for a machine that is busy with other tests, and for every limit that is met here.
+const LIMIT: Duration = Duration::from_secs(150);
+/// A machine that is starved makes a run invalid, which says nothing about it: it is repeated so often.
+const REPEATS: usize = 3;
+
+/// Two pods with the sidecar behind a Service, and a deletion unless it is left out.
+fn scenario(name: &str, seconds: u32, disruptions: &str) -> String {
+    format!(
+        "apiVersion: rolldrop.dev/v1
+kind: Scenario
+metadata: {{name: {name}}}
+spec:
+  manifests:
+  - inline:
+      apiVersion: apps/v1
+      kind: Deployment
+      metadata: {{name: web}}
+      spec:
+        replicas: 2
+        selector: {{matchLabels: {{app: web}}}}
+        template:
+          metadata: {{labels: {{app: web}}}}
+          spec:
+            terminationGracePeriodSeconds: 2
+            containers:
+            - name: app
+              image: rolldrop
+              args: [workload, --listen, \"$(POD_IP):8080\"]
+              env: [{{name: POD_IP, valueFrom: {{fieldRef: {{fieldPath: status.podIP}}}}}}]
+              ports: [{{name: http, containerPort: 8080}}]
+              readinessProbe: {{httpGet: {{path: /readyz, port: http}}, periodSeconds: 1}}
+  - inline: {{apiVersion: v1, kind: Service, metadata: {{name: web}}, spec: {{selector: {{app: web}}, ports: [{{port: 80, targetPort: http}}]}}}}
+  target: {{service: web}}
+  load: {{rate: 40, duration: {seconds}s}}
+  sidecar: {{inject: true}}
+  disruptions: [{disruptions}]
+"
+    )
+}
+
+const DELETION: &str = "{at: 2s, action: deletePod, selector: app=web}";
+
+/// A cluster that all cases of a test share.
+struct Lab(ClusterProcess);
+
+impl Lab {
+    fn open() -> Self {
+        Self(ClusterProcess::start(&json!({"nodes": 1, "dataplane": "userspace"})))
+    }
+
+    fn kubectl(&self, args: &str) {
+        let mut command =
+            std::process::Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin/kubectl"));
+        command.args(args.split_whitespace()).env("KUBECONFIG", self.0.kubeconfig());
+        let output = command.output().expect("kubectl starts: scripts/test installs it");
+        assert!(output.status.success(), "kubectl {args}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Runs a case in a namespace of its own, again if the machine was starved. `fault` does to the
+    /// run what it likes, from the start of the load on.
+    fn case(&self, name: &str, seconds: u32, disruptions: &str, fault: impl Fn(&Run)) -> Ended {
+        self.prepared(name, (seconds, disruptions), |_| {}, fault)
+    }
+
+    fn prepared(
+        &self,
+        name: &str,
+        (seconds, disruptions): (u32, &str),
+        prepare: impl Fn(&FaultyApi),
+        fault: impl Fn(&Run),
+    ) -> Ended {
+        for attempt in 1.. {
+            let api = FaultyApi::before(&self.0);
+            prepare(&api);
+            let namespace = format!("{name}-{attempt}");
+            let run = Run::start(self, api, &namespace, &scenario(name, seconds, disruptions));
+            fault(&run);
+            let ended = run.end();
+            self.kubectl(&format!("delete namespace {namespace} --wait=false"));
+            if attempt == REPEATS || !ended.was_starved() {
+                return ended;
+            }
+        }
+        unreachable!("the last attempt is returned")
+    }
+}
+
+/// A run under way.
+struct Run<'a> {
+    lab: &'a Lab,
+    api: FaultyApi,
+    namespace: String,
+    child: Child,
+    dir: TempDir,
+}
+
+impl<'a> Run<'a> {
+    /// Starts a run, and waits until it sends its load.
+    fn start(lab: &'a Lab, api: FaultyApi, namespace: &str, scenario: &str) -> Self {
+        lab.kubectl(&format!("create namespace {namespace}"));
+        let words = ["run", "scenario.yaml", "--out", "run", "--yes", "-n", namespace, "--kubeconfig"];
+        let run = Rolldrop::new(words.map(PathBuf::from).into_iter().chain([api.kubeconfig()]));
+        let (child, dir) = run.file("scenario.yaml", scenario).start();
+        let run = Self { lab, api, namespace: namespace.to_owned(), child, dir };
+        run.until_recorded("load_started");
+        run
+    }
+
+    /// Waits until the run has recorded something.
+    fn until_recorded(&self, what: &str) {
+        let log = self.path().join("events.jsonl");
+        wait_for(what, LIMIT, || {
+            assert!(!self.said().contains("failed to"), "{}", self.said());
+            std::fs::read_to_string(&log).ok()?.contains(what).then_some(())
+        });
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("run")
+    }
+
+    fn said(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("stderr.log")).unwrap_or_default()
+    }
+
+    fn interrupt(&self) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"));
+        kill(pid, Signal::SIGINT).expect("a signal");
+    }
+
+    /// Waits for its end.
+    fn end(mut self) -> Ended {
+        let status = wait_for("the end of the run", LIMIT, || self.child.try_wait().expect("its state"));
+        let (path, said) = (self.path(), self.said());
+        let records =
+            RunDir::open(&path).and_then(|run| run.read()).unwrap_or_else(|e| panic!("{e}\n{said}"));
+        Ended { code: status.code(), said, result: result(&path), records, dir: self.dir }
+    }
+}
+
+/// A run that has ended.
+struct Ended {
+    code: Option<i32>,
+    said: String,
+    result: RunResult,
+    records: Records,
+    dir: TempDir,
+}
+
+impl Ended {
+    fn was_starved(&self) -> bool {
+        let reasons = match &self.result.verdict {
+            Verdict::Invalid { why } => why.join("\n"),
+            _ => String::new(),
+        };
+        ["were not sent", "ms late or later", "hypervisor", "waiting for a CPU"]
+            .iter()
+            .any(|w| reasons.contains(w))
+    }
+
+    /// Fails, with all that is known, unless the run was valid and whole, and had this one termination.
+    #[track_caller]
+    fn is_valid_with_its_deletion(&self) -> &Termination {
+        assert_eq!((self.code, &self.result.verdict), (Some(0), &Verdict::Valid), "{self}");
+        let [termination] = &self.result.terminations[..] else { panic!("one termination\n{self}") };
+        assert_eq!((termination.mode, termination.disruption), (Mode::Isolated, Some(0)), "{self}");
+        assert_eq!(termination.cause.as_deref(), Some("deletePod by this run"), "{self}");
+        // Nothing of what the proxies recorded is missing.
+        let answered = self.records.requests.iter().filter(|row| row.pod.is_some()).count();
+        assert!(answered > 0 && self.records.served.len() >= answered, "{self}");
+        self.nothing_is_left();
+        termination
+    }
+
+    #[track_caller]
+    fn nothing_is_left(&self) {
+        let changes =
+            std::fs::read_to_string(self.dir.path().join("run/changes.jsonl")).expect("changes.jsonl");
+        let count = |what: &str| changes.matches(what).count();
+        assert_eq!(count("\"entry\":\"change\""), count("\"entry\":\"undone\""), "{changes}");
+    }
+
+    /// The calls that were to end a pod.
+    fn actions(&self) -> Vec<&Action> {
+        let of = self.records.events.iter().filter_map(|event| match &event.kind {
+            EventKind::Action(action) => Some(action),
+            _ => None,
+        });
+        of.collect()
+    }
+
+    /// How often a watch was lost, and how often late.
+    fn gaps(&self) -> (usize, usize) {
+        let count = |is: fn(&EventKind) -> bool| self.records.events.iter().filter(|e| is(&e.kind)).count();
+        (
+            count(|kind| matches!(kind, EventKind::WatchGap { .. })),
+            count(|kind| matches!(kind, EventKind::WatchLate { .. })),
+        )
+    }
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        writeln!(f, "{:?}: {:?}", self.code, self.result.verdict)?;
+        writeln!(f, "{:#?}\n{:#?}\n{}", self.result.terminations, self.actions(), self.said)
+    }
+}
+
+fn deletes_a_pod(request: &Parts) -> bool {
+    request.method == Method::DELETE && request.uri.path().contains("/pods/")
+}
+
+/// Waits until a counter has come so far.
+fn until(what: &str, count: &AtomicUsize, wanted: usize) {
+    wait_for(what, LIMIT, || (count.load(Ordering::SeqCst) >= wanted).then_some(()));
+}
+
+/// Answers every other call with a fault, and the first two deletions.
+fn refuses_with(status: u16, reason: &'static str) -> impl Fn(&Run) {
+    move |run| {
+        let (calls, deletions) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let refused = Arc::clone(&deletions);
+        run.api.set(move |request| {
+            let is_refused = match deletes_a_pod(request) {
+                true => deletions.fetch_add(1, Ordering::SeqCst) < 2,
+                false => calls.fetch_add(1, Ordering::SeqCst) % 2 == 0,
+            };
+            if is_refused { Act::status(status, reason) } else { Act::Pass }
+        });
+        until("a deletion after two that were refused", &refused, 3);
+        run.api.pass();
+    }
+}
+
+fn nobody_there_for_ten_seconds(lab: &Lab) {
+    let ended = lab.case("refused", 18, DELETION, |run| {
+        run.api.refuse();
+        std::thread::sleep(Duration::from_secs(10));
+        run.api.accept();
+    });
+    let termination = ended.is_valid_with_its_deletion();
+    let actions = ended.actions();
+    let (last, before) = actions.split_last().expect("actions");
+    assert!(before.iter().all(|action| action.status.is_none() && action.is_undone), "{ended}");
+    assert_eq!(last.status, Some(200), "{ended}");
+    // What surely was not done makes nothing uncertain.
+    let took = last.answered.seconds_since(
+        ended.records.events.iter().rfind(|e| matches!(e.kind, EventKind::Action(_))).expect("it").at,
+    );
+    assert!(termination.t0_uncertainty_s <= took + 1e-6, "{ended}");
+    let (lost, late) = ended.gaps();
+    assert!(lost == 0 && late >= 2, "{lost} {late}: nothing is lost, but late\n{ended}");
+}
+
+fn too_many_requests(lab: &Lab) {
+    let ended = lab.case("busy", 10, DELETION, refuses_with(429, "TooManyRequests"));
+    ended.is_valid_with_its_deletion();
+    let statuses: Vec<_> = ended.actions().iter().filter_map(|action| action.status).collect();
+    assert!(statuses.starts_with(&[429, 429]) && statuses.ends_with(&[200]), "{ended}");
+}
+
+fn internal_errors(lab: &Lab) {
+    let ended = lab.case("broken", 10, DELETION, refuses_with(500, "InternalError"));
+    let termination = ended.is_valid_with_its_deletion();
+    let actions = ended.actions();
+    assert!(actions.len() >= 3 && actions[0].status == Some(500), "{ended}");
+    // Any of them may have been the one that was carried out: only the API server's own time tells, to
+    // the second.
+    assert!(termination.t0_uncertainty_s > 0.0, "{ended}");
+}
+
+fn a_token_that_runs_out(lab: &Lab) {
+    // A program is asked for credentials again whenever they are about to expire, as these always are.
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = dir.path().join("credential.json");
+    let issue = |token: &str| {
+        let status = json!({"token": token, "expirationTimestamp": "2000-01-01T00:00:00Z"});
+        let version = "client.authentication.k8s.io/v1";
+        let credential = json!({"apiVersion": version, "kind": "ExecCredential", "status": status});
+        let next = file.with_extension("next");
+        std::fs::write(&next, credential.to_string()).expect("a file");
+        std::fs::rename(&next, &file).expect("its place");
+    };
+    let prepare = |api: &FaultyApi| {
+        issue("the first");
+        api.authenticate_by(&json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1",
+            "command": "cat", "args": [file], "interactiveMode": "Never"}}));
+    };
+    let ended = lab.prepared("token", (12, DELETION), prepare, |run| {
+        let refused = Arc::new(AtomicUsize::new(0));
+        let seen = Arc::clone(&refused);
+        run.api.refuse();
+        run.api.set(move |request| {
+            if request.headers.get("authorization").is_some_and(|by| by == "Bearer the second") {
+                return Act::Pass;
+            }
+            seen.fetch_add(1, Ordering::SeqCst);
+            Act::status(401, "Unauthorized")
+        });
+        run.api.accept();
+        until("refused calls", &refused, 10);
+        issue("the second");
+    });
+    ended.is_valid_with_its_deletion();
+}
+
+fn watches_that_end_every_second(lab: &Lab) {
+    let ended = lab.case("short", 10, DELETION, |run| {
+        // Those that are open stay so: all are cut once.
+        run.api.refuse();
+        run.api.set(
+            |request| {
+                if is_watch(request) { Act::EndAfter(Duration::from_secs(1)) } else { Act::Pass }
+            },
+        );
+        run.api.accept();
+    });
+    let termination = ended.is_valid_with_its_deletion();
+    assert_eq!(ended.gaps().0, 0, "nothing is lost\n{ended}");
+    let stages: Vec<String> = termination.timeline.keys().map(|stage| format!("{stage:?}")).collect();
+    for stage in ["DeletionSeen", "EndpointTerminating", "EndpointRemoved", "PodDeleted"] {
+        assert!(stages.iter().any(|seen| seen == stage), "{stage} was missed: {stages:?}\n{ended}");
+    }
+}
+
+fn slow_answers(lab: &Lab) {
+    let late = Duration::from_millis(1500);
+    let ended = lab.case("slow", 20, DELETION, |run| {
+        run.api.set(move |_| Act::Slow(late));
+        run.until_recorded("load_ended");
+        run.api.pass();
+    });
+    let termination = ended.is_valid_with_its_deletion();
+    assert!(termination.t0_uncertainty_s >= late.as_secs_f64(), "as wide as its own call took\n{ended}");
+}
+
+fn an_answer_that_is_lost(lab: &Lab) {
+    let ended = lab.case("lost", 10, DELETION, |run| {
+        let deleted = Arc::new(AtomicUsize::new(0));
+        let seen = Arc::clone(&deleted);
+        run.api.set(move |request| {
+            let is_first = deletes_a_pod(request) && seen.fetch_add(1, Ordering::SeqCst) == 0;
+            if is_first { Act::LoseAnswer } else { Act::Pass }
+        });
+        until("a deletion", &deleted, 1);
+    });
+    let termination = ended.is_valid_with_its_deletion();
+    let actions = ended.actions();
+    assert_eq!(actions.iter().map(|a| a.status).collect::<Vec<_>>(), [None, Some(200)], "{ended}");
+    assert!(!actions[0].is_undone, "it was done, for all that is known\n{ended}");
+    // It was: the second call came too late to be the one.
+    let sent = termination.timeline.iter().find(|(stage, _)| format!("{stage:?}") == "DeleteSent");
+    let (_, sent_s) = sent.expect("when it was sent");
+    assert!(-sent_s >= termination.t0_uncertainty_s - 1e-6, "{ended}");
+}
+
+fn events_that_are_lost(lab: &Lab) {
+    let ended = lab.case("gap", 12, "", |run| {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&is_over);
+        run.api.refuse();
+        run.api.set(move |request| match is_watch(request) {
+            // The API server has forgotten where the watch was, and cannot list for a while.
+            true if !over.load(Ordering::SeqCst) => Act::status(410, "Expired"),
+            false if !over.load(Ordering::SeqCst) => Act::status(503, "ServiceUnavailable"),
+            _ => Act::Pass,
+        });
+        run.api.accept();
+        run.lab.kubectl(&format!("-n {} delete pod -l app=web --wait", run.namespace));
+        is_over.store(true, Ordering::SeqCst);
+    });
+    let Verdict::Invalid { why } = &ended.result.verdict else { panic!("invalid\n{ended}") };
+    assert!(why.iter().any(|why| why.starts_with("the watch of pods saw nothing for")), "{ended}");
+    assert_eq!((ended.code, ended.result.terminations.len()), (Some(3), 2), "{ended}");
+    for termination in &ended.result.terminations {
+        let gap = termination.watch_gaps.iter().find(|gap| gap.resource == "pods").expect("a mark");
+        assert!(gap.lost && gap.to_s > gap.from_s, "{ended}");
+        // When it ended is not guessed: at some time in the gap.
+        assert!((gap.to_s - gap.from_s - termination.t0_uncertainty_s).abs() < 1e-6, "{ended}");
+        assert_eq!((termination.mode, termination.cause.as_deref()), (Mode::Other, None), "{ended}");
+    }
+    ended.nothing_is_left();
+}
+
+#[test]
+fn a_run_goes_on_over_faults_of_the_api_server_and_says_what_it_missed() {
+    let _turn = turn();
+    let lab = Lab::open();
+    let cases: [fn(&Lab); 8] = [
+        nobody_there_for_ten_seconds,
+        too_many_requests,
+        internal_errors,
+        a_token_that_runs_out,
+        watches_that_end_every_second,
+        slow_answers,
+        an_answer_that_is_lost,
+        events_that_are_lost,
+    ];
+    // Four at a time: they wait most of the time.
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while let Some(case) = cases.get(next.fetch_add(1, Ordering::SeqCst)) {
+                    case(&lab);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn what_cannot_be_undone_is_left_to_a_cleanup_and_a_missing_right_ends_a_run_before_it_begins() {
+    let _turn = turn();
+    let lab = Lab::open();
+    let run = Run::start(&lab, FaultyApi::before(&lab.0), "away", &scenario("away", 60, ""));
+    run.api.refuse();
+    run.interrupt();
+    wait_for("the undoing", LIMIT, || run.said().contains("undoing what was changed").then_some(()));
+    run.interrupt();
+    let path = run.path();
+    let cleanup = |api: &FaultyApi| {
+        let words = ["cleanup".into(), path.clone(), "--kubeconfig".into(), api.kubeconfig()];
+        Rolldrop::new(words).finish()
+    };
+    let api = FaultyApi::before(&lab.0);
+    let ended = run.end();
+    assert_eq!(ended.code, Some(130), "{ended}");
+    assert!(ended.said.contains("`rolldrop cleanup run` undoes what could not be undone"), "{ended}");
+    let cleaned = cleanup(&api).expect_code(0);
+    for object in ["Service web", "Deployment web", "ConfigMap rolldrop-run-away-"] {
+        assert!(cleaned.stdout().contains(object), "{cleaned}");
+    }
+    assert_eq!(cleanup(&api).expect_code(0).stdout(), "nothing is left of the run\n");
+
+    let touched = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&touched);
+    api.set(move |request| {
+        if request.uri.path().ends_with("/selfsubjectaccessreviews") {
+            let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+                "metadata": {}, "spec": {}, "status": {"allowed": false}});
+            return Act::json(201, &review);
+        }
+        seen.fetch_add(usize::from(request.method != Method::GET), Ordering::SeqCst);
+        Act::Pass
+    });
+    let words = ["run", "scenario.yaml", "--out", "run", "--yes", "--kubeconfig"];
+    let run =
+        Rolldrop::new(words).args([api.kubeconfig()]).file("scenario.yaml", &scenario("denied", 9, DELETION));
+    let denied = run.finish().expect_code(2);
+    assert!(denied.stderr().contains("rights are missing: list pods in namespace default"), "{denied}");
+    assert!(denied.stderr().contains("delete pods in namespace default"), "{denied}");
+    assert_eq!(touched.load(Ordering::SeqCst), 0, "{denied}");
+}

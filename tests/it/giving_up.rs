@@ -1,0 +1,72 @@
+//! `load.abort`: a run that loses too much stops all that it began.
+
+use rolldrop::analysis::model::Verdict;
+use rolldrop::record::event::Action;
+use rolldrop::record::{EventKind, RunDir};
+
+use crate::harness::Rolldrop;
+use crate::runs::{result, turn};
+
+/// All pods go at once, and new ones are long not ready.
+const SCENARIO: &str = "\
+apiVersion: rolldrop.dev/v1
+kind: Scenario
+metadata: {name: outage}
+spec:
+  cluster: {embedded: {nodes: 1}}
+  manifests:
+  - inline:
+      apiVersion: apps/v1
+      kind: Deployment
+      metadata: {name: web}
+      spec:
+        replicas: 2
+        selector: {matchLabels: {app: web}}
+        template:
+          metadata: {labels: {app: web}}
+          spec:
+            terminationGracePeriodSeconds: 1
+            containers:
+            - name: app
+              image: rolldrop
+              args: [workload, --listen, \"$(POD_IP):8080\"]
+              env: [{name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]
+              readinessProbe: {httpGet: {path: /readyz, port: 8080}, initialDelaySeconds: 8, periodSeconds: 1}
+  - inline: {apiVersion: v1, kind: Service, metadata: {name: web}, spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}}
+  target: {service: web}
+  load: {rate: 50, duration: 60s, abort: {dropped: 20%, over: 2s, requests: 20}}
+  disruptions:
+  - {at: 3s, action: deletePod, selector: app=web, count: 2, allowOutage: true}
+  - {at: 40s, action: deletePod, selector: app=web}
+";
+
+#[test]
+fn a_load_that_loses_too_much_is_given_up_with_all_that_was_begun() {
+    let _turn = turn();
+    let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run", "--dataplane", "userspace"]);
+    let ended = run.file("scenario.yaml", SCENARIO).finish().expect_code(3);
+    let path = ended.dir().join("run");
+    let result = result(&path);
+    let Verdict::Partial { why } = &result.verdict else { panic!("{:?}\n{ended}", result.verdict) };
+    assert!(why.iter().any(|why| why.starts_with("the run was aborted: ")), "{why:?}\n{ended}");
+    assert!(why.iter().any(|why| why.contains("limit 20.0 % over 2 s")), "{why:?}\n{ended}");
+    assert!(ended.stdout().contains("aborted"), "{ended}");
+    assert!(!result.complete && result.load.duration_s < 40.0 && result.requests.dropped >= 20, "{ended}");
+
+    let records = RunDir::open(&path).and_then(|run| run.read()).expect("the run reads");
+    assert!(records.info.aborted.is_some() && !records.info.interrupted);
+    let of = |action: &Action| (action.disruption, action.status);
+    let actions = records.events.iter().filter_map(|event| match &event.kind {
+        EventKind::Action(action) => Some(of(action)),
+        _ => None,
+    });
+    assert_eq!(actions.collect::<Vec<_>>(), [(0, Some(200)); 2], "the second never came\n{ended}");
+    // Every request has its row: the load was stopped, not cut off.
+    assert!(
+        records.requests.iter().all(|row| row.outcome != rolldrop::record::Outcome::Cancelled),
+        "{ended}"
+    );
+    let changes = std::fs::read_to_string(path.join("changes.jsonl")).expect("changes.jsonl");
+    let count = |what: &str| changes.matches(what).count();
+    assert_eq!(count("\"entry\":\"change\""), count("\"entry\":\"undone\""), "{changes}");
+}

@@ -1,0 +1,221 @@
+//! A load that pods of the cluster send, an Indexed Job of workers.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+use std::process::Child;
+use std::time::Duration;
+
+use rolldrop::analysis::model::Mode;
+use rolldrop::record::run_info::Role;
+use rolldrop::record::{EventKind, RunDir};
+use serde_json::json;
+
+use crate::harness::{ClusterProcess, Process, Rolldrop, process_tree, wait_for};
+use crate::runs::{self, Dataplane, result, turn};
+
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Three pods behind a Service on two nodes, and a worker on each node.
+const SCENARIO: &str = "\
+apiVersion: rolldrop.dev/v1
+kind: Scenario
+metadata: {name: from-the-cluster}
+spec:
+  cluster: {embedded: {nodes: 2}}
+  manifests:
+    - inline:
+        apiVersion: apps/v1
+        kind: Deployment
+        metadata: {name: web}
+        spec:
+          replicas: 3
+          selector: {matchLabels: {app: web}}
+          template:
+            metadata: {labels: {app: web}}
+            spec:
+              terminationGracePeriodSeconds: 2
+              containers:
+                - name: app
+                  image: rolldrop
+                  args: [workload, --listen, \"$(POD_IP):8080\"]
+                  env:
+                    - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+                  ports: [{name: http, containerPort: 8080}]
+                  readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 1}
+    - inline:
+        apiVersion: v1
+        kind: Service
+        metadata: {name: web}
+        spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
+  target: {service: web}
+  load: {rate: 200, duration: 14s, from: cluster}
+  sidecar: {inject: true}
+  disruptions:
+    - {at: 2s, action: deletePod, selector: app=web, every: 4s, repeat: 2}
+    - {at: 10s, action: drain, node: node-2}
+";
+
+#[test]
+fn each_nodes_service_proxy_is_a_consumer_of_a_load_from_the_cluster() {
+    let run = runs::measure(SCENARIO, Dataplane::Kernel, &[]);
+    let info = &run.records.info;
+    let load = |name: &str| info.sources.iter().any(|s| s.name == name && s.role == Role::Load);
+    assert!(load("load-0") && load("load-1"), "{:?}", info.sources);
+    for source in info.sources.iter().filter(|source| source.role == Role::Load) {
+        assert!(source.clock_uncertainty_ns.is_some_and(|ns| ns < 100_000_000), "{source:?}");
+    }
+    let targets: Vec<_> = info.targets.iter().map(|t| (t.name.as_str(), t.consumer.as_str())).collect();
+    let consumers = [
+        ("web@node-1", "Service web (Service proxy of node node-1)"),
+        ("web@node-2", "Service web (Service proxy of node node-2)"),
+    ];
+    assert_eq!(targets, consumers);
+
+    // Every request of the schedule has a row, of one worker, and came across.
+    for source in info.sources.iter().filter(|source| source.role == Role::Load) {
+        let rows = source.rows.expect("they were handed over");
+        assert_eq!((rows.recorded, rows.received), (Some(1400), 1400), "{source:?}");
+    }
+    assert!(!run.path.join("live").exists(), "what crossed before is in the parts");
+    assert_eq!(run.records.requests.len(), 2800);
+    let of = |source: &str| run.records.requests.iter().filter(|row| &*row.source == source).count();
+    assert_eq!((of("load-0"), of("load-1")), (1400, 1400));
+    let seen: BTreeSet<_> = run.records.requests.iter().map(|row| (&*row.source, &*row.target)).collect();
+    assert_eq!(seen.len(), 2, "a worker is on one node: {seen:?}");
+    let r = &run.result.requests;
+    assert_eq!(r.total, 2800);
+    assert_eq!(r.total, r.ok + r.dropped + r.app_errors + r.not_sent + r.cancelled, "{r:?}");
+    assert_eq!(r.dropped, r.in_window + r.outside_window, "{r:?}");
+
+    // The drain of its node leaves a load worker where it is.
+    let of_mode = |mode| run.result.terminations.iter().filter(move |t| t.mode == mode);
+    assert!(of_mode(Mode::Drain).count() >= 1, "{}", run.finished);
+    assert_eq!(of_mode(Mode::Isolated).count(), 2, "{}", run.finished);
+    for termination in of_mode(Mode::Isolated) {
+        let windows: Vec<_> = termination.windows.iter().map(|w| w.consumer.as_str()).collect();
+        assert_eq!(windows, consumers.map(|(_, consumer)| consumer));
+        for window in &termination.windows {
+            assert!(window.rate_before > 10.0, "{window:?}");
+            assert!(window.upper_s.is_some_and(|upper| window.lower_s <= upper && upper < 4.0), "{window:?}");
+        }
+    }
+    let changes = fs::read_to_string(run.path.join("changes.jsonl")).expect("changes.jsonl");
+    for removed in ["Job rolldrop-load-from-the-cluster-", "Secret rolldrop-load-from-the-cluster-"] {
+        let undone = changes.lines().any(|line| {
+            line.contains("\"undone\"")
+                && line.contains(removed)
+                && (line.contains("removed") || line.contains("gone"))
+        });
+        assert!(undone, "{removed}: {changes}");
+    }
+}
+
+/// The load worker of an index, below a process.
+fn worker_of(child: &Child, index: &str) -> Option<Process> {
+    let tree = process_tree(child.id());
+    tree.into_iter().find(|process| {
+        process.runs("load-worker") && process.variable("JOB_COMPLETION_INDEX").as_deref() == Some(index)
+    })
+}
+
+fn said(dir: &Path) -> String {
+    fs::read_to_string(dir.join("stderr.log")).unwrap_or_default()
+}
+
+#[test]
+fn a_load_worker_that_dies_is_named_and_the_others_go_on() {
+    let _turn = turn();
+    let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run", "--dataplane", "kernel"]);
+    let (mut child, dir) = run.file("scenario.yaml", SCENARIO).start();
+    let run_dir = dir.path().join("run");
+    // The first request of the load was answered when progress is told.
+    wait_for("the load", LIMIT, || said(dir.path()).contains("/2800 requests").then_some(()));
+    worker_of(&child, "1").expect("the second worker").kill();
+    let status = wait_for("its end", LIMIT, || child.try_wait().expect("its state"));
+    let said = said(dir.path());
+    assert_eq!(status.code(), Some(3), "{said}");
+    let named = said.lines().find(|line| line.contains("was lost")).unwrap_or_else(|| panic!("{said}"));
+    assert!(named.contains("load worker rolldrop-load-from-the-cluster-"), "{named}");
+    assert!(named.contains("its container ended with exit code 137"), "{named}");
+
+    let records = RunDir::open(&run_dir).and_then(|run| run.read()).expect("the run directory reads");
+    let of = |source: &str| records.requests.iter().filter(|row| &*row.source == source).count();
+    assert_eq!(of("load-0"), 1400, "the other one sends its part to the end\n{said}");
+    assert!(of("load-1") < 1400);
+    let killed = records.info.sources.iter().find(|source| source.name == "load-1").and_then(|s| s.rows);
+    let killed = killed.expect("what is known of its rows");
+    assert!(killed.recorded.is_none() && killed.known > 0, "{killed:?}");
+    assert_eq!(killed.received, of("load-1") as u64, "what crossed is kept");
+    let warned =
+        |kind: &EventKind| matches!(kind, EventKind::Warning { message } if message.contains("was lost"));
+    assert!(records.events.iter().any(|event| warned(&event.kind)));
+    let result = result(&run_dir);
+    let told = serde_json::to_string(&result).expect("JSON");
+    assert!(told.contains(&format!("requests of load-1 {} arrived", killed.received)), "{told}");
+}
+
+#[test]
+fn load_workers_that_cannot_start_are_told_of_and_nothing_is_measured() {
+    let said = |more: &[&str]| {
+        let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run"]).args(more);
+        run.file("scenario.yaml", SCENARIO).finish().expect_code(2).stderr()
+    };
+    // Nothing can be mounted there.
+    let scenario =
+        ["--dataplane", "userspace", "--set", "load.job.startLimit=3s", "--set", "sidecar.inject=false"];
+    let said = said(&scenario);
+    assert!(said.contains("no load worker is ready after 3s: load worker rolldrop-load-"), "{said}");
+    assert!(said.contains("FailedMount"), "{said}");
+}
+
+#[test]
+fn a_killed_runs_load_workers_are_removed_by_cleanup() {
+    let _turn = turn();
+    let cluster = ClusterProcess::start(&json!({"nodes": 2, "dataplane": "kernel"}));
+    let kubeconfig = cluster.kubeconfig();
+    let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run", "--yes", "--set", "cluster=null"])
+        .args(["--kubeconfig".as_ref(), kubeconfig.as_os_str()]);
+    let (mut child, dir) = run.file("scenario.yaml", SCENARIO).start();
+    wait_for("the load", LIMIT, || said(dir.path()).contains("/2800 requests").then_some(()));
+    let workers = || {
+        let tree = process_tree(cluster.pid());
+        tree.into_iter().filter(|process| process.runs("load-worker")).count()
+    };
+    assert_eq!(workers(), 2);
+    child.kill().expect("it is there");
+    child.wait().expect("its end");
+    assert_eq!(workers(), 2, "they do not know yet");
+    let cleanup = Rolldrop::new(["cleanup"]).args([dir.path().join("run")]).finish().expect_code(0);
+    let said = cleanup.stdout() + &cleanup.stderr();
+    assert!(said.contains("Job rolldrop-load-from-the-cluster-"), "{said}");
+    wait_for("the workers' end", LIMIT, || (workers() == 0).then_some(()));
+}
+
+#[test]
+fn workers_that_cannot_be_reached_come_by_themselves() {
+    let _turn = turn();
+    let cluster = ClusterProcess::start(&json!({"nodes": 2, "dataplane": "kernel"}));
+    let kubeconfig = cluster.kubeconfig();
+    // On a node of the cluster, to which pods can connect.
+    let inside = ["cluster", "exec", "--kubeconfig"].map(OsStr::new);
+    let run = ["--", env!("CARGO_BIN_EXE_rolldrop"), "run", "scenario.yaml", "--out", "run", "--yes"];
+    let settings = ["--set", "cluster=null", "--set", "load.duration=5s", "--set", "disruptions=[]"];
+    let listen = ["--collect-listen", "10.0.0.1:0", "--kubeconfig"];
+    let finished = Rolldrop::new(inside)
+        .args([&kubeconfig])
+        .args(run)
+        .args(settings)
+        .args(listen)
+        .args([&kubeconfig])
+        .file("scenario.yaml", SCENARIO)
+        .finish();
+    let records = RunDir::open(&finished.dir().join("run")).and_then(|run| run.read());
+    let records = records.unwrap_or_else(|e| panic!("{e}\n{finished}"));
+    let loads = records.info.sources.iter().filter(|source| source.role == Role::Load);
+    let rows: Vec<_> = loads.filter_map(|source| source.rows).map(|r| (r.recorded, r.received)).collect();
+    assert_eq!(rows, [(Some(500), 500), (Some(500), 500)], "{finished}");
+    assert_eq!(records.requests.len(), 1000, "{finished}");
+    assert!(finished.dir().join("run/latency.hlog").is_file() && !finished.dir().join("run/live").exists());
+}
