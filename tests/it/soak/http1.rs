@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind};
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rand::RngExt;
@@ -177,6 +178,7 @@ pub(super) async fn converse(mut stream: TcpStream, rng: &mut StdRng, ledger: &L
         let is_slow = rng.random_bool(0.05);
         let (from, mut to) = stream.split();
         let mut from = BufReader::new(from);
+        let is_cut_off = AtomicBool::new(false);
         let send = async {
             let drips = if habit < 15 { requests.len().min(300) } else { 0 };
             for drip in requests[..drips].chunks(7) {
@@ -185,12 +187,14 @@ pub(super) async fn converse(mut stream: TcpStream, rng: &mut StdRng, ledger: &L
             }
             to.write_all(&requests[drips..]).await
         };
+        // A connection's error is told once: if the writing side has it, the reading side sees a plain end.
+        let send = async { send.await.inspect_err(|_| is_cut_off.store(true, Ordering::Relaxed)) };
         let answers = async {
             for id in &ids {
                 if is_slow {
                     sleep(Duration::from_millis(50)).await;
                 }
-                if !read_answer(&mut from, *id, ledger).await {
+                if !read_answer(&mut from, *id, &is_cut_off, ledger).await {
                     // Those behind it may have reached nobody.
                     return false;
                 }
@@ -211,7 +215,12 @@ pub(super) async fn converse(mut stream: TcpStream, rng: &mut StdRng, ledger: &L
 }
 
 /// Reads an answer; answers whether another one may follow.
-async fn read_answer(from: &mut (impl AsyncBufRead + Unpin), id: u64, ledger: &Ledger) -> bool {
+async fn read_answer(
+    from: &mut (impl AsyncBufRead + Unpin),
+    id: u64,
+    is_cut_off: &AtomicBool,
+    ledger: &Ledger,
+) -> bool {
     let mut has_begun = false;
     let read = async {
         let mut answer = head(from).await?;
@@ -225,13 +234,20 @@ async fn read_answer(from: &mut (impl AsyncBufRead + Unpin), id: u64, ledger: &L
         from.read_to_end(&mut Vec::new()).await.map(|_| false)
     };
     match read.await {
-        Ok(is_kept) => {
+        // It had an end of its own.
+        Ok(true) => {
             ledger.ended(id, true);
-            is_kept
+            true
+        }
+        Ok(false) => {
+            if !is_cut_off.load(Ordering::Relaxed) {
+                ledger.ended(id, true);
+            }
+            false
         }
         Err(error) => {
             // What was reset may have been complete, for all that its reader knows.
-            if has_begun && error.kind() == ErrorKind::UnexpectedEof {
+            if has_begun && error.kind() == ErrorKind::UnexpectedEof && !is_cut_off.load(Ordering::Relaxed) {
                 ledger.ended(id, false);
             }
             false
