@@ -556,8 +556,11 @@ impl Run<'_> {
         // From here on a killed run can be told from its directory.
         self.run_dir.write_info(&info)?;
 
-        if cluster.origin().is_some() {
-            self.warn_of_ramps(scenario, session);
+        if cluster.origin().is_some()
+            && self.intent.command.is_none()
+            && let Some(too_early) = abort::disrupts_a_ramp(scenario)
+        {
+            self.warn(session, &too_early);
         }
         let load = info.load.clone();
         let started = sending.start().await?;
@@ -674,24 +677,6 @@ impl Run<'_> {
         }
         let _interrupted = self.wait_until(self.clock.now() + AFTERMATH, halt).await;
         Ok(())
-    }
-
-    /// On a cluster that is not the run's own the load should stand before anything is disrupted.
-    fn warn_of_ramps(&self, scenario: &Scenario, session: &Session) {
-        let first = scenario.disruptions.iter().map(|disruption| disruption.at).min();
-        let steady_from = scenario.load.steady_from();
-        if self.intent.command.is_none()
-            && let Some(at) = first.filter(|at| *at < steady_from)
-        {
-            let message = format!(
-                "the first disruption begins {:.1} s into a load that rises until {:.1} s: what the ramp does and \
-                 what the disruption does cannot be told apart",
-                at.as_secs_f64(),
-                steady_from.as_secs_f64()
-            );
-            self.progress.warn(&message);
-            session.record(EventKind::Warning { message });
-        }
     }
 
     /// What KUBECONFIG says to programs that the run starts, where that is not the user's own.

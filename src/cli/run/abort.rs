@@ -8,7 +8,7 @@ use tokio::time::{Instant, interval};
 use crate::analysis::{Class, Policy};
 use crate::load::{Control, Progress};
 use crate::record::Outcome;
-use crate::scenario::Abort;
+use crate::scenario::{Abort, Scenario};
 
 /// From one look to the next.
 const PERIOD: Duration = Duration::from_millis(200);
@@ -23,6 +23,20 @@ pub(super) async fn too_much_dropped(limit: &Abort, control: &Control) -> String
             return why;
         }
     }
+}
+
+/// What is to be said of a scenario that disrupts while its load still rises.
+pub(super) fn disrupts_a_ramp(scenario: &Scenario) -> Option<String> {
+    let steady_from = scenario.load.steady_from();
+    let at = scenario.disruptions.iter().map(|disruption| disruption.at).min()?;
+    (at < steady_from).then(|| {
+        format!(
+            "the first disruption begins {:.1} s into a load that rises until {:.1} s: what the ramp does and what \
+             the disruption does cannot be told apart",
+            at.as_secs_f64(),
+            steady_from.as_secs_f64()
+        )
+    })
 }
 
 /// The drops of the last stretch.
