@@ -228,8 +228,10 @@ fn pods_go_one_at_a_time_in_random_order_until_enough_have_gone() {
         let gone = before.t0_s + before.timeline[&Stage::PodDeleted];
         assert!(after.t0_s > gone + 1.0, "{before:?}, then {after:?}");
     }
+    // Not of the pods that end with the run.
+    let uids: BTreeSet<_> = run.result.terminations.iter().map(|t| &t.uid).collect();
     let graces = run.records.events.iter().filter_map(|event| match &event.kind {
-        EventKind::Pod(pod) => pod.deletion_grace_s.filter(|grace| *grace > 0),
+        EventKind::Pod(pod) if uids.contains(&pod.uid) => pod.deletion_grace_s.filter(|grace| *grace > 0),
         _ => None,
     });
     assert_eq!(graces.collect::<BTreeSet<_>>(), BTreeSet::from([3]), "{}", run.finished);
@@ -361,6 +363,7 @@ fn a_dry_run_says_each_call_of_a_disruption_and_what_undoes_it() {
     let deployments = "/apis/apps/v1/namespaces/default/deployments";
     let services = "/api/v1/namespaces/default/services";
     let expected = [
+        "POST   /api/v1/namespaces/default/configmaps".to_owned(),
         format!("POST   {deployments}"),
         format!("POST   {services}"),
         "POST   /apis/policy/v1/namespaces/default/poddisruptionbudgets".to_owned(),
@@ -380,6 +383,7 @@ fn a_dry_run_says_each_call_of_a_disruption_and_what_undoes_it() {
         "DELETE /apis/policy/v1/namespaces/default/poddisruptionbudgets/web".to_owned(),
         format!("DELETE {services}/web"),
         format!("DELETE {deployments}/web"),
+        "DELETE /api/v1/namespaces/default/configmaps/{rolldrop-run-...}".to_owned(),
     ];
     assert_eq!(changing, expected, "{said}");
 }

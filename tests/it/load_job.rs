@@ -215,6 +215,9 @@ fn workers_that_cannot_be_reached_come_by_themselves() {
     let server = cluster.ready()["server"].as_str().expect("its URL");
     let as_inside =
         fs::read_to_string(&kubeconfig).expect("a kubeconfig").replace(server, "https://10.96.0.1");
+    let look = ["--", "curl", "-sk", "https://10.96.0.1/version"];
+    let look = || Rolldrop::new(inside).args([&kubeconfig]).args(look).finish();
+    wait_for("the API server's Service", LIMIT, || look().stdout().contains("kind").then_some(()));
     let finished = Rolldrop::new(inside)
         .args([&kubeconfig])
         .args(run)

@@ -96,7 +96,8 @@ fn every_shell_gets_its_completions() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = Rolldrop::new(["completions", shell]).finish().expect_code(0);
         assert!(script.stdout().contains("connect-timeout"), "{script}");
-        assert!(!script.stdout().contains("load-worker"), "hidden commands stay hidden\n{script}");
+        let hidden = script.stdout().replace("load-workers", "").contains("load-worker");
+        assert!(!hidden, "hidden commands stay hidden\n{script}");
     }
     // Shells take their scripts, and complete a word with them where they can be asked to.
     let asked = [
