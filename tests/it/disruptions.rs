@@ -368,7 +368,7 @@ const OTHERS: &str = r#"
 test -s "$KUBECONFIG" || exit 1
 pod=$(kubectl get pods --field-selector spec.nodeName=node-2 --output name | head -n 1)
 kubectl patch "$pod" --subresource=status --patch '{"status": {"conditions": [{"type": "DisruptionTarget",
-  "status": "True", "reason": "PreemptionByScheduler",
+  "status": "True", "reason": "PreemptionByScheduler", "lastTransitionTime": "'$(date -u +%Y-%m-%dT%H:%M:%SZ)'",
   "message": "default-scheduler: preempting to accommodate a higher priority pod"}]}}'
 kubectl delete "$pod" --wait=false
 kubectl taint node node-1 maintenance=now:NoExecute

@@ -134,7 +134,8 @@ impl<'a> Run<'a> {
     fn until_recorded(&self, what: &str) {
         let log = self.path().join("events.jsonl");
         wait_for(what, LIMIT, || {
-            assert!(!self.said().contains("failed to"), "{}", self.said());
+            let said = self.said();
+            assert!(!["failed to", "scenario.yaml:"].iter().any(|why| said.contains(why)), "{said}");
             std::fs::read_to_string(&log).ok()?.contains(what).then_some(())
         });
     }
@@ -497,7 +498,7 @@ fn a_node_that_a_killed_run_left_off_is_booted_by_a_cleanup_and_a_cluster_withou
         if is_first { Act::status(500, "InternalError") } else { Act::Pass }
     });
     let shutdown = "{at: 0s, action: nodeShutdown, node: node-1, gracePeriodSeconds: 1, allowOutage: true}";
-    let mut run = Run::start(&lab, api, "off", &scenario("off", 60, shutdown));
+    let mut run = Run::start(&lab, api, "shutdown", &scenario("shutdown", 60, shutdown));
     let log = run.path().join("events.jsonl");
     let statuses = wait_for("the shutdown", LIMIT, || {
         let actions = json_lines(&log).into_iter().filter(|line| line["action"] == "nodeShutdown");
@@ -535,7 +536,8 @@ fn a_node_that_a_killed_run_left_off_is_booted_by_a_cleanup_and_a_cluster_withou
     ] {
         let words = ["run", "scenario.yaml", "--out", "run", "--yes", "--kubeconfig"];
         let refused = Rolldrop::new(words).args([run.api.kubeconfig()]);
-        let refused = refused.file("scenario.yaml", &scenario("none", 9, disruption)).finish().expect_code(2);
+        let refused =
+            refused.file("scenario.yaml", &scenario("refused", 9, disruption)).finish().expect_code(2);
         let said = refused.stderr();
         assert!(said.contains("Kubernetes has no call for it") && said.contains(instead), "{refused}");
         assert!(said.contains("rolldrop: connecting to context "), "{refused}");
