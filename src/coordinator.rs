@@ -305,7 +305,10 @@ impl Session {
             };
             self.record(EventKind::Warning { message });
         }
-        if let Ok(Err(error)) = self.caller.stoppable(self.await_watch()).await {
+        // A run that is stopped does not ask, and has missed nothing by that.
+        if let Ok(Err(error)) = self.caller.stoppable(self.await_watch()).await
+            && !self.caller.stop.is_cancelled()
+        {
             // Whatever the watch has not shown by now it does not show any more.
             let resource = String::from("pods");
             self.record(EventKind::WatchGap { resource, from: self.clock.now() - watch::LONGEST_SILENCE });
