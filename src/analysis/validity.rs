@@ -99,8 +99,9 @@ fn blind_at_the_end(timeline: &Timeline) -> Option<String> {
     Some(format!("the watch of pods saw nothing in the last {s:.2} s of the load"))
 }
 
-/// Each reason why the record is not whole.
-pub(super) fn partial(timeline: &Timeline) -> Vec<String> {
+/// Each reason why the record is not whole, of so many rows; `unrecorded` are requests without a row of
+/// their pod's proxy.
+pub(super) fn partial(timeline: &Timeline, rows: u64, unrecorded: &BTreeMap<&str, u64>) -> Vec<String> {
     let mut why = Vec::new();
     if timeline.info.interrupted {
         why.push("the run was interrupted".to_owned());
@@ -110,7 +111,6 @@ pub(super) fn partial(timeline: &Timeline) -> Vec<String> {
         why.push("the run did not come to its end".to_owned());
     }
     why.extend(timeline.torn.iter().cloned());
-    let rows = timeline.requests.len() as u64;
     let loads = timeline.info.sources.iter().filter(|source| source.role == Role::Load);
     let handed_over: Vec<_> = loads.filter_map(|source| Some((&source.name, source.rows?))).collect();
     why.extend(handed_over.iter().filter_map(|(source, rows)| missing_requests(source, *rows)));
@@ -119,9 +119,8 @@ pub(super) fn partial(timeline: &Timeline) -> Vec<String> {
         why.push(format!("{} requests were scheduled, {} were recorded", count(announced), count(rows)));
     }
     why.extend(timeline.hand_overs.iter().filter_map(missing_rows));
-    let unrecorded = unrecorded(timeline);
-    why.extend(unrecorded.into_iter().map(|(pod, requests)| {
-        format!("{} requests that pod {pod} answered have no row of its proxy", count(requests))
+    why.extend(unrecorded.iter().map(|(pod, requests)| {
+        format!("{} requests that pod {pod} answered have no row of its proxy", count(*requests))
     }));
     why
 }
@@ -164,16 +163,7 @@ fn missing_rows(proxy: &HandOver) -> Option<String> {
     }
 }
 
-/// Requests that a pod answered through a proxy whose rows did not all arrive, and that have no row of it.
-fn unrecorded(timeline: &Timeline) -> BTreeMap<&str, u64> {
-    let mut requests = BTreeMap::new();
-    let incomplete: BTreeSet<&str> =
-        timeline.hand_overs.iter().filter(|p| missing_rows(p).is_some()).map(|p| p.pod.as_str()).collect();
-    for request in timeline.requests.iter().filter(|request| request.served.is_none()) {
-        let pod = request.row.pod.as_deref().and_then(|pod| incomplete.get(pod));
-        if let Some(pod) = pod {
-            *requests.entry(*pod).or_default() += 1;
-        }
-    }
-    requests
+/// Pods whose proxies' rows did not all arrive.
+pub(super) fn incomplete(timeline: &Timeline) -> BTreeSet<&str> {
+    timeline.hand_overs.iter().filter(|p| missing_rows(p).is_some()).map(|p| p.pod.as_str()).collect()
 }
