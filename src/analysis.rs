@@ -82,7 +82,7 @@ pub fn analyse<R: RowSource>(
         send_lag_us: sums.lag.send_lag(),
     };
     let invalid = validity::invalid(timeline, &load, &terminations);
-    let partial = validity::partial(timeline, sums.recorded, &sums.unrecorded);
+    let partial = validity::partial(timeline, &sums);
     let verdict = match (invalid.is_empty(), partial.is_empty()) {
         (false, _) => Verdict::Invalid { why: invalid },
         (true, false) => Verdict::Partial { why: partial.clone() },

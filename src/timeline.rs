@@ -21,7 +21,7 @@ pub use restarts::Restart;
 
 use crate::record::event::{Action, Change, MachineSample};
 use crate::record::run_info::Rows;
-use crate::record::{EventKind, RowSource, RunInfo, RunLog, Stamp};
+use crate::record::{EventKind, Outcome, RowSource, RunInfo, RunLog, Stamp};
 
 /// What a watch of these is called.
 const PODS: &str = "pods";
@@ -109,6 +109,8 @@ pub struct Timeline {
     pub load_ended: Stamp,
     /// Rows that the load sources said there are.
     pub announced: Option<u64>,
+    /// Of load sources whose rows did not all arrive: how many of their counted requests ended so.
+    pub tallies: BTreeMap<String, BTreeMap<Outcome, u64>>,
     /// All pods behind the targets, by creation.
     pub pods: Vec<PodLife>,
     /// The pods that ended under load, by t0.
@@ -158,6 +160,7 @@ impl Timeline {
         let mut actions: Vec<(Stamp, &Action)> = Vec::new();
         let mut pods_listed = None;
         let mut stages = Vec::new();
+        let mut tallies = BTreeMap::new();
         let mut machine: BTreeMap<String, Vec<_>> = BTreeMap::new();
         for event in &events {
             let at = clocks.place(&event.source, event.at);
@@ -171,6 +174,9 @@ impl Timeline {
                 EventKind::LoadEnded { scheduled } => {
                     ended = Some(ended.map_or(at, |t| t.max(at)));
                     announced = Some(announced.unwrap_or(0) + scheduled);
+                }
+                EventKind::LoadCounted { of, outcomes } => {
+                    tallies.insert(of.clone(), outcomes.clone());
                 }
                 EventKind::CommandStarted { command: words, disruption } => commands.push(Command {
                     disruption: *disruption,
@@ -225,6 +231,7 @@ impl Timeline {
             stages,
             load_ended,
             announced,
+            tallies,
             ends_by_name: ends_by_name(&pods, &ends),
             pods,
             ends,

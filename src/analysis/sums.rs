@@ -17,7 +17,7 @@ use crate::timeline::{Request, Requests, Timeline};
 /// The sums. What they count are requests of the counted part, where nothing else is said.
 #[derive(Debug)]
 pub(super) struct Sums<'a> {
-    /// By outcome and class; not by cause.
+    /// By outcome and class, and what is known by count alone; not by cause.
     pub counts: RequestCounts,
     /// All that were recorded, the warm-up's too.
     pub recorded: u64,
@@ -69,7 +69,7 @@ impl<'a> Sums<'a> {
         };
         let [lag, response, service, steady, near] = [(); 5].map(|()| Values::new());
         let mut sums = Self {
-            counts: RequestCounts::default(),
+            counts: RequestCounts { without_rows: timeline.tallies.clone(), ..RequestCounts::default() },
             recorded: requests.all,
             lag,
             response,
@@ -110,6 +110,9 @@ impl<'a> Sums<'a> {
                 }
             }
         })?;
+        let without_rows = &mut sums.counts.without_rows;
+        without_rows.values_mut().for_each(|tally| tally.retain(|_, count| *count > 0));
+        without_rows.retain(|_, tally| !tally.is_empty());
         sums.late_ok.sort_by(|a, b| a.begun_s.total_cmp(&b.begun_s).then(a.termination.cmp(&b.termination)));
         Ok(sums)
     }
@@ -152,6 +155,11 @@ impl<'a> Sums<'a> {
             Class::Cancelled => &mut counts.cancelled,
             Class::Dropped => &mut counts.dropped,
         } += 1;
+        // What load sources counted, but for what their rows tell.
+        let tally = counts.without_rows.get_mut(&*r.row.source);
+        if let Some(count) = tally.and_then(|tally| tally.get_mut(&r.row.outcome)) {
+            *count = count.saturating_sub(1);
+        }
         if class != Class::NotSent {
             self.lag.add(r.begun().ns_since(r.row.scheduled));
         }
