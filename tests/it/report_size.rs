@@ -93,8 +93,7 @@ fn write(path: &Path, workers: u64, seconds: u64) {
                         remote_addr: Some(Arc::clone(&to)),
                         bytes_sent: 120,
                         bytes_received: if is_lost { 0 } else { 160 },
-                        pod: (!is_lost)
-                            .then(|| Arc::clone(&pods[usize::try_from(seq % PODS).expect("a pod")])),
+                        pod: (!is_lost).then(|| Arc::clone(&pods[usize::try_from(pod).expect("a pod")])),
                         ..RequestRow::not_sent(
                             Arc::clone(&source),
                             seq,
