@@ -28,7 +28,7 @@ impl Acting<'_> {
     /// The selector must match something, and not all may go at once.
     pub(super) async fn check_pods(&self, pods: &Pods) -> Result<(), CoordinatorError> {
         let ready = oldest_ready_first(self.selected(pods).await?);
-        let first = self.chosen(pods, 0, ready.clone());
+        let first = self.chosen(pods, 0, &ready);
         let first = &first[..pods.batch.unwrap_or(first.len()).min(first.len())];
         self.check_bounds(pods, first, &ready).await
     }
@@ -44,12 +44,13 @@ impl Acting<'_> {
     }
 
     /// The pods that an action takes of those that are ready, in the order in which it takes them.
-    fn chosen(&self, pods: &Pods, repetition: u32, mut ready: Vec<Pod>) -> Vec<Pod> {
+    fn chosen(&self, pods: &Pods, repetition: u32, ready: &[Pod]) -> Vec<Pod> {
+        let mut chosen = ready.to_vec();
         if pods.order == Order::Random {
-            self.disruption.shuffle(repetition, &mut ready);
+            self.disruption.shuffle(repetition, &mut chosen);
         }
-        ready.truncate(pods.count.of(ready.len()));
-        ready
+        chosen.truncate(pods.count.of(ready.len()));
+        chosen
     }
 
     /// Not more than may go at once.
@@ -81,7 +82,7 @@ impl Acting<'_> {
             Ok(ready) => ready,
             Err(refused) => return refused,
         };
-        let mut left = self.chosen(pods, repetition, ready.clone());
+        let mut left = self.chosen(pods, repetition, &ready);
         let batch = pods.batch.unwrap_or(left.len());
         loop {
             let began = Instant::now();
@@ -92,7 +93,7 @@ impl Acting<'_> {
             }
             let spaced = self.while_loaded(sleep_until(began + pods.spacing)).await;
             let recovered = match spaced {
-                Some(()) => self.batch_recovered(pods, whole).await,
+                Some(()) => self.recovered(whole).await,
                 None => Err("the load ended".to_owned()),
             };
             if let Err(why) = recovered {
@@ -226,9 +227,8 @@ impl Acting<'_> {
             Ok(ready) => ready,
             Err(refused) => return refused,
         };
-        let whole_list = ready.clone();
-        let going = self.chosen(pods, repetition, ready);
-        if let Err(error) = self.check_bounds(pods, &going, &whole_list).await {
+        let going = self.chosen(pods, repetition, &ready);
+        if let Err(error) = self.check_bounds(pods, &going, &ready).await {
             return self.refused(event::NO_END, error.to_string());
         }
         let mut changes = Vec::new();
