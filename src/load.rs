@@ -85,7 +85,7 @@ use remote::journal::Journal;
 use request::{Persistence, Sender, Template};
 pub use resolve::{DnsSettings, Family, NotAServer, dns_server};
 use resolve::{Names, Route, Walk};
-pub use tally::{Counts, Tally, errno_name};
+pub use tally::{Counts, ErrorStatuses, Tally, errno_name};
 pub use template::UnknownPlaceholder;
 pub use tls::{TlsError, TlsSettings, TlsVersions};
 use websocket::Messages;
@@ -168,12 +168,9 @@ pub struct Progress {
     pub in_flight: u64,
     /// Requests that ended, by outcome.
     pub outcomes: Counts,
-    /// Statuses of complete responses outside the success set.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub error_statuses: BTreeMap<u16, u64>,
-    /// gRPC statuses of complete answers outside the success set, in place of their HTTP statuses.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub grpc_statuses: BTreeMap<i32, u64>,
+    /// Statuses of complete answers outside the success set.
+    #[serde(flatten)]
+    pub error_statuses: ErrorStatuses,
     /// Response times of the answered requests of the last second, if there were any.
     pub recent: Option<Recent>,
 }
