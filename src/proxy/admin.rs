@@ -23,7 +23,6 @@ use hyper::body::{Frame, Incoming};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use ring::digest::{SHA256, digest};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -70,9 +69,8 @@ pub(super) struct Settings {
 /// that broke off just before can come back for the end.
 pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, settings: Settings) {
     let Settings { app_ready_path, token } = settings;
-    let guard = Guard { token: token.map(|token| digest_of(token.as_str().as_bytes())) };
     let layers = ServiceBuilder::new()
-        .layer(ValidateRequestHeaderLayer::custom(guard))
+        .layer(ValidateRequestHeaderLayer::custom(Guard { token }))
         .layer(GlobalConcurrencyLimitLayer::new(MAX_ANSWERS));
     let mut connections = JoinSet::new();
     loop {
@@ -123,15 +121,16 @@ fn whole(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>)
 /// Lets through what is for everybody, and whatever carries the token.
 #[derive(Clone)]
 struct Guard {
-    token: Option<Digest>,
+    token: Option<Arc<AdminToken>>,
 }
 
 impl<B> ValidateRequest<B> for Guard {
     type ResponseBody = Body;
 
     fn validate(&mut self, request: &mut Request<B>) -> Result<(), Answer> {
+        let Some(token) = &self.token else { return Ok(()) };
         let is_open = OPEN_PATHS.contains(&request.uri().path());
-        if is_open || self.token.is_none() || token_of(request.headers()) == self.token {
+        if is_open || token_of(request.headers()).is_some_and(|given| token.is(given)) {
             return Ok(());
         }
         let mut answer = text(StatusCode::UNAUTHORIZED, format!("{TOKEN_WANTED}\n"));
@@ -225,23 +224,13 @@ impl Port {
     }
 }
 
-/// Tokens are compared by their digests, so that the time which that takes tells nothing about them.
-type Digest = [u8; 32];
-
-fn digest_of(token: &[u8]) -> Digest {
-    let mut bytes = Digest::default();
-    bytes.copy_from_slice(digest(&SHA256, token).as_ref());
-    bytes
-}
-
-/// The digest of the token that came with a request, in either of its headers.
-fn token_of(headers: &HeaderMap) -> Option<Digest> {
-    let bearer = |value: &HeaderValue| {
-        let (scheme, token) = value.as_bytes().split_at_checked("bearer ".len())?;
-        scheme.eq_ignore_ascii_case(b"bearer ").then(|| digest_of(token.trim_ascii()))
-    };
-    let own = headers.get(TOKEN_HEADER).map(|value| digest_of(value.as_bytes().trim_ascii()));
-    own.or_else(|| headers.get(AUTHORIZATION).and_then(bearer))
+/// The token that came with a request, in either of its headers.
+fn token_of(headers: &HeaderMap) -> Option<&[u8]> {
+    if let Some(value) = headers.get(TOKEN_HEADER) {
+        return Some(value.as_bytes().trim_ascii());
+    }
+    let (scheme, token) = headers.get(AUTHORIZATION)?.as_bytes().split_at_checked("bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
 /// The row that a reader wants first; `None` if the query does not say so properly.
