@@ -51,9 +51,9 @@ impl FromStr for AdminToken {
 }
 
 impl AdminToken {
-    /// A number as a token.
-    pub fn of_number(number: u128) -> Self {
-        Self(format!("{number:032x}"))
+    /// Bytes as a token, in hexadecimal digits.
+    pub fn of_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
     /// The token itself.

@@ -5,12 +5,12 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use futures::FutureExt;
-use ring::rand::{SecureRandom, SystemRandom};
 use tokio::net::TcpListener;
 
 use super::interruption;
+use crate::cli::admin_token;
 use crate::cluster::Cluster;
 use crate::coordinator::{self, Caller, LOAD_PORT, LoadJob, Ready, Session, at_node};
 use crate::load;
@@ -133,7 +133,7 @@ pub(super) async fn in_cluster<N: Note>(
     (run_dir, clock): (&RunDir, Clock),
     note: N,
 ) -> anyhow::Result<(Sending<N>, Vec<String>)> {
-    let token = token()?;
+    let token = admin_token::random();
     let reception = collecting.reception(&token).await?;
     let collector = reception.as_ref().map(|reception| reception.address().to_string());
     let job = LoadJob {
@@ -170,14 +170,6 @@ pub(super) async fn in_cluster<N: Note>(
         _reception: reception,
     };
     Ok((Sending::Cluster(Box::new(workers)), warnings))
-}
-
-/// One that nobody can guess.
-fn token() -> anyhow::Result<AdminToken> {
-    let mut bytes = [0; 32];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| anyhow!("failed to get random numbers"))?;
-    let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(text.parse()?)
 }
 
 /// What sends the load.
@@ -336,11 +328,5 @@ mod tests {
         for wrong in ["", "cpu", "cpu=", "=1", "cpu=1,"] {
             assert!(wrong.parse::<Resources>().is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn a_token_is_of_its_own() {
-        let (a, b) = (token().unwrap(), token().unwrap());
-        assert!(a != b && a.as_str().len() == 64);
     }
 }
