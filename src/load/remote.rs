@@ -22,6 +22,7 @@
 //!
 //! [`ClockAnswer`]: crate::record::wire::ClockAnswer
 
+mod answer;
 pub mod ask;
 mod backlog;
 pub mod collect;

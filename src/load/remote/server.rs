@@ -11,20 +11,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
-use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, Limited, StreamBody};
-use hyper::body::{self, Frame};
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use hyper::body;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::io::StreamReader;
 use tokio_util::sync::CancellationToken;
 
-use super::ask::AnswerBody;
+use super::answer::{Answer, json, lines, text};
 use super::backlog::Backlog;
 use super::handover::Handover;
 use super::reverse;
@@ -46,8 +45,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How long answers that are under way may take at the end.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
-
-type Answer = Response<AnswerBody>;
 
 /// What a worker in a pod is given.
 #[derive(Debug)]
@@ -269,10 +266,7 @@ impl Worker {
                 let (now_ns, started_ns) = (self.clock.now(), self.started);
                 json(&ClockAnswer { now_ns, started_ns, recorded: 0 })
             }
-            (&Method::GET, REPORTS_PATH) => {
-                let lines = self.reports.read(number("from").unwrap_or(0));
-                streamed(StreamBody::new(lines.map(|text| Ok(Frame::data(text)))).boxed_unsync())
-            }
+            (&Method::GET, REPORTS_PATH) => lines(self.reports.read(number("from").unwrap_or(0)).map(Ok)),
             (&Method::POST, ORDERS_PATH) => match number("n") {
                 Some(number) => self.take_order(number, request.into_body()).await,
                 None => text(StatusCode::BAD_REQUEST, "the order has no number: ?n=N\n"),
@@ -321,34 +315,6 @@ impl Worker {
 fn number(query: &str, name: &str) -> Option<u64> {
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     pairs.find(|(key, _)| *key == name)?.1.parse().ok()
-}
-
-fn text(status: StatusCode, text: impl Into<String>) -> Answer {
-    let body = Full::new(Bytes::from(text.into())).map_err(|never| match never {});
-    with_type("text/plain", status, body.boxed_unsync())
-}
-
-fn json(value: &impl Serialize) -> Answer {
-    match serde_json::to_string(value) {
-        Ok(json) => {
-            let body = Full::new(Bytes::from(json)).map_err(|never| match never {});
-            with_type("application/json", StatusCode::OK, body.boxed_unsync())
-        }
-        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
-    }
-}
-
-/// Lines that go on.
-fn streamed(body: AnswerBody) -> Answer {
-    with_type("application/x-ndjson", StatusCode::OK, body)
-}
-
-fn with_type(content_type: &'static str, status: StatusCode, body: AnswerBody) -> Answer {
-    let mut answer = Response::new(body);
-    *answer.status_mut() = status;
-    let headers = answer.headers_mut();
-    headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static(content_type));
-    answer
 }
 
 #[cfg(test)]
