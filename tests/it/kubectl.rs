@@ -15,7 +15,6 @@ mod rollout;
 mod unsupported;
 
 use std::fmt;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -24,7 +23,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::harness::{ClusterProcess, wait_for};
+use crate::harness::{ClusterProcess, fed, wait_for};
 
 /// Long enough for a machine that is busy with other tests.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -117,13 +116,7 @@ impl Kubectl {
     }
 
     fn run_with(&self, args: &str, input: &str) -> Ran {
-        let mut command = self.command(args);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("kubectl starts: scripts/test installs it");
-        let mut stdin = child.stdin.take().expect("its stdin");
-        stdin.write_all(input.as_bytes()).expect("it reads its input");
-        drop(stdin);
-        let output = child.wait_with_output().expect("an end");
+        let output = fed(&mut self.command(args), input);
         Ran { line: format!("kubectl {args} -n {}", self.namespace), output }
     }
 

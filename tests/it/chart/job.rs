@@ -1,12 +1,11 @@
 //! The chart's Job, on a cluster: the run is a pod of the cluster that it measures.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
 use super::{NOT_SERVED, objects};
-use crate::harness::{ClusterProcess, wait_for};
+use crate::harness::{ClusterProcess, fed, wait_for};
 use crate::kubectl::{KUBECTL, LIMIT};
 use crate::runs::turn;
 
@@ -44,17 +43,10 @@ impl Cluster {
     /// What kubectl says, which succeeds.
     #[track_caller]
     fn kubectl(&self, args: &str, input: &str) -> String {
-        let mut child = Command::new(KUBECTL)
-            .args(args.split_whitespace())
-            .env("KUBECONFIG", self.0.kubeconfig())
-            .env("HOME", self.0.dir())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("kubectl starts: scripts/test installs it");
-        child.stdin.take().expect("its stdin").write_all(input.as_bytes()).expect("it reads");
-        let output = child.wait_with_output().expect("an end");
+        let mut command = Command::new(KUBECTL);
+        command.args(args.split_whitespace());
+        command.env("KUBECONFIG", self.0.kubeconfig()).env("HOME", self.0.dir());
+        let output = fed(&mut command, input);
         let (stdout, stderr) =
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "kubectl {args}: {stdout}{stderr}\n{}", self.0.said());
