@@ -22,6 +22,7 @@
 //!
 //! [`ClockAnswer`]: crate::record::wire::ClockAnswer
 
+mod accept;
 mod answer;
 pub mod ask;
 mod backlog;

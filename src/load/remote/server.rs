@@ -17,12 +17,12 @@ use hyper::body;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpListener;
-use tokio::task::JoinSet;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep};
 use tokio_util::io::StreamReader;
 use tokio_util::sync::CancellationToken;
 
+use super::accept::accept;
 use super::answer::{Answer, json, lines, text};
 use super::backlog::Backlog;
 use super::handover::Handover;
@@ -39,8 +39,6 @@ use crate::record::{Clock, RunDir, Stamp};
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest order: request bodies are in it.
 const MAX_ORDER_BYTES: usize = 8 * 1024 * 1024;
-/// After an accept that failed, so that a lack of descriptors is no busy loop.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// How often the time since the last request is looked at.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How long answers that are under way may take at the end.
@@ -80,40 +78,9 @@ pub async fn serve(listener: TcpListener, mut settings: Settings, stop: Cancella
         reverse::visit(&address, &name, &worker.token, answer).await;
     };
     tokio::select! {
-        () = accept(listener, &worker) => {}
+        () = accept(listener, |stream| Arc::clone(&worker).serve(stream)) => {}
         () = visiting => {}
         () = worker.live(taken, stop) => {}
-    }
-}
-
-/// Answers whoever connects. Never returns; connections end with it.
-async fn accept(listener: TcpListener, worker: &Arc<Worker>) {
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    // Reports are short, and wanted at once.
-                    let _ = stream.set_nodelay(true);
-                    let worker = Arc::clone(worker);
-                    connections.spawn(async move {
-                        let service = service_fn(|request| async {
-                            Ok::<_, Infallible>(worker.answer(request).await)
-                        });
-                        let mut server = http1::Builder::new();
-                        server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-                        if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
-                            tracing::debug!(%error, "a connection ended");
-                        }
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "accepting failed");
-                    sleep(ACCEPT_PAUSE).await;
-                }
-            },
-            Some(_) = connections.join_next() => {}
-        }
     }
 }
 
@@ -242,6 +209,16 @@ impl Worker {
     /// No further order is taken: the load is cut off, if it is not over.
     fn end_orders(&self) {
         self.orders().to = None;
+    }
+
+    /// Answers on a connection until that ends.
+    async fn serve(self: Arc<Self>, stream: TcpStream) -> hyper::Result<()> {
+        // Reports are short, and wanted at once.
+        let _ = stream.set_nodelay(true);
+        let service = service_fn(|request| async { Ok::<_, Infallible>(self.answer(request).await) });
+        let mut server = http1::Builder::new();
+        server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+        server.serve_connection(TokioIo::new(stream), service).await
     }
 
     async fn answer<B>(&self, request: Request<B>) -> Answer
