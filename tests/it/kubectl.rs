@@ -15,7 +15,7 @@ mod rollout;
 mod unsupported;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -72,6 +72,26 @@ impl SharedCluster {
     }
 }
 
+/// `kubectl ARGS...`, split at blanks, for the cluster of this kubeconfig, and beside that.
+fn command(kubeconfig: &Path, args: &str) -> Command {
+    let dir = kubeconfig.parent().expect("a directory");
+    let mut command = Command::new(KUBECTL);
+    command
+        .args(args.split_whitespace())
+        .env("KUBECONFIG", kubeconfig)
+        .env("HOME", dir)
+        .env_remove("KUBECTL_EXTERNAL_DIFF")
+        .current_dir(dir)
+        .stdin(Stdio::null());
+    command
+}
+
+/// Runs it to its end, whatever that is, with this on its stdin.
+#[track_caller]
+pub(crate) fn run(kubeconfig: &Path, args: &str, input: &str) -> Ran {
+    Ran { line: format!("kubectl {args}"), output: fed(&mut command(kubeconfig, args), input) }
+}
+
 /// kubectl in a namespace of its own.
 pub(crate) struct Kubectl {
     namespace: String,
@@ -97,17 +117,11 @@ impl Kubectl {
 
     /// The command for `kubectl ARGS...`, split at blanks.
     pub(crate) fn command(&self, args: &str) -> Command {
-        let cluster = SharedCluster::get();
-        let mut command = Command::new(KUBECTL);
-        command
-            .args(["--namespace", &self.namespace])
-            .args(args.split_whitespace())
-            .env("KUBECONFIG", cluster.kubeconfig())
-            .env("HOME", cluster.process.dir())
-            .env_remove("KUBECTL_EXTERNAL_DIFF")
-            .current_dir(cluster.process.dir())
-            .stdin(Stdio::null());
-        command
+        command(&SharedCluster::get().kubeconfig(), &self.in_it(args))
+    }
+
+    fn in_it(&self, args: &str) -> String {
+        format!("--namespace {} {args}", self.namespace)
     }
 
     /// Runs `kubectl ARGS...` to its end, whatever that is.
@@ -116,8 +130,7 @@ impl Kubectl {
     }
 
     fn run_with(&self, args: &str, input: &str) -> Ran {
-        let output = fed(&mut self.command(args), input);
-        Ran { line: format!("kubectl {args} -n {}", self.namespace), output }
+        run(&SharedCluster::get().kubeconfig(), &self.in_it(args), input)
     }
 
     /// Runs `kubectl ARGS...`, which succeeds, and answers what it wrote to stdout.

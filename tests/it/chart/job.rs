@@ -1,12 +1,10 @@
 //! The chart's Job, on a cluster: the run is a pod of the cluster that it measures.
 
-use std::process::Command;
-
 use serde_json::{Value, json};
 
 use super::{NOT_SERVED, objects};
-use crate::harness::{ClusterProcess, fed, wait_for};
-use crate::kubectl::{KUBECTL, LIMIT};
+use crate::harness::{ClusterProcess, wait_for};
+use crate::kubectl::{self, LIMIT};
 use crate::runs::turn;
 
 /// A server that ends at once when it is told to, behind a Service.
@@ -43,14 +41,9 @@ impl Cluster {
     /// What kubectl says, which succeeds.
     #[track_caller]
     fn kubectl(&self, args: &str, input: &str) -> String {
-        let mut command = Command::new(KUBECTL);
-        command.args(args.split_whitespace());
-        command.env("KUBECONFIG", self.0.kubeconfig()).env("HOME", self.0.dir());
-        let output = fed(&mut command, input);
-        let (stdout, stderr) =
-            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "kubectl {args}: {stdout}{stderr}\n{}", self.0.said());
-        stdout.into_owned()
+        let ran = kubectl::run(&self.0.kubeconfig(), args, input);
+        assert_eq!(ran.code(), Some(0), "{ran}\n{}", self.0.said());
+        ran.stdout()
     }
 
     /// Runs the chart's Job with these values to its end: its condition, its pod's exit code, its log.
