@@ -77,6 +77,15 @@ impl Running {
         TcpStream::connect(self.data).await.unwrap()
     }
 
+    /// A new client's connection, and the app's for it: this much was asked, and has come there.
+    async fn asked(&self, app: &TcpListener, request: &str) -> (TcpStream, TcpStream) {
+        let mut client = self.client().await;
+        client.write_all(request.as_bytes()).await.unwrap();
+        let mut server = accept(app).await;
+        expect(&mut server, request).await;
+        (client, server)
+    }
+
     async fn get(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.admin).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nconnection: close\r\n\r\n");
@@ -236,11 +245,7 @@ fn facts(row: &ServedRow) -> (u64, Option<u16>, ServedEnd, u64, bool) {
 async fn bytes_pass_as_they_are_and_connections_are_kept() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
-    let mut client = proxy.client().await;
-
-    client.write_all(get(0).as_bytes()).await.unwrap();
-    let mut server = accept(&app).await;
-    expect(&mut server, &get(0)).await;
+    let (mut client, mut server) = proxy.asked(&app, &get(0)).await;
     server.write_all(b"HTTP/1.1 200 Fine\r\nX-Odd:  Case \r\nContent-Length: 5\r\n\r\nhello").await.unwrap();
     expect(
         &mut client,
@@ -281,11 +286,8 @@ async fn bytes_pass_as_they_are_and_connections_are_kept() {
 async fn interim_answers_head_and_pipelining_pass() {
     let (app, address) = app().await;
     let proxy = Running::start_with(address, PodHeader::Omitted);
-    let mut client = proxy.client().await;
     let put = "PUT / HTTP/1.1\r\nrolldrop-id: load-0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n";
-    client.write_all(put.as_bytes()).await.unwrap();
-    let mut server = accept(&app).await;
-    expect(&mut server, put).await;
+    let (mut client, mut server) = proxy.asked(&app, put).await;
     server.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await.unwrap();
     expect(&mut client, "HTTP/1.1 100 Continue\r\n\r\n").await;
     let head = "HEAD / HTTP/1.1\r\nrolldrop-id: load-1\r\n\r\n";
@@ -314,11 +316,8 @@ async fn interim_answers_head_and_pipelining_pass() {
 async fn an_upgraded_connection_is_a_tunnel() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
-    let mut client = proxy.client().await;
     let ask = "GET /ws HTTP/1.1\r\nrolldrop-id: load-0\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
-    client.write_all(ask.as_bytes()).await.unwrap();
-    let mut server = accept(&app).await;
-    expect(&mut server, ask).await;
+    let (mut client, mut server) = proxy.asked(&app, ask).await;
     server.write_all(b"HTTP/1.1 101 Go\r\nUpgrade: x\r\n\r\nfrom app").await.unwrap();
     expect(&mut client, "HTTP/1.1 101 Go\r\nUpgrade: x\r\nrolldrop-pod: web-1\r\n\r\nfrom app").await;
     client.write_all(b"no HTTP at all\r\n\r\n").await.unwrap();
@@ -334,11 +333,8 @@ async fn an_upgraded_connection_is_a_tunnel() {
 async fn an_upgrade_that_the_app_answers_by_closing_does_not_hide_that_the_client_closes() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
-    let mut client = proxy.client().await;
     let ask = "GET /ws HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
-    client.write_all(ask.as_bytes()).await.unwrap();
-    let mut server = accept(&app).await;
-    expect(&mut server, ask).await;
+    let (mut client, mut server) = proxy.asked(&app, ask).await;
     server.shutdown().await.unwrap();
     expect_eof(&mut client).await;
     drop(client);
@@ -382,10 +378,7 @@ async fn a_response_that_is_cut_is_cut_at_the_same_byte() {
         "",
     ];
     for (id, cut) in cuts.iter().enumerate() {
-        let mut client = proxy.client().await;
-        client.write_all(get(id as u64).as_bytes()).await.unwrap();
-        let mut server = accept(&app).await;
-        expect(&mut server, &get(id as u64)).await;
+        let (mut client, mut server) = proxy.asked(&app, &get(id as u64)).await;
         server.write_all(cut.as_bytes()).await.unwrap();
         drop(server);
         assert_eq!(read_all(&mut client).await, *cut);
@@ -403,10 +396,7 @@ async fn a_response_that_is_cut_is_cut_at_the_same_byte() {
 async fn a_response_framed_by_close_is_complete() {
     let (app, address) = app().await;
     let proxy = Running::start_with(address, PodHeader::Omitted);
-    let mut client = proxy.client().await;
-    client.write_all(get(0).as_bytes()).await.unwrap();
-    let mut server = accept(&app).await;
-    expect(&mut server, &get(0)).await;
+    let (mut client, mut server) = proxy.asked(&app, &get(0)).await;
     server.write_all(b"HTTP/1.0 200 OK\r\n\r\nall of it").await.unwrap();
     drop(server);
     assert_eq!(read_all(&mut client).await, "HTTP/1.0 200 OK\r\n\r\nall of it");
@@ -419,20 +409,14 @@ async fn a_reset_is_passed_on_in_both_directions() {
     let (app, address) = app().await;
     let proxy = Running::start_with(address, PodHeader::Omitted);
 
-    let mut client = proxy.client().await;
-    client.write_all(get(0).as_bytes()).await.unwrap();
-    let mut server = accept(&app).await;
-    expect(&mut server, &get(0)).await;
+    let (mut client, mut server) = proxy.asked(&app, &get(0)).await;
     server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhell").await.unwrap();
     expect(&mut client, "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhell").await;
     server.set_zero_linger().unwrap();
     drop(server);
     expect_reset(&mut client).await;
 
-    let mut client = proxy.client().await;
-    client.write_all(get(1).as_bytes()).await.unwrap();
-    let mut server = accept(&app).await;
-    expect(&mut server, &get(1)).await;
+    let (client, mut server) = proxy.asked(&app, &get(1)).await;
     client.set_zero_linger().unwrap();
     drop(client);
     expect_reset(&mut server).await;
@@ -446,10 +430,7 @@ async fn a_reset_is_passed_on_in_both_directions() {
 async fn a_client_that_closes_early_is_gone_whatever_the_app_answers() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
-    let mut client = proxy.client().await;
-    client.write_all(get(0).as_bytes()).await.unwrap();
-    let mut server = accept(&app).await;
-    expect(&mut server, &get(0)).await;
+    let (client, mut server) = proxy.asked(&app, &get(0)).await;
     drop(client);
     expect_eof(&mut server).await;
     server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").await.unwrap();
@@ -463,10 +444,7 @@ async fn a_client_that_closes_early_is_gone_whatever_the_app_answers() {
 async fn a_request_on_a_connection_that_the_app_just_closed_is_reset() {
     let (app, address) = app().await;
     let proxy = Running::start_with(address, PodHeader::Omitted);
-    let mut client = proxy.client().await;
-    client.write_all(get(0).as_bytes()).await.unwrap();
-    let mut server = accept(&app).await;
-    expect(&mut server, &get(0)).await;
+    let (mut client, mut server) = proxy.asked(&app, &get(0)).await;
     server.write_all(b"HTTP/1.1 204 None\r\n\r\n").await.unwrap();
     drop(server);
     assert_eq!(read_all(&mut client).await, "HTTP/1.1 204 None\r\n\r\n");
@@ -534,10 +512,7 @@ async fn a_large_body_passes_in_both_directions_at_once() {
 async fn the_phases_of_a_termination_are_seen() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
-    let mut client = proxy.client().await;
-    client.write_all(get(0).as_bytes()).await.unwrap();
-    let mut server = accept(&app).await;
-    expect(&mut server, &get(0)).await;
+    let (client, mut server) = proxy.asked(&app, &get(0)).await;
     for _ in 0..2 {
         assert!(proxy.get("/prestop").await.starts_with("HTTP/1.1 200 "));
     }
@@ -568,10 +543,7 @@ async fn the_phases_of_a_termination_are_seen() {
 async fn a_drain_in_a_hurry_cancels_what_is_in_flight() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
-    let mut client = proxy.client().await;
-    client.write_all(get(0).as_bytes()).await.unwrap();
-    let mut server = accept(&app).await;
-    expect(&mut server, &get(0)).await;
+    let (mut client, server) = proxy.asked(&app, &get(0)).await;
     let mut rows = proxy.rows().await;
     proxy.stop.send(()).unwrap();
     proxy.hurry.send(()).unwrap();
