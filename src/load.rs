@@ -18,6 +18,7 @@ mod connect_to;
 mod connection;
 mod deadlines;
 mod exchange;
+mod failure;
 mod feed;
 mod first_answer;
 #[cfg(any(test, fuzzing))]
