@@ -108,7 +108,8 @@ pub(super) struct RunArgs {
     /// as in the scenario, or auto].
     #[arg(long, value_enum, conflicts_with_all = ["context", "kubeconfig", "in_cluster"])]
     dataplane: Option<DataplaneChoice>,
-    /// The image to use where the manifests say `rolldrop`, on a cluster that has to pull it.
+    /// The image to use where the manifests say `rolldrop`, for sidecars that the run adds and for pods
+    /// that send the load, on a cluster that has to pull it.
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
     /// Where the load comes from: this machine, or pods of the cluster, a Job whose rows come back
@@ -486,7 +487,7 @@ impl Run<'_> {
             .await_ready(&scenario.targets, &scenario.manifests, disruptions)
             .await
             .map_err(interruption)?;
-        let mut settings = load_settings(scenario, &ready.targets)?;
+        let mut settings = load_settings(scenario, &ready.seen_from_here())?;
         if self.intent.command.is_some() {
             settings.pace = settings.pace.held_until(OPEN_END);
         }
@@ -507,9 +508,9 @@ impl Run<'_> {
                 self.progress.step("waiting for the load workers to be ready");
                 let length = load::Plan::new(settings.clone())?.length().unwrap_or_default();
                 let (job, here) = ((workers, self.intent.image, length), (self.run_dir, self.clock));
-                let collecting = self.intent.collecting;
+                let (collecting, tell) = (self.intent.collecting, |what: &str| self.progress.say(what));
                 let (sending, missing) =
-                    sending::in_cluster(scenario, session, job, collecting, here, note).await?;
+                    sending::in_cluster(scenario, session, job, collecting, here, (note, tell)).await?;
                 missing.iter().for_each(|why| self.warn(session, why));
                 sending
             }
@@ -634,10 +635,14 @@ impl Run<'_> {
             (Some(_), true) => Some("fetching the load workers' rows"),
         };
         step.into_iter().for_each(|step| self.progress.step(step));
-        let ((), collected) = tokio::join!(settling, sending.collect());
-        let Collected { rows, lost } = collected?;
+        let tell = |what: &str| self.progress.say(what);
+        let ((), collected) = tokio::join!(settling, sending.collect(&self.interrupts.abort, tell));
+        let Collected { rows, lost, counted } = collected?;
         for source in &mut info.sources {
             source.rows = rows.get(&source.name).copied();
+        }
+        for (of, outcomes) in counted {
+            session.record(EventKind::LoadCounted { of, outcomes: outcomes.into() });
         }
         for (worker, why) in lost {
             self.warn(session, &format!("not all rows of load worker {worker} have arrived: {why}"));
@@ -701,7 +706,7 @@ impl Run<'_> {
             scenario: redacted(scenario),
             expect: scenario.expect.clone(),
             cluster: ready.cluster.clone(),
-            targets: ready.targets.clone(),
+            targets: ready.seen_from_here(),
             load: plan.load_plan(),
             sources,
             started: self.clock.now(),

@@ -18,7 +18,7 @@ use super::tally::{self, Counts, ErrorStatuses};
 use super::worker::Batch;
 use super::{LoadError, Progress, Recent};
 use crate::record::parts::PartWriter;
-use crate::record::{Clock, RequestRow, Stamp};
+use crate::record::{Clock, Phase, RequestRow, Stamp};
 
 /// A row arrives this long after its end at most, unless the disk stalls: an
 /// interval of the log is written when it is over for so long.
@@ -219,6 +219,9 @@ impl<'a> Live<'a> {
         worker.rows += batch.rows.len() as u64;
         for row in &batch.rows {
             self.outcomes.add(row.outcome, 1);
+            if row.phase == Phase::Main {
+                worker.main.add(row.outcome, 1);
+            }
             self.error_statuses.add(row);
             if tally::is_answered(row) {
                 tally::record(&mut self.recent, tally::response_ns(row));
