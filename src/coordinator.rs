@@ -315,6 +315,13 @@ impl Session {
         self.collector.catch_up(&self.caller.limits).await;
     }
 
+    /// Has the proxies that are there hand over what they have, and waits for nothing else: what an
+    /// interrupted run has time for. It takes twice [`Limits::hand_over`] at the longest.
+    pub async fn hand_over(&self) {
+        let limits = Limits { outage: self.caller.limits.hand_over, ..self.caller.limits };
+        self.collector.catch_up(&limits).await;
+    }
+
     /// Waits until the watch has shown what there is: a watch may be late, or dead without a sign.
     async fn await_watch(&self) -> Result<(), CoordinatorError> {
         let what = "list pods";

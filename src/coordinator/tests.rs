@@ -562,6 +562,44 @@ async fn a_proxy_that_asks_for_a_token_is_named_once() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_interrupted_run_has_what_the_proxies_have_and_waits_for_none_that_cannot_be_asked() {
+    let limits = Limits { outage: Duration::from_secs(3600), ..Limits::default() };
+    for is_away in [false, true] {
+        let asked = AtomicUsize::new(0);
+        let streams = Arc::new((asked, [0, 1].map(|row| [hello(7, row), ProxyLine::Row(served(row))])));
+        let (client, _) = api(move |_, path| {
+            let (asked, streams) = &*streams;
+            let clock = json!({"now_ns": 8, "started_ns": 7, "recorded": 2});
+            match path.rsplit('/').next() {
+                _ if is_away => status(500, "InternalError", "out of order"),
+                Some("clock") => (200, clock.to_string()),
+                // A row at a time.
+                _ => match streams.get(asked.fetch_add(1, Ordering::SeqCst)) {
+                    Some(lines) => {
+                        (200, lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect())
+                    }
+                    None => status(503, "ServiceUnavailable", "away"),
+                },
+            }
+        });
+        let (session, _run_dir, _dir) = session(client, limits);
+        let (stop, running) = follow_proxies(&session);
+        while session.collector.sources().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let begun = Instant::now();
+        session.hand_over().await;
+        assert!(begun.elapsed() <= 2 * limits.hand_over, "{:?}", begun.elapsed());
+        let rows = session.collector.sources().pop().unwrap().rows.unwrap();
+        let received = if is_away { 0 } else { 2 };
+        assert_eq!((rows.received, rows.recorded), (received, (!is_away).then_some(2)));
+        stop.cancel();
+        running.await.unwrap();
+        session.finish(CancellationToken::new()).await.unwrap();
+    }
+}
+
 /// Collects what the proxy of the pod `web-1` records.
 fn follow_proxies(session: &Session) -> (CancellationToken, tokio::task::JoinHandle<()>) {
     let mut running = pod("web-1", container("running", "", ""));

@@ -19,6 +19,16 @@ fn every_sample() -> [(&'static str, Analysis); 7] {
     ]
 }
 
+#[test]
+fn an_invalid_run_that_ended_early_is_called_partial_too() {
+    let mut result = samples::invalid().result;
+    assert!(words::warning(&result).is_some_and(|warning| !warning.contains("partial")));
+    result.complete = false;
+    assert!(words::warning(&result).is_some_and(|warning| {
+        warning.ends_with("They are partial, too: they cover only what was recorded.")
+    }));
+}
+
 fn plain_text(analysis: &Analysis) -> String {
     text(analysis, &TextOptions { files: Some("runs/one".into()), ..TextOptions::default() })
 }

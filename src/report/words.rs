@@ -70,14 +70,15 @@ pub(super) fn verdict(verdict: &Verdict) -> (&'static str, &'static str, &[Strin
 /// The verdict in one line, where it is not [`Verdict::Valid`].
 pub(super) fn warning(result: &RunResult) -> Option<String> {
     let (word, meaning, why) = verdict(&result.verdict);
-    match (&result.verdict, why) {
-        (Verdict::Valid, _) => None,
-        (_, []) => Some(format!("{word} MEASUREMENT: {meaning}.")),
-        (_, why) => {
-            let why: Vec<String> = why.iter().map(|w| sentence(w)).collect();
-            Some(format!("{word} MEASUREMENT: {meaning}. {}", why.join(" ")))
-        }
+    if result.verdict == Verdict::Valid {
+        return None;
     }
+    let mut sentences = vec![format!("{word} MEASUREMENT: {meaning}.")];
+    sentences.extend(why.iter().map(|why| sentence(why)));
+    if matches!(result.verdict, Verdict::Invalid { .. }) && !result.complete {
+        sentences.push("They are partial, too: they cover only what was recorded.".to_owned());
+    }
+    Some(sentences.join(" "))
 }
 
 /// What an outcome means, as a fragment.

@@ -167,6 +167,15 @@ pub(crate) fn seconds(stamp: &Value) -> f64 {
     stamp.as_i64().expect("nanoseconds") as f64 / 1e9
 }
 
+/// Each request that a proxy answered has a row of that proxy, and there are some.
+#[track_caller]
+pub(crate) fn every_answer_has_its_row(run: &Path) {
+    let records = RunDir::open(run).and_then(|run| run.read()).expect("the run reads");
+    let answered = records.requests.iter().filter(|row| row.pod.is_some()).count();
+    assert!(answered > 0, "none of {} requests was answered by a proxy", records.requests.len());
+    assert!(records.served.len() >= answered, "{} rows, {answered} answers", records.served.len());
+}
+
 /// Looks through all files of a directory for something that none may hold.
 pub(crate) fn no_file_holds(dir: &Path, secret: &str) {
     for entry in fs::read_dir(dir).expect("a directory").flatten() {

@@ -240,17 +240,19 @@ impl Measuring<'_> {
         let Self { run, session, .. } = self;
         let is_interrupted = run.interrupts.stop.is_cancelled();
         let settling = async {
-            if !is_interrupted {
-                session.settle().await;
+            match is_interrupted {
+                false => session.settle().await,
+                true => {
+                    let _aborted = run.interrupts.abort.run_until_cancelled(session.hand_over()).await;
+                }
             }
         };
-        let step = match (sending.nodes(), is_interrupted) {
-            (None, false) => Some("waiting for the last pods to end"),
-            (None, true) => None,
-            (Some(_), false) => Some("fetching the load workers' rows, and waiting for the last pods to end"),
-            (Some(_), true) => Some("fetching the load workers' rows"),
-        };
-        step.into_iter().for_each(|step| run.progress.step(step));
+        run.progress.step(match (sending.nodes(), is_interrupted) {
+            (None, false) => "waiting for the last pods to end",
+            (None, true) => "fetching the last rows",
+            (Some(_), false) => "fetching the load workers' rows, and waiting for the last pods to end",
+            (Some(_), true) => "fetching the load workers' rows",
+        });
         let tell = |what: &str| run.progress.say(what);
         let ((), collected) = tokio::join!(settling, sending.collect(&run.interrupts.abort, tell));
         let Collected { rows, lost, counted } = collected?;
