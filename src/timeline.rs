@@ -326,17 +326,24 @@ impl Timeline {
     }
 }
 
-/// What was refused for good: an eviction that a budget held up may have been done later.
+/// What was refused for good: an eviction that a budget held up may have been done later, and so may any
+/// call over a fault of the API server.
 fn refused(actions: &[(Stamp, &Action)]) -> Vec<Refused> {
-    let is_done_later = |number: usize, pod: &Option<String>, action: &str| {
-        let later = || actions[number + 1..].iter().map(|(_, later)| later);
-        pod.is_some() && later().any(|later| later.action == action && later.pod == *pod)
+    let is_done_later = |number: usize, (asked, action): &(Stamp, &Action)| {
+        let mut later = actions[number + 1..].iter().map(|(_, later)| later).filter(|later| {
+            later.disruption == action.disruption && later.action == action.action && later.pod == action.pod
+        });
+        match action.pod {
+            Some(_) => later.next().is_some(),
+            // Of what names no pod, what the run itself refused took no time, and is not made again.
+            None => action.answered > *asked && later.any(|later| later.error.is_none()),
+        }
     };
     let mut refused: Vec<Refused> = Vec::new();
-    for (number, (_, action)) in actions.iter().enumerate() {
-        let Action { action: name, pod, status, error, .. } = action;
+    for (number, entry) in actions.iter().enumerate() {
+        let Action { action: name, pod, status, error, .. } = entry.1;
         let Some(why) = error else { continue };
-        if !is_done_later(number, pod, name) {
+        if !is_done_later(number, entry) {
             let (action, pod, why) = (name.clone(), pod.clone(), why.clone());
             refused.push(Refused { action, pod, status: *status, why });
         }

@@ -10,6 +10,7 @@ mod admin_secret;
 mod args;
 mod command;
 mod consent;
+mod dry;
 mod intent;
 mod manifests;
 mod programs;
@@ -31,7 +32,7 @@ use super::progress::Progress;
 use super::report;
 use super::signals::Interrupts;
 use crate::cluster::{Choice, Cluster};
-use crate::coordinator::{Caller, CoordinatorError, GitOps, Limits, Plan, Ready, Session, Settings};
+use crate::coordinator::{Caller, CoordinatorError, GitOps, Limits, Ready, Session, Settings};
 use crate::load;
 use crate::load::process::Process;
 use crate::record::run_info::RunInfo;
@@ -75,10 +76,12 @@ impl RunArgs {
         if self.dry_run {
             let scratch = std::env::temp_dir().join(format!("rolldrop-dry-run-{}", std::process::id()));
             let choice = self.choice(cluster, &scratch);
+            let progress = Progress::new(self.quiet);
             let planned = runtime.block_on(async {
                 let interrupts = Interrupts::listen()?;
-                dry_run(&scenario, choice, self.namespace, &intent, &interrupts).await
+                dry::plan(&scenario, choice, self.namespace, &intent, (&interrupts, &progress)).await
             });
+            progress.done();
             // There is one only if the cluster is embedded.
             let _ = std::fs::remove_dir_all(&scratch);
             for (number, call) in (1..).zip(&planned?.calls) {
@@ -107,31 +110,18 @@ impl RunArgs {
     }
 }
 
-/// What a run would do.
-async fn dry_run(
-    scenario: &Scenario,
-    choice: Choice,
-    namespace: Option<String>,
-    intent: &Intent<'_>,
-    interrupts: &Interrupts,
-) -> anyhow::Result<Plan> {
-    let cluster = connect(choice, interrupts).await?;
-    let caller = caller(&cluster, namespace, interrupts).at_first_contact();
-    let plan = async {
-        let load_workers = sending::load_workers(scenario, &cluster, &caller).await?;
-        intent.plan(scenario, &caller, load_workers).await
-    };
-    let plan = plan.await;
-    drop(caller);
-    cluster.shut_down().await;
-    plan
-}
-
-async fn connect(choice: Choice, interrupts: &Interrupts) -> anyhow::Result<Cluster> {
-    match interrupts.stop.run_until_cancelled(Cluster::connect(choice)).await {
-        Some(cluster) => cluster.context("failed to get a cluster"),
-        None => bail!(Interrupted),
+async fn connect(choice: Choice, interrupts: &Interrupts, progress: &Progress) -> anyhow::Result<Cluster> {
+    if matches!(choice, Choice::Embedded { .. }) {
+        progress.step("starting the cluster");
     }
+    let cluster = match interrupts.stop.run_until_cancelled(Cluster::connect(choice)).await {
+        Some(cluster) => cluster.context("failed to get a cluster")?,
+        None => bail!(Interrupted),
+    };
+    if let Some(title) = cluster.title() {
+        progress.step(&format!("connecting to {title}"));
+    }
+    Ok(cluster)
 }
 
 fn caller(cluster: &Cluster, namespace: Option<String>, interrupts: &Interrupts) -> Caller {
@@ -163,8 +153,7 @@ impl Run<'_> {
         choice: Choice,
         namespace: Option<String>,
     ) -> anyhow::Result<bool> {
-        self.progress.step("starting the cluster");
-        let cluster = connect(choice, self.interrupts).await?;
+        let cluster = connect(choice, self.interrupts, self.progress).await?;
         if let Some(notice) = cluster.notice() {
             self.progress.note(notice);
         }

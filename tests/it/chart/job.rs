@@ -104,10 +104,11 @@ fn a_job_of_the_chart_measures_the_cluster_that_it_is_in_and_fails_where_the_gat
     };
     let (ended, code, log) = cluster.run(&values(400));
     assert_eq!((ended.as_str(), code), ("Complete", 0), "{log}");
-    assert!(
-        log.contains("in namespace default of this pod's cluster, this run deletes 1 pod of app=web"),
-        "{log}"
-    );
+    for said in
+        ["on this pod's cluster at http", "in namespace default:", "this run deletes 1 pod of app=web"]
+    {
+        assert!(log.contains(said), "{said}: {log}");
+    }
     dropped(&log);
     assert!(log.contains("/results/rolldrop-1-"), "{log}");
 
