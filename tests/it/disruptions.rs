@@ -314,7 +314,8 @@ fn a_pod_that_leaves_its_service_lives_on_and_a_crashed_container_comes_back() {
     let found = |what: &str| run.result.findings.iter().any(|finding| finding.what.contains(what));
     assert!(found("left its Services and lived on: its endpoint went 0."), "{}", run.finished);
     assert!(found("ended (exit code 137) and was ready again"), "{}", run.finished);
-    let left: BTreeSet<_> = actions(&run.records).iter().take(2).filter_map(|action| action.pod.clone()).collect();
+    let left: BTreeSet<_> =
+        actions(&run.records).iter().take(2).filter_map(|action| action.pod.clone()).collect();
     assert_eq!(left.len(), 2, "each another\n{}", run.finished);
     let changes = std::fs::read_to_string(run.path.join("changes.jsonl")).expect("changes.jsonl");
     for pod in left {
