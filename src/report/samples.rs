@@ -271,7 +271,6 @@ impl Sample {
         self.analysis.charts.late_ok.extend((1..=late).map(|i| LateArrival {
             termination: index,
             begun_s: t0_s + late_end * f64::from(i) / f64::from(late),
-            new_connection: true,
         }));
         self.analysis.result.terminations.push(Termination {
             pod: pod.into(),
