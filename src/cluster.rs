@@ -81,6 +81,8 @@ pub struct Origin {
 pub struct Cluster {
     client: Client,
     default_namespace: String,
+    /// Where its API server is.
+    server: String,
     origin: Origin,
     /// What the context in the kubeconfig says.
     context: Option<Context>,
@@ -148,11 +150,11 @@ impl Cluster {
         origin: Origin,
         process: Option<ClusterProcess>,
     ) -> Result<Self, ClusterError> {
-        let default_namespace = config.default_namespace.clone();
+        let (default_namespace, server) = (config.default_namespace.clone(), config.cluster_url.to_string());
         // What is measured is one request, not the client's repetitions of it.
         config.default_retry = false;
         let client = Client::try_from(config).map_err(|error| ClusterError::Client(Box::new(error)))?;
-        Ok(Self { client, default_namespace, origin, context: None, has_inside: false, process })
+        Ok(Self { client, default_namespace, server, origin, context: None, has_inside: false, process })
     }
 
     /// A client for the cluster's API.
@@ -171,6 +173,15 @@ impl Cluster {
         let Origin { kubeconfig, context } = &self.origin;
         let origin = Origin { kubeconfig: kubeconfig.as_ref().map(absolute), context: context.clone() };
         self.process.is_none().then_some(origin)
+    }
+
+    /// Which one it is, in words; `None` if it ends with this process.
+    pub fn title(&self) -> Option<String> {
+        let whose = match &self.origin.context {
+            Some(context) => format!("context {context}"),
+            None => "this pod's cluster".to_owned(),
+        };
+        self.process.is_none().then(|| format!("{whose} at {}", self.server.trim_end_matches('/')))
     }
 
     /// What `KUBECONFIG` has to be for a program to find this cluster and, unless it is told
@@ -307,6 +318,29 @@ mod tests {
             assert_eq!(error.code.to_string(), status[..3]);
         }
     }
+
+    #[tokio::test]
+    async fn services_are_reached_in_a_pod_and_within_an_embedded_cluster() {
+        let url = || "http://127.0.0.1:1".parse().unwrap();
+        let nowhere = Origin { kubeconfig: None, context: None };
+        let in_a_pod = Cluster::from_config(kube::Config::new(url()), nowhere, None).unwrap();
+        assert!(in_a_pod.reaches_services() && !in_a_pod.is_entered());
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config");
+        for is_embedded in [false, true] {
+            let extension = json!({"name": embedded::EXTENSION, "extension": {}});
+            let extensions = if is_embedded { vec![extension] } else { Vec::new() };
+            let config = json!({
+                "apiVersion": "v1", "kind": "Config", "current-context": "one",
+                "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1", "extensions": extensions}}],
+                "contexts": [{"name": "one", "context": {"cluster": "c"}}],
+            });
+            std::fs::write(&file, config.to_string()).unwrap();
+            let cluster = Cluster::connect(Choice::Kubeconfig { path: Some(file.clone()), context: None });
+            assert_eq!(cluster.await.unwrap().reaches_services(), is_embedded);
+        }
+    }
+
     #[tokio::test]
     async fn a_command_finds_the_context_and_the_namespace_that_were_asked_for() {
         let dir = tempfile::tempdir().unwrap();

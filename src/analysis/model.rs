@@ -171,6 +171,10 @@ pub struct RequestCounts {
     pub ambiguous: u64,
     /// Dropped requests that a retrying client would have hidden.
     pub retry_hidden: RetryHidden,
+    /// By load source, whose rows did not all arrive: requests that are known by count alone, and are in
+    /// no other figure.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub without_rows: BTreeMap<String, BTreeMap<Outcome, u64>>,
 }
 
 /// Dropped requests that a retrying client would have hidden from its user.
@@ -565,7 +569,7 @@ pub struct Check {
 pub struct ChartData {
     /// Every dropped request.
     pub drops: Vec<Drop>,
-    /// Late arrivals that were answered, per termination.
+    /// Late arrivals that were answered.
     pub late_ok: Vec<LateArrival>,
     /// Response times of answered requests, steady against disrupted.
     pub latency: LatencyHistograms,
@@ -597,15 +601,13 @@ pub struct Drop {
     pub in_window: bool,
 }
 
-/// A request that reached a terminating pod and was answered.
+/// A new connection to a terminating pod whose request was answered.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LateArrival {
     /// Index into [`RunResult::terminations`].
     pub termination: usize,
-    /// When its connection was begun, in seconds since the counted part of the load began.
+    /// When it was begun, in seconds since the counted part of the load began.
     pub begun_s: f64,
-    /// Whether it opened a new connection.
-    pub new_connection: bool,
 }
 
 /// Response times of answered requests in logarithmic buckets.

@@ -2,7 +2,8 @@
 //!
 //! The workloads behind the targets' Services are changed first and rolled out, and only then the
 //! Services that number their target port, so that no request is led to a sidecar that is not there.
-//! It is taken back in the opposite order ([`super::undo`]).
+//! Where one was, Service proxies are given the time to follow it. It is taken back in the opposite
+//! order ([`super::undo`]).
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::Service;
@@ -11,7 +12,7 @@ use kube::{Api, Resource};
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::undo::ATTEMPTS;
+use super::undo::{ATTEMPTS, FOLLOW};
 use super::view::View;
 use super::{Caller, CoordinatorError, Session};
 use crate::inject::{self, KubernetesVersion, SecretKey};
@@ -194,24 +195,30 @@ impl Session {
                 }
             }
         }
+        let mut leads_anew = false;
         for index in services {
-            self.change_live(&mut injection, index).await?;
+            leads_anew |= self.change_live(&mut injection, index).await?;
+        }
+        if leads_anew {
+            // Else the first requests of the load would go past the sidecars.
+            self.caller.stoppable(sleep(FOLLOW)).await?;
         }
         Ok(injection.notes)
     }
 
-    /// Changes one of the objects, if it has to be. Where somebody else changed it meanwhile, it is
-    /// looked at anew, with all that may speak against changing it.
+    /// Changes one of the objects, if it has to be; answers whether it is another one now. Where somebody
+    /// else changed it meanwhile, it is looked at anew, with all that may speak against changing it.
     async fn change_live(
         &self,
         injection: &mut Injection<'_>,
         index: usize,
     ) -> Result<bool, CoordinatorError> {
-        for _ in 1..ATTEMPTS {
+        for attempt in 1..ATTEMPTS {
             let object = &injection.live[index];
             match self.change(&object.api, &object.current, &object.wanted).await {
                 Err(CoordinatorError::Conflict(_)) => {}
-                changed => return Ok(changed?.is_some()),
+                // Where a change came between, it may have been this one, of which the answer was lost.
+                changed => return Ok(changed?.is_some() || attempt > 1),
             }
             let what = format!("read {}", object.title());
             let found = self.caller.ask(&what, || object.api.get(object.name())).await?;
@@ -220,7 +227,8 @@ impl Session {
             injection.want()?;
         }
         let object = &injection.live[index];
-        Ok(self.change(&object.api, &object.current, &object.wanted).await?.is_some())
+        self.change(&object.api, &object.current, &object.wanted).await?;
+        Ok(true)
     }
 
     /// Waits until a pod with the sidecar says that it cannot start, and stays with that.
