@@ -50,7 +50,7 @@ use command::UserCommand;
 use consent::Naming;
 use programs::UserPrograms;
 use sending::{Collecting, Resources, Sending};
-use settings::{expected_targets, load_settings, redacted};
+use settings::{check_causes, expected_targets, load_settings, redacted};
 use target::TargetArg;
 
 /// How long the target may take to answer for the first time, once its pods are ready.
@@ -72,7 +72,7 @@ const OPEN_END: Duration = Duration::from_secs(24 * 3600);
   rolldrop run web.yaml --set load.duration=60s a scenario file, with one value replaced
   rolldrop run naive-exit -- kubectl rollout restart deploy/web
                                                 its manifests and load, and pods ended by a command
-  rolldrop run --target svc/web -n shop -- kubectl rollout restart deploy/web
+  rolldrop run --target svc/web -n shop --image IMAGE -- kubectl rollout restart deploy/web
                                                 a rollout of your own, on your kubeconfig's cluster
   rolldrop run --target https://shop.example/ -n shop -d 10m
                                                 what others do to the pods, for ten minutes
@@ -108,7 +108,8 @@ pub(super) struct RunArgs {
     /// as in the scenario, or auto].
     #[arg(long, value_enum, conflicts_with_all = ["context", "kubeconfig", "in_cluster"])]
     dataplane: Option<DataplaneChoice>,
-    /// The image to use where the manifests say `rolldrop`, on a cluster that has to pull it.
+    /// The image of this program, on a cluster that has to pull it: of the pods that send the load, of
+    /// the sidecars, and where the manifests say `rolldrop`.
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
     /// Where the load comes from: this machine, or pods of the cluster, a Job whose rows come back
@@ -202,6 +203,7 @@ impl RunArgs {
         }
         // What cannot be sent or run is refused before a cluster is started.
         programs::check(&scenario)?;
+        check_causes(&scenario)?;
         load::Plan::new(load_settings(&scenario, &expected_targets(&scenario))?)?;
         let clock = Clock::start();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -231,7 +233,7 @@ impl RunArgs {
         let out = self.out.clone().unwrap_or_else(|| default_out(&scenario.name, clock.now()));
         let run_dir = RunDir::create(&out).context("failed to make the run directory")?;
         let choice = self.choice(cluster, &out);
-        let interrupted = runtime.block_on(async {
+        let measured = runtime.block_on(async {
             let interrupts = Interrupts::listen()?;
             let progress = Progress::new(self.quiet);
             let run = Run {
@@ -243,7 +245,12 @@ impl RunArgs {
                 intent,
             };
             run.carry_out(&scenario, choice, self.namespace).await
-        })?;
+        });
+        if measured.is_err() && self.out.is_none() {
+            // Where nothing was begun there is nothing in it, and only then can it be removed.
+            let _ = std::fs::remove_dir(run_dir.path());
+        }
+        let interrupted = measured?;
         let result = report::make(&run_dir, self.format)?;
         Ok(Exit::of(&result, interrupted).into())
     }
