@@ -131,7 +131,8 @@ fn manual(dir: Option<&Path>) -> anyhow::Result<ExitCode> {
     let command = Cli::command().disable_help_subcommand(true);
     match dir {
         None => clap_mangen::Man::new(command).render(&mut std::io::stdout())?,
-        Some(dir) => clap_mangen::generate_to(command, dir)
+        Some(dir) => std::fs::create_dir_all(dir)
+            .and_then(|()| clap_mangen::generate_to(command, dir))
             .with_context(|| format!("failed to write manual pages into {}", dir.display()))?,
     }
     Ok(ExitCode::SUCCESS)

@@ -132,7 +132,7 @@ fn recommendation(
 
 /// Whether the request was lost because the app stopped before the consumers knew.
 fn is_helped_by_sleep(j: &Judged<'_>) -> bool {
-    matches!(j.cause, Some(Cause::RoutedToDeadPod | Cause::AcceptQueueReset))
+    j.cause.is_some_and(Cause::is_helped_by_sleep)
 }
 
 /// From SIGTERM to the end of app and proxy; `None` if not seen or cut short by SIGKILL.

@@ -162,6 +162,7 @@ fn refused_connections_carry_the_window_on_and_are_charged_to_the_pod() {
     let advice = &result.recommendation[0];
     assert_eq!((advice.pre_stop_seconds, advice.terminations_needed), (None, 28));
     assert_eq!(advice.covers_all_seen_seconds, Some(1));
+    assert_eq!(result.findings[0].cause, Some(Cause::RoutedToDeadPod));
 }
 
 /// As [`three_pods`], but requests take 500 ms, and `b` is killed at 5.2 s with those it has, which may
@@ -227,6 +228,17 @@ fn a_load_that_ends_too_soon_leaves_the_window_open() {
     let window = analysed(records).result.terminations[0].windows[0].clone();
     assert_eq!(window.upper_s, None);
     assert!(window.censored.unwrap().starts_with("the load ended"));
+}
+
+#[test]
+fn windows_that_are_open_for_one_reason_are_one_finding() {
+    let mut records = three_pods();
+    delete(&mut records, 5000, "c");
+    records.requests.retain(|r| r.scheduled < at(5110));
+    let findings = analysed(records).result.findings;
+    let told: Vec<&str> =
+        findings.iter().map(|f| f.what.as_str()).filter(|what| what.ends_with("no upper bound")).collect();
+    assert!(matches!(told[..], [all] if all.starts_with("the windows of 2 pods towards ")), "{told:?}");
 }
 
 #[test]
