@@ -166,7 +166,8 @@ mod tests {
 
     #[test]
     fn an_error_says_each_cause_once() {
-        let error = anyhow::anyhow!("no such file").context("cannot read /x: no such file").context("no cluster");
+        let error =
+            anyhow::anyhow!("no such file").context("cannot read /x: no such file").context("no cluster");
         assert_eq!(in_words(&error), "no cluster: cannot read /x: no such file");
         assert_eq!(in_words(&anyhow::anyhow!("gone").context("lost")), "lost: gone");
     }

@@ -153,10 +153,14 @@ fn unbounded(terminations: &[Termination]) -> impl Iterator<Item = Finding> {
         let what = match pods[..] {
             [pod] => format!("the window of pod {pod} towards {consumer} has no upper bound"),
             _ => {
-                format!("the windows of {} pods towards {consumer} have no upper bound", count(pods.len() as u64))
+                format!(
+                    "the windows of {} pods towards {consumer} have no upper bound",
+                    count(pods.len() as u64)
+                )
             }
         };
-        let remedy = "raise the rate of new connections, or keep the load on for longer after the termination";
+        let remedy =
+            "raise the rate of new connections, or keep the load on for longer after the termination";
         finding(Severity::Warning, what, why, remedy)
     })
 }

@@ -247,8 +247,7 @@ impl RunArgs {
             run.carry_out(&scenario, choice, self.namespace).await
         });
         if measured.is_err() && self.out.is_none() {
-            // Where nothing was begun there is nothing in it, and only then can it be removed.
-            let _ = std::fs::remove_dir(run_dir.path());
+            let _ = std::fs::remove_dir(run_dir.path()); // Which it is only if it is empty.
         }
         let interrupted = measured?;
         let result = report::make(&run_dir, self.format)?;
@@ -417,7 +416,8 @@ impl Run<'_> {
         choice: Choice,
         namespace: Option<String>,
     ) -> anyhow::Result<bool> {
-        self.progress.step("starting the cluster");
+        let is_own = matches!(choice, Choice::Embedded { .. });
+        self.progress.step(if is_own { "starting the cluster" } else { "connecting to the cluster" });
         let cluster = connect(choice, self.interrupts).await?;
         if let Some(notice) = cluster.notice() {
             self.progress.note(notice);

@@ -52,12 +52,6 @@ pub enum PartError {
         /// Why.
         source: ParquetError,
     },
-    /// The file's columns are not those of this version.
-    #[error("{path} has other columns than this version of rolldrop reads: use the one that recorded it")]
-    OtherColumns {
-        /// The file.
-        path: PathBuf,
-    },
 }
 
 /// A row type with its table: a directory of parts and a schema.
@@ -239,7 +233,8 @@ pub fn scan<R: Row>(path: &Path, mut each: impl FnMut(Vec<R>)) -> Result<(), Par
     let parquet = |source| PartError::Parquet { path: path.to_owned(), source };
     let expected = parse_message_type(R::SCHEMA).map_err(parquet)?;
     if !has_columns(reader.metadata().file_metadata().schema(), &expected) {
-        return Err(PartError::OtherColumns { path: path.to_owned() });
+        let why = "its columns are not those of this version of rolldrop: use the one that recorded it";
+        return Err(parquet(ParquetError::General(why.into())));
     }
     let mut read = || {
         for index in 0..reader.num_row_groups() {
@@ -429,8 +424,10 @@ mod tests {
         writer.extend(&[request(0)]).unwrap();
         writer.finish().unwrap();
         fs::rename(dir.path().join(RequestRow::TABLE), dir.path().join(ServedRow::TABLE)).unwrap();
-        let read = read_table::<ServedRow>(dir.path());
-        assert!(matches!(read, Err(PartError::OtherColumns { .. })), "{read:?}");
+        let Err(PartError::Parquet { source, .. }) = read_table::<ServedRow>(dir.path()) else {
+            panic!("it was read");
+        };
+        assert!(source.to_string().contains("its columns are not those of this version"), "{source}");
     }
 
     proptest! {

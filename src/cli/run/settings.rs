@@ -229,13 +229,15 @@ mod tests {
     #[test]
     fn an_expectation_of_an_unknown_cause_is_an_error() {
         let check = |cause: &str| {
-            let text = with_load("duration: 10s") + &format!("  expect: {{causes: {{{cause}: {{max: 0}}}}}}\n");
+            let text =
+                with_load("duration: 10s") + &format!("  expect: {{causes: {{{cause}: {{max: 0}}}}}}\n");
             let loaded = scenario::parse::<Value>(&text, "x.yaml", Path::new("."), &[]).unwrap();
             check_causes(&loaded.scenario).map_err(|error| error.to_string())
         };
         assert_eq!(check("killed_in_flight"), Ok(()));
         let error = check("killed_inflight").unwrap_err();
-        let begin = "x.yaml:7: spec.expect.causes.killed_inflight: is no cause: say one of routed_to_dead_pod, ";
+        let begin =
+            "x.yaml:7: spec.expect.causes.killed_inflight: is no cause: say one of routed_to_dead_pod, ";
         assert!(error.starts_with(begin), "{error}");
     }
 

@@ -9,7 +9,7 @@ use super::{Chart, ChartError, palette};
 use crate::analysis::Analysis;
 use crate::analysis::model::{RunResult, Stage, Termination};
 use crate::record::Outcome;
-use crate::report::format::{count, counted, either, len, seconds, seconds_unit};
+use crate::report::format::{count, counted, len, seconds, seconds_unit};
 use crate::report::words::{self, Remedy};
 
 /// Panels at most; further pods are left out, those with the fewest drops first.
@@ -203,11 +203,7 @@ fn subtitle(series: &Series, result: &RunResult) -> String {
         ));
     }
     if series.elsewhere > 0 {
-        parts.push(format!(
-            "{} {} to no pod's end, see the run timeline",
-            count(series.elsewhere),
-            either(series.elsewhere, "belongs", "belong")
-        ));
+        parts.push(format!("{} not put down to one pod, see the run timeline", count(series.elsewhere)));
     }
     format!("{}\n{}", answer.join(" · "), parts.join(" · ")).trim_start().to_owned()
 }
