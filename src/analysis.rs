@@ -76,7 +76,7 @@ pub fn analyse(timeline: &Timeline, policy: &Policy) -> Analysis {
         send_lag_us: lag.send_lag(),
     };
     let invalid = validity::invalid(timeline, &load, &terminations);
-    let partial = validity::partial(timeline);
+    let partial = validity::partial(timeline, &requests);
     let verdict = match (invalid.is_empty(), partial.is_empty()) {
         (false, _) => Verdict::Invalid { why: invalid },
         (true, false) => Verdict::Partial { why: partial.clone() },
@@ -262,6 +262,20 @@ fn first_served(timeline: &Timeline) -> HashMap<&str, Stamp> {
     first
 }
 
+/// What load sources counted, but for what their rows tell.
+fn without_rows(timeline: &Timeline) -> BTreeMap<String, BTreeMap<Outcome, u64>> {
+    let mut without = timeline.tallies.clone();
+    for request in timeline.counted() {
+        let row = &request.row;
+        if let Some(count) = without.get_mut(&*row.source).and_then(|tally| tally.get_mut(&row.outcome)) {
+            *count = count.saturating_sub(1);
+        }
+    }
+    without.values_mut().for_each(|tally| tally.retain(|_, count| *count > 0));
+    without.retain(|_, tally| !tally.is_empty());
+    without
+}
+
 fn count(timeline: &Timeline, judged: &[Judged<'_>]) -> RequestCounts {
     let load = &timeline.info.load.other;
     let method = |row: &RequestRow| {
@@ -272,6 +286,7 @@ fn count(timeline: &Timeline, judged: &[Judged<'_>]) -> RequestCounts {
     let mut c = RequestCounts {
         warmup: timeline.requests.iter().filter(|r| r.row.phase == Phase::Warmup).count() as u64,
         total: judged.len() as u64,
+        without_rows: without_rows(timeline),
         ..RequestCounts::default()
     };
     for j in judged {

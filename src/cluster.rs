@@ -43,6 +43,16 @@ pub enum Choice {
     InCluster,
 }
 
+impl Choice {
+    /// What [`Cluster::connect`] does about it, in words.
+    pub fn step(&self) -> &'static str {
+        match self {
+            Self::Embedded { .. } => "starting the cluster",
+            Self::Kubeconfig { .. } | Self::InCluster => "connecting to the cluster",
+        }
+    }
+}
+
 /// There is no cluster to talk to.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
@@ -316,6 +326,29 @@ mod tests {
             assert_eq!(error.code.to_string(), status[..3]);
         }
     }
+
+    #[tokio::test]
+    async fn services_are_reached_in_a_pod_and_within_an_embedded_cluster() {
+        let url = || "http://127.0.0.1:1".parse().unwrap();
+        let nowhere = Origin { kubeconfig: None, context: None };
+        let in_a_pod = Cluster::from_config(kube::Config::new(url()), nowhere, None).unwrap();
+        assert!(in_a_pod.reaches_services() && !in_a_pod.is_entered());
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config");
+        for is_embedded in [false, true] {
+            let extension = json!({"name": embedded::EXTENSION, "extension": {}});
+            let extensions = if is_embedded { vec![extension] } else { Vec::new() };
+            let config = json!({
+                "apiVersion": "v1", "kind": "Config", "current-context": "one",
+                "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1", "extensions": extensions}}],
+                "contexts": [{"name": "one", "context": {"cluster": "c"}}],
+            });
+            std::fs::write(&file, config.to_string()).unwrap();
+            let cluster = Cluster::connect(Choice::Kubeconfig { path: Some(file.clone()), context: None });
+            assert_eq!(cluster.await.unwrap().reaches_services(), is_embedded);
+        }
+    }
+
     #[tokio::test]
     async fn a_command_finds_the_context_and_the_namespace_that_were_asked_for() {
         let dir = tempfile::tempdir().unwrap();

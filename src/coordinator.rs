@@ -21,13 +21,14 @@ mod rollout;
 mod server_clock;
 mod sidecar;
 mod sinks;
+mod targets;
 mod undo;
 mod versions;
 mod view;
 mod watch;
 mod ways;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -45,7 +46,7 @@ use crate::cluster::Origin;
 use crate::machine;
 use crate::record::run_info::{ClusterInfo, Role, Source};
 use crate::record::wire::AdminToken;
-use crate::record::{Clock, EventKind, RunDir, Stamp, run_info};
+use crate::record::{Clock, EventKind, RunDir, Stamp};
 use crate::scenario::{Disruption, Place, Target};
 
 pub use caller::Caller;
@@ -53,17 +54,16 @@ pub use disrupt::{Disrupted, NoPrograms, Programs, UnderLoad, codes};
 pub use error::CoordinatorError;
 use journal::Journal;
 pub use journal::JournalError;
-pub use load_job::{LOAD_PORT, LoadJob, LoadPod, LoadPods, at_node, default_workers};
+pub use load_job::{LOAD_PORT, LoadJob, LoadPod, LoadPods, default_workers};
 pub use plan::{Call, Plan, Work};
 pub use recorder::Recorder;
 pub use rollout::Workloads;
 pub use sidecar::{GitOps, Sidecars};
+use targets::{Consumer, Found};
+pub use targets::{Ready, at_node};
 pub use undo::{LeftOver, Undone};
 use view::Views;
 use ways::Way;
-
-/// The client's place, in the words of a consumer that has one for each node.
-const THIS_HOST: &str = "this host";
 
 /// The coordinator's name as a source.
 pub const SOURCE: &str = "coordinator";
@@ -141,17 +141,6 @@ pub struct Session {
     /// each would else see the pods that the others take.
     taking: tokio::sync::Mutex<()>,
     gitops: GitOps,
-}
-
-/// The targets of the load as the cluster shows them.
-#[derive(Clone, Debug)]
-pub struct Ready {
-    /// For run.json, in the scenario's order.
-    pub targets: Vec<run_info::Target>,
-    /// The names of those that a Service proxy leads to: that of the client's own node.
-    pub by_service_proxy: BTreeSet<String>,
-    /// The cluster's fingerprint.
-    pub cluster: ClusterInfo,
 }
 
 impl Session {
@@ -268,19 +257,9 @@ impl Session {
     ) -> Result<Ready, CoordinatorError> {
         let mut found = Vec::with_capacity(targets.len());
         let mut endpoints_of = BTreeMap::new();
-        let mut by_service_proxy = BTreeSet::new();
         for Target { name, place, balances, .. } in targets {
-            let target = match place {
-                Place::Url(url) => {
-                    let consumer = format!("{url} (as seen from {THIS_HOST})");
-                    run_info::Target {
-                        name: name.clone(),
-                        url: url.to_string(),
-                        consumer,
-                        balances: *balances,
-                        service: None,
-                    }
-                }
+            let (url, consumer, service) = match place {
+                Place::Url(url) => (url.to_string(), Consumer::Url(url.to_string()), None),
                 Place::Service { name: service_name, port, path, node } => {
                     let service = preflight::service(&self.caller, service_name).await?;
                     let wanted = preflight::wanted_endpoints(&service, manifests);
@@ -288,28 +267,17 @@ impl Session {
                     endpoints_of.insert(service_name, endpoints);
                     let way = Way { service: &service, name: service_name, port: port.as_deref(), path };
                     let (url, consumer) = way.find(&self.caller, node.as_deref()).await?;
-                    if node.is_none() && way.address().is_some() {
-                        by_service_proxy.insert(name.clone());
-                    }
-                    let service = Some(service_name.clone());
-                    run_info::Target { name: name.clone(), url, consumer, balances: *balances, service }
+                    (url, consumer, Some(service_name.clone()))
                 }
             };
-            found.push(target);
-        }
-        // Two ways that are told in the same words are two consumers all the same.
-        for index in 1..found.len() {
-            let (before, target) = found.split_at_mut(index);
-            if before.iter().any(|other| other.consumer == target[0].consumer) {
-                target[0].consumer = format!("{}: {}", target[0].name, target[0].consumer);
-            }
+            found.push(Found { name: name.clone(), url, consumer, balances: *balances, service });
         }
         let endpoints = endpoints_of.into_values().sum();
         for disruption in disruptions {
             disrupt::check(self, disruption).await?;
         }
         let cluster = self.fingerprint(endpoints).await?;
-        Ok(Ready { targets: found, by_service_proxy, cluster })
+        Ok(Ready { targets: found, cluster })
     }
 
     /// Carries the disruptions out, beside a load. A refused action is recorded and counted in the

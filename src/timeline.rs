@@ -19,7 +19,7 @@ pub use restarts::Restart;
 
 use crate::record::event::{Action, Change, MachineSample};
 use crate::record::run_info::Rows;
-use crate::record::{ClockOffset, EventKind, Phase, Records, RequestRow, RunInfo, ServedRow, Stamp};
+use crate::record::{ClockOffset, EventKind, Outcome, Phase, Records, RequestRow, RunInfo, ServedRow, Stamp};
 
 /// What a watch of these is called.
 const PODS: &str = "pods";
@@ -135,6 +135,8 @@ pub struct Timeline {
     pub load_ended: Stamp,
     /// Rows that the load sources said there are.
     pub announced: Option<u64>,
+    /// Of load sources whose rows did not all arrive: how many of their counted requests ended so.
+    pub tallies: BTreeMap<String, BTreeMap<Outcome, u64>>,
     /// All requests, by intended send time.
     pub requests: Vec<Request>,
     /// All pods behind the targets, by creation.
@@ -198,6 +200,7 @@ impl Timeline {
         let mut actions: Vec<(Stamp, &Action)> = Vec::new();
         let mut pods_listed = None;
         let mut stages = Vec::new();
+        let mut tallies = BTreeMap::new();
         let mut machine: BTreeMap<String, Vec<_>> = BTreeMap::new();
         for event in &events {
             let at = clocks.place(&event.source, event.at);
@@ -211,6 +214,9 @@ impl Timeline {
                 EventKind::LoadEnded { scheduled } => {
                     ended = Some(ended.map_or(at, |t| t.max(at)));
                     announced = Some(announced.unwrap_or(0) + scheduled);
+                }
+                EventKind::LoadCounted { of, outcomes } => {
+                    tallies.insert(of.clone(), outcomes.clone());
                 }
                 EventKind::CommandStarted { command: words, disruption } => commands.push(Command {
                     disruption: *disruption,
@@ -266,6 +272,7 @@ impl Timeline {
             stages,
             load_ended,
             announced,
+            tallies,
             requests,
             pods,
             ends,

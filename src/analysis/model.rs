@@ -171,6 +171,10 @@ pub struct RequestCounts {
     pub ambiguous: u64,
     /// Dropped requests that a retrying client would have hidden.
     pub retry_hidden: RetryHidden,
+    /// By load source, whose rows did not all arrive: requests that are known by count alone, and are in
+    /// no other figure.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub without_rows: BTreeMap<String, BTreeMap<Outcome, u64>>,
 }
 
 /// Dropped requests that a retrying client would have hidden from its user.

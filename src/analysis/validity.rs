@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::figures::count;
-use super::model::{LoadResult, Termination, WatchGap};
+use super::model::{LoadResult, RequestCounts, Termination, WatchGap};
+use crate::record::Outcome;
 use crate::record::event::MachineSample;
 use crate::record::run_info::{Role, Rows};
 use crate::timeline::{HandOver, Timeline};
@@ -100,7 +101,7 @@ fn blind_at_the_end(timeline: &Timeline) -> Option<String> {
 }
 
 /// Each reason why the record is not whole.
-pub(super) fn partial(timeline: &Timeline) -> Vec<String> {
+pub(super) fn partial(timeline: &Timeline, requests: &RequestCounts) -> Vec<String> {
     let mut why = Vec::new();
     if timeline.info.interrupted {
         why.push("the run was interrupted".to_owned());
@@ -113,7 +114,10 @@ pub(super) fn partial(timeline: &Timeline) -> Vec<String> {
     let rows = timeline.requests.len() as u64;
     let loads = timeline.info.sources.iter().filter(|source| source.role == Role::Load);
     let handed_over: Vec<_> = loads.filter_map(|source| Some((&source.name, source.rows?))).collect();
-    why.extend(handed_over.iter().filter_map(|(source, rows)| missing_requests(source, *rows)));
+    let by_count = |source: &String| requests.without_rows.get(source);
+    why.extend(
+        handed_over.iter().filter_map(|(source, rows)| missing_requests(source, *rows, by_count(source))),
+    );
     // Sources that hand over say so each for itself.
     if let Some(announced) = timeline.announced.filter(|a| *a != rows && handed_over.is_empty()) {
         why.push(format!("{} requests were scheduled, {} were recorded", count(announced), count(rows)));
@@ -126,21 +130,25 @@ pub(super) fn partial(timeline: &Timeline) -> Vec<String> {
     why
 }
 
-/// What a load worker is known to have recorded, or to have had in flight, that did not arrive.
-fn missing_requests(source: &str, rows: Rows) -> Option<String> {
+/// What a load source is known to have recorded, or to have had in flight, that did not arrive.
+fn missing_requests(source: &str, rows: Rows, by_count: Option<&BTreeMap<Outcome, u64>>) -> Option<String> {
     let Rows { recorded, known, in_flight, received } = rows;
     let (received, known) = match recorded {
         Some(recorded) if recorded == received => return None,
         Some(recorded) => (count(received), count(recorded)),
         None => (count(received), format!("at least {}", count(known))),
     };
+    let counted = by_count.map_or_else(String::new, |by_count| {
+        let each: Vec<_> = by_count.iter().map(|(o, n)| format!("{} {}", count(*n), o.as_str())).collect();
+        format!("; known by count alone, and in no figure: {}", each.join(", "))
+    });
     let flying = match in_flight {
         0 => String::new(),
-        _ => format!(", and {} were in flight when it was last heard of", count(in_flight)),
+        _ => format!("; {} were in flight when it was last heard of", count(in_flight)),
     };
     Some(format!(
-        "of {known} requests of {source} {received} arrived, above all those that were not ok: they weigh too \
-         much in all shares{flying}"
+        "of {known} requests of {source} the rows of {received} arrived, above all of those that were not ok, \
+         which weigh too much in all shares{counted}{flying}"
     ))
 }
 

@@ -108,8 +108,8 @@ pub(super) struct RunArgs {
     /// as in the scenario, or auto].
     #[arg(long, value_enum, conflicts_with_all = ["context", "kubeconfig", "in_cluster"])]
     dataplane: Option<DataplaneChoice>,
-    /// The image of this program, on a cluster that has to pull it: of the pods that send the load, of
-    /// the sidecars, and where the manifests say `rolldrop`.
+    /// The image to use where the manifests say `rolldrop`, for sidecars that the run adds and for pods
+    /// that send the load, on a cluster that has to pull it.
     #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
     /// Where the load comes from: this machine, or pods of the cluster, a Job whose rows come back
@@ -246,10 +246,7 @@ impl RunArgs {
             };
             run.carry_out(&scenario, choice, self.namespace).await
         });
-        if measured.is_err() && self.out.is_none() {
-            let _ = std::fs::remove_dir(run_dir.path()); // Which it is only if it is empty.
-        }
-        let interrupted = measured?;
+        let interrupted = measured.inspect_err(|_| run_dir.discard_if_empty())?;
         let result = report::make(&run_dir, self.format)?;
         Ok(Exit::of(&result, interrupted).into())
     }
@@ -416,8 +413,7 @@ impl Run<'_> {
         choice: Choice,
         namespace: Option<String>,
     ) -> anyhow::Result<bool> {
-        let is_own = matches!(choice, Choice::Embedded { .. });
-        self.progress.step(if is_own { "starting the cluster" } else { "connecting to the cluster" });
+        self.progress.step(choice.step());
         let cluster = connect(choice, self.interrupts).await?;
         if let Some(notice) = cluster.notice() {
             self.progress.note(notice);
@@ -493,7 +489,7 @@ impl Run<'_> {
             .await_ready(&scenario.targets, &scenario.manifests, disruptions)
             .await
             .map_err(interruption)?;
-        let mut settings = load_settings(scenario, &ready.targets)?;
+        let mut settings = load_settings(scenario, &ready.seen_from_here())?;
         if self.intent.command.is_some() {
             settings.pace = settings.pace.held_until(OPEN_END);
         }
@@ -514,9 +510,9 @@ impl Run<'_> {
                 self.progress.step("waiting for the load workers to be ready");
                 let length = load::Plan::new(settings.clone())?.length().unwrap_or_default();
                 let (job, here) = ((workers, self.intent.image, length), (self.run_dir, self.clock));
-                let collecting = self.intent.collecting;
+                let (collecting, tell) = (self.intent.collecting, |what: &str| self.progress.say(what));
                 let (sending, missing) =
-                    sending::in_cluster(scenario, session, job, collecting, here, note).await?;
+                    sending::in_cluster(scenario, session, job, collecting, here, (note, tell)).await?;
                 missing.iter().for_each(|why| self.warn(session, why));
                 sending
             }
@@ -641,10 +637,14 @@ impl Run<'_> {
             (Some(_), true) => Some("fetching the load workers' rows"),
         };
         step.into_iter().for_each(|step| self.progress.step(step));
-        let ((), collected) = tokio::join!(settling, sending.collect());
-        let Collected { rows, lost } = collected?;
+        let tell = |what: &str| self.progress.say(what);
+        let ((), collected) = tokio::join!(settling, sending.collect(&self.interrupts.abort, tell));
+        let Collected { rows, lost, counted } = collected?;
         for source in &mut info.sources {
             source.rows = rows.get(&source.name).copied();
+        }
+        for (of, outcomes) in counted {
+            session.record(EventKind::LoadCounted { of, outcomes: outcomes.into() });
         }
         for (worker, why) in lost {
             self.warn(session, &format!("not all rows of load worker {worker} have arrived: {why}"));
@@ -708,7 +708,7 @@ impl Run<'_> {
             scenario: redacted(scenario),
             expect: scenario.expect.clone(),
             cluster: ready.cluster.clone(),
-            targets: ready.targets.clone(),
+            targets: ready.seen_from_here(),
             load: plan.load_plan(),
             sources,
             started: self.clock.now(),

@@ -5,34 +5,35 @@
 //! A pod that ended is replaced by the Job's controller, as every pod of a Job is: the new one of
 //! that index waits for orders, of which there are none.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod manifest;
+mod standing;
+
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, Node, Pod, Secret};
 use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
 use super::apply::RUN_LABEL;
 use super::view::View;
-use super::{Caller, CoordinatorError, Ready, Session};
+use super::{Caller, CoordinatorError, Session};
 use crate::record::event::PodEvent;
-use crate::record::run_info;
 use crate::record::wire::AdminToken;
 
 /// The label that says what an object of a run is for.
 const COMPONENT_LABEL: &str = "rolldrop.dev/component";
 const COMPONENT: &str = "load";
+/// The label by which nodes say what they run.
+const OS_LABEL: &str = "kubernetes.io/os";
 /// Where a worker listens, in its own pod.
 pub const LOAD_PORT: u16 = 9901;
-/// The variable and the Secret's key with the token.
-const TOKEN_VARIABLE: &str = "ROLLDROP_LOAD_TOKEN";
+/// The Secret's key with the token.
 const TOKEN_KEY: &str = "token";
-/// Finished workers go after this, should nobody be left to remove them.
-const TTL_SECONDS: u64 = 600;
-/// Of the ends of a fetched load: what a worker has to close its files after SIGTERM.
-const GRACE_SECONDS: u64 = 30;
+/// Pods that are not ready after this are told of, once, while they are waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The least rate of a worker, in requests per second: below that its node's window would be vague.
 const LEAST_RATE: f64 = 10.0;
@@ -93,14 +94,15 @@ pub fn default_workers(nodes: usize, peak_rate: f64) -> usize {
 }
 
 impl Caller {
-    /// The nodes that take pods of any kind.
+    /// The nodes that take such pods.
     ///
     /// # Errors
     /// When they cannot be listed.
     pub async fn schedulable_nodes(&self) -> Result<usize, CoordinatorError> {
         let what = "list nodes, to have a load worker on each (or say how many: --load-workers)";
         let nodes = Api::<Node>::all(self.client.clone());
-        let nodes = self.limited(what, nodes.list(&ListParams::default())).await?;
+        let params = ListParams::default();
+        let nodes = self.ask(what, || nodes.list(&params)).await?;
         let nodes = nodes.map_err(|e| CoordinatorError::api(what, &e))?;
         Ok(nodes.items.iter().filter(|node| takes_pods(node)).count())
     }
@@ -108,41 +110,20 @@ impl Caller {
 
 fn takes_pods(node: &Node) -> bool {
     let spec = node.spec.as_ref();
+    let is_linux = node.labels().get(OS_LABEL).is_some_and(|os| os == "linux");
     let repels = |effect: &str| effect == "NoSchedule" || effect == "NoExecute";
-    !spec.and_then(|spec| spec.unschedulable).unwrap_or(false)
+    is_linux
+        && !spec.and_then(|spec| spec.unschedulable).unwrap_or(false)
         && !spec.iter().flat_map(|spec| spec.taints.iter().flatten()).any(|taint| repels(&taint.effect))
-}
-
-impl Ready {
-    /// The targets as they are seen from these nodes: what leads to a Service is each node's own.
-    pub fn seen_from(&self, nodes: &BTreeSet<String>) -> Vec<run_info::Target> {
-        let of_node = |target: &run_info::Target, node: &String| run_info::Target {
-            name: at_node(&target.name, node),
-            consumer: target.consumer.replace(super::THIS_HOST, &format!("node {node}")),
-            ..target.clone()
-        };
-        let seen = |target: &run_info::Target| match self.by_service_proxy.contains(&target.name) {
-            true => nodes.iter().map(|node| of_node(target, node)).collect(),
-            false => {
-                let consumer = target.consumer.replace(super::THIS_HOST, "the cluster");
-                vec![run_info::Target { consumer, ..target.clone() }]
-            }
-        };
-        self.targets.iter().flat_map(seen).collect()
-    }
-}
-
-/// The name of a target as seen from a node.
-pub fn at_node(target: &str, node: &str) -> String {
-    format!("{target}@{node}")
 }
 
 /// The name of the Job of a run, and of its Secret. Pods and their host names are called after it.
 fn job_name(run: &str) -> String {
     let run: String =
         run.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    // The end of a run's name is its time.
-    let from = run.len().saturating_sub(40);
+    // The end of a run's name is its time. Of a longer name the Job's controller would cut something off
+    // before the index of a pod.
+    let from = run.len().saturating_sub(38);
     format!("rolldrop-load-{}", run[from..].trim_start_matches('-'))
 }
 
@@ -166,61 +147,64 @@ impl Session {
             "stringData": {TOKEN_KEY: job.token.as_str()},
         });
         let secret = self.create(&secret).await?;
-        let created = self.create(&manifest(&name, &run, job)).await?;
+        let created = self.create(&manifest::job(&name, &run, job)).await?;
         self.give_to(&secret, &created).await
     }
 
-    /// Has the Secret go when the Job does, whoever removes that.
+    /// Has the Secret go when the Job does, whoever removes that. The Job is its only owner: of several,
+    /// all would have to be gone.
     async fn give_to(&self, secret: &DynamicObject, job: &DynamicObject) -> Result<(), CoordinatorError> {
-        let mut owners = serde_json::to_value(secret.owner_references()).unwrap_or_else(|_| json!([]));
-        if let Value::Array(owners) = &mut owners {
-            owners.push(json!({
-                "apiVersion": "batch/v1", "kind": "Job", "name": job.name_any(), "uid": job.uid(),
-            }));
-        }
-        let patch = Patch::Merge(json!({"metadata": {"ownerReferences": owners}}));
+        let owner =
+            json!({"apiVersion": "batch/v1", "kind": "Job", "name": job.name_any(), "uid": job.uid()});
+        let patch = Patch::Merge(json!({"metadata": {"ownerReferences": [owner]}}));
         let secrets = Api::<Secret>::namespaced(self.caller.client.clone(), &self.caller.namespace);
         let (what, name) = ("have the load workers' Secret go with their Job", secret.name_any());
-        let patched =
-            self.caller.limited(what, secrets.patch(&name, &PatchParams::default(), &patch)).await?;
+        let params = PatchParams::default();
+        let patched = self.caller.ask(what, || secrets.patch(&name, &params, &patch)).await?;
         patched.map(drop).map_err(|e| CoordinatorError::api(what, &e))
     }
 
-    /// Waits until all workers' pods are ready, or the limit passes.
+    /// Waits until all workers' pods are ready, or the limit passes. Why it takes long goes to `tell`.
     ///
     /// # Errors
-    /// When none is ready then, or as soon as one says why none will be.
+    /// When none is ready then, or as soon as each says why it will not be.
     pub async fn await_load_pods(
         &self,
         workers: usize,
         limit: Duration,
+        tell: impl Fn(&str),
     ) -> Result<LoadPods, CoordinatorError> {
         let prefix = format!("{}-", job_name(self.journal().run()));
-        let deadline = Instant::now() + limit;
-        let mut stuck_since: Option<Instant> = None;
+        let is_own = |pod: &PodEvent| pod.name.starts_with(&prefix);
+        let began = Instant::now();
+        let deadline = began + limit;
+        let mut told_at = Some(began + PATIENCE).filter(|at| *at < deadline);
+        let mut hopeless_since: Option<Instant> = None;
         loop {
-            let is_own = |pod: &PodEvent| pod.name.starts_with(&prefix);
-            let (ready, stuck) =
-                self.views.read(|view| (ready_pods(view, is_own), view.stuck_container(is_own)));
+            let (ready, hopeless) =
+                self.views.read(|view| (ready_pods(view, is_own), standing::why_hopeless(view, is_own)));
             if ready.len() >= workers {
                 return Ok(LoadPods { ready, missing: Vec::new() });
             }
             let now = Instant::now();
-            match (stuck, &ready[..]) {
-                (Some(why), []) => {
-                    let since = *stuck_since.get_or_insert(now);
+            match hopeless {
+                Some(why) => {
+                    let since = *hopeless_since.get_or_insert(now);
                     if now >= since + self.caller.limits.stuck {
                         return Err(CoordinatorError::PodNeverStarts(why));
                     }
                 }
-                _ => stuck_since = None,
+                None => hopeless_since = None,
             }
             if now >= deadline {
-                let missing = self.why_not_ready(&ready).await?;
+                let missing = self.why_not_ready(workers, &ready).await?;
                 if ready.is_empty() {
                     return Err(CoordinatorError::NoLoadWorker { limit, why: missing.join("; ") });
                 }
                 return Ok(LoadPods { ready, missing });
+            }
+            if told_at.take_if(|at| now >= *at).is_some() {
+                self.why_not_ready(workers, &ready).await?.iter().for_each(|why| tell(why));
             }
             let look_again = (now + Duration::from_millis(500)).min(deadline);
             let _ = self.caller.stoppable(timeout_at(look_again, self.views.changed())).await?;
@@ -231,8 +215,8 @@ impl Session {
     pub fn pod_ended(&self, uid: &str) -> impl Future<Output = String> + Send + use<> {
         let (mut views, uid) = (self.views.subscribe(), uid.to_owned());
         async move {
-            let ended = views.wait_for(|view| why_ended(view, &uid).is_some()).await;
-            match ended.map(|view| why_ended(&view, &uid)) {
+            let ended = views.wait_for(|view| standing::why_ended(view, &uid).is_some()).await;
+            match ended.map(|view| standing::why_ended(&view, &uid)) {
                 Ok(Some(why)) => why,
                 // The session is over.
                 Ok(None) | Err(_) => std::future::pending().await,
@@ -240,38 +224,50 @@ impl Session {
         }
     }
 
-    /// Why workers' pods are not ready, as they or the latest warning about them say.
-    async fn why_not_ready(&self, ready: &[LoadPod]) -> Result<Vec<String>, CoordinatorError> {
+    /// Why workers are not ready, as their pods say, or the latest warning about them or about the Job.
+    async fn why_not_ready(
+        &self,
+        workers: usize,
+        ready: &[LoadPod],
+    ) -> Result<Vec<String>, CoordinatorError> {
         let Self { caller, .. } = self;
         let what = "list the load workers' pods";
-        let labels = format!("{COMPONENT_LABEL}={COMPONENT},{RUN_LABEL}={}", self.journal().run());
+        let run = self.journal().run().to_owned();
+        let labels = format!("{COMPONENT_LABEL}={COMPONENT},{RUN_LABEL}={run}");
         let pods = Api::<Pod>::namespaced(caller.client.clone(), &caller.namespace);
-        let pods = caller.limited(what, pods.list(&ListParams::default().labels(&labels))).await?;
-        let pods = pods.map_err(|e| CoordinatorError::api(what, &e))?.items;
+        let params = ListParams::default().labels(&labels);
+        let pods = caller.ask(what, || pods.list(&params)).await?;
+        let mut pods = pods.map_err(|e| CoordinatorError::api(what, &e))?.items;
+        pods.sort_by_key(|pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0));
+        // Those of before were replaced.
+        let latest: BTreeMap<_, _> = pods.into_iter().map(|pod| (index_of(&pod.name_any()), pod)).collect();
+        let is_ready =
+            |pod: &Pod| ready.iter().any(|ready| index_of(&ready.name) == index_of(&pod.name_any()));
         let mut reasons = Vec::new();
-        for pod in pods {
+        for pod in latest.values().filter(|pod| !is_ready(pod)) {
             let name = pod.name_any();
-            if ready.iter().any(|ready| ready.name == name) {
-                continue;
-            }
-            let why = match own_reason(&pod) {
+            let why = match standing::own_reason(pod) {
                 Some(why) => why,
-                None => self.latest_warning(&name).await?.unwrap_or_else(|| "it does not say why".into()),
+                None => self.latest_warning(&name).await?.unwrap_or_else(|| standing::state(pod)),
             };
             reasons.push(format!("load worker {name} is not ready: {why}"));
         }
-        if reasons.is_empty() {
-            reasons.push("their pods are not there: see the events of the Job".to_owned());
+        let without = workers.saturating_sub(latest.len());
+        if without > 0 {
+            let job = job_name(&run);
+            let why = self.latest_warning(&job).await?;
+            let why = why.unwrap_or_else(|| format!("see the events of Job {job}"));
+            reasons.push(format!("no pod for {without} of {workers} load workers: {why}"));
         }
         Ok(reasons)
     }
 
-    async fn latest_warning(&self, pod: &str) -> Result<Option<String>, CoordinatorError> {
+    /// What was said last against an object, where the right to events is there.
+    async fn latest_warning(&self, name: &str) -> Result<Option<String>, CoordinatorError> {
         let Self { caller, .. } = self;
         let events = Api::<Event>::namespaced(caller.client.clone(), &caller.namespace);
-        let about = ListParams::default().fields(&format!("involvedObject.name={pod},type=Warning"));
-        // Without the right to them, less is known.
-        let events = caller.limited("list the events of a pod", events.list(&about)).await?;
+        let about = ListParams::default().fields(&format!("involvedObject.name={name},type=Warning"));
+        let events = caller.ask("list the events of the load", || events.list(&about)).await?;
         let mut events = events.map(|list| list.items).unwrap_or_default();
         events.sort_by_key(|event| event.last_timestamp.as_ref().map(|time| time.0));
         let said = |event: Event| {
@@ -287,108 +283,16 @@ fn ready_pods(view: &View, is_own: impl Fn(&PodEvent) -> bool) -> Vec<LoadPod> {
     let ready = pods.filter(|pod| is_own(pod) && pod.ready && pod.deletion_timestamp.is_none());
     let mut of_index = BTreeMap::new();
     for pod in ready {
-        // JOB-INDEX-RANDOM
-        let index = pod.name.rsplit('-').nth(1).and_then(|index| index.parse::<usize>().ok());
         let (name, uid) = (pod.name.clone(), pod.uid.clone());
         let node = pod.node.clone().unwrap_or_default();
-        of_index.insert(index, LoadPod { name, uid, node });
+        of_index.insert(index_of(&pod.name), LoadPod { name, uid, node });
     }
     of_index.into_values().collect()
 }
 
-fn why_ended(view: &View, uid: &str) -> Option<String> {
-    if !view.pods_listed {
-        return None;
-    }
-    let Some(seen) = view.pods.get(uid) else { return Some("its pod is gone".to_owned()) };
-    let ended = seen.event.containers.iter().find(|c| c.state.as_deref() == Some("terminated"));
-    if let Some(container) = ended {
-        let code = container.exit_code.map_or_else(|| "none".to_owned(), |code| code.to_string());
-        let reason = container.reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
-        return Some(format!("its container ended with exit code {code}{reason}"));
-    }
-    (seen.event.phase == "Failed").then(|| "its pod failed".to_owned())
-}
-
-/// What a pod itself says about why it is not ready.
-fn own_reason(pod: &Pod) -> Option<String> {
-    let status = pod.status.as_ref()?;
-    let conditions = status.conditions.iter().flatten();
-    let unscheduled = conditions.into_iter().find(|c| c.type_ == "PodScheduled" && c.status == "False");
-    if let Some(condition) = unscheduled {
-        let words = [&condition.reason, &condition.message].into_iter().flatten();
-        return Some(words.cloned().collect::<Vec<_>>().join(": "));
-    }
-    let waiting = status.container_statuses.iter().flatten().find_map(|s| s.state.as_ref()?.waiting.as_ref());
-    let waiting = waiting.filter(|waiting| waiting.message.is_some())?;
-    let words = [&waiting.reason, &waiting.message].into_iter().flatten();
-    Some(words.cloned().collect::<Vec<_>>().join(": "))
-}
-
-fn manifest(name: &str, run: &str, job: &LoadJob<'_>) -> Value {
-    let labels = json!({COMPONENT_LABEL: COMPONENT, RUN_LABEL: run});
-    // A limit of the CPU would hold requests back from their times.
-    let memory = job.resources.iter().filter(|(resource, _)| *resource == "memory");
-    let limits: BTreeMap<_, _> = memory.collect();
-    let listen = format!("$(POD_IP):{LOAD_PORT}");
-    let mut args = vec!["load-worker", "--listen", &listen, "--out", "/rows"];
-    args.extend(job.collector.iter().flat_map(|collector| ["--visit", collector, "--name", "$(POD_NAME)"]));
-    let container = json!({
-        "name": "load-worker",
-        "image": job.image,
-        "args": args,
-        "env": [
-            {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-            {"name": TOKEN_VARIABLE, "valueFrom": {"secretKeyRef": {"name": name, "key": TOKEN_KEY}}},
-        ],
-        "ports": [{"name": "rolldrop-load", "containerPort": LOAD_PORT}],
-        "readinessProbe": {"httpGet": {"path": "/readyz", "port": LOAD_PORT}, "periodSeconds": 1},
-        "resources": {"requests": job.resources, "limits": limits},
-        "securityContext": {
-            "allowPrivilegeEscalation": false,
-            "readOnlyRootFilesystem": true,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": [{"name": "rows", "mountPath": "/rows"}],
-    });
-    json!({
-        "apiVersion": "batch/v1", "kind": "Job",
-        "metadata": {"name": name, "labels": {COMPONENT_LABEL: COMPONENT}},
-        "spec": {
-            "completionMode": "Indexed",
-            "completions": job.workers,
-            "parallelism": job.workers,
-            // One worker that fails must not end the others.
-            "backoffLimit": i32::MAX,
-            "activeDeadlineSeconds": job.lifetime.as_secs().max(1),
-            "ttlSecondsAfterFinished": TTL_SECONDS,
-            "template": {
-                "metadata": {
-                    "labels": labels,
-                    "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
-                },
-                "spec": {
-                    "restartPolicy": "Never",
-                    "automountServiceAccountToken": false,
-                    "enableServiceLinks": false,
-                    "terminationGracePeriodSeconds": GRACE_SECONDS,
-                    "securityContext": {
-                        "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532,
-                        "seccompProfile": {"type": "RuntimeDefault"},
-                    },
-                    "topologySpreadConstraints": [{
-                        "maxSkew": 1,
-                        "topologyKey": "kubernetes.io/hostname",
-                        "whenUnsatisfiable": "ScheduleAnyway",
-                        "labelSelector": {"matchLabels": labels},
-                    }],
-                    "containers": [container],
-                    "volumes": [{"name": "rows", "emptyDir": {}}],
-                },
-            },
-        },
-    })
+/// The index of a pod of the Job, which is called JOB-INDEX-RANDOM.
+fn index_of(pod: &str) -> Option<usize> {
+    pod.rsplit('-').nth(1)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -412,27 +316,22 @@ mod tests {
     }
 
     #[test]
-    fn a_jobs_name_fits_its_pods_host_names_and_ends_in_the_runs_time() {
-        let name = job_name("a-scenario-with-quite-a-long-name-of-40-c-20260101T000000.123Z");
-        assert!(name.len() + "-100".len() <= 63, "{name}");
-        assert!(name.ends_with("-20260101t000000-123z"), "{name}");
-        assert_eq!(job_name("web-20260101T000000.123Z"), "rolldrop-load-web-20260101t000000-123z");
+    fn nodes_that_are_cordoned_tainted_or_no_linux_take_no_load() {
+        let takes = |os: &str, spec: serde_json::Value| {
+            let node = json!({"metadata": {"labels": {OS_LABEL: os}}, "spec": spec});
+            takes_pods(&serde_json::from_value(node).unwrap())
+        };
+        let taint = |effect: &str| json!({"taints": [{"key": "x", "effect": effect}]});
+        assert!(takes("linux", json!({})) && takes("linux", taint("PreferNoSchedule")));
+        assert!(!takes("windows", json!({})) && !takes("linux", json!({"unschedulable": true})));
+        assert!(!takes("linux", taint("NoSchedule")) && !takes("linux", taint("NoExecute")));
     }
 
     #[test]
-    fn a_pod_says_why_it_is_not_ready() {
-        let reason = |status: Value| {
-            own_reason(&serde_json::from_value(json!({"metadata": {}, "status": status})).unwrap())
-        };
-        let unschedulable = json!({"conditions": [{"type": "PodScheduled", "status": "False",
-            "reason": "Unschedulable", "message": "0/2 nodes are available"}]});
-        assert_eq!(reason(unschedulable).unwrap(), "Unschedulable: 0/2 nodes are available");
-        let waiting = |waiting: Value| {
-            json!({"containerStatuses": [{"name": "x", "image": "x", "imageID": "",
-            "ready": false, "restartCount": 0, "state": {"waiting": waiting}}]})
-        };
-        let pull = waiting(json!({"reason": "ErrImagePull", "message": "no such image"}));
-        assert_eq!(reason(pull).unwrap(), "ErrImagePull: no such image");
-        assert_eq!(reason(waiting(json!({"reason": "ContainerCreating"}))), None);
+    fn a_jobs_name_fits_its_pods_host_names_and_ends_in_the_runs_time() {
+        let name = job_name("a-scenario-with-quite-a-long-name-of-40-c-20260101T000000.123Z");
+        assert!(name.len() + "-9999-".len() <= 63 - "abcde".len(), "{name}");
+        assert!(name.ends_with("-20260101t000000-123z"), "{name}");
+        assert_eq!(job_name("web-20260101T000000.123Z"), "rolldrop-load-web-20260101t000000-123z");
     }
 }

@@ -200,18 +200,19 @@ impl Session {
         Ok(injection.notes)
     }
 
-    /// Changes one of the objects, if it has to be. Where somebody else changed it meanwhile, it is
-    /// looked at anew, with all that may speak against changing it.
+    /// Changes one of the objects, if it has to be; answers whether it is another one now. Where somebody
+    /// else changed it meanwhile, it is looked at anew, with all that may speak against changing it.
     async fn change_live(
         &self,
         injection: &mut Injection<'_>,
         index: usize,
     ) -> Result<bool, CoordinatorError> {
-        for _ in 1..ATTEMPTS {
+        for attempt in 1..ATTEMPTS {
             let object = &injection.live[index];
             match self.change(&object.api, &object.current, &object.wanted).await {
                 Err(CoordinatorError::Conflict(_)) => {}
-                changed => return Ok(changed?.is_some()),
+                // Where a change came between, it may have been this one, of which the answer was lost.
+                changed => return Ok(changed?.is_some() || attempt > 1),
             }
             let what = format!("read {}", object.title());
             let found = self.caller.ask(&what, || object.api.get(object.name())).await?;
@@ -220,7 +221,8 @@ impl Session {
             injection.want()?;
         }
         let object = &injection.live[index];
-        Ok(self.change(&object.api, &object.current, &object.wanted).await?.is_some())
+        self.change(&object.api, &object.current, &object.wanted).await?;
+        Ok(true)
     }
 
     /// Waits until a pod with the sidecar says that it cannot start, and stays with that.

@@ -1,5 +1,8 @@
 //! The coordinator against an API server that answers as told.
 
+mod conflicts;
+mod load_job;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

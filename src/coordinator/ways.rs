@@ -9,7 +9,8 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::Api;
 use kube::api::ListParams;
 
-use super::{Caller, CoordinatorError, THIS_HOST};
+use super::targets::Consumer;
+use super::{Caller, CoordinatorError};
 
 /// What clusters are called within themselves, unless somebody has chosen otherwise.
 const DOMAIN: &str = "cluster.local";
@@ -24,14 +25,14 @@ pub(super) struct Way<'a> {
 }
 
 impl Way<'_> {
-    /// Where it leads, and who routes there, in words. With a node it is the node's own port.
+    /// Where it leads, and who routes there. With a node it is the node's own port.
     pub(super) async fn find(
         &self,
         caller: &Caller,
         node: Option<&str>,
-    ) -> Result<(String, String), CoordinatorError> {
+    ) -> Result<(String, Consumer), CoordinatorError> {
         let port = self.port()?;
-        let name = self.name;
+        let (name, service) = (self.name, self.name.to_owned());
         if let Some(node) = node {
             let number = port.node_port.filter(|number| *number > 0);
             let number =
@@ -42,23 +43,22 @@ impl Way<'_> {
             let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
             let address =
                 address(&found).ok_or_else(|| self.unusable(format!("node {node} has no address")))?;
-            let consumer = format!("NodePort {number} of Service {name} (Service proxy of node {node})");
+            let consumer = Consumer::NodePort { number, service, node: node.to_owned() };
             return Ok((self.url(&address, number), consumer));
         }
         if let Some(address) = self.address() {
-            let consumer = format!("Service {name} (Service proxy of {THIS_HOST})");
-            return Ok((self.url(address, port.port), consumer));
+            return Ok((self.url(address, port.port), Consumer::ServiceProxy { service }));
         }
         if self.cluster_ip().is_empty() {
             return Err(self.unusable("has no cluster address; give the target as a url"));
         }
         let number = self.pods_port(caller, port).await?;
         let host = format!("{name}.{}.svc.{DOMAIN}", caller.namespace);
-        Ok((self.url(&host, number), format!("headless Service {name} (DNS, as asked by {THIS_HOST})")))
+        Ok((self.url(&host, number), Consumer::Dns { service }))
     }
 
     /// The Service's own address, which each node's Service proxy serves, if it has one.
-    pub(super) fn address(&self) -> Option<&str> {
+    fn address(&self) -> Option<&str> {
         Some(self.cluster_ip()).filter(|address| !["", "None"].contains(address))
     }
 

@@ -18,7 +18,7 @@ use super::tally::{self, Counts};
 use super::worker::Batch;
 use super::{LoadError, Progress, Recent};
 use crate::record::parts::PartWriter;
-use crate::record::{Clock, Outcome, RequestRow, Stamp};
+use crate::record::{Clock, Outcome, Phase, RequestRow, Stamp};
 
 /// A row arrives this long after its end at most, unless the disk stalls: an
 /// interval of the log is written when it is over for so long.
@@ -221,6 +221,9 @@ impl<'a> Live<'a> {
         worker.rows += batch.rows.len() as u64;
         for row in &batch.rows {
             self.outcomes.add(row.outcome, 1);
+            if row.phase == Phase::Main {
+                worker.main.add(row.outcome, 1);
+            }
             match (row.outcome, row.grpc_status, row.status) {
                 (Outcome::HttpError, Some(status), _) => *self.grpc_statuses.entry(status).or_default() += 1,
                 (Outcome::HttpError, None, Some(status)) => {

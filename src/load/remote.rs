@@ -10,6 +10,7 @@
 //! | `POST /orders?n=N` | order number N, from 0, is taken, now or by an earlier request; 409 if it is not the next, or no more are taken |
 //! | `GET /reports?from=N` | the reports from number N on, a [`Numbered`] a line, until the load is over |
 //! | `GET /clock` | a [`ClockAnswer`] |
+//! | `GET /version` | which program it is, a [`Tool`] |
 //! | `GET /live?from=N&rows=K` | what ended in each second from number N on, a [`live::Line`] a line, with so many rows a second at most |
 //! | `GET /parts` | the closed parts of its rows, a [`parts::Listing`] |
 //! | `GET /parts/NAME` | one of them, from the byte on that `Range: bytes=N-` names |
@@ -21,6 +22,7 @@
 //! index, for which nobody has orders.
 //!
 //! [`ClockAnswer`]: crate::record::wire::ClockAnswer
+//! [`Tool`]: crate::record::run_info::Tool
 
 pub mod ask;
 mod backlog;
@@ -50,6 +52,7 @@ pub const UNCLAIMED: Duration = Duration::from_secs(900);
 pub(super) const ORDERS_PATH: &str = "/orders";
 pub(super) const REPORTS_PATH: &str = "/reports";
 pub(super) const ACKNOWLEDGED_PATH: &str = "/acknowledged";
+pub(super) const VERSION_PATH: &str = "/version";
 pub(super) const HEALTH_PATH: &str = "/healthz";
 /// The path that says whether a worker takes orders.
 pub const READY_PATH: &str = "/readyz";

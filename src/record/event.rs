@@ -3,10 +3,12 @@
 //! One JSON object a line. An event is stamped by the source that saw it, on
 //! its own clock; a reader skips kinds that it does not know.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::run_info::Rows;
-use super::{ClockOffset, Stamp};
+use super::{ClockOffset, Outcome, Stamp};
 
 /// The name by which clock samples call the clock of the API server.
 pub const API_SERVER: &str = "apiserver";
@@ -62,6 +64,14 @@ pub enum EventKind {
     LoadEnded {
         /// Requests that were scheduled, warm-up included.
         scheduled: u64,
+    },
+    /// Of a load source not all rows arrived, but this is how many of its requests had ended; the
+    /// source of the event is the coordinator.
+    LoadCounted {
+        /// The source of the load.
+        of: String,
+        /// Requests of the counted part by outcome, as it said last. Those that have a row are among them.
+        outcomes: BTreeMap<Outcome, u64>,
     },
     /// The coordinator asked for something that ends pods; the event's stamp is when it asked.
     Action(Action),

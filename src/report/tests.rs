@@ -116,8 +116,8 @@ fn the_text_of_a_run_without_a_drop() {
 #[test]
 fn the_text_of_a_partial_run() {
     insta::assert_snapshot!(plain_text(&samples::partial()), @"
-    PARTIAL MEASUREMENT: the run ended early; the numbers cover only what was recorded. Interrupted 8 s
-    into the run.
+    PARTIAL MEASUREMENT: the record is not whole; the numbers cover only what was recorded. Interrupted
+    8 s into the run.
 
     1 of 400 requests was dropped as 1 pod went away.
     It fell into the endpoint-propagation window of one terminating pod.
@@ -144,7 +144,7 @@ fn the_text_of_a_partial_run() {
       while a pod went away             240      1.94 ms      7.09 ms      39.4 ms
       longest time without any answered request: 0.041 s
 
-    PARTIAL: the run ended early; the numbers cover only what was recorded
+    PARTIAL: the record is not whole; the numbers cover only what was recorded
       because  interrupted 8 s into the run
       0 of 400 requests not sent (0 %); send lag p99 0.41 ms, max 2.31 ms
     Report: runs/one/report.html, charts in runs/one/charts

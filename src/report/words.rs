@@ -96,7 +96,7 @@ pub(super) fn verdict(verdict: &Verdict) -> (&'static str, &'static str, &[Strin
     match verdict {
         Verdict::Valid => ("VALID", "the generator kept its schedule and no recorder lost anything", &[]),
         Verdict::Partial { why } => {
-            ("PARTIAL", "the run ended early; the numbers cover only what was recorded", why)
+            ("PARTIAL", "the record is not whole; the numbers cover only what was recorded", why)
         }
         Verdict::Invalid { why } => ("INVALID", "do not use these numbers", why),
     }

@@ -32,12 +32,13 @@ use rolldrop::record::{Clock, Event, EventKind, Expect, Outcome, Phase, RequestR
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use crate::hostile::memory_kib;
 
-/// Workers, and the requests of each in a second: 1/20 of 100 × 10,000.
 const WORKERS: usize = 100;
-const PER_SECOND: u64 = 500;
+/// Seconds, and the requests of all workers in a second, of the short form: 1/20 of 100 × 10,000.
+const SHORT: (u64, u64) = (6, 50_000);
 /// Rows that are not ok and may cross from each in a second.
 const LIVE_ROWS: usize = 20;
 /// The one that dies halfway.
@@ -55,14 +56,14 @@ fn memory_is_flat_at_a_twentieth_of_the_planned_size() {
     if let Some(dir) = std::env::var_os(ROLE) {
         return be_the_collector(Path::new(&dir));
     }
-    let seconds = std::env::var("COLLECTION").map_or(6, |text| text.parse().expect("COLLECTION=SECONDS"));
+    let (seconds, per_second) = size();
     let kept = std::env::var_os("COLLECTION_RUN").map(std::path::PathBuf::from);
     let temporary = tempfile::tempdir().expect("a directory");
     let run = kept.clone().unwrap_or_else(|| temporary.path().join("run"));
     let mut collector = CollectorProcess::start(&run);
     let zero = collector.zero;
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let workers: Vec<_> = (0..WORKERS).map(|number| Arc::new(Worker::new(number))).collect();
+    let workers: Vec<_> = (0..WORKERS).map(|number| Arc::new(Worker::new(number, per_second))).collect();
     let visits = JoinSet::new();
     let mut visits = runtime.block_on(async {
         let mut visits = visits;
@@ -128,7 +129,7 @@ fn memory_is_flat_at_a_twentieth_of_the_planned_size() {
     assert!(live_bytes < seconds * 2_000_000, "{live_bytes} bytes crossed while the load lasted");
 
     // Every row of those that live, and what crossed of the one that does not.
-    let per_worker = seconds * PER_SECOND;
+    let per_worker = seconds * per_second;
     let live = (WORKERS as u64 - 1) * per_worker;
     let info = RunDir::open(&run).expect("a run").info().expect("run.json");
     let of = |number: usize| {
@@ -140,6 +141,15 @@ fn memory_is_flat_at_a_twentieth_of_the_planned_size() {
     assert!(dead.recorded.is_none() && dead.received > 0 && dead.known >= dead.received, "{dead:?}");
     assert_eq!(rows, live + dead.received);
     assert!(!run.join("live").exists());
+}
+
+/// Seconds, and the requests of each worker in one, by `COLLECTION=SECONDS@RATE`.
+fn size() -> (u64, u64) {
+    let (seconds, rate) = std::env::var("COLLECTION").map_or(SHORT, |text| {
+        let (seconds, rate) = text.split_once('@').expect("COLLECTION=SECONDS@RATE");
+        (seconds.parse().expect("seconds"), rate.parse().expect("requests per second"))
+    });
+    (seconds, rate / WORKERS as u64)
 }
 
 fn name_of(number: usize) -> String {
@@ -242,7 +252,7 @@ fn be_the_collector(dir: &Path) {
         });
         let gone = orders.await.expect("orders");
         let ended = clock.now();
-        let collected = collector.finish().await.expect("collected");
+        let collected = collector.finish(&CancellationToken::new(), |_| {}).await.expect("collected");
         drop(gone);
         assert_eq!(collected.lost, [(name_of(DEAD), "it died".to_owned())]);
         let source = |(name, rows)| Source {
@@ -259,7 +269,7 @@ fn be_the_collector(dir: &Path) {
 
 /// The run as `rolldrop run` would have written it down.
 fn write_down(run_dir: &RunDir, zero: Stamp, ended: Stamp, sources: Vec<Source>) {
-    let (rate, duration_s) = (PER_SECOND as f64 * WORKERS as f64, ended.seconds_since(zero));
+    let (rate, duration_s) = ((size().1 * WORKERS as u64) as f64, ended.seconds_since(zero));
     let info = RunInfo {
         format: FORMAT_VERSION,
         tool: Tool::this(),
@@ -301,6 +311,7 @@ fn write_down(run_dir: &RunDir, zero: Stamp, ended: Stamp, sources: Vec<Source>)
 /// A load worker without a load.
 struct Worker {
     number: usize,
+    per_second: u64,
     dir: tempfile::TempDir,
     state: Mutex<State>,
     sent: Mutex<Sent>,
@@ -324,17 +335,18 @@ struct Sent {
 }
 
 impl Worker {
-    fn new(number: usize) -> Self {
+    fn new(number: usize, per_second: u64) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let writer = PartWriter::create(dir.path(), &source_of(number), Clock::start()).expect("a writer");
         let packed = |center_us: u64| {
             let mut times = Histogram::<u64>::new(3).expect("a histogram");
-            (0..PER_SECOND).for_each(|n| times.record((center_us + n * 37 % 4_000) * 1_000).expect("a time"));
+            (0..per_second).for_each(|n| times.record((center_us + n * 37 % 4_000) * 1_000).expect("a time"));
             Packed::pack(&times)
         };
         let response = [(false, (packed(1_500), packed(1_200))), (true, (packed(300), packed(200)))];
         Self {
             number,
+            per_second,
             dir,
             state: Mutex::new(State { writer: Some(writer), batches: Vec::new(), rows: 0, is_over: false }),
             sent: Mutex::default(),
@@ -357,10 +369,11 @@ impl Worker {
         let source: Arc<str> = source_of(self.number).into();
         let (target, pod): (Arc<str>, Arc<str>) = ("web".into(), "web-0".into());
         let mut main = Counts::default();
-        let rows: Vec<RequestRow> = (0..PER_SECOND)
+        let rows: Vec<RequestRow> = (0..self.per_second)
             .map(|k| {
                 let seq = state.rows + k;
-                let at = zero + Duration::from_secs(n) + Duration::from_micros(k * 1_000_000 / PER_SECOND);
+                let at =
+                    zero + Duration::from_secs(n) + Duration::from_micros(k * 1_000_000 / self.per_second);
                 let is_ok = !outage && !seq.is_multiple_of(100);
                 let outcome = if is_ok { Outcome::Ok } else { Outcome::ConnectRefused };
                 main.add(outcome, 1);
@@ -383,7 +396,7 @@ impl Worker {
             .collect();
         let lost: Vec<_> = rows.iter().filter(|row| row.outcome != Outcome::Ok).cloned().collect();
         state.writer.as_mut().expect("a writer").extend(&rows).expect("rows");
-        state.rows += PER_SECOND;
+        state.rows += self.per_second;
         let (response, service) = self.response[&outage].clone();
         let outcome = if outage { Outcome::ConnectRefused } else { Outcome::Ok };
         let batch = Batch {
@@ -399,13 +412,13 @@ impl Worker {
         let mut line = serde_json::to_vec(&Line::Batch(Box::new(batch))).expect("a line");
         line.push(b'\n');
         state.batches.push(Arc::new(line));
-        self.sent().rows += PER_SECOND;
+        self.sent().rows += self.per_second;
         drop(state);
         self.more.notify_waiters();
     }
 
     fn reached(&self, rows: u64) -> Reached {
-        Reached { source: source_of(self.number), scheduled: rows, in_flight: 0, rows }
+        Reached { source: source_of(self.number), scheduled: rows, rows, ..Reached::default() }
     }
 
     fn end(&self) {

@@ -7,13 +7,17 @@ use std::path::Path;
 use std::process::Child;
 use std::time::Duration;
 
+use http::Request;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
 use rolldrop::analysis::model::Mode;
 use rolldrop::record::run_info::Role;
-use rolldrop::record::{EventKind, RunDir};
-use serde_json::json;
+use rolldrop::record::{EventKind, Outcome, RunDir};
+use serde_json::{Value, json};
 
 use crate::harness::{ClusterProcess, Process, Rolldrop, process_tree, wait_for};
-use crate::runs::{self, Dataplane, result, turn};
+use crate::runs::{self, Dataplane, json_lines, result, turn};
 
 const LIMIT: Duration = Duration::from_secs(180);
 
@@ -126,32 +130,37 @@ fn said(dir: &Path) -> String {
     fs::read_to_string(dir.join("stderr.log")).unwrap_or_default()
 }
 
-/// How many requests of the load were due when progress was last told.
-fn sent(dir: &Path) -> u64 {
-    let said = said(dir);
-    let last = said.lines().rev().find_map(|line| line.split_once("/1400 requests"));
+/// How many of so many requests of the load were due when progress was last told.
+fn sent(dir: &Path, of: u64) -> u64 {
+    let (said, of) = (said(dir), format!("/{of} requests"));
+    let last = said.lines().rev().find_map(|line| line.split_once(&of));
     last.and_then(|(before, _)| before.rsplit(' ').next()?.parse().ok()).unwrap_or(0)
 }
 
 #[test]
 fn a_load_worker_that_dies_is_named_and_the_others_go_on() {
     let _turn = turn();
-    let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run", "--dataplane", "kernel"]);
+    let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run", "--dataplane", "kernel"]).args([
+        "--set",
+        "load.duration=8s",
+        "--set",
+        "disruptions=[]",
+    ]);
     let (mut child, dir) = run.file("scenario.yaml", SCENARIO).start();
     let run_dir = dir.path().join("run");
-    wait_for("the load", LIMIT, || (sent(dir.path()) >= 250).then_some(()));
+    wait_for("the load", LIMIT, || (sent(dir.path(), 800) >= 250).then_some(()));
     worker_of(&child, "1").expect("the second worker").kill();
     let status = wait_for("its end", LIMIT, || child.try_wait().expect("its state"));
     let said = said(dir.path());
     assert_eq!(status.code(), Some(3), "{said}");
     let named = said.lines().find(|line| line.contains("was lost")).unwrap_or_else(|| panic!("{said}"));
     assert!(named.contains("load worker rolldrop-load-from-the-cluster-"), "{named}");
-    assert!(named.contains("its container ended with exit code 137"), "{named}");
+    assert!(named.contains("(load-1) was lost: its container ended with exit code 137"), "{named}");
 
     let records = RunDir::open(&run_dir).and_then(|run| run.read()).expect("the run directory reads");
     let of = |source: &str| records.requests.iter().filter(|row| &*row.source == source).count();
-    assert_eq!(of("load-0"), 700, "the other one sends its part to the end\n{said}");
-    assert!(of("load-1") < 700);
+    assert_eq!(of("load-0"), 400, "the other one sends its part to the end\n{said}");
+    assert!(of("load-1") < 400);
     let killed = records.info.sources.iter().find(|source| source.name == "load-1").and_then(|s| s.rows);
     let killed = killed.expect("what is known of its rows");
     assert!(killed.recorded.is_none() && killed.known > 0, "{killed:?}");
@@ -159,23 +168,35 @@ fn a_load_worker_that_dies_is_named_and_the_others_go_on() {
     let warned =
         |kind: &EventKind| matches!(kind, EventKind::Warning { message } if message.contains("was lost"));
     assert!(records.events.iter().any(|event| warned(&event.kind)));
+    // Of the rest it is told how they ended, beside all other figures.
     let result = result(&run_dir);
+    let requests = &result.requests;
+    assert_eq!(requests.total, 400 + killed.received, "{requests:?}");
+    let without: Vec<_> = requests.without_rows.keys().map(String::as_str).collect();
+    assert_eq!(without, ["load-1"]);
+    let by_count = &requests.without_rows["load-1"];
+    assert_eq!(by_count.values().sum::<u64>(), killed.known - killed.received, "{by_count:?}");
     let told = serde_json::to_string(&result).expect("JSON");
-    assert!(told.contains(&format!("requests of load-1 {} arrived", killed.received)), "{told}");
+    assert!(told.contains(&format!("of load-1 the rows of {} arrived", killed.received)), "{told}");
+    assert!(told.contains(&format!("known by count alone, and in no figure: {} ok", by_count[&Outcome::Ok])));
 }
 
 #[test]
 fn load_workers_that_cannot_start_are_told_of_and_nothing_is_measured() {
-    let said = |more: &[&str]| {
-        let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run"]).args(more);
-        run.file("scenario.yaml", SCENARIO).finish().expect_code(2).stderr()
-    };
     // Nothing can be mounted there.
-    let scenario =
+    let here =
         ["--dataplane", "userspace", "--set", "load.job.startLimit=3s", "--set", "sidecar.inject=false"];
-    let said = said(&scenario);
+    let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run"]).args(here);
+    let finished = run.file("scenario.yaml", SCENARIO).finish().expect_code(2);
+    let said = finished.stderr();
     assert!(said.contains("no load worker is ready after 3s: load worker rolldrop-load-"), "{said}");
     assert!(said.contains("FailedMount"), "{said}");
+    let run = finished.dir().join("run");
+    let disrupted = json_lines(&run.join("events.jsonl")).into_iter().any(|event| event["kind"] == "action");
+    assert!(!disrupted && !run.join("run.json").exists(), "{finished}");
+    let changes = json_lines(&run.join("changes.jsonl"));
+    let of = |kind: &str| changes.iter().filter(move |line| line["entry"] == kind).count();
+    assert!(of("change") >= 5 && of("change") == of("undone"), "{changes:?}");
 }
 
 #[test]
@@ -183,6 +204,21 @@ fn a_killed_runs_load_workers_are_removed_by_cleanup() {
     let _turn = turn();
     let cluster = ClusterProcess::start(&json!({"nodes": 2, "dataplane": "kernel"}));
     let kubeconfig = cluster.kubeconfig();
+    // Where it does not say that it is an embedded one, its Services cannot be reached from here.
+    let text = fs::read_to_string(&kubeconfig).expect("a kubeconfig");
+    let mut real: Value = serde_saphyr::from_str(&text).expect("YAML");
+    real["clusters"][0]["cluster"]["extensions"].take();
+    let would_make_a_job = |target: &str, config: &str| {
+        let run = Rolldrop::new(["run", "--dry-run", "--kubeconfig", "config", "--target", target]);
+        run.file("config", config)
+            .finish()
+            .expect_code(0)
+            .stdout()
+            .contains("an Indexed Job of 2 load workers")
+    };
+    assert!(would_make_a_job("svc/web", &real.to_string()));
+    assert!(!would_make_a_job("http://web.example/", &real.to_string()));
+    assert!(!would_make_a_job("svc/web", &text));
     let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run", "--yes", "--set", "cluster=null"])
         .args(["--kubeconfig".as_ref(), kubeconfig.as_os_str()]);
     let (mut child, dir) = run.file("scenario.yaml", SCENARIO).start();
@@ -192,6 +228,17 @@ fn a_killed_runs_load_workers_are_removed_by_cleanup() {
         tree.into_iter().filter(|process| process.runs("load-worker")).count()
     };
     assert_eq!(workers(), 2);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let secrets = runtime.block_on(async {
+        let secrets = Api::<Secret>::default_namespaced(cluster.client().await);
+        secrets
+            .list(&ListParams::default().labels("rolldrop.dev/component=load"))
+            .await
+            .expect("a list")
+            .items
+    });
+    let owners: Vec<_> = secrets.iter().flat_map(ResourceExt::owner_references).collect();
+    assert!(matches!(&owners[..], [job] if job.kind == "Job"), "it goes when the Job does: {owners:?}");
     child.kill().expect("it is there");
     child.wait().expect("its end");
     assert_eq!(workers(), 2, "they do not know yet");
@@ -202,14 +249,22 @@ fn a_killed_runs_load_workers_are_removed_by_cleanup() {
 }
 
 #[test]
-fn workers_that_cannot_be_reached_come_by_themselves() {
+fn workers_that_cannot_be_reached_come_by_themselves_and_those_that_are_not_ready_are_done_without() {
     let _turn = turn();
-    let cluster = ClusterProcess::start(&json!({"nodes": 2, "dataplane": "kernel"}));
+    let cluster = ClusterProcess::start(&json!({"nodes": 3, "dataplane": "kernel"}));
     let kubeconfig = cluster.kubeconfig();
+    // Nobody starts there what is put there.
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let stop = Request::post("/api/v1/nodes/node-3/proxy/stop").body(Vec::new()).expect("a request");
+        cluster.client().await.request_text(stop).await.expect("its agent stops");
+    });
+    let scenario = SCENARIO.replace("containers:", "nodeName: node-1\n              containers:");
     // On a node of the cluster, to which pods can connect.
     let inside = ["cluster", "exec", "--kubeconfig"].map(OsStr::new);
     let run = ["--", env!("CARGO_BIN_EXE_rolldrop"), "run", "scenario.yaml", "--out", "run", "--yes"];
-    let settings = ["--set", "cluster=null", "--set", "load.duration=5s", "--set", "disruptions=[]"];
+    let settings = ["cluster=null", "load.duration=5s", "disruptions=[]", "load.job.startLimit=8s"];
+    let settings = settings.into_iter().flat_map(|setting| ["--set", setting]);
     let listen = ["--collect-listen", "10.0.0.1:0", "--kubeconfig", "inside"];
     // There the API server is where pods find it.
     let server = cluster.ready()["server"].as_str().expect("its URL");
@@ -224,13 +279,22 @@ fn workers_that_cannot_be_reached_come_by_themselves() {
         .args(settings)
         .args(listen)
         .file("inside", &as_inside)
-        .file("scenario.yaml", SCENARIO)
+        .file("scenario.yaml", &scenario)
         .finish();
     let records = RunDir::open(&finished.dir().join("run")).and_then(|run| run.read());
     let records = records.unwrap_or_else(|e| panic!("{e}\n{finished}"));
     let loads = records.info.sources.iter().filter(|source| source.role == Role::Load);
     let rows: Vec<_> = loads.filter_map(|source| source.rows).map(|r| (r.recorded, r.received)).collect();
+    // What the one on the third node would have sent, the others have.
     assert_eq!(rows, [(Some(250), 250), (Some(250), 250)], "{finished}");
     assert_eq!(records.requests.len(), 500, "{finished}");
+    let warned = records.events.iter().filter_map(|event| match &event.kind {
+        EventKind::Warning { message } if message.contains("is not ready") => Some(message.as_str()),
+        _ => None,
+    });
+    let warned: Vec<_> = warned.collect();
+    let [one] = warned[..] else { panic!("{warned:?}\n{finished}") };
+    assert!(one.contains("node-3") && one.ends_with("; the others send its part"), "{one}");
+    assert!(finished.stderr().contains("the load comes from 2 pods, on node-1, node-2"), "{finished}");
     assert!(finished.dir().join("run/latency.hlog").is_file() && !finished.dir().join("run/live").exists());
 }

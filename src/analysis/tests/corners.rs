@@ -287,10 +287,38 @@ fn a_load_source_whose_rows_did_not_all_arrive_is_named_with_their_number() {
     records.info.sources.push(source("load-2", rows(Some(25_000), 25_000, 0, 250)));
     let Verdict::Partial { why } = verdict(&records) else { panic!("{:?}", verdict(&records)) };
     let expected = [
-        "of at least 25,000 requests of load-1 203 arrived, above all those that were not ok: they weigh too much \
-         in all shares, and 12 were in flight when it was last heard of",
-        "of 25,000 requests of load-2 250 arrived, above all those that were not ok: they weigh too much in all \
-         shares",
+        "of at least 25,000 requests of load-1 the rows of 203 arrived, above all of those that were not ok, which \
+         weigh too much in all shares; 12 were in flight when it was last heard of",
+        "of 25,000 requests of load-2 the rows of 250 arrived, above all of those that were not ok, which weigh too \
+         much in all shares",
     ];
     assert_eq!(why, expected);
+}
+
+#[test]
+fn requests_of_which_only_the_number_is_known_are_in_no_other_figure() {
+    let mut records = records();
+    for n in 0..300 {
+        let outcome = if n % 10 == 0 { Outcome::ConnectRefused } else { Outcome::Ok };
+        request(&mut records, n * 10 * MS, outcome, Some("a"));
+    }
+    let source = records.requests[0].source.to_string();
+    let rows = Some(Rows { recorded: None, known: 900, in_flight: 0, received: 300 });
+    let (role, name) = (Role::Load, source.clone());
+    records.info.sources =
+        vec![Source { name, role, clock_offset_ns: 0, clock_uncertainty_ns: Some(0), rows }];
+    // All that were refused have a row.
+    let outcomes = [(Outcome::Ok, 870), (Outcome::ConnectRefused, 30)].into();
+    let counted = EventKind::LoadCounted { of: source.clone(), outcomes };
+    records.events.push(Event::new(at(10_000), "coordinator", counted));
+    let result = analysed(records).result;
+    assert_eq!((result.requests.total, result.requests.ok, result.requests.dropped), (300, 270, 30));
+    let without = [(source.clone(), [(Outcome::Ok, 600)].into())].into();
+    assert_eq!(result.requests.without_rows, without);
+    let Verdict::Partial { why } = result.verdict else { panic!("{:?}", result.verdict) };
+    let expected = format!(
+        "of at least 900 requests of {source} the rows of 300 arrived, above all of those that were not ok, which \
+         weigh too much in all shares; known by count alone, and in no figure: 600 ok"
+    );
+    assert_eq!(why, [expected]);
 }

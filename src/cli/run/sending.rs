@@ -9,10 +9,11 @@ use anyhow::{Context, anyhow};
 use futures::FutureExt;
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 use super::interruption;
 use crate::cluster::Cluster;
-use crate::coordinator::{self, Caller, LOAD_PORT, LoadJob, Ready, Session, at_node};
+use crate::coordinator::{self, Caller, LOAD_PORT, LoadJob, LoadPod, Ready, Session, at_node};
 use crate::load;
 use crate::load::process::protocol::Prepare;
 use crate::load::process::{Note, Process, ProcessError};
@@ -62,11 +63,7 @@ pub(super) async fn load_workers(
     caller: &Caller,
 ) -> anyhow::Result<Option<usize>> {
     let load = &scenario.load;
-    let has_service = scenario.targets.iter().any(|target| matches!(target.place, Place::Service { .. }));
-    let from = load.from.unwrap_or(match has_service && !cluster.reaches_services() {
-        true => LoadFrom::Cluster,
-        false => LoadFrom::Local,
-    });
+    let from = load.from.unwrap_or_else(|| default_from(scenario, cluster.reaches_services()));
     if from == LoadFrom::Local {
         return Ok(None);
     }
@@ -84,6 +81,13 @@ pub(super) async fn load_workers(
             Ok(Some(coordinator::default_workers(nodes, peak)))
         }
     }
+}
+
+/// Where the load comes from if nobody says: from the cluster where a target is a Service of it whose
+/// address leads nowhere from here.
+fn default_from(scenario: &Scenario, reaches_services: bool) -> LoadFrom {
+    let has_service = scenario.targets.iter().any(|target| matches!(target.place, Place::Service { .. }));
+    if has_service && !reaches_services { LoadFrom::Cluster } else { LoadFrom::Local }
 }
 
 /// What is of this machine cannot be had in a pod.
@@ -124,14 +128,15 @@ impl Collecting {
     }
 }
 
-/// Has pods made that will send the load, and waits until they take orders.
+/// Has pods made that will send the load, and waits until they take orders. What is worth knowing
+/// meanwhile goes to `tell`; answers what is to be known of the result.
 pub(super) async fn in_cluster<N: Note>(
     scenario: &Scenario,
     session: &Session,
     (workers, image, length): (usize, &str, Duration),
     collecting: &Collecting,
     (run_dir, clock): (&RunDir, Clock),
-    note: N,
+    (note, tell): (N, impl Fn(&str)),
 ) -> anyhow::Result<(Sending<N>, Vec<String>)> {
     let token = token()?;
     let reception = collecting.reception(&token).await?;
@@ -145,7 +150,9 @@ pub(super) async fn in_cluster<N: Note>(
         lifetime: scenario.load.job.start_limit + length + LIFETIME,
     };
     session.make_load_job(&job).await.map_err(interruption)?;
-    let pods = session.await_load_pods(workers, scenario.load.job.start_limit).await.map_err(interruption)?;
+    let limit = scenario.load.job.start_limit;
+    let pods = session.await_load_pods(workers, limit, &tell).await.map_err(interruption)?;
+    tell(&places(&pods.ready));
     let mut warnings = pods.missing;
     warnings.iter_mut().for_each(|why| why.push_str("; the others send its part"));
     let members = pods.ready.into_iter().map(|pod| Member {
@@ -167,9 +174,24 @@ pub(super) async fn in_cluster<N: Note>(
         limit: collecting.collect_limit,
         run_dir: run_dir.clone(),
         clock,
-        _reception: reception,
+        reception,
     };
     Ok((Sending::Cluster(Box::new(workers)), warnings))
+}
+
+/// Where pods are, in words.
+fn places(pods: &[LoadPod]) -> String {
+    let mut on = BTreeMap::<&str, usize>::new();
+    for pod in pods {
+        *on.entry(&pod.node).or_default() += 1;
+    }
+    let one = |(node, count): (&str, usize)| match count {
+        1 => node.to_owned(),
+        _ => format!("{node} ({count})"),
+    };
+    let nodes: Vec<String> = on.into_iter().map(one).collect();
+    let (pods, s) = (pods.len(), if pods.len() == 1 { "" } else { "s" });
+    format!("the load comes from {pods} pod{s}, on {}", nodes.join(", "))
 }
 
 /// One that nobody can guess.
@@ -197,7 +219,7 @@ pub(super) struct InCluster<N> {
     run_dir: RunDir,
     clock: Clock,
     /// Where the workers have connected to: those connections end with it.
-    _reception: Option<Reception>,
+    reception: Option<Reception>,
 }
 
 /// The load could not be made ready.
@@ -224,10 +246,15 @@ impl<N: Note> Sending<N> {
             }
             Self::Cluster(workers) => {
                 let wanted = Wanted { settings, first_answer_limit };
-                Ok(workers
-                    .fleet
-                    .prepare(&wanted, |settings, node| seen_from(settings, node, &ready.by_service_proxy))
-                    .await?)
+                let on_node = |settings: &load::Settings, node: &str| seen_from(settings, node, ready);
+                let prepared = workers.fleet.prepare(&wanted, on_node).await;
+                Ok(prepared.map_err(|error| match error {
+                    FleetError::NoneLeft(why) if workers.reception.is_none() => {
+                        let remedy = "where the API server cannot reach pods, have them connect here: --collect-listen";
+                        FleetError::NoneLeft(format!("{why}; {remedy}"))
+                    }
+                    other => other,
+                })?)
             }
         }
     }
@@ -276,12 +303,16 @@ impl<N: Note> Sending<N> {
         }
     }
 
-    /// When the load is over: has the rows come here, where they are not here already. Answers what
-    /// was collected.
-    pub(super) async fn collect(&mut self) -> anyhow::Result<Collected> {
+    /// When the load is over: has the rows come here, where they are not here already, unless that is
+    /// given up. How that gets on goes to `tell`. Answers what was collected.
+    pub(super) async fn collect(
+        &mut self,
+        give_up: &CancellationToken,
+        tell: impl Fn(&str),
+    ) -> anyhow::Result<Collected> {
         match self {
             Self::Cluster(workers) => match workers.collector.take() {
-                Some(collector) => Ok(collector.finish().await?),
+                Some(collector) => Ok(collector.finish(give_up, tell).await?),
                 None => Ok(Collected::default()),
             },
             Self::Here(_) => Ok(Collected::default()),
@@ -304,9 +335,10 @@ impl<N: Note> Sending<N> {
 }
 
 /// A load as it is sent from a node: what its Service proxy leads to is a target of its own.
-fn seen_from(settings: &load::Settings, node: &str, by_service_proxy: &BTreeSet<String>) -> load::Settings {
+fn seen_from(settings: &load::Settings, node: &str, ready: &Ready) -> load::Settings {
     let mut settings = settings.clone();
-    for target in settings.targets.iter_mut().filter(|target| by_service_proxy.contains(&target.name)) {
+    let is_nodes_own = |target: &&mut load::Target| ready.by_service_proxy().any(|name| name == target.name);
+    for target in settings.targets.iter_mut().filter(is_nodes_own) {
         target.name = at_node(&target.name, node);
     }
     settings
@@ -318,7 +350,7 @@ pub(super) fn describe(plan: &mut LoadPlan, workers: usize, nodes: &BTreeSet<Str
     let Some(methods) = plan.other.get_mut("methods").and_then(|methods| methods.as_object_mut()) else {
         return;
     };
-    for name in &ready.by_service_proxy {
+    for name in ready.by_service_proxy() {
         if let Some(method) = methods.remove(name) {
             methods.extend(nodes.iter().map(|node| (at_node(name, node), method.clone())));
         }
@@ -327,7 +359,10 @@ pub(super) fn describe(plan: &mut LoadPlan, workers: usize, nodes: &BTreeSet<Str
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::scenario;
 
     #[test]
     fn resources_are_amounts_by_name() {
@@ -336,6 +371,29 @@ mod tests {
         for wrong in ["", "cpu", "cpu=", "=1", "cpu=1,"] {
             assert!(wrong.parse::<Resources>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn only_a_service_that_cannot_be_reached_from_here_is_loaded_from_the_cluster_unless_told() {
+        let from = |target: &str, reaches_services| {
+            let text = format!(
+                "{{apiVersion: rolldrop.dev/v1, kind: Scenario, metadata: {{name: x}}, spec: {{target: {target}}}}}"
+            );
+            let loaded = scenario::parse::<serde_json::Value>(&text, "x.yaml", Path::new("."), &[]).unwrap();
+            default_from(&loaded.scenario, reaches_services)
+        };
+        let (service, url) = ("{service: web}", "{url: 'http://web.example/'}");
+        assert_eq!(from(service, false), LoadFrom::Cluster, "of a real cluster");
+        assert_eq!(from(service, true), LoadFrom::Local, "of an embedded one, or seen from a pod");
+        assert_eq!(from(url, false), LoadFrom::Local);
+        assert_eq!(from(&format!("[{url}, {service}]"), false), LoadFrom::Cluster);
+    }
+
+    #[test]
+    fn pods_are_told_by_their_nodes() {
+        let pod = |node: &str| LoadPod { name: "x".into(), uid: "x".into(), node: node.into() };
+        assert_eq!(places(&[pod("b"), pod("a"), pod("b")]), "the load comes from 3 pods, on a, b (2)");
+        assert_eq!(places(&[pod("a")]), "the load comes from 1 pod, on a");
     }
 
     #[test]

@@ -14,6 +14,8 @@ mod limit;
 mod recording;
 
 use std::collections::{BTreeMap, HashSet};
+use std::convert::Infallible;
+use std::future::pending;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,14 +26,14 @@ use futures::stream::TryStreamExt;
 use tokio::sync::mpsc::{Sender, channel};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, interval_at, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::ACKNOWLEDGED_PATH;
 use super::fleet::Member;
 use super::link::{Link, LinkError};
 use super::live::{Batch, LIVE_PATH, LIVE_ROWS, Line, Reached};
-use crate::load::LoadError;
+use crate::load::{Counts, LoadError};
 use crate::record::parts::PartError;
 use crate::record::run_info::Rows;
 use crate::record::wire::{CLOCK_PATH, ClockAnswer};
@@ -50,6 +52,8 @@ const OTHERS_END: Duration = Duration::from_secs(10);
 const FETCHED_AT_ONCE: usize = 4;
 /// A worker that waits for its turn hears so often that it is still wanted.
 const WANTED_INTERVAL: Duration = Duration::from_secs(20);
+/// How often it is told how the fetching gets on.
+const TELL_INTERVAL: Duration = Duration::from_secs(10);
 /// Batches that may wait to be recorded.
 const WAITING_BATCHES: usize = 16;
 
@@ -77,6 +81,8 @@ pub struct Collected {
     pub rows: BTreeMap<String, Rows>,
     /// Workers whose rows did not all arrive, and why not.
     pub lost: Vec<(String, String)>,
+    /// What their sources had counted, of the counted part of the load.
+    pub counted: BTreeMap<String, Counts>,
 }
 
 /// Collects the rows of the workers of one load.
@@ -99,6 +105,8 @@ struct Context {
     bucket: Bucket,
     turns: Semaphore,
     load_is_over: CancellationToken,
+    /// Nothing more is waited for.
+    given_up: CancellationToken,
     known: Mutex<Known>,
 }
 
@@ -109,6 +117,10 @@ struct Known {
     reached: BTreeMap<String, (Reached, Ended)>,
     /// Rows in parts that have arrived.
     fetched: BTreeMap<String, u64>,
+    /// The size of these parts.
+    bytes: u64,
+    /// Workers of which nothing more is to come.
+    done: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +142,7 @@ impl Collector {
             bucket: Bucket::new(limit),
             turns: Semaphore::new(FETCHED_AT_ONCE),
             load_is_over: CancellationToken::new(),
+            given_up: CancellationToken::new(),
             known: Mutex::default(),
         });
         let live_rows = (LIVE_ROWS / workers.max(1)).max(1);
@@ -150,41 +163,74 @@ impl Collector {
             self.context.known().reached.insert(source.clone(), (reached, Ended::No));
         }
         let (name, gone) = (member.name.clone(), member.gone.clone());
+        let given_up = self.context.given_up.clone();
         self.members.spawn(async move {
             let collected = tokio::select! {
                 biased;
                 collected = collecting.run() => collected,
                 why = gone => Err(why),
+                () = given_up.cancelled() => Err("it was not waited for".to_owned()),
             };
             (name, collected)
         });
     }
 
     /// The load is over: fetches what the workers have kept, and waits until all of it is there or
-    /// will not come. Of a worker that is gone, what crossed before is kept.
+    /// will not come, or it is given up. Of a worker that is gone, what crossed before is kept. If it takes
+    /// long, how it gets on goes to `tell`.
     ///
     /// # Errors
     /// When something could not be recorded.
-    pub async fn finish(self) -> Result<Collected, CollectError> {
+    pub async fn finish(
+        self,
+        give_up: &CancellationToken,
+        tell: impl Fn(&str),
+    ) -> Result<Collected, CollectError> {
         let Self { context, batches, recording, mut members, .. } = self;
         drop(batches);
         context.load_is_over.cancel();
-        let mut lost = Vec::new();
-        while let Some(member) = members.join_next().await {
-            let (name, collected) = member.map_err(|_| CollectError::Panicked)?;
-            lost.extend(collected.err().map(|why| (name, why)));
+        let (mut lost, workers) = (Vec::new(), members.len());
+        let collecting = async {
+            while let Some(member) = members.join_next().await {
+                let (name, collected) = member.map_err(|_| CollectError::Panicked)?;
+                lost.extend(collected.err().map(|why| (name, why)));
+                context.known().done += 1;
+            }
+            Ok::<_, CollectError>(())
+        };
+        let telling = async || -> Infallible {
+            let mut due = interval_at(Instant::now() + TELL_INTERVAL, TELL_INTERVAL);
+            loop {
+                due.tick().await;
+                let (done, megabytes) = {
+                    let known = context.known();
+                    (known.done, known.bytes as f64 / 1e6)
+                };
+                tell(&format!("{megabytes:.1} MB of rows have come; of {done} of {workers} workers, all"));
+            }
+        };
+        let giving_up = async {
+            give_up.cancelled().await;
+            context.given_up.cancel();
+            pending::<Infallible>().await
+        };
+        tokio::select! {
+            collected = collecting => collected?,
+            never = giving_up => match never {},
+            never = telling() => match never {},
         }
         recording.await.map_err(|_| CollectError::Panicked)??;
         let mut rows = context.known().rows();
         let missing = rows.iter().filter(|(_, rows)| rows.recorded != Some(rows.received));
         let missing: HashSet<String> = missing.map(|(source, _)| source.clone()).collect();
         let (run_dir, clock) = (context.run_dir.clone(), context.clock);
+        let counted = context.known().counted(&missing);
         let kept = spawn_blocking(move || recording::keep(&run_dir, clock, &missing)).await;
         for (source, kept) in kept.map_err(|_| CollectError::Panicked)?? {
             rows.entry(source).or_default().arrive(kept);
         }
         lost.sort();
-        Ok(Collected { rows, lost })
+        Ok(Collected { rows, lost, counted })
     }
 }
 
@@ -195,6 +241,12 @@ impl Context {
 }
 
 impl Known {
+    /// What these sources have counted.
+    fn counted(&self, sources: &HashSet<String>) -> BTreeMap<String, Counts> {
+        let reached = self.reached.iter().filter(|(source, _)| sources.contains(*source));
+        reached.map(|(source, (reached, _))| (source.clone(), reached.main.clone())).collect()
+    }
+
     fn rows(&self) -> BTreeMap<String, Rows> {
         let rows = |(source, (reached, ended)): (&String, &(Reached, Ended))| {
             let mut rows = Rows::default();
@@ -234,8 +286,10 @@ impl Collecting {
         let run_dir: &Path = context.run_dir.path();
         let fetch = Fetch { link: &link, run_dir, sources: &sources, bucket: &context.bucket };
         let fetched = fetch.all(|part| {
+            let mut known = context.known();
+            known.bytes += part.bytes;
             if let Some(source) = part.source() {
-                *context.known().fetched.entry(source.to_owned()).or_default() += part.rows;
+                *known.fetched.entry(source.to_owned()).or_default() += part.rows;
             }
         });
         fetched.await.map_err(|error| error.to_string())?;

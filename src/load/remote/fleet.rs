@@ -103,7 +103,7 @@ impl<N: Note> Fleet<N> {
         wanted: &Wanted,
         on_node: impl Fn(&Settings, &str) -> Settings,
     ) -> Result<Vec<String>, FleetError> {
-        let mut warnings = Vec::new();
+        let mut all_lost: Vec<Lost> = Vec::new();
         loop {
             let threads = wanted.settings.workers;
             let of = self.workers.len() * threads;
@@ -121,7 +121,8 @@ impl<N: Note> Fleet<N> {
             for (worker, prepared) in self.workers.iter().zip(&prepared) {
                 match prepared {
                     Ok(_) => {}
-                    Err(End::Lost(why)) => lost.push(worker.lost(why)),
+                    // Its sources become those of others.
+                    Err(End::Lost(why)) => lost.push(Lost { sources: Vec::new(), ..worker.lost(why) }),
                     Err(End::Failed(why)) => {
                         let Member { name, node, .. } = worker.member.clone();
                         return Err(FleetError::Failed { name, node, why: why.clone() });
@@ -129,14 +130,20 @@ impl<N: Note> Fleet<N> {
                 }
             }
             if lost.is_empty() {
-                warnings.extend(prepared.into_iter().flatten().flatten());
+                let mut warnings: Vec<String> = prepared.into_iter().flatten().flatten().collect();
                 warnings.dedup();
+                for lost in all_lost {
+                    let message = format!("{lost}; the others send its part");
+                    warnings.push(message.clone());
+                    (self.note)(None, self.clock.now(), EventKind::Warning { message });
+                }
                 return Ok(warnings);
             }
             self.workers.retain(|worker| !lost.iter().any(|lost| lost.name == worker.member.name));
-            warnings.extend(lost.iter().map(|lost| format!("{lost}; the others send its part")));
+            all_lost.append(&mut lost);
             if self.workers.is_empty() {
-                return Err(FleetError::NoneLeft(warnings.join("; ")));
+                let all: Vec<String> = all_lost.iter().map(Lost::to_string).collect();
+                return Err(FleetError::NoneLeft(all.join("; ")));
             }
         }
     }

@@ -48,6 +48,9 @@ pub struct Reached {
     pub in_flight: u64,
     /// Requests that have ended: as many rows there are.
     pub rows: u64,
+    /// Those of the counted part, by outcome.
+    #[serde(default)]
+    pub main: Counts,
 }
 
 /// What ended in a second.

@@ -31,9 +31,11 @@ use super::handover::Handover;
 use super::reverse;
 use super::{
     ABANDONED, ACKNOWLEDGED_PATH, HEALTH_PATH, KEPT, ORDERS_PATH, READY_PATH, REPORTS_PATH, UNCLAIMED,
+    VERSION_PATH,
 };
 use crate::load::process::protocol::Order;
 use crate::load::process::worker;
+use crate::record::run_info::Tool;
 use crate::record::wire::{AdminToken, CLOCK_PATH, ClockAnswer, TOKEN_HEADER};
 use crate::record::{Clock, RunDir, Stamp};
 
@@ -269,6 +271,7 @@ impl Worker {
                 let (now_ns, started_ns) = (self.clock.now(), self.started);
                 json(&ClockAnswer { now_ns, started_ns, recorded: 0 })
             }
+            (&Method::GET, VERSION_PATH) => json(&Tool::this()),
             (&Method::GET, REPORTS_PATH) => {
                 let lines = self.reports.read(number("from").unwrap_or(0));
                 streamed(StreamBody::new(lines.map(|text| Ok(Frame::data(text)))).boxed_unsync())

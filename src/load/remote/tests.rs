@@ -210,7 +210,10 @@ async fn a_worker_that_is_lost_is_named_and_the_others_go_on() {
     };
     let (joined, ()) = futures::join!(fleet.join(), killing);
     let lost: Vec<String> = joined.lost.iter().map(ToString::to_string).collect();
-    assert_eq!(lost, ["load worker b on node node-of-b was lost: its container ended with code 137"]);
+    assert_eq!(
+        lost,
+        ["load worker b on node node-of-b (load-1) was lost: its container ended with code 137"]
+    );
     assert_eq!(lines_of(pods[0].dir.path()), 150);
     assert!((150..300).contains(&joined.scheduled), "{joined:?}");
     let warned = |(_, kind): &(Option<String>, EventKind)| matches!(kind, EventKind::Warning { message } if message.contains("load worker b on node node-of-b"));
@@ -223,13 +226,40 @@ async fn before_the_start_the_part_of_a_lost_worker_goes_to_the_others() {
     let pods = [Pod::start().await, Pod::start().await];
     let gone = std::future::ready("it was evicted".to_owned()).boxed().shared();
     let members = vec![Member { gone, ..pods[0].member("a", None) }, pods[1].member("b", None)];
-    let (mut fleet, _) = fleet(members);
+    let (mut fleet, noted) = fleet(members);
     let warnings = fleet.prepare(&wanted(&url, 100.0, 1), seen_from).await.unwrap();
     let warning = "load worker a on node node-of-a was lost: it was evicted; the others send its part";
     assert_eq!(warnings, [warning]);
+    let recorded = (None, EventKind::Warning { message: warning.to_owned() });
+    assert!(noted.lock().unwrap().contains(&recorded));
     fleet.start().await;
     assert_eq!(fleet.join().await.scheduled, 100);
     assert_eq!(lines_of(pods[1].dir.path()), 100);
+}
+
+/// A worker of another version.
+struct Other;
+
+impl Ask for Other {
+    fn ask(&self, request: Request<Bytes>) -> BoxFuture<'_, Result<Response<AnswerBody>, AskError>> {
+        assert_eq!(request.uri().path(), VERSION_PATH, "nothing else is said to it");
+        let body = Full::new(Bytes::from(r#"{"name": "rolldrop", "version": "0.0.1"}"#));
+        let answer = Response::new(body.map_err(|never| match never {}).boxed_unsync());
+        std::future::ready(Ok(answer)).boxed()
+    }
+}
+
+#[tokio::test]
+async fn a_worker_of_another_version_is_given_no_orders() {
+    let gone = std::future::pending().boxed().shared();
+    let (name, node) = ("a".to_owned(), "node-1".to_owned());
+    let (mut fleet, _) = fleet(vec![Member { name, node, way: Arc::new(Other), gone }]);
+    let refused = fleet.prepare(&wanted("http://127.0.0.1:1/", 1.0, 1), seen_from).await;
+    let why = format!(
+        "load worker a on node node-1: it runs rolldrop 0.0.1, and this is {}: name its image by --image",
+        env!("CARGO_PKG_VERSION")
+    );
+    assert_eq!(refused.unwrap_err().to_string(), why);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

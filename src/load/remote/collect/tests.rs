@@ -63,7 +63,11 @@ impl Worker {
             beside.add(row);
             latency_log::add(&mut response, row);
         }
-        let reached = reached(&rows[0].source, rows.last().unwrap().seq + 1, in_flight);
+        let mut reached = reached(&rows[0].source, rows.last().unwrap().seq + 1, in_flight);
+        // As `rows` makes them.
+        let lost = reached.rows.div_ceil(10);
+        reached.main.add(Outcome::ResetBeforeResponse, lost);
+        reached.main.add(Outcome::Ok, reached.rows - lost);
         self.writer.lock().unwrap().as_mut().unwrap().push(beside.batch(n, &response, &[reached]));
     }
 
@@ -88,7 +92,8 @@ impl Worker {
 }
 
 fn reached(source: &str, rows: u64, in_flight: u64) -> Reached {
-    Reached { source: source.to_owned(), scheduled: rows + in_flight, in_flight, rows }
+    let (source, scheduled) = (source.to_owned(), rows + in_flight);
+    Reached { source, scheduled, in_flight, rows, ..Reached::default() }
 }
 
 impl Ask for Worker {
@@ -183,8 +188,8 @@ async fn all_rows_arrive_though_answers_break_off_and_are_garbled() {
         expected.extend(all);
         collector.follow(&member(source, worker, future::pending()), &[(*source).to_owned()]);
     }
-    let collected_all = collector.finish().await.unwrap();
-    assert_eq!(collected_all.lost, []);
+    let collected_all = collector.finish(&CancellationToken::new(), |_| {}).await.unwrap();
+    assert_eq!((collected_all.lost, collected_all.counted.len()), (vec![], 0));
     let whole = Rows { recorded: Some(300), known: 300, in_flight: 0, received: 300 };
     assert_eq!(collected_all.rows, BTreeMap::from(["load-0", "load-1"].map(|s| (s.to_owned(), whole))));
     assert_eq!(collected(dir.path()), expected);
@@ -224,11 +229,13 @@ async fn of_a_worker_that_is_gone_what_crossed_is_kept_and_counted() {
     };
     timeout(Duration::from_secs(60), crossed).await.unwrap();
     gone.notify_one();
-    let collected_all = collector.finish().await.unwrap();
+    let collected_all = collector.finish(&CancellationToken::new(), |_| {}).await.unwrap();
     assert_eq!(collected_all.lost, [("pod-of-load-7".to_owned(), "OOMKilled".to_owned())]);
     // Of 100 workers each may send 20 rows a second; 20 of 200 were reset.
     let rows = Rows { recorded: None, known: 400, in_flight: 5, received: 40 };
     assert_eq!(collected_all.rows["load-7"], rows);
+    let counted: Vec<_> = collected_all.counted["load-7"].iter().collect();
+    assert_eq!(counted, [(Outcome::Ok, 360), (Outcome::ResetBeforeResponse, 40)]);
     let lost: Vec<_> = all.into_iter().filter(|row| row.outcome != Outcome::Ok).collect();
     assert_eq!(collected(dir.path()), lost);
     assert!(!dir.path().join("live").exists());
@@ -255,7 +262,7 @@ async fn a_row_that_came_in_a_part_is_not_kept_again() {
         }),
         &["load-0".to_owned()],
     );
-    let collected_all = collector.finish().await.unwrap();
+    let collected_all = collector.finish(&CancellationToken::new(), |_| {}).await.unwrap();
     assert_eq!(collected_all.lost, [("pod-of-load-0".to_owned(), "evicted".to_owned())]);
     let rows = Rows { recorded: Some(200), known: 200, in_flight: 0, received: 110 };
     assert_eq!(collected_all.rows["load-0"], rows);
@@ -275,8 +282,30 @@ async fn a_part_of_another_source_is_not_taken() {
     worker.part(0, &rows("load-5", 0..10));
     worker.end("load-0", 10);
     collector.follow(&member("load-0", &worker, future::pending()), &["load-0".to_owned()]);
-    let collected_all = collector.finish().await.unwrap();
+    let collected_all = collector.finish(&CancellationToken::new(), |_| {}).await.unwrap();
     assert!(collected_all.lost[0].1.contains("load-5-00000.parquet"), "{collected_all:?}");
     assert_eq!(worker.asked(ACKNOWLEDGED_PATH), 0);
     assert_eq!(collected(dir.path()).len(), 1, "what crossed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_waited_for_leaves_what_crossed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut collector = collector(dir.path(), 1);
+    let worker = Worker::new([]);
+    worker.second(0, &rows("load-0", 0..100), 0);
+    // Its load never ends.
+    collector.follow(&member("load-0", &worker, future::pending()), &["load-0".to_owned()]);
+    let context = Arc::clone(&collector.context);
+    let crossed = async {
+        while context.known().rows()["load-0"].known < 100 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), crossed).await.unwrap();
+    let give_up = CancellationToken::new();
+    give_up.cancel();
+    let collected_all = collector.finish(&give_up, |_| {}).await.unwrap();
+    assert_eq!(collected_all.lost, [("pod-of-load-0".to_owned(), "it was not waited for".to_owned())]);
+    assert_eq!(collected(dir.path()).len(), 10, "what crossed");
 }

@@ -14,7 +14,8 @@ use crate::load::Progress;
 use crate::load::process::protocol::{Order, Prepare, Report};
 use crate::load::process::{Ended, Note};
 use crate::load::remote::link::{Link, LinkError};
-use crate::load::remote::{ACKNOWLEDGED_PATH, Numbered, ORDERS_PATH, REPORTS_PATH};
+use crate::load::remote::{ACKNOWLEDGED_PATH, Numbered, ORDERS_PATH, REPORTS_PATH, VERSION_PATH};
+use crate::record::run_info::Tool;
 use crate::record::wire::{CLOCK_PATH, ClockAnswer};
 use crate::record::{Clock, ClockOffset, EventKind, Offsets, Stamp};
 
@@ -40,13 +41,17 @@ pub struct Lost {
     pub name: String,
     /// Its node.
     pub node: String,
+    /// Its sources, if it had got so far.
+    pub sources: Vec<String>,
     /// What became of it.
     pub why: String,
 }
 
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "load worker {} on node {} was lost: {}", self.name, self.node, self.why)
+        let Self { name, node, sources, why } = self;
+        let sources = if sources.is_empty() { String::new() } else { format!(" ({})", sources.join(", ")) };
+        write!(f, "load worker {name} on node {node}{sources} was lost: {why}")
     }
 }
 
@@ -91,7 +96,8 @@ impl Worker {
     }
 
     pub(super) fn lost(&self, why: &str) -> Lost {
-        Lost { name: self.member.name.clone(), node: self.member.node.clone(), why: why.to_owned() }
+        let Member { name, node, .. } = self.member.clone();
+        Lost { name, node, sources: self.sources.clone(), why: why.to_owned() }
     }
 
     /// Makes it ready for its part of the load, and compares clocks. Answers its warnings.
@@ -103,6 +109,7 @@ impl Worker {
     ) -> Result<Vec<String>, End> {
         let gone = self.member.gone.clone();
         let preparing = async {
+            self.check_version().await?;
             self.order(&Order::Prepare(Box::new(order))).await.map_err(End::Lost)?;
             let warnings = loop {
                 match self.reports.next().await.map_err(End::Lost)? {
@@ -125,6 +132,16 @@ impl Worker {
             why = gone => Err(End::Lost(why)),
             prepared = preparing => prepared,
         }
+    }
+
+    /// Of another version it might not know what is said to it, or measure otherwise.
+    async fn check_version(&self) -> Result<(), End> {
+        let tool: Tool = retried(|| self.link.json(VERSION_PATH)).await.map_err(End::Lost)?;
+        if tool == Tool::this() {
+            return Ok(());
+        }
+        let (Tool { name, version }, own) = (tool, Tool::this().version);
+        Err(End::Failed(format!("it runs {name} {version}, and this is {own}: name its image by --image")))
     }
 
     /// Gives an order, again until it is taken: by its number the worker knows it.
@@ -284,7 +301,9 @@ where
             Err(error @ LinkError::Refused { status, .. }) if is_final(status) => {
                 return Err(error.to_string());
             }
-            Err(error) if began.elapsed() > UNREACHABLE => return Err(error.to_string()),
+            Err(error) if began.elapsed() > UNREACHABLE => {
+                return Err(format!("it could not be reached for {UNREACHABLE:?}: {error}"));
+            }
             Err(_) => sleep(RETRY).await,
         }
     }

@@ -1,0 +1,86 @@
+//! The Job's manifest.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::{COMPONENT, COMPONENT_LABEL, LOAD_PORT, LoadJob, OS_LABEL, RUN_LABEL, TOKEN_KEY};
+
+/// The variable with the token.
+const TOKEN_VARIABLE: &str = "ROLLDROP_LOAD_TOKEN";
+/// Finished workers go after this, should nobody be left to remove them.
+const TTL_SECONDS: u64 = 600;
+/// Of the ends of a fetched load: what a worker has to close its files after SIGTERM.
+const GRACE_SECONDS: u64 = 30;
+
+/// The Job of this name, whose Secret has the same.
+pub(super) fn job(name: &str, run: &str, job: &LoadJob<'_>) -> Value {
+    let labels = json!({COMPONENT_LABEL: COMPONENT, RUN_LABEL: run});
+    // A limit of the CPU would hold requests back from their times.
+    let memory = job.resources.iter().filter(|(resource, _)| *resource == "memory");
+    let limits: BTreeMap<_, _> = memory.collect();
+    let listen = format!("$(POD_IP):{LOAD_PORT}");
+    let mut args = vec!["load-worker", "--listen", &listen, "--out", "/rows"];
+    args.extend(job.collector.iter().flat_map(|collector| ["--visit", collector, "--name", "$(POD_NAME)"]));
+    let container = json!({
+        "name": "load-worker",
+        "image": job.image,
+        // As the chart says; a worker of another version is refused.
+        "imagePullPolicy": "IfNotPresent",
+        "args": args,
+        "env": [
+            {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": TOKEN_VARIABLE, "valueFrom": {"secretKeyRef": {"name": name, "key": TOKEN_KEY}}},
+        ],
+        "ports": [{"name": "rolldrop-load", "containerPort": LOAD_PORT}],
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": LOAD_PORT}, "periodSeconds": 1},
+        "resources": {"requests": job.resources, "limits": limits},
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "readOnlyRootFilesystem": true,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        // What it wrote last is then why it ended.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [{"name": "rows", "mountPath": "/rows"}],
+    });
+    json!({
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"name": name, "labels": {COMPONENT_LABEL: COMPONENT}},
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": job.workers,
+            "parallelism": job.workers,
+            // One worker that fails must not end the others.
+            "backoffLimit": i32::MAX,
+            "activeDeadlineSeconds": job.lifetime.as_secs().max(1),
+            "ttlSecondsAfterFinished": TTL_SECONDS,
+            "template": {
+                "metadata": {
+                    "labels": labels,
+                    "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"},
+                },
+                "spec": {
+                    "restartPolicy": "Never",
+                    "nodeSelector": {(OS_LABEL): "linux"},
+                    "automountServiceAccountToken": false,
+                    "enableServiceLinks": false,
+                    "terminationGracePeriodSeconds": GRACE_SECONDS,
+                    "securityContext": {
+                        "runAsNonRoot": true, "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532,
+                        "seccompProfile": {"type": "RuntimeDefault"},
+                    },
+                    "topologySpreadConstraints": [{
+                        "maxSkew": 1,
+                        "topologyKey": "kubernetes.io/hostname",
+                        "whenUnsatisfiable": "ScheduleAnyway",
+                        "labelSelector": {"matchLabels": labels},
+                    }],
+                    "containers": [container],
+                    "volumes": [{"name": "rows", "emptyDir": {}}],
+                },
+            },
+        },
+    })
+}

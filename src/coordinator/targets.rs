@@ -1,0 +1,170 @@
+//! The targets of the load as the cluster shows them, and as they are seen from where it is sent.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use crate::record::run_info::{Balances, ClusterInfo, Target};
+
+/// The targets of the load as the cluster shows them.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    /// In the scenario's order.
+    pub(super) targets: Vec<Found>,
+    /// The cluster's fingerprint.
+    pub cluster: ClusterInfo,
+}
+
+/// A target.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) name: String,
+    pub(super) url: String,
+    pub(super) consumer: Consumer,
+    pub(super) balances: Balances,
+    /// The Service that it is, or is a way to.
+    pub(super) service: Option<String>,
+}
+
+/// Who leads a client to the pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Consumer {
+    /// Whatever answers at this URL.
+    Url(String),
+    /// The Service proxy of the client's own node.
+    ServiceProxy { service: String },
+    /// The Service proxy of this node, by its port.
+    NodePort { number: i32, service: String, node: String },
+    /// The client itself, by the DNS.
+    Dns { service: String },
+}
+
+/// Where the client is.
+#[derive(Clone, Copy, Debug)]
+enum Seat<'a> {
+    ThisHost,
+    Node(&'a str),
+    Cluster,
+}
+
+impl fmt::Display for Seat<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Seat::ThisHost => f.write_str("this host"),
+            Seat::Node(node) => write!(f, "node {node}"),
+            Seat::Cluster => f.write_str("the cluster"),
+        }
+    }
+}
+
+impl Consumer {
+    fn seen_from(&self, seat: Seat<'_>) -> String {
+        match self {
+            Consumer::Url(url) => format!("{url} (as seen from {seat})"),
+            Consumer::ServiceProxy { service } => format!("Service {service} (Service proxy of {seat})"),
+            Consumer::NodePort { number, service, node } => {
+                format!("NodePort {number} of Service {service} (Service proxy of node {node})")
+            }
+            Consumer::Dns { service } => format!("headless Service {service} (DNS, as asked by {seat})"),
+        }
+    }
+}
+
+impl Found {
+    fn seen_from(&self, seat: Seat<'_>) -> Target {
+        let Self { name, url, consumer, balances, service } = self.clone();
+        let (consumer, name) = match (&consumer, seat) {
+            // What leads to it there is each node's own.
+            (Consumer::ServiceProxy { .. }, Seat::Node(node)) => {
+                (consumer.seen_from(seat), at_node(&name, node))
+            }
+            _ => (consumer.seen_from(seat), name),
+        };
+        Target { name, url, consumer, balances, service }
+    }
+}
+
+impl Ready {
+    /// For run.json, as they are seen from this host.
+    pub fn seen_from_here(&self) -> Vec<Target> {
+        told_apart(self.targets.iter().map(|target| target.seen_from(Seat::ThisHost)).collect())
+    }
+
+    /// The same as they are seen from these nodes of the cluster.
+    pub fn seen_from(&self, nodes: &BTreeSet<String>) -> Vec<Target> {
+        let seen = |target: &Found| match target.consumer {
+            Consumer::ServiceProxy { .. } => {
+                nodes.iter().map(|node| target.seen_from(Seat::Node(node))).collect()
+            }
+            _ => vec![target.seen_from(Seat::Cluster)],
+        };
+        told_apart(self.targets.iter().flat_map(seen).collect())
+    }
+
+    /// The names of those that a Service proxy leads to: that of the client's own node.
+    pub fn by_service_proxy(&self) -> impl Iterator<Item = &str> {
+        let by_service_proxy = |target: &&Found| matches!(target.consumer, Consumer::ServiceProxy { .. });
+        self.targets.iter().filter(by_service_proxy).map(|target| target.name.as_str())
+    }
+}
+
+/// The name of a target as seen from a node.
+pub fn at_node(target: &str, node: &str) -> String {
+    format!("{target}@{node}")
+}
+
+/// Two ways that are told in the same words are two consumers all the same.
+fn told_apart(mut targets: Vec<Target>) -> Vec<Target> {
+    for index in 1..targets.len() {
+        let (before, target) = targets.split_at_mut(index);
+        if before.iter().any(|other| other.consumer == target[0].consumer) {
+            target[0].consumer = format!("{}: {}", target[0].name, target[0].consumer);
+        }
+    }
+    targets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_leads_to_a_service_is_each_nodes_own_and_everything_else_is_one() {
+        let found = |name: &str, consumer| Found {
+            name: name.into(),
+            url: "http://x/".into(),
+            consumer,
+            balances: Balances::Connections,
+            service: None,
+        };
+        let service = || "web".to_owned();
+        let targets = vec![
+            found("web", Consumer::ServiceProxy { service: service() }),
+            found("port", Consumer::NodePort { number: 30080, service: service(), node: "b".into() }),
+            found("pods", Consumer::Dns { service: service() }),
+            found("url", Consumer::Url("http://x/".into())),
+            found("again", Consumer::ServiceProxy { service: service() }),
+        ];
+        let ready = Ready { targets, cluster: ClusterInfo::default() };
+        assert_eq!(ready.by_service_proxy().collect::<Vec<_>>(), ["web", "again"]);
+        let told = |targets: Vec<Target>| {
+            targets.into_iter().map(|t| format!("{} = {}", t.name, t.consumer)).collect::<Vec<_>>().join("\n")
+        };
+        insta::assert_snapshot!(told(ready.seen_from_here()), @r"
+        web = Service web (Service proxy of this host)
+        port = NodePort 30080 of Service web (Service proxy of node b)
+        pods = headless Service web (DNS, as asked by this host)
+        url = http://x/ (as seen from this host)
+        again = again: Service web (Service proxy of this host)
+        ");
+        let nodes = ["a", "b"].map(str::to_owned).into();
+        insta::assert_snapshot!(told(ready.seen_from(&nodes)), @r"
+        web@a = Service web (Service proxy of node a)
+        web@b = Service web (Service proxy of node b)
+        port = NodePort 30080 of Service web (Service proxy of node b)
+        pods = headless Service web (DNS, as asked by the cluster)
+        url = http://x/ (as seen from the cluster)
+        again@a = again@a: Service web (Service proxy of node a)
+        again@b = again@b: Service web (Service proxy of node b)
+        ");
+    }
+}

@@ -1,0 +1,147 @@
+//! The sidecar is put beside live pods while others change their workload.
+
+use super::*;
+use crate::inject::{self, KubernetesVersion, SecretKey};
+
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/shop/deployments";
+
+/// As somebody else has set it.
+fn deployment(image: &str, version: u32) -> Value {
+    let ports = json!([{"name": "http", "containerPort": 8080}]);
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": "web", "namespace": "shop", "uid": "u1", "generation": 1,
+            "resourceVersion": version.to_string()},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "web"}}, "template": {
+            "metadata": {"labels": {"app": "web"}},
+            "spec": {"containers": [{"name": "app", "image": image, "ports": ports}]},
+        }},
+        "status": {"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "availableReplicas": 1},
+    })
+}
+
+fn service() -> Value {
+    json!({"apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "web", "namespace": "shop", "resourceVersion": "1"},
+        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": "http"}]}})
+}
+
+/// What is read, while the one Deployment is as given.
+fn read(path: &str, deployment: &Value) -> (u16, String) {
+    let list = |items: &[Value]| {
+        json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}).to_string()
+    };
+    match path {
+        "/version" => (200, json!({"gitVersion": "v1.36.2"}).to_string()),
+        "/apis/apps/v1" => {
+            let resource = json!({"name": "deployments", "singularName": "deployment", "namespaced": true,
+                "kind": "Deployment", "verbs": ["get", "patch"]});
+            let resources = json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "apps/v1",
+                "resources": [resource]});
+            (200, resources.to_string())
+        }
+        DEPLOYMENTS => (200, list(std::slice::from_ref(deployment))),
+        _ if path.ends_with("/services") => (200, list(&[service()])),
+        _ if path.ends_with("/deployments/web") => (200, deployment.to_string()),
+        _ => (200, list(&[])),
+    }
+}
+
+fn token() -> SecretKey {
+    SecretKey { name: "rolldrop".into(), key: "token".into() }
+}
+
+async fn inject(session: &Session) -> Result<Vec<String>, CoordinatorError> {
+    let token = token();
+    let (services, image, gitops) = (vec!["web"], "rolldrop", GitOps::Refuse);
+    session.inject_sidecars(&Sidecars { services, image, admin_token: &token, gitops }).await
+}
+
+/// The changes that were asked for.
+fn patches(calls: &Calls) -> Vec<Value> {
+    let calls = calls.lock().unwrap();
+    let patches = calls.iter().filter(|(method, ..)| *method == Method::PATCH);
+    patches.map(|(_, _, body)| body.clone()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_workload_that_others_change_meanwhile_is_read_again_and_keeps_what_they_did() {
+    let refused = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&refused);
+    let (client, calls) = api(move |method, path| match *method {
+        Method::PATCH if count.fetch_add(1, Ordering::SeqCst) == 0 => {
+            status(409, "Conflict", "the object has been modified")
+        }
+        Method::PATCH => (200, deployment("app:2", 9).to_string()),
+        _ if count.load(Ordering::SeqCst) == 0 => read(path, &deployment("app:1", 7)),
+        _ => read(path, &deployment("app:2", 8)),
+    });
+    let (session, run_dir, _dir) = session(client, Limits::default());
+    inject(&session).await.unwrap();
+    let patches = patches(&calls);
+    let of = |patch: &Value| {
+        let image = patch["spec"]["template"]["spec"]["containers"][0]["image"].clone();
+        (patch["metadata"]["resourceVersion"].clone(), image)
+    };
+    let sent: Vec<_> = patches.iter().map(of).collect();
+    assert_eq!(sent, [("7", "app:1"), ("8", "app:2")].map(|(version, image)| (json!(version), json!(image))));
+    assert!(patches.iter().all(|patch| patch.to_string().contains(inject::SIDECAR_NAME)));
+    // Of the two, one was done.
+    drop(session);
+    let open = Journal::resume(run_dir.path(), Clock::start()).unwrap().0.open_changes();
+    assert_eq!(open.len(), 1, "{open:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_workload_that_others_change_all_the_time_is_left_alone() {
+    let (client, calls) = api(|method, path| match *method {
+        Method::PATCH => status(409, "Conflict", "the object has been modified"),
+        _ => read(path, &deployment("app:1", 7)),
+    });
+    let (session, run_dir, _dir) = session(client, Limits::default());
+    let error = inject(&session).await.unwrap_err().to_string();
+    assert_eq!(error, "failed to change Deployment web in shop: others change it all the time");
+    assert_eq!(patches(&calls).len(), 5);
+    session.finish(CancellationToken::new()).await.unwrap();
+    let open = Journal::resume(run_dir.path(), Clock::start()).unwrap().0.open_changes();
+    assert!(open.is_empty(), "{open:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_whose_answer_was_lost_is_known_again_and_its_rollout_awaited() {
+    // As it is once the change is made.
+    let mut objects = [deployment("app:1", 7), service()];
+    let options = inject::Options {
+        image: "rolldrop".into(),
+        port: None,
+        kubernetes: "v1.36.2".parse::<KubernetesVersion>().unwrap(),
+        admin_token: Some(token()),
+    };
+    inject::inject_into(&mut objects, &options).unwrap();
+    let [mut changed, _] = objects;
+    changed["metadata"]["resourceVersion"] = "8".into();
+    changed["metadata"]["generation"] = 2.into();
+    let (tried, looked) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (try_count, look_count) = (Arc::clone(&tried), Arc::clone(&looked));
+    let (client, _) = api(move |method, path| match *method {
+        Method::PATCH => match try_count.fetch_add(1, Ordering::SeqCst) {
+            0 => status(504, "Timeout", "it took too long"),
+            _ => status(409, "Conflict", "the object has been modified"),
+        },
+        _ if try_count.load(Ordering::SeqCst) == 0 => read(path, &deployment("app:1", 7)),
+        _ => {
+            let mut now = changed.clone();
+            if path == DEPLOYMENTS && look_count.fetch_add(1, Ordering::SeqCst) >= 8 {
+                now["status"]["observedGeneration"] = 2.into();
+            }
+            read(path, &now)
+        }
+    });
+    let (session, run_dir, _dir) = session(client, Limits::default());
+    inject(&session).await.unwrap();
+    assert_eq!(tried.load(Ordering::SeqCst), 2);
+    assert!(looked.load(Ordering::SeqCst) > 8, "its rollout was not awaited");
+    drop(session);
+    let open = Journal::resume(run_dir.path(), Clock::start()).unwrap().0.open_changes();
+    assert_eq!(open.len(), 1, "undoing it finds out: {open:?}");
+}
