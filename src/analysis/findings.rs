@@ -140,7 +140,7 @@ fn finding(severity: Severity, what: String, why: &str, remedy: &str) -> Finding
 }
 
 /// The windows that have no upper bound: one finding for each consumer and reason.
-fn unbounded(terminations: &[Termination]) -> impl Iterator<Item = Finding> {
+pub(super) fn unbounded(terminations: &[Termination]) -> impl Iterator<Item = Finding> {
     let mut by_reason: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for termination in terminations {
         for window in &termination.windows {
