@@ -43,16 +43,6 @@ pub enum Choice {
     InCluster,
 }
 
-impl Choice {
-    /// What [`Cluster::connect`] does about it, in words.
-    pub fn step(&self) -> &'static str {
-        match self {
-            Self::Embedded { .. } => "starting the cluster",
-            Self::Kubeconfig { .. } | Self::InCluster => "connecting to the cluster",
-        }
-    }
-}
-
 /// There is no cluster to talk to.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
@@ -99,6 +89,8 @@ pub struct Origin {
 pub struct Cluster {
     client: Client,
     default_namespace: String,
+    /// Where its API server is.
+    server: String,
     origin: Origin,
     /// What the context in the kubeconfig says.
     context: Option<Context>,
@@ -167,11 +159,11 @@ impl Cluster {
         origin: Origin,
         process: Option<ClusterProcess>,
     ) -> Result<Self, ClusterError> {
-        let default_namespace = config.default_namespace.clone();
+        let (default_namespace, server) = (config.default_namespace.clone(), config.cluster_url.to_string());
         // What is measured is one request, not the client's repetitions of it.
         config.default_retry = false;
         let client = Client::try_from(config).map_err(|error| ClusterError::Client(Box::new(error)))?;
-        Ok(Self { client, default_namespace, origin, context: None, has_inside: false, process })
+        Ok(Self { client, default_namespace, server, origin, context: None, has_inside: false, process })
     }
 
     /// A client for the cluster's API.
@@ -190,6 +182,15 @@ impl Cluster {
         let Origin { kubeconfig, context } = &self.origin;
         let origin = Origin { kubeconfig: kubeconfig.as_ref().map(absolute), context: context.clone() };
         self.process.is_none().then_some(origin)
+    }
+
+    /// Which one it is, in words; `None` if it ends with this process.
+    pub fn title(&self) -> Option<String> {
+        let whose = match &self.origin.context {
+            Some(context) => format!("context {context}"),
+            None => "this pod's cluster".to_owned(),
+        };
+        self.process.is_none().then(|| format!("{whose} at {}", self.server.trim_end_matches('/')))
     }
 
     /// What `KUBECONFIG` has to be for a program to find this cluster and, unless it is told

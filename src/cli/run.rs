@@ -8,6 +8,7 @@ mod abort;
 mod admin_secret;
 mod command;
 mod consent;
+mod dry;
 mod programs;
 mod reach;
 mod sending;
@@ -219,10 +220,12 @@ impl RunArgs {
         if self.dry_run {
             let scratch = std::env::temp_dir().join(format!("rolldrop-dry-run-{}", std::process::id()));
             let choice = self.choice(cluster, &scratch);
+            let progress = Progress::new(self.quiet);
             let planned = runtime.block_on(async {
                 let interrupts = Interrupts::listen()?;
-                dry_run(&scenario, choice, self.namespace, &intent, &interrupts).await
+                dry::plan(&scenario, choice, self.namespace, &intent, (&interrupts, &progress)).await
             });
+            progress.done();
             // There is one only if the cluster is embedded.
             let _ = std::fs::remove_dir_all(&scratch);
             for (number, call) in (1..).zip(&planned?.calls) {
@@ -357,31 +360,18 @@ impl Intent<'_> {
     }
 }
 
-/// What a run would do.
-async fn dry_run(
-    scenario: &Scenario,
-    choice: Choice,
-    namespace: Option<String>,
-    intent: &Intent<'_>,
-    interrupts: &Interrupts,
-) -> anyhow::Result<Plan> {
-    let cluster = connect(choice, interrupts).await?;
-    let caller = caller(&cluster, namespace, interrupts).at_first_contact();
-    let plan = async {
-        let load_workers = sending::load_workers(scenario, &cluster, &caller).await?;
-        intent.plan(scenario, &caller, load_workers).await
-    };
-    let plan = plan.await;
-    drop(caller);
-    cluster.shut_down().await;
-    plan
-}
-
-async fn connect(choice: Choice, interrupts: &Interrupts) -> anyhow::Result<Cluster> {
-    match interrupts.stop.run_until_cancelled(Cluster::connect(choice)).await {
-        Some(cluster) => cluster.context("failed to get a cluster"),
-        None => bail!(Interrupted),
+async fn connect(choice: Choice, interrupts: &Interrupts, progress: &Progress) -> anyhow::Result<Cluster> {
+    if matches!(choice, Choice::Embedded { .. }) {
+        progress.step("starting the cluster");
     }
+    let cluster = match interrupts.stop.run_until_cancelled(Cluster::connect(choice)).await {
+        Some(cluster) => cluster.context("failed to get a cluster")?,
+        None => bail!(Interrupted),
+    };
+    if let Some(title) = cluster.title() {
+        progress.step(&format!("connecting to {title}"));
+    }
+    Ok(cluster)
 }
 
 fn caller(cluster: &Cluster, namespace: Option<String>, interrupts: &Interrupts) -> Caller {
@@ -413,8 +403,7 @@ impl Run<'_> {
         choice: Choice,
         namespace: Option<String>,
     ) -> anyhow::Result<bool> {
-        self.progress.step(choice.step());
-        let cluster = connect(choice, self.interrupts).await?;
+        let cluster = connect(choice, self.interrupts, self.progress).await?;
         if let Some(notice) = cluster.notice() {
             self.progress.note(notice);
         }
@@ -626,17 +615,19 @@ impl Run<'_> {
         }
         let is_interrupted = self.interrupts.stop.is_cancelled();
         let settling = async {
-            if !is_interrupted {
-                session.settle().await;
+            match is_interrupted {
+                false => session.settle().await,
+                true => {
+                    let _aborted = self.interrupts.abort.run_until_cancelled(session.hand_over()).await;
+                }
             }
         };
-        let step = match (sending.nodes(), is_interrupted) {
-            (None, false) => Some("waiting for the last pods to end"),
-            (None, true) => None,
-            (Some(_), false) => Some("fetching the load workers' rows, and waiting for the last pods to end"),
-            (Some(_), true) => Some("fetching the load workers' rows"),
-        };
-        step.into_iter().for_each(|step| self.progress.step(step));
+        self.progress.step(match (sending.nodes(), is_interrupted) {
+            (None, false) => "waiting for the last pods to end",
+            (None, true) => "fetching the last rows",
+            (Some(_), false) => "fetching the load workers' rows, and waiting for the last pods to end",
+            (Some(_), true) => "fetching the load workers' rows",
+        });
         let tell = |what: &str| self.progress.say(what);
         let ((), collected) = tokio::join!(settling, sending.collect(&self.interrupts.abort, tell));
         let Collected { rows, lost, counted } = collected?;

@@ -630,6 +630,17 @@ mod tests {
             refused(|s| (s.connections, s.max_requests) = (Connections::Keepalive, Some(0)))
                 .contains("0 requests to a connection")
         );
+        let call = |change: fn(&mut Settings)| {
+            refused(|s| {
+                s.grpc = Some(Grpc::new("a/b".parse().unwrap()));
+                change(s);
+            })
+        };
+        assert_eq!(
+            call(|s| s.targets[0].method = Some("GET".into())),
+            "GET http://127.0.0.1:8080/: a gRPC call is a POST: write POST http://127.0.0.1:8080/"
+        );
+        assert!(call(|s| s.headers.push(("TE".into(), "trailers".into()))).contains("sets it itself"));
         let template = |body: &str| {
             refused(|s| {
                 s.template = true;

@@ -67,7 +67,7 @@ spec:
               args: [workload, --listen, '0.0.0.0:8080']
               env: [{name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]
               ports: [{name: http, containerPort: 8080}]
-              lifecycle: {preStop: {sleep: {seconds: 12}}}
+              lifecycle: {preStop: {sleep: {seconds: 9}}}
               readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 1}
   - inline:
       apiVersion: v1
@@ -85,8 +85,8 @@ spec:
   - {service: web, node: node-2}
   - {service: pods}
   - {url: 'http://TRAEFIK:8000/', balances: requests, name: ingress}
-  load: {rate: 250, duration: 18s}
-  disruptions: [{at: 4s, action: deletePod, selector: app=web}]
+  load: {rate: 250, duration: 14s}
+  disruptions: [{at: 3s, action: deletePod, selector: app=web}]
 ";
 
 fn kubectl(kubeconfig: &Path, args: &str) -> String {

@@ -31,12 +31,12 @@ spec:
               image: rolldrop
               args: [workload, --listen, \"$(POD_IP):8080\"]
               env: [{name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]
-              readinessProbe: {httpGet: {path: /readyz, port: 8080}, initialDelaySeconds: 8, periodSeconds: 1}
+              readinessProbe: {httpGet: {path: /readyz, port: 8080}, initialDelaySeconds: 4, periodSeconds: 1}
   - inline: {apiVersion: v1, kind: Service, metadata: {name: web}, spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}}
   target: {service: web}
   load: {rate: 50, duration: 60s, abort: {dropped: 20%, over: 2s, requests: 20}}
   disruptions:
-  - {at: 3s, action: deletePod, selector: app=web, count: 2, allowOutage: true}
+  - {at: 2s, action: deletePod, selector: app=web, count: 2, allowOutage: true}
   - {at: 40s, action: deletePod, selector: app=web}
 ";
 
