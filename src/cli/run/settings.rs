@@ -208,7 +208,7 @@ mod tests {
 
     use clap::{CommandFactory, Parser};
 
-    use super::super::stage_overrides;
+    use super::super::args::stage_overrides;
     use super::*;
     use crate::cli::{Cli, Command};
 
