@@ -494,7 +494,12 @@ impl Run<'_> {
 
         let note = |source: Option<&str>, at, kind| match source {
             Some(source) => session.record_of(source, at, kind),
-            None => session.record_at(at, kind),
+            None => {
+                if let EventKind::Warning { message } = &kind {
+                    self.progress.warn(message);
+                }
+                session.record_at(at, kind);
+            }
         };
         // The load comes from where the cluster's Services can be reached, which need not be here.
         let mut sending = match load_workers {
@@ -614,7 +619,6 @@ impl Run<'_> {
         })?;
         info.aborted = aborted;
         info.sources = sending.recorders();
-        ended.lost.iter().for_each(|lost| self.progress.warn(&lost.to_string()));
         if self.intent.command.is_some() || scenario.ends_with_its_disruptions() {
             info.load.duration_s = match rate {
                 // A closed loop, or one of which a part was lost: only its end tells.
