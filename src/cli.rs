@@ -56,7 +56,7 @@ enum Command {
     Cleanup(cleanup::CleanupArgs),
     /// Run the embedded cluster alone, until Ctrl-C.
     Cluster(cluster::ClusterArgs),
-    /// Run the recording proxy beside a pod.
+    /// Run the recording proxy, beside an app or before a Service.
     Proxy(proxy::ProxyArgs),
     /// Add the recording proxy to manifests as a sidecar, or take it out.
     Inject(inject::InjectArgs),

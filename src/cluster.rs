@@ -81,6 +81,8 @@ pub struct Origin {
 pub struct Cluster {
     client: Client,
     default_namespace: String,
+    /// Where its API server is.
+    server: String,
     origin: Origin,
     /// What the context in the kubeconfig says.
     context: Option<Context>,
@@ -148,11 +150,11 @@ impl Cluster {
         origin: Origin,
         process: Option<ClusterProcess>,
     ) -> Result<Self, ClusterError> {
-        let default_namespace = config.default_namespace.clone();
+        let (default_namespace, server) = (config.default_namespace.clone(), config.cluster_url.to_string());
         // What is measured is one request, not the client's repetitions of it.
         config.default_retry = false;
         let client = Client::try_from(config).map_err(|error| ClusterError::Client(Box::new(error)))?;
-        Ok(Self { client, default_namespace, origin, context: None, has_inside: false, process })
+        Ok(Self { client, default_namespace, server, origin, context: None, has_inside: false, process })
     }
 
     /// A client for the cluster's API.
@@ -171,6 +173,15 @@ impl Cluster {
         let Origin { kubeconfig, context } = &self.origin;
         let origin = Origin { kubeconfig: kubeconfig.as_ref().map(absolute), context: context.clone() };
         self.process.is_none().then_some(origin)
+    }
+
+    /// Which one it is, in words; `None` if it ends with this process.
+    pub fn title(&self) -> Option<String> {
+        let whose = match &self.origin.context {
+            Some(context) => format!("context {context}"),
+            None => "this pod's cluster".to_owned(),
+        };
+        self.process.is_none().then(|| format!("{whose} at {}", self.server.trim_end_matches('/')))
     }
 
     /// What `KUBECONFIG` has to be for a program to find this cluster and, unless it is told

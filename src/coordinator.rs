@@ -28,7 +28,7 @@ mod view;
 mod watch;
 mod ways;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -137,9 +137,9 @@ pub struct Session {
     journal: Mutex<Journal>,
     /// What owns all that the run creates, once it has created something.
     owner: OnceCell<OwnerReference>,
-    /// Held by an action from looking how many pods may go until they are going: of several at once
-    /// each would else see the pods that the others take.
-    taking: tokio::sync::Mutex<()>,
+    /// The UIDs of pods that an action has chosen, until what becomes of them is known. Held while
+    /// another chooses: of several at once each would else take the same pods.
+    taken: tokio::sync::Mutex<BTreeSet<String>>,
     gitops: GitOps,
 }
 
@@ -188,7 +188,7 @@ impl Session {
             views.subscribe(),
             tasks_stop.clone(),
         ));
-        let (owner, taking) = (OnceCell::new(), tokio::sync::Mutex::default());
+        let (owner, taken) = (OnceCell::new(), tokio::sync::Mutex::default());
         let session = Self {
             caller,
             clock,
@@ -200,7 +200,7 @@ impl Session {
             journal,
             gitops,
             owner,
-            taking,
+            taken,
         };
         session.await_first_lists().await?;
         Ok(session)
@@ -313,6 +313,13 @@ impl Session {
             self.record(EventKind::Warning { message });
         }
         self.collector.catch_up(&self.caller.limits).await;
+    }
+
+    /// Has the proxies that are there hand over what they have, and waits for nothing else: what an
+    /// interrupted run has time for. It takes twice [`Limits::hand_over`] at the longest.
+    pub async fn hand_over(&self) {
+        let limits = Limits { outage: self.caller.limits.hand_over, ..self.caller.limits };
+        self.collector.catch_up(&limits).await;
     }
 
     /// Waits until the watch has shown what there is: a watch may be late, or dead without a sign.

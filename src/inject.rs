@@ -50,6 +50,17 @@ pub struct SecretKey {
     pub name: String,
     /// The key in it.
     pub key: String,
+    /// What becomes of a pod that is made when it is not there.
+    pub absent: Absent,
+}
+
+/// What becomes of a pod to which a Secret is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// It waits until there is one.
+    Waits,
+    /// It starts, and its admin port tells nobody what it knows.
+    TellsNobody,
 }
 
 /// A text that names no value of a Secret.
@@ -70,7 +81,7 @@ impl FromStr for SecretKey {
         if !good(name) || !good(key) {
             return Err(BadSecretKey);
         }
-        Ok(Self { name: name.to_owned(), key: key.to_owned() })
+        Ok(Self { name: name.to_owned(), key: key.to_owned(), absent: Absent::Waits })
     }
 }
 

@@ -46,6 +46,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
+pub use self::admin::Access;
 use self::app::AppListener;
 use self::connection::Accepted;
 use self::journal::Journal;
@@ -54,7 +55,6 @@ pub use self::own_pod::WatchPod;
 use crate::http2::hpack;
 use crate::record::event::ProxyPhase;
 use crate::record::row::POD_HEADER;
-use crate::record::wire::AdminToken;
 use crate::record::{Clock, Stamp};
 
 /// Rows that are kept for a reader, unless the caller says otherwise: some 50 MB.
@@ -89,8 +89,8 @@ pub struct Config {
     pub pod_header: PodHeader,
     /// The path that says whether the app is ready; without it, a connection is enough.
     pub app_ready_path: Option<String>,
-    /// What the admin port asks for.
-    pub admin_token: Option<AdminToken>,
+    /// Whom the admin port tells what it knows.
+    pub admin_access: Access,
     /// Whether it watches its own pod.
     pub watch_pod: WatchPod,
     /// How long connections are accepted after the app is gone, so that late ones are recorded.
@@ -112,7 +112,7 @@ impl Config {
             pod: "web-1".to_owned(),
             pod_header: PodHeader::Added,
             app_ready_path: None,
-            admin_token: None,
+            admin_access: Access::Everybody,
             watch_pod: WatchPod::Off,
             linger: Duration::ZERO,
             max_kept_rows: 1000,
@@ -299,7 +299,8 @@ impl Proxy {
             shared: Arc::new(Shared::new(&config, clock)),
             admin_settings: admin::Settings {
                 app_ready_path: config.app_ready_path.map(Arc::from),
-                token: config.admin_token.map(Arc::new),
+                access: config.admin_access,
+                limits: admin::Limits::default(),
             },
             watch_pod: config.watch_pod,
             linger: config.linger,

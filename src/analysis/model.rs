@@ -569,7 +569,7 @@ pub struct Check {
 pub struct ChartData {
     /// Every dropped request.
     pub drops: Vec<Drop>,
-    /// Late arrivals that were answered, per termination.
+    /// Late arrivals that were answered.
     pub late_ok: Vec<LateArrival>,
     /// Response times of answered requests, steady against disrupted.
     pub latency: LatencyHistograms,
@@ -601,15 +601,13 @@ pub struct Drop {
     pub in_window: bool,
 }
 
-/// A request that reached a terminating pod and was answered.
+/// A new connection to a terminating pod whose request was answered.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LateArrival {
     /// Index into [`RunResult::terminations`].
     pub termination: usize,
-    /// When its connection was begun, in seconds since the counted part of the load began.
+    /// When it was begun, in seconds since the counted part of the load began.
     pub begun_s: f64,
-    /// Whether it opened a new connection.
-    pub new_connection: bool,
 }
 
 /// Response times of answered requests in logarithmic buckets.

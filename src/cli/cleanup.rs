@@ -46,6 +46,9 @@ impl CleanupArgs {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let undone = runtime.block_on(async {
             let cluster = Cluster::connect(choice).await.context("failed to find the run's cluster")?;
+            if let Some(title) = cluster.title() {
+                eprintln!("rolldrop: undoing what the run changed on {title}");
+            }
             anyhow::Ok(left_over.undo(&cluster.client()).await?)
         })?;
         for undone in &undone {

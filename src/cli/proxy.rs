@@ -10,13 +10,14 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::admin_token::TokenArgs;
 use super::signals::Interrupts;
-use crate::proxy::{Config, Counts, DEFAULT_MAX_KEPT_ROWS, Mode, PodHeader, Proxy, Report, WatchPod};
+use crate::proxy::{Access, Config, Counts, DEFAULT_MAX_KEPT_ROWS, Mode, PodHeader, Proxy, Report, WatchPod};
 use crate::record::Clock;
 
 /// Arguments of `rolldrop proxy`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  \
-    rolldrop proxy --listen 0.0.0.0:8081 --upstream 127.0.0.1:8080 --admin 0.0.0.0:8082 --pod web-1\n\n\
+    rolldrop proxy --listen 0.0.0.0:8081 --upstream 127.0.0.1:8080 --admin 127.0.0.1:8082 --pod web-1\n  \
+    curl http://127.0.0.1:8082/metrics            how requests ended; /rows has each of them\n\n\
     On SIGTERM it drains, hands its rows over to the reader of /rows on the admin port, and exits with 0.")]
 pub(super) struct ProxyArgs {
     /// Address that clients connect to
@@ -32,7 +33,7 @@ pub(super) struct ProxyArgs {
     /// Address of the admin port: /healthz /readyz /clock /prestop /rows /metrics
     #[arg(long, value_name = "ADDR", value_parser = address)]
     admin: SocketAddr,
-    /// Name of the pod beside which it runs
+    /// Name of the pod beside which it runs, or what to call it where it stands before a Service
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
     pod: String,
     /// Path of the app that says whether it is ready; without it, an accepted connection is enough
@@ -40,6 +41,10 @@ pub(super) struct ProxyArgs {
     app_ready_path: Option<String>,
     #[command(flatten)]
     token: TokenArgs,
+    /// Where there is no token, tell nobody more than /healthz, /readyz and /prestop do, rather than
+    /// tell everybody
+    #[arg(long)]
+    require_admin_token: bool,
     /// How long to go on accepting after the app is gone, so that late connections are recorded
     #[arg(long, value_name = "D", default_value = "500ms", value_parser = super::parse_duration)]
     linger: Duration,
@@ -83,7 +88,11 @@ impl ProxyArgs {
         runtime.block_on(async {
             let interrupts = Interrupts::listen().context("failed to listen for signals")?;
             let Interrupts { stop, abort, .. } = &interrupts;
-            let proxy = Proxy::bind(self.config()?, Clock::start())?;
+            let config = self.config()?;
+            if matches!(config.admin_access, Access::Nobody) {
+                eprintln!("rolldrop: there is no token, so nobody is told what is recorded");
+            }
+            let proxy = Proxy::bind(config, Clock::start())?;
             eprintln!("rolldrop: proxy on {}, admin on {}", proxy.local_addr(), proxy.admin_addr());
             // As a task like the others: with several threads, connections are handed to tasks without a detour.
             let run = proxy.run(stop.clone().cancelled_owned(), abort.clone().cancelled_owned());
@@ -104,7 +113,11 @@ impl ProxyArgs {
             pod: self.pod,
             pod_header: if self.no_pod_header { PodHeader::Omitted } else { PodHeader::Added },
             app_ready_path: self.app_ready_path,
-            admin_token: self.token.token()?,
+            admin_access: match self.token.token()? {
+                Some(token) => Access::Holders(token),
+                None if self.require_admin_token => Access::Nobody,
+                None => Access::Everybody,
+            },
             watch_pod: match self.watch_pod {
                 WatchPodArg::Auto => WatchPod::Auto,
                 WatchPodArg::Off => WatchPod::Off,

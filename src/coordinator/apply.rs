@@ -139,9 +139,22 @@ impl Session {
         current: &Value,
         patch: &Patch,
     ) -> Result<Option<u32>, CoordinatorError> {
-        let patched = self.try_patch(api, current, patch).await?;
-        let edits = edits::between(&as_asked_for(current), &as_asked_for(&patched));
-        let object = reference(current);
+        let mut current = current.clone();
+        let mut patched = self.try_patch(api, &current, patch).await?;
+        // What somebody else has changed in between is not this patch's.
+        for _ in 1..undo::ATTEMPTS {
+            if reference(&patched).resource_version == reference(&current).resource_version {
+                break;
+            }
+            let object = reference(&current);
+            let what = format!("read {object}");
+            let found = self.caller.ask(&what, || api.get(&object.name)).await?;
+            let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
+            current = serde_json::to_value(found).unwrap_or_default();
+            patched = self.try_patch(api, &current, patch).await?;
+        }
+        let edits = edits::between(&as_asked_for(&current), &as_asked_for(&patched));
+        let object = reference(&current);
         let name = object.name.clone();
         self.edit(object, edits, || send_patch(&self.caller.client, api, &name, patch, "")).await
     }

@@ -316,9 +316,7 @@ async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watc
                     }
                 }
             }
-            Ok(Err(kube::Error::Api(status)))
-                if status.code == 401 && status.message == TOKEN_WANTED && !was_refused =>
-            {
+            Ok(Err(error)) if wants_token(&error) && !was_refused => {
                 was_refused = true;
                 endpoint.warn("asks for a token (--admin-token-file), without which it tells nothing");
             }
@@ -327,6 +325,11 @@ async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watc
         }
         sleep(pauses.next()).await;
     }
+}
+
+/// Whether a proxy's admin port tells only who knows its token.
+fn wants_token(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 401 && status.message == TOKEN_WANTED)
 }
 
 /// Where a reader is, so that a stream that broke off is taken up where it ended.
@@ -454,6 +457,7 @@ impl Endpoint {
                 Ok(answer) => return Some(answer),
                 // It was there, and could not reach the proxy.
                 Err(kube::Error::Api(status)) if [404, 502, 503].contains(&status.code) => false,
+                Err(error) if wants_token(&error) => return None,
                 Err(error) => is_passing(&error),
             };
             let pause = pauses.next();

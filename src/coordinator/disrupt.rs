@@ -75,9 +75,8 @@ pub(super) async fn check(session: &Session, disruption: &Disruption) -> Result<
         Action::SetImage { workload, container, .. } => acting.check_container(workload, container).await,
         Action::Patch { object, patch, .. } => acting.check_patch(object, patch).await,
         Action::Scale { workload, replicas, .. } => acting.check_scale(workload, *replicas).await,
-        Action::Drain { node, .. } => acting.check_drain(node).await,
-        Action::NodeShutdown { node, .. } => acting.check_shutdown(node).await,
-        Action::RestartNodeAgent { node } => acting.check_agent(node, "restart").await,
+        Action::Drain { node, .. } | Action::NodeShutdown { node, .. } => acting.check_node(node).await,
+        Action::RestartNodeAgent { node } => acting.node(node).await.map(drop),
         Action::Exec { .. } | Action::Observe { .. } => Ok(()),
     }
 }
@@ -106,6 +105,33 @@ struct Acting<'a> {
     programs: &'a dyn Programs,
 }
 
+/// How a call is made until it is accepted.
+#[derive(Clone, Copy)]
+struct Insisting {
+    /// The status of a good answer.
+    success: u16,
+    /// From a refusal for now to the next attempt, where the API server does not say.
+    pause: Duration,
+    twice: Twice,
+}
+
+/// What it is to do something again that may have been done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Twice {
+    /// The same as doing it once.
+    Harmless,
+    /// More than was asked for.
+    Harmful,
+}
+
+/// What came of a call that was made until it was accepted.
+struct Insisted {
+    /// Whether it was.
+    is_accepted: bool,
+    /// Whether it may have been carried out, be it accepted or not.
+    may_be_done: bool,
+}
+
 /// How the API server answered a call, and when it was asked.
 struct Answered {
     sent: Stamp,
@@ -114,6 +140,15 @@ struct Answered {
     error: Option<String>,
     /// Whether it is known, though there was no answer, that it was not carried out.
     is_undone: bool,
+}
+
+impl Answered {
+    fn may_have_been_done(&self) -> bool {
+        match self.status {
+            Some(status) => self.error.is_none() || status >= 500,
+            None => !self.is_undone,
+        }
+    }
 }
 
 impl Acting<'_> {
@@ -256,60 +291,65 @@ impl Acting<'_> {
     }
 
     /// Makes a call until it is accepted, or refused for good, and records each attempt. While the load
-    /// lasts it waits out a refusal for now (429): as long as it is told to, else for `pause`. Over a
-    /// fault of the API server it goes on as long as the limit for an outage allows.
+    /// lasts it waits out a refusal for now (429). Over a fault of the API server it goes on as long as
+    /// the limit for an outage allows.
     async fn insist<T, F>(
         &self,
         mode: &str,
         pod: Option<(String, Option<String>)>,
-        (success, pause): (u16, Duration),
+        insisting: Insisting,
         mut call: impl FnMut() -> F,
-    ) -> bool
+    ) -> Insisted
     where
         F: Future<Output = kube::Result<T>>,
     {
         let give_up = Instant::now() + self.session.caller.limits.outage;
         let mut pauses = Pauses::default();
+        let mut may_be_done = false;
         loop {
-            let (mut wait, mut is_over) = (pauses.next(), Instant::now() >= give_up);
-            let attempt = async {
-                let answer = call().await;
-                match &answer {
-                    Ok(_) => is_over = true,
-                    Err(kube::Error::Api(status)) if status.code == 429 => {
-                        (wait, is_over) =
-                            (answer.as_ref().err().and_then(retry_after).unwrap_or(pause), false);
-                    }
-                    Err(error) => is_over |= !is_passing(error),
+            let (is_last, next) = (Instant::now() >= give_up, pauses.next());
+            let (answered, answer) = self.stamped(insisting.success, call()).await;
+            let is_done = answered.may_have_been_done();
+            may_be_done |= is_done;
+            let (is_over, wait) = match &answer {
+                Some(Ok(_)) => (true, next),
+                Some(Err(kube::Error::Api(status))) if status.code == 429 => {
+                    let told = answer.as_ref().and_then(|answer| retry_after(answer.as_ref().err()?));
+                    (false, told.unwrap_or(insisting.pause))
                 }
-                answer
+                Some(Err(error)) if !is_passing(error) => (true, next),
+                _ => (is_last || (is_done && insisting.twice == Twice::Harmful), next),
             };
-            let call = self.stamped(success, attempt).await;
-            let is_accepted = self.note(mode, pod.clone(), call);
+            let is_accepted = self.note(mode, pod.clone(), answered);
             if is_over || self.while_loaded(sleep(wait)).await.is_none() {
-                return is_accepted;
+                return Insisted { is_accepted, may_be_done };
             }
         }
     }
 
-    /// Makes a call and stamps it before and after; `success` is the status of a good answer.
-    async fn stamped<T>(&self, success: u16, call: impl Future<Output = kube::Result<T>>) -> Answered {
+    /// Makes a call and stamps it before and after; `success` is the status of a good answer. There is
+    /// no answer where the limit for a call has passed.
+    async fn stamped<T>(
+        &self,
+        success: u16,
+        call: impl Future<Output = kube::Result<T>>,
+    ) -> (Answered, Option<kube::Result<T>>) {
         let limit = self.session.caller.limits.api_call;
         let sent = self.session.clock.now();
-        let answer = timeout(limit, call).await;
+        let answer = timeout(limit, call).await.ok();
         let answered = self.session.clock.now();
         let mut is_undone = false;
-        let (status, error) = match answer {
-            Ok(Ok(_)) => (Some(success), None),
-            Ok(Err(kube::Error::Api(status))) => (Some(status.code), Some(status.message.clone())),
-            Ok(Err(error)) => {
-                is_undone = !may_have_been_done(&error);
-                let what = format!("{} as the scenario says", self.disruption.action.name());
-                (None, Some(CoordinatorError::api(&what, &error).to_string()))
+        let (status, error) = match &answer {
+            Some(Ok(_)) => (Some(success), None),
+            Some(Err(kube::Error::Api(status))) => (Some(status.code), Some(status.message.clone())),
+            Some(Err(error)) => {
+                is_undone = !may_have_been_done(error);
+                let what = format!("carry out {}", self.disruption.action.name());
+                (None, Some(CoordinatorError::api(&what, error).to_string()))
             }
-            Err(_) => (None, Some(format!("no answer within {limit:?}"))),
+            None => (None, Some(format!("no answer within {limit:?}"))),
         };
-        Answered { sent, answered, status, error, is_undone }
+        (Answered { sent, answered, status, error, is_undone }, answer)
     }
 
     /// The same for a call that answers with an error of ours.

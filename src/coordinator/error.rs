@@ -131,16 +131,30 @@ pub enum CoordinatorError {
         /// Why.
         why: String,
     },
+    /// A node has no pods that would end with it.
+    #[error(
+        "node {node} has no pod of namespace {namespace} that would go: name another (kubectl get pods -n \
+         {namespace} -o wide)"
+    )]
+    NoPodsOnNode {
+        /// The node.
+        node: String,
+        /// The namespace of the run.
+        namespace: String,
+    },
     /// The cluster offers no way to do this.
     #[error(
-        "this cluster does not allow {action}: nothing answers at {path}; do it by means of your own, as a \
-         command (action: exec)"
+        "this cluster offers no {action}: Kubernetes has no call for it, and {path} answers {answer:?}; {instead}"
     )]
-    NotAllowed {
+    NotOffered {
         /// The action.
         action: String,
         /// What was asked for.
         path: String,
+        /// What the API server says of it.
+        answer: String,
+        /// What to do instead.
+        instead: &'static str,
     },
     /// The sidecar cannot be put beside the pods.
     #[error("the sidecar cannot be added: {0}")]

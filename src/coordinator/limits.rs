@@ -20,47 +20,74 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// Why these pods, of those that are ready, may not go at once; `None` if they may.
-    pub(super) fn refuse(&self, going: &[Pod], ready: &[Pod]) -> Option<String> {
+    /// Whether a budget has a say in when a pod goes.
+    pub(super) fn has_budget(&self, pod: &Pod) -> bool {
+        let mut selectors = self.budgets.iter().filter_map(|budget| budget.spec.as_ref()?.selector.as_ref());
+        selectors.any(|selector| selects(selector, pod.labels()))
+    }
+
+    /// Why these pods, of those that are ready, may not go at once, beside those that leave already;
+    /// `None` if they may.
+    pub(super) fn refuse(&self, going: &[Pod], ready: &[Pod], leaving: &[Pod]) -> Option<String> {
+        let besides = match leaving.len() {
+            0 => "",
+            _ => ", of those that do not go already",
+        };
         if going.len() >= ready.len() {
             return Some(match ready.len() {
-                1 => "it is the last ready pod".to_owned(),
-                all => format!("all {all} ready pods would go at once"),
+                1 => format!("it is the last ready pod{besides}"),
+                all => format!("all {all} ready pods would go at once{besides}"),
             });
         }
+        let of = |pods: &[Pod], selector: &LabelSelector| {
+            pods.iter().filter(|pod| selects(selector, pod.labels())).count()
+        };
+        // A status lags, and may still count those that leave; and not all pods that it counts need be
+        // among those that were looked at.
+        let now = |counted: usize, selector: &LabelSelector| {
+            counted.saturating_sub(of(leaving, selector)).max(of(ready, selector))
+        };
         for budget in &self.budgets {
-            let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-            let meant = going.iter().filter(|pod| selector.is_some_and(|s| selects(s, pod.labels()))).count();
-            let allowed = budget.status.as_ref().and_then(|status| status.disruptions_allowed);
-            let allowed = usize::try_from(allowed.unwrap_or(0)).unwrap_or(0);
+            let Some(selector) = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref()) else {
+                continue;
+            };
+            let meant = of(going, selector);
+            let status = budget.status.clone().unwrap_or_default();
+            let healthy = number(status.current_healthy);
+            let missing = healthy.saturating_sub(now(healthy, selector));
+            let allowed = number(status.disruptions_allowed).saturating_sub(missing);
             if meant > allowed {
                 return Some(format!(
-                    "PodDisruptionBudget {} allows {allowed} of {meant} pods to go",
-                    budget.name_any()
+                    "PodDisruptionBudget {} allows {allowed} of {} to go",
+                    budget.name_any(),
+                    in_words(meant)
                 ));
             }
         }
         for deployment in &self.deployments {
             let Some(spec) = &deployment.spec else { continue };
-            let meant = going.iter().filter(|pod| selects(&spec.selector, pod.labels())).count();
+            let meant = of(going, &spec.selector);
             let rolling = spec.strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
             let Some(max) = rolling.and_then(|rolling| rolling.max_unavailable.as_ref()) else { continue };
-            let replicas = u64::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0);
+            let replicas = number(spec.replicas.or(Some(1)));
             let allowed = at_most(max, replicas).max(1);
             // Those that are away already count as well: a rollout may be under way, or another action.
-            let told = deployment.status.as_ref().and_then(|status| status.ready_replicas).unwrap_or(0);
-            // Its status lags; and not all of its pods need be among those that were looked at.
-            let seen = ready.iter().filter(|pod| selects(&spec.selector, pod.labels())).count();
-            let away = replicas.saturating_sub(u64::try_from(told).unwrap_or(0).max(seen as u64));
-            if meant > 0 && meant as u64 + away > allowed {
-                let away = if away > 0 { format!(", and {away} are away already") } else { String::new() };
+            let counted = number(deployment.status.as_ref().and_then(|status| status.ready_replicas));
+            let away = replicas.saturating_sub(now(counted, &spec.selector));
+            if meant > 0 && meant + away > allowed {
+                let away = match away {
+                    0 => String::new(),
+                    1 => ", and 1 is away already".to_owned(),
+                    away => format!(", and {away} are away already"),
+                };
                 return Some(format!(
-                    "maxUnavailable of Deployment {} is {}, so that of {meant} pods {allowed} may go at once{away}",
+                    "maxUnavailable of Deployment {} is {}, so that of {} {allowed} may go at once{away}",
                     deployment.name_any(),
                     match max {
                         IntOrString::Int(number) => number.to_string(),
                         IntOrString::String(share) => share.clone(),
-                    }
+                    },
+                    in_words(meant)
                 ));
             }
         }
@@ -68,13 +95,22 @@ impl Bounds {
     }
 }
 
+/// A number of a status, which has none below 0.
+fn number(number: Option<i32>) -> usize {
+    usize::try_from(number.unwrap_or(0)).unwrap_or(0)
+}
+
+fn in_words(pods: usize) -> String {
+    if pods == 1 { "1 pod".to_owned() } else { format!("{pods} pods") }
+}
+
 /// A number, or a share that is rounded down, as in a rollout.
-fn at_most(max: &IntOrString, replicas: u64) -> u64 {
+fn at_most(max: &IntOrString, replicas: usize) -> usize {
     match max {
-        IntOrString::Int(number) => u64::try_from(*number).unwrap_or(0),
+        IntOrString::Int(max) => number(Some(*max)),
         IntOrString::String(share) => share
             .strip_suffix('%')
-            .and_then(|share| share.parse::<u64>().ok())
+            .and_then(|share| share.parse::<usize>().ok())
             .map_or(0, |share| share * replicas / 100),
     }
 }
@@ -122,22 +158,32 @@ mod tests {
         };
         let deployment = |max: Value| ready(max, 10);
         let none = Bounds::default();
-        assert_eq!(none.refuse(&pods(1), &pods(1)).unwrap(), "it is the last ready pod");
-        assert_eq!(none.refuse(&pods(3), &pods(3)).unwrap(), "all 3 ready pods would go at once");
-        assert_eq!(none.refuse(&pods(2), &pods(3)), None);
+        assert_eq!(none.refuse(&pods(1), &pods(1), &[]).unwrap(), "it is the last ready pod");
+        let why = none.refuse(&pods(1), &pods(1), &pods(1)).unwrap();
+        assert_eq!(why, "it is the last ready pod, of those that do not go already");
+        assert_eq!(none.refuse(&pods(3), &pods(3), &[]).unwrap(), "all 3 ready pods would go at once");
+        assert_eq!(none.refuse(&pods(2), &pods(3), &[]), None);
         let budgets = |allowed| Bounds { budgets: vec![budget(allowed)], ..Bounds::default() };
-        assert_eq!(budgets(1).refuse(&pods(1), &pods(3)), None);
-        let why = budgets(0).refuse(&pods(1), &pods(3)).unwrap();
-        assert_eq!(why, "PodDisruptionBudget pdb allows 0 of 1 pods to go");
+        assert_eq!(budgets(1).refuse(&pods(1), &pods(3), &[]), None);
+        let why = budgets(0).refuse(&pods(1), &pods(3), &[]).unwrap();
+        assert_eq!(why, "PodDisruptionBudget pdb allows 0 of 1 pod to go");
         let deployments = |max| Bounds { deployments: vec![deployment(max)], ..Bounds::default() };
-        assert_eq!(deployments(json!("25%")).refuse(&pods(2), &pods(10)), None);
-        let why = deployments(json!("25%")).refuse(&pods(3), &pods(10)).unwrap();
+        assert_eq!(deployments(json!("25%")).refuse(&pods(2), &pods(10), &[]), None);
+        let why = deployments(json!("25%")).refuse(&pods(3), &pods(10), &[]).unwrap();
         assert_eq!(why, "maxUnavailable of Deployment web is 25%, so that of 3 pods 2 may go at once");
-        assert_eq!(deployments(json!(0)).refuse(&pods(1), &pods(10)), None);
+        assert_eq!(deployments(json!(0)).refuse(&pods(1), &pods(10), &[]), None);
         // In the middle of a rollout, or of another action.
         let rolling = Bounds { deployments: vec![ready(json!("25%"), 9)], ..Bounds::default() };
-        assert_eq!(rolling.refuse(&pods(1), &pods(9)), None);
-        let why = rolling.refuse(&pods(2), &pods(9)).unwrap();
-        assert!(why.ends_with("of 2 pods 2 may go at once, and 1 are away already"), "{why}");
+        assert_eq!(rolling.refuse(&pods(1), &pods(9), &[]), None);
+        let why = rolling.refuse(&pods(2), &pods(9), &[]).unwrap();
+        assert!(why.ends_with("of 2 pods 2 may go at once, and 1 is away already"), "{why}");
+        // Of another action that has just begun, the status of neither says anything yet.
+        let why = deployments(json!(1)).refuse(&pods(1), &pods(9), &pods(1)).unwrap();
+        assert!(why.ends_with("of 1 pod 1 may go at once, and 1 is away already"), "{why}");
+        let why = budgets(1).refuse(&pods(1), &pods(2), &pods(1)).unwrap();
+        assert_eq!(why, "PodDisruptionBudget pdb allows 0 of 1 pod to go");
+        // One that leaves and has been replaced is not missing.
+        assert_eq!(deployments(json!(1)).refuse(&pods(1), &pods(10), &pods(1)), None);
+        assert_eq!(budgets(1).refuse(&pods(1), &pods(3), &pods(1)), None);
     }
 }

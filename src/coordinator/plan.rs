@@ -255,6 +255,10 @@ impl Caller {
         plan.open_call("/version", "whether it has what the scenario uses");
         let version = self.server_version().await?;
         plan.warnings.extend(versions::check(&scenario.manifests, &version)?);
+        let disruptions = if *has_command { &[][..] } else { &scenario.disruptions };
+        for disruption in disruptions {
+            self.plan_means(disruption, &mut plan).await?;
+        }
         for watched in [self.own::<Pod>(), self.own::<EndpointSlice>()] {
             plan.must("list", &watched, "what is there");
             plan.must("watch", &watched, "to the end of the run");
@@ -283,7 +287,6 @@ impl Caller {
                 }
             }
         }
-        let disruptions = if *has_command { &[][..] } else { &scenario.disruptions };
         for disruption in disruptions {
             self.plan_check(disruption, "whether it is there", &mut plan).await?;
         }

@@ -2,7 +2,8 @@
 //!
 //! The workloads behind the targets' Services are changed first and rolled out, and only then the
 //! Services that number their target port, so that no request is led to a sidecar that is not there.
-//! It is taken back in the opposite order ([`super::undo`]).
+//! Where one was, Service proxies are given the time to follow it. It is taken back in the opposite
+//! order ([`super::undo`]).
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::Service;
@@ -11,7 +12,7 @@ use kube::{Api, Resource};
 use serde_json::Value;
 use tokio::time::sleep;
 
-use super::undo::ATTEMPTS;
+use super::undo::{ATTEMPTS, FOLLOW};
 use super::view::View;
 use super::{Caller, CoordinatorError, Session};
 use crate::inject::{self, KubernetesVersion, SecretKey};
@@ -194,8 +195,13 @@ impl Session {
                 }
             }
         }
+        let mut leads_anew = false;
         for index in services {
-            self.change_live(&mut injection, index).await?;
+            leads_anew |= self.change_live(&mut injection, index).await?;
+        }
+        if leads_anew {
+            // Else the first requests of the load would go past the sidecars.
+            self.caller.stoppable(sleep(FOLLOW)).await?;
         }
         Ok(injection.notes)
     }

@@ -1,6 +1,7 @@
 //! The coordinator against an API server that answers as told.
 
 mod conflicts;
+mod disrupting;
 mod load_job;
 
 use std::collections::BTreeSet;
@@ -19,7 +20,7 @@ use crate::record::event::{Change, ContainerState, EndpointSliceEvent, EndpointS
 use crate::record::run_info::Rows;
 use crate::record::wire::ProxyLine;
 use crate::record::{Protocol, ServedEnd, ServedRow};
-use crate::scenario::{self, Action, Count, Order, Pods, Repeat};
+use crate::scenario;
 
 /// The calls that an API server got: method, path, body.
 type Calls = Arc<Mutex<Vec<(Method, String, Value)>>>;
@@ -94,7 +95,7 @@ fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
         tasks_stop: CancellationToken::new(),
         journal: Mutex::new(Journal::begin(run_dir.path(), clock, "my-run", None).unwrap()),
         owner: OnceCell::new(),
-        taking: tokio::sync::Mutex::default(),
+        taken: tokio::sync::Mutex::default(),
         gitops: GitOps::Refuse,
     };
     (session, run_dir, dir)
@@ -390,94 +391,6 @@ async fn the_wait_for_endpoints_counts_ready_ones_and_has_a_limit() {
     assert!(error.starts_with("service web has 1 of 2 endpoints ready after"), "{error}");
 }
 
-#[tokio::test]
-async fn an_own_deletion_is_stamped_before_and_after_and_a_refusal_is_recorded() {
-    let pod = json!({"metadata": {"name": "web-1", "uid": "u"},
-        "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-    let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [pod]}).to_string();
-    let (client, _) = api(move |method, _| match *method {
-        Method::GET => (200, list.clone()),
-        _ => status(403, "Forbidden", "pods \"web-1\" is forbidden"),
-    });
-    let (session, run_dir, _dir) = session(client, Limits::default());
-    let disruption = Disruption {
-        at: Duration::ZERO,
-        every: Duration::ZERO,
-        jitter: Duration::ZERO,
-        seed: 0,
-        repeat: Repeat::Times(1),
-        allow_outage: true,
-        action: Action::DeletePod(Pods {
-            selector: "app=web".into(),
-            count: Count::Number(1),
-            order: Order::Oldest,
-            batch: None,
-            spacing: Duration::ZERO,
-            grace_seconds: None,
-        }),
-    };
-    let zero = session.clock.now();
-    let disrupted = session.disrupt(&[disruption], beside(zero), &NoPrograms).await;
-    assert_eq!(disrupted, Disrupted { accepted: 0, failed: 1, skipped: 0 });
-    session.finish(CancellationToken::new()).await.unwrap();
-    let events = events_of(&run_dir);
-    let action = events.iter().find_map(|e| match &e.kind {
-        EventKind::Action(action) => Some((e.at, action)),
-        _ => None,
-    });
-    let (sent, action) = action.unwrap();
-    assert!(zero <= sent && sent <= action.answered);
-    assert_eq!((action.pod.as_deref(), action.status), (Some("web-1"), Some(403)));
-    assert_eq!(action.error.as_deref(), Some("pods \"web-1\" is forbidden"));
-}
-
-#[tokio::test]
-async fn of_two_actions_at_once_the_second_sees_what_the_first_takes() {
-    let gone = Arc::new(Mutex::new(BTreeSet::new()));
-    let deleted = Arc::clone(&gone);
-    let (client, _) = api(move |method, path| {
-        let mut gone = deleted.lock().unwrap();
-        if *method == Method::DELETE {
-            gone.insert(path.rsplit('/').next().unwrap().to_owned());
-            return (200, json!({"metadata": {"name": "web"}}).to_string());
-        }
-        let pod = |name: &str| {
-            let deleted = gone.contains(name).then_some("2026-01-01T00:00:00Z");
-            json!({"metadata": {"name": name, "uid": name, "deletionTimestamp": deleted},
-                "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
-        };
-        let items = if path.ends_with("/pods") { vec![pod("web-1"), pod("web-2")] } else { Vec::new() };
-        (200, json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}).to_string())
-    });
-    let (session, run_dir, _dir) = session(client, Limits::default());
-    let disruption = || Disruption {
-        at: Duration::ZERO,
-        every: Duration::ZERO,
-        jitter: Duration::ZERO,
-        seed: 0,
-        repeat: Repeat::Times(1),
-        allow_outage: false,
-        action: Action::DeletePod(Pods {
-            selector: "app=web".into(),
-            count: Count::Number(1),
-            order: Order::Oldest,
-            batch: None,
-            spacing: Duration::ZERO,
-            grace_seconds: None,
-        }),
-    };
-    let zero = session.clock.now();
-    let both = [disruption(), disruption()];
-    let disrupted = session.disrupt(&both, beside(zero), &NoPrograms).await;
-    assert_eq!(disrupted, Disrupted { accepted: 1, failed: 1, skipped: 0 });
-    session.finish(CancellationToken::new()).await.unwrap();
-    let why = events_of(&run_dir).into_iter().find_map(|event| match event.kind {
-        EventKind::Action(action) => action.error,
-        _ => None,
-    });
-    assert_eq!(why.unwrap(), "1 of its pods are going already");
-}
-
 /// The first line of a proxy that started at `started`, before the row `next`.
 fn hello(started: i64, next: u64) -> ProxyLine {
     let started_ns = Stamp::from_unix_ns(started);
@@ -560,6 +473,44 @@ async fn a_proxy_that_asks_for_a_token_is_named_once() {
         warnings,
         ["the proxy of pod web-1 asks for a token (--admin-token-file), without which it tells nothing"]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_interrupted_run_has_what_the_proxies_have_and_waits_for_none_that_cannot_be_asked() {
+    let limits = Limits { outage: Duration::from_secs(3600), ..Limits::default() };
+    for is_away in [false, true] {
+        let asked = AtomicUsize::new(0);
+        let streams = Arc::new((asked, [0, 1].map(|row| [hello(7, row), ProxyLine::Row(served(row))])));
+        let (client, _) = api(move |_, path| {
+            let (asked, streams) = &*streams;
+            let clock = json!({"now_ns": 8, "started_ns": 7, "recorded": 2});
+            match path.rsplit('/').next() {
+                _ if is_away => status(500, "InternalError", "out of order"),
+                Some("clock") => (200, clock.to_string()),
+                // A row at a time.
+                _ => match streams.get(asked.fetch_add(1, Ordering::SeqCst)) {
+                    Some(lines) => {
+                        (200, lines.iter().map(|line| serde_json::to_string(line).unwrap() + "\n").collect())
+                    }
+                    None => status(503, "ServiceUnavailable", "away"),
+                },
+            }
+        });
+        let (session, _run_dir, _dir) = session(client, limits);
+        let (stop, running) = follow_proxies(&session);
+        while session.collector.sources().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let begun = Instant::now();
+        session.hand_over().await;
+        assert!(begun.elapsed() <= 2 * limits.hand_over, "{:?}", begun.elapsed());
+        let rows = session.collector.sources().pop().unwrap().rows.unwrap();
+        let received = if is_away { 0 } else { 2 };
+        assert_eq!((rows.received, rows.recorded), (received, (!is_away).then_some(2)));
+        stop.cancel();
+        running.await.unwrap();
+        session.finish(CancellationToken::new()).await.unwrap();
+    }
 }
 
 /// Collects what the proxy of the pod `web-1` records.

@@ -24,8 +24,9 @@ use crate::record::Clock;
 
 /// How often a change is tried that somebody else's came between.
 pub(super) const ATTEMPTS: u32 = 5;
-/// Service proxies follow a Service within a second or so; only then may go what it led to.
-const FOLLOW: Duration = Duration::from_secs(2);
+/// Service proxies follow a Service within a second or so. Only then may go what it led to, and is all
+/// led where it leads now.
+pub(super) const FOLLOW: Duration = Duration::from_secs(2);
 
 /// What became of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::port::{Frontage, Ports};
-use super::{Object, Options};
+use super::{Absent, Object, Options};
 
 /// The sidecar's name, by which it is known again.
 pub const NAME: &str = "rolldrop";
@@ -25,12 +25,18 @@ pub(super) fn container(front: &Frontage, options: &Options) -> Value {
         format!("--admin={}", address(front.ports.admin)),
     ];
     args.extend(front.ready_path.iter().map(|path| format!("--app-ready-path={path}")));
+    let may_start_without =
+        options.admin_token.as_ref().is_some_and(|secret| secret.absent == Absent::TellsNobody);
+    args.extend(may_start_without.then(|| "--require-admin-token".to_owned()));
     let field =
         |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
     let mut env = vec![field("POD_NAME", "metadata.name"), field("POD_IP", "status.podIP")];
     env.extend(options.admin_token.iter().map(|secret| {
-        let from = json!({"secretKeyRef": {"name": secret.name, "key": secret.key}});
-        json!({"name": "ROLLDROP_ADMIN_TOKEN", "valueFrom": from})
+        let mut from = json!({"name": secret.name, "key": secret.key});
+        if may_start_without {
+            from["optional"] = true.into();
+        }
+        json!({"name": "ROLLDROP_ADMIN_TOKEN", "valueFrom": {"secretKeyRef": from}})
     }));
     let mut port = json!({"containerPort": front.ports.listen});
     if let Some(name) = &front.moved_name {

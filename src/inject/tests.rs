@@ -359,11 +359,24 @@ fn the_admin_ports_token_is_taken_from_a_secret() {
         (secret(""), secret("a b"), secret("a/b/c")),
         (Err(BadSecretKey), Err(BadSecretKey), Err(BadSecretKey))
     );
-    let options = Options { admin_token: secret("admin/word").ok(), ..options() };
-    let mut objects = [json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
-        "spec": {"containers": [{"name": "app", "ports": [{"containerPort": 80}]}]}})];
-    inject_into(&mut objects, &options).expect("a pod");
-    let env = objects[0]["spec"]["initContainers"][0]["env"].as_array().expect("variables");
-    let from = json!({"secretKeyRef": {"name": "admin", "key": "word"}});
-    assert!(env.contains(&json!({"name": "ROLLDROP_ADMIN_TOKEN", "valueFrom": from})), "{env:?}");
+    let sidecar = |admin_token: SecretKey| {
+        let options = Options { admin_token: Some(admin_token), ..options() };
+        let mut objects = [json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"},
+            "spec": {"containers": [{"name": "app", "ports": [{"containerPort": 80}]}]}})];
+        inject_into(&mut objects, &options).expect("a pod");
+        objects[0]["spec"]["initContainers"][0].clone()
+    };
+    let takes = |sidecar: &Value, from: Value| {
+        let env = sidecar["env"].as_array().expect("variables");
+        let variable = json!({"name": "ROLLDROP_ADMIN_TOKEN", "valueFrom": {"secretKeyRef": from}});
+        assert!(env.contains(&variable), "{env:?}");
+    };
+    let requires = |sidecar: &Value| sidecar["args"].to_string().contains("--require-admin-token");
+    let key = secret("admin/word").expect("a key");
+    let waits = sidecar(key.clone());
+    takes(&waits, json!({"name": "admin", "key": "word"}));
+    // One that starts without a token has to know that there should be one.
+    let starts = sidecar(SecretKey { absent: Absent::TellsNobody, ..key });
+    takes(&starts, json!({"name": "admin", "key": "word", "optional": true}));
+    assert_eq!((requires(&waits), requires(&starts)), (false, true));
 }

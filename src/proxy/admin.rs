@@ -6,6 +6,9 @@
 //! not know it, but for what the kubelet asks, whose probes and hooks could only carry it in the
 //! clear in the pod's spec.
 
+#[cfg(test)]
+mod tests;
+
 use std::convert::Infallible;
 use std::io;
 use std::pin::pin;
@@ -23,12 +26,12 @@ use hyper::body::{Frame, Incoming};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use ring::digest::{SHA256, digest};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use tower::ServiceBuilder;
+use tower::layer::util::{Identity, Stack};
 use tower::limit::GlobalConcurrencyLimitLayer;
+use tower::{Service, ServiceBuilder};
 use tower_http::validate_request::{ValidateRequest, ValidateRequestHeaderLayer};
 
 use super::journal::{Batch, Cursor};
@@ -42,14 +45,6 @@ use crate::record::wire::{
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// The same from the first sign that the pod ends: what has not been sent when it is killed is lost.
 const ENDING_FLUSH_INTERVAL: Duration = Duration::from_millis(10);
-/// The largest request head, in bytes.
-const MAX_HEAD_BYTES: usize = 16 * 1024;
-/// How long a head may take to come, and a connection may be idle.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// Connections at once. More wait to be accepted: clients need the descriptors.
-const MAX_CONNECTIONS: usize = 256;
-/// Requests that are answered at once. More wait: `/readyz` connects to the app.
-const MAX_ANSWERS: usize = 16;
 /// How long to wait after an accept that failed, so that a lack of descriptors is no busy loop.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 const HEALTH_PATH: &str = "/healthz";
@@ -57,38 +52,64 @@ const READY_PATH: &str = "/readyz";
 /// What the kubelet asks: it has no token.
 const OPEN_PATHS: [&str; 3] = [HEALTH_PATH, READY_PATH, PRE_STOP_PATH];
 
+/// Whom the admin port tells more than it tells the kubelet.
+#[derive(Clone, Debug)]
+pub enum Access {
+    /// Whoever asks.
+    Everybody,
+    /// Whoever knows this.
+    Holders(AdminToken),
+    /// Nobody: there should be a token, and there is none.
+    Nobody,
+}
+
+/// How much is asked at a time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Connections at once. More wait to be accepted: clients need the descriptors.
+    connections: usize,
+    /// Requests that are answered at once. More wait: `/readyz` connects to the app.
+    answers: usize,
+    /// The largest request head, in bytes.
+    head_bytes: usize,
+    /// How long a head may take to come, and a connection may be idle.
+    head_time: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connections: 256, answers: 16, head_bytes: 16 * 1024, head_time: Duration::from_secs(30) }
+    }
+}
+
 /// What the admin port's owner decides.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     /// The path of the app that says whether it is ready.
     pub(super) app_ready_path: Option<Arc<str>>,
     /// Whom it answers.
-    pub(super) token: Option<Arc<AdminToken>>,
+    pub(super) access: Access,
+    /// How much it is asked.
+    pub(super) limits: Limits,
 }
 
 /// Serves the admin port until the journal is closed and handed over. A reader
 /// that broke off just before can come back for the end.
 pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, settings: Settings) {
-    let Settings { app_ready_path, token } = settings;
-    let guard = Guard { token: token.map(|token| digest_of(token.as_str().as_bytes())) };
-    let layers = ServiceBuilder::new()
-        .layer(ValidateRequestHeaderLayer::custom(guard))
-        .layer(GlobalConcurrencyLimitLayer::new(MAX_ANSWERS));
+    let Settings { app_ready_path, access, limits } = settings;
+    let layers = layers(&access, limits.answers);
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
+            accepted = listener.accept(), if connections.len() < limits.connections => match accepted {
                 Ok((stream, _)) => {
                     let port = Port {
                         shared: shared.clone(),
                         app_ready_path: app_ready_path.clone(),
                         told_all: Arc::default(),
                     };
-                    let service = {
-                        let port = port.clone();
-                        layers.clone().service_fn(move |request| port.clone().answer(request))
-                    };
-                    connections.spawn(port.serve(stream, TowerToHyperService::new(service)));
+                    let service = TowerToHyperService::new(port.layered::<Incoming>(&layers));
+                    connections.spawn(port.serve(stream, service, limits));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "accepting on the admin port failed");
@@ -102,6 +123,17 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, settings: 
     while let Some(ended) = connections.join_next().await {
         reap(ended);
     }
+}
+
+/// What requests pass before they are answered.
+type Layers =
+    ServiceBuilder<Stack<GlobalConcurrencyLimitLayer, Stack<ValidateRequestHeaderLayer<Guard>, Identity>>>;
+
+/// The layers that all connections share.
+fn layers(access: &Access, answers: usize) -> Layers {
+    ServiceBuilder::new()
+        .layer(ValidateRequestHeaderLayer::custom(Guard(access.clone())))
+        .layer(GlobalConcurrencyLimitLayer::new(answers))
 }
 
 type Body = UnsyncBoxBody<Bytes, serde_json::Error>;
@@ -120,18 +152,25 @@ fn whole(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>)
     answer
 }
 
-/// Lets through what is for everybody, and whatever carries the token.
+/// Lets through what is for everybody, and what comes from those who are to be told.
 #[derive(Clone)]
-struct Guard {
-    token: Option<Digest>,
+struct Guard(Access);
+
+impl Guard {
+    fn lets_in(&self, headers: &HeaderMap) -> bool {
+        match &self.0 {
+            Access::Everybody => true,
+            Access::Holders(token) => token_of(headers).is_some_and(|given| token.is(given)),
+            Access::Nobody => false,
+        }
+    }
 }
 
 impl<B> ValidateRequest<B> for Guard {
     type ResponseBody = Body;
 
     fn validate(&mut self, request: &mut Request<B>) -> Result<(), Answer> {
-        let is_open = OPEN_PATHS.contains(&request.uri().path());
-        if is_open || self.token.is_none() || token_of(request.headers()) == self.token {
+        if OPEN_PATHS.contains(&request.uri().path()) || self.lets_in(request.headers()) {
             return Ok(());
         }
         let mut answer = text(StatusCode::UNAUTHORIZED, format!("{TOKEN_WANTED}\n"));
@@ -150,7 +189,16 @@ struct Port {
 }
 
 impl Port {
-    async fn serve<S>(self, mut stream: TcpStream, service: S)
+    /// What answers its requests, behind the layers.
+    fn layered<B: Send + 'static>(
+        &self,
+        layers: &Layers,
+    ) -> impl Service<Request<B>, Response = Answer, Error = Infallible, Future: Send> + Clone + use<B> {
+        let port = self.clone();
+        layers.clone().service_fn(move |request: Request<B>| port.clone().answer(request))
+    }
+
+    async fn serve<S>(self, mut stream: TcpStream, service: S, limits: Limits)
     where
         S: hyper::service::Service<Request<Incoming>, Response = Answer, Error = Infallible>,
     {
@@ -162,8 +210,8 @@ impl Port {
             let mut settings = http1::Builder::new();
             settings
                 .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_TIMEOUT)
-                .max_header_size(MAX_HEAD_BYTES);
+                .header_read_timeout(limits.head_time)
+                .max_header_size(limits.head_bytes);
             settings.auto_date_header(false);
             let mut connection = pin!(settings.serve_connection(TokioIo::new(&mut stream), service));
             tokio::select! {
@@ -185,7 +233,7 @@ impl Port {
         }
     }
 
-    async fn answer(self, request: Request<Incoming>) -> Result<Answer, Infallible> {
+    async fn answer<B>(self, request: Request<B>) -> Result<Answer, Infallible> {
         let answer = match *request.method() {
             Method::GET | Method::HEAD => self.answer_to(request.method(), request.uri()).await,
             _ => Ok(text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n")),
@@ -225,23 +273,13 @@ impl Port {
     }
 }
 
-/// Tokens are compared by their digests, so that the time which that takes tells nothing about them.
-type Digest = [u8; 32];
-
-fn digest_of(token: &[u8]) -> Digest {
-    let mut bytes = Digest::default();
-    bytes.copy_from_slice(digest(&SHA256, token).as_ref());
-    bytes
-}
-
-/// The digest of the token that came with a request, in either of its headers.
-fn token_of(headers: &HeaderMap) -> Option<Digest> {
-    let bearer = |value: &HeaderValue| {
-        let (scheme, token) = value.as_bytes().split_at_checked("bearer ".len())?;
-        scheme.eq_ignore_ascii_case(b"bearer ").then(|| digest_of(token.trim_ascii()))
-    };
-    let own = headers.get(TOKEN_HEADER).map(|value| digest_of(value.as_bytes().trim_ascii()));
-    own.or_else(|| headers.get(AUTHORIZATION).and_then(bearer))
+/// The token that came with a request, in either of its headers.
+fn token_of(headers: &HeaderMap) -> Option<&[u8]> {
+    if let Some(value) = headers.get(TOKEN_HEADER) {
+        return Some(value.as_bytes().trim_ascii());
+    }
+    let (scheme, token) = headers.get(AUTHORIZATION)?.as_bytes().split_at_checked("bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
 /// The row that a reader wants first; `None` if the query does not say so properly.
@@ -312,8 +350,10 @@ impl Reader {
                 self.told_all.store(true, Ordering::Relaxed);
                 return Ok(None);
             }
-            if !batch.is_full() {
-                self.pause().await;
+            match batch.is_full() {
+                // Requests that pass meanwhile wait for one batch, not for all that there is to tell.
+                true => tokio::task::yield_now().await,
+                false => self.pause().await,
             }
         }
         loop {

@@ -15,9 +15,9 @@ use crate::record::event::{PodEvent, ProxyPhase};
 use crate::record::wire::ProxyLine;
 use crate::record::{ServedRow, Stamp};
 
-/// The most rows in one batch: bounds what a batch costs in memory, and for how
-/// long the lock is held.
-const BATCH_ROWS: usize = 1000;
+/// The most rows in one batch: bounds what a batch costs in memory, and for how long the requests
+/// that pass meanwhile are held up. Writing one batch takes about as long as relaying a few of them.
+const BATCH_ROWS: usize = 50;
 /// Rows kept after they were sent: more than fit into the buffers between the
 /// proxy and its reader, which are lost when the reader breaks off.
 const SENT_ROWS: u64 = 20_000;

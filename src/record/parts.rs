@@ -8,7 +8,7 @@
 use std::fs::{self, File};
 use std::mem::take;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use parquet::basic::{Encoding, Type as PhysicalType};
@@ -200,6 +200,24 @@ pub fn read_table<R: Row>(run_dir: &Path) -> Result<Vec<R>, PartError> {
         scan(path, |group| rows.extend(group))?;
     }
     Ok(rows)
+}
+
+/// Goes through the rows of one table, in the order of their files' names. Few groups of them are in memory at a
+/// time: one is read while the one before is gone through.
+///
+/// # Errors
+/// When a file cannot be read, or is no part of this table.
+pub fn each_row<R: Row>(run_dir: &Path, each: impl FnMut(R)) -> Result<(), PartError> {
+    let paths = parts_of::<R>(run_dir)?;
+    std::thread::scope(|scope| {
+        let (read, groups) = mpsc::sync_channel::<Vec<R>>(0);
+        let reading = scope.spawn(move || {
+            // Nobody takes a group only where this side has panicked.
+            paths.iter().try_for_each(|path| scan(path, |group| drop(read.send(group))))
+        });
+        groups.into_iter().flatten().for_each(each);
+        reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// The closed parts of one table, in the order of their names.

@@ -187,6 +187,7 @@ fn terminations(page: &mut String, all: &[Termination]) {
     if all.is_empty() {
         return;
     }
+    let says_why = all.iter().any(|t| words::why_it_ended(t).is_some());
     let rows = all.iter().map(|t| {
         let lost: Vec<String> = words::by_count(&t.requests.by_outcome)
             .iter()
@@ -196,7 +197,7 @@ fn terminations(page: &mut String, all: &[Termination]) {
             .iter()
             .map(|(c, n)| format!("{} {}", count(*n), c.as_str()))
             .collect();
-        vec![
+        let mut row = vec![
             Cell::head(&t.pod),
             Cell::text(t.node.as_deref().unwrap_or(NONE)),
             Cell::text(words::mode(t.mode)),
@@ -208,9 +209,11 @@ fn terminations(page: &mut String, all: &[Termination]) {
             Cell::number(format!("{} s", seconds(t.t0_uncertainty_s))),
             Cell::number(t.dead_seconds.map_or_else(|| NONE.to_owned(), |v| format!("{} s", seconds(v)))),
             Cell::number(t.exit_code.map_or_else(|| NONE.to_owned(), |code| code.to_string())),
-        ]
+        ];
+        row.extend(says_why.then(|| Cell::text(words::why_it_ended(t).unwrap_or(NONE))));
+        row
     });
-    let columns = [
+    let mut columns = vec![
         "pod",
         "node",
         "mode",
@@ -223,6 +226,7 @@ fn terminations(page: &mut String, all: &[Termination]) {
         "dead time",
         "exit code",
     ];
+    columns.extend(says_why.then_some("why it ended"));
     let note = "t0 is when the deletion took effect; it is known within the time given. Dead time: dropped new connections divided by the rate at which \
                 the pod got new connections before.";
     table(page, "Terminations", note, &columns, rows);

@@ -70,6 +70,18 @@ fn terminations(out: &mut String, all: &[Termination]) {
     if order.len() > LISTED {
         section(out, &format!("{} more, with fewer drops.", counted(len(order.len() - LISTED), "pod")));
     }
+    let causes = words::why_they_ended(all);
+    let mut lines: Vec<String> = causes
+        .iter()
+        .take(LISTED)
+        .map(|(whom, why)| format!("- {}: {}", escape(whom), escape(why)))
+        .collect();
+    if let Some(more @ 1..) = causes.len().checked_sub(LISTED) {
+        lines.push(format!("- and {}", counted(len(more), "other cause")));
+    }
+    if !lines.is_empty() {
+        section(out, &format!("Why they ended, as far as the cluster says:\n\n{}", lines.join("\n")));
+    }
 }
 
 fn windows(out: &mut String, result: &RunResult) {

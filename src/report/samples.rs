@@ -108,6 +108,9 @@ pub(super) fn partial() -> Analysis {
     window.upper_s = None;
     window.censored = Some("the pod exited while new connections still came".into());
     result.terminations[0].exit_code = None;
+    result.terminations[0].disruption = None;
+    let why = "evicted by the kubelet of node node-1: The node was low on resource: memory.";
+    result.terminations[0].cause = Some(why.into());
     result.windows_s[0].max = None;
     result.windows_s[0].p50 = None;
     result.windows_s[0].censored = 1;
@@ -268,7 +271,6 @@ impl Sample {
         self.analysis.charts.late_ok.extend((1..=late).map(|i| LateArrival {
             termination: index,
             begun_s: t0_s + late_end * f64::from(i) / f64::from(late),
-            new_connection: true,
         }));
         self.analysis.result.terminations.push(Termination {
             pod: pod.into(),

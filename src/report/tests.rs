@@ -19,6 +19,16 @@ fn every_sample() -> [(&'static str, Analysis); 7] {
     ]
 }
 
+#[test]
+fn an_invalid_run_that_ended_early_is_called_partial_too() {
+    let mut result = samples::invalid().result;
+    assert!(words::warning(&result).is_some_and(|warning| !warning.contains("partial")));
+    result.complete = false;
+    assert!(words::warning(&result).is_some_and(|warning| {
+        warning.ends_with("They are partial, too: they cover only what was recorded.")
+    }));
+}
+
 fn plain_text(analysis: &Analysis) -> String {
     text(analysis, &TextOptions { files: Some("runs/one".into()), ..TextOptions::default() })
 }
@@ -127,6 +137,7 @@ fn the_text_of_a_partial_run() {
     TERMINATIONS   windows count from t0, when the deletion took effect
       pod         mode   dropped  window            t0 within  exit
       checkout-0  other  1 of 10  at least 0.200 s    0.011 s     –
+      why    checkout-0: evicted by the kubelet of node node-1: The node was low on resource: memory.
 
     ENDPOINT-PROPAGATION WINDOW   how long new connections still went to a pod that was going away
       service web (service proxy of this host): at least 0.200 s and no upper bound could be set (1 pod,
@@ -220,6 +231,8 @@ fn markdown_and_html_show_hostile_names_as_text() {
     let mut analysis = samples::naive_exit();
     analysis.result.scenario = "<script>alert(1)</script> a|b".into();
     analysis.result.terminations[0].pod = "\"><img src=x>".into();
+    analysis.result.terminations[0].disruption = None;
+    analysis.result.terminations[0].cause = Some("<script>".into());
     let html = html(&analysis, &[]);
     assert!(!html.contains("<script") && !html.contains("<img"), "{html}");
     assert!(html.contains("&lt;script&gt;"));

@@ -185,6 +185,13 @@ fn terminations(page: &mut Page, all: &[Termination]) {
             counted(dropped, "dropped request")
         ));
     }
+    let causes = words::why_they_ended(all);
+    for (i, (whom, why)) in causes.iter().take(LISTED).enumerate() {
+        page.paragraph(if i == 0 { "  why" } else { "" }, 9, None, &format!("{whom}: {why}"));
+    }
+    if let Some(more @ 1..) = causes.len().checked_sub(LISTED) {
+        page.paragraph("", 9, None, &format!("and {}", counted(len(more), "other cause")));
+    }
 }
 
 fn windows(page: &mut Page, result: &RunResult) {

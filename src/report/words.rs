@@ -70,14 +70,15 @@ pub(super) fn verdict(verdict: &Verdict) -> (&'static str, &'static str, &[Strin
 /// The verdict in one line, where it is not [`Verdict::Valid`].
 pub(super) fn warning(result: &RunResult) -> Option<String> {
     let (word, meaning, why) = verdict(&result.verdict);
-    match (&result.verdict, why) {
-        (Verdict::Valid, _) => None,
-        (_, []) => Some(format!("{word} MEASUREMENT: {meaning}.")),
-        (_, why) => {
-            let why: Vec<String> = why.iter().map(|w| sentence(w)).collect();
-            Some(format!("{word} MEASUREMENT: {meaning}. {}", why.join(" ")))
-        }
+    if result.verdict == Verdict::Valid {
+        return None;
     }
+    let mut sentences = vec![format!("{word} MEASUREMENT: {meaning}.")];
+    sentences.extend(why.iter().map(|why| sentence(why)));
+    if matches!(result.verdict, Verdict::Invalid { .. }) && !result.complete {
+        sentences.push("They are partial, too: they cover only what was recorded.".to_owned());
+    }
+    Some(sentences.join(" "))
 }
 
 /// What an outcome means, as a fragment.
@@ -131,6 +132,31 @@ pub(super) const fn mode(mode: Mode) -> &'static str {
         Mode::NodeShutdown => "node shutdown",
         Mode::Other => "other",
     }
+}
+
+/// What ended a pod, where it was no call of the run's own and how the pod ended does not say it already.
+pub(super) fn why_it_ended(termination: &Termination) -> Option<&str> {
+    let Termination { cause, mode, disruption, .. } = termination;
+    let is_by_others =
+        |cause: &&str| !cause.ends_with(" by this run") && (disruption.is_none() || *mode == Mode::Other);
+    cause.as_deref().filter(is_by_others)
+}
+
+/// The same of all terminations: each cause once, with whom it ended.
+pub(super) fn why_they_ended(terminations: &[Termination]) -> Vec<(String, &str)> {
+    let mut causes: Vec<(&str, Vec<&str>)> = Vec::new();
+    for termination in terminations {
+        let Some(why) = why_it_ended(termination) else { continue };
+        match causes.iter_mut().find(|(cause, _)| *cause == why) {
+            Some((_, pods)) => pods.push(&termination.pod),
+            None => causes.push((why, vec![&termination.pod])),
+        }
+    }
+    let whom = |(why, pods): (_, Vec<&str>)| match pods[..] {
+        [pod] => (pod.to_owned(), why),
+        _ => (counted(len(pods.len()), "pod"), why),
+    };
+    causes.into_iter().map(whom).collect()
 }
 
 /// A severity in words.

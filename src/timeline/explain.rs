@@ -52,25 +52,26 @@ impl Histories {
         ended_by_itself: bool,
     ) -> Option<Explained> {
         let told = |mode, cause: String| Some(Explained { mode, cause });
-        let message = pod.disruption_message.as_deref().unwrap_or_default();
+        let message = pod.disruption_message.as_deref().filter(|message| !message.is_empty());
+        let message = message.map(|message| format!(": {message}")).unwrap_or_default();
         let node = pod.node.as_deref().unwrap_or("its node");
         match pod.disruption_target.as_deref() {
             Some("EvictionByEvictionAPI") if self.is_cordoned(node, t0.latest) => {
                 return told("drain", format!("evicted from node {node}, which is cordoned"));
             }
             Some("EvictionByEvictionAPI") => return told("other", "evicted by somebody".to_owned()),
-            Some("PreemptionByScheduler") => return told("other", format!("preempted: {message}")),
+            Some("PreemptionByScheduler") => return told("other", format!("preempted{message}")),
             Some("DeletionByTaintManager") => {
-                return told("other", format!("a taint of node {node}: {message}"));
+                return told("other", format!("a taint of node {node}{message}"));
             }
-            Some("DeletionByPodGC") => return told("other", format!("node {node} is gone: {message}")),
+            Some("DeletionByPodGC") => return told("other", format!("node {node} is gone{message}")),
             Some("TerminationByKubelet") if pod.reason.as_deref() == Some("Evicted") => {
-                return told("other", format!("evicted by the kubelet of node {node}: {message}"));
+                return told("other", format!("evicted by the kubelet of node {node}{message}"));
             }
             Some("TerminationByKubelet") => {
-                return told("node_shutdown", format!("node {node} shuts down: {message}"));
+                return told("node_shutdown", format!("node {node} shuts down{message}"));
             }
-            Some(reason) => return told("other", format!("{reason}: {message}")),
+            Some(reason) => return told("other", format!("{reason}{message}")),
             None => {}
         }
         if ended_by_itself {

@@ -9,7 +9,7 @@ use rolldrop::analysis::model::Mode;
 use rolldrop::record::{Event, EventKind, Outcome, RunDir};
 
 use crate::harness::{Rolldrop, process_tree, wait_for};
-use crate::runs::{repeated, result, turn};
+use crate::runs::{every_answer_has_its_row, repeated, result, turn};
 
 /// The real kubectl, from the tests' own environment.
 fn kubectl() -> PathBuf {
@@ -98,6 +98,7 @@ fn an_interruption_ends_the_command_too_and_keeps_what_was_recorded() {
     assert_eq!(child.wait().expect("an end").code(), Some(130));
     let left: Vec<_> = processes.iter().filter(|process| process.is_alive()).collect();
     assert!(left.is_empty(), "{left:?}");
+    every_answer_has_its_row(&dir.path().join("run"));
     let summary = std::fs::read_to_string(dir.path().join("run/summary.md")).expect("summary.md");
     assert!(summary.to_lowercase().contains("partial"), "{summary}");
 }

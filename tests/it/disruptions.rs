@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use rolldrop::analysis::model::{Cause, Mode, Stage};
-use rolldrop::record::event::{Action, Change};
+use rolldrop::record::event::Change;
 use rolldrop::record::{EventKind, Outcome, RequestRow};
 
 use crate::harness::Rolldrop;
-use crate::runs::{self, Dataplane, MeasuredRun};
+use crate::kubectl::{Kubectl, SharedCluster};
+use crate::runs::{self, Dataplane, MeasuredRun, actions};
 
 const MANIFESTS: &str = "\
 apiVersion: apps/v1
@@ -17,7 +18,7 @@ spec:
   replicas: 3
   selector: {matchLabels: {app: web}}
   template:
-    metadata: {labels: {app: web}}
+    metadata: {labels: {app: web, routed: here}}
     spec:
       terminationGracePeriodSeconds: 1
       containers:
@@ -32,7 +33,7 @@ spec:
 apiVersion: v1
 kind: Service
 metadata: {name: web}
-spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+spec: {selector: {app: web, routed: here}, ports: [{port: 80, targetPort: 8080}]}
 ---
 apiVersion: policy/v1
 kind: PodDisruptionBudget
@@ -67,19 +68,11 @@ fn show_their_timelines(run: &MeasuredRun) {
     }
 }
 
-fn actions(run: &MeasuredRun) -> Vec<&Action> {
-    let of = run.records.events.iter().filter_map(|event| match &event.kind {
-        EventKind::Action(action) => Some(action),
-        _ => None,
-    });
-    of.collect()
-}
-
 #[test]
 fn a_rolling_restart_replaces_all_pods_and_a_scale_takes_some_and_gives_them_back() {
     let disruptions = "{at: 1s, action: rollingRestart, workload: deployment/web}, \
-                       {at: 10s, action: scale, workload: deploy/web, replicas: 1, jitter: 200ms}";
-    let text = scenario("restart-and-scale", "13s", disruptions);
+                       {at: 8s, action: scale, workload: deploy/web, replicas: 1, jitter: 200ms}";
+    let text = scenario("restart-and-scale", "11s", disruptions);
     let run = runs::measure(&text, Dataplane::Userspace, &[]);
     let modes = modes(&run);
     assert!(
@@ -90,7 +83,7 @@ fn a_rolling_restart_replaces_all_pods_and_a_scale_takes_some_and_gives_them_bac
     show_their_timelines(&run);
     // On a slow machine the restart may not be over when the scale begins.
     assert!(modes.len() >= 4 && modes.is_sorted_by_key(|mode| *mode == Mode::ScaleDown), "{modes:?}");
-    let statuses: Vec<_> = actions(&run).iter().map(|a| (a.action.as_str(), a.status)).collect();
+    let statuses: Vec<_> = actions(&run.records).iter().map(|a| (a.action.as_str(), a.status)).collect();
     assert_eq!(statuses, [("rollingRestart", Some(200)), ("scale", Some(200))], "{}", run.finished);
     let changes = std::fs::read_to_string(run.path.join("changes.jsonl")).expect("changes.jsonl");
     assert!(changes.contains("Deployment web in default: restored"), "{changes}");
@@ -103,7 +96,7 @@ fn an_eviction_waits_for_its_budget_and_a_drained_node_is_uncordoned() {
     let text = scenario("evict-and-drain", "18s", disruptions);
     let run = runs::measure(&text, Dataplane::Userspace, &[]);
     let of = |name: &str| -> Vec<_> {
-        let all = actions(&run).into_iter().filter(|action| action.action == name);
+        let all = actions(&run.records).into_iter().filter(|action| action.action == name);
         all.map(|action| (action.status, action.pod.clone())).collect()
     };
     let evicted = of("evict");
@@ -123,12 +116,48 @@ fn an_eviction_waits_for_its_budget_and_a_drained_node_is_uncordoned() {
 
 #[test]
 fn what_an_action_does_not_take_or_would_take_too_much_is_an_error() {
-    let said = |disruption: &str| {
-        let text = scenario("wrong", "9s", disruption);
-        let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run", "--dataplane", "userspace"]);
-        run.file("scenario.yaml", &text).finish().expect_code(2).stderr()
+    let shop = Kubectl::in_namespace("wrong");
+    shop.apply(MANIFESTS);
+    let kubeconfig = SharedCluster::get().kubeconfig();
+    let on_a_cluster = |disruption: &str| {
+        let text = format!(
+            "apiVersion: rolldrop.dev/v1\nkind: Scenario\nmetadata: {{name: wrong}}\nspec:\n  \
+             target: {{service: web}}\n  load: {{rate: 50, duration: 9s}}\n  disruptions: [{disruption}]\n"
+        );
+        let words = ["run", "scenario.yaml", "--out", "run", "--yes", "-n", shop.namespace(), "--kubeconfig"];
+        Rolldrop::new(words).args([&kubeconfig]).file("scenario.yaml", &text).finish()
     };
-    for (disruption, wanted) in [
+    // Before there is a cluster.
+    let by_itself = |disruption: &str| {
+        let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run", "--dataplane", "userspace"]);
+        run.file("scenario.yaml", &scenario("wrong", "9s", disruption)).finish()
+    };
+    shop.ok("rollout status deployment/web --timeout=60s");
+    let live = [
+        (
+            "{at: 1s, action: scale, workload: deploy/web, replicas: 0}",
+            "no pod would be left; say allowOutage: true",
+        ),
+        ("{at: 1s, action: drain, node: node-9}", "nodes \"node-9\" not found"),
+        (
+            "{at: 1s, action: deletePod, selector: app=web, count: all}",
+            "deletePod of app=web is refused: all 3 ready pods would go at once",
+        ),
+        (
+            "{at: 1s, action: patch, object: {apiVersion: apps/v1, kind: Deployment, name: web}, \
+             patch: {spec: {replicas: 0}}}",
+            "patch of Deployment web is refused: no pod would be left; say allowOutage: true",
+        ),
+        (
+            "{at: 1s, action: relabel, selector: app=web, label: tier}",
+            "cannot leave its Service: no Service selects it by \"tier\"",
+        ),
+        (
+            "{at: 1s, action: crash, selector: app=web, container: db}",
+            "has no container \"db\": name one of its own",
+        ),
+    ];
+    let wrong = [
         (
             "{at: 1s, action: evict, node: node-1}",
             "disruptions[0].node: evict takes no node, but selector, count, order",
@@ -144,11 +173,6 @@ fn what_an_action_does_not_take_or_would_take_too_much_is_an_error() {
             "stays cordoned to the end of the run",
         ),
         (
-            "{at: 1s, action: scale, workload: deploy/web, replicas: 0}",
-            "no pod would be left; say allowOutage: true",
-        ),
-        ("{at: 1s, action: drain, node: node-9}", "nodes \"node-9\" not found"),
-        (
             "{at: 1s, action: deletePod, selector: app=web, gracePeriodSeconds: 0}",
             "disruptions[0].gracePeriodSeconds: is 0, which removes a pod before its containers have ended: say \
              force: true",
@@ -156,10 +180,6 @@ fn what_an_action_does_not_take_or_would_take_too_much_is_an_error() {
         (
             "{at: 1s, action: deletePod, selector: app=web, count: some}",
             "disruptions[0].count: must be a whole number from 1, a share such as 25%, or all",
-        ),
-        (
-            "{at: 1s, action: deletePod, selector: app=web, count: all}",
-            "deletePod of app=web is refused: all 3 ready pods would go at once",
         ),
         (
             "{at: 1s, action: deletePod, selector: app=web, count: 2, until: {windows: {p95: 95%}}}",
@@ -190,26 +210,17 @@ fn what_an_action_does_not_take_or_would_take_too_much_is_an_error() {
             "disruptions[0].object.kind: its old values would be written down",
         ),
         (
-            "{at: 1s, action: patch, object: {apiVersion: apps/v1, kind: Deployment, name: web}, \
-             patch: {spec: {replicas: 0}}}",
-            "patch of Deployment web is refused: no pod would be left; say allowOutage: true",
-        ),
-        (
-            "{at: 1s, action: relabel, selector: app=web, label: tier}",
-            "cannot leave its Service: no Service selects it by \"tier\"",
-        ),
-        (
             "{at: 1s, action: exec, command: [no-such-program]}",
             "disruptions[0].command: failed to find the command no-such-program",
         ),
         ("{at: 1s, action: observe, repeat: 2}", "disruptions[0].repeat: observe goes on by itself"),
-        (
-            "{at: 1s, action: crash, selector: app=web, container: db}",
-            "has no container \"db\": name one of its own",
-        ),
-    ] {
-        let said = said(disruption);
-        assert!(said.contains(wanted), "{disruption}: {said}");
+    ];
+    let live = live.map(|(disruption, wanted)| (on_a_cluster(disruption), wanted));
+    for (run, wanted) in
+        wrong.map(|(disruption, wanted)| (by_itself(disruption), wanted)).into_iter().chain(live)
+    {
+        let run = run.expect_code(2);
+        assert!(run.stderr().contains(wanted), "{wanted}: {run}");
     }
 }
 
@@ -240,9 +251,9 @@ fn pods_go_one_at_a_time_in_random_order_until_enough_have_gone() {
 #[test]
 fn a_forced_deletion_leaves_no_grace_and_what_is_refused_is_a_finding() {
     let disruptions = "{at: 1s, action: deletePod, selector: app=web, count: 50%, force: true}, \
-                       {at: 6s, action: evict, selector: app=web, count: all, allowOutage: true}";
-    let run = runs::measure(&scenario("forced", "9s", disruptions), Dataplane::Userspace, &[]);
-    let forced: Vec<_> = actions(&run).into_iter().filter(|a| a.action == "deletePod").collect();
+                       {at: 5s, action: evict, selector: app=web, count: all, allowOutage: true}";
+    let run = runs::measure(&scenario("forced", "7s", disruptions), Dataplane::Userspace, &[]);
+    let forced: Vec<_> = actions(&run.records).into_iter().filter(|a| a.action == "deletePod").collect();
     let [only] = forced[..] else { panic!("half of three, rounded down: {forced:?}") };
     assert_eq!(only.status, Some(200), "{}", run.finished);
     let deleted = run.records.events.iter().find(|event| {
@@ -263,38 +274,56 @@ fn what_is_changed_rolls_and_is_changed_back_when_the_scenario_says() {
          until: rolloutComplete}, \
         {at: 1s, action: patch, object: {apiVersion: policy/v1, kind: PodDisruptionBudget, name: web}, \
          type: json, patch: [{op: replace, path: /spec/maxUnavailable, value: 2}], for: 1s}, \
-        {at: 2s, action: patch, object: {apiVersion: v1, kind: Service, name: web}, type: merge, \
+        {at: 1s, action: patch, object: {apiVersion: apps/v1, kind: Deployment, name: web}, type: merge, \
+         patch: {spec: {template: {metadata: {annotations: {tier: gold}}}}}}, \
+        {at: 2s, action: patch, object: {apiVersion: v1, kind: Service, name: web}, \
          patch: {metadata: {annotations: {tier: gold}}}, keep: true}, \
         {at: 0s, action: observe, until: {terminations: 2}}";
     let run = runs::measure(&scenario("changes", "90s", disruptions), Dataplane::Userspace, &[]);
-    assert_eq!(modes(&run), [Mode::Rollout; 3], "{}", run.finished);
+    let modes = modes(&run);
+    assert!(
+        modes.len() >= 3 && modes.iter().all(|mode| *mode == Mode::Rollout),
+        "{modes:?}\n{}",
+        run.finished
+    );
     show_their_timelines(&run);
-    let mut of: Vec<_> = actions(&run).iter().map(|a| (a.action.as_str(), a.status)).collect();
-    // Two begin at once.
+    let mut of: Vec<_> = actions(&run.records).iter().map(|a| (a.action.as_str(), a.status)).collect();
+    // Three begin at once.
     of.sort_unstable();
     let patched = ("patch", Some(200));
-    assert_eq!(of, [patched, patched, patched, ("setImage", Some(200))], "{}", run.finished);
+    assert_eq!(of, [patched, patched, patched, patched, ("setImage", Some(200))], "{}", run.finished);
     let changes = std::fs::read_to_string(run.path.join("changes.jsonl")).expect("changes.jsonl");
     assert!(changes.contains(r#""old":"rolldrop","new":"example.org/rolldrop:2""#), "{changes}");
-    assert!(changes.contains("Deployment web in default: restored"), "{changes}");
+    assert!(changes.contains(r#""annotations","tier"],"new":"gold"}"#), "{changes}");
+    assert_eq!(changes.matches("Deployment web in default: restored").count(), 2, "{changes}");
     assert!(changes.contains("PodDisruptionBudget web in default: restored"), "{changes}");
     assert!(changes.contains("kept, as the scenario says"), "{changes}");
 }
 
 #[test]
 fn a_pod_that_leaves_its_service_lives_on_and_a_crashed_container_comes_back() {
-    let disruptions = "{at: 1s, action: relabel, selector: app=web, label: app}, \
-                       {at: 7s, action: crash, selector: app=web, container: app}";
-    let run = runs::measure(&scenario("alive", "15s", disruptions), Dataplane::Userspace, &[]);
+    // One comes back by itself. The other is let go of by its ReplicaSet, and taken back at the end.
+    let disruptions = "{at: 1s, action: relabel, selector: app=web, for: 3s, allowOutage: true}, \
+                       {at: 1s, action: relabel, selector: app=web, label: app, allowOutage: true}, \
+                       {at: 6s, action: crash, selector: app=web, container: app, allowOutage: true}";
+    let run = runs::measure(&scenario("alive", "12s", disruptions), Dataplane::Userspace, &[]);
     assert_eq!(modes(&run), [], "no pod ends\n{}", run.finished);
-    let of: Vec<_> = actions(&run).iter().map(|a| (a.action.as_str(), a.status)).collect();
-    assert_eq!(of, [("relabel", Some(200)), ("crash", Some(200))], "{}", run.finished);
+    let of: Vec<_> = actions(&run.records).iter().map(|a| (a.action.as_str(), a.status)).collect();
+    let relabelled = ("relabel", Some(200));
+    assert_eq!(of, [relabelled, relabelled, relabelled, ("crash", Some(200))], "{}", run.finished);
     let found = |what: &str| run.result.findings.iter().any(|finding| finding.what.contains(what));
     assert!(found("left its Services and lived on: its endpoint went 0."), "{}", run.finished);
     assert!(found("ended (exit code 137) and was ready again"), "{}", run.finished);
-    let left = actions(&run)[0].pod.clone().expect("a pod");
+    let left: BTreeSet<_> =
+        actions(&run.records).iter().take(2).filter_map(|action| action.pod.clone()).collect();
+    assert_eq!(left.len(), 2, "each another\n{}", run.finished);
     let changes = std::fs::read_to_string(run.path.join("changes.jsonl")).expect("changes.jsonl");
-    assert!(changes.contains(&format!("Pod {left} in default: restored")), "{changes}");
+    for pod in left {
+        assert!(changes.contains(&format!("Pod {pod} in default: restored")), "{changes}");
+    }
+    for label in ["app", "routed"] {
+        assert!(changes.contains(&format!(r#""labels","{label}"]"#)), "{changes}");
+    }
     let crash_s = run.records.events.iter().find_map(|event| match &event.kind {
         EventKind::Action(action) if action.action == "crash" => Some(event.at),
         _ => None,
@@ -310,8 +339,8 @@ fn a_restarted_node_agent_begins_the_grace_period_again_and_a_node_that_is_shut_
     let disruptions = "\
         {at: 1s, action: deletePod, selector: app=web, gracePeriodSeconds: 4}, \
         {at: 4s, action: restartNodeAgent, node: node-1}, {at: 4s, action: restartNodeAgent, node: node-2}, \
-        {at: 14s, action: nodeShutdown, node: node-1, gracePeriodSeconds: 1, for: 4s}";
-    let text = scenario("nodes", "24s", disruptions);
+        {at: 12s, action: nodeShutdown, node: node-1, gracePeriodSeconds: 1, for: 3s, allowOutage: true}";
+    let text = scenario("nodes", "18s", disruptions);
     let text = text.replace("[workload,", "[workload, --on-sigterm, ignore,");
     let run = runs::measure(&text, Dataplane::Userspace, &[]);
     let (first, rest) = run.result.terminations.split_first().expect("terminations");
@@ -326,19 +355,50 @@ fn a_restarted_node_agent_begins_the_grace_period_again_and_a_node_that_is_shut_
     assert!(changes.contains("Node node-1: booted"), "{changes}");
 }
 
+/// Ends a pod of the second node as the scheduler does for one that is more important, and those of the first
+/// by a taint.
+const OTHERS: &str = r#"
+test -s "$KUBECONFIG" || exit 1
+pod=$(kubectl get pods --field-selector spec.nodeName=node-2 --output name | head -n 1)
+kubectl patch "$pod" --subresource=status --patch '{"status": {"conditions": [{"type": "DisruptionTarget",
+  "status": "True", "reason": "PreemptionByScheduler", "lastTransitionTime": "'$(date -u +%Y-%m-%dT%H:%M:%SZ)'",
+  "message": "default-scheduler: preempting to accommodate a higher priority pod"}]}}'
+kubectl delete "$pod" --wait=false
+kubectl taint node node-1 maintenance=now:NoExecute
+exit 3
+"#;
+
 #[test]
 fn a_program_of_the_scenario_runs_here_while_others_are_watched() {
-    let disruptions = "{at: 1s, action: observe, for: 2s}, \
-                       {at: 1s, action: exec, command: [sh, -c, 'test -s \"$KUBECONFIG\" && exit 3']}";
-    let text = scenario("programs", "6s", disruptions);
-    let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run", "--quiet", "--dataplane", "userspace"]);
+    let disruptions = "{at: 1s, action: observe, for: 2s}, {at: 1s, action: exec, command: [sh, others.sh]}";
+    let text = scenario("programs", "60s", disruptions);
+    let path = std::env::var("PATH").unwrap_or_default();
+    let kubectl = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin");
     let _turn = runs::turn();
-    let finished = run.file("scenario.yaml", &text).finish().expect_code(1);
-    assert!(finished.stdout().contains("exit code 3"), "{finished}");
+    let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run", "--quiet", "--dataplane", "userspace"]);
+    let run = run.file("scenario.yaml", &text).file("others.sh", OTHERS);
+    let finished = run.env("PATH", &format!("{kubectl}:{path}")).finish().expect_code(1);
+    let said = finished.stdout();
+    assert!(said.contains("exit code 3"), "{finished}");
     let result = runs::result(&finished.dir().join("run"));
     let command = result.command.as_ref().expect("the command");
     assert_eq!((command.words[0].as_str(), command.code), ("sh", Some(3)), "{finished}");
-    assert!(result.terminations.is_empty(), "{finished}");
+    let preempted = "preempted: default-scheduler: preempting to accommodate a higher priority pod";
+    let tainted = "a taint of node node-1: Taint manager: deleting due to NoExecute taint";
+    let on_node = |node: &str| -> Vec<_> {
+        let ended = result.terminations.iter().filter(|t| t.node.as_deref() == Some(node));
+        ended.map(|t| (t.mode, t.cause.as_deref())).collect()
+    };
+    assert_eq!(on_node("node-2"), [(Mode::Other, Some(preempted))], "{finished}");
+    let by_taint = on_node("node-1");
+    assert!(!by_taint.is_empty(), "{finished}");
+    assert!(by_taint.iter().all(|ended| *ended == (Mode::Other, Some(tainted))), "{by_taint:?}\n{finished}");
+    let report = |file: &str| std::fs::read_to_string(finished.dir().join("run").join(file)).expect(file);
+    for report in [report("summary.md"), report("report.html")] {
+        assert!(report.contains(preempted) && report.contains(tainted), "{report}");
+    }
+    let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains(preempted) && words.contains(tainted), "{finished}");
 }
 
 #[test]

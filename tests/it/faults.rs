@@ -19,7 +19,8 @@ use tempfile::TempDir;
 
 use crate::faulty_api::{Act, FaultyApi, is_watch};
 use crate::harness::{ClusterProcess, Rolldrop, wait_for};
-use crate::runs::{result, turn};
+use crate::kubectl;
+use crate::runs::{actions, json_lines, result, turn};
 
 /// Long enough for a machine that is busy with other tests, and for every limit that is met here.
 const LIMIT: Duration = Duration::from_secs(150);
@@ -61,7 +62,7 @@ spec:
     )
 }
 
-const DELETION: &str = "{at: 2s, action: deletePod, selector: app=web}";
+const DELETION: &str = "{at: 1s, action: deletePod, selector: app=web}";
 
 /// A cluster that all cases of a test share.
 struct Lab(ClusterProcess);
@@ -71,12 +72,8 @@ impl Lab {
         Self(ClusterProcess::start(&json!({"nodes": 1, "dataplane": "userspace"})))
     }
 
-    fn kubectl(&self, args: &str) {
-        let mut command =
-            std::process::Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin/kubectl"));
-        command.args(args.split_whitespace()).env("KUBECONFIG", self.0.kubeconfig());
-        let output = command.output().expect("kubectl starts: scripts/test installs it");
-        assert!(output.status.success(), "kubectl {args}: {}", String::from_utf8_lossy(&output.stderr));
+    fn kubectl(&self, args: &str) -> String {
+        kubectl::run(&self.0.kubeconfig(), args, "").ok()
     }
 
     /// Runs a case in a namespace of its own, again if the machine was starved. `fault` does to the
@@ -133,7 +130,8 @@ impl<'a> Run<'a> {
     fn until_recorded(&self, what: &str) {
         let log = self.path().join("events.jsonl");
         wait_for(what, LIMIT, || {
-            assert!(!self.said().contains("failed to"), "{}", self.said());
+            let said = self.said();
+            assert!(!["failed to", "scenario.yaml:"].iter().any(|why| said.contains(why)), "{said}");
             std::fs::read_to_string(&log).ok()?.contains(what).then_some(())
         });
     }
@@ -147,8 +145,11 @@ impl<'a> Run<'a> {
     }
 
     fn interrupt(&self) {
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"));
-        kill(pid, Signal::SIGINT).expect("a signal");
+        self.signal(Signal::SIGINT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).expect("a pid")), signal).expect("a signal");
     }
 
     /// Waits for its end.
@@ -205,11 +206,7 @@ impl Ended {
 
     /// The calls that were to end a pod.
     fn actions(&self) -> Vec<&Action> {
-        let of = self.records.events.iter().filter_map(|event| match &event.kind {
-            EventKind::Action(action) => Some(action),
-            _ => None,
-        });
-        of.collect()
+        actions(&self.records)
     }
 
     /// How often a watch was lost, and how often late.
@@ -256,7 +253,7 @@ fn refuses_with(status: u16, reason: &'static str) -> impl Fn(&Run) {
 }
 
 fn nobody_there_for_ten_seconds(lab: &Lab) {
-    let ended = lab.case("refused", 18, DELETION, |run| {
+    let ended = lab.case("refused", 16, DELETION, |run| {
         run.api.refuse();
         std::thread::sleep(Duration::from_secs(10));
         run.api.accept();
@@ -276,14 +273,14 @@ fn nobody_there_for_ten_seconds(lab: &Lab) {
 }
 
 fn too_many_requests(lab: &Lab) {
-    let ended = lab.case("busy", 10, DELETION, refuses_with(429, "TooManyRequests"));
+    let ended = lab.case("busy", 7, DELETION, refuses_with(429, "TooManyRequests"));
     ended.is_valid_with_its_deletion();
     let statuses: Vec<_> = ended.actions().iter().filter_map(|action| action.status).collect();
     assert!(statuses.starts_with(&[429, 429]) && statuses.ends_with(&[200]), "{ended}");
 }
 
 fn internal_errors(lab: &Lab) {
-    let ended = lab.case("broken", 10, DELETION, refuses_with(500, "InternalError"));
+    let ended = lab.case("broken", 7, DELETION, refuses_with(500, "InternalError"));
     let termination = ended.is_valid_with_its_deletion();
     let actions = ended.actions();
     assert!(actions.len() >= 3 && actions[0].status == Some(500), "{ended}");
@@ -309,7 +306,7 @@ fn a_token_that_runs_out(lab: &Lab) {
         api.authenticate_by(&json!({"exec": {"apiVersion": "client.authentication.k8s.io/v1",
             "command": "cat", "args": [file], "interactiveMode": "Never"}}));
     };
-    let ended = lab.prepared("token", (12, DELETION), prepare, |run| {
+    let ended = lab.prepared("token", (10, DELETION), prepare, |run| {
         let refused = Arc::new(AtomicUsize::new(0));
         let seen = Arc::clone(&refused);
         run.api.refuse();
@@ -328,7 +325,7 @@ fn a_token_that_runs_out(lab: &Lab) {
 }
 
 fn watches_that_end_every_second(lab: &Lab) {
-    let ended = lab.case("short", 10, DELETION, |run| {
+    let ended = lab.case("short", 7, DELETION, |run| {
         // Those that are open stay so: all are cut once.
         run.api.refuse();
         run.api.set(
@@ -347,8 +344,8 @@ fn watches_that_end_every_second(lab: &Lab) {
 }
 
 fn slow_answers(lab: &Lab) {
-    let late = Duration::from_millis(1500);
-    let ended = lab.case("slow", 20, DELETION, |run| {
+    let late = Duration::from_secs(1);
+    let ended = lab.case("slow", 12, DELETION, |run| {
         run.api.set(move |_| Act::Slow(late));
         run.until_recorded("load_ended");
         run.api.pass();
@@ -358,7 +355,7 @@ fn slow_answers(lab: &Lab) {
 }
 
 fn an_answer_that_is_lost(lab: &Lab) {
-    let ended = lab.case("lost", 10, DELETION, |run| {
+    let ended = lab.case("lost", 7, DELETION, |run| {
         let deleted = Arc::new(AtomicUsize::new(0));
         let seen = Arc::clone(&deleted);
         run.api.set(move |request| {
@@ -378,7 +375,7 @@ fn an_answer_that_is_lost(lab: &Lab) {
 }
 
 fn events_that_are_lost(lab: &Lab) {
-    let ended = lab.case("gap", 12, "", |run| {
+    let ended = lab.case("gap", 10, "", |run| {
         let is_over = Arc::new(AtomicBool::new(false));
         let over = Arc::clone(&is_over);
         run.api.refuse();
@@ -411,15 +408,15 @@ fn a_run_goes_on_over_faults_of_the_api_server_and_says_what_it_missed() {
     let lab = Lab::open();
     let cases: [fn(&Lab); 8] = [
         nobody_there_for_ten_seconds,
+        slow_answers,
+        a_token_that_runs_out,
+        events_that_are_lost,
         too_many_requests,
         internal_errors,
-        a_token_that_runs_out,
         watches_that_end_every_second,
-        slow_answers,
         an_answer_that_is_lost,
-        events_that_are_lost,
     ];
-    // Four at a time: they wait most of the time.
+    // Four at a time, the longest first: they wait most of the time.
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -474,4 +471,68 @@ fn what_cannot_be_undone_is_left_to_a_cleanup_and_a_missing_right_ends_a_run_bef
     assert!(denied.stderr().contains("rights are missing: list pods in namespace default"), "{denied}");
     assert!(denied.stderr().contains("delete pods in namespace default"), "{denied}");
     assert_eq!(touched.load(Ordering::SeqCst), 0, "{denied}");
+}
+
+/// Whether something of a node that is no API of Kubernetes is asked for.
+fn is_of_an_agent(request: &Parts) -> bool {
+    request.uri.path().starts_with("/api/v1/nodes/") && request.uri.path().contains("/proxy/")
+}
+
+#[test]
+fn a_node_that_a_killed_run_left_off_is_booted_by_a_cleanup_and_a_cluster_without_that_is_not_touched() {
+    let _turn = turn();
+    let lab = Lab::open();
+    let api = FaultyApi::before(&lab.0);
+    let asked = AtomicUsize::new(0);
+    api.set(move |request| {
+        let is_call = is_of_an_agent(request) && request.method == Method::POST;
+        let is_first = is_call && asked.fetch_add(1, Ordering::SeqCst) == 0;
+        if is_first { Act::status(500, "InternalError") } else { Act::Pass }
+    });
+    let shutdown = "{at: 0s, action: nodeShutdown, node: node-1, gracePeriodSeconds: 1, allowOutage: true}";
+    let mut run = Run::start(&lab, api, "shutdown", &scenario("shutdown", 60, shutdown));
+    let log = run.path().join("events.jsonl");
+    let statuses = wait_for("the shutdown", LIMIT, || {
+        let actions = json_lines(&log).into_iter().filter(|line| line["action"] == "nodeShutdown");
+        let statuses: Vec<_> = actions.map(|line| line["status"].clone()).collect();
+        (statuses.len() > 1).then_some(statuses)
+    });
+    assert_eq!(statuses, [500, 200], "it is asked again\n{}", run.said());
+    run.signal(Signal::SIGKILL);
+    run.child.wait().expect("an end");
+    let is_ready = || {
+        let of = "-o jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
+        lab.kubectl(&format!("get node node-1 {of}")) == "True"
+    };
+    wait_for("the node's shutdown", LIMIT, || (!is_ready()).then_some(()));
+    let cleanup = || Rolldrop::new(["cleanup".into(), run.path()]).finish().expect_code(0);
+    let cleaned = cleanup();
+    assert!(cleaned.stdout().starts_with("Node node-1: booted\n"), "{cleaned}");
+    wait_for("the node", LIMIT, || is_ready().then_some(()));
+    assert_eq!(cleanup().stdout(), "nothing is left of the run\n");
+
+    // Kubernetes has no call for that: another cluster has nothing there.
+    let touched = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&touched);
+    run.api.set(move |request| {
+        seen.fetch_add(usize::from(request.method != Method::GET), Ordering::SeqCst);
+        if is_of_an_agent(request) { Act::status(404, "NotFound") } else { Act::Pass }
+    });
+    for (disruption, instead) in [
+        ("{at: 1s, action: nodeShutdown, node: node-1}", "drain ends a node's pods on any cluster"),
+        (
+            "{at: 1s, action: restartNodeAgent, node: node-1}",
+            "command: [ssh, NODE, systemctl, restart, kubelet]",
+        ),
+        ("{at: 1s, action: crash, selector: app=web}", "command: [kubectl, exec, deploy/web, --, kill, '1']"),
+    ] {
+        let words = ["run", "scenario.yaml", "--out", "run", "--yes", "--kubeconfig"];
+        let refused = Rolldrop::new(words).args([run.api.kubeconfig()]);
+        let refused =
+            refused.file("scenario.yaml", &scenario("refused", 9, disruption)).finish().expect_code(2);
+        let said = refused.stderr();
+        assert!(said.contains("Kubernetes has no call for it") && said.contains(instead), "{refused}");
+        assert!(said.contains("rolldrop: connecting to context "), "{refused}");
+    }
+    assert_eq!(touched.load(Ordering::SeqCst), 0);
 }

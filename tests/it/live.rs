@@ -1,19 +1,18 @@
 //! Runs on a cluster that was there before and stays: what they change is changed back.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rolldrop::analysis::model::Mode;
-use rolldrop::record::RunDir;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::harness::{ClusterProcess, Rolldrop, wait_for};
-use crate::kubectl::{Kubectl, LIMIT, SharedCluster};
-use crate::runs::{no_file_holds, repeated, result, turn};
+use crate::kubectl::{self, Kubectl, LIMIT, SharedCluster};
+use crate::runs::{every_answer_has_its_row, no_file_holds, repeated, result, turn};
 
 /// A Deployment, and a Service that names one target port and numbers the other.
 const SHOP: &str = "\
@@ -191,9 +190,7 @@ fn the_sidecar_stands_beside_live_pods_as_long_as_the_run_lasts() {
     assert_eq!(shop.specs(), before);
     let finished = repeated(|| shop.run(SCENARIO, &[]).finish()).expect_code(0);
     let run = finished.dir().join("run");
-    let records = RunDir::open(&run).and_then(|run| run.read()).expect("the run reads");
-    let answered = records.requests.iter().filter(|row| row.pod.is_some()).count();
-    assert!(answered > 0 && records.served.len() >= answered, "{finished}");
+    every_answer_has_its_row(&run);
     assert_eq!(shop.specs(), before, "{finished}");
     shop.0.fails("get configmap/notes");
     shop.0.ok("rollout status deployment/web --timeout=60s");
@@ -223,7 +220,7 @@ fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_
     assert_eq!(token.len(), 32, "{token}");
     let refusal = shop.refusal("/metrics");
     assert!(refusal.contains("Unauthorized") || refusal.contains("credentials"), "{refusal}");
-    // Its row is written down some seconds after the first answer.
+    // It is written down some seconds later; of what comes after it nothing is on the disk.
     wait_for("a row of a proxy", LIMIT, || {
         let parts = std::fs::read_dir(dir.path().join("run/served")).ok()?;
         parts.flatten().any(|part| part.path().extension() == Some("parquet".as_ref())).then_some(())
@@ -231,8 +228,7 @@ fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_
     signal(&child, Signal::SIGINT);
     assert_eq!(child.wait().expect("an end").code(), Some(130));
     no_file_holds(&dir.path().join("run"), &token);
-    let records = RunDir::open(&dir.path().join("run")).and_then(|run| run.read()).expect("the run reads");
-    assert!(!records.served.is_empty(), "the run knows the token");
+    every_answer_has_its_row(&dir.path().join("run"));
     assert_eq!(shop.specs(), before);
     assert_eq!(shop.0.ok("get secrets -l rolldrop.dev/run -o name"), "");
     shop.0.ok("rollout status deployment/web --timeout=60s");
@@ -249,6 +245,12 @@ fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_
     assert!(labels.contains("rolldrop.dev/run") && labels.contains("live-"), "{labels}");
     let owner = shop.0.field("configmap/notes", ".metadata.ownerReferences[0].name");
     assert!(owner.starts_with("rolldrop-run-live-"), "{owner}");
+    // Pods that are made when the token is gone start all the same, and tell nobody.
+    shop.0.ok("delete secrets -l rolldrop.dev/run");
+    shop.0.ok("delete pods -l app=web");
+    shop.0.ok("rollout status deployment/web --timeout=60s");
+    let refusal = shop.refusal("/rows");
+    assert!(refusal.contains("Unauthorized") || refusal.contains("credentials"), "{refusal}");
     // Somebody else's changes are theirs.
     shop.0.ok("scale deployment/web --replicas=3");
     let cleaned = cleanup().expect_code(0);
@@ -258,7 +260,8 @@ fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_
     let removed = |what: &str| format!("{what} in {namespace}: removed\n");
     let said = cleaned.stdout();
     let (before_it, rest) = said.split_once("Secret rolldrop-admin-").expect("the Secret");
-    let (_, after_it) = rest.split_once('\n').expect("its line");
+    let (of_it, after_it) = rest.split_once('\n').expect("its line");
+    assert!(of_it.ends_with(": gone already"), "{cleaned}");
     assert_eq!(before_it, format!("{}{}", expected.concat(), removed("ConfigMap notes")), "{cleaned}");
     assert_eq!(after_it, removed(&format!("ConfigMap {owner}")), "{cleaned}");
     assert_eq!(shop.0.ok("get secrets -l rolldrop.dev/run -o name"), "");
@@ -268,12 +271,6 @@ fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_
     assert_eq!(cleanup().expect_code(0).stdout(), "nothing is left of the run\n");
 }
 
-fn kubectl(kubeconfig: &Path, args: &str) -> Command {
-    let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin/kubectl"));
-    command.args(args.split_whitespace()).env("KUBECONFIG", kubeconfig);
-    command
-}
-
 #[test]
 fn a_rollout_of_what_is_there_is_measured_from_a_cold_start() {
     let _turn = turn();
@@ -281,10 +278,7 @@ fn a_rollout_of_what_is_there_is_measured_from_a_cold_start() {
     let kubeconfig = cluster.kubeconfig();
     let shop: PathBuf = cluster.dir().join("shop.yaml");
     std::fs::write(&shop, SHOP).expect("a file");
-    let ok = |args: &str| {
-        let status = kubectl(&kubeconfig, args).status().expect("kubectl");
-        assert!(status.success(), "kubectl {args}");
-    };
+    let ok = |args: &str| kubectl::run(&kubeconfig, args, "").ok();
     ok("create namespace shop");
     ok(&format!("-n shop apply -f {}", shop.display()));
     ok("-n shop rollout status deployment/web --timeout=60s");

@@ -233,6 +233,7 @@ fn bad_input_is_told_before_a_request_is_sent() {
     assert!(said(&[&url, "-d", "5"]).contains("needs a number and its unit"));
     assert!(said(&[&url, "-d", "-5s"]).contains("needs a number and its unit"));
     assert!(said(&[&url, "--grpc", "a.B/C", "-m", "PUT"]).contains("cannot be used with"));
+    assert!(said(&[&url, "--grpc", "a.B/C", "--success", "200"]).contains("cannot be used with"));
     assert!(said(&[&url, "--stage", "5"]).contains("neither RATE:DURATION"));
     assert!(said(&[&url, "--stage", "5:1s", "-d", "5s"]).contains("cannot be used with"));
     assert!(said(&[&url, "-H", "nonsense"]).contains("\"nonsense\" is not written as 'Name: value'"));

@@ -58,7 +58,7 @@ spec:
   sidecar: {inject: true}
   disruptions:
     - {at: 2s, action: deletePod, selector: app=web, every: 4s, repeat: 2}
-    - {at: 10s, action: drain, node: node-2}
+    - {at: 10s, action: drain, node: node-2, allowOutage: true}
 ";
 
 #[test]

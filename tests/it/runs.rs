@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 use rolldrop::analysis::model::RunResult;
-use rolldrop::record::{Records, RunDir};
+use rolldrop::record::event::Action;
+use rolldrop::record::{EventKind, Records, RunDir};
 use serde_json::Value;
 
 use crate::harness::{Finished, Rolldrop};
@@ -35,8 +35,17 @@ pub(crate) struct MeasuredRun {
     pub(crate) result: RunResult,
 }
 
+/// The calls that were to end pods, or to change what they are.
+pub(crate) fn actions(records: &Records) -> Vec<&Action> {
+    let of = records.events.iter().filter_map(|event| match &event.kind {
+        EventKind::Action(action) => Some(action),
+        _ => None,
+    });
+    of.collect()
+}
+
 /// Runs that measure take turns: two at once, which wait most of the time, and no more.
-static TURNS: [Mutex<()>; 2] = [Mutex::new(()), Mutex::new(())];
+static TURNS: (Mutex<usize>, Condvar) = (Mutex::new(2), Condvar::new());
 
 /// A scenario's run on each dataplane.
 type Both = [MeasuredRun; 2];
@@ -88,11 +97,23 @@ pub(crate) fn with_sidecar() -> impl Iterator<Item = &'static MeasuredRun> {
     on_both.chain([killed_in_flight(), idle_close()])
 }
 
+/// Whose turn it is; over when dropped.
+pub(crate) struct Turn(());
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let (free, freed) = &TURNS;
+        *free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        freed.notify_one();
+    }
+}
+
 /// Waits for a turn, which lasts as long as the answer lives.
-pub(crate) fn turn() -> impl Drop {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let next = NEXT.fetch_add(1, Ordering::Relaxed) % TURNS.len();
-    TURNS[next].lock().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn turn() -> Turn {
+    let (free, freed) = &TURNS;
+    let free = free.lock().unwrap_or_else(PoisonError::into_inner);
+    *freed.wait_while(free, |free| *free == 0).unwrap_or_else(PoisonError::into_inner) -= 1;
+    Turn(())
 }
 
 /// Held by who takes much of the machine for long, and by who looks at seconds meanwhile.
@@ -155,6 +176,15 @@ pub(crate) fn stopped_routing(run: &MeasuredRun) -> BTreeMap<String, (f64, f64)>
 /// A stamp of a log, in Unix seconds.
 pub(crate) fn seconds(stamp: &Value) -> f64 {
     stamp.as_i64().expect("nanoseconds") as f64 / 1e9
+}
+
+/// Each request that a proxy answered has a row of that proxy, and there are some.
+#[track_caller]
+pub(crate) fn every_answer_has_its_row(run: &Path) {
+    let records = RunDir::open(run).and_then(|run| run.read()).expect("the run reads");
+    let answered = records.requests.iter().filter(|row| row.pod.is_some()).count();
+    assert!(answered > 0, "none of {} requests was answered by a proxy", records.requests.len());
+    assert!(records.served.len() >= answered, "{} rows, {answered} answers", records.served.len());
 }
 
 /// Looks through all files of a directory for something that none may hold.

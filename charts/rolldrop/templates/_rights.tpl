@@ -99,7 +99,9 @@ The rules of the Role, as JSON: what the scenario takes, and no more. They are t
 {{- fail (printf "scenario.spec.disruptions: %s is for the embedded cluster: Kubernetes has no call for it" .action) -}}
 {{- else if eq .action "exec" -}}
 {{- fail "scenario.spec.disruptions: exec needs a program, and the image has none" -}}
-{{- else if not (has .action (list "drain" "observe")) -}}
+{{- else if eq .action "drain" -}}
+{{- $rules = append $rules $listBudgets -}}
+{{- else if ne .action "observe" -}}
 {{- fail (printf "scenario.spec.disruptions: this chart knows no rights for the action %s" .action) -}}
 {{- end -}}
 {{- end -}}

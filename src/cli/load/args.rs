@@ -136,7 +136,7 @@ pub(in super::super) struct LoadArgs {
     template: bool,
     /// Statuses that count as success
     #[arg(long, default_value = "200-399", value_delimiter = ',', value_parser = parse_statuses,
-        value_name = "STATUS|FROM-TO")]
+        value_name = "STATUS|FROM-TO", conflicts_with = "grpc")]
     success: Vec<(u16, u16)>,
     /// For requests to HOST1:PORT1 (empty: any), connect to HOST2:PORT2 (empty: the same)
     #[arg(long, value_name = "HOST1:PORT1:HOST2:PORT2")]

@@ -1,13 +1,14 @@
 //! The Secret with the token that the admin ports of a run's sidecars ask for.
 //!
 //! It is made with the run and goes with it. Pods refer to it, so that the token stands in no pod's
-//! spec, and in no file of the run.
+//! spec, and in no file of the run. They start without it as well: one that is made when the run is over,
+//! before its workload has been rolled back, or where it never was, must not wait for a Secret that is gone.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::inject::SecretKey;
+use crate::inject::{Absent, SecretKey};
 use crate::record::wire::AdminToken;
 
 /// A token, and where sidecars find it.
@@ -20,7 +21,7 @@ impl AdminSecret {
     /// Under a name that no other run has.
     pub(super) fn new(token: AdminToken) -> Self {
         let name = format!("rolldrop-admin-{:08x}", rand::random::<u32>());
-        Self { token, key: SecretKey { name, key: "token".to_owned() } }
+        Self { token, key: SecretKey { name, key: "token".to_owned(), absent: Absent::TellsNobody } }
     }
 
     /// It in every namespace in which one of the manifests refers to it, and in that of the run where live

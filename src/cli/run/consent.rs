@@ -8,7 +8,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio_util::sync::CancellationToken;
 
-use super::{Intent, Interrupted};
+use super::Interrupted;
+use super::intent::Intent;
 use crate::cli::progress::Progress;
 use crate::cli::signals::Interrupts;
 use crate::cluster::Cluster;
@@ -59,17 +60,16 @@ pub(super) async fn ask(
         plan.effects.iter().for_each(|effect| progress.say(&format!("this run {effect}")));
         return Ok(());
     };
-    let (whose, flag) = match origin.context {
-        Some(context) => (format!("context {context}"), format!("--context {context}")),
-        None => ("this pod's cluster".to_owned(), "--in-cluster".to_owned()),
+    let flag = match origin.context {
+        Some(context) => format!("--context {context}"),
+        None => "--in-cluster".to_owned(),
     };
     if intent.naming == Naming::Current {
         let effects = plan.effects.join("; ");
         bail!("the run would change a cluster that is not named ({effects}): say {flag} if that is the one");
     }
-    for effect in &plan.effects {
-        progress.note(&format!("in namespace {namespace} of {whose}, this run {effect}"));
-    }
+    progress.note(&format!("on {}, in namespace {namespace}:", cluster.title().unwrap_or_default()));
+    plan.effects.iter().for_each(|effect| progress.note(&format!("this run {effect}")));
     if intent.yes {
         return Ok(());
     }

@@ -195,7 +195,7 @@ mod tests {
 
     use clap::{CommandFactory, Parser};
 
-    use super::super::stage_overrides;
+    use super::super::args::stage_overrides;
     use super::*;
     use crate::cli::{Cli, Command};
 
@@ -300,6 +300,13 @@ mod tests {
             ("dns: {servers: [x]}", "spec.load.dns.servers[0]: \"x\" is no address of a DNS server"),
             ("grpc: {method: x}", "spec.load.grpc.method: "),
             ("grpc: {method: a/b}, http: 1.1", "spec.load.http: is 1.1, but gRPC needs HTTP/2"),
+            ("grpc: {method: a/b}, method: GET", "spec.load.method: a gRPC call is a POST: leave it out"),
+            (
+                "grpc: {method: a/b}, requests: [{body: a}, {method: PUT}]",
+                "spec.load.requests[1].method: a gRPC call is a POST",
+            ),
+            ("grpc: {method: a/b}, requests: [{path: /c}]", "requests[0].path: the path of a call is"),
+            ("grpc: {method: a/b}, success: [200]", "spec.load.success: these are HTTP statuses"),
             ("rate: fast", "expected a number of requests per second, or max"),
             ("rate: max, arrivals: poisson", "spec.load.arrivals: a closed loop has no arrivals"),
             ("tls: {version: 1.1}", "spec.load.tls.version: is 1.1, must be 1.2 or 1.3"),

@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 use super::super::CoordinatorError;
 use super::super::apply::RUN_LABEL;
 use super::super::sidecar::{GitOps, controller_of};
-use super::{Acting, Disrupted, counted};
+use super::{Acting, Disrupted, Insisting, Twice, counted};
 use crate::scenario::{Object, Patch, PatchType, Restore, Workload, WorkloadKind};
 
-/// From a refused restart to the next attempt, where the API server does not say.
-const RESTART_PAUSE: Duration = Duration::from_secs(1);
+/// How a restart is asked for: it is told by its time, so that once more is none.
+const RESTART: Insisting = Insisting { success: 200, pause: Duration::from_secs(1), twice: Twice::Harmless };
 /// What `kubectl rollout restart` sets.
 const RESTARTED_AT: &str = "kubectl.kubernetes.io/restartedAt";
 
@@ -121,7 +121,7 @@ impl Acting<'_> {
         let patch = kube::api::Patch::Merge(patch);
         let params = kube::api::PatchParams::default();
         let call = || api.patch(&workload.name, &params, &patch);
-        counted(self.insist("rollout", None, (200, RESTART_PAUSE), call).await)
+        counted(self.insist("rollout", None, RESTART, call).await.is_accepted)
     }
 
     /// Gives a workload another number of pods.

@@ -2,12 +2,12 @@
 //!
 //! Kubernetes has no call that shuts a node down, restarts its agent or kills a container's
 //! process. A cluster that allows it offers that below its nodes' `proxy`, as the embedded one does
-//! (docs/embedded-cluster.md); any other answers 404 there.
+//! (docs/embedded-cluster.md); any other answers 404 there, which the plan of a run finds out
+//! ([`super::super::plan`]).
 
-use std::collections::BTreeMap;
+use std::time::Duration;
 
 use futures::future::join_all;
-use http::Request;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::{Api, ResourceExt};
@@ -16,16 +16,23 @@ use tokio::time::timeout;
 
 use super::super::CoordinatorError;
 use super::super::journal::{Change, ObjectRef};
+use super::super::limits::Bounds;
 use super::super::load_job::is_load_pod;
-use super::super::undo::{agent_path, ask_agent};
+use super::super::undo::ask_agent;
 use super::super::view::View;
 use super::pods::is_ready;
-use super::{Acting, Disrupted, counted};
+use super::{Acting, Disrupted, Insisting, Twice, counted};
+use crate::record::EventKind;
 use crate::record::event::{self, PodEvent};
-use crate::scenario::{Pods, Restore};
+use crate::scenario::{Action, Pods, Restore};
 
 /// What a cluster itself needs stays where it is.
 const SYSTEM: &str = "kube-";
+
+/// How a node's agent is asked to restart, or to kill a container's process.
+const AGENT: Insisting = Insisting { success: 200, pause: Duration::from_secs(1), twice: Twice::Harmful };
+/// How it is asked to shut the node down: one that does so already goes on.
+const SHUTDOWN: Insisting = Insisting { twice: Twice::Harmless, ..AGENT };
 
 impl Acting<'_> {
     /// The node's pods that a drain ends: all but those of DaemonSets, of the node itself and of the
@@ -49,95 +56,90 @@ impl Acting<'_> {
         Ok(pods)
     }
 
-    /// The node is there, has pods of the run's namespace, and not all that some owner has ready.
-    pub(super) async fn check_drain(&self, node: &str) -> Result<(), CoordinatorError> {
+    /// A node as it is.
+    pub(super) async fn node(&self, node: &str) -> Result<(Api<DynamicObject>, Value), CoordinatorError> {
         let caller = &self.session.caller;
+        let resource = ApiResource::erase::<Node>(&());
+        let api = Api::<DynamicObject>::all_with(caller.client.clone(), &resource);
         let what = format!("read Node {node}");
-        let nodes = Api::<Node>::all(caller.client.clone());
-        let found = caller.ask(&what, || nodes.get(node)).await?;
-        found.map_err(|e| CoordinatorError::api(&what, &e))?;
+        let found = caller.ask(&what, || api.get(node)).await?;
+        let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
+        Ok((api, serde_json::to_value(found).unwrap_or_default()))
+    }
+
+    /// The node is there, has pods of the run's namespace, and no more than may go at once.
+    pub(super) async fn check_node(&self, node: &str) -> Result<(), CoordinatorError> {
+        self.node(node).await?;
+        let namespace = &self.session.caller.namespace;
         let going = self.pods_to_drain(node).await?;
-        if !going.iter().any(|pod| pod.namespace().as_ref() == Some(&caller.namespace)) {
-            let namespace = caller.namespace.clone();
-            return Err(CoordinatorError::NoPods { selector: format!("spec.nodeName={node}"), namespace });
+        if !going.iter().any(|pod| pod.namespace().as_ref() == Some(namespace)) {
+            let (node, namespace) = (node.to_owned(), namespace.clone());
+            return Err(CoordinatorError::NoPodsOnNode { node, namespace });
         }
+        self.check_node_bounds(node, going).await
+    }
+
+    /// Of the pods that go with a node, there are no more of the run's namespace than may go at once,
+    /// and not all that some owner has ready.
+    async fn check_node_bounds(&self, node: &str, going: Vec<Pod>) -> Result<(), CoordinatorError> {
         if self.disruption.allow_outage {
             return Ok(());
         }
+        let too_many = |why: String| self.too_many(&format!("node {node}"), why);
         let all: Vec<Pod> = self.session.list_kind().await?;
-        let mut owners: BTreeMap<String, (usize, usize)> = BTreeMap::new();
-        for pod in all.iter().filter(|pod| is_ready(pod)) {
-            let Some(owner) = pod.owner_references().first() else { continue };
-            let (ready, leaving) = owners.entry(format!("{} {}", owner.kind, owner.name)).or_default();
-            *ready += 1;
-            *leaving += usize::from(going.iter().any(|other| other.uid() == pod.uid()));
+        let (leaving, ready): (Vec<Pod>, Vec<Pod>) =
+            all.into_iter().partition(|pod| pod.metadata.deletion_timestamp.is_some());
+        let ready: Vec<Pod> = ready.into_iter().filter(is_ready).collect();
+        let (going, staying): (Vec<Pod>, Vec<Pod>) =
+            ready.iter().cloned().partition(|pod| going.iter().any(|other| other.uid() == pod.uid()));
+        let owner = |pod: &Pod| Some(pod.owner_references().first()?.uid.clone());
+        let mut owners = going.iter().filter_map(|pod| pod.owner_references().first());
+        let last = owners.find(|of| !staying.iter().any(|pod| owner(pod).as_ref() == Some(&of.uid)));
+        if let Some(of) = last {
+            let count = going.iter().filter(|pod| owner(pod).as_ref() == Some(&of.uid)).count();
+            return Err(too_many(format!("all {count} ready pods of {} {} are there", of.kind, of.name)));
         }
-        let last = owners.into_iter().find(|(_, (ready, leaving))| ready == leaving);
-        match last {
-            None => Ok(()),
-            Some((owner, (ready, _))) => {
-                let why = format!("all {ready} ready pods of {owner} are there");
-                Err(self.too_many(&format!("node {node}"), why))
+        let mut bounds =
+            Bounds { budgets: self.session.list_kind().await?, deployments: self.session.list_kind().await? };
+        let going = match self.disruption.action {
+            // The API server holds evictions to the budgets, so that their pods go one after the other.
+            Action::Drain { .. } => {
+                let going: Vec<Pod> = going.into_iter().filter(|pod| !bounds.has_budget(pod)).collect();
+                bounds.budgets.clear();
+                going
             }
+            _ => going,
+        };
+        if going.is_empty() {
+            return Ok(());
         }
+        bounds.refuse(&going, &ready, &leaving).map_or(Ok(()), |why| Err(too_many(why)))
     }
 
     /// Cordons a node and evicts its pods, as `kubectl drain` does.
     pub(super) async fn drain(&self, node: &str, restore: Restore) -> Disrupted {
-        let mode = "drain";
-        let resource = ApiResource::erase::<Node>(&());
-        let api = Api::<DynamicObject>::all_with(self.session.caller.client.clone(), &resource);
-        let current = match api.get(node).await {
-            Ok(current) => serde_json::to_value(current).unwrap_or_default(),
-            Err(error) => {
-                let error = CoordinatorError::api(&format!("read Node {node}"), &error);
-                return self.refused(mode, error.to_string());
-            }
-        };
+        match self.drained(node, restore).await {
+            Ok(done) => done,
+            Err(error) => self.refused("drain", error.to_string()),
+        }
+    }
+
+    async fn drained(&self, node: &str, restore: Restore) -> Result<Disrupted, CoordinatorError> {
+        let (api, current) = self.node(node).await?;
+        self.check_node_bounds(node, self.pods_to_drain(node).await?).await?;
         let mut wanted = current.clone();
         wanted["spec"]["unschedulable"] = true.into();
-        let cordoned = match self.session.change(&api, &current, &wanted).await {
-            Ok(change) => change,
-            Err(error) => return self.refused(mode, error.to_string()),
-        };
-        let done = match self.pods_to_drain(node).await {
+        let cordoned = self.session.change(&api, &current, &wanted).await?;
+        let mut done = Disrupted::default();
+        match self.pods_to_drain(node).await {
             Ok(pods) => {
-                let mut done = Disrupted::default();
-                let evicted = join_all(pods.iter().map(|pod| self.evict(mode, pod, None))).await;
+                let evicted = join_all(pods.iter().map(|pod| self.evict("drain", pod, None))).await;
                 evicted.into_iter().for_each(|is_accepted| done += counted(is_accepted));
-                done
             }
-            Err(error) => self.refused(mode, error.to_string()),
-        };
-        self.restore(restore, event::NO_END, cordoned.as_slice()).await;
-        done
-    }
-
-    /// The node can be shut down, and has not all pods that some owner has ready.
-    pub(super) async fn check_shutdown(&self, node: &str) -> Result<(), CoordinatorError> {
-        self.check_drain(node).await?;
-        self.check_agent(node, "shutdown").await
-    }
-
-    /// The cluster allows a node's agent to be asked for this.
-    pub(super) async fn check_agent(&self, node: &str, command: &str) -> Result<(), CoordinatorError> {
-        let caller = &self.session.caller;
-        let what = format!("ask whether node {node} allows {command}");
-        // It takes POST alone; what is not there at all answers 404.
-        let request = Request::get(agent_path(node, command)).body(Vec::new());
-        let request =
-            request.map_err(|e| CoordinatorError::Api { what: what.clone(), why: e.to_string() })?;
-        match caller.limited(&what, caller.client.request::<Value>(request)).await? {
-            Err(kube::Error::Api(status)) if status.code == 405 => Ok(()),
-            Err(kube::Error::Api(status)) if [401, 403].contains(&status.code) => {
-                Err(CoordinatorError::api(&what, &kube::Error::Api(status)))
-            }
-            Ok(_) | Err(kube::Error::Api(_)) => {
-                let action = self.disruption.action.name().to_owned();
-                Err(CoordinatorError::NotAllowed { action, path: agent_path(node, command) })
-            }
-            Err(error) => Err(CoordinatorError::api(&what, &error)),
+            Err(error) => done += self.refused("drain", error.to_string()),
         }
+        self.restore(restore, event::NO_END, cordoned.as_slice()).await;
+        Ok(done)
     }
 
     /// Shuts a node down; it is booted again.
@@ -151,40 +153,34 @@ impl Acting<'_> {
             uid: None,
             resource_version: None,
         };
-        let shut_down = async {
-            let change = self.session.journal().announce(object, Change::ShutDown)?;
-            let command = format!("shutdown?grace={grace_seconds}");
-            match self.session.caller.limited("shut a node down", self.ask(node, &command)).await? {
-                Ok(()) => Ok(Some(change)),
-                Err(error) => {
-                    if matches!(error, kube::Error::Api(_)) {
-                        self.session.journal().undone(change, "refused")?;
-                    }
-                    Err(CoordinatorError::api(&format!("shut node {node} down"), &error))
-                }
-            }
+        let change = match self.session.journal().announce(object, Change::ShutDown) {
+            Ok(change) => change,
+            Err(error) => return self.refused(mode, error.to_string()),
         };
-        self.changed(mode, restore, shut_down).await
+        let command = format!("shutdown?grace={grace_seconds}");
+        let insisted = self.insist(mode, None, SHUTDOWN, || self.ask(node, &command)).await;
+        if insisted.may_be_done {
+            self.restore(restore, mode, &[change]).await;
+        } else if let Err(error) = self.session.journal().undone(change, "refused") {
+            self.session.record(EventKind::Warning { message: error.to_string() });
+        }
+        counted(insisted.is_accepted)
     }
 
     /// Restarts a node's agent; its containers live on.
     pub(super) async fn restart_agent(&self, node: &str) -> Disrupted {
-        let call = self.stamped(200, self.ask(node, "restart")).await;
-        counted(self.note(event::NO_END, None, call))
+        counted(self.insist(event::NO_END, None, AGENT, || self.ask(node, "restart")).await.is_accepted)
     }
 
-    /// The pods must be there, and their nodes allow it.
+    /// The pods must be there, and have the container.
     pub(super) async fn check_crash(
         &self,
         pods: &Pods,
         container: Option<&str>,
     ) -> Result<(), CoordinatorError> {
         self.check_pods(pods).await?;
-        for pod in self.selected(pods).await?.iter().filter(|pod| is_ready(pod)) {
-            let (node, command) = kill_command(pod, container)?;
-            self.check_agent(node, &command).await?;
-        }
-        Ok(())
+        let found = self.selected(pods).await?;
+        found.iter().filter(|pod| is_ready(pod)).try_for_each(|pod| kill_command(pod, container).map(drop))
     }
 
     /// Kills the first process of a pod's container, and waits until the pod shows that it was started
@@ -193,11 +189,16 @@ impl Acting<'_> {
         let uid = pod.uid().unwrap_or_default();
         let shown = |view: &View| view.pods.get(&uid).map(|seen| restarts(&seen.event));
         let before = self.session.views.read(shown);
-        let call = match kill_command(pod, container) {
-            Ok((node, command)) => self.stamped(200, self.ask(node, &command)).await,
-            Err(error) => self.stamped_change(async { Err::<(), _>(error) }).await.0,
+        let of = Some((pod.name_any(), pod.uid()));
+        let is_accepted = match kill_command(pod, container) {
+            Ok((node, command)) => {
+                self.insist(event::NO_END, of, AGENT, || self.ask(node, &command)).await.is_accepted
+            }
+            Err(error) => {
+                self.refused(event::NO_END, error.to_string());
+                false
+            }
         };
-        let is_accepted = self.note(event::NO_END, Some((pod.name_any(), pod.uid())), call);
         if is_accepted {
             let limit = self.session.caller.limits.recovery;
             let again = self.session.views.wait_until(|view| shown(view) != before);

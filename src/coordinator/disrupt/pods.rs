@@ -13,24 +13,24 @@ use tokio::time::{Instant, sleep_until};
 use super::super::limits::Bounds;
 use super::super::{CoordinatorError, Session};
 use super::recovery::Whole;
-use super::{Acting, Disrupted, counted};
+use super::{Acting, Disrupted, Insisting, Twice, counted};
 use crate::record::{EventKind, event};
 use crate::scenario::{Action, Order, Pods, Restore};
 
 /// The value of a label by which a pod has left its Service.
 const LEFT: &str = "left-by-rolldrop";
-/// From a refused eviction to the next attempt, where the API server does not say.
-const EVICTION_PAUSE: Duration = Duration::from_secs(5);
-/// The same for a deletion.
-const DELETION_PAUSE: Duration = Duration::from_secs(1);
+/// How a deletion is asked for.
+const DELETION: Insisting = Insisting { success: 200, pause: Duration::from_secs(1), twice: Twice::Harmless };
+/// The same for an eviction.
+const EVICTION: Insisting = Insisting { success: 201, pause: Duration::from_secs(5), twice: Twice::Harmless };
 
 impl Acting<'_> {
     /// The selector must match something, and not all may go at once.
     pub(super) async fn check_pods(&self, pods: &Pods) -> Result<(), CoordinatorError> {
-        let ready = oldest_ready_first(self.selected(pods).await?);
-        let first = self.chosen(pods, 0, ready.clone());
+        let (ready, leaving) = apart(self.selected(pods).await?, &BTreeSet::new());
+        let first = self.chosen(pods, 0, &ready);
         let first = &first[..pods.batch.unwrap_or(first.len()).min(first.len())];
-        self.check_bounds(pods, first, &ready).await
+        self.check_bounds(pods, first, &ready, &leaving).await
     }
 
     /// The pods that a selector matches; there must be one.
@@ -44,16 +44,23 @@ impl Acting<'_> {
     }
 
     /// The pods that an action takes of those that are ready, in the order in which it takes them.
-    fn chosen(&self, pods: &Pods, repetition: u32, mut ready: Vec<Pod>) -> Vec<Pod> {
+    fn chosen(&self, pods: &Pods, repetition: u32, ready: &[Pod]) -> Vec<Pod> {
+        let mut chosen = ready.to_vec();
         if pods.order == Order::Random {
-            self.disruption.shuffle(repetition, &mut ready);
+            self.disruption.shuffle(repetition, &mut chosen);
         }
-        ready.truncate(pods.count.of(ready.len()));
-        ready
+        chosen.truncate(pods.count.of(ready.len()));
+        chosen
     }
 
-    /// Not more than may go at once.
-    async fn check_bounds(&self, pods: &Pods, going: &[Pod], ready: &[Pod]) -> Result<(), CoordinatorError> {
+    /// Not more than may go at once, beside those that are leaving already.
+    async fn check_bounds(
+        &self,
+        pods: &Pods,
+        going: &[Pod],
+        ready: &[Pod],
+        leaving: &[Pod],
+    ) -> Result<(), CoordinatorError> {
         if self.disruption.allow_outage || going.is_empty() {
             return Ok(());
         }
@@ -63,7 +70,7 @@ impl Acting<'_> {
             _ => self.session.list_kind().await?,
         };
         let bounds = Bounds { budgets, deployments: self.session.list_kind().await? };
-        match bounds.refuse(going, ready) {
+        match bounds.refuse(going, ready, leaving) {
             None => Ok(()),
             Some(why) => Err(self.too_many(&pods.selector, why)),
         }
@@ -77,75 +84,78 @@ impl Acting<'_> {
     /// Ends as many pods as are to go, a batch after the other.
     pub(super) async fn end_pods(&self, pods: &Pods, repetition: u32, whole: &mut Whole) -> Disrupted {
         let mut done = Disrupted::default();
-        let mut ready = match self.ready_pods(pods, whole).await {
-            Ok(ready) => ready,
-            Err(refused) => return refused,
-        };
-        let mut left = self.chosen(pods, repetition, ready.clone());
-        let batch = pods.batch.unwrap_or(left.len());
+        let mut left = None;
         loop {
             let began = Instant::now();
-            let going: Vec<Pod> = left.drain(..batch.min(left.len())).collect();
-            done += self.end_batch(pods, &going, &ready).await;
-            if left.is_empty() {
-                return done;
-            }
-            let spaced = self.while_loaded(sleep_until(began + pods.spacing)).await;
-            let recovered = match spaced {
-                Some(()) => self.batch_recovered(pods, whole).await,
-                None => Err("the load ended".to_owned()),
+            done += match self.take(pods, repetition, &mut left, whole).await {
+                Ok(going) => self.end_batch(pods, going).await,
+                Err(why) => self.refused("other", why),
             };
+            let left = match &left {
+                Some(left) if !left.is_empty() => left.len(),
+                Some(_) | None => return done,
+            };
+            let mut recovered = self.recovered(whole).await;
+            if recovered.is_ok() && self.while_loaded(sleep_until(began + pods.spacing)).await.is_none() {
+                recovered = Err("the load ended".to_owned());
+            }
             if let Err(why) = recovered {
                 let name = self.disruption.action.name();
-                let message = format!("{name} left {} of its pods out: {why}", left.len());
+                let message = format!("{name} left {left} of its pods out: {why}");
                 self.session.record(EventKind::Warning { message });
-                done.skipped += left.len();
-                return done;
-            }
-            ready = match self.ready_pods(pods, whole).await {
-                Ok(ready) => ready,
-                Err(refused) => return done + refused,
-            };
-            // Others may have ended some of them meanwhile.
-            left.retain(|pod| ready.iter().any(|other| other.uid() == pod.uid()));
-            if left.is_empty() {
+                done.skipped += left;
                 return done;
             }
         }
     }
 
-    /// The pods that an action may take; refused is one for which there is none.
-    async fn ready_pods(&self, pods: &Pods, whole: &mut Whole) -> Result<Vec<Pod>, Disrupted> {
-        match list(self.session, &pods.selector).await.map(oldest_ready_first) {
-            Ok(ready) if ready.is_empty() => {
-                Err(self.refused("other", "no pod that it selects is ready".into()))
+    /// Chooses the pods that go next, of those that no other action takes: until they are given back,
+    /// they are this one's. `left` are those of the first choice that have not had their turn; none
+    /// before it, and where there is nothing to choose from.
+    async fn take(
+        &self,
+        pods: &Pods,
+        repetition: u32,
+        left: &mut Option<Vec<Pod>>,
+        whole: &mut Whole,
+    ) -> Result<Vec<Pod>, String> {
+        let before = left.take();
+        // Held to the end: of two actions at once the second chooses from what the first has left.
+        let mut taken = self.session.taken.lock().await;
+        let found = list(self.session, &pods.selector).await.map_err(|error| error.to_string())?;
+        self.session.views.read(|view| whole.see(&oldest_ready_first(found.clone()), view));
+        let (ready, leaving) = apart(found, &taken);
+        if ready.is_empty() {
+            return Err(match leaving.len() {
+                0 => "no pod that it selects is ready".to_owned(),
+                _ => "no pod that it selects is ready and not going already".to_owned(),
+            });
+        }
+        let mut going = match before {
+            None => self.chosen(pods, repetition, &ready),
+            Some(mut before) => {
+                // Others may have ended some of them meanwhile.
+                before.retain(|pod| ready.iter().any(|other| other.uid() == pod.uid()));
+                before
             }
-            Ok(ready) => {
-                self.session.views.read(|view| whole.see(&ready, view));
-                Ok(ready)
-            }
-            Err(error) => Err(self.refused("other", error.to_string())),
+        };
+        *left = Some(going.split_off(pods.batch.unwrap_or(going.len()).min(going.len())));
+        self.check_bounds(pods, &going, &ready, &leaving).await.map_err(|error| error.to_string())?;
+        taken.extend(going.iter().filter_map(ResourceExt::uid));
+        Ok(going)
+    }
+
+    /// What becomes of these pods is known: who lists them sees it.
+    async fn give_back(&self, pods: &[Pod]) {
+        let mut taken = self.session.taken.lock().await;
+        for uid in pods.iter().filter_map(ResourceExt::uid) {
+            taken.remove(&uid);
         }
     }
 
-    async fn end_batch(&self, pods: &Pods, going: &[Pod], ready: &[Pod]) -> Disrupted {
+    async fn end_batch(&self, pods: &Pods, going: Vec<Pod>) -> Disrupted {
         // One at a time, with recovery in between, is what makes a termination isolated.
         let mode = if going.len() == 1 { "isolated" } else { "other" };
-        // The API server itself holds evictions to the budgets, and they may have to wait.
-        let is_eviction = matches!(self.disruption.action, Action::Evict(_));
-        let _taking = if is_eviction { None } else { Some(self.session.taking.lock().await) };
-        // Another action may have taken some while this one waited.
-        let left = list(self.session, &pods.selector).await.map(oldest_ready_first);
-        let left = left.unwrap_or_else(|_| ready.to_vec());
-        let still = |pod: &&Pod| left.iter().any(|other| other.uid() == pod.uid());
-        let gone = going.iter().filter(|pod| !still(pod)).count();
-        let going: Vec<Pod> = going.iter().filter(still).cloned().collect();
-        if gone > 0 {
-            self.refused(mode, format!("{gone} of its pods are going already"));
-        }
-        if let Err(error) = self.check_bounds(pods, &going, &left).await {
-            return self.refused(mode, error.to_string());
-        }
         let ends = going.iter().map(|pod| async move {
             match &self.disruption.action {
                 Action::Evict(_) => self.evict(mode, pod, pods.grace_seconds).await,
@@ -153,8 +163,9 @@ impl Acting<'_> {
                 _ => self.delete(mode, pod, pods.grace_seconds).await,
             }
         });
-        let mut done = Disrupted { failed: gone, ..Disrupted::default() };
+        let mut done = Disrupted::default();
         join_all(ends).await.into_iter().for_each(|is_accepted| done += counted(is_accepted));
+        self.give_back(&going).await;
         done
     }
 
@@ -162,16 +173,16 @@ impl Acting<'_> {
         let api = self.pod_api(pod);
         let (name, params) = (pod.name_any(), only(pod, grace_seconds));
         let of = Some((name.clone(), pod.uid()));
-        self.insist(mode, of, (200, DELETION_PAUSE), || api.delete(&name, &params)).await
+        self.insist(mode, of, DELETION, || api.delete(&name, &params)).await.is_accepted
     }
 
     /// Evicts a pod. Where a budget does not allow it yet, it waits and asks again while the load lasts.
     pub(super) async fn evict(&self, mode: &str, pod: &Pod, grace_seconds: Option<u32>) -> bool {
         let api = self.pod_api(pod);
-        let params = EvictParams { delete_options: Some(only(pod, grace_seconds)), ..EvictParams::default() };
         let name = pod.name_any();
+        let params = EvictParams { delete_options: Some(only(pod, grace_seconds)), ..EvictParams::default() };
         let of = Some((name.clone(), pod.uid()));
-        self.insist(mode, of, (201, EVICTION_PAUSE), || api.evict(&name, &params)).await
+        self.insist(mode, of, EVICTION, || api.evict(&name, &params)).await.is_accepted
     }
 
     /// The pods must be there, and each have a label that a Service selects by.
@@ -222,21 +233,17 @@ impl Acting<'_> {
         whole: &mut Whole,
     ) -> Disrupted {
         let mut done = Disrupted::default();
-        let ready = match self.ready_pods(pods, whole).await {
-            Ok(ready) => ready,
-            Err(refused) => return refused,
+        let going = match self.take(pods, repetition, &mut None, whole).await {
+            Ok(going) => going,
+            Err(why) => return self.refused(event::NO_END, why),
         };
-        let whole_list = ready.clone();
-        let going = self.chosen(pods, repetition, ready);
-        if let Err(error) = self.check_bounds(pods, &going, &whole_list).await {
-            return self.refused(event::NO_END, error.to_string());
-        }
         let mut changes = Vec::new();
         for pod in &going {
             let label = match self.label_of(pod, label).await {
                 Ok(label) => label,
                 Err(error) => {
                     done += self.refused(event::NO_END, error.to_string());
+                    self.give_back(std::slice::from_ref(pod)).await;
                     continue;
                 }
             };
@@ -255,6 +262,10 @@ impl Acting<'_> {
             done += counted(self.note(event::NO_END, Some((pod.name_any(), pod.uid())), call));
         }
         self.restore(restore, event::NO_END, &changes).await;
+        // Those that stay out of their Services to the end of the run are nobody else's.
+        if restore != Restore::AtTheEnd {
+            self.give_back(&going).await;
+        }
         done
     }
 
@@ -278,6 +289,15 @@ pub(super) async fn list(session: &Session, selector: &str) -> Result<Vec<Pod>, 
     let (what, params) = (format!("list pods {selector:?}"), ListParams::default().labels(selector));
     let listed = session.caller.ask(&what, || pods.list(&params)).await?;
     Ok(listed.map_err(|e| CoordinatorError::api(&what, &e))?.items)
+}
+
+/// The pods that an action may take, the oldest first, and those that leave already, as they are being
+/// deleted or another action takes them.
+fn apart(found: Vec<Pod>, taken: &BTreeSet<String>) -> (Vec<Pod>, Vec<Pod>) {
+    let is_taken = |pod: &Pod| pod.uid().is_some_and(|uid| taken.contains(&uid));
+    let leaves = |pod: &Pod| pod.metadata.deletion_timestamp.is_some() || is_taken(pod);
+    let (leaving, staying): (Vec<Pod>, Vec<Pod>) = found.into_iter().partition(leaves);
+    (oldest_ready_first(staying), leaving)
 }
 
 /// Those that are ready and stay, the oldest first.

@@ -3,13 +3,17 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+use http::Request;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::api::ApiResource;
+use kube::api::{ApiResource, ListParams};
 use kube::core::TypeMeta;
 use kube::discovery::Scope;
+use kube::{Api, ResourceExt};
+use serde_json::Value;
 
+use super::super::undo::agent_path;
 use super::super::{Caller, CoordinatorError};
 use super::{About, Plan, root, undo_change};
 use crate::scenario::{Action, Count, Disruption, Object, Pods, Repeat, Restore, Workload, WorkloadKind};
@@ -28,36 +32,34 @@ fn effect(disruption: &Disruption) -> Option<String> {
         }
         text
     };
-    let mut effect = match &disruption.action {
-        Action::DeletePod(all) => format!("deletes {}", pods(all)),
-        Action::Evict(all) => format!("evicts {}", pods(all)),
+    let back = |restore: &Restore| format!(", {restore}");
+    let (mut effect, after) = match &disruption.action {
+        Action::DeletePod(all) => (format!("deletes {}", pods(all)), String::new()),
+        Action::Evict(all) => (format!("evicts {}", pods(all)), String::new()),
         Action::Crash { pods: all, container } => {
             let container = container.as_deref().map_or_else(String::new, |name| format!(" {name}"));
-            format!("kills the container{container} in {}", pods(all))
+            (format!("kills the container{container} in {}", pods(all)), String::new())
         }
         Action::Relabel { pods: all, restore, .. } => {
-            format!("takes {} out of their Services by a label, {restore}", pods(all))
+            (format!("takes {} out of their Services by a label", pods(all)), back(restore))
         }
-        Action::RollingRestart(workload) => format!("restarts {workload}"),
+        Action::RollingRestart(workload) => (format!("restarts {workload}"), String::new()),
         Action::SetImage { workload, container, image, restore } => {
-            format!("gives container {container} of {workload} the image {image}, {restore}")
+            (format!("gives container {container} of {workload} the image {image}"), back(restore))
         }
-        Action::Patch { object, restore, .. } => format!("patches {object}, {restore}"),
+        Action::Patch { object, restore, .. } => (format!("patches {object}"), back(restore)),
         Action::Scale { workload, replicas, restore } => {
-            format!("scales {workload} to {replicas}, {restore}")
+            (format!("scales {workload} to {replicas}"), back(restore))
         }
         Action::Drain { node, restore } => {
-            let when = match restore {
-                Restore::After(after) => format!("{:.1} s later", after.as_secs_f64()),
-                Restore::AtTheEnd | Restore::Never => "at the end".to_owned(),
-            };
-            format!("drains node {node} of the pods of all namespaces, and uncordons it {when}")
+            (format!("drains node {node} of the pods of all namespaces"), node_back("uncordons", *restore))
         }
         Action::NodeShutdown { node, grace_seconds, restore } => {
-            format!("shuts node {node} down with {grace_seconds} s of grace, {restore}")
+            let effect = format!("shuts node {node} down with all its pods, with {grace_seconds} s of grace");
+            (effect, node_back("boots", *restore))
         }
-        Action::RestartNodeAgent { node } => format!("restarts the agent of node {node}"),
-        Action::Exec { command } => format!("runs {}", command.join(" ")),
+        Action::RestartNodeAgent { node } => (format!("restarts the agent of node {node}"), String::new()),
+        Action::Exec { command } => (format!("runs {}", command.join(" ")), String::new()),
         Action::Observe { .. } => return None,
     };
     effect.push_str(&format!(", {:.1} s into the load", disruption.at.as_secs_f64()));
@@ -70,7 +72,15 @@ fn effect(disruption: &Disruption) -> Option<String> {
         Repeat::Until(until) if every == 0.0 => effect.push_str(&format!(" and again until {until}")),
         Repeat::Until(until) => effect.push_str(&format!(" and again every {every:.1} s until {until}")),
     }
-    Some(effect)
+    Some(effect + &after)
+}
+
+/// When a node is given back, in words.
+fn node_back(does: &str, restore: Restore) -> String {
+    match restore {
+        Restore::After(after) => format!(", and {does} it {:.1} s later", after.as_secs_f64()),
+        Restore::AtTheEnd | Restore::Never => format!(", and {does} it at the end"),
+    }
 }
 
 pub(super) fn node_of(name: &str) -> About {
@@ -117,6 +127,67 @@ impl Plan {
 }
 
 impl Caller {
+    /// What Kubernetes has no call for must be offered by this cluster: that is found out first.
+    pub(super) async fn plan_means(
+        &self,
+        disruption: &Disruption,
+        plan: &mut Plan,
+    ) -> Result<(), CoordinatorError> {
+        let (node, command, instead) = match &disruption.action {
+            Action::NodeShutdown { node, .. } => (
+                Some(node),
+                "shutdown",
+                "drain ends a node's pods on any cluster, and exec shuts it down by means of your own, such as \
+                 command: [ssh, NODE, systemctl, poweroff]",
+            ),
+            Action::RestartNodeAgent { node } => (
+                Some(node),
+                "restart",
+                "exec does it by means of your own, such as command: [ssh, NODE, systemctl, restart, kubelet]",
+            ),
+            // Which pods, and where they are, is known only then.
+            Action::Crash { .. } => (
+                None,
+                "kill/NAMESPACE/POD/CONTAINER",
+                "exec does it by means of your own, such as command: [kubectl, exec, deploy/web, --, kill, '1']",
+            ),
+            _ => return Ok(()),
+        };
+        let node = match node {
+            Some(node) => node.clone(),
+            None => {
+                let nodes = About::all(ApiResource::erase::<Node>(&()), None);
+                plan.must("list", &nodes, "one whose agent can be asked");
+                self.any_node().await?
+            }
+        };
+        plan.agent("get", &agent_of(&node), command, "whether the cluster offers it: then it answers 405");
+        let what = format!("ask whether the cluster offers {}", disruption.action.name());
+        let path = agent_path(&node, command);
+        // It takes POST alone; what is not there at all answers 404.
+        let call = || async {
+            let request = Request::get(&path).body(Vec::new()).map_err(kube::Error::HttpError)?;
+            self.client.request::<Value>(request).await
+        };
+        let answer = match self.ask(&what, call).await? {
+            Err(kube::Error::Api(status)) if status.code == 405 => return Ok(()),
+            Err(kube::Error::Api(status)) if status.code < 500 => status.message.trim().to_owned(),
+            Err(error) => return Err(CoordinatorError::api(&what, &error)),
+            Ok(_) => "something else".to_owned(),
+        };
+        let action = disruption.action.name().to_owned();
+        Err(CoordinatorError::NotOffered { action, path, answer, instead })
+    }
+
+    async fn any_node(&self) -> Result<String, CoordinatorError> {
+        let what = "list nodes";
+        let nodes = Api::<Node>::all(self.client.clone());
+        let first = ListParams::default().limit(1);
+        let found = self.ask(what, || nodes.list(&first)).await?;
+        let found = found.map_err(|e| CoordinatorError::api(what, &e))?;
+        Ok(found.items.first().map(ResourceExt::name_any).unwrap_or_default())
+    }
+
     /// What it takes to see whether an action is possible and within its limits.
     pub(super) async fn plan_check(
         &self,
@@ -125,16 +196,13 @@ impl Caller {
         plan: &mut Plan,
     ) -> Result<(), CoordinatorError> {
         match &disruption.action {
-            Action::DeletePod(pods) | Action::Evict(pods) => self.plan_pods(disruption, pods, why, plan),
+            Action::DeletePod(pods) | Action::Evict(pods) | Action::Crash { pods, .. } => {
+                self.plan_pods(disruption, pods, why, plan);
+            }
             Action::Relabel { pods, .. } => {
                 self.plan_pods(disruption, pods, why, plan);
                 plan.must("list", &self.own::<Service>(), "which label leads to it");
                 plan.helps("list", &self.own::<ReplicaSet>(), "which labels its owner knows it by");
-            }
-            Action::Crash { pods, .. } => {
-                self.plan_pods(disruption, pods, why, plan);
-                let agent = About { subresource: "proxy", ..node_later() };
-                plan.agent("get", &agent, "kill/{namespace}/{pod}/{container}", "whether it is allowed");
             }
             Action::RollingRestart(workload)
             | Action::Scale { workload, .. }
@@ -146,14 +214,11 @@ impl Caller {
                 plan.must("get", &about, why);
                 plan.dry_run(&about, "whether it can be patched");
             }
-            Action::Drain { node, .. } => self.plan_node(node, why, plan),
-            Action::NodeShutdown { node, .. } => {
+            Action::Drain { node, .. } | Action::NodeShutdown { node, .. } => {
+                plan.must("get", &node_of(node), why);
                 self.plan_node(node, why, plan);
-                plan.agent("get", &agent_of(node), "shutdown", "whether it is allowed");
             }
-            Action::RestartNodeAgent { node } => {
-                plan.agent("get", &agent_of(node), "restart", "whether it is allowed");
-            }
+            Action::RestartNodeAgent { node } => plan.must("get", &node_of(node), why),
             Action::Exec { .. } | Action::Observe { .. } => {}
         }
         Ok(())
@@ -168,9 +233,10 @@ impl Caller {
     }
 
     fn plan_node(&self, node: &str, why: &str, plan: &mut Plan) {
-        plan.must("get", &node_of(node), why);
         plan.must("list", &pods_of_nodes(), format!("{why} (spec.nodeName={node})"));
         plan.helps("list", &self.own::<Pod>(), "whether all of an owner are there");
+        plan.helps("list", &self.own::<PodDisruptionBudget>(), "how many may go at once");
+        plan.helps("list", &self.own::<Deployment>(), "how many may go at once");
     }
 
     fn workload(&self, workload: &Workload) -> About {
@@ -284,6 +350,7 @@ impl Caller {
             Action::Drain { node, restore } => {
                 let about = node_of(node);
                 plan.must("get", &about, format!("{at}: as it is"));
+                self.plan_node(node, &at.to_string(), plan);
                 plan.must("patch", &about, format!("{at}: unschedulable"));
                 plan.must("list", &pods_of_nodes(), format!("{at}: spec.nodeName={node}"));
                 let why = format!("{at}: each pod of the node, but those of DaemonSets and of the system");

@@ -48,7 +48,7 @@ fn read(path: &str, deployment: &Value) -> (u16, String) {
 }
 
 fn token() -> SecretKey {
-    SecretKey { name: "rolldrop".into(), key: "token".into() }
+    "rolldrop".parse().unwrap()
 }
 
 async fn inject(session: &Session) -> Result<Vec<String>, CoordinatorError> {

@@ -162,6 +162,14 @@ pub enum PlanError {
     /// Streams without HTTP/2.
     #[error("HTTP/1.1 has no streams: ask for HTTP/2, or leave the number of streams out")]
     StreamsNeedHttp2,
+    /// A call by another method of HTTP.
+    #[error("{method} {url}: a gRPC call is a POST: write POST {url}")]
+    GrpcMethod {
+        /// The method.
+        method: String,
+        /// The target.
+        url: String,
+    },
     /// gRPC over HTTP/1.1.
     #[error("gRPC needs HTTP/2")]
     GrpcNeedsHttp2,

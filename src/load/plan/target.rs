@@ -104,6 +104,9 @@ pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<Planne
             )));
         }
         path.push_str(&grpc.rpc.to_string());
+        if let Some(method) = target.method.as_ref().filter(|method| *method != "POST") {
+            return Err(PlanError::GrpcMethod { method: method.clone(), url: target.url.clone() });
+        }
     }
     let port = url.port_or_known_default().unwrap_or(80);
     let text = |text: &[u8], what: &str| match settings.template {
@@ -129,7 +132,8 @@ pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<Planne
     let common = settings.headers.iter().filter(|(name, _)| !is_own(name));
     let mut headers = Vec::new();
     for (name, value) in common.chain(&target.headers).map(plan_header).collect::<Result<Vec<_>, _>>()? {
-        if is_websocket && OF_WEBSOCKET.contains(&name.as_str()) {
+        let is_framing = |names: &[&str]| names.contains(&name.as_str());
+        if is_websocket && is_framing(&OF_WEBSOCKET) || settings.grpc.is_some() && is_framing(&OF_GRPC) {
             return Err(PlanError::Header { name: name.to_string(), why: "rolldrop sets it itself" });
         }
         headers.push((name.clone(), text(value.as_bytes(), &format!("header {name}"))?));
@@ -222,6 +226,9 @@ const RESERVED: [&str; 5] = ["connection", "content-length", "transfer-encoding"
 /// Those of a switch to WebSocket.
 const OF_WEBSOCKET: [&str; 4] =
     ["upgrade", "sec-websocket-key", "sec-websocket-version", "sec-websocket-extensions"];
+
+/// Those of a gRPC call: its time is the response timeout.
+const OF_GRPC: [&str; 2] = ["te", "grpc-timeout"];
 
 fn plan_header((name, value): &(String, String)) -> Result<(HeaderName, HeaderValue), PlanError> {
     let bad = |why| PlanError::Header { name: name.clone(), why };

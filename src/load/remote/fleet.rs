@@ -263,12 +263,7 @@ fn sum(all: &[Progress]) -> Progress {
         sum.scheduled += progress.scheduled;
         sum.in_flight += progress.in_flight;
         sum.outcomes.merge(&progress.outcomes);
-        for (status, count) in &progress.error_statuses {
-            *sum.error_statuses.entry(*status).or_default() += count;
-        }
-        for (status, count) in &progress.grpc_statuses {
-            *sum.grpc_statuses.entry(*status).or_default() += count;
-        }
+        sum.error_statuses.merge(&progress.error_statuses);
         sum.recent = match (sum.recent, progress.recent) {
             (Some(a), Some(b)) => Some(Recent { p50: a.p50.max(b.p50), p99: a.p99.max(b.p99) }),
             (a, b) => a.or(b),

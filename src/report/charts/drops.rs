@@ -83,8 +83,7 @@ fn series(analysis: &Analysis) -> Series {
     };
     let late = |panel: usize| {
         let since = all[panel].t0_s;
-        let arrivals =
-            analysis.charts.late_ok.iter().filter(move |a| a.termination == panel && a.new_connection);
+        let arrivals = analysis.charts.late_ok.iter().filter(move |a| a.termination == panel);
         arrivals.map(move |a| a.begun_s - since)
     };
     let stages = |panel: usize| {

@@ -28,11 +28,9 @@ pub(super) fn load(raw: raw::Load, document: &Document, dir: &Path) -> Result<Lo
     };
     let (pace, duration) = pace(&raw, document)?;
     let headers = headers(&raw, document, dir)?;
+    let grpc = raw.grpc.as_ref().map(|grpc| calls(grpc, &raw, document)).transpose()?;
     let raw::Connections { mode, share, max, streams, max_requests, max_age } =
         raw.connections.unwrap_or_default();
-    let grpc = raw
-        .grpc
-        .map(|raw::Grpc { method, success }| Grpc { method, success: success.unwrap_or_else(|| vec![0]) });
     let http = http(raw.http, grpc.is_some(), streams, document)?;
     let connections = match (mode.unwrap_or(raw::Mode::Fresh), share) {
         (raw::Mode::Fresh, None) => Connections::Fresh,
@@ -251,6 +249,32 @@ fn requests(raw: Vec<raw::Request>, document: &Document, dir: &Path) -> Result<V
         })
     };
     given.into_iter().enumerate().map(request).collect()
+}
+
+/// Calls of a method. What a call has no use for is refused, rather than left out in silence.
+fn calls(grpc: &raw::Grpc, raw: &raw::Load, document: &Document) -> Result<Grpc, ScenarioError> {
+    let raw::Grpc { method: rpc, success } = grpc;
+    let wrong = |key: &str, why: &str| Err(document.error(&format!("spec.load.{key}"), why));
+    let is_other = |method: &Option<String>| method.as_ref().is_some_and(|method| method != "POST");
+    let is_post = "a gRPC call is a POST: leave it out; what is called is said by load.grpc.method";
+    if is_other(&raw.method) {
+        return wrong("method", is_post);
+    }
+    for (index, request) in raw.requests.iter().enumerate() {
+        if is_other(&request.method) {
+            return wrong(&format!("requests[{index}].method"), is_post);
+        }
+        if request.path.is_some() {
+            let why = format!("the path of a call is that of its method, /{rpc}: leave it out");
+            return wrong(&format!("requests[{index}].path"), &why);
+        }
+    }
+    if raw.success.is_some() {
+        let why =
+            "these are HTTP statuses, by which a gRPC call is not judged: list gRPC's in load.grpc.success";
+        return wrong("success", why);
+    }
+    Ok(Grpc { method: rpc.clone(), success: success.clone().unwrap_or_else(|| vec![0]) })
 }
 
 fn http(

@@ -1,13 +1,10 @@
 //! The chart's Job, on a cluster: the run is a pod of the cluster that it measures.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
-
 use serde_json::{Value, json};
 
 use super::{NOT_SERVED, objects};
 use crate::harness::{ClusterProcess, wait_for};
-use crate::kubectl::{KUBECTL, LIMIT};
+use crate::kubectl::{self, LIMIT};
 use crate::runs::turn;
 
 /// A server that ends at once when it is told to, behind a Service.
@@ -44,21 +41,9 @@ impl Cluster {
     /// What kubectl says, which succeeds.
     #[track_caller]
     fn kubectl(&self, args: &str, input: &str) -> String {
-        let mut child = Command::new(KUBECTL)
-            .args(args.split_whitespace())
-            .env("KUBECONFIG", self.0.kubeconfig())
-            .env("HOME", self.0.dir())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("kubectl starts: scripts/test installs it");
-        child.stdin.take().expect("its stdin").write_all(input.as_bytes()).expect("it reads");
-        let output = child.wait_with_output().expect("an end");
-        let (stdout, stderr) =
-            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "kubectl {args}: {stdout}{stderr}\n{}", self.0.said());
-        stdout.into_owned()
+        let ran = kubectl::run(&self.0.kubeconfig(), args, input);
+        assert_eq!(ran.code(), Some(0), "{ran}\n{}", self.0.said());
+        ran.stdout()
     }
 
     /// Runs the chart's Job with these values to its end: its condition, its pod's exit code, its log.
@@ -76,6 +61,8 @@ impl Cluster {
     #[track_caller]
     fn run_once(&self, values: &Value) -> (String, i64, String) {
         let objects = objects(&values.to_string());
+        // The pod that a run before has deleted is there again: none may go that is the last one.
+        self.kubectl("rollout status deployment/web --timeout=60s", "");
         let served = |object: &&Value| !NOT_SERVED.iter().any(|kind| object["kind"] == *kind);
         let manifest: Vec<String> = objects.iter().filter(served).map(Value::to_string).collect();
         self.kubectl("apply -f -", &manifest.join("\n---\n"));
@@ -94,12 +81,20 @@ impl Cluster {
     }
 }
 
+/// How many requests a run says were dropped as its one pod went away.
+#[track_caller]
+fn dropped(log: &str) -> u64 {
+    let headline = log.lines().find(|line| line.contains(" of 400 requests "));
+    let headline = headline.filter(|line| line.contains(" dropped as 1 pod went away")).expect(log);
+    let (number, _) = headline.trim().split_once(' ').expect(log);
+    number.parse().expect(log)
+}
+
 #[test]
 fn a_job_of_the_chart_measures_the_cluster_that_it_is_in_and_fails_where_the_gate_does() {
     let _turn = turn();
     let cluster = Cluster(ClusterProcess::start(&json!({"nodes": 2, "dataplane": "kernel"})));
     cluster.kubectl("apply -f -", WEB);
-    cluster.kubectl("rollout status deployment/web --timeout=60s", "");
     let values = |max: u32| {
         json!({"scenario": {"spec": {
             "load": {"rate": 100, "duration": "4s"},
@@ -109,17 +104,17 @@ fn a_job_of_the_chart_measures_the_cluster_that_it_is_in_and_fails_where_the_gat
     };
     let (ended, code, log) = cluster.run(&values(400));
     assert_eq!((ended.as_str(), code), ("Complete", 0), "{log}");
-    assert!(
-        log.contains("in namespace default of this pod's cluster, this run deletes 1 pod of app=web"),
-        "{log}"
-    );
-    assert!(log.contains("of 400 requests were dropped as 1 pod went away"), "{log}");
+    for said in
+        ["on this pod's cluster at http", "in namespace default:", "this run deletes 1 pod of app=web"]
+    {
+        assert!(log.contains(said), "{said}: {log}");
+    }
+    dropped(&log);
     assert!(log.contains("/results/rolldrop-1-"), "{log}");
 
     // A pod that exits at once loses requests at this rate; should none be lost, the gate passes rightly.
     let (ended, code, log) = cluster.run(&values(0));
-    let is_lossless = log.contains("No request was dropped");
-    let expected = if is_lossless { ("Complete", 0) } else { ("Failed", 1) };
+    let expected = if dropped(&log) == 0 { ("Complete", 0) } else { ("Failed", 1) };
     assert_eq!((ended.as_str(), code), expected, "{log}");
     // The service account's own rights are asked for, and nothing is left of the run.
     assert_eq!(cluster.kubectl("get pods -l app=web -o name", "").lines().count(), 2);

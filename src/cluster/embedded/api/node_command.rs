@@ -59,12 +59,12 @@ fn kill<B>(request: &Request<B>, shared: &Shared, node: &str, path: &str) -> Res
     else {
         return Err(Status::unknown_path());
     };
+    if request.method() != Method::POST {
+        return Err(Status::method_not_allowed());
+    }
     let pod = shared.registry.get(Resource::Pods, namespace, name)?;
     if pod["spec"]["nodeName"] != node {
         return Err(Status::not_found(Resource::Pods, name));
-    }
-    if request.method() != Method::POST {
-        return Err(Status::method_not_allowed());
     }
     let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
     if !shared.agents.kill(uid, container) {

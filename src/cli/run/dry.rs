@@ -1,0 +1,38 @@
+//! `--dry-run`: what a run would ask of the API server.
+
+use super::intent::Intent;
+use super::{caller, connect, sending};
+use crate::cli::progress::Progress;
+use crate::cli::signals::Interrupts;
+use crate::cluster::Choice;
+use crate::coordinator::Plan;
+use crate::scenario::Scenario;
+
+/// What a run would do; on which cluster, and what to know before, is said.
+pub(super) async fn plan(
+    scenario: &Scenario,
+    choice: Choice,
+    namespace: Option<String>,
+    intent: &Intent<'_>,
+    (interrupts, progress): (&Interrupts, &Progress),
+) -> anyhow::Result<Plan> {
+    let cluster = connect(choice, interrupts, progress).await?;
+    let caller = caller(&cluster, namespace, interrupts).at_first_contact();
+    let plan = async {
+        let load_workers = sending::load_workers(scenario, &cluster, &caller).await?;
+        intent.plan(scenario, &caller, load_workers).await
+    };
+    let plan = plan.await;
+    if let Ok(plan) = &plan {
+        plan.warnings.iter().for_each(|warning| progress.warn(warning));
+        if let Some(title) = cluster.title() {
+            progress.note(&format!(
+                "on {title}, in namespace {}, a run would make these calls:",
+                caller.namespace
+            ));
+        }
+    }
+    drop(caller);
+    cluster.shut_down().await;
+    plan
+}

@@ -1,0 +1,161 @@
+//! Which pods disruptions take, and when.
+
+use tokio::time::Instant;
+
+use super::*;
+use crate::scenario::{Action, Count, Order, Pods, Repeat};
+
+/// The pods that were deleted, and when.
+type Deletions = Arc<Mutex<Vec<(String, Instant)>>>;
+
+/// What becomes of a pod that is deleted.
+#[derive(Clone, Copy)]
+enum Deleted {
+    /// It is terminating as long as it is looked at.
+    Lingers,
+    /// At once there is another in its place.
+    IsReplaced,
+}
+
+/// An API server that has these pods, all ready, and nothing else.
+fn shop(names: &'static [&str], deleted: Deleted) -> (Client, Deletions) {
+    let deletions = Deletions::default();
+    let seen = Arc::clone(&deletions);
+    let (client, _) = api(move |method, path| {
+        let mut gone = seen.lock().unwrap();
+        if *method == Method::DELETE {
+            gone.push((path.rsplit('/').next().unwrap().to_owned(), Instant::now()));
+            return (200, json!({"metadata": {"name": "web"}}).to_string());
+        }
+        let pod = |name: &&str| {
+            let is_gone = gone.iter().any(|(other, _)| other == name);
+            let (name, deleted) = match deleted {
+                Deleted::IsReplaced if is_gone => (format!("{name}-next"), None),
+                Deleted::Lingers if is_gone => ((*name).to_owned(), Some("2026-01-01T00:00:00Z")),
+                _ => ((*name).to_owned(), None),
+            };
+            json!({"metadata": {"name": name, "uid": name, "deletionTimestamp": deleted},
+                "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+        };
+        let items: Vec<Value> = match path.ends_with("/pods") {
+            true => names.iter().map(pod).collect(),
+            false => Vec::new(),
+        };
+        (200, json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items}).to_string())
+    });
+    (client, deletions)
+}
+
+/// Deletes so many pods at once, the oldest first, so often.
+fn deletion(count: Count, repeat: Repeat) -> Disruption {
+    Disruption {
+        at: Duration::ZERO,
+        every: Duration::from_millis(1),
+        jitter: Duration::ZERO,
+        seed: 0,
+        repeat,
+        allow_outage: false,
+        action: Action::DeletePod(Pods {
+            selector: "app=web".into(),
+            count,
+            order: Order::Oldest,
+            batch: None,
+            spacing: Duration::ZERO,
+            grace_seconds: None,
+        }),
+    }
+}
+
+#[tokio::test]
+async fn an_own_deletion_is_stamped_before_and_after_and_a_refusal_is_recorded() {
+    let pod = json!({"metadata": {"name": "web-1", "uid": "u"},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [pod]}).to_string();
+    let (client, _) = api(move |method, _| match *method {
+        Method::GET => (200, list.clone()),
+        _ => status(403, "Forbidden", "pods \"web-1\" is forbidden"),
+    });
+    let (session, run_dir, _dir) = session(client, Limits::default());
+    let disruption = Disruption { allow_outage: true, ..deletion(Count::Number(1), Repeat::Times(1)) };
+    let zero = session.clock.now();
+    let disrupted = session.disrupt(&[disruption], beside(zero), &NoPrograms).await;
+    assert_eq!(disrupted, Disrupted { accepted: 0, failed: 1, skipped: 0 });
+    session.finish(CancellationToken::new()).await.unwrap();
+    let events = events_of(&run_dir);
+    let action = events.iter().find_map(|e| match &e.kind {
+        EventKind::Action(action) => Some((e.at, action)),
+        _ => None,
+    });
+    let (sent, action) = action.unwrap();
+    assert!(zero <= sent && sent <= action.answered);
+    assert_eq!((action.pod.as_deref(), action.status), (Some("web-1"), Some(403)));
+    assert_eq!(action.error.as_deref(), Some("pods \"web-1\" is forbidden"));
+}
+
+#[tokio::test]
+async fn of_two_actions_at_once_the_second_takes_what_the_first_has_left() {
+    let both = [deletion(Count::Number(1), Repeat::Times(1)), deletion(Count::Number(1), Repeat::Times(1))];
+    let cases: [(&'static [&str], Disrupted); 2] = [
+        (&["web-1", "web-2", "web-3"], Disrupted { accepted: 2, failed: 0, skipped: 0 }),
+        (&["web-1", "web-2"], Disrupted { accepted: 1, failed: 1, skipped: 0 }),
+    ];
+    for (pods, expected) in cases {
+        let (client, deletions) = shop(pods, Deleted::Lingers);
+        let (session, run_dir, _dir) = session(client, Limits::default());
+        let zero = session.clock.now();
+        assert_eq!(session.disrupt(&both, beside(zero), &NoPrograms).await, expected);
+        session.finish(CancellationToken::new()).await.unwrap();
+        let deleted: Vec<_> = deletions.lock().unwrap().iter().map(|(pod, _)| pod.clone()).collect();
+        assert_eq!(deleted, pods[..expected.accepted]);
+        let refused = events_of(&run_dir).into_iter().find_map(|event| match event.kind {
+            EventKind::Action(action) => action.error,
+            _ => None,
+        });
+        let why = "it is the last ready pod, of those that do not go already";
+        assert_eq!(refused.is_some_and(|said| said.contains(why)), expected.failed > 0);
+    }
+}
+
+/// The seconds from each deletion to the one before it.
+fn distances_s(deletions: &Deletions) -> Vec<f64> {
+    let deletions = deletions.lock().unwrap();
+    let pairs = deletions.iter().zip(&deletions[1..]);
+    pairs.map(|((_, before), (_, after))| (*after - *before).as_secs_f64()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn terminations_are_as_far_apart_as_the_silence_after_one_has_to_be() {
+    // A second by which a Service proxy may be late, and ln(n/α)/λ for two pods that share the rate.
+    for (rate, expected_s) in [(20.0, 1.0 + (3.0_f64 / 0.05).ln() / 10.0), (0.1, 11.0)] {
+        let (client, deletions) = shop(&["web-1", "web-2"], Deleted::IsReplaced);
+        let (session, _, _dir) = session(client, Limits::default());
+        let load = UnderLoad { rate, ..beside(session.clock.now()) };
+        let thrice = [deletion(Count::Number(1), Repeat::Times(3))];
+        let disrupted = session.disrupt(&thrice, load, &NoPrograms).await;
+        assert_eq!(disrupted, Disrupted { accepted: 3, failed: 0, skipped: 0 });
+        for distance_s in distances_s(&deletions) {
+            assert!((distance_s - expected_s).abs() < 0.05, "{distance_s} s, {expected_s} s wanted");
+        }
+        session.finish(CancellationToken::new()).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_goes_when_the_one_before_is_over_and_takes_what_was_chosen_at_first() {
+    for (spacing_s, expected_s) in [(0, 1.0), (5, 5.0)] {
+        let (client, deletions) = shop(&["web-1", "web-2", "web-3", "web-4", "web-5"], Deleted::IsReplaced);
+        let (session, _, _dir) = session(client, Limits::default());
+        let mut all = deletion(Count::All, Repeat::Times(1));
+        let Action::DeletePod(pods) = &mut all.action else { unreachable!() };
+        (pods.batch, pods.spacing) = (Some(2), Duration::from_secs(spacing_s));
+        let disrupted = session.disrupt(&[all], beside(session.clock.now()), &NoPrograms).await;
+        assert_eq!(disrupted, Disrupted { accepted: 5, failed: 0, skipped: 0 });
+        let deleted: Vec<_> = deletions.lock().unwrap().iter().map(|(pod, _)| pod.clone()).collect();
+        assert_eq!(deleted, ["web-1", "web-2", "web-3", "web-4", "web-5"]);
+        for (number, distance_s) in distances_s(&deletions).into_iter().enumerate() {
+            let expected_s = if number % 2 == 0 { 0.0 } else { expected_s };
+            assert!((distance_s - expected_s).abs() < 0.05, "{number}: {distance_s} s");
+        }
+        session.finish(CancellationToken::new()).await.unwrap();
+    }
+}
