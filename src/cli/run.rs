@@ -222,7 +222,12 @@ impl Run<'_> {
 
         let note = |source: Option<&str>, at, kind| match source {
             Some(source) => session.record_of(source, at, kind),
-            None => session.record_at(at, kind),
+            None => {
+                if let EventKind::Warning { message } = &kind {
+                    self.progress.warn(message);
+                }
+                session.record_at(at, kind);
+            }
         };
         // The load comes from where the cluster's Services can be reached, which need not be here.
         let mut sending = match load_workers {
