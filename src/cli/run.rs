@@ -43,7 +43,7 @@ pub(super) use args::RunArgs;
 use command::UserCommand;
 use intent::Intent;
 use sending::Sending;
-use settings::{expected_targets, load_settings};
+use settings::{check_causes, expected_targets, load_settings};
 use under_load::Measuring;
 
 /// The plan of a load that ends when a command has: the longest that it can be.
@@ -61,6 +61,7 @@ impl RunArgs {
         }
         // What cannot be sent or run is refused before a cluster is started.
         programs::check(&scenario)?;
+        check_causes(&scenario)?;
         load::Plan::new(load_settings(&scenario, &expected_targets(&scenario))?)?;
         let clock = Clock::start();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -92,7 +93,7 @@ impl RunArgs {
         let out = self.out.clone().unwrap_or_else(|| default_out(&scenario.name, clock.now()));
         let run_dir = RunDir::create(&out).context("failed to make the run directory")?;
         let choice = self.choice(cluster, &out);
-        let interrupted = runtime.block_on(async {
+        let measured = runtime.block_on(async {
             let interrupts = Interrupts::listen()?;
             let progress = Progress::new(self.quiet);
             let run = Run {
@@ -104,7 +105,8 @@ impl RunArgs {
                 intent,
             };
             run.carry_out(&scenario, choice, self.namespace).await
-        })?;
+        });
+        let interrupted = measured.inspect_err(|_| run_dir.discard_if_empty())?;
         let result = report::make(&run_dir, self.format)?;
         Ok(Exit::of(&result, interrupted).into())
     }
@@ -220,7 +222,12 @@ impl Run<'_> {
 
         let note = |source: Option<&str>, at, kind| match source {
             Some(source) => session.record_of(source, at, kind),
-            None => session.record_at(at, kind),
+            None => {
+                if let EventKind::Warning { message } = &kind {
+                    self.progress.warn(message);
+                }
+                session.record_at(at, kind);
+            }
         };
         // The load comes from where the cluster's Services can be reached, which need not be here.
         let mut sending = match load_workers {

@@ -23,7 +23,7 @@ use crate::scenario::{self, ClusterChoice, Loaded};
   rolldrop run web.yaml --set load.duration=60s a scenario file, with one value replaced
   rolldrop run naive-exit -- kubectl rollout restart deploy/web
                                                 its manifests and load, and pods ended by a command
-  rolldrop run --target svc/web -n shop -- kubectl rollout restart deploy/web
+  rolldrop run --target svc/web -n shop --image IMAGE -- kubectl rollout restart deploy/web
                                                 a rollout of your own, on your kubeconfig's cluster
   rolldrop run --target https://shop.example/ -n shop -d 10m
                                                 what others do to the pods, for ten minutes

@@ -148,7 +148,6 @@ impl Measuring<'_> {
             }
         })?;
         info.sources = sending.recorders();
-        ended.lost.iter().for_each(|lost| run.progress.warn(&lost.to_string()));
         if has_command || scenario.ends_with_its_disruptions() {
             info.load.duration_s = match rate {
                 // A closed loop, or one of which a part was lost: only its end tells.
