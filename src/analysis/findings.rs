@@ -39,7 +39,7 @@ pub(super) fn findings(
         let (why, remedy) = explain(cause, covering);
         let what =
             format!("{}: {} {}", cause.as_str(), count(n), if n == 1 { "request" } else { "requests" });
-        findings.push(finding(Severity::Error, what, why, &remedy));
+        findings.push(Finding { cause: Some(cause), ..finding(Severity::Error, what, why, &remedy) });
     }
     if requests.ambiguous > 0 {
         findings.push(finding(
@@ -60,16 +60,7 @@ pub(super) fn findings(
             "read the counts as lower bounds, or repeat the run",
         ));
     }
-    for t in terminations {
-        for w in &t.windows {
-            if let Some(why) = &w.censored {
-                let what = format!("the window of pod {} towards {} has no upper bound", t.pod, w.consumer);
-                let remedy =
-                    "raise the rate of new connections, or keep the load on for longer after the termination";
-                findings.push(finding(Severity::Warning, what, why, remedy));
-            }
-        }
-    }
+    findings.extend(unbounded(terminations));
     let killed: Vec<&str> =
         terminations.iter().filter(|t| t.exit_code == Some(137)).map(|t| t.pod.as_str()).collect();
     if let Some(pod) = killed.first() {
@@ -145,7 +136,33 @@ pub(super) fn findings(
 }
 
 fn finding(severity: Severity, what: String, why: &str, remedy: &str) -> Finding {
-    Finding { severity, what, why: why.to_owned(), remedy: remedy.to_owned() }
+    Finding { severity, cause: None, what, why: why.to_owned(), remedy: remedy.to_owned() }
+}
+
+/// The windows that have no upper bound: one finding for each consumer and reason.
+pub(super) fn unbounded(terminations: &[Termination]) -> impl Iterator<Item = Finding> {
+    let mut by_reason: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    for termination in terminations {
+        for window in &termination.windows {
+            if let Some(why) = &window.censored {
+                by_reason.entry((window.consumer.as_str(), why.as_str())).or_default().push(&termination.pod);
+            }
+        }
+    }
+    by_reason.into_iter().map(|((consumer, why), pods)| {
+        let what = match pods[..] {
+            [pod] => format!("the window of pod {pod} towards {consumer} has no upper bound"),
+            _ => {
+                format!(
+                    "the windows of {} pods towards {consumer} have no upper bound",
+                    count(pods.len() as u64)
+                )
+            }
+        };
+        let remedy =
+            "raise the rate of new connections, or keep the load on for longer after the termination";
+        finding(Severity::Warning, what, why, remedy)
+    })
 }
 
 /// What was asked for and not done, each reason once.

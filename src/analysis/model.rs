@@ -242,6 +242,12 @@ impl Cause {
             Cause::Unattributed => "unattributed",
         }
     }
+
+    /// Whether requests are lost by it because the app stopped before its clients knew: a preStop
+    /// sleep saves them.
+    pub const fn is_helped_by_sleep(self) -> bool {
+        matches!(self, Cause::RoutedToDeadPod | Cause::AcceptQueueReset)
+    }
 }
 
 /// Latencies in milliseconds, of requests that were answered.
@@ -529,6 +535,9 @@ pub enum Severity {
 pub struct Finding {
     /// How much it matters.
     pub severity: Severity,
+    /// The cause of dropped requests that it is about, if it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
     /// What was found, with figures.
     pub what: String,
     /// Why it happened.
@@ -560,8 +569,17 @@ pub struct Check {
     pub limit: String,
     /// What was observed.
     pub observed: String,
-    /// Why the verdict is what it is.
+    /// Why the verdict is what it is; empty where limit and observation say it.
     pub why: String,
+}
+
+impl Check {
+    /// What was observed, the limit, and why, where that says more.
+    pub fn in_words(&self) -> String {
+        let Self { limit, observed, why, .. } = self;
+        let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+        format!("{observed} (limit {limit}){why}")
+    }
 }
 
 /// The series behind the charts.

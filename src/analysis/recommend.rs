@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Judged;
-use super::model::{Cause, Mode, Recommendation, Termination, WhatIf, WindowSummary};
+use super::model::{Mode, Recommendation, Termination, WhatIf, WindowSummary};
 use super::policy::Policy;
 use super::stats;
 use crate::timeline::{PodEnd, Timeline};
@@ -132,7 +132,7 @@ fn recommendation(
 
 /// Whether the request was lost because the app stopped before the consumers knew.
 fn is_helped_by_sleep(j: &Judged<'_>) -> bool {
-    matches!(j.cause, Cause::RoutedToDeadPod | Cause::AcceptQueueReset)
+    j.cause.is_helped_by_sleep()
 }
 
 /// From SIGTERM to the end of app and proxy; `None` if not seen or cut short by SIGKILL.

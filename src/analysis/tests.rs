@@ -164,6 +164,7 @@ fn refused_connections_carry_the_window_on_and_are_charged_to_the_pod() {
     let advice = &result.recommendation[0];
     assert_eq!((advice.pre_stop_seconds, advice.terminations_needed), (None, 28));
     assert_eq!(advice.covers_all_seen_seconds, Some(1));
+    assert_eq!(result.findings[0].cause, Some(Cause::RoutedToDeadPod));
 }
 
 /// As [`three_pods`], but requests take 500 ms, and `b` is killed at 5.2 s with those it has, which may
@@ -229,6 +230,16 @@ fn a_load_that_ends_too_soon_leaves_the_window_open() {
     let window = analysed(records).result.terminations[0].windows[0].clone();
     assert_eq!(window.upper_s, None);
     assert!(window.censored.unwrap().starts_with("the load ended"));
+}
+
+#[test]
+fn windows_that_are_open_for_one_reason_are_one_finding() {
+    let mut records = three_pods();
+    records.requests.retain(|r| r.scheduled < at(5110));
+    let one = analysed(records).result.terminations.remove(0);
+    let other = Termination { pod: "c".into(), ..one.clone() };
+    let told: Vec<String> = findings::unbounded(&[one, other]).map(|finding| finding.what).collect();
+    assert_eq!(told, ["the windows of 2 pods towards service web have no upper bound"]);
 }
 
 #[test]

@@ -84,10 +84,7 @@ impl GateArgs {
                 CheckVerdict::Fail => "FAIL",
                 CheckVerdict::Inconclusive => "inconclusive",
             };
-            print(&format!(
-                "{verdict:<12} {}: {} (limit {}): {}\n",
-                check.name, check.observed, check.limit, check.why
-            ))?;
+            print(&format!("{verdict:<12} {}: {}\n", check.name, check.in_words()))?;
         }
         Ok(Exit::of(result, false).into())
     }

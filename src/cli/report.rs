@@ -123,10 +123,13 @@ fn show(run_dir: &RunDir, analysis: &Analysis, format: Format) -> anyhow::Result
 /// Text for where stdout goes.
 pub(super) fn text_options(run_dir: Option<&RunDir>) -> TextOptions {
     let color = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let most = TextOptions::default().width;
+    // None where that is no terminal.
+    let columns = console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
     TextOptions {
         color,
+        width: columns.map_or(most, |columns| columns.min(most)),
         files: run_dir.map(|run| run.path().display().to_string()),
-        ..TextOptions::default()
     }
 }
 

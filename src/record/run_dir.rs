@@ -123,6 +123,12 @@ impl RunDir {
         Ok(Self { path: path.to_owned() })
     }
 
+    /// Removes the directory if nothing has been written to it: of a run that never began, for example.
+    pub fn discard_if_empty(&self) {
+        // One that is not empty cannot be removed.
+        let _ = fs::remove_dir(&self.path);
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path

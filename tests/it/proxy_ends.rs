@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
-use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -14,6 +13,7 @@ use rolldrop::timeline::Timeline;
 use rolldrop::timeline::clocks::Clocks;
 
 use crate::harness::{Process, Rolldrop, process_tree, wait_for};
+use crate::kubectl;
 use crate::runs::{self, Dataplane, MeasuredRun};
 use crate::termination::lab::now_ns;
 use crate::truth;
@@ -322,11 +322,8 @@ impl Run {
 
     /// What kubectl says, if it succeeds.
     fn kubectl(&self, arguments: &str) -> Option<String> {
-        let kubectl = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin/kubectl");
-        let mut command = Command::new(kubectl);
-        command.arg("--kubeconfig").arg(self.dir.path().join("run/cluster/kubeconfig"));
-        let output = command.args(arguments.split(' ')).output().expect("kubectl; scripts/test installs it");
-        output.status.success().then(|| String::from_utf8(output.stdout).expect("UTF-8"))
+        let ran = kubectl::run(&self.dir.path().join("run/cluster/kubeconfig"), arguments, "");
+        (ran.code() == Some(0)).then(|| ran.stdout())
     }
 
     /// Changes a pod that is going away, again and again, until it is gone. Answers the versions, and
