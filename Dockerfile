@@ -43,9 +43,9 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
       "CARGO_TARGET_${name}_RUSTFLAGS=-Clink-self-contained=yes" \
       "CC_$(echo "$target" | tr - _)=clang" \
       "CFLAGS_$(echo "$target" | tr - _)=-nostdlibinc -isystem /usr/include/$machine-linux-musl" \
-      CARGO_PROFILE_RELEASE_STRIP=symbols; \
-    cargo build --release --locked --bin rolldrop --target "$target"; \
-    cp "target/$target/release/rolldrop" /rolldrop
+      CARGO_PROFILE_DIST_STRIP=symbols; \
+    cargo build --profile dist --locked --bin rolldrop --target "$target"; \
+    cp "target/$target/dist/rolldrop" /rolldrop
 
 FROM scratch
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt

@@ -3,6 +3,9 @@
 //! Pure: data in, data out. No clock, no I/O, no async. How the numbers are
 //! made is documented where they are made: `evidence` locates requests, `window`
 //! bounds, `cause` explains, [`stats`] holds the formulas.
+//!
+//! Requests that were answered are too many to be held. They are gone through twice: for the arrivals at each
+//! pod, from which the windows follow (`evidence`), and then for what all of them add up to (`sums`).
 
 mod cause;
 mod charts;
@@ -10,12 +13,15 @@ pub mod compare;
 mod evidence;
 pub(crate) mod figures;
 mod findings;
+mod flows;
 mod latency;
 pub mod model;
+mod outages;
 pub mod policy;
 mod recommend;
 pub mod stats;
 mod streams;
+mod sums;
 pub mod validity;
 mod window;
 
@@ -23,26 +29,23 @@ use std::collections::{BTreeMap, HashMap};
 
 use cause::{Facts, Served};
 use evidence::{Evidence, Place};
-use latency::Values;
 pub use model::{Analysis, RunResult};
 use model::{Cause, Latencies, LoadResult, Mode, RequestCounts, Stage, Start, Termination, Verdict, Window};
 pub use policy::{Class, Policy};
-use streams::Streams;
+use sums::Sums;
 
 use crate::record::retry;
-use crate::record::{Outcome, Phase, RequestRow, Stamp};
-use crate::timeline::{PodEnd, Request, Timeline};
+use crate::record::{Outcome, Phase, RequestRow, RowSource, Stamp};
+use crate::timeline::{PodEnd, Request, Requests, Timeline};
 
 /// The chance, shared by the terminations of a mode, that an upper bound is too small.
 const ALPHA: f64 = 0.05;
 
-/// A counted request with what was concluded about it.
+/// A dropped request with what was concluded about it.
 #[derive(Debug)]
 pub(crate) struct Judged<'a> {
     pub(crate) request: &'a Request,
-    pub(crate) class: Class,
-    /// Set exactly for the dropped ones.
-    pub(crate) cause: Option<Cause>,
+    pub(crate) cause: Cause,
     /// The termination it is charged to.
     pub(crate) termination: Option<usize>,
     /// The terminations that could explain it; the one above, or several.
@@ -51,19 +54,22 @@ pub(crate) struct Judged<'a> {
 }
 
 /// Analyses one run.
-pub fn analyse(timeline: &Timeline, policy: &Policy) -> Analysis {
-    let evidence = evidence::gather(timeline, policy);
+///
+/// # Errors
+/// When its rows cannot be read.
+pub fn analyse<R: RowSource>(
+    timeline: &Timeline,
+    requests: &Requests<R>,
+    policy: &Policy,
+) -> Result<Analysis, R::Error> {
+    let evidence = evidence::gather(timeline, requests, policy)?;
     let modes = modes(&timeline.ends);
     let windows = windows(timeline, &modes, &evidence);
-    let judged = judge(timeline, policy, &evidence, &windows);
-    let disrupted = disrupted(timeline, &windows);
-    let terminations = terminations(timeline, &modes, &evidence, &judged, windows);
-    let requests = count(timeline, &judged);
+    let sums = Sums::of(timeline, requests, policy, &evidence, &disrupted(timeline, &windows))?;
+    let judged = judge(timeline, &requests.others, policy, &evidence, &windows, &sums);
+    let terminations = terminations(timeline, &modes, &evidence, &sums, &judged, windows);
+    let requests = count(timeline, &sums, &judged);
 
-    let mut lag = Values::new();
-    for j in judged.iter().filter(|j| j.class != Class::NotSent) {
-        lag.add(j.request.begun().ns_since(j.request.row.scheduled));
-    }
     let load = LoadResult {
         rate: match timeline.info.load.is_closed_loop() {
             true => requests.total as f64 / duration_s(timeline).max(f64::MIN_POSITIVE),
@@ -73,10 +79,10 @@ pub fn analyse(timeline: &Timeline, policy: &Policy) -> Analysis {
         duration_s: duration_s(timeline),
         scheduled: requests.total,
         not_sent: requests.not_sent,
-        send_lag_us: lag.send_lag(),
+        send_lag_us: sums.lag.send_lag(),
     };
     let invalid = validity::invalid(timeline, &load, &terminations);
-    let partial = validity::partial(timeline, &requests);
+    let partial = validity::partial(timeline, &sums);
     let verdict = match (invalid.is_empty(), partial.is_empty()) {
         (false, _) => Verdict::Invalid { why: invalid },
         (true, false) => Verdict::Partial { why: partial.clone() },
@@ -85,8 +91,12 @@ pub fn analyse(timeline: &Timeline, policy: &Policy) -> Analysis {
     let is_invalid = matches!(verdict, Verdict::Invalid { .. });
     let recommendation = recommend::recommendations(timeline, &terminations, &judged, policy, is_invalid);
     let covering = recommendation.iter().filter_map(|r| r.covers_all_seen_seconds).max();
-    let (latency_ms, histograms) = latencies(&judged, &disrupted, load.is_closed_loop());
-    let charts = charts::charts(timeline, &judged, &terminations, histograms);
+    let latency_ms = Latencies {
+        response: sums.response.percentiles(),
+        service: sums.service.percentiles(),
+        steady: sums.steady.percentiles(),
+        disrupted: sums.disrupted.percentiles(),
+    };
     let result = RunResult {
         schema_version: model::SCHEMA_VERSION,
         tool: timeline.info.tool.clone(),
@@ -99,20 +109,28 @@ pub fn analyse(timeline: &Timeline, policy: &Policy) -> Analysis {
             .find(|command| command.code != Some(0))
             .or(timeline.commands.last())
             .map(command_result),
-        findings: findings::findings(timeline, &verdict, &partial, &requests, &latency_ms, &terminations),
+        findings: findings::findings(
+            timeline,
+            &sums,
+            &verdict,
+            &partial,
+            &requests,
+            &latency_ms,
+            &terminations,
+        ),
         verdict,
         load,
         requests,
         latency_ms,
-        starts: starts(timeline),
+        starts: starts(timeline, &sums),
         windows_s: recommend::summaries(&terminations),
         what_if: recommend::what_if(timeline, &terminations, &judged, covering),
         recommendation,
         terminations,
-        longest_outage_s: longest_outage_s(&judged),
+        longest_outage_s: sums.outages.longest_s(),
         checks: Vec::new(),
     };
-    Analysis { result, charts }
+    Ok(Analysis { result, charts: charts::charts(timeline, &judged, sums) })
 }
 
 /// The length of the counted part: as planned, or until the load was stopped.
@@ -167,33 +185,22 @@ fn window_end(end: &PodEnd, window: &Window, tail_last: Option<Stamp>) -> Stamp 
 
 fn judge<'a>(
     timeline: &'a Timeline,
+    others: &'a [Request],
     policy: &Policy,
     evidence: &Evidence,
     windows: &[Vec<Window>],
+    sums: &Sums<'_>,
 ) -> Vec<Judged<'a>> {
-    let first_served = first_served(timeline);
-    let streams = Streams::new(timeline.requests.iter().map(|request| &request.row));
+    let Sums { first_served, streams, .. } = sums;
     let mut judged = Vec::new();
-    for ((request, place), &stale) in timeline.requests.iter().zip(&evidence.places).zip(&evidence.stale) {
+    for ((request, place), &stale) in others.iter().zip(&evidence.places).zip(&evidence.stale) {
         let row = &request.row;
-        if row.phase == Phase::Warmup {
-            continue;
-        }
-        let class = policy.class(row);
-        if class != Class::Dropped {
-            judged.push(Judged {
-                request,
-                class,
-                cause: None,
-                termination: None,
-                candidates: Vec::new(),
-                in_window: false,
-            });
+        if row.phase == Phase::Warmup || policy.class(row) != Class::Dropped {
             continue;
         }
         let begun = request.begun();
         let starting = match place {
-            Place::Pod { name, .. } => first_served.get(&**name).is_none_or(|at| begun < *at),
+            Place::Pod { name, .. } => first_served.get(name).is_none_or(|at| begun < *at),
             // Nobody saw it arrive: a pod whose endpoint is ready and that has served nothing yet fits.
             _ => timeline.pods.iter().any(|life| {
                 !life.listed
@@ -240,8 +247,7 @@ fn judge<'a>(
         let termination = if let [only] = candidates[..] { Some(only) } else { None };
         judged.push(Judged {
             request,
-            class,
-            cause: Some(cause),
+            cause,
             termination,
             in_window: !candidates.is_empty() && candidates.iter().all(inside),
             candidates,
@@ -250,60 +256,21 @@ fn judge<'a>(
     judged
 }
 
-/// When each pod was first sent a request that it answered.
-fn first_served(timeline: &Timeline) -> HashMap<&str, Stamp> {
-    let mut first: HashMap<&str, Stamp> = HashMap::new();
-    for r in timeline.requests.iter().filter(|r| r.row.outcome == Outcome::Ok) {
-        if let Some(pod) = r.pod() {
-            let at = first.entry(pod).or_insert(r.begun());
-            *at = (*at).min(r.begun());
-        }
-    }
-    first
-}
-
-/// What load sources counted, but for what their rows tell.
-fn without_rows(timeline: &Timeline) -> BTreeMap<String, BTreeMap<Outcome, u64>> {
-    let mut without = timeline.tallies.clone();
-    for request in timeline.counted() {
-        let row = &request.row;
-        if let Some(count) = without.get_mut(&*row.source).and_then(|tally| tally.get_mut(&row.outcome)) {
-            *count = count.saturating_sub(1);
-        }
-    }
-    without.values_mut().for_each(|tally| tally.retain(|_, count| *count > 0));
-    without.retain(|_, tally| !tally.is_empty());
-    without
-}
-
-fn count(timeline: &Timeline, judged: &[Judged<'_>]) -> RequestCounts {
+/// The counts with what was concluded about the dropped requests.
+fn count(timeline: &Timeline, sums: &Sums<'_>, judged: &[Judged<'_>]) -> RequestCounts {
     let load = &timeline.info.load.other;
     let method = |row: &RequestRow| {
         let own = load.get("methods").and_then(|methods| methods.get(&*row.target)).and_then(|m| m.as_str());
         own.unwrap_or("GET")
     };
     let has_key = load.get("idempotency_key").and_then(|has| has.as_bool()).unwrap_or(false);
-    let mut c = RequestCounts {
-        warmup: timeline.requests.iter().filter(|r| r.row.phase == Phase::Warmup).count() as u64,
-        total: judged.len() as u64,
-        without_rows: without_rows(timeline),
-        ..RequestCounts::default()
-    };
+    let mut c = sums.counts.clone();
     for j in judged {
         let row = &j.request.row;
-        *c.by_outcome.entry(row.outcome).or_default() += 1;
-        match j.class {
-            Class::Ok => c.ok += 1,
-            Class::AppError => c.app_errors += 1,
-            Class::NotSent => c.not_sent += 1,
-            Class::Cancelled => c.cancelled += 1,
-            Class::Dropped => c.dropped += 1,
-        }
-        let Some(cause) = j.cause else { continue };
-        *c.by_cause.entry(cause).or_default() += 1;
+        *c.by_cause.entry(j.cause).or_default() += 1;
         c.in_window += u64::from(j.in_window);
         c.outside_window += u64::from(!j.in_window);
-        c.unattributed += u64::from(cause == Cause::Unattributed);
+        c.unattributed += u64::from(j.cause == Cause::Unattributed);
         c.ambiguous += u64::from(j.candidates.len() > 1);
         let method = method(row);
         let is_idempotent = retry::is_idempotent(method) && row.outcome != Outcome::HttpError;
@@ -327,6 +294,7 @@ fn terminations(
     timeline: &Timeline,
     modes: &[Mode],
     evidence: &Evidence,
+    sums: &Sums<'_>,
     judged: &[Judged<'_>],
     windows: Vec<Vec<Window>>,
 ) -> Vec<Termination> {
@@ -366,22 +334,18 @@ fn terminations(
         .collect();
     let mut lost: HashMap<(usize, &str), u64> = HashMap::new();
     for j in judged {
-        if let (Some(e), Some(cause)) = (j.termination, j.cause) {
-            let t = &mut terminations[e].requests;
-            t.dropped += 1;
-            t.seen += 1;
-            *t.by_outcome.entry(j.request.row.outcome).or_default() += 1;
-            *t.by_cause.entry(cause).or_default() += 1;
-            if j.request.is_new_connection() {
-                *lost.entry((e, &j.request.row.target)).or_default() += 1;
-            }
+        let Some(e) = j.termination else { continue };
+        let t = &mut terminations[e].requests;
+        t.dropped += 1;
+        t.seen += 1;
+        *t.by_outcome.entry(j.request.row.outcome).or_default() += 1;
+        *t.by_cause.entry(j.cause).or_default() += 1;
+        if j.request.is_new_connection() {
+            *lost.entry((e, &j.request.row.target)).or_default() += 1;
         }
     }
-    for (r, place) in timeline.requests.iter().zip(&evidence.places) {
-        let answered = matches!(r.row.outcome, Outcome::Ok) && r.row.phase == Phase::Main;
-        if let (Place::Pod { ending: Some(e), .. }, true) = (place, answered) {
-            terminations[*e].requests.seen += 1;
-        }
+    for (t, answered) in terminations.iter_mut().zip(&sums.seen) {
+        t.requests.seen += answered;
     }
     for (e, t) in terminations.iter_mut().enumerate() {
         let dead = timeline.info.targets.iter().zip(&t.windows).filter(|(_, w)| w.rate_before > 0.0);
@@ -414,8 +378,7 @@ fn stages(end: &PodEnd, last_connection: Option<Stamp>) -> BTreeMap<Stage, f64> 
     .collect()
 }
 
-fn starts(timeline: &Timeline) -> Vec<Start> {
-    let first = first_served(timeline);
+fn starts(timeline: &Timeline, sums: &Sums<'_>) -> Vec<Start> {
     let began = timeline.pods.iter().filter(|p| !p.listed);
     began
         .map(|p| Start {
@@ -425,7 +388,7 @@ fn starts(timeline: &Timeline) -> Vec<Start> {
                 ("ip_reported", p.ip_reported),
                 ("ready", p.ready),
                 ("endpoint_ready", p.endpoint_ready),
-                ("first_request", first.get(p.name.as_str()).copied()),
+                ("first_request", sums.first_served.get(p.name.as_str()).copied()),
             ]
             .into_iter()
             .filter_map(|(stage, at)| Some((stage.to_owned(), at?.seconds_since(p.created))))
@@ -441,59 +404,6 @@ fn disrupted(timeline: &Timeline, windows: &[Vec<Window>]) -> Vec<(Stamp, Stamp)
         (end.t0.earliest, window.max(end.gone()).unwrap_or(end.t0.latest))
     };
     timeline.ends.iter().zip(windows).map(until).collect()
-}
-
-fn latencies(
-    judged: &[Judged<'_>],
-    disrupted: &[(Stamp, Stamp)],
-    is_closed_loop: bool,
-) -> (Latencies, model::LatencyHistograms) {
-    let [mut response, mut service, mut steady, mut near] = [(); 4].map(|()| Values::new());
-    let complete = |j: &&Judged<'_>| matches!(j.request.row.outcome, Outcome::Ok | Outcome::HttpError);
-    for row in judged.iter().filter(complete).map(|j| &j.request.row) {
-        let mut ns = row.end.ns_since(row.scheduled);
-        if let Some(sent) = row.sent {
-            let service_ns = row.end.ns_since(sent);
-            service.add(service_ns);
-            if is_closed_loop {
-                ns = service_ns;
-            }
-        }
-        if !is_closed_loop {
-            response.add(ns);
-        }
-        if disrupted.iter().any(|(from, to)| (*from..=*to).contains(&row.scheduled)) {
-            near.add(ns);
-        } else {
-            steady.add(ns);
-        }
-    }
-    let latencies = Latencies {
-        response: response.percentiles(),
-        service: service.percentiles(),
-        steady: steady.percentiles(),
-        disrupted: near.percentiles(),
-    };
-    (latencies, model::LatencyHistograms { steady: steady.buckets(), disrupted: near.buckets() })
-}
-
-/// From the first request of a row of failures to the next success, by intended send time.
-fn longest_outage_s(judged: &[Judged<'_>]) -> f64 {
-    let mut longest = 0.0f64;
-    let mut since = None;
-    for j in judged {
-        let at = j.request.row.scheduled;
-        match j.class {
-            Class::Ok => {
-                longest = since.take().map_or(longest, |s| longest.max(at.seconds_since(s)));
-            }
-            Class::Dropped | Class::AppError => {
-                longest = longest.max(at.seconds_since(*since.get_or_insert(at)));
-            }
-            Class::NotSent | Class::Cancelled => {}
-        }
-    }
-    longest
 }
 
 #[cfg(test)]

@@ -109,17 +109,30 @@ pub fn main() -> ExitCode {
         Command::Man { dir } => manual(dir.as_deref()),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("rolldrop: {error:#}");
+        eprintln!("rolldrop: {}", in_words(&error));
         let interrupted = error.is::<run::Interrupted>();
         if interrupted { Exit::Interrupted } else { Exit::Error }.into()
     })
+}
+
+/// An error with its causes, each said once: some repeat what they come from.
+fn in_words(error: &anyhow::Error) -> String {
+    let mut words = String::new();
+    for cause in error.chain().map(ToString::to_string).filter(|cause| !cause.is_empty()) {
+        if !words.contains(&cause) {
+            let colon = if words.is_empty() { "" } else { ": " };
+            words.extend([colon, cause.as_str()]);
+        }
+    }
+    words
 }
 
 fn manual(dir: Option<&Path>) -> anyhow::Result<ExitCode> {
     let command = Cli::command().disable_help_subcommand(true);
     match dir {
         None => clap_mangen::Man::new(command).render(&mut std::io::stdout())?,
-        Some(dir) => clap_mangen::generate_to(command, dir)
+        Some(dir) => std::fs::create_dir_all(dir)
+            .and_then(|()| clap_mangen::generate_to(command, dir))
             .with_context(|| format!("failed to write manual pages into {}", dir.display()))?,
     }
     Ok(ExitCode::SUCCESS)
@@ -149,5 +162,13 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn an_error_says_each_cause_once() {
+        let error =
+            anyhow::anyhow!("no such file").context("cannot read /x: no such file").context("no cluster");
+        assert_eq!(in_words(&error), "no cluster: cannot read /x: no such file");
+        assert_eq!(in_words(&anyhow::anyhow!("gone").context("lost")), "lost: gone");
     }
 }

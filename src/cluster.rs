@@ -55,8 +55,16 @@ pub enum ClusterError {
         source: Box<kube::config::KubeconfigError>,
     },
     /// There is no kubeconfig, and this is no pod either.
-    #[error("none is named: there is no kubeconfig, and this is not a pod")]
-    NoCluster(#[source] Box<kube::config::InferConfigError>),
+    #[error(
+        "there is no kubeconfig ({} is not there; --kubeconfig or KUBECONFIG name another), and this is not a pod",
+        files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
+    )]
+    NoCluster {
+        /// Where one was looked for.
+        files: Vec<PathBuf>,
+        /// Why this is no pod.
+        source: Box<kube::config::InClusterError>,
+    },
     /// There is no service account.
     #[error("this is not a pod of one with a service account")]
     NotInCluster(#[source] Box<kube::config::InClusterError>),
@@ -106,8 +114,9 @@ impl Cluster {
                 Self::from_kubeconfig(path, None, Some(process)).await
             }
             Choice::Kubeconfig { path: None, context: None } if !has_kubeconfig() => {
-                let config = kube::Config::infer().await;
-                let config = config.map_err(|error| ClusterError::NoCluster(Box::new(error)))?;
+                let no_cluster =
+                    |error| ClusterError::NoCluster { files: kubeconfig_files(), source: Box::new(error) };
+                let config = kube::Config::incluster().map_err(no_cluster)?;
                 Self::from_config(config, Origin { kubeconfig: None, context: None }, None)
             }
             Choice::Kubeconfig { path, context } => Self::from_kubeconfig(path, context, None).await,

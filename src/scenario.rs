@@ -384,6 +384,7 @@ spec:
                 with("  manifests:\n  - inline: {kind: Service}\n"),
                 with("  manifests:\n  - inline: {apiVersion: v1, kind: Service, metadata: {name: other}}\n"),
                 with("  expect: {dropped: {min: 2, max: 1}}\n"),
+                with("  expect: {causes: {overload: {}}}\n"),
                 load::<Value>("naive-exti", &[]).unwrap_err().to_string(),
             ]
             .join("\n"),
@@ -397,6 +398,7 @@ spec:
             x.yaml:8: spec.manifests[0].inline: is no Kubernetes object: it has no apiVersion
             x.yaml:5: spec.target.service: there is no Service "web" among the manifests
             x.yaml:7: spec.expect.dropped: min 2 is above max 1
+            x.yaml:7: spec.expect.causes.overload: needs min, max or both
             no scenario "naive-exti": name a YAML file that exists, or one of naive-exit, no-sidecar, prestop-sleep, drain-in-app, killed-in-flight, idle-close
             "#
         );

@@ -7,6 +7,7 @@ pub mod clocks;
 pub mod endpoints;
 mod explain;
 pub mod pods;
+pub mod requests;
 pub mod restarts;
 
 use std::collections::{BTreeMap, HashMap};
@@ -15,43 +16,16 @@ use std::time::Duration;
 use clocks::{API_SERVER, Clocks};
 use endpoints::{EndpointChange, Endpoints};
 pub use pods::{PodEnd, PodLife, Stages, T0};
+pub use requests::{Request, Requests};
 pub use restarts::Restart;
 
 use crate::record::event::{Action, Change, MachineSample};
 use crate::record::run_info::Rows;
-use crate::record::{ClockOffset, EventKind, Outcome, Phase, Records, RequestRow, RunInfo, ServedRow, Stamp};
+use crate::record::{EventKind, Outcome, RowSource, RunInfo, RunLog, Stamp};
 
 /// What a watch of these is called.
 const PODS: &str = "pods";
 const ENDPOINT_SLICES: &str = "endpointslices";
-
-/// A request as both ends saw it, on the coordinator's clock.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// What the client recorded.
-    pub row: RequestRow,
-    /// What the proxy beside the pod recorded of it.
-    pub served: Option<Box<ServedRow>>,
-    /// The client's stamps are within ± this many nanoseconds of the coordinator's clock.
-    pub uncertainty_ns: i64,
-}
-
-impl Request {
-    /// When the attempt began: connecting, or sending on a connection that stood.
-    pub fn begun(&self) -> Stamp {
-        self.row.connect_start.or(self.row.sent).unwrap_or(self.row.scheduled)
-    }
-
-    /// Whether it opened a connection.
-    pub fn is_new_connection(&self) -> bool {
-        !self.row.conn_reused && self.row.connect_start.is_some()
-    }
-
-    /// The pod that it reached, as either end says.
-    pub fn pod(&self) -> Option<&str> {
-        self.served.as_ref().map(|s| &*s.pod).or(self.row.pod.as_deref())
-    }
-}
 
 /// A stretch in which a watch saw nothing.
 #[derive(Clone, Debug)]
@@ -122,7 +96,7 @@ pub struct Withdrawal {
     pub endpoint_removed: Option<Stamp>,
 }
 
-/// One run on one clock.
+/// One run on one clock, but for its [`Requests`].
 #[derive(Clone, Debug)]
 pub struct Timeline {
     /// run.json.
@@ -137,12 +111,11 @@ pub struct Timeline {
     pub announced: Option<u64>,
     /// Of load sources whose rows did not all arrive: how many of their counted requests ended so.
     pub tallies: BTreeMap<String, BTreeMap<Outcome, u64>>,
-    /// All requests, by intended send time.
-    pub requests: Vec<Request>,
     /// All pods behind the targets, by creation.
     pub pods: Vec<PodLife>,
     /// The pods that ended under load, by t0.
     pub ends: Vec<PodEnd>,
+    ends_by_name: HashMap<String, Vec<(Stamp, Option<usize>)>>,
     /// The programs that the run started, in order.
     pub commands: Vec<Command>,
     /// What was asked for and not done.
@@ -171,26 +144,13 @@ pub struct Timeline {
 
 impl Timeline {
     /// Puts the records of a run together.
-    pub fn build(records: Records) -> Self {
-        let Records { info, events, requests, served, torn } = records;
+    ///
+    /// # Errors
+    /// When its rows cannot be read.
+    pub fn build<R: RowSource>(log: RunLog, rows: R) -> Result<(Self, Requests<R>), R::Error> {
+        let RunLog { info, events, torn } = log;
         let clocks = Clocks::new(&info, &events);
-        let mut served: HashMap<(String, u64), ServedRow> = served
-            .into_iter()
-            .filter_map(|row| {
-                let id = row.request.clone()?;
-                Some(((id.source, id.seq), place_served(row, &clocks)))
-            })
-            .collect();
-        let mut requests: Vec<Request> = requests
-            .into_iter()
-            .map(|row| Request {
-                served: served.remove(&(row.source.to_string(), row.seq)).map(Box::new),
-                ..place_request(row, &clocks)
-            })
-            .collect();
-        requests.sort_by(|a, b| {
-            (a.row.scheduled, &a.row.source, a.row.seq).cmp(&(b.row.scheduled, &b.row.source, b.row.seq))
-        });
+        let requests = Requests::open(rows, clocks.clone())?;
 
         let mut endpoints = Endpoints::default();
         let (mut started, mut counted) = (None, None);
@@ -257,23 +217,22 @@ impl Timeline {
                 _ => {}
             }
         }
-        let load_started = started.or(requests.first().map(|r| r.row.scheduled)).unwrap_or(info.started);
+        let load_started = started.or(requests.first_scheduled).unwrap_or(info.started);
         let origin = counted.unwrap_or(load_started);
-        let last_row = requests.iter().map(|r| r.row.end).max();
-        let load_ended = ended.or(last_row).unwrap_or(load_started);
+        let load_ended = ended.or(requests.last_end).unwrap_or(load_started);
         let (pods, ends) = pods::build(&events, &clocks, &endpoints, &commands, load_started..=load_ended);
         let mut unsampled_clocks: Vec<String> = clocks.unsampled().map(str::to_owned).collect();
         if ends.iter().any(|e| !e.own && e.stages.deletion_seen.is_some()) && !clocks.knows(API_SERVER) {
             unsampled_clocks.push(API_SERVER.to_owned());
         }
-        Self {
+        let timeline = Self {
             info,
             origin,
             stages,
             load_ended,
             announced,
             tallies,
-            requests,
+            ends_by_name: ends_by_name(&pods, &ends),
             pods,
             ends,
             commands,
@@ -288,7 +247,8 @@ impl Timeline {
             warnings,
             torn,
             unsampled_clocks,
-        }
+        };
+        Ok((timeline, requests))
     }
 
     /// Seconds since the counted part of the load began.
@@ -299,13 +259,9 @@ impl Timeline {
     /// The end of the pod that bore this name at `at`, if it ended under load.
     pub fn end_of(&self, pod: &str, at: Stamp) -> Option<usize> {
         // Names come back with StatefulSets: the life counts that had begun.
-        let mut uid = None;
-        for life in self.pods.iter().filter(|l| l.name == pod) {
-            if uid.is_none() || life.created <= at {
-                uid = Some(&life.uid);
-            }
-        }
-        self.ends.iter().position(|e| Some(&e.uid) == uid)
+        let lives = self.ends_by_name.get(pod)?;
+        let begun = lives.partition_point(|(created, _)| *created <= at);
+        lives.get(begun.saturating_sub(1))?.1
     }
 
     /// Whether a list came after a gap of the watch of pods, so that it tells who is gone.
@@ -319,11 +275,16 @@ impl Timeline {
         let matters = |gap: &&Gap| [PODS, ENDPOINT_SLICES].contains(&gap.resource.as_str());
         self.gaps.iter().filter(matters).filter(move |gap| gap.from <= until && gap.to >= from)
     }
+}
 
-    /// The requests that count.
-    pub fn counted(&self) -> impl Iterator<Item = &Request> {
-        self.requests.iter().filter(|r| r.row.phase == Phase::Main)
+/// For each name the lives of the pods that bore it, in order: when they began, and their ends under load.
+fn ends_by_name(pods: &[PodLife], ends: &[PodEnd]) -> HashMap<String, Vec<(Stamp, Option<usize>)>> {
+    let mut lives: HashMap<String, Vec<_>> = HashMap::new();
+    for life in pods {
+        let end = ends.iter().position(|end| end.uid == life.uid);
+        lives.entry(life.name.clone()).or_default().push((life.created, end));
     }
+    lives
 }
 
 /// What was refused for good: an eviction that a budget held up may have been done later, and so may any
@@ -360,24 +321,4 @@ fn withdrawals(actions: &[(Stamp, &Action)], endpoints: &Endpoints) -> Vec<Withd
         Some(Withdrawal { pod, asked: *asked, answered: action.answered, endpoint_removed })
     };
     relabelled.filter_map(withdrawal).collect()
-}
-
-/// A request's stamps lie close together, so one offset serves for all, and keeps their distances.
-fn place_request(mut row: RequestRow, clocks: &Clocks) -> Request {
-    let ClockOffset { offset_ns, uncertainty_ns } = clocks.offset(&row.source, row.end);
-    let stages = [&mut row.connect_start, &mut row.connected, &mut row.tls, &mut row.sent, &mut row.head];
-    for stamp in stages.into_iter().flatten() {
-        *stamp = stamp.shifted_ns(-offset_ns);
-    }
-    row.scheduled = row.scheduled.shifted_ns(-offset_ns);
-    row.end = row.end.shifted_ns(-offset_ns);
-    Request { row, served: None, uncertainty_ns }
-}
-
-/// A connection may have been accepted long before the request.
-fn place_served(mut row: ServedRow, clocks: &Clocks) -> ServedRow {
-    row.accepted = clocks.place(&row.source, row.accepted);
-    row.head = row.head.map(|at| clocks.place(&row.source, at));
-    row.end = clocks.place(&row.source, row.end);
-    row
 }

@@ -16,10 +16,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::flows::Flows;
 use super::policy::{Class, Policy};
 use crate::record::run_info::Balances;
-use crate::record::{Outcome, Stamp};
-use crate::timeline::{PodEnd, Request, Timeline};
+use crate::record::{Outcome, RowSource, Stamp};
+use crate::timeline::requests::Connection;
+use crate::timeline::{PodEnd, Request, Requests, Timeline};
 
 /// A pod's silence is taken as its end when arrivals at its rate would be silent
 /// for so long with this probability only. Stricter than the bounds themselves:
@@ -27,11 +29,6 @@ use crate::timeline::{PodEnd, Request, Timeline};
 const LINK_ALPHA: f64 = 1e-6;
 /// How many of a pod's last arrivals before t0 show its share at t0.
 const RECENT: usize = 50;
-/// How long a connection-tracking entry outlives a SYN that nobody answered: Linux'
-/// `nf_conntrack_tcp_timeout_syn_sent`.
-const STALE_FOR_NS: i64 = 120_000_000_000;
-/// The same for a connection that the other side reset: `nf_conntrack_tcp_timeout_close`.
-const RESET_FOR_NS: i64 = 10_000_000_000;
 /// Without any rate: how long after the endpoint's removal a consumer may lag.
 /// The Service proxy's minSyncPeriod of 1 s, and some.
 const LAG_NS: i64 = 1_500_000_000;
@@ -50,7 +47,7 @@ pub(super) enum Place {
 /// The arrivals of one pod from one target.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tail {
-    /// New arrivals a second before t0, see [`rate_at`]; 0 when fewer than two were seen.
+    /// New arrivals a second before t0, see [`Arrivals::rate_at`]; 0 when fewer than two were seen.
     pub rate: f64,
     /// The last arrival that surely was this pod's.
     pub last_certain: Option<Stamp>,
@@ -67,12 +64,44 @@ pub(super) struct Tail {
 /// All that was found out.
 #[derive(Debug)]
 pub(super) struct Evidence {
-    /// One per request of the timeline.
+    /// One per request that was not plainly answered.
     pub places: Vec<Place>,
     /// By termination, then by target.
     pub tails: Vec<Vec<Tail>>,
-    /// One per request: whether a connection-tracking entry led it, and not the consumer.
+    /// One per request that was not plainly answered: whether a connection-tracking entry led it, and not
+    /// the consumer.
     pub stale: Vec<bool>,
+    /// Where connections led of which some request does not name the pod.
+    connections: HashMap<Connection, Led>,
+}
+
+/// The pod that the last request of a connection names that names any.
+#[derive(Debug)]
+struct Led {
+    /// Of that request: its intended send time and number.
+    order: (Stamp, u64),
+    pod: Arc<str>,
+}
+
+impl Evidence {
+    /// The pod that a request reached: as one of the ends says, or its connection.
+    pub(super) fn pod<'a>(&'a self, r: &'a Request) -> Option<&'a Arc<str>> {
+        pod(&self.connections, r)
+    }
+}
+
+fn pod<'a>(connections: &'a HashMap<Connection, Led>, r: &'a Request) -> Option<&'a Arc<str>> {
+    let led = || match r.row.conn_reused && !connections.is_empty() {
+        true => connections.get(&r.connection()?).map(|led| &led.pod),
+        false => None,
+    };
+    r.pod().or_else(led)
+}
+
+/// The termination of the pod that a request reached, if it was under way.
+pub(super) fn ending(timeline: &Timeline, pod: &str, r: &Request) -> Option<usize> {
+    let end = timeline.end_of(pod, r.begun());
+    end.filter(|&e| r.row.end.shifted_ns(r.uncertainty_ns) >= timeline.ends[e].t0.earliest)
 }
 
 /// The seconds after which an arrival at `rate` would have come but for a chance of `alpha`.
@@ -80,144 +109,129 @@ pub(super) fn silence_s(rate: f64, alpha: f64) -> f64 {
     (1.0 / alpha).ln() / rate
 }
 
-/// The rate of arrivals at `t0`, from those before it, in order; 0 for fewer than two.
-///
-/// A pod's share grows while another is replaced, and shrinks again: the rate
-/// of its whole life can be too high just before t0, which would make the bound
-/// too short. So the smaller counts of that rate and of the rate of the last
-/// [`RECENT`] arrivals.
-fn rate_at(t0: Stamp, before: &[Stamp]) -> f64 {
-    // The first arrival opens the interval, so it is not counted in it.
-    let rate = |arrivals: &[Stamp]| match arrivals {
-        [first, rest @ ..] if !rest.is_empty() && t0 > *first => rest.len() as f64 / t0.seconds_since(*first),
-        _ => 0.0,
-    };
-    rate(before).min(rate(&before[before.len().saturating_sub(RECENT)..]))
+/// Arrivals at a pod before its t0.
+#[derive(Clone, Debug, Default)]
+struct Arrivals {
+    n: usize,
+    first: Option<Stamp>,
+    /// The last [`RECENT`], in order.
+    recent: Vec<Stamp>,
 }
 
-/// Which connects a connection-tracking entry led astray: those that failed from the source
-/// port of an earlier one to the same address that nobody had answered, or that was reset,
-/// while its entry stands.
-fn stale_flows(requests: &[Request]) -> Vec<bool> {
-    let mut left: HashMap<(&str, u16, &str), Stamp> = HashMap::new();
-    let mut stale = vec![false; requests.len()];
-    let mut order: Vec<usize> = (0..requests.len()).filter(|&i| requests[i].is_new_connection()).collect();
-    order.sort_by_key(|&i| requests[i].begun());
-    for i in order {
-        let row = &requests[i].row;
-        let (Some(port), Some(to)) = (row.local_port, row.remote_addr.as_deref()) else { continue };
-        let flow = (&*row.source, port, to);
-        let entry_stands = left.remove(&flow).is_some_and(|until| requests[i].begun() <= until);
-        match row.outcome {
-            // The SYN, or its repetition, renews the entry. An unreachable host answers no SYN either.
-            Outcome::ConnectTimeout | Outcome::ConnectUnreachable => {
-                stale[i] = entry_stands;
-                left.insert(flow, row.end.shifted_ns(STALE_FOR_NS));
-            }
-            // A refusal ends the entry.
-            Outcome::ConnectRefused => stale[i] = entry_stands,
-            // The other side's reset leaves the entry of a connection that came about.
-            Outcome::ResetBeforeResponse | Outcome::ResetMidResponse => {
-                left.insert(flow, row.end.shifted_ns(RESET_FOR_NS));
-            }
-            // A connection that came about and was closed: the next one begins an entry of its own.
-            _ => {}
+impl Arrivals {
+    fn add(&mut self, at: Stamp) {
+        self.n += 1;
+        self.first = Some(self.first.map_or(at, |first| first.min(at)));
+        self.recent.insert(self.recent.partition_point(|other| *other <= at), at);
+        if self.recent.len() > RECENT {
+            self.recent.remove(0);
         }
     }
-    stale
-}
 
-/// How many connects used a source port towards an address again so soon that an entry of the
-/// one before could have stood.
-pub(super) fn early_reuses(requests: &[Request]) -> u64 {
-    let mut used: HashMap<(&str, u16, &str), Stamp> = HashMap::new();
-    let mut reuses = 0;
-    for r in requests.iter().filter(|r| r.is_new_connection()) {
-        let (Some(port), Some(to)) = (r.row.local_port, r.row.remote_addr.as_deref()) else { continue };
-        let before = used.insert((&r.row.source, port, to), r.begun());
-        reuses += u64::from(before.is_some_and(|before| r.begun().ns_since(before) <= STALE_FOR_NS));
+    /// Their rate at `t0`; 0 for fewer than two.
+    ///
+    /// A pod's share grows while another is replaced, and shrinks again: the rate
+    /// of its whole life can be too high just before t0, which would make the bound
+    /// too short. So the smaller counts of that rate and of the rate of the last
+    /// [`RECENT`] arrivals.
+    fn rate_at(&self, t0: Stamp) -> f64 {
+        // The first arrival opens the interval, so it is not counted in it.
+        let rate = |n: usize, first: Option<Stamp>| match first {
+            Some(first) if n > 1 && t0 > first => (n - 1) as f64 / t0.seconds_since(first),
+            _ => 0.0,
+        };
+        rate(self.n, self.first).min(rate(self.recent.len(), self.recent.first().copied()))
     }
-    reuses
 }
 
-/// Locates every request.
-pub(super) fn gather(timeline: &Timeline, policy: &Policy) -> Evidence {
+/// Finds out where requests went.
+pub(super) fn gather<R: RowSource>(
+    timeline: &Timeline,
+    requests: &Requests<R>,
+    policy: &Policy,
+) -> Result<Evidence, R::Error> {
     let targets: HashMap<&str, usize> =
         timeline.info.targets.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
     let target_of = |r: &Request| targets.get(&*r.row.target).copied();
     let balances =
-        |r: &Request| target_of(r).map_or(Balances::Connections, |t| timeline.info.targets[t].balances);
+        |target: Option<usize>| target.map_or(Balances::Connections, |t| timeline.info.targets[t].balances);
     // An arrival is what the consumer routes: a connection, or behind an L7 consumer a request.
-    let arrives = |r: &Request| match balances(r) {
+    let arrives = |r: &Request, balances: Balances| match balances {
         Balances::Connections => r.is_new_connection(),
         Balances::Requests => r.row.sent.is_some() || r.row.connect_start.is_some(),
     };
 
-    let mut by_connection: HashMap<(&str, u64), &str> = HashMap::new();
-    for r in timeline.requests.iter().filter(|r| balances(r) == Balances::Connections) {
-        if let (Some(conn), Some(pod)) = (r.row.conn, r.pod()) {
-            by_connection.insert((&r.row.source, conn), pod);
-        }
-    }
-    let mut places: Vec<Place> = timeline
-        .requests
-        .iter()
-        .map(|r| {
-            let known = || r.row.conn.and_then(|c| by_connection.get(&(&*r.row.source, c)).copied());
-            match r.pod().or_else(|| if r.row.conn_reused { known() } else { None }) {
-                Some(pod) => {
-                    let end = timeline.end_of(pod, r.begun());
-                    let ending = end
-                        .filter(|&e| r.row.end.shifted_ns(r.uncertainty_ns) >= timeline.ends[e].t0.earliest);
-                    Place::Pod { name: pod.into(), ending }
-                }
-                None => Place::Unknown,
-            }
-        })
-        .collect();
-
+    let mut connections: HashMap<Connection, Led> = HashMap::new();
     let mut tails = vec![vec![Tail::default(); timeline.info.targets.len()]; timeline.ends.len()];
-    let mut before: HashMap<(usize, usize), Vec<Stamp>> = HashMap::new();
-    for (r, place) in timeline.requests.iter().zip(&places) {
-        let Some(target) = target_of(r) else { continue };
-        if r.row.outcome != Outcome::NotSent && arrives(r) {
-            for tail in tails.iter_mut().map(|t| &mut t[target]) {
-                tail.observed_until = tail.observed_until.max(Some(r.begun()));
-                tail.uncertainty_ns = tail.uncertainty_ns.max(r.uncertainty_ns);
+    let mut before = vec![vec![Arrivals::default(); timeline.info.targets.len()]; timeline.ends.len()];
+    // The last moment at which a target was tried at all, and the uncertainty of its clients' clocks.
+    let mut observed = vec![(None::<Stamp>, 0); timeline.info.targets.len()];
+    let mut add = |r: &Request| {
+        let target = target_of(r);
+        let balances = balances(target);
+        if balances == Balances::Connections
+            && !requests.unnamed.is_empty()
+            && let Some((connection, pod)) = r.connection().zip(r.pod())
+            && requests.unnamed.contains(&connection)
+        {
+            let order = (r.row.scheduled, r.row.seq);
+            let led = connections.entry(connection).or_insert_with(|| Led { order, pod: Arc::clone(pod) });
+            if led.order < order {
+                *led = Led { order, pod: Arc::clone(pod) };
             }
-            let Place::Pod { name, .. } = place else { continue };
-            let Some(end) = timeline.end_of(name, r.begun()) else { continue };
-            let t0 = timeline.ends[end].t0;
-            if r.begun() < t0.earliest {
-                before.entry((end, target)).or_default().push(r.begun());
-            }
-            tails[end][target].arrival(r.begun(), t0.latest);
+        }
+        let Some(target) = target else { return };
+        if r.row.outcome == Outcome::NotSent || !arrives(r, balances) {
+            return;
+        }
+        let (until, uncertainty_ns) = &mut observed[target];
+        *until = (*until).max(Some(r.begun()));
+        *uncertainty_ns = r.uncertainty_ns.max(*uncertainty_ns);
+        let Some(end) = r.pod().and_then(|pod| timeline.end_of(pod, r.begun())) else { return };
+        let t0 = timeline.ends[end].t0;
+        if r.begun() < t0.earliest {
+            before[end][target].add(r.begun());
+        }
+        tails[end][target].arrival(r.begun(), t0.latest);
+    };
+    let mut flows = Flows::of(&requests.others);
+    requests.others.iter().for_each(&mut add);
+    requests.plain(|r| {
+        add(r);
+        flows.answered(r);
+    })?;
+    let stale = flows.stale(&requests.others);
+    for ((tails, before), end) in tails.iter_mut().zip(&before).zip(&timeline.ends) {
+        for ((tail, before), (until, uncertainty_ns)) in tails.iter_mut().zip(before).zip(&observed) {
+            (tail.observed_until, tail.uncertainty_ns) = (*until, *uncertainty_ns);
+            tail.rate = before.rate_at(end.t0.earliest);
         }
     }
-    for ((end, target), before) in &mut before {
-        before.sort_unstable();
-        tails[*end][*target].rate = rate_at(timeline.ends[*end].t0.earliest, before);
-    }
+    let place = |r: &Request| match pod(&connections, r) {
+        Some(pod) => Place::Pod { name: Arc::clone(pod), ending: ending(timeline, pod, r) },
+        None => Place::Unknown,
+    };
+    let mut places: Vec<Place> = requests.others.iter().map(place).collect();
 
-    let stale = stale_flows(&timeline.requests);
     let mut unseen: Vec<usize> = (0..places.len())
         .filter(|&i| {
             !stale[i]
                 && places[i] == Place::Unknown
-                && policy.class(&timeline.requests[i].row) == Class::Dropped
+                && policy.class(&requests.others[i].row) == Class::Dropped
         })
         .collect();
-    unseen.sort_by_key(|&i| timeline.requests[i].begun());
+    unseen.sort_by_key(|&i| requests.others[i].begun());
     for i in unseen {
-        let r = &timeline.requests[i];
+        let r = &requests.others[i];
         let Some(target) = target_of(r) else { continue };
+        let balances = balances(Some(target));
         let service = timeline.info.targets[target].service.as_deref();
         if timeline.endpoints.none_usable(service, r.begun()) {
             continue;
         }
         let fits = |e: &usize| {
             let end = &timeline.ends[*e];
-            let reach = if r.row.conn_reused && balances(r) == Balances::Connections {
+            let reach = if r.row.conn_reused && balances == Balances::Connections {
                 end.gone().map(|at| at.shifted_ns(LAG_NS))
             } else {
                 Some(reach(timeline, *e, &tails[*e][target]))
@@ -226,16 +240,15 @@ pub(super) fn gather(timeline: &Timeline, policy: &Policy) -> Evidence {
                 && reach.is_none_or(|until| r.begun().shifted_ns(-r.uncertainty_ns) <= until)
         };
         let candidates: Vec<usize> = (0..timeline.ends.len()).filter(fits).collect();
-        if arrives(r) && tells_of_a_dead_pod(r, balances(r)) {
+        if arrives(r, balances) && tells_of_a_dead_pod(r, balances) {
             for &e in &candidates {
                 let t0 = timeline.ends[e].t0;
                 let tail = &mut tails[e][target];
                 if r.begun() < t0.earliest {
                     if candidates.len() == 1 && was_cut_off_with(r, &timeline.ends[e]) {
                         // They come in order: what came after t0 is linked at the whole rate.
-                        let before = before.entry((e, target)).or_default();
-                        before.insert(before.partition_point(|at| *at <= r.begun()), r.begun());
-                        tail.rate = rate_at(t0.earliest, before);
+                        before[e][target].add(r.begun());
+                        tail.rate = before[e][target].rate_at(t0.earliest);
                     }
                 } else if candidates.len() == 1 {
                     tail.arrival(r.begun(), t0.latest);
@@ -248,7 +261,7 @@ pub(super) fn gather(timeline: &Timeline, policy: &Policy) -> Evidence {
             places[i] = Place::OneOf(candidates);
         }
     }
-    Evidence { places, tails, stale }
+    Ok(Evidence { places, tails, stale, connections })
 }
 
 impl Tail {

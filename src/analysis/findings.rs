@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use super::evidence;
 use super::figures::count;
 use super::model::{Cause, Finding, Latencies, RequestCounts, Severity, Termination, Verdict};
-use crate::record::{Outcome, ServedEnd, Stamp};
-use crate::timeline::{Refused, Request, Restart, Timeline, Withdrawal};
+use super::sums::Sums;
+use crate::record::Stamp;
+use crate::timeline::{Refused, Restart, Timeline, Withdrawal};
 
 /// Everything worth saying, most severe first.
 pub(super) fn findings(
     timeline: &Timeline,
+    sums: &Sums<'_>,
     verdict: &Verdict,
     partial: &[String],
     requests: &RequestCounts,
@@ -38,7 +39,7 @@ pub(super) fn findings(
         let (why, remedy) = explain(cause, covering);
         let what =
             format!("{}: {} {}", cause.as_str(), count(n), if n == 1 { "request" } else { "requests" });
-        findings.push(finding(Severity::Error, what, why, &remedy));
+        findings.push(Finding { cause: Some(cause), ..finding(Severity::Error, what, why, &remedy) });
     }
     if requests.ambiguous > 0 {
         findings.push(finding(
@@ -59,16 +60,7 @@ pub(super) fn findings(
             "read the counts as lower bounds, or repeat the run",
         ));
     }
-    for t in terminations {
-        for w in &t.windows {
-            if let Some(why) = &w.censored {
-                let what = format!("the window of pod {} towards {} has no upper bound", t.pod, w.consumer);
-                let remedy =
-                    "raise the rate of new connections, or keep the load on for longer after the termination";
-                findings.push(finding(Severity::Warning, what, why, remedy));
-            }
-        }
-    }
+    findings.extend(unbounded(terminations));
     let killed: Vec<&str> =
         terminations.iter().filter(|t| t.exit_code == Some(137)).map(|t| t.pod.as_str()).collect();
     if let Some(pod) = killed.first() {
@@ -88,7 +80,8 @@ pub(super) fn findings(
     }
     findings.extend(refusals(timeline));
     findings.extend(timeline.restarts.iter().filter(|r| r.from >= timeline.origin).map(restarted));
-    findings.extend(timeline.withdrawals.iter().map(|withdrawal| left_alive(timeline, withdrawal)));
+    let left_alive = timeline.withdrawals.iter().zip(&sums.last_reached);
+    findings.extend(left_alive.map(|(withdrawal, last)| lived_on(withdrawal, *last)));
     for clock in &timeline.unsampled_clocks {
         findings.push(finding(
             Severity::Warning,
@@ -97,7 +90,7 @@ pub(super) fn findings(
             "check that the clocks are synchronised",
         ));
     }
-    let reuses = evidence::early_reuses(&timeline.requests);
+    let reuses = sums.reuses.count();
     if reuses > 0 {
         findings.push(finding(
             Severity::Warning,
@@ -109,14 +102,12 @@ pub(super) fn findings(
     for message in &timeline.warnings {
         findings.push(finding(Severity::Warning, message.clone(), "recorded during the run", ""));
     }
-    let in_place_of_refusals =
-        timeline.requests.iter().filter(|request| is_reset_for_refused(request)).count();
-    if in_place_of_refusals > 0 {
+    if sums.reset_for_refused > 0 {
         findings.push(finding(
             Severity::Info,
-            match in_place_of_refusals {
+            match sums.reset_for_refused {
                 1 => "1 request was reset that the app would have refused".to_owned(),
-                n => format!("{} requests were reset that the app would have refused", count(n as u64)),
+                n => format!("{} requests were reset that the app would have refused", count(n)),
             },
             "the recording proxy beside it had accepted the connection already: the one thing that it changes",
             "take reset_before_response and connect_refused for one when you compare with a run without it",
@@ -145,13 +136,33 @@ pub(super) fn findings(
 }
 
 fn finding(severity: Severity, what: String, why: &str, remedy: &str) -> Finding {
-    Finding { severity, what, why: why.to_owned(), remedy: remedy.to_owned() }
+    Finding { severity, cause: None, what, why: why.to_owned(), remedy: remedy.to_owned() }
 }
 
-/// Whether it was reset where the app's listener was gone.
-fn is_reset_for_refused(request: &Request) -> bool {
-    request.row.outcome == Outcome::ResetBeforeResponse
-        && request.served.as_ref().is_some_and(|served| served.ended == ServedEnd::UpstreamRefused)
+/// The windows that have no upper bound: one finding for each consumer and reason.
+pub(super) fn unbounded(terminations: &[Termination]) -> impl Iterator<Item = Finding> {
+    let mut by_reason: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    for termination in terminations {
+        for window in &termination.windows {
+            if let Some(why) = &window.censored {
+                by_reason.entry((window.consumer.as_str(), why.as_str())).or_default().push(&termination.pod);
+            }
+        }
+    }
+    by_reason.into_iter().map(|((consumer, why), pods)| {
+        let what = match pods[..] {
+            [pod] => format!("the window of pod {pod} towards {consumer} has no upper bound"),
+            _ => {
+                format!(
+                    "the windows of {} pods towards {consumer} have no upper bound",
+                    count(pods.len() as u64)
+                )
+            }
+        };
+        let remedy =
+            "raise the rate of new connections, or keep the load on for longer after the termination";
+        finding(Severity::Warning, what, why, remedy)
+    })
 }
 
 /// What was asked for and not done, each reason once.
@@ -195,11 +206,9 @@ fn restarted(restart: &Restart) -> Finding {
     finding(Severity::Warning, what, why, "see why it ended; a readinessProbe shortens what it costs")
 }
 
-/// A pod that left its Services while it lived on, and until when it was sent requests.
-fn left_alive(timeline: &Timeline, withdrawal: &Withdrawal) -> Finding {
-    let Withdrawal { pod, asked, answered, endpoint_removed } = withdrawal;
-    let reached = timeline.requests.iter().filter(|r| r.is_new_connection() && r.pod() == Some(pod));
-    let last = reached.map(Request::begun).filter(|at| at >= asked).max();
+/// A pod that left its Services while it lived on, and when it was last sent a new connection.
+fn lived_on(withdrawal: &Withdrawal, last: Option<Stamp>) -> Finding {
+    let Withdrawal { pod, answered, endpoint_removed, .. } = withdrawal;
     let after = |at: Option<Stamp>| match at {
         Some(at) => format!("{:.2} s after that was asked for", at.seconds_since(*answered).max(0.0)),
         None => "not at all, as far as it was seen".to_owned(),

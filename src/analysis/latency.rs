@@ -1,5 +1,7 @@
 //! Latencies and send lag, by HDR histogram with three digits.
 
+use std::collections::HashMap;
+
 use hdrhistogram::Histogram;
 
 use super::model::{LatencyBucket, Percentiles, SendLag};
@@ -23,7 +25,7 @@ impl Values {
         }
     }
 
-    pub(super) fn n(&self) -> u64 {
+    fn n(&self) -> u64 {
         self.histogram.as_ref().map_or(0, Histogram::len)
     }
 
@@ -63,9 +65,49 @@ impl Values {
     }
 }
 
+/// Values of one second of many, in nanoseconds: only the histogram's buckets that hold some take memory.
+#[derive(Debug, Default)]
+pub(super) struct FewValues(HashMap<u64, u64>);
+
+impl FewValues {
+    /// As [`Values::add`].
+    pub(super) fn add(&mut self, ns: i64) {
+        let ns = u64::try_from(ns).unwrap_or(0);
+        // Three digits are eleven bits.
+        let rest = (u64::BITS - ns.leading_zeros()).saturating_sub(11);
+        *self.0.entry(ns >> rest << rest).or_default() += 1;
+    }
+
+    /// As if they had been added to these.
+    pub(super) fn values(&self) -> Values {
+        let mut values = Values::new();
+        if let Some(h) = &mut values.histogram {
+            for (ns, n) in &self.0 {
+                let _ = h.record_n(*ns, *n);
+            }
+        }
+        values
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn few_values_are_the_same_values(drawn in prop::collection::vec((-1_i64..4000, 0_u32..40), 0..50)) {
+            let (mut few, mut values) = (FewValues::default(), Values::new());
+            for (ns, shift) in drawn {
+                few.add(ns << shift);
+                values.add(ns << shift);
+            }
+            prop_assert_eq!(few.values().percentiles(), values.percentiles());
+            prop_assert_eq!(few.values().buckets(), values.buckets());
+        }
+    }
 
     #[test]
     fn values_of_all_sizes_keep_three_digits() {

@@ -242,6 +242,12 @@ impl Cause {
             Cause::Unattributed => "unattributed",
         }
     }
+
+    /// Whether requests are lost by it because the app stopped before its clients knew: a preStop
+    /// sleep saves them.
+    pub const fn is_helped_by_sleep(self) -> bool {
+        matches!(self, Cause::RoutedToDeadPod | Cause::AcceptQueueReset)
+    }
 }
 
 /// Latencies in milliseconds, of requests that were answered.
@@ -529,6 +535,9 @@ pub enum Severity {
 pub struct Finding {
     /// How much it matters.
     pub severity: Severity,
+    /// The cause of dropped requests that it is about, if it is about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
     /// What was found, with figures.
     pub what: String,
     /// Why it happened.
@@ -560,8 +569,17 @@ pub struct Check {
     pub limit: String,
     /// What was observed.
     pub observed: String,
-    /// Why the verdict is what it is.
+    /// Why the verdict is what it is; empty where limit and observation say it.
     pub why: String,
+}
+
+impl Check {
+    /// What was observed, the limit, and why, where that says more.
+    pub fn in_words(&self) -> String {
+        let Self { limit, observed, why, .. } = self;
+        let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+        format!("{observed} (limit {limit}){why}")
+    }
 }
 
 /// The series behind the charts.
@@ -569,7 +587,7 @@ pub struct Check {
 pub struct ChartData {
     /// Every dropped request.
     pub drops: Vec<Drop>,
-    /// Late arrivals that were answered, per termination.
+    /// Late arrivals that were answered.
     pub late_ok: Vec<LateArrival>,
     /// Response times of answered requests, steady against disrupted.
     pub latency: LatencyHistograms,
@@ -601,15 +619,13 @@ pub struct Drop {
     pub in_window: bool,
 }
 
-/// A request that reached a terminating pod and was answered.
+/// A new connection to a terminating pod whose request was answered.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LateArrival {
     /// Index into [`RunResult::terminations`].
     pub termination: usize,
-    /// When its connection was begun, in seconds since the counted part of the load began.
+    /// When it was begun, in seconds since the counted part of the load began.
     pub begun_s: f64,
-    /// Whether it opened a new connection.
-    pub new_connection: bool,
 }
 
 /// Response times of answered requests in logarithmic buckets.

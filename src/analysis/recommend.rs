@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Judged;
-use super::model::{Cause, Mode, Recommendation, Termination, WhatIf, WindowSummary};
-use super::policy::{Class, Policy};
+use super::model::{Mode, Recommendation, Termination, WhatIf, WindowSummary};
+use super::policy::Policy;
 use super::stats;
 use crate::timeline::{PodEnd, Timeline};
 
@@ -132,7 +132,7 @@ fn recommendation(
 
 /// Whether the request was lost because the app stopped before the consumers knew.
 fn is_helped_by_sleep(j: &Judged<'_>) -> bool {
-    matches!(j.cause, Some(Cause::RoutedToDeadPod | Cause::AcceptQueueReset))
+    j.cause.is_helped_by_sleep()
 }
 
 /// From SIGTERM to the end of app and proxy; `None` if not seen or cut short by SIGKILL.
@@ -158,7 +158,6 @@ pub(super) fn what_if(
     let had = timeline.ends.iter().filter_map(|e| u64::try_from(e.pre_stop_sleep_s?).ok()).max().unwrap_or(0);
     let sleeps: BTreeSet<u64> =
         [0, 1, 2, 5, 10].into_iter().chain(covering).chain([had]).filter(|s| *s >= had).collect();
-    let dropped = || judged.iter().filter(|j| j.class == Class::Dropped);
     sleeps
         .into_iter()
         .map(|pre_stop_seconds| {
@@ -173,13 +172,13 @@ pub(super) fn what_if(
                     && !j.candidates.is_empty()
                     && j.candidates.iter().all(|&e| j.request.begun() < timeline.ends[e].t0.earliest + sleep)
             };
-            let drops_avoided = dropped().filter(avoided).count() as u64;
+            let drops_avoided = judged.iter().filter(avoided).count() as u64;
             WhatIf {
                 pre_stop_seconds,
                 windows_covered: terminations.iter().filter(covered).count(),
                 terminations: terminations.len(),
                 drops_avoided,
-                drops_left: dropped().count() as u64 - drops_avoided,
+                drops_left: judged.len() as u64 - drops_avoided,
             }
         })
         .collect()

@@ -7,67 +7,101 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::record::{Outcome, RequestRow, Stamp};
+use crate::timeline::requests::Connection;
 
-/// The connections of a run on which streams were opened.
-pub(super) struct Streams<'a>(HashMap<(&'a Arc<str>, u64), Connection>);
+/// The connections on which requests were lost, of those on which streams were opened.
+#[derive(Debug)]
+pub(super) struct Streams(HashMap<Connection, Carrier>);
 
-#[derive(Default)]
-struct Connection {
-    /// From when to when the server may have been at work on a request.
-    work: Vec<Work>,
+#[derive(Debug, Default)]
+struct Carrier {
+    /// The lost requests that were sent, by when they were.
+    lost: Vec<Lost>,
+    /// Whether a request was sent over it.
+    is_used: bool,
     /// Whether anything of an answer has come over it.
     has_answered: bool,
 }
 
-struct Work {
-    seq: u64,
+#[derive(Debug)]
+struct Lost {
     from: Stamp,
+    seq: u64,
     to: Stamp,
     /// The latest end of those that began before this one, with it.
     latest: Stamp,
+    /// Whether the server may have been at work on another request meanwhile.
+    is_shared: bool,
 }
 
-impl<'a> Streams<'a> {
-    /// Those of a run, by its requests.
-    pub(super) fn new(rows: impl IntoIterator<Item = &'a RequestRow>) -> Self {
-        let mut connections: HashMap<_, Connection> = HashMap::new();
-        for row in rows {
-            let (Some(conn), Some(from), true) = (row.conn, row.sent, row.stream.is_some()) else { continue };
-            let connection = connections.entry((&row.source, conn)).or_default();
-            connection.has_answered |= row.bytes_received > 0;
-            // What was left out or refused was never worked on.
-            if !matches!(row.outcome, Outcome::H2Goaway | Outcome::H2RefusedStream) {
-                connection.work.push(Work { seq: row.seq, from, to: row.end, latest: row.end });
-            }
+fn connection(row: &RequestRow) -> Option<Connection> {
+    row.stream?;
+    Some((Arc::clone(&row.source), row.conn?))
+}
+
+impl Streams {
+    /// Those of lost requests.
+    pub(super) fn of<'a>(lost: impl IntoIterator<Item = &'a RequestRow>) -> Self {
+        let mut carriers: HashMap<Connection, Carrier> = HashMap::new();
+        for row in lost {
+            let Some(connection) = connection(row) else { continue };
+            let carrier = carriers.entry(connection).or_default();
+            carrier.lost.extend(row.sent.map(|from| Lost {
+                from,
+                seq: row.seq,
+                to: row.end,
+                latest: row.end,
+                is_shared: false,
+            }));
         }
-        for connection in connections.values_mut() {
-            connection.work.sort_unstable_by_key(|work| work.from);
+        for carrier in carriers.values_mut() {
+            carrier.lost.sort_unstable_by_key(|lost| (lost.from, lost.seq));
             let mut latest = Stamp::from_unix_ns(i64::MIN);
-            for work in &mut connection.work {
-                latest = latest.max(work.to);
-                work.latest = latest;
+            for lost in &mut carrier.lost {
+                latest = latest.max(lost.to);
+                lost.latest = latest;
             }
         }
-        Self(connections)
+        Self(carriers)
     }
 
-    fn of(&self, row: &'a RequestRow) -> Option<&Connection> {
-        self.0.get(&(&row.source, row.conn?)).filter(|_| row.stream.is_some())
+    /// Takes in a request, lost or not.
+    pub(super) fn add(&mut self, row: &RequestRow) {
+        if self.0.is_empty() {
+            return;
+        }
+        let Some(from) = row.sent else { return };
+        let Some(carrier) = connection(row).and_then(|connection| self.0.get_mut(&connection)) else {
+            return;
+        };
+        carrier.is_used = true;
+        carrier.has_answered |= row.bytes_received > 0;
+        // What was left out or refused was never worked on.
+        if matches!(row.outcome, Outcome::H2Goaway | Outcome::H2RefusedStream) {
+            return;
+        }
+        let before = carrier.lost.partition_point(|lost| lost.from < row.end);
+        let earlier = carrier.lost[..before].iter_mut().rev().take_while(|lost| lost.latest > from);
+        let met = earlier.filter(|lost| lost.seq != row.seq && lost.to > from);
+        met.for_each(|lost| lost.is_shared = true);
+    }
+
+    fn of_lost(&self, row: &RequestRow) -> Option<&Carrier> {
+        self.0.get(&connection(row)?)
     }
 
     /// Whether the server may have been at work on another request of the connection while this
-    /// one was on its way.
-    pub(super) fn shared(&self, row: &'a RequestRow) -> bool {
-        let Some((connection, from)) = self.of(row).zip(row.sent) else { return false };
-        let before = connection.work.partition_point(|work| work.from < row.end);
-        let earlier = connection.work[..before].iter().rev().take_while(|work| work.latest > from);
-        earlier.filter(|work| work.seq != row.seq).any(|work| work.to > from)
+    /// lost one was on its way.
+    pub(super) fn shared(&self, row: &RequestRow) -> bool {
+        let Some((carrier, from)) = self.of_lost(row).zip(row.sent) else { return false };
+        let found = carrier.lost.binary_search_by_key(&(from, row.seq), |lost| (lost.from, lost.seq));
+        found.is_ok_and(|index| carrier.lost[index].is_shared)
     }
 
-    /// Whether the connection has served. One that was opened by another request, and broke
-    /// before anything came over it, is as new to whoever shared it.
-    pub(super) fn has_answered(&self, row: &'a RequestRow) -> bool {
-        self.of(row).is_none_or(|connection| connection.has_answered)
+    /// Whether the connection of this lost one has served. One that was opened by another request, and
+    /// broke before anything came over it, is as new to whoever shared it.
+    pub(super) fn has_answered(&self, row: &RequestRow) -> bool {
+        self.of_lost(row).is_none_or(|carrier| carrier.has_answered || !carrier.is_used)
     }
 }
 
@@ -101,9 +135,16 @@ mod tests {
         RequestRow { outcome, bytes_received: 0, ..row(seq, sent_ms, end_ms) }
     }
 
+    /// As if all were lost.
+    fn streams(rows: &[RequestRow]) -> Streams {
+        let mut streams = Streams::of(rows);
+        rows.iter().for_each(|row| streams.add(row));
+        streams
+    }
+
     /// What `shared` says of each row.
     fn shared(rows: &[RequestRow]) -> Vec<bool> {
-        let streams = Streams::new(rows);
+        let streams = streams(rows);
         rows.iter().map(|row| streams.shared(row)).collect()
     }
 
@@ -146,7 +187,7 @@ mod tests {
     fn a_connection_has_answered_once_a_byte_has_come_over_it() {
         let eof = |seq, conn| RequestRow { conn: Some(conn), ..lost(seq, 0, 30, Outcome::EofBeforeResponse) };
         let rows = [eof(0, 0), eof(1, 0), eof(2, 1), RequestRow { conn: Some(1), ..row(3, 5, 6) }];
-        let streams = Streams::new(&rows);
+        let streams = streams(&rows);
         let answered: Vec<_> = rows.iter().map(|row| streams.has_answered(row)).collect();
         assert_eq!(answered, [false, false, true, true]);
         let http1 = RequestRow { stream: None, ..eof(4, 0) };

@@ -6,6 +6,7 @@ mod corners;
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
@@ -142,7 +143,8 @@ fn three_pods() -> Records {
 }
 
 fn analysed(records: Records) -> Analysis {
-    analyse(&Timeline::build(records), &Policy::default())
+    let (timeline, requests) = Timeline::build(records.log(), records).unwrap();
+    analyse(&timeline, &requests, &Policy::default()).unwrap()
 }
 
 #[test]
@@ -162,6 +164,7 @@ fn refused_connections_carry_the_window_on_and_are_charged_to_the_pod() {
     let advice = &result.recommendation[0];
     assert_eq!((advice.pre_stop_seconds, advice.terminations_needed), (None, 28));
     assert_eq!(advice.covers_all_seen_seconds, Some(1));
+    assert_eq!(result.findings[0].cause, Some(Cause::RoutedToDeadPod));
 }
 
 /// As [`three_pods`], but requests take 500 ms, and `b` is killed at 5.2 s with those it has, which may
@@ -227,6 +230,16 @@ fn a_load_that_ends_too_soon_leaves_the_window_open() {
     let window = analysed(records).result.terminations[0].windows[0].clone();
     assert_eq!(window.upper_s, None);
     assert!(window.censored.unwrap().starts_with("the load ended"));
+}
+
+#[test]
+fn windows_that_are_open_for_one_reason_are_one_finding() {
+    let mut records = three_pods();
+    records.requests.retain(|r| r.scheduled < at(5110));
+    let one = analysed(records).result.terminations.remove(0);
+    let other = Termination { pod: "c".into(), ..one.clone() };
+    let told: Vec<String> = findings::unbounded(&[one, other]).map(|finding| finding.what).collect();
+    assert_eq!(told, ["the windows of 2 pods towards service web have no upper bound"]);
 }
 
 #[test]
@@ -358,5 +371,35 @@ proptest! {
         prop_assert_eq!(result.requests.total + result.requests.warmup, rows);
         let charged: u64 = result.terminations.iter().map(|t| t.requests.dropped).sum();
         prop_assert!(charged <= result.requests.dropped);
+    }
+
+    #[test]
+    fn the_order_of_the_rows_is_of_no_account(
+        rows in proptest::collection::vec(
+            (0i64..10_000, 0..4 * Outcome::ALL.len(), 0..4usize, 0..5u64, 1..3000i64),
+            0..60,
+        ),
+        seed in any::<u64>(),
+    ) {
+        let mut records = records();
+        delete(&mut records, 3000, "a");
+        delete(&mut records, 3100, "b");
+        for (ms, outcome, pod, conn, took_ms) in rows {
+            let outcome = Outcome::ALL.get(outcome).copied().unwrap_or(Outcome::Ok);
+            request(&mut records, ms * MS, outcome, ["a", "b", "c"].get(pod).copied());
+            let row = records.requests.last_mut().unwrap();
+            row.conn = Some(conn);
+            row.conn_reused = ms % 3 > 0;
+            row.stream = (conn > 2).then_some(1);
+            row.bytes_received = conn % 2;
+            (row.local_port, row.remote_addr) = (Some(40_001), Some("10.0.0.9:80".into()));
+            row.end = row.scheduled.shifted_ns(took_ms * MS);
+            row.phase = if ms < 500 { Phase::Warmup } else { Phase::Main };
+        }
+        let mut shuffled = records.clone();
+        shuffled.requests.shuffle(&mut rand::rngs::SmallRng::seed_from_u64(seed));
+        let [one, other] = [records, shuffled].map(analysed);
+        prop_assert_eq!(one.result, other.result);
+        prop_assert_eq!(one.charts, other.charts);
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::figures::count;
-use super::model::{LoadResult, RequestCounts, Termination, WatchGap};
+use super::model::{LoadResult, Termination, WatchGap};
+use super::sums::Sums;
 use crate::record::Outcome;
 use crate::record::event::MachineSample;
 use crate::record::run_info::{Role, Rows};
@@ -101,7 +102,7 @@ fn blind_at_the_end(timeline: &Timeline) -> Option<String> {
 }
 
 /// Each reason why the record is not whole.
-pub(super) fn partial(timeline: &Timeline, requests: &RequestCounts) -> Vec<String> {
+pub(super) fn partial(timeline: &Timeline, sums: &Sums<'_>) -> Vec<String> {
     let mut why = Vec::new();
     if timeline.info.interrupted {
         why.push("the run was interrupted".to_owned());
@@ -111,21 +112,20 @@ pub(super) fn partial(timeline: &Timeline, requests: &RequestCounts) -> Vec<Stri
         why.push("the run did not come to its end".to_owned());
     }
     why.extend(timeline.torn.iter().cloned());
-    let rows = timeline.requests.len() as u64;
     let loads = timeline.info.sources.iter().filter(|source| source.role == Role::Load);
     let handed_over: Vec<_> = loads.filter_map(|source| Some((&source.name, source.rows?))).collect();
-    let by_count = |source: &String| requests.without_rows.get(source);
+    let by_count = |source: &String| sums.counts.without_rows.get(source);
     why.extend(
         handed_over.iter().filter_map(|(source, rows)| missing_requests(source, *rows, by_count(source))),
     );
     // Sources that hand over say so each for itself.
+    let rows = sums.recorded;
     if let Some(announced) = timeline.announced.filter(|a| *a != rows && handed_over.is_empty()) {
         why.push(format!("{} requests were scheduled, {} were recorded", count(announced), count(rows)));
     }
     why.extend(timeline.hand_overs.iter().filter_map(missing_rows));
-    let unrecorded = unrecorded(timeline);
-    why.extend(unrecorded.into_iter().map(|(pod, requests)| {
-        format!("{} requests that pod {pod} answered have no row of its proxy", count(requests))
+    why.extend(sums.unrecorded.iter().map(|(pod, requests)| {
+        format!("{} requests that pod {pod} answered have no row of its proxy", count(*requests))
     }));
     why
 }
@@ -172,16 +172,7 @@ fn missing_rows(proxy: &HandOver) -> Option<String> {
     }
 }
 
-/// Requests that a pod answered through a proxy whose rows did not all arrive, and that have no row of it.
-fn unrecorded(timeline: &Timeline) -> BTreeMap<&str, u64> {
-    let mut requests = BTreeMap::new();
-    let incomplete: BTreeSet<&str> =
-        timeline.hand_overs.iter().filter(|p| missing_rows(p).is_some()).map(|p| p.pod.as_str()).collect();
-    for request in timeline.requests.iter().filter(|request| request.served.is_none()) {
-        let pod = request.row.pod.as_deref().and_then(|pod| incomplete.get(pod));
-        if let Some(pod) = pod {
-            *requests.entry(*pod).or_default() += 1;
-        }
-    }
-    requests
+/// Pods whose proxies' rows did not all arrive.
+pub(super) fn incomplete(timeline: &Timeline) -> BTreeSet<&str> {
+    timeline.hand_overs.iter().filter(|p| missing_rows(p).is_some()).map(|p| p.pod.as_str()).collect()
 }

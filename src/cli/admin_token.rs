@@ -1,4 +1,5 @@
-//! The token of the proxies' admin ports: the same for who asks it and who is asked.
+//! The token of the proxies' admin ports, the same for who asks it and who is asked, and one that
+//! is made for a run alone.
 
 use std::env::{self, VarError};
 use std::path::PathBuf;
@@ -42,5 +43,16 @@ impl TokenArgs {
 
 /// A token that nobody can guess.
 pub(super) fn random() -> AdminToken {
-    AdminToken::of_number(rand::random())
+    AdminToken::of_bytes(rand::random())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_of_its_own() {
+        let (a, b) = (random(), random());
+        assert!(a != b && a.as_str().len() == 64);
+    }
 }

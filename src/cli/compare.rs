@@ -60,15 +60,16 @@ impl CompareArgs {
 }
 
 /// What a run contributes to a comparison.
-pub(super) fn sample(run_dir: &RunDir, analysed: &Analysed) -> Sample {
+pub(super) fn sample(run_dir: &RunDir, analysed: &Analysed) -> anyhow::Result<Sample> {
     let name = run_dir.path().display().to_string();
-    Sample::of(name, &analysed.timeline, &analysed.analysis.result, &Policy::default())
+    let Analysed { timeline, requests, analysis } = analysed;
+    Sample::of(name, timeline, requests, analysis, &Policy::default()).context("failed to read the run")
 }
 
 fn read(path: &Path) -> anyhow::Result<Sample> {
     if path.is_dir() {
         let run_dir = RunDir::open(path)?;
-        return Ok(sample(&run_dir, &analyse(&run_dir, None)?));
+        return sample(&run_dir, &analyse(&run_dir, None)?);
     }
     let failed = || format!("failed to read the baseline {}", path.display());
     let text = std::fs::read_to_string(path).with_context(failed)?;

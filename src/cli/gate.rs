@@ -62,18 +62,17 @@ impl GateArgs {
             );
         }
         let mut analysed = analyse(&run_dir, Some(&expect))?;
-        let sample = sample(&run_dir, &analysed);
-        let result = &mut analysed.analysis.result;
         if !baseline.is_empty() {
-            let comparison = self.compare.compare(&baseline, std::slice::from_ref(&sample))?;
-            result.checks.extend(gate::against_baseline(&comparison));
+            let comparison = self.compare.compare(&baseline, &[sample(&run_dir, &analysed)?])?;
+            analysed.analysis.result.checks.extend(gate::against_baseline(&comparison));
         }
+        let result = &analysed.analysis.result;
         if let Some(path) = &self.save_baseline {
             if let Verdict::Invalid { why } = &result.verdict {
                 anyhow::bail!("failed to save a baseline: the run is invalid ({})", why.join("; "));
             }
             let failed = || format!("failed to write the baseline {}", path.display());
-            std::fs::write(path, serde_json::to_vec(&sample)?).with_context(failed)?;
+            std::fs::write(path, serde_json::to_vec(&sample(&run_dir, &analysed)?)?).with_context(failed)?;
         }
         if let Some(path) = &self.junit {
             let failed = || format!("failed to write {}", path.display());
@@ -85,10 +84,7 @@ impl GateArgs {
                 CheckVerdict::Fail => "FAIL",
                 CheckVerdict::Inconclusive => "inconclusive",
             };
-            print(&format!(
-                "{verdict:<12} {}: {} (limit {}): {}\n",
-                check.name, check.observed, check.limit, check.why
-            ))?;
+            print(&format!("{verdict:<12} {}: {}\n", check.name, check.in_words()))?;
         }
         Ok(Exit::of(result, false).into())
     }

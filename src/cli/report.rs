@@ -10,9 +10,9 @@ use super::compare::{self, CompareArgs};
 use super::exit::Exit;
 use crate::analysis::{self, Analysis, Policy, RunResult};
 use crate::gate;
-use crate::record::{Expect, RunDir};
+use crate::record::{Expect, RunDir, Tables};
 use crate::report::{self, TextOptions};
-use crate::timeline::Timeline;
+use crate::timeline::{Requests, Timeline};
 
 /// What goes to stdout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -55,7 +55,7 @@ impl ReportArgs {
             if baseline.is_empty() {
                 show(&run_dir, &analysed.analysis, self.format)?;
             } else {
-                samples.push(compare::sample(&run_dir, &analysed));
+                samples.push(compare::sample(&run_dir, &analysed)?);
             }
             // The run's own interruption is told by its verdict; this command was not interrupted.
             exit = match Exit::of(&analysed.analysis.result, false) {
@@ -83,17 +83,19 @@ impl ReportArgs {
 #[derive(Debug)]
 pub(super) struct Analysed {
     pub(super) timeline: Timeline,
+    pub(super) requests: Requests<Tables>,
     pub(super) analysis: Analysis,
 }
 
 /// Reads a run and analyses it, with its own expectations or with `expect`.
 pub(super) fn analyse(run_dir: &RunDir, expect: Option<&Expect>) -> anyhow::Result<Analysed> {
-    let records = run_dir.read().context("failed to read the run")?;
-    let expect = expect.cloned().unwrap_or_else(|| records.info.expect.clone());
-    let timeline = Timeline::build(records);
-    let mut analysis = analysis::analyse(&timeline, &Policy::default());
+    const FAILED: &str = "failed to read the run";
+    let (log, tables) = run_dir.recorded().context(FAILED)?;
+    let expect = expect.cloned().unwrap_or_else(|| log.info.expect.clone());
+    let (timeline, requests) = Timeline::build(log, tables).context(FAILED)?;
+    let mut analysis = analysis::analyse(&timeline, &requests, &Policy::default()).context(FAILED)?;
     analysis.result.checks = gate::check(&analysis.result, &expect);
-    Ok(Analysed { timeline, analysis })
+    Ok(Analysed { timeline, requests, analysis })
 }
 
 /// Makes a run's report in its directory, and prints it.
@@ -121,10 +123,13 @@ fn show(run_dir: &RunDir, analysis: &Analysis, format: Format) -> anyhow::Result
 /// Text for where stdout goes.
 pub(super) fn text_options(run_dir: Option<&RunDir>) -> TextOptions {
     let color = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let most = TextOptions::default().width;
+    // None where that is no terminal.
+    let columns = console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
     TextOptions {
         color,
+        width: columns.map_or(most, |columns| columns.min(most)),
         files: run_dir.map(|run| run.path().display().to_string()),
-        ..TextOptions::default()
     }
 }
 

@@ -320,10 +320,11 @@ impl Caller {
     /// The Job whose pods send the load.
     fn plan_load(&self, workers: usize, plan: &mut Plan, undo: &mut Plan) {
         self.plan_owner(plan, undo);
+        let s = if workers == 1 { "" } else { "s" };
         let (secrets, jobs) = (self.own::<Secret>(), self.own::<Job>());
         for (about, why) in [
             (&secrets, "the token by which the load workers know the run".to_owned()),
-            (&jobs, format!("an Indexed Job of {workers} load workers")),
+            (&jobs, format!("an Indexed Job of {workers} load worker{s}")),
         ] {
             let group = root(&about.resource);
             plan.open_call(group.clone(), "where the kind is");
@@ -332,11 +333,12 @@ impl Caller {
             undo.open_call(group, "where the kind is");
         }
         plan.must("patch", &secrets.later("load"), "owned by the Job");
-        plan.helps("list", &self.own::<Event>(), "why a load worker is not ready, if one is not");
+        plan.must("list", &self.own::<Pod>(), "which load workers are not ready, if any after 10 s");
+        plan.helps("list", &self.own::<Event>(), "why they are not");
         let proxies = About { subresource: "proxy", ..self.own::<Pod>().later("pod:port") };
         plan.must("get", &proxies, "reports, clock and rows of each load worker");
         plan.must("create", &proxies, "orders to each load worker");
-        plan.own.push(format!("sends the load from a Job of {workers} workers, and removes it at the end"));
+        plan.own.push(format!("sends the load from a Job of {workers} worker{s}, and removes it at the end"));
     }
 
     /// What is created before anything that it owns, once.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{Caller, CoordinatorError};
 
 pub(super) async fn service(caller: &Caller, name: &str) -> Result<Service, CoordinatorError> {
-    let what = format!("read Service {name}");
+    let what = format!("read Service {name} in namespace {} (-n names another)", caller.namespace);
     let api = Api::<Service>::namespaced(caller.client.clone(), &caller.namespace);
     caller.ask(&what, || api.get(name)).await?.map_err(|e| CoordinatorError::api(&what, &e))
 }

@@ -13,7 +13,7 @@ use http::header::AsHeaderName;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde::{Deserialize, Serialize};
 
-use super::exchange::Failure;
+use super::failure::Failure;
 use super::plan::Grpc;
 use crate::record::Outcome;
 

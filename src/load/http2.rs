@@ -22,7 +22,8 @@ use h2::{Reason, RecvStream};
 use http::{HeaderMap, Method, header};
 
 use super::deadlines::Elapsed;
-use super::exchange::{Context, Endpoint, Failure, NotSent, Reached, carry, ended_early, lost};
+use super::exchange::{Context, Endpoint, NotSent, carry};
+use super::failure::{Failure, Reached, ended_early, lost};
 use super::grpc;
 use super::plan::PlannedTarget;
 use super::request::{Persistence, Sender};

@@ -11,16 +11,25 @@ mod tls;
 mod transport;
 mod websocket;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use socket2::{Domain, Socket, Type};
 
+use super::connection::Buffers;
+use super::deadlines::Deadlines;
+use super::exchange::Context;
+use super::feed::Feed;
+use super::prepared::{WAITING_BATCHES, endpoints};
+use super::resolve::Route;
+use super::worker::Task;
 use super::*;
-use crate::record::Outcome;
 use crate::record::parts::read_table;
+use crate::record::{Clock, Outcome, RequestRow, RunDir};
 use server::{HANGING, Log, PROMPT, Script, Server};
 
 /// Runs the load with a run directory, and answers its summary with its rows.

@@ -4,24 +4,20 @@
 //! before the first request. It resolves no names and opens no sockets.
 
 mod error;
+mod settings;
 mod target;
 mod transport;
+mod written;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::connect_to::ConnectTo;
 use super::pace::{Arrivals, Length, Pace, Stage};
-use super::ports::PortRange;
-use super::resolve::{DnsSettings, Family};
 use super::schedule::Schedule;
 use super::tls::{self, TlsSettings};
-use crate::record::run_info::{self, Balances, LoadPlan, Role, Source};
 pub use error::PlanError;
+pub use settings::{Settings, Target};
 pub(super) use target::{PlannedTarget, Text};
 use target::{cycle, plan_target};
 pub use transport::{Connections, Grpc, Http};
@@ -45,146 +41,6 @@ const MAX_CYCLE: u64 = 65_536;
 const MIN_DEFAULT_CONNECTIONS: f64 = 256.0;
 /// The connections of a closed loop where no number is given.
 const CLOSED_LOOP_CONNECTIONS: usize = 50;
-
-/// Something to send requests to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Target {
-    /// The name in the rows' `target` column.
-    pub name: String,
-    /// `http://host[:port][/path][?query]`, or `https://`.
-    pub url: String,
-    /// Its share of the requests: this, of the sum of all targets' weights.
-    pub weight: u32,
-    /// The method of its requests, where it has one of its own.
-    pub method: Option<String>,
-    /// Headers of its own, which go before those of the same name that all requests have.
-    pub headers: Vec<(String, String)>,
-    /// A body of its own.
-    pub body: Option<Vec<u8>>,
-}
-
-impl Target {
-    /// A target with nothing of its own.
-    pub fn new(name: impl Into<String>, url: impl Into<String>) -> Self {
-        let (name, url) = (name.into(), url.into());
-        Self { name, url, weight: 1, method: None, headers: Vec::new(), body: None }
-    }
-}
-
-/// Settings as a user gives them; [`Plan::new`] checks them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Settings {
-    /// Where requests go: to each in turn, as often as its weight says.
-    pub targets: Vec<Target>,
-    /// How fast they leave, over all targets and workers.
-    pub pace: Pace,
-    /// How they are spread over the rates of an open loop.
-    pub arrivals: Arrivals,
-    /// Whatever is drawn at random is drawn from this.
-    pub seed: u64,
-    /// Length of the warm-up before it, which is recorded but not counted.
-    pub warmup: Duration,
-    /// Which HTTP they speak.
-    pub http: Http,
-    /// Whether they are calls of a gRPC method; the body is then the message.
-    pub grpc: Option<Grpc>,
-    /// Which connections carry the requests.
-    pub connections: Connections,
-    /// The most connections open at a time; `None` for as many as the rate can
-    /// keep open when every request runs into its timeouts.
-    pub max_connections: Option<usize>,
-    /// The most requests that an HTTP/2 connection carries at a time, as far as the server allows;
-    /// `None` for 100, or 1 in a closed loop.
-    pub streams: Option<usize>,
-    /// How long connecting may take.
-    pub connect_timeout: Duration,
-    /// How long the TLS handshake may take.
-    pub tls_timeout: Duration,
-    /// How long the first byte of the answer may take, from the moment of sending; `None` for as
-    /// long as the whole answer.
-    pub first_byte_timeout: Option<Duration>,
-    /// How long the answer may take, from the moment of sending to the end of the body.
-    pub response_timeout: Duration,
-    /// The request's method.
-    pub method: String,
-    /// Further request headers.
-    pub headers: Vec<(String, String)>,
-    /// The request's body; none is sent when it is empty.
-    pub body: Vec<u8>,
-    /// Whether URLs, header values and bodies have placeholders (`template`).
-    pub template: bool,
-    /// Where to connect instead of where the URLs say; the first that fits counts.
-    pub connect_to: Vec<ConnectTo>,
-    /// The Unix socket to connect to, whatever the URLs say.
-    pub unix_socket: Option<PathBuf>,
-    /// How names are looked up.
-    pub dns: DnsSettings,
-    /// TLS, for URLs that ask for it.
-    pub tls: TlsSettings,
-    /// The most requests that a connection carries; `None` for any number.
-    pub max_requests: Option<u64>,
-    /// The age after which a connection carries no further request; `None` for any age.
-    pub max_age: Option<Duration>,
-    /// How often a request that failed is sent again. The row keeps the first outcome.
-    pub retries: u32,
-    /// From a failure to the next attempt.
-    pub retry_delay: Duration,
-    /// Statuses that count as success, as inclusive ranges.
-    pub success: Vec<(u16, u16)>,
-    /// Worker threads.
-    pub workers: usize,
-    /// How long before a request's time its worker stops sleeping and watches the clock.
-    pub spin: Duration,
-    /// The ports that connections come from; `None` for the system's ephemeral ports.
-    pub source_ports: Option<PortRange>,
-    /// The addresses that connections come from, which the workers take in turn; none to let
-    /// the system choose.
-    pub source_addresses: Vec<IpAddr>,
-    /// Whether a source port may be used again before the system has forgotten its last connection.
-    pub reuse_ports: bool,
-}
-
-impl Settings {
-    /// The default load on one target, whose name is its URL: 200 GET requests/s for 30 s on fresh
-    /// connections.
-    pub fn new(url: impl Into<String>) -> Self {
-        let url = url.into();
-        Self {
-            targets: vec![Target::new(url.as_str(), url.as_str())],
-            pace: Pace::constant(200.0, Duration::from_secs(30)),
-            arrivals: Arrivals::Even,
-            seed: 0,
-            warmup: Duration::ZERO,
-            http: Http::Auto,
-            grpc: None,
-            connections: Connections::Fresh,
-            max_connections: None,
-            streams: None,
-            connect_timeout: Duration::from_secs(1),
-            tls_timeout: Duration::from_secs(2),
-            first_byte_timeout: None,
-            response_timeout: Duration::from_secs(5),
-            method: "GET".to_owned(),
-            headers: Vec::new(),
-            body: Vec::new(),
-            template: false,
-            connect_to: Vec::new(),
-            unix_socket: None,
-            dns: DnsSettings::default(),
-            tls: TlsSettings::default(),
-            max_requests: None,
-            max_age: None,
-            retries: 0,
-            retry_delay: Duration::ZERO,
-            success: vec![(200, 399)],
-            workers: 1,
-            spin: Duration::ZERO,
-            source_ports: None,
-            source_addresses: Vec::new(),
-            reuse_ports: false,
-        }
-    }
-}
 
 /// Where the requests come from.
 #[derive(Clone, Debug)]
@@ -355,127 +211,6 @@ impl Plan {
     /// The names of the load's sources: one per worker.
     pub fn sources(&self) -> Vec<String> {
         self.own_workers().map(source_name).collect()
-    }
-
-    /// The plan as `run.json` holds it. Headers and body stay out: they may hold secrets.
-    pub fn load_plan(&self) -> LoadPlan {
-        let settings = &self.settings;
-        let pacing = settings.pace.as_str();
-        let mut other = BTreeMap::from([
-            ("http".to_owned(), settings.http.as_str().into()),
-            ("max_connections".to_owned(), self.max_connections.into()),
-            ("workers".to_owned(), settings.workers.into()),
-        ]);
-        if let Pace::Open(stages) = &settings.pace
-            && pacing == "stages"
-        {
-            let stages: Vec<_> = stages.iter().map(Stage::to_string).collect();
-            other.insert("stages".to_owned(), stages.into());
-        }
-        if settings.arrivals == Arrivals::Poisson {
-            other.insert("arrivals".to_owned(), "poisson".into());
-        }
-        if settings.arrivals == Arrivals::Poisson || settings.template {
-            other.insert("seed".to_owned(), settings.seed.into());
-        }
-        // Names alone: values may be secrets.
-        let headers = settings.headers.iter().map(|(name, _)| name.clone());
-        let headers: Vec<String> = headers.collect();
-        if !headers.is_empty() {
-            other.insert("headers".to_owned(), headers.into());
-        }
-        let mut methods: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
-        for target in &self.targets {
-            methods.entry(target.name.to_string()).or_default().insert(target.method.as_str());
-        }
-        // Several under one name are no method of which it is known that clients replay it.
-        let joined = |(name, methods): (String, BTreeSet<&str>)| {
-            (name, methods.into_iter().collect::<Vec<_>>().join(", ").into())
-        };
-        other.insert(
-            "methods".to_owned(),
-            methods.into_iter().map(joined).collect::<serde_json::Map<_, _>>().into(),
-        );
-        if self.targets.iter().any(PlannedTarget::has_idempotency_key) {
-            other.insert("idempotency_key".to_owned(), true.into());
-        }
-        let connect_to: Vec<String> = settings.connect_to.iter().map(ConnectTo::to_string).collect();
-        if !connect_to.is_empty() {
-            other.insert("connect_to".to_owned(), connect_to.into());
-        }
-        if settings.http != Http::Http1 {
-            other.insert("streams".to_owned(), self.streams().into());
-        }
-        if let Some(grpc) = &settings.grpc {
-            other.insert("grpc".to_owned(), grpc.rpc.to_string().into());
-            other.insert("grpc_success".to_owned(), grpc.success.clone().into());
-        }
-        if let Some(path) = &settings.unix_socket {
-            other.insert("unix_socket".to_owned(), path.display().to_string().into());
-        }
-        if settings.dns.family != Family::Any {
-            other.insert("family".to_owned(), settings.dns.family.to_string().into());
-        }
-        if self.tls.is_some() {
-            other.insert("tls_timeout_s".to_owned(), settings.tls_timeout.as_secs_f64().into());
-            other.insert("tls".to_owned(), settings.tls.summary());
-        }
-        if let Some(limit) = settings.first_byte_timeout {
-            other.insert("first_byte_timeout_s".to_owned(), limit.as_secs_f64().into());
-        }
-        if !settings.spin.is_zero() {
-            other.insert("spin_s".to_owned(), settings.spin.as_secs_f64().into());
-        }
-        if let Some(max) = settings.max_requests {
-            other.insert("max_requests_per_connection".to_owned(), max.into());
-        }
-        if let Some(age) = settings.max_age {
-            other.insert("max_connection_age_s".to_owned(), age.as_secs_f64().into());
-        }
-        if settings.retries > 0 {
-            other.insert("retries".to_owned(), settings.retries.into());
-        }
-        if let Some(ports) = settings.source_ports {
-            other.insert("source_ports".to_owned(), ports.to_string().into());
-        }
-        if let Connections::Mixed(share) = settings.connections {
-            other.insert("fresh_share".to_owned(), share.into());
-        }
-        LoadPlan {
-            pacing: pacing.to_owned(),
-            rate: settings.pace.mean_rate(),
-            duration_s: settings.pace.duration().unwrap_or_default().as_secs_f64(),
-            warmup_s: settings.warmup.as_secs_f64(),
-            connections: settings.connections.as_str().to_owned(),
-            connect_timeout_s: settings.connect_timeout.as_secs_f64(),
-            response_timeout_s: settings.response_timeout.as_secs_f64(),
-            success: settings.success.clone(),
-            other,
-        }
-    }
-
-    /// The targets as `run.json` lists them, where nothing is known of who routes to them.
-    pub fn targets(&self) -> Vec<run_info::Target> {
-        let target = |target: &PlannedTarget| run_info::Target {
-            name: target.name.to_string(),
-            url: target.url.clone(),
-            consumer: target.name.to_string(),
-            balances: Balances::Connections,
-            service: None,
-        };
-        self.targets.iter().map(target).collect()
-    }
-
-    /// The load's sources as `run.json` lists them, where nobody else keeps the time.
-    pub fn recorders(&self) -> Vec<Source> {
-        let recorder = |name| Source {
-            name,
-            role: Role::Load,
-            clock_offset_ns: 0,
-            clock_uncertainty_ns: Some(0),
-            rows: None,
-        };
-        self.sources().into_iter().map(recorder).collect()
     }
 
     /// Whether a status counts as success.
@@ -689,17 +424,6 @@ mod tests {
             (target.host.as_str(), target.port, target.authority.as_str()),
             ("127.0.0.1", 8080, "web")
         );
-    }
-
-    #[test]
-    fn secrets_are_not_in_the_plan_that_is_written() {
-        let plan = Plan::new(Settings {
-            headers: vec![("Authorization".into(), "Bearer hush".into())],
-            body: b"hush".to_vec(),
-            ..Settings::new("http://web/")
-        });
-        let written = serde_json::to_string(&plan.unwrap().load_plan()).unwrap();
-        assert!(written.contains("Authorization") && !written.contains("hush"), "{written}");
     }
 
     #[test]

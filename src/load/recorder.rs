@@ -14,11 +14,11 @@ use super::latency_log::{self, ByOutcome, INTERVAL, LatencyLog, LogFile, interva
 use super::records::RecordWriter;
 use super::remote::journal::JournalWriter;
 use super::remote::live::{Beside, Reached};
-use super::tally::{self, Counts};
+use super::tally::{self, Counts, ErrorStatuses};
 use super::worker::Batch;
 use super::{LoadError, Progress, Recent};
 use crate::record::parts::PartWriter;
-use crate::record::{Clock, Outcome, Phase, RequestRow, Stamp};
+use crate::record::{Clock, Phase, RequestRow, Stamp};
 
 /// A row arrives this long after its end at most, unless the disk stalls: an
 /// interval of the log is written when it is over for so long.
@@ -195,8 +195,7 @@ struct Live<'a> {
     /// How far each worker is.
     workers: Vec<Reached>,
     outcomes: Counts,
-    error_statuses: BTreeMap<u16, u64>,
-    grpc_statuses: BTreeMap<i32, u64>,
+    error_statuses: ErrorStatuses,
     recent: Histogram<u64>,
     recent_since: Stamp,
 }
@@ -208,8 +207,7 @@ impl<'a> Live<'a> {
             progress,
             workers: sources.iter().map(reached).collect(),
             outcomes: Counts::default(),
-            error_statuses: BTreeMap::new(),
-            grpc_statuses: BTreeMap::new(),
+            error_statuses: ErrorStatuses::default(),
             recent: tally::histogram(),
             recent_since: zero,
         }
@@ -224,13 +222,7 @@ impl<'a> Live<'a> {
             if row.phase == Phase::Main {
                 worker.main.add(row.outcome, 1);
             }
-            match (row.outcome, row.grpc_status, row.status) {
-                (Outcome::HttpError, Some(status), _) => *self.grpc_statuses.entry(status).or_default() += 1,
-                (Outcome::HttpError, None, Some(status)) => {
-                    *self.error_statuses.entry(status).or_default() += 1;
-                }
-                _ => {}
-            }
+            self.error_statuses.add(row);
             if tally::is_answered(row) {
                 tally::record(&mut self.recent, tally::response_ns(row));
             }
@@ -240,7 +232,6 @@ impl<'a> Live<'a> {
         progress.in_flight = self.workers.iter().map(|worker| worker.in_flight).sum();
         progress.outcomes.clone_from(&self.outcomes);
         progress.error_statuses.clone_from(&self.error_statuses);
-        progress.grpc_statuses.clone_from(&self.grpc_statuses);
     }
 
     /// Begins a new interval of recent latencies when the last is over.

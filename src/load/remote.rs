@@ -24,6 +24,8 @@
 //! [`ClockAnswer`]: crate::record::wire::ClockAnswer
 //! [`Tool`]: crate::record::run_info::Tool
 
+mod accept;
+mod answer;
 pub mod ask;
 mod backlog;
 pub mod collect;

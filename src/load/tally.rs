@@ -3,9 +3,12 @@
 //! Each worker keeps a tally of its own; they are merged when the run is over.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use hdrhistogram::Histogram;
+use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize};
 
 use crate::record::retry::go_hides;
@@ -107,6 +110,61 @@ impl Counts {
     }
 }
 
+/// Statuses of complete answers outside the success set, counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ErrorStatuses {
+    /// HTTP statuses.
+    #[serde(
+        rename = "error_statuses",
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "by_number"
+    )]
+    pub http: BTreeMap<u16, u64>,
+    /// gRPC statuses, in place of their HTTP statuses.
+    #[serde(
+        rename = "grpc_statuses",
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "by_number"
+    )]
+    pub grpc: BTreeMap<i32, u64>,
+}
+
+impl ErrorStatuses {
+    /// Adds the status of a request that has ended, if it is one of these.
+    pub(super) fn add(&mut self, row: &RequestRow) {
+        match (row.outcome, row.grpc_status, row.status) {
+            (Outcome::HttpError, Some(grpc), _) => *self.grpc.entry(grpc).or_default() += 1,
+            (Outcome::HttpError, None, Some(http)) => *self.http.entry(http).or_default() += 1,
+            _ => {}
+        }
+    }
+
+    /// Adds what another counted.
+    pub(super) fn merge(&mut self, other: &ErrorStatuses) {
+        merge(&mut self.http, &other.http);
+        merge(&mut self.grpc, &other.grpc);
+    }
+}
+
+/// Reads counts by number. JSON has numbers as keys in quotes, and serde does not take these off
+/// where the counts are part of an object that is flattened.
+fn by_number<'de, D, N>(deserializer: D) -> Result<BTreeMap<N, u64>, D::Error>
+where
+    D: Deserializer<'de>,
+    N: FromStr<Err: Display> + Ord,
+{
+    let quoted = BTreeMap::<String, u64>::deserialize(deserializer)?;
+    quoted.into_iter().map(|(number, count)| Ok((number.parse().map_err(D::Error::custom)?, count))).collect()
+}
+
+/// Adds counts to counts.
+fn merge<K: Ord + Clone>(own: &mut BTreeMap<K, u64>, other: &BTreeMap<K, u64>) {
+    for (of, count) in other {
+        *own.entry(of.clone()).or_default() += count;
+    }
+}
+
 /// The requests of one or more workers. The warm-up is only counted.
 #[derive(Clone, Debug)]
 pub struct Tally {
@@ -114,10 +172,8 @@ pub struct Tally {
     pub warmup: u64,
     /// Requests of the counted part, by outcome.
     pub outcomes: Counts,
-    /// Statuses of complete responses outside the success set.
-    pub error_statuses: BTreeMap<u16, u64>,
-    /// gRPC statuses of complete answers outside the success set, in place of their HTTP statuses.
-    pub grpc_statuses: BTreeMap<i32, u64>,
+    /// Statuses of complete answers outside the success set.
+    pub error_statuses: ErrorStatuses,
     /// Error numbers behind the outcomes that have one.
     pub errnos: BTreeMap<(Outcome, i32), u64>,
     /// What protocols said for themselves behind the outcomes, where they did.
@@ -145,8 +201,7 @@ impl Default for Tally {
         Self {
             warmup: 0,
             outcomes: Counts::default(),
-            error_statuses: BTreeMap::new(),
-            grpc_statuses: BTreeMap::new(),
+            error_statuses: ErrorStatuses::default(),
             errnos: BTreeMap::new(),
             details: BTreeMap::new(),
             final_outcomes: Counts::default(),
@@ -171,11 +226,7 @@ impl Tally {
         self.final_outcomes.add(row.final_outcome, 1);
         self.retried += u64::from(row.attempts > 1);
         self.go_hidden += u64::from(go_hides(row, go_replays));
-        match (row.outcome, row.grpc_status, row.status) {
-            (Outcome::HttpError, Some(grpc), _) => *self.grpc_statuses.entry(grpc).or_default() += 1,
-            (Outcome::HttpError, None, Some(status)) => *self.error_statuses.entry(status).or_default() += 1,
-            _ => {}
-        }
+        self.error_statuses.add(row);
         if let Some(errno) = row.errno {
             *self.errnos.entry((row.outcome, errno)).or_default() += 1;
         }
@@ -200,21 +251,10 @@ impl Tally {
         self.final_outcomes.merge(&other.final_outcomes);
         self.retried += other.retried;
         self.go_hidden += other.go_hidden;
-        for (status, count) in &other.error_statuses {
-            *self.error_statuses.entry(*status).or_default() += count;
-        }
-        for (detail, count) in &other.details {
-            *self.details.entry(detail.clone()).or_default() += count;
-        }
-        for (status, count) in &other.grpc_statuses {
-            *self.grpc_statuses.entry(*status).or_default() += count;
-        }
-        for (errno, count) in &other.errnos {
-            *self.errnos.entry(*errno).or_default() += count;
-        }
-        for (reason, count) in &other.not_sent {
-            *self.not_sent.entry(reason.clone()).or_default() += count;
-        }
+        self.error_statuses.merge(&other.error_statuses);
+        merge(&mut self.details, &other.details);
+        merge(&mut self.errnos, &other.errnos);
+        merge(&mut self.not_sent, &other.not_sent);
         for (own, other) in [
             (&mut self.response_ns, &other.response_ns),
             (&mut self.service_ns, &other.service_ns),
@@ -266,7 +306,19 @@ mod tests {
         assert_eq!(extent(&all.service_ns), (9, 45, 2));
         assert_eq!(extent(&all.send_lag_ns), (1, 20, 3));
         assert_eq!((all.warmup, all.outcomes.total(), all.outcomes.of(Outcome::Ok)), (1, 4, 1));
-        assert_eq!(all.error_statuses, BTreeMap::from([(503, 1)]));
+        assert_eq!(all.error_statuses.http, BTreeMap::from([(503, 1)]));
         assert_eq!(all.not_sent, BTreeMap::from([("late".into(), 1)]));
+    }
+
+    #[test]
+    fn an_error_counts_by_its_grpc_status_where_it_has_one() {
+        let plain = row(Outcome::HttpError, None, Some(105), 150);
+        let grpc = RequestRow { status: Some(200), grpc_status: Some(14), ..plain.clone() };
+        let fine = row(Outcome::Ok, None, Some(105), 150);
+        let mut statuses = ErrorStatuses::default();
+        [&plain, &grpc, &grpc, &fine].into_iter().for_each(|row| statuses.add(row));
+        statuses.merge(&statuses.clone());
+        assert_eq!(statuses.http, BTreeMap::from([(503, 2)]));
+        assert_eq!(statuses.grpc, BTreeMap::from([(14, 4)]));
     }
 }

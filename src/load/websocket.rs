@@ -18,7 +18,8 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{Control, Data, OpC
 use tokio_tungstenite::tungstenite::protocol::frame::{Frame, FrameHeader};
 
 use super::connection::Connection;
-use super::exchange::{Context, Failure, PROTOCOL_ERROR, Reached, Switch, read_body, read_head, read_more};
+use super::exchange::{Context, Switch, read_body, read_head, read_more};
+use super::failure::{Failure, PROTOCOL_ERROR, Reached};
 use super::plan::PlannedTarget;
 use super::request::{Persistence, Sender, Template};
 use crate::record::{Outcome, RequestRow};

@@ -18,7 +18,7 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 
 pub(super) use self::exchange::Exchange;
 pub(super) use self::head::Refusal;
-use self::head::{IncomingRequest, IncomingResponse, Look, RequestHead, ResponseHead};
+use self::head::{IncomingRequest, IncomingResponse, Look};
 use super::connection::Streams;
 use super::relay::{self, Finish, Stop};
 use crate::http1::Body;
@@ -101,7 +101,9 @@ async fn pass_request(
     buf: &mut BytesMut,
     exchange: &Exchange,
 ) -> Result<(), Unpassed> {
-    let Message { mut head, mut sent } = next_request(from, to, buf).await?;
+    let mut incoming = IncomingRequest::default();
+    let look = |bytes: &[u8]| incoming.look(bytes).map_err(Unpassed::Refused);
+    let Message { mut head, mut sent } = next_head(from, to, buf, look).await?;
     exchange.begin(&mut head);
     pass(&mut sent, head.len, &mut head.body, buf, from, to).await?;
     if head.asks_upgrade {
@@ -115,25 +117,6 @@ async fn pass_request(
         }
     }
     Ok(())
-}
-
-/// The next request head at the front of `buf`, as much of it passed on as may be.
-async fn next_request(
-    from: &mut ReadHalf<'_>,
-    to: &mut WriteHalf<'_>,
-    buf: &mut BytesMut,
-) -> Result<Message<RequestHead>, Unpassed> {
-    let mut incoming = IncomingRequest::default();
-    let mut sent = 0;
-    loop {
-        if !buf.is_empty() {
-            match incoming.look(buf).map_err(Unpassed::Refused)? {
-                Look::Complete(head) => return Ok(Message { head, sent }),
-                Look::Partial { safe } => sent = pass_part(sent, safe, buf, from, to).await?,
-            }
-        }
-        sent = fill_head(sent, from, to, buf).await?;
-    }
 }
 
 /// Passes responses on until the connection is over.
@@ -162,7 +145,9 @@ async fn pass_response(
     buf: &mut BytesMut,
     exchange: &Exchange,
 ) -> Result<(), Stop> {
-    let Message { mut head, mut sent } = next_response(from, to, buf, exchange).await?;
+    let mut incoming = IncomingResponse::default();
+    let look = |bytes: &[u8]| Ok::<_, Stop>(incoming.look(bytes, exchange.is_next_to_head()));
+    let Message { mut head, mut sent } = next_head(from, to, buf, look).await?;
     if !head.is_interim() {
         exchange.answered(&head);
         if let Some(pod) = &exchange.origin().shared.pod_header {
@@ -183,51 +168,33 @@ async fn pass_response(
     passed
 }
 
-/// The next response head at the front of `buf`, as much of it passed on as may be.
-async fn next_response(
+/// The next head at the front of `buf`, as much of it passed on as may be.
+async fn next_head<H, E: From<Stop>>(
     from: &mut ReadHalf<'_>,
-    to: &mut WriteHalf<'_>,
+    to: &WriteHalf<'_>,
     buf: &mut BytesMut,
-    exchange: &Exchange,
-) -> Result<Message<ResponseHead>, Stop> {
-    let mut incoming = IncomingResponse::default();
+    mut look: impl FnMut(&[u8]) -> Result<Look<H>, E>,
+) -> Result<Message<H>, E> {
     let mut sent = 0;
     loop {
         if !buf.is_empty() {
-            match incoming.look(buf, exchange.is_next_to_head()) {
+            match look(buf)? {
                 Look::Complete(head) => return Ok(Message { head, sent }),
-                Look::Partial { safe } => sent = pass_part(sent, safe, buf, from, to).await?,
+                Look::Partial { safe } => {
+                    let safe = safe.max(sent);
+                    relay::write(from, to, &buf[sent..safe]).await?;
+                    sent = safe;
+                }
             }
         }
-        sent = fill_head(sent, from, to, buf).await?;
+        let stop = match relay::fill(from, buf).await {
+            Ok(1..) => continue,
+            Ok(0) => Stop::SourceClosed,
+            Err(_) => Stop::Source,
+        };
+        // There is no more: what was held back goes on as well.
+        return Err(relay::flush(from, to, &buf[sent..], stop).await.into());
     }
-}
-
-/// Passes on the bytes of `buf` from `sent` to `safe`, and keeps them; answers how far that is.
-async fn pass_part(
-    sent: usize,
-    safe: usize,
-    buf: &BytesMut,
-    from: &ReadHalf<'_>,
-    to: &WriteHalf<'_>,
-) -> Result<usize, Stop> {
-    relay::write(from, to, &buf[sent..safe.max(sent)]).await?;
-    Ok(safe.max(sent))
-}
-
-/// Reads more of a head; if there is no more, passes on what was held back of it.
-async fn fill_head(
-    sent: usize,
-    from: &mut ReadHalf<'_>,
-    to: &WriteHalf<'_>,
-    buf: &mut BytesMut,
-) -> Result<usize, Stop> {
-    let stop = match relay::fill(from, buf).await {
-        Ok(1..) => return Ok(sent),
-        Ok(0) => Stop::SourceClosed,
-        Err(_) => Stop::Source,
-    };
-    Err(relay::flush(from, to, &buf[sent..], stop).await)
 }
 
 /// Passes on the message at the front of `buf`: `head_len` bytes of head, then its body. Of

@@ -8,7 +8,7 @@
 use std::fs::{self, File};
 use std::mem::take;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use parquet::basic::{Encoding, Type as PhysicalType};
@@ -202,6 +202,24 @@ pub fn read_table<R: Row>(run_dir: &Path) -> Result<Vec<R>, PartError> {
     Ok(rows)
 }
 
+/// Goes through the rows of one table, in the order of their files' names. Few groups of them are in memory at a
+/// time: one is read while the one before is gone through.
+///
+/// # Errors
+/// When a file cannot be read, or is no part of this table.
+pub fn each_row<R: Row>(run_dir: &Path, each: impl FnMut(R)) -> Result<(), PartError> {
+    let paths = parts_of::<R>(run_dir)?;
+    std::thread::scope(|scope| {
+        let (read, groups) = mpsc::sync_channel::<Vec<R>>(0);
+        let reading = scope.spawn(move || {
+            // Nobody takes a group only where this side has panicked.
+            paths.iter().try_for_each(|path| scan(path, |group| drop(read.send(group))))
+        });
+        groups.into_iter().flatten().for_each(each);
+        reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
 /// The closed parts of one table, in the order of their names.
 ///
 /// # Errors
@@ -230,6 +248,12 @@ pub fn parts_of<R: Row>(run_dir: &Path) -> Result<Vec<PathBuf>, PartError> {
 /// When the file cannot be read, or is no part of this table.
 pub fn scan<R: Row>(path: &Path, mut each: impl FnMut(Vec<R>)) -> Result<(), PartError> {
     let reader = open_to_read(path)?;
+    let parquet = |source| PartError::Parquet { path: path.to_owned(), source };
+    let expected = parse_message_type(R::SCHEMA).map_err(parquet)?;
+    if !has_columns(reader.metadata().file_metadata().schema(), &expected) {
+        let why = "its columns are not those of this version of rolldrop: use the one that recorded it";
+        return Err(parquet(ParquetError::General(why.into())));
+    }
     let mut read = || {
         for index in 0..reader.num_row_groups() {
             let group = reader.get_row_group(index)?;
@@ -237,7 +261,19 @@ pub fn scan<R: Row>(path: &Path, mut each: impl FnMut(Vec<R>)) -> Result<(), Par
         }
         Ok(())
     };
-    read().map_err(|source| PartError::Parquet { path: path.to_owned(), source })
+    read().map_err(parquet)
+}
+
+/// Whether a table has these columns: the same names and types in the same order.
+fn has_columns(table: &Type, expected: &Type) -> bool {
+    let (found, expected) = (table.get_fields(), expected.get_fields());
+    let is_same = |(a, b): (&Arc<Type>, &Arc<Type>)| {
+        a.is_primitive()
+            && a.name() == b.name()
+            && a.get_physical_type() == b.get_physical_type()
+            && a.is_optional() == b.is_optional()
+    };
+    found.len() == expected.len() && found.iter().zip(expected).all(is_same)
 }
 
 /// How many rows a part says that it has.
@@ -397,6 +433,19 @@ mod tests {
         writer.extend(&served).unwrap();
         writer.finish().unwrap();
         assert_eq!(read_table::<ServedRow>(dir.path()).unwrap(), served);
+    }
+
+    #[test]
+    fn a_part_with_other_columns_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = PartWriter::<RequestRow>::create(dir.path(), "load-0", Clock::start()).unwrap();
+        writer.extend(&[request(0)]).unwrap();
+        writer.finish().unwrap();
+        fs::rename(dir.path().join(RequestRow::TABLE), dir.path().join(ServedRow::TABLE)).unwrap();
+        let Err(PartError::Parquet { source, .. }) = read_table::<ServedRow>(dir.path()) else {
+            panic!("it was read");
+        };
+        assert!(source.to_string().contains("its columns are not those of this version"), "{source}");
     }
 
     proptest! {

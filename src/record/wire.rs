@@ -12,6 +12,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use ring::hmac;
 use serde::{Deserialize, Serialize};
 
 use super::event::{PodEvent, ProxyPhase};
@@ -50,14 +51,22 @@ impl FromStr for AdminToken {
 }
 
 impl AdminToken {
-    /// A number as a token.
-    pub fn of_number(number: u128) -> Self {
-        Self(format!("{number:032x}"))
+    /// Bytes as a token, in hexadecimal digits.
+    pub fn of_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
     /// The token itself.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Whether this is the token. The time that this takes tells nothing about it, wherever the
+    /// two differ: their tags under one key are compared, in constant time.
+    pub fn is(&self, given: &[u8]) -> bool {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, self.0.as_bytes());
+        let own = hmac::sign(&key, self.0.as_bytes());
+        hmac::verify(&key, given, own.as_ref()).is_ok()
     }
 }
 
@@ -134,6 +143,15 @@ mod tests {
         assert_eq!((token.as_str(), format!("{token:?}").as_str()), ("s3cret", "AdminToken(..)"));
         for text in ["", "\n", "two words", "caf\u{e9}"] {
             assert_eq!(text.parse::<AdminToken>(), Err(BadToken), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_known_as_a_whole_only() {
+        let token: AdminToken = "s3cret".parse().unwrap();
+        assert!(token.is(b"s3cret"));
+        for other in ["", "s3cre", "s3cret ", "s3crets", "S3cret"] {
+            assert!(!token.is(other.as_bytes()), "{other:?}");
         }
     }
 }

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::charts::Chart;
 use super::format::{NONE, count, len, millis, percent, plain, seconds};
-use super::words;
+use super::words::{self, Remedy};
 use crate::analysis::model::{RunResult, Stage, Termination, Verdict};
 
 const STYLE: &str = include_str!("html/style.css");
@@ -89,6 +89,18 @@ fn answer(page: &mut String, result: &RunResult) {
         let _ = write!(page, " {}", escape(&whereabouts));
     }
     page.push_str("</p>\n");
+    if let Some(causes) = words::causes(result) {
+        let _ = writeln!(page, "<p>Cause: {}.</p>", escape(&causes));
+    }
+    match words::remedy(result) {
+        Some(Remedy::Yaml(yaml, note)) => {
+            let _ = writeln!(page, "<p>Remedy: <code>{}</code> ({}).</p>", escape(&yaml), escape(&note));
+        }
+        Some(Remedy::Words(text)) => {
+            let _ = writeln!(page, "<p>Remedy: {}</p>", escape(&text));
+        }
+        None => {}
+    }
     if result.verdict == Verdict::Valid {
         let (word, meaning, _) = words::verdict(&result.verdict);
         let _ = writeln!(page, "<p>Measurement: <strong>{word}</strong> ({meaning}).</p>");

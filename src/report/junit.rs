@@ -16,8 +16,7 @@ struct Trouble {
 pub(super) fn render(result: &RunResult) -> String {
     let mut cases = vec![("measurement", measurement(result))];
     for check in &result.checks {
-        let message = format!("{} (limit {}): {}", check.observed, check.limit, check.why);
-        let trouble = |element, kind| Some(Trouble { element, kind, message });
+        let trouble = |element, kind| Some(Trouble { element, kind, message: check.in_words() });
         let trouble = match check.verdict {
             CheckVerdict::Pass => None,
             CheckVerdict::Fail => trouble("failure", "fail"),

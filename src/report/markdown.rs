@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::format::{NONE, count, counted, len, millis, seconds};
-use super::words;
+use super::words::{self, Remedy};
 use crate::analysis::model::{RunResult, Termination};
 
 /// Terminations listed one by one.
@@ -27,6 +27,11 @@ pub(super) fn render(result: &RunResult) -> String {
     }
     for (cause, n) in words::by_count(&result.requests.by_cause) {
         lost.push(format!("- cause: {} `{}` ({})", count(n), cause.as_str(), words::cause(cause)));
+    }
+    match words::remedy(result) {
+        Some(Remedy::Yaml(yaml, note)) => lost.push(format!("- remedy: `{yaml}` ({note})")),
+        Some(Remedy::Words(text)) => lost.push(format!("- remedy: {}", escape(&text))),
+        None => {}
     }
     section(&mut out, &lost.join("\n"));
     terminations(&mut out, &result.terminations);

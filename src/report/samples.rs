@@ -27,6 +27,7 @@ pub(super) fn naive_exit() -> Analysis {
     analysis.result.findings = vec![
         Finding {
             severity: Severity::Error,
+            cause: Some(Cause::RoutedToDeadPod),
             what: "24 new connections went to pods that no longer accepted any".into(),
             why: "the app exits on SIGTERM, about 0.08 s before the Service stops routing to it".into(),
             remedy: "keep serving while endpoints propagate: lifecycle: {preStop: {sleep: {seconds: 1}}}"
@@ -34,6 +35,7 @@ pub(super) fn naive_exit() -> Analysis {
         },
         Finding {
             severity: Severity::Info,
+            cause: None,
             what: "3 terminations are few".into(),
             why: "a bound with 95 % confidence rests on the number of terminations, not of requests".into(),
             remedy: "repeat the run with more terminations".into(),
@@ -271,7 +273,6 @@ impl Sample {
         self.analysis.charts.late_ok.extend((1..=late).map(|i| LateArrival {
             termination: index,
             begun_s: t0_s + late_end * f64::from(i) / f64::from(late),
-            new_connection: true,
         }));
         self.analysis.result.terminations.push(Termination {
             pod: pod.into(),

@@ -1,7 +1,7 @@
 //! The summary on stdout: the answer first, then what it rests on.
 
 use super::format::{NONE, count, counted, len, list, millis, percent, seconds, seconds_unit, shorten, wrap};
-use super::words;
+use super::words::{self, Remedy};
 use crate::analysis::model::{
     Check, CheckVerdict, Recommendation, RunResult, Severity, Termination, Verdict,
 };
@@ -119,6 +119,12 @@ fn answer(page: &mut Page, result: &RunResult) {
         let lead = if i == 0 { "  cause" } else { "" };
         page.paragraph(lead, 9, None, &format!("{} {}: {}", count(*n), cause.as_str(), words::cause(*cause)));
     }
+    match words::remedy(result) {
+        // Whole lines, to be copied.
+        Some(Remedy::Yaml(yaml, note)) => page.line(&format!("  remedy {yaml}   # {note}")),
+        Some(Remedy::Words(text)) => page.paragraph("  remedy", 9, None, &text),
+        None => {}
+    }
     let requests = &result.requests;
     let other: Vec<String> = [
         (requests.app_errors, "answered with an error of the app"),
@@ -139,7 +145,13 @@ fn terminations(page: &mut Page, all: &[Termination]) {
     if all.is_empty() {
         return;
     }
-    page.heading("TERMINATIONS", "windows count from t0, when the deletion took effect");
+    page.heading(
+        "TERMINATIONS",
+        match all.iter().any(|t| t.windows.len() > 1) {
+            false => "windows count from t0, when the deletion took effect",
+            true => "windows count from t0, when the deletion took effect; a pod's longest is shown",
+        },
+    );
     let mut order: Vec<&Termination> = all.iter().collect();
     if all.len() > LISTED {
         // The pods that lost most come first, and stay in the order of time among equals.
@@ -313,6 +325,17 @@ fn close(page: &mut Page, result: &RunResult, files: Option<&str>) {
         millis(lag.p99 / 1e3),
         millis(lag.max / 1e3),
     ));
+    for (verdict, word, paint) in [
+        (CheckVerdict::Fail, "GATE FAILED", Paint::Bad),
+        (CheckVerdict::Inconclusive, "GATE INCONCLUSIVE", Paint::Caution),
+    ] {
+        let names: Vec<&str> =
+            result.checks.iter().filter(|c| c.verdict == verdict).map(|c| c.name.as_str()).collect();
+        if !names.is_empty() {
+            page.paragraph("", 0, Some(paint), &format!("{word}: {}", list(&names)));
+            break;
+        }
+    }
     if let Some(files) = files {
         let directory = files.trim_end_matches('/');
         page.line(&format!("Report: {directory}/report.html, charts in {directory}/charts"));

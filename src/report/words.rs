@@ -56,6 +56,41 @@ pub(super) fn whereabouts(result: &RunResult) -> Option<String> {
     }
 }
 
+/// Why requests were dropped, in a line: the most frequent cause first.
+pub(super) fn causes(result: &RunResult) -> Option<String> {
+    let causes = by_count(&result.requests.by_cause);
+    let told: Vec<String> = match causes[..] {
+        [(only, _)] => vec![cause(only).to_owned()],
+        _ => causes.iter().map(|&(each, n)| format!("{} ({})", cause(each), count(n))).collect(),
+    };
+    (!told.is_empty()).then(|| told.join(", "))
+}
+
+/// What would have saved the dropped requests.
+pub(super) enum Remedy {
+    /// A line of YAML, and how sure that is.
+    Yaml(String, String),
+    /// What the finding about the most frequent cause says.
+    Words(String),
+}
+
+/// What would have saved most of the dropped requests; nothing where the figures do not count.
+pub(super) fn remedy(result: &RunResult) -> Option<Remedy> {
+    if matches!(result.verdict, Verdict::Invalid { .. }) {
+        return None;
+    }
+    let (most, _) = *by_count(&result.requests.by_cause).first()?;
+    let sleeps = || result.recommendation.iter().filter_map(|rec| Some((sleep_of(rec)?.0, rec)));
+    if most.is_helped_by_sleep()
+        && let Some((_, longest)) = sleeps().max_by_key(|(sleep, _)| *sleep)
+        && let Some((yaml, note)) = sleep_hook(longest, &result.cluster.version)
+    {
+        return Some(Remedy::Yaml(yaml, note));
+    }
+    let finding = result.findings.iter().find(|finding| finding.cause == Some(most))?;
+    Some(Remedy::Words(sentence(&finding.remedy)))
+}
+
 /// What a verdict means, and each reason where there is one.
 pub(super) fn verdict(verdict: &Verdict) -> (&'static str, &'static str, &[String]) {
     match verdict {
@@ -299,23 +334,31 @@ pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
 /// The lines of YAML that go with a recommendation, or with what the run merely suggests, for the
 /// cluster of this version.
 pub(super) fn yaml(rec: &Recommendation, version: &str) -> Vec<String> {
-    let (sleep, label) = match (rec.pre_stop_seconds, rec.suggested_seconds) {
-        (Some(sleep), _) => (sleep, "per container"),
-        (None, Some(sleep)) => (sleep, "suggested, not proven"),
-        (None, None) => return Vec::new(),
-    };
-    let mut lines = vec![if lacks_sleep_hooks(version) {
-        format!(
-            "lifecycle: {{preStop: {{exec: {{command: [sleep, \"{sleep}\"]}}}}}}   # {label}; Kubernetes {version} has \
-             no preStop sleep: the image needs one"
-        )
-    } else {
-        format!("lifecycle: {{preStop: {{sleep: {{seconds: {sleep}}}}}}}   # {label}")
-    }];
+    let Some((hook, note)) = sleep_hook(rec, version) else { return Vec::new() };
+    let mut lines = vec![format!("{hook}   # {note}")];
     if let Some(grace) = rec.termination_grace_period_seconds {
         lines.push(format!("terminationGracePeriodSeconds: {grace}   # per pod"));
     }
     lines
+}
+
+/// The sleep that is recommended, or merely suggested, and what to say of it.
+fn sleep_of(rec: &Recommendation) -> Option<(u64, &'static str)> {
+    let recommended = rec.pre_stop_seconds.map(|sleep| (sleep, "per container"));
+    recommended.or_else(|| Some((rec.suggested_seconds?, "suggested, not proven")))
+}
+
+/// The hook that sleeps so long on a cluster of this version, and a note.
+fn sleep_hook(rec: &Recommendation, version: &str) -> Option<(String, String)> {
+    let (sleep, note) = sleep_of(rec)?;
+    Some(if lacks_sleep_hooks(version) {
+        (
+            format!("lifecycle: {{preStop: {{exec: {{command: [sleep, \"{sleep}\"]}}}}}}"),
+            format!("{note}; Kubernetes {version} has no preStop sleep: the image needs one"),
+        )
+    } else {
+        (format!("lifecycle: {{preStop: {{sleep: {{seconds: {sleep}}}}}}}"), note.to_owned())
+    })
 }
 
 /// Whether a cluster is from before preStop hooks could sleep: KEP-3960, switched on in 1.30.
@@ -396,6 +439,28 @@ mod tests {
         ] {
             assert_eq!(sentence(fragment), expected);
         }
+    }
+
+    #[test]
+    fn the_remedy_is_that_of_the_most_frequent_cause() {
+        let mut result = crate::report::samples::naive_exit().result;
+        let told = |result: &RunResult| match remedy(result) {
+            Some(Remedy::Yaml(yaml, note)) => format!("{yaml} {note}"),
+            Some(Remedy::Words(words)) => words,
+            None => String::new(),
+        };
+        assert_eq!(told(&result), "lifecycle: {preStop: {sleep: {seconds: 1}}} suggested, not proven");
+        result.requests.by_cause.insert(Cause::KilledInFlight, 1_000);
+        assert_eq!(told(&result), "");
+        result.findings[1].cause = Some(Cause::KilledInFlight);
+        assert_eq!(told(&result), "Repeat the run with more terminations.");
+        assert_eq!(
+            causes(&result).unwrap(),
+            "the pod ended while it worked on the request (1,000), routed to a pod that no longer accepted \
+             connections (24)"
+        );
+        result.verdict = Verdict::Invalid { why: Vec::new() };
+        assert_eq!(told(&result), "");
     }
 
     #[test]

@@ -213,6 +213,9 @@ fn expect(raw: raw::Expect, document: &Document) -> Result<Expect, ScenarioError
         Some(Bounds { min: Some(min), max: Some(max) }) if min > max => {
             Err(document.error(&format!("spec.expect.{key}"), format!("min {min} is above max {max}")))
         }
+        Some(Bounds { min: None, max: None }) => {
+            Err(document.error(&format!("spec.expect.{key}"), "needs min, max or both"))
+        }
         bounds => Ok(bounds),
     };
     Ok(Expect {

@@ -51,6 +51,16 @@ fn an_unknown_scenario_an_unreadable_run_and_a_bad_option_say_so() {
 }
 
 #[test]
+fn without_a_kubeconfig_a_run_says_where_one_was_looked_for_and_leaves_no_directory() {
+    let finished =
+        Rolldrop::new(["run", "-t", "svc/web"]).env("KUBECONFIG", "/no/kubeconfig").finish().expect_code(2);
+    let why = "there is no kubeconfig (/no/kubeconfig is not there; --kubeconfig or KUBECONFIG name another)";
+    assert!(finished.stderr().contains(why), "{finished}");
+    let runs = std::fs::read_dir(finished.dir().join("rolldrop-runs")).expect("a directory");
+    assert_eq!(runs.count(), 0, "{finished}");
+}
+
+#[test]
 fn a_missing_binary_shows_as_a_pod_that_never_starts_with_the_reason() {
     let _turn = turn();
     let finished = Rolldrop::new(["run", "missing.yaml", "--out", "run"])

@@ -218,10 +218,39 @@ fn drop_helms(value: &mut Value) {
 fn the_plain_manifests_are_what_the_chart_makes() {
     let sets = value_sets();
     for (directory, values) in [("base", &sets["default"]), ("nightly", &sets["nightly-values"])] {
-        let path = PathBuf::from(CHARTS).join("kustomize").join(directory);
-        let output = Command::new(KUBECTL).arg("kustomize").arg(path).output().expect("kubectl starts");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let built = serde_saphyr::from_multiple(&String::from_utf8_lossy(&output.stdout)).expect("YAML");
+        let mut built = kustomized(&PathBuf::from(CHARTS).join("kustomize").join(directory));
+        for object in &mut built {
+            let metadata = object["metadata"].as_object_mut().expect("metadata");
+            assert_eq!(metadata.remove("namespace").expect("a namespace"), "default");
+        }
         assert_eq!(plain(built), plain(objects(values)), "{directory}");
     }
+}
+
+#[test]
+fn an_overlay_says_the_namespace_and_the_image_of_the_plain_manifests() {
+    let overlay = tempfile::tempdir().expect("a directory");
+    let folder = overlay.path().canonicalize().expect("a directory");
+    // kustomize takes relative paths only.
+    let to_root = "../".repeat(folder.components().count() - 1);
+    let text = format!(
+        "namespace: shop\nresources: [{to_root}{}/kustomize/nightly]\n\
+         images: [{{name: rolldrop, newName: registry.example.org/rolldrop}}]\n",
+        CHARTS.trim_start_matches('/')
+    );
+    fs::write(folder.join("kustomization.yaml"), text).expect("an overlay");
+    let built = kustomized(&folder);
+    let of = |kind: &str| built.iter().find(|object| object["kind"] == kind).expect(kind);
+    assert!(built.iter().all(|object| object["metadata"]["namespace"] == "shop"), "{built:#?}");
+    // The rights are those of the account that the run has.
+    assert_eq!(of("RoleBinding")["subjects"][0]["namespace"], "shop");
+    let containers = "/spec/jobTemplate/spec/template/spec/containers/0/image";
+    assert_eq!(of("CronJob").pointer(containers).expect("an image"), "registry.example.org/rolldrop:0.1.0");
+}
+
+/// What `kubectl kustomize` makes of a directory.
+fn kustomized(directory: &Path) -> Vec<Value> {
+    let output = Command::new(KUBECTL).arg("kustomize").arg(directory).output().expect("kubectl starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_saphyr::from_multiple(&String::from_utf8_lossy(&output.stdout)).expect("YAML")
 }

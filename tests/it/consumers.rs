@@ -1,15 +1,13 @@
 //! Several consumers of the same endpoints, loaded side by side: each leaves a pod at its own pace.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::process::Command;
 
 use rolldrop::analysis::model::Mode;
 use rolldrop::record::{EventKind, RunDir};
 use serde_json::json;
 
 use crate::harness::{ClusterProcess, Rolldrop, wait_for};
-use crate::kubectl::LIMIT;
+use crate::kubectl::{self, LIMIT};
 use crate::runs::{json_lines, repeated, result, seconds, turn};
 
 const BIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin");
@@ -89,14 +87,6 @@ spec:
   disruptions: [{at: 3s, action: deletePod, selector: app=web}]
 ";
 
-fn kubectl(kubeconfig: &Path, args: &str) -> String {
-    let mut command = Command::new(format!("{BIN}/kubectl"));
-    let output = command.args(args.split_whitespace()).env("KUBECONFIG", kubeconfig).output();
-    let output = output.expect("kubectl starts: scripts/test installs it");
-    assert!(output.status.success(), "kubectl {args}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
 #[test]
 fn each_consumer_has_a_window_of_its_own() {
     let _turn = turn();
@@ -104,9 +94,10 @@ fn each_consumer_has_a_window_of_its_own() {
     let kubeconfig = cluster.kubeconfig();
     let manifest = cluster.dir().join("ingress.yaml");
     std::fs::write(&manifest, INGRESS.replace("BIN", BIN)).expect("a file");
-    kubectl(&kubeconfig, &format!("apply -f {}", manifest.display()));
+    let kubectl = |args: &str| kubectl::run(&kubeconfig, args, "").ok();
+    kubectl(&format!("apply -f {}", manifest.display()));
     let address = wait_for("the controller's address", LIMIT, || {
-        let address = kubectl(&kubeconfig, "get pod traefik -o jsonpath={.status.podIP}");
+        let address = kubectl("get pod traefik -o jsonpath={.status.podIP}");
         Some(address).filter(|address| !address.is_empty())
     });
     let scenario = SCENARIO.replace("TRAEFIK", &address);

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use rolldrop::analysis::model::{Cause, Mode, Stage};
-use rolldrop::record::event::{Action, Change};
+use rolldrop::record::event::Change;
 use rolldrop::record::{EventKind, Outcome, RequestRow};
 
 use crate::harness::Rolldrop;
 use crate::kubectl::{Kubectl, SharedCluster};
-use crate::runs::{self, Dataplane, MeasuredRun};
+use crate::runs::{self, Dataplane, MeasuredRun, actions};
 
 const MANIFESTS: &str = "\
 apiVersion: apps/v1
@@ -68,14 +68,6 @@ fn show_their_timelines(run: &MeasuredRun) {
     }
 }
 
-fn actions(run: &MeasuredRun) -> Vec<&Action> {
-    let of = run.records.events.iter().filter_map(|event| match &event.kind {
-        EventKind::Action(action) => Some(action),
-        _ => None,
-    });
-    of.collect()
-}
-
 #[test]
 fn a_rolling_restart_replaces_all_pods_and_a_scale_takes_some_and_gives_them_back() {
     let disruptions = "{at: 1s, action: rollingRestart, workload: deployment/web}, \
@@ -91,7 +83,7 @@ fn a_rolling_restart_replaces_all_pods_and_a_scale_takes_some_and_gives_them_bac
     show_their_timelines(&run);
     // On a slow machine the restart may not be over when the scale begins.
     assert!(modes.len() >= 4 && modes.is_sorted_by_key(|mode| *mode == Mode::ScaleDown), "{modes:?}");
-    let statuses: Vec<_> = actions(&run).iter().map(|a| (a.action.as_str(), a.status)).collect();
+    let statuses: Vec<_> = actions(&run.records).iter().map(|a| (a.action.as_str(), a.status)).collect();
     assert_eq!(statuses, [("rollingRestart", Some(200)), ("scale", Some(200))], "{}", run.finished);
     let changes = std::fs::read_to_string(run.path.join("changes.jsonl")).expect("changes.jsonl");
     assert!(changes.contains("Deployment web in default: restored"), "{changes}");
@@ -104,7 +96,7 @@ fn an_eviction_waits_for_its_budget_and_a_drained_node_is_uncordoned() {
     let text = scenario("evict-and-drain", "18s", disruptions);
     let run = runs::measure(&text, Dataplane::Userspace, &[]);
     let of = |name: &str| -> Vec<_> {
-        let all = actions(&run).into_iter().filter(|action| action.action == name);
+        let all = actions(&run.records).into_iter().filter(|action| action.action == name);
         all.map(|action| (action.status, action.pod.clone())).collect()
     };
     let evicted = of("evict");
@@ -261,7 +253,7 @@ fn a_forced_deletion_leaves_no_grace_and_what_is_refused_is_a_finding() {
     let disruptions = "{at: 1s, action: deletePod, selector: app=web, count: 50%, force: true}, \
                        {at: 5s, action: evict, selector: app=web, count: all, allowOutage: true}";
     let run = runs::measure(&scenario("forced", "7s", disruptions), Dataplane::Userspace, &[]);
-    let forced: Vec<_> = actions(&run).into_iter().filter(|a| a.action == "deletePod").collect();
+    let forced: Vec<_> = actions(&run.records).into_iter().filter(|a| a.action == "deletePod").collect();
     let [only] = forced[..] else { panic!("half of three, rounded down: {forced:?}") };
     assert_eq!(only.status, Some(200), "{}", run.finished);
     let deleted = run.records.events.iter().find(|event| {
@@ -295,7 +287,7 @@ fn what_is_changed_rolls_and_is_changed_back_when_the_scenario_says() {
         run.finished
     );
     show_their_timelines(&run);
-    let mut of: Vec<_> = actions(&run).iter().map(|a| (a.action.as_str(), a.status)).collect();
+    let mut of: Vec<_> = actions(&run.records).iter().map(|a| (a.action.as_str(), a.status)).collect();
     // Three begin at once.
     of.sort_unstable();
     let patched = ("patch", Some(200));
@@ -316,13 +308,14 @@ fn a_pod_that_leaves_its_service_lives_on_and_a_crashed_container_comes_back() {
                        {at: 6s, action: crash, selector: app=web, container: app, allowOutage: true}";
     let run = runs::measure(&scenario("alive", "12s", disruptions), Dataplane::Userspace, &[]);
     assert_eq!(modes(&run), [], "no pod ends\n{}", run.finished);
-    let of: Vec<_> = actions(&run).iter().map(|a| (a.action.as_str(), a.status)).collect();
+    let of: Vec<_> = actions(&run.records).iter().map(|a| (a.action.as_str(), a.status)).collect();
     let relabelled = ("relabel", Some(200));
     assert_eq!(of, [relabelled, relabelled, relabelled, ("crash", Some(200))], "{}", run.finished);
     let found = |what: &str| run.result.findings.iter().any(|finding| finding.what.contains(what));
     assert!(found("left its Services and lived on: its endpoint went 0."), "{}", run.finished);
     assert!(found("ended (exit code 137) and was ready again"), "{}", run.finished);
-    let left: BTreeSet<_> = actions(&run).iter().take(2).filter_map(|action| action.pod.clone()).collect();
+    let left: BTreeSet<_> =
+        actions(&run.records).iter().take(2).filter_map(|action| action.pod.clone()).collect();
     assert_eq!(left.len(), 2, "each another\n{}", run.finished);
     let changes = std::fs::read_to_string(run.path.join("changes.jsonl")).expect("changes.jsonl");
     for pod in left {

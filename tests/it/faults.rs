@@ -19,7 +19,8 @@ use tempfile::TempDir;
 
 use crate::faulty_api::{Act, FaultyApi, is_watch};
 use crate::harness::{ClusterProcess, Rolldrop, wait_for};
-use crate::runs::{json_lines, result, turn};
+use crate::kubectl;
+use crate::runs::{actions, json_lines, result, turn};
 
 /// Long enough for a machine that is busy with other tests, and for every limit that is met here.
 const LIMIT: Duration = Duration::from_secs(150);
@@ -72,12 +73,7 @@ impl Lab {
     }
 
     fn kubectl(&self, args: &str) -> String {
-        let mut command =
-            std::process::Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin/kubectl"));
-        command.args(args.split_whitespace()).env("KUBECONFIG", self.0.kubeconfig());
-        let output = command.output().expect("kubectl starts: scripts/test installs it");
-        assert!(output.status.success(), "kubectl {args}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        kubectl::run(&self.0.kubeconfig(), args, "").ok()
     }
 
     /// Runs a case in a namespace of its own, again if the machine was starved. `fault` does to the
@@ -210,11 +206,7 @@ impl Ended {
 
     /// The calls that were to end a pod.
     fn actions(&self) -> Vec<&Action> {
-        let of = self.records.events.iter().filter_map(|event| match &event.kind {
-            EventKind::Action(action) => Some(action),
-            _ => None,
-        });
-        of.collect()
+        actions(&self.records)
     }
 
     /// How often a watch was lost, and how often late.

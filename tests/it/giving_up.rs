@@ -1,11 +1,10 @@
 //! `load.abort`: a run that loses too much stops all that it began.
 
 use rolldrop::analysis::model::Verdict;
-use rolldrop::record::event::Action;
-use rolldrop::record::{EventKind, RunDir};
+use rolldrop::record::RunDir;
 
 use crate::harness::Rolldrop;
-use crate::runs::{repeated, result, turn};
+use crate::runs::{actions, repeated, result, turn};
 
 /// All pods go at once, and new ones are long not ready.
 const SCENARIO: &str = "\
@@ -58,11 +57,7 @@ fn a_load_that_loses_too_much_is_given_up_with_all_that_was_begun() {
 
     let records = RunDir::open(&path).and_then(|run| run.read()).expect("the run reads");
     assert!(records.info.aborted.is_some() && !records.info.interrupted);
-    let of = |action: &Action| (action.disruption, action.status);
-    let actions = records.events.iter().filter_map(|event| match &event.kind {
-        EventKind::Action(action) => Some(of(action)),
-        _ => None,
-    });
+    let actions = actions(&records).into_iter().map(|action| (action.disruption, action.status));
     assert_eq!(actions.collect::<Vec<_>>(), [(0, Some(200)); 2], "the second never came\n{ended}");
     // Every request has its row: the load was stopped, not cut off.
     assert!(

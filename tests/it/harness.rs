@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -235,6 +235,17 @@ pub(crate) fn cpu_s(process: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).expect("its times");
     let fields: Vec<_> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     fields[11..13].iter().map(|ticks| ticks.parse::<f64>().expect("a number")).sum::<f64>() / 100.0
+}
+
+/// Runs a command to its end, with this on its stdin.
+#[track_caller]
+pub(crate) fn fed(command: &mut Command, input: &str) -> Output {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let started = command.spawn();
+    let mut child =
+        started.unwrap_or_else(|e| panic!("{command:?}: {e}; scripts/test installs what is not ours"));
+    child.stdin.take().expect("its stdin").write_all(input.as_bytes()).expect("it reads");
+    child.wait_with_output().expect("an end")
 }
 
 /// A process, told from a later one with the same number by when it started.

@@ -1,12 +1,11 @@
 //! `rolldrop inject`: what it writes runs, on a cluster and in a scenario.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use rolldrop::analysis::model::Verdict;
 use serde_json::{Value, json};
 
-use crate::harness::Rolldrop;
+use crate::harness::{Rolldrop, fed};
 use crate::kubectl::Kubectl;
 use crate::runs::{self, Dataplane};
 
@@ -40,11 +39,8 @@ spec:
 /// What `rolldrop inject ARGS...` writes when it reads this.
 fn inject(args: &[&str], input: &str) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rolldrop"));
-    command.arg("inject").args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().expect("rolldrop starts");
-    child.stdin.take().expect("its stdin").write_all(input.as_bytes()).expect("it reads");
-    let output = child.wait_with_output().expect("an end");
-    assert!(output.status.success(), "{}", output.status);
+    let output = fed(command.arg("inject").args(args), input);
+    assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 

@@ -15,8 +15,7 @@ mod rollout;
 mod unsupported;
 
 use std::fmt;
-use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,7 +23,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::harness::{ClusterProcess, wait_for};
+use crate::harness::{ClusterProcess, fed, wait_for};
 
 /// Long enough for a machine that is busy with other tests.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
@@ -73,6 +72,26 @@ impl SharedCluster {
     }
 }
 
+/// `kubectl ARGS...`, split at blanks, for the cluster of this kubeconfig, and beside that.
+fn command(kubeconfig: &Path, args: &str) -> Command {
+    let dir = kubeconfig.parent().expect("a directory");
+    let mut command = Command::new(KUBECTL);
+    command
+        .args(args.split_whitespace())
+        .env("KUBECONFIG", kubeconfig)
+        .env("HOME", dir)
+        .env_remove("KUBECTL_EXTERNAL_DIFF")
+        .current_dir(dir)
+        .stdin(Stdio::null());
+    command
+}
+
+/// Runs it to its end, whatever that is, with this on its stdin.
+#[track_caller]
+pub(crate) fn run(kubeconfig: &Path, args: &str, input: &str) -> Ran {
+    Ran { line: format!("kubectl {args}"), output: fed(&mut command(kubeconfig, args), input) }
+}
+
 /// kubectl in a namespace of its own.
 pub(crate) struct Kubectl {
     namespace: String,
@@ -98,17 +117,11 @@ impl Kubectl {
 
     /// The command for `kubectl ARGS...`, split at blanks.
     pub(crate) fn command(&self, args: &str) -> Command {
-        let cluster = SharedCluster::get();
-        let mut command = Command::new(KUBECTL);
-        command
-            .args(["--namespace", &self.namespace])
-            .args(args.split_whitespace())
-            .env("KUBECONFIG", cluster.kubeconfig())
-            .env("HOME", cluster.process.dir())
-            .env_remove("KUBECTL_EXTERNAL_DIFF")
-            .current_dir(cluster.process.dir())
-            .stdin(Stdio::null());
-        command
+        command(&SharedCluster::get().kubeconfig(), &self.in_it(args))
+    }
+
+    fn in_it(&self, args: &str) -> String {
+        format!("--namespace {} {args}", self.namespace)
     }
 
     /// Runs `kubectl ARGS...` to its end, whatever that is.
@@ -117,14 +130,7 @@ impl Kubectl {
     }
 
     fn run_with(&self, args: &str, input: &str) -> Ran {
-        let mut command = self.command(args);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("kubectl starts: scripts/test installs it");
-        let mut stdin = child.stdin.take().expect("its stdin");
-        stdin.write_all(input.as_bytes()).expect("it reads its input");
-        drop(stdin);
-        let output = child.wait_with_output().expect("an end");
-        Ran { line: format!("kubectl {args} -n {}", self.namespace), output }
+        run(&SharedCluster::get().kubeconfig(), &self.in_it(args), input)
     }
 
     /// Runs `kubectl ARGS...`, which succeeds, and answers what it wrote to stdout.

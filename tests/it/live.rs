@@ -1,7 +1,7 @@
 //! Runs on a cluster that was there before and stays: what they change is changed back.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::harness::{ClusterProcess, Rolldrop, wait_for};
-use crate::kubectl::{Kubectl, LIMIT, SharedCluster};
+use crate::kubectl::{self, Kubectl, LIMIT, SharedCluster};
 use crate::runs::{every_answer_has_its_row, no_file_holds, repeated, result, turn};
 
 /// A Deployment, and a Service that names one target port and numbers the other.
@@ -271,12 +271,6 @@ fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_
     assert_eq!(cleanup().expect_code(0).stdout(), "nothing is left of the run\n");
 }
 
-fn kubectl(kubeconfig: &Path, args: &str) -> Command {
-    let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin/kubectl"));
-    command.args(args.split_whitespace()).env("KUBECONFIG", kubeconfig);
-    command
-}
-
 #[test]
 fn a_rollout_of_what_is_there_is_measured_from_a_cold_start() {
     let _turn = turn();
@@ -284,10 +278,7 @@ fn a_rollout_of_what_is_there_is_measured_from_a_cold_start() {
     let kubeconfig = cluster.kubeconfig();
     let shop: PathBuf = cluster.dir().join("shop.yaml");
     std::fs::write(&shop, SHOP).expect("a file");
-    let ok = |args: &str| {
-        let status = kubectl(&kubeconfig, args).status().expect("kubectl");
-        assert!(status.success(), "kubectl {args}");
-    };
+    let ok = |args: &str| kubectl::run(&kubeconfig, args, "").ok();
     ok("create namespace shop");
     ok(&format!("-n shop apply -f {}", shop.display()));
     ok("-n shop rollout status deployment/web --timeout=60s");

@@ -45,6 +45,7 @@ mod probes;
 mod proxy;
 mod proxy_admin;
 mod proxy_ends;
+mod report_size;
 mod runs;
 mod sample_server;
 mod soak;

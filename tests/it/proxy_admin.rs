@@ -2,14 +2,14 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::harness::{Rolldrop, cpu_s, wait_for};
+use crate::harness::{Rolldrop, cpu_s, fed, wait_for};
 use crate::sample_server::{LIMIT, Server};
 
 /// A proxy that runs.
@@ -47,15 +47,8 @@ impl Proxy {
         let (status, text) = self.admin("/metrics");
         assert_eq!(status, 200, "{text}");
         let python = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin/python");
-        let mut child = Command::new(python)
-            .args(["-c", PARSE])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap_or_else(|e| panic!("{python}: {e}; scripts/test installs it"));
-        child.stdin.take().expect("its stdin").write_all(text.as_bytes()).expect("it reads");
-        let output = child.wait_with_output().expect("an end");
-        assert!(output.status.success(), "{text}");
+        let output = fed(Command::new(python).args(["-c", PARSE]), &text);
+        assert!(output.status.success(), "{text}: {}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
 

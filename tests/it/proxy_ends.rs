@@ -2,18 +2,18 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
-use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use rolldrop::analysis::model::Verdict;
 use rolldrop::record::event::{ContainerState, PodEvent, ProxyPhase};
 use rolldrop::record::run_info::{Role, Rows, Source};
-use rolldrop::record::{EventKind, RunDir, ServedRow, Stamp};
+use rolldrop::record::{EventKind, RequestId, RunDir, ServedRow, Stamp};
 use rolldrop::timeline::Timeline;
 use rolldrop::timeline::clocks::Clocks;
 
 use crate::harness::{Process, Rolldrop, process_tree, wait_for};
+use crate::kubectl;
 use crate::runs::{self, Dataplane, MeasuredRun};
 use crate::termination::lab::now_ns;
 use crate::truth;
@@ -209,21 +209,24 @@ fn rows_lie_between_what_the_client_saw(run: &MeasuredRun) {
     let clocks = Clocks::new(&run.records.info, &run.records.events);
     let stamped: HashMap<_, &ServedRow> =
         run.records.served.iter().filter_map(|row| Some((row.request.clone()?, row))).collect();
-    let timeline =
-        Timeline::build(RunDir::open(&run.path).and_then(|run| run.read()).expect("the run reads"));
+    let (log, tables) = RunDir::open(&run.path).and_then(|run| run.recorded()).expect("the run reads");
+    let (_, requests) = Timeline::build(log, tables).expect("the rows read");
     let mut compared = BTreeMap::<&str, u32>::new();
-    for request in &timeline.requests {
-        let Some(served) = &request.served else { continue };
-        let id = served.request.as_ref().expect("it was joined by it");
-        let uncertainty_ns = clocks.offset(&served.source, stamped[id].end).uncertainty_ns;
+    let compare = requests.each(|request| {
+        let id = RequestId { source: request.row.source.to_string(), seq: request.row.seq };
+        let Some(served) = stamped.get(&id) else { return assert_eq!(request.proxy, None, "{request:?}") };
+        assert_eq!(request.proxy.as_ref(), Some(&served.pod), "{request:?}");
+        let placed = |at| clocks.place(&served.source, at);
+        let uncertainty_ns = clocks.offset(&served.source, served.end).uncertainty_ns;
         let slack = uncertainty_ns + request.uncertainty_ns + TOLERANCE_NS;
         let begun = request.row.connect_start.expect("a fresh connection");
-        assert!(served.accepted.shifted_ns(slack) >= begun, "±{slack}: {request:?}");
+        assert!(placed(served.accepted).shifted_ns(slack) >= begun, "±{slack}: {request:?}");
         if let (Some(head), Some(answered)) = (served.head, request.row.head) {
-            assert!(head.shifted_ns(-slack) <= answered, "±{slack}: {request:?}");
+            assert!(placed(head).shifted_ns(-slack) <= answered, "±{slack}: {request:?}");
             *compared.entry(served.pod.split('-').next().unwrap_or_default()).or_default() += 1;
         }
-    }
+    });
+    compare.expect("the rows read");
     assert!(compared.len() == 3 && compared.values().all(|count| *count > 100), "{compared:?}");
 }
 
@@ -319,11 +322,8 @@ impl Run {
 
     /// What kubectl says, if it succeeds.
     fn kubectl(&self, arguments: &str) -> Option<String> {
-        let kubectl = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin/kubectl");
-        let mut command = Command::new(kubectl);
-        command.arg("--kubeconfig").arg(self.dir.path().join("run/cluster/kubeconfig"));
-        let output = command.args(arguments.split(' ')).output().expect("kubectl; scripts/test installs it");
-        output.status.success().then(|| String::from_utf8(output.stdout).expect("UTF-8"))
+        let ran = kubectl::run(&self.dir.path().join("run/cluster/kubeconfig"), arguments, "");
+        (ran.code() == Some(0)).then(|| ran.stdout())
     }
 
     /// Changes a pod that is going away, again and again, until it is gone. Answers the versions, and

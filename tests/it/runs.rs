@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 use rolldrop::analysis::model::RunResult;
-use rolldrop::record::{Records, RunDir};
+use rolldrop::record::event::Action;
+use rolldrop::record::{EventKind, Records, RunDir};
 use serde_json::Value;
 
 use crate::harness::{Finished, Rolldrop};
@@ -32,6 +33,15 @@ pub(crate) struct MeasuredRun {
     pub(crate) records: Records,
     /// Its result.json.
     pub(crate) result: RunResult,
+}
+
+/// The calls that were to end pods, or to change what they are.
+pub(crate) fn actions(records: &Records) -> Vec<&Action> {
+    let of = records.events.iter().filter_map(|event| match &event.kind {
+        EventKind::Action(action) => Some(action),
+        _ => None,
+    });
+    of.collect()
 }
 
 /// Runs that measure take turns: two at once, which wait most of the time, and no more.

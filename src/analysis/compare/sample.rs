@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::model::{Mode, RunResult, Verdict};
+use crate::analysis::model::{Analysis, Mode, RunResult, Verdict};
 use crate::analysis::policy::{Class, Policy};
-use crate::record::Outcome;
-use crate::timeline::{Request, Timeline};
+use crate::record::{Outcome, Phase, RowSource};
+use crate::timeline::{Request, Requests, Timeline};
 
 /// The version of a sample's form in files.
 pub const SAMPLE_FORMAT: u32 = 1;
@@ -82,16 +82,26 @@ impl Block {
 
 impl Sample {
     /// A run's sample.
-    pub fn of(name: impl Into<String>, timeline: &Timeline, result: &RunResult, policy: &Policy) -> Self {
+    ///
+    /// # Errors
+    /// When its rows cannot be read.
+    pub fn of<R: RowSource>(
+        name: impl Into<String>,
+        timeline: &Timeline,
+        requests: &Requests<R>,
+        analysis: &Analysis,
+        policy: &Policy,
+    ) -> Result<Self, R::Error> {
+        let result = &analysis.result;
         let is_closed_loop = timeline.info.load.is_closed_loop();
-        let end_s = timeline.counted().map(|r| timeline.seconds(r.row.scheduled)).fold(0.0, f64::max);
         let [.., longest] = BLOCK_LENGTHS;
+        let end_s = analysis.charts.end_s;
         let block_s = BLOCK_LENGTHS.into_iter().find(|s| end_s / s <= MOST_BLOCKS).unwrap_or(longest);
         let mut blocks: Vec<Block> = Vec::new();
-        for request in timeline.counted() {
+        requests.each(|request| {
             let class = policy.class(&request.row);
-            if matches!(class, Class::NotSent | Class::Cancelled) {
-                continue;
+            if request.row.phase != Phase::Main || matches!(class, Class::NotSent | Class::Cancelled) {
+                return;
             }
             let index = block_index(timeline.seconds(request.row.scheduled) / block_s);
             if blocks.len() <= index {
@@ -104,8 +114,8 @@ impl Sample {
                 Class::Dropped => *block.dropped.entry(request.row.outcome).or_default() += 1,
                 _ => {}
             }
-        }
-        Self {
+        })?;
+        Ok(Self {
             format: SAMPLE_FORMAT,
             name: name.into(),
             fingerprint: fingerprint(timeline, result),
@@ -125,7 +135,7 @@ impl Sample {
                 .collect(),
             block_s,
             blocks,
-        }
+        })
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::analysis::figures::count;
 use crate::analysis::model::{LoadResult, Percentiles, SendLag, Verdict};
 use crate::analysis::validity::not_as_planned;
-use crate::load::{Summary, Tally, errno_name, status_name};
+use crate::load::{ErrorStatuses, Summary, Tally, errno_name, status_name};
 use crate::record::retry::GRPC_UNAVAILABLE;
 use crate::record::run_info::LoadPlan;
 use crate::record::{Outcome, Stamp};
@@ -175,8 +175,8 @@ impl Requests {
 /// Responses that a proxy in between gives when it reached nobody, and gRPC's UNAVAILABLE: they
 /// count as dropped, like every transport failure; other errors are the app's own.
 fn gateway_errors(tally: &Tally) -> u64 {
-    let statuses = [502, 503, 504].iter().filter_map(|status| tally.error_statuses.get(status));
-    statuses.chain(tally.grpc_statuses.get(&GRPC_UNAVAILABLE)).sum()
+    let statuses = [502, 503, 504].iter().filter_map(|status| tally.error_statuses.http.get(status));
+    statuses.chain(tally.error_statuses.grpc.get(&GRPC_UNAVAILABLE)).sum()
 }
 
 fn percentiles_ms(ns: &Histogram<u64>) -> Percentiles {
@@ -337,9 +337,9 @@ fn details(outcome: Outcome, tally: &Tally) -> String {
     let list = |parts: Vec<String>| format!("  ({})", parts.join(", "));
     match outcome {
         Outcome::HttpError => {
-            let http = tally.error_statuses.iter().map(|(status, n)| format!("{n} × {status}"));
-            let grpc =
-                tally.grpc_statuses.iter().map(|(status, n)| format!("{n} × {}", status_name(*status)));
+            let ErrorStatuses { http, grpc } = &tally.error_statuses;
+            let http = http.iter().map(|(status, n)| format!("{n} × {status}"));
+            let grpc = grpc.iter().map(|(status, n)| format!("{n} × {}", status_name(*status)));
             list(http.chain(grpc).collect())
         }
         Outcome::NotSent => {
@@ -373,7 +373,7 @@ mod tests {
         ] {
             tally.outcomes.add(outcome, count);
         }
-        tally.error_statuses = BTreeMap::from([(404, 2), (503, 3)]);
+        tally.error_statuses.http = BTreeMap::from([(404, 2), (503, 3)]);
         tally.errnos =
             BTreeMap::from([((Outcome::ConnectRefused, nix::errno::Errno::ECONNREFUSED as i32), 2)]);
         tally.not_sent = BTreeMap::from([("late".into(), 2)]);
@@ -414,7 +414,7 @@ mod tests {
     fn what_was_stopped_early_says_so_first() {
         let (plan, mut summary, _) = report();
         summary.tally.outcomes = Counts::default();
-        summary.tally.error_statuses.clear();
+        summary.tally.error_statuses = ErrorStatuses::default();
         summary.tally.outcomes.add(Outcome::Ok, 40);
         // The last answers came later.
         (summary.ended, summary.stopped_early) = (Stamp::from_unix_ns(900_000_000), true);

@@ -84,10 +84,10 @@ impl Drops {
         {
             add(self.policy.class_of(outcome, None, None), count);
         }
-        for (status, count) in &progress.error_statuses {
+        for (status, count) in &progress.error_statuses.http {
             add(self.policy.class_of(Outcome::HttpError, Some(*status), None), *count);
         }
-        for (status, count) in &progress.grpc_statuses {
+        for (status, count) in &progress.error_statuses.grpc {
             add(self.policy.class_of(Outcome::HttpError, None, Some(*status)), *count);
         }
         (ended, dropped)
@@ -109,7 +109,7 @@ mod tests {
             progress.outcomes.add(Outcome::ConnectRefused, refused);
             progress.outcomes.add(Outcome::HttpError, errors.iter().map(|(_, count)| count).sum());
             progress.outcomes.add(Outcome::NotSent, 1000);
-            progress.error_statuses = errors.iter().copied().collect();
+            progress.error_statuses.http = errors.iter().copied().collect();
             drops.look(begun + Duration::from_secs(s), &progress)
         };
         assert_eq!(look(0, 0, 10, &[]), None, "too few to say");

@@ -8,7 +8,8 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio_util::sync::CancellationToken;
 
-use super::{Intent, Interrupted};
+use super::Interrupted;
+use super::intent::Intent;
 use crate::cli::progress::Progress;
 use crate::cli::signals::Interrupts;
 use crate::cluster::Cluster;

@@ -1,7 +1,7 @@
 //! `--dry-run`: what a run would ask of the API server.
 
-use super::sending;
-use super::{Intent, caller, connect};
+use super::intent::Intent;
+use super::{caller, connect, sending};
 use crate::cli::progress::Progress;
 use crate::cli::signals::Interrupts;
 use crate::cluster::Choice;

@@ -8,10 +8,9 @@ use futures::FutureExt;
 use futures::future::LocalBoxFuture;
 use tokio_util::sync::CancellationToken;
 
-use super::Run;
 use super::command::UserCommand;
-use crate::cluster::Cluster;
-use crate::coordinator::{Programs, Session};
+use super::under_load::Measuring;
+use crate::coordinator::Programs;
 use crate::scenario::{Action, Disruption, Scenario};
 
 /// The programs of a scenario, found beforehand.
@@ -23,18 +22,13 @@ pub(super) struct UserPrograms<'a> {
 }
 
 impl<'a> UserPrograms<'a> {
-    pub(super) fn new(
-        disruptions: &'a [Disruption],
-        run: &'a Run<'_>,
-        cluster: &Cluster,
-        (session, stop): (&Session, &'a CancellationToken),
-    ) -> anyhow::Result<Self> {
+    pub(super) fn new(measuring: Measuring<'a>) -> anyhow::Result<Self> {
         let mut found = HashMap::new();
-        for (_, words) in commands(disruptions) {
+        for (_, words) in commands(&measuring.scenario.disruptions) {
             found.extend(find(words)?.map(|command| (words, command)));
         }
-        let kubeconfig = if found.is_empty() { None } else { run.command_kubeconfig(cluster, session)? };
-        Ok(Self { found, kubeconfig, stop, abort: &run.interrupts.abort })
+        let kubeconfig = if found.is_empty() { None } else { measuring.command_kubeconfig()? };
+        Ok(Self { found, kubeconfig, stop: measuring.halt, abort: &measuring.run.interrupts.abort })
     }
 }
 

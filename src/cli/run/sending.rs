@@ -5,13 +5,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 use futures::FutureExt;
-use ring::rand::{SecureRandom, SystemRandom};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::interruption;
+use crate::cli::admin_token;
 use crate::cluster::Cluster;
 use crate::coordinator::{self, Caller, LOAD_PORT, LoadJob, LoadPod, Ready, Session, at_node};
 use crate::load;
@@ -138,7 +138,7 @@ pub(super) async fn in_cluster<N: Note>(
     (run_dir, clock): (&RunDir, Clock),
     (note, tell): (N, impl Fn(&str)),
 ) -> anyhow::Result<(Sending<N>, Vec<String>)> {
-    let token = token()?;
+    let token = admin_token::random();
     let reception = collecting.reception(&token).await?;
     let collector = reception.as_ref().map(|reception| reception.address().to_string());
     let job = LoadJob {
@@ -192,14 +192,6 @@ fn places(pods: &[LoadPod]) -> String {
     let nodes: Vec<String> = on.into_iter().map(one).collect();
     let (pods, s) = (pods.len(), if pods.len() == 1 { "" } else { "s" });
     format!("the load comes from {pods} pod{s}, on {}", nodes.join(", "))
-}
-
-/// One that nobody can guess.
-fn token() -> anyhow::Result<AdminToken> {
-    let mut bytes = [0; 32];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| anyhow!("failed to get random numbers"))?;
-    let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(text.parse()?)
 }
 
 /// What sends the load.
@@ -394,11 +386,5 @@ mod tests {
         let pod = |node: &str| LoadPod { name: "x".into(), uid: "x".into(), node: node.into() };
         assert_eq!(places(&[pod("b"), pod("a"), pod("b")]), "the load comes from 3 pods, on a, b (2)");
         assert_eq!(places(&[pod("a")]), "the load comes from 1 pod, on a");
-    }
-
-    #[test]
-    fn a_token_is_of_its_own() {
-        let (a, b) = (token().unwrap(), token().unwrap());
-        assert!(a != b && a.as_str().len() == 64);
     }
 }

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use anyhow::Context;
 use serde_json::Value;
 
+use crate::analysis::model::Cause;
 use crate::load;
 use crate::record::run_info;
 use crate::scenario::{self, Connections, Pace, Place, Scenario, ScenarioError, TlsVersion};
@@ -46,6 +47,18 @@ pub(super) fn redacted(scenario: &Scenario) -> Value {
         load.get_mut("requests").and_then(Value::as_array_mut).into_iter().flatten().for_each(redact);
     }
     resolved
+}
+
+/// Whether what the gate is to count by cause are causes.
+pub(super) fn check_causes(scenario: &Scenario) -> Result<(), ScenarioError> {
+    let known = || Cause::ALL.iter().map(|cause| cause.as_str());
+    match scenario.expect.causes.keys().find(|&name| !known().any(|cause| cause == name)) {
+        Some(name) => {
+            let why = format!("is no cause: say one of {}", known().collect::<Vec<_>>().join(", "));
+            Err(scenario.invalid(&format!("spec.expect.causes.{name}"), why))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The scenario's targets before the cluster has said where they are.
@@ -195,7 +208,7 @@ mod tests {
 
     use clap::{CommandFactory, Parser};
 
-    use super::super::stage_overrides;
+    use super::super::args::stage_overrides;
     use super::*;
     use crate::cli::{Cli, Command};
 
@@ -211,6 +224,21 @@ mod tests {
             "apiVersion: rolldrop.dev/v1\nkind: Scenario\nmetadata: {{name: x}}\nspec:\n  \
              target: {{url: 'http://web/', name: 'http://web/'}}\n  load: {{{keys}}}\n"
         )
+    }
+
+    #[test]
+    fn an_expectation_of_an_unknown_cause_is_an_error() {
+        let check = |cause: &str| {
+            let text =
+                with_load("duration: 10s") + &format!("  expect: {{causes: {{{cause}: {{max: 0}}}}}}\n");
+            let loaded = scenario::parse::<Value>(&text, "x.yaml", Path::new("."), &[]).unwrap();
+            check_causes(&loaded.scenario).map_err(|error| error.to_string())
+        };
+        assert_eq!(check("killed_in_flight"), Ok(()));
+        let error = check("killed_inflight").unwrap_err();
+        let begin =
+            "x.yaml:7: spec.expect.causes.killed_inflight: is no cause: say one of routed_to_dead_pod, ";
+        assert!(error.starts_with(begin), "{error}");
     }
 
     /// What stands in backticks.

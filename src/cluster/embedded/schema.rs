@@ -28,7 +28,7 @@ use std::sync::LazyLock;
 use super::resource::Resource;
 
 pub use decode::{Decoded, decode};
-pub use shape::{check, prune, unknown_fields};
+pub use shape::{check, prune, unknown_fields, unknown_paths};
 
 /// The kind of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -28,7 +28,7 @@ impl Acting<'_> {
     /// The selector must match something, and not all may go at once.
     pub(super) async fn check_pods(&self, pods: &Pods) -> Result<(), CoordinatorError> {
         let (ready, leaving) = apart(self.selected(pods).await?, &BTreeSet::new());
-        let first = self.chosen(pods, 0, ready.clone());
+        let first = self.chosen(pods, 0, &ready);
         let first = &first[..pods.batch.unwrap_or(first.len()).min(first.len())];
         self.check_bounds(pods, first, &ready, &leaving).await
     }
@@ -44,12 +44,13 @@ impl Acting<'_> {
     }
 
     /// The pods that an action takes of those that are ready, in the order in which it takes them.
-    fn chosen(&self, pods: &Pods, repetition: u32, mut ready: Vec<Pod>) -> Vec<Pod> {
+    fn chosen(&self, pods: &Pods, repetition: u32, ready: &[Pod]) -> Vec<Pod> {
+        let mut chosen = ready.to_vec();
         if pods.order == Order::Random {
-            self.disruption.shuffle(repetition, &mut ready);
+            self.disruption.shuffle(repetition, &mut chosen);
         }
-        ready.truncate(pods.count.of(ready.len()));
-        ready
+        chosen.truncate(pods.count.of(ready.len()));
+        chosen
     }
 
     /// Not more than may go at once, beside those that are leaving already.
@@ -94,7 +95,7 @@ impl Acting<'_> {
                 Some(left) if !left.is_empty() => left.len(),
                 Some(_) | None => return done,
             };
-            let mut recovered = self.batch_recovered(pods, whole).await;
+            let mut recovered = self.recovered(whole).await;
             if recovered.is_ok() && self.while_loaded(sleep_until(began + pods.spacing)).await.is_none() {
                 recovered = Err("the load ended".to_owned());
             }
@@ -131,7 +132,7 @@ impl Acting<'_> {
             });
         }
         let mut going = match before {
-            None => self.chosen(pods, repetition, ready.clone()),
+            None => self.chosen(pods, repetition, &ready),
             Some(mut before) => {
                 // Others may have ended some of them meanwhile.
                 before.retain(|pod| ready.iter().any(|other| other.uid() == pod.uid()));

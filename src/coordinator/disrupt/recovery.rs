@@ -64,8 +64,8 @@ impl Whole {
 }
 
 impl Acting<'_> {
-    /// Waits, while the load lasts, until what the action did is over, and until the next can be
-    /// told from it. What is not over is said in words.
+    /// Waits, while the load lasts, until what the action, or a batch of it, did is over, and until
+    /// the next can be told from it. What is not over is said in words.
     pub(super) async fn recovered(&self, whole: &Whole) -> Result<(), String> {
         let recovered = async {
             match &self.disruption.action {
@@ -85,11 +85,6 @@ impl Acting<'_> {
                 _ => true,
             }
         };
-        self.within_limit(recovered).await
-    }
-
-    /// Waits for a recovery as long as the load and its limit allow.
-    async fn within_limit(&self, recovered: impl Future<Output = bool>) -> Result<(), String> {
         let limit = self.session.caller.limits.recovery;
         match self.while_loaded(timeout(limit, recovered)).await {
             Some(Ok(true)) if self.load_left_ns() >= AFTERMATH_NS => Ok(()),
@@ -98,16 +93,6 @@ impl Acting<'_> {
             }
             Some(_) => Err(format!("the pods of the one before had not recovered within {limit:?}")),
         }
-    }
-
-    /// Waits between two batches of one action.
-    pub(super) async fn batch_recovered(&self, pods: &Pods, whole: &Whole) -> Result<(), String> {
-        let recovered = async {
-            self.pods_recovered(pods, whole).await;
-            self.quiet(pods, whole).await;
-            true
-        };
-        self.within_limit(recovered).await
     }
 
     /// Waits until none of the selected pods is terminating, and pods and endpoints are as many as

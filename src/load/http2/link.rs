@@ -14,7 +14,8 @@ use tokio_util::task::AbortOnDropHandle;
 use super::ALPN;
 use super::wire::{Shared, Watched};
 use crate::load::connection::Connection;
-use crate::load::exchange::{Context, Endpoint, Failure, connect};
+use crate::load::exchange::{Context, Endpoint, connect};
+use crate::load::failure::Failure;
 use crate::load::plan::Http;
 use crate::record::{Outcome, RequestRow, Stamp};
 

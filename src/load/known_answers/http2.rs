@@ -1,13 +1,17 @@
 //! The same in HTTP/2: what the server says that it did to a request is what its row says.
 
 mod differential;
+mod frames;
 mod grpc;
+mod script;
 mod server;
 
 use super::transport::acceptor;
 use super::*;
 pub(super) use differential::fault_inside_tls;
-use server::{ALERTS, CONNECTIONS, HANGING, Habits, Log, NO_ERROR, Script, Server, Truth, streams};
+use frames::NO_ERROR;
+use script::{ALERTS, CONNECTIONS, HANGING, Script, streams};
+use server::{Habits, Log, Server, Truth};
 
 /// The setting MAX_CONCURRENT_STREAMS.
 const MAX_CONCURRENT_STREAMS: u16 = 3;

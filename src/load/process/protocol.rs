@@ -102,7 +102,10 @@ pub enum Report {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::load::ErrorStatuses;
 
     #[test]
     fn each_line_is_what_the_table_says() {
@@ -112,6 +115,12 @@ mod tests {
         let progress = Report::Progress(Progress { scheduled: 7, ..Progress::default() });
         let text = serde_json::to_string(&progress).unwrap();
         assert_eq!(text, r#"{"progress":{"scheduled":7,"in_flight":0,"outcomes":{},"recent":null}}"#);
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), progress);
+        let error_statuses =
+            ErrorStatuses { http: BTreeMap::from([(503, 2)]), grpc: BTreeMap::from([(14, 1)]) };
+        let progress = Report::Progress(Progress { error_statuses, ..Progress::default() });
+        let text = serde_json::to_string(&progress).unwrap();
+        assert!(text.contains(r#""error_statuses":{"503":2},"grpc_statuses":{"14":1}"#), "{text}");
         assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), progress);
         let prepare = Order::Prepare(Box::new(Prepare {
             settings: Settings::new("http://web/"),

@@ -87,7 +87,7 @@ pub struct Fleet<N> {
 }
 
 impl<N: Note> Fleet<N> {
-    /// These workers. What they report beside their progress goes to `note`.
+    /// These workers. What they report beside their progress goes to `note`, and so does the loss of one.
     pub fn new(members: Vec<Member>, clock: Clock, note: N) -> Self {
         let workers = members.into_iter().map(Worker::new).collect();
         Self { workers, clock, note, control: Control::default() }
@@ -134,7 +134,6 @@ impl<N: Note> Fleet<N> {
                 warnings.dedup();
                 for lost in all_lost {
                     let message = format!("{lost}; the others send its part");
-                    warnings.push(message.clone());
                     (self.note)(None, self.clock.now(), EventKind::Warning { message });
                 }
                 return Ok(warnings);
@@ -198,10 +197,6 @@ impl<N: Note> Fleet<N> {
             joined
                 .lost
                 .extend(worker.end.as_ref().and_then(|end| end.as_ref().err()).map(|why| worker.lost(why)));
-        }
-        for lost in &joined.lost {
-            let message = format!("{lost}: from then on its part of the load was not sent");
-            (self.note)(None, self.clock.now(), EventKind::Warning { message });
         }
         joined
     }
@@ -268,12 +263,7 @@ fn sum(all: &[Progress]) -> Progress {
         sum.scheduled += progress.scheduled;
         sum.in_flight += progress.in_flight;
         sum.outcomes.merge(&progress.outcomes);
-        for (status, count) in &progress.error_statuses {
-            *sum.error_statuses.entry(*status).or_default() += count;
-        }
-        for (status, count) in &progress.grpc_statuses {
-            *sum.grpc_statuses.entry(*status).or_default() += count;
-        }
+        sum.error_statuses.merge(&progress.error_statuses);
         sum.recent = match (sum.recent, progress.recent) {
             (Some(a), Some(b)) => Some(Recent { p50: a.p50.max(b.p50), p99: a.p99.max(b.p99) }),
             (a, b) => a.or(b),

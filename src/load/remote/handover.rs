@@ -5,23 +5,21 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{TryStreamExt, stream};
 use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, RANGE};
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Full, StreamBody};
+use http::{HeaderMap, Method, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio_util::io::ReaderStream;
 
-use super::ask::AnswerBody;
+use super::answer::{Answer, failed, json, lines, text};
 use super::journal::Journal;
 use super::live::{LIVE_PATH, LIVE_ROWS, Line};
 use super::parts::{Listing, PARTS_PATH, Shelf};
 
 /// A part is read in pieces of this size.
 const PIECE_BYTES: usize = 64 * 1024;
-
-type Answer = Response<AnswerBody>;
 
 /// A load worker's rows, for others to fetch. Clones share it.
 #[derive(Clone, Debug)]
@@ -58,37 +56,28 @@ impl Handover {
             return text(StatusCode::BAD_REQUEST, "ask with GET /live?from=N&rows=K\n");
         };
         let journal = Arc::clone(&self.journal);
-        let lines = stream::unfold(Some(from), move |from| {
+        lines(stream::unfold(Some(from), move |from| {
             let journal = Arc::clone(&journal);
             async move {
                 let line = journal.next(from?, rows).await?;
                 let next = if let Line::Batch(batch) = &line { Some(batch.n + 1) } else { None };
                 let bytes = serde_json::to_vec(&line).map_err(io::Error::from).map(|mut bytes| {
                     bytes.push(b'\n');
-                    Frame::data(Bytes::from(bytes))
+                    Bytes::from(bytes)
                 });
                 Some((bytes, next))
             }
-        });
-        let mut answer = Response::new(StreamBody::new(lines.boxed()).boxed_unsync());
-        answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
-        answer
+        }))
     }
 
     async fn parts(&self) -> Answer {
         // Asked first: what ends meanwhile is listed next time.
         let complete = self.journal.has_ended();
         let shelf = Arc::clone(&self.shelf);
-        let listed = match tokio::task::spawn_blocking(move || shelf.list()).await {
-            Ok(listed) => listed,
-            Err(e) => return text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
-        };
-        match listed {
-            Ok(parts) => match serde_json::to_vec(&Listing { complete, parts }) {
-                Ok(json) => whole(StatusCode::OK, "application/json", json),
-                Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
-            },
-            Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
+        match tokio::task::spawn_blocking(move || shelf.list()).await {
+            Ok(Ok(parts)) => json(&Listing { complete, parts }),
+            Ok(Err(e)) => failed(e),
+            Err(e) => failed(e),
         }
     }
 
@@ -108,7 +97,7 @@ impl Handover {
         };
         let file = match opened.await {
             Ok(file) => file,
-            Err(e) => return text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
+            Err(e) => return failed(e),
         };
         let pieces = ReaderStream::with_capacity(file, PIECE_BYTES).map_ok(Frame::data);
         let mut answer = Response::builder()
@@ -121,7 +110,7 @@ impl Handover {
                 .header(CONTENT_RANGE, format!("bytes {first}-{}/{size}", size.saturating_sub(1)));
         }
         let answer = answer.body(StreamBody::new(pieces).boxed_unsync());
-        answer.unwrap_or_else(|e| text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))
+        answer.unwrap_or_else(failed)
     }
 }
 
@@ -141,16 +130,4 @@ fn wanted(query: &str) -> Option<(u64, usize)> {
 /// The first byte that is wanted; `None` where all are, or what is wanted is not understood.
 fn first_byte(headers: &HeaderMap) -> Option<u64> {
     headers.get(RANGE)?.to_str().ok()?.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok()
-}
-
-fn text(status: StatusCode, text: impl Into<String>) -> Answer {
-    whole(status, "text/plain", text.into().into_bytes())
-}
-
-fn whole(status: StatusCode, content_type: &'static str, body: Vec<u8>) -> Answer {
-    let body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
-    let mut answer = Response::new(body);
-    *answer.status_mut() = status;
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    answer
 }

@@ -25,7 +25,6 @@ use hyper::rt::Executor;
 use hyper::server::conn::http2 as server;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use ring::digest::{SHA256, digest};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -33,6 +32,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::accept::accept;
 use super::ask::{AnswerBody, Ask, AskError};
 use crate::record::wire::AdminToken;
 
@@ -42,7 +42,7 @@ const GREETING: &str = "rolldrop-load-worker";
 const MAX_HELLO_BYTES: usize = 4096;
 /// How long it may take.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
-/// From one attempt to connect to the next, and after an accept that failed.
+/// From one attempt to connect to the next.
 const RETRY: Duration = Duration::from_millis(200);
 /// How long connecting may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -85,7 +85,11 @@ impl Reception {
     pub fn open(listener: TcpListener, token: AdminToken) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let guests = Arc::<Guests>::default();
-        let accepting = tokio::spawn(accept(listener, token.clone(), Arc::clone(&guests)));
+        let receive = {
+            let (token, guests) = (token.clone(), Arc::clone(&guests));
+            move |stream| receive(stream, token.clone(), Arc::clone(&guests))
+        };
+        let accepting = tokio::spawn(accept(listener, receive));
         Ok(Self { address, guests, token, _accepting: AbortOnDropHandle::new(accepting) })
     }
 
@@ -130,36 +134,12 @@ impl Ask for Guest {
     }
 }
 
-/// Lets workers in. Never returns; connections end with it.
-async fn accept(listener: TcpListener, token: AdminToken, guests: Arc<Guests>) {
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => {
-                    let (token, guests) = (token.clone(), Arc::clone(&guests));
-                    connections.spawn(async move {
-                        if let Err(error) = receive(stream, &token, &guests).await {
-                            tracing::debug!(%peer, %error, "a load worker's connection ended");
-                        }
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "accepting load workers failed");
-                    sleep(RETRY).await;
-                }
-            },
-            Some(_) = connections.join_next() => {}
-        }
-    }
-}
-
 /// Keeps the connection of a worker until it ends.
-async fn receive(mut stream: TcpStream, token: &AdminToken, guests: &Guests) -> io::Result<()> {
+async fn receive(mut stream: TcpStream, token: AdminToken, guests: Arc<Guests>) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let hello = timeout(HELLO_LIMIT, read_line(&mut stream)).await??;
     let refused = || io::Error::new(io::ErrorKind::PermissionDenied, "it does not know the token");
-    let slot = guests.slot(greeting(&hello, token).ok_or_else(refused)?);
+    let slot = guests.slot(greeting(&hello, &token).ok_or_else(refused)?);
     let handshake = client::Builder::new(Tasks::default())
         .timer(TokioTimer::new())
         .keep_alive_interval(PING_INTERVAL)
@@ -196,9 +176,7 @@ async fn read_line(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
 fn greeting<'a>(line: &'a [u8], token: &AdminToken) -> Option<&'a str> {
     let mut words = std::str::from_utf8(line).ok()?.split(' ');
     let (greeting, name, given) = (words.next()?, words.next()?, words.next()?);
-    // Digests take the same time to compare, whatever is right about them.
-    let digest_of = |token: &str| digest(&SHA256, token.as_bytes());
-    let is_known = digest_of(given).as_ref() == digest_of(token.as_str()).as_ref();
+    let is_known = token.is(given.as_bytes());
     (greeting == GREETING && is_known && words.next().is_none()).then_some(name)
 }
 

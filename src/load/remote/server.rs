@@ -11,21 +11,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
-use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, Limited, StreamBody};
-use hyper::body::{self, Frame};
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use hyper::body;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use ring::digest::{SHA256, digest};
-use serde::Serialize;
-use tokio::net::TcpListener;
-use tokio::task::JoinSet;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep};
 use tokio_util::io::StreamReader;
 use tokio_util::sync::CancellationToken;
 
-use super::ask::AnswerBody;
+use super::accept::accept;
+use super::answer::{Answer, json, lines, text};
 use super::backlog::Backlog;
 use super::handover::Handover;
 use super::reverse;
@@ -43,14 +41,10 @@ use crate::record::{Clock, RunDir, Stamp};
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest order: request bodies are in it.
 const MAX_ORDER_BYTES: usize = 8 * 1024 * 1024;
-/// After an accept that failed, so that a lack of descriptors is no busy loop.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// How often the time since the last request is looked at.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How long answers that are under way may take at the end.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
-
-type Answer = Response<AnswerBody>;
 
 /// What a worker in a pod is given.
 #[derive(Debug)]
@@ -86,40 +80,9 @@ pub async fn serve(listener: TcpListener, mut settings: Settings, stop: Cancella
         reverse::visit(&address, &name, &worker.token, answer).await;
     };
     tokio::select! {
-        () = accept(listener, &worker) => {}
+        () = accept(listener, |stream| Arc::clone(&worker).serve(stream)) => {}
         () = visiting => {}
         () = worker.live(taken, stop) => {}
-    }
-}
-
-/// Answers whoever connects. Never returns; connections end with it.
-async fn accept(listener: TcpListener, worker: &Arc<Worker>) {
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    // Reports are short, and wanted at once.
-                    let _ = stream.set_nodelay(true);
-                    let worker = Arc::clone(worker);
-                    connections.spawn(async move {
-                        let service = service_fn(|request| async {
-                            Ok::<_, Infallible>(worker.answer(request).await)
-                        });
-                        let mut server = http1::Builder::new();
-                        server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-                        if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
-                            tracing::debug!(%error, "a connection ended");
-                        }
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "accepting failed");
-                    sleep(ACCEPT_PAUSE).await;
-                }
-            },
-            Some(_) = connections.join_next() => {}
-        }
     }
 }
 
@@ -250,6 +213,16 @@ impl Worker {
         self.orders().to = None;
     }
 
+    /// Answers on a connection until that ends.
+    async fn serve(self: Arc<Self>, stream: TcpStream) -> hyper::Result<()> {
+        // Reports are short, and wanted at once.
+        let _ = stream.set_nodelay(true);
+        let service = service_fn(|request| async { Ok::<_, Infallible>(self.answer(request).await) });
+        let mut server = http1::Builder::new();
+        server.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+        server.serve_connection(TokioIo::new(stream), service).await
+    }
+
     async fn answer<B>(&self, request: Request<B>) -> Answer
     where
         B: body::Body<Data: Send, Error: std::error::Error + Send + Sync + 'static> + Send,
@@ -258,7 +231,8 @@ impl Worker {
         if matches!((&method, path.as_str()), (&Method::GET, HEALTH_PATH | READY_PATH)) {
             return text(StatusCode::OK, "ok\n");
         }
-        if !self.allows(&request) {
+        let given = request.headers().get(TOKEN_HEADER);
+        if !given.is_some_and(|given| self.token.is(given.as_bytes())) {
             return text(StatusCode::UNAUTHORIZED, "the token of the run is asked for\n");
         }
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
@@ -272,10 +246,7 @@ impl Worker {
                 json(&ClockAnswer { now_ns, started_ns, recorded: 0 })
             }
             (&Method::GET, VERSION_PATH) => json(&Tool::this()),
-            (&Method::GET, REPORTS_PATH) => {
-                let lines = self.reports.read(number("from").unwrap_or(0));
-                streamed(StreamBody::new(lines.map(|text| Ok(Frame::data(text)))).boxed_unsync())
-            }
+            (&Method::GET, REPORTS_PATH) => lines(self.reports.read(number("from").unwrap_or(0)).map(Ok)),
             (&Method::POST, ORDERS_PATH) => match number("n") {
                 Some(number) => self.take_order(number, request.into_body()).await,
                 None => text(StatusCode::BAD_REQUEST, "the order has no number: ?n=N\n"),
@@ -286,13 +257,6 @@ impl Worker {
             }
             _ => text(StatusCode::NOT_FOUND, "no such path\n"),
         }
-    }
-
-    /// Tokens are compared by their digests, so that the time which that takes tells nothing.
-    fn allows<B>(&self, request: &Request<B>) -> bool {
-        let given = request.headers().get(TOKEN_HEADER).map(|token| digest(&SHA256, token.as_bytes()));
-        let own = digest(&SHA256, self.token.as_str().as_bytes());
-        given.is_some_and(|given| given.as_ref() == own.as_ref())
     }
 
     async fn take_order<B>(&self, number: u64, body: B) -> Answer
@@ -331,34 +295,6 @@ impl Worker {
 fn number(query: &str, name: &str) -> Option<u64> {
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     pairs.find(|(key, _)| *key == name)?.1.parse().ok()
-}
-
-fn text(status: StatusCode, text: impl Into<String>) -> Answer {
-    let body = Full::new(Bytes::from(text.into())).map_err(|never| match never {});
-    with_type("text/plain", status, body.boxed_unsync())
-}
-
-fn json(value: &impl Serialize) -> Answer {
-    match serde_json::to_string(value) {
-        Ok(json) => {
-            let body = Full::new(Bytes::from(json)).map_err(|never| match never {});
-            with_type("application/json", StatusCode::OK, body.boxed_unsync())
-        }
-        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
-    }
-}
-
-/// Lines that go on.
-fn streamed(body: AnswerBody) -> Answer {
-    with_type("application/x-ndjson", StatusCode::OK, body)
-}
-
-fn with_type(content_type: &'static str, status: StatusCode, body: AnswerBody) -> Answer {
-    let mut answer = Response::new(body);
-    *answer.status_mut() = status;
-    let headers = answer.headers_mut();
-    headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static(content_type));
-    answer
 }
 
 #[cfg(test)]

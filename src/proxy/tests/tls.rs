@@ -113,11 +113,8 @@ async fn client_and_app_agree_on_certificates_and_protocol_by_themselves() {
 async fn tls_is_left_to_the_app() {
     let (app, address) = app().await;
     let proxy = Running::start(address);
-    let mut client = proxy.client().await;
     let hello = "\u{16}\u{3}\u{1}\0\u{5}hello";
-    client.write_all(hello.as_bytes()).await.unwrap();
-    let mut server = accept(&app).await;
-    expect(&mut server, hello).await;
+    let (mut client, mut server) = proxy.asked(&app, hello).await;
     server.write_all(b"\x15\x03\x01\0\x02\x02\x28").await.unwrap();
     drop(server);
     expect(&mut client, "\u{15}\u{3}\u{1}\0\u{2}\u{2}(").await;

@@ -1,5 +1,6 @@
 //! How the rows of each table are laid out in columns.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, Int32Type, Int64Type};
@@ -140,7 +141,8 @@ impl Columns for RequestRow {
     }
 
     fn read(group: &mut GroupReader<'_>) -> Result<Vec<Self>, ParquetError> {
-        let mut names = Names::default();
+        let [mut sources, mut targets, mut details, mut reasons, mut addrs, mut pods] =
+            [(); 6].map(|()| Names::default());
         let rows = group.rows;
         let mut source = group.required::<ByteArrayType>()?;
         let mut seq = group.required::<Int64Type>()?;
@@ -173,9 +175,9 @@ impl Columns for RequestRow {
         (0..rows)
             .map(|_| {
                 Ok(RequestRow {
-                    source: names.get(&value(source.next())?)?,
+                    source: sources.get(&value(source.next())?)?,
                     seq: unsigned(value(seq.next())?)?,
-                    target: names.get(&value(target.next())?)?,
+                    target: targets.get(&value(target.next())?)?,
                     phase: parse(&value(phase.next())?)?,
                     scheduled: Stamp::from_unix_ns(value(scheduled.next())?),
                     connect_start: value(connect_start.next())?.map(Stamp::from_unix_ns),
@@ -187,18 +189,18 @@ impl Columns for RequestRow {
                     end: Stamp::from_unix_ns(value(end.next())?),
                     outcome: parse(&value(outcome.next())?)?,
                     errno: value(errno.next())?,
-                    detail: names.get_optional(value(detail.next())?)?,
+                    detail: details.get_optional(value(detail.next())?)?,
                     status: value(status.next())?.map(narrow).transpose()?,
                     grpc_status: value(grpc_status.next())?,
-                    not_sent_reason: names.get_optional(value(not_sent_reason.next())?)?,
+                    not_sent_reason: reasons.get_optional(value(not_sent_reason.next())?)?,
                     conn: value(conn.next())?.map(unsigned).transpose()?,
                     conn_reused: value(conn_reused.next())?,
                     stream: value(stream.next())?.map(narrow).transpose()?,
                     local_port: value(local_port.next())?.map(narrow).transpose()?,
-                    remote_addr: names.get_optional(value(remote_addr.next())?)?,
+                    remote_addr: addrs.get_optional(value(remote_addr.next())?)?,
                     bytes_sent: unsigned(value(bytes_sent.next())?)?,
                     bytes_received: unsigned(value(bytes_received.next())?)?,
-                    pod: names.get_optional(value(pod.next())?)?,
+                    pod: pods.get_optional(value(pod.next())?)?,
                     attempts: narrow(value(attempts.next())?)?,
                     final_outcome: parse(&value(final_outcome.next())?)?,
                 })
@@ -298,7 +300,7 @@ impl Columns for ServedRow {
     }
 
     fn read(group: &mut GroupReader<'_>) -> Result<Vec<Self>, ParquetError> {
-        let mut names = Names::default();
+        let [mut sources, mut pods, mut details] = [(); 3].map(|()| Names::default());
         let rows = group.rows;
         let mut source = group.required::<ByteArrayType>()?;
         let mut request_source = group.optional::<ByteArrayType>()?;
@@ -322,14 +324,14 @@ impl Columns for ServedRow {
             .map(|_| {
                 let request = value(request_source.next())?.zip(value(request_seq.next())?);
                 Ok(ServedRow {
-                    source: names.get(&value(source.next())?)?,
+                    source: sources.get(&value(source.next())?)?,
                     request: match request {
                         Some((source, seq)) => {
                             Some(RequestId { source: text(&source)?.to_owned(), seq: unsigned(seq)? })
                         }
                         None => None,
                     },
-                    pod: names.get(&value(pod.next())?)?,
+                    pod: pods.get(&value(pod.next())?)?,
                     peer_addr: text(&value(peer_addr.next())?)?.into(),
                     protocol: parse(&value(protocol.next())?)?,
                     accepted: Stamp::from_unix_ns(value(accepted.next())?),
@@ -338,7 +340,7 @@ impl Columns for ServedRow {
                     status: value(status.next())?.map(narrow).transpose()?,
                     grpc_status: value(grpc_status.next())?,
                     ended: parse(&value(ended.next())?)?,
-                    detail: names.get_optional(value(detail.next())?)?,
+                    detail: details.get_optional(value(detail.next())?)?,
                     conn: unsigned(value(conn.next())?)?,
                     conn_first_request: value(conn_first_request.next())?,
                     stream: value(stream.next())?.map(narrow).transpose()?,
@@ -350,19 +352,30 @@ impl Columns for ServedRow {
     }
 }
 
-/// Texts that repeat from row to row share one allocation.
+/// Texts of a column that repeat from row to row share one allocation.
 #[derive(Default)]
-struct Names(std::collections::HashSet<Arc<str>>);
+struct Names {
+    known: HashSet<Arc<str>>,
+    /// That of the row before, which is most often the next one's.
+    last: Option<Arc<str>>,
+}
 
 impl Names {
     fn get(&mut self, bytes: &ByteArray) -> Result<Arc<str>, ParquetError> {
-        let name = text(bytes)?;
-        if let Some(known) = self.0.get(name) {
-            return Ok(Arc::clone(known));
+        if let Some(last) = self.last.as_ref().filter(|last| last.as_bytes() == bytes.data()) {
+            return Ok(Arc::clone(last));
         }
-        let new: Arc<str> = name.into();
-        self.0.insert(Arc::clone(&new));
-        Ok(new)
+        let name = text(bytes)?;
+        let name = match self.known.get(name) {
+            Some(known) => Arc::clone(known),
+            None => {
+                let new: Arc<str> = name.into();
+                self.known.insert(Arc::clone(&new));
+                new
+            }
+        };
+        self.last = Some(Arc::clone(&name));
+        Ok(name)
     }
 
     fn get_optional(&mut self, bytes: Option<ByteArray>) -> Result<Option<Arc<str>>, ParquetError> {

@@ -9,8 +9,8 @@ use super::{Chart, ChartError, palette};
 use crate::analysis::Analysis;
 use crate::analysis::model::{RunResult, Stage, Termination};
 use crate::record::Outcome;
-use crate::report::format::{count, counted, either, len, seconds, seconds_unit};
-use crate::report::words;
+use crate::report::format::{count, counted, len, seconds, seconds_unit};
+use crate::report::words::{self, Remedy};
 
 /// Panels at most; further pods are left out, those with the fewest drops first.
 const PANELS: usize = 8;
@@ -83,8 +83,7 @@ fn series(analysis: &Analysis) -> Series {
     };
     let late = |panel: usize| {
         let since = all[panel].t0_s;
-        let arrivals =
-            analysis.charts.late_ok.iter().filter(move |a| a.termination == panel && a.new_connection);
+        let arrivals = analysis.charts.late_ok.iter().filter(move |a| a.termination == panel);
         arrivals.map(move |a| a.begun_s - since)
     };
     let stages = |panel: usize| {
@@ -178,7 +177,15 @@ fn title(analysis: &Analysis) -> String {
     }
 }
 
+/// Why requests were dropped and what would have saved them, in one line, and what the chart shows,
+/// in another.
 fn subtitle(series: &Series, result: &RunResult) -> String {
+    let remedy = words::remedy(result).map(|remedy| match remedy {
+        Remedy::Yaml(yaml, note) => format!("Remedy: {yaml} ({note})"),
+        Remedy::Words(text) => format!("Remedy: {}", text.trim_end_matches('.')),
+    });
+    let cause = words::causes(result).map(|causes| format!("Cause: {causes}"));
+    let answer: Vec<String> = cause.into_iter().chain(remedy).collect();
     let what = match (result.requests.dropped, series.panels.is_empty()) {
         (_, true) => "Lost requests over the time since a pod's deletion",
         (0, false) => {
@@ -195,13 +202,9 @@ fn subtitle(series: &Series, result: &RunResult) -> String {
         ));
     }
     if series.elsewhere > 0 {
-        parts.push(format!(
-            "{} more {} to no pod, see the run timeline",
-            count(series.elsewhere),
-            either(series.elsewhere, "belongs", "belong")
-        ));
+        parts.push(format!("{} not put down to one pod, see the run timeline", count(series.elsewhere)));
     }
-    parts.join(" · ")
+    format!("{}\n{}", answer.join(" · "), parts.join(" · ")).trim_start().to_owned()
 }
 
 pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
@@ -355,7 +358,8 @@ fn draw_header(
     let mut parts =
         vec![format!("{} of {} dropped", count(requests.dropped), counted(requests.seen, "request"))];
     if let Some(window) = words::longest_window(termination) {
-        parts.push(format!("window {}", words::window(window)));
+        let which = if termination.windows.len() > 1 { "longest window" } else { "window" };
+        parts.push(format!("{which} {}", words::window(window)));
     }
     if let Some(code) = termination.exit_code {
         parts.push(format!("exit code {code}"));
@@ -435,6 +439,12 @@ mod tests {
         }
         assert!(series.from_s < 0.0 && series.to_s > 0.16, "{series:?}");
         assert_eq!(title(&analysis), "24 of 9,000 requests dropped, all within 0.141 s of a pod's deletion");
+        assert_eq!(
+            subtitle(&series, &analysis.result),
+            "Cause: routed to a pod that no longer accepted connections · Remedy: lifecycle: {preStop: \
+             {sleep: {seconds: 1}}} (suggested, not proven)\nTime at which each lost request was begun, since \
+             its pod's deletion took effect"
+        );
     }
 
     #[test]

@@ -72,8 +72,8 @@ impl Key {
     }
 }
 
-/// Draws title, subtitle, a warning where there is one, and legend; yields the y at which the
-/// plots may begin.
+/// Draws title, the subtitle's lines, a warning where there is one, and legend; yields the y at
+/// which the plots may begin.
 pub(super) fn head(
     canvas: &mut Canvas,
     warning: Option<String>,
@@ -88,9 +88,12 @@ pub(super) fn head(
     }
     canvas.text(MARGIN, 50.0, title, &Text { size, ..large });
     let muted = Text { size: 19.0, ..colored(SMALL, palette::MUTED) };
-    let subtitle = canvas.fit(subtitle, &muted, RIGHT - MARGIN);
-    canvas.text(MARGIN, 80.0, &subtitle, &muted);
-    let mut y = 80.0;
+    let mut y = 52.0;
+    for line in subtitle.lines() {
+        y += 28.0;
+        let line = canvas.fit(line, &muted, RIGHT - MARGIN);
+        canvas.text(MARGIN, y, &line, &muted);
+    }
     if let Some(warning) = warning {
         y += 32.0;
         let style = Text { size: 19.0, color: palette::WHITE, ..bold(SMALL) };

@@ -87,6 +87,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     let title = title(result);
     let (what, from) = words::latency(&result.load);
     let subtitle = words::sentence(&format!("{what} {from}, of requests that were answered"));
+    let subtitle = subtitle.trim_end_matches('.');
     let mut canvas = Canvas::new(WIDTH, HEIGHT)?;
     let key = |name: &str, p: &Percentiles| format!("{name} ({})", counted(p.n, "request"));
     let mut legend = Vec::new();
@@ -96,7 +97,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     if latencies.disrupted.n > 0 {
         legend.push(Key::Line(key("while a pod went away", &latencies.disrupted), palette::DISRUPTED, 4));
     }
-    let top = frame::head(&mut canvas, words::warning(result), &title, &subtitle, &legend)?;
+    let top = frame::head(&mut canvas, words::warning(result), &title, subtitle, &legend)?;
     let bottom = f64::from(HEIGHT) - 110.0;
     let mut marks = Vec::new();
     for (name, p, color, dash) in [

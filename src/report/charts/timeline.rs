@@ -9,12 +9,14 @@ use super::{Chart, ChartError, palette};
 use crate::analysis::Analysis;
 use crate::analysis::model::{RunResult, Second};
 use crate::record::Outcome;
-use crate::report::format::{count, counted, either, len, plain, seconds_unit};
+use crate::report::format::{counted, either, len, plain, seconds_unit};
 use crate::report::words;
 
 const HEIGHT: u32 = 900;
 /// Columns at most; longer runs are drawn in steps of several seconds.
 const COLUMNS: usize = 300;
+/// With more pods than this, the lines at their ends give way to what they cross.
+const MARKED: usize = 24;
 
 /// What the chart plots.
 #[derive(Debug, PartialEq)]
@@ -171,9 +173,11 @@ fn draw_plots(canvas: &mut Canvas, series: &Series, full: Rect) -> Result<(), Ch
     draw_columns(canvas, &rest, series.step_s, tallest(&rest), answered, &x, &format!("answered {per}"));
     draw_columns(canvas, &lost, series.step_s, tallest(&lost), dropped, &x, &format!("dropped {per}"));
     draw_latency(canvas, series, latency, &x)?;
+    let (width, color) =
+        if series.disruptions.len() > MARKED { (1.0, palette::AXIS) } else { (1.5, palette::INK) };
     for plot in [answered, dropped, latency] {
         for (at, _) in &series.disruptions {
-            canvas.rule((x.px(*at), plot.top), (x.px(*at), plot.bottom), 1.5, palette::INK, Dash::Dashed);
+            canvas.rule((x.px(*at), plot.top), (x.px(*at), plot.bottom), width, color, Dash::Dashed);
         }
     }
     for (i, (at, rate)) in series.stages.iter().enumerate() {
@@ -288,7 +292,7 @@ fn draw_names(canvas: &mut Canvas, series: &Series, top: f64, x: &Axis) {
     }
 }
 
-/// Whole names where they fit, else short ones, those too close together counted in one.
+/// Whole names where they fit, else short ones; of those too close together the number.
 fn names(canvas: &Canvas, disruptions: &[(f64, String)], x: &Axis) -> Vec<(f64, String)> {
     let whole: Vec<(f64, String)> =
         disruptions.iter().map(|(at, pod)| (x.px(*at) + 6.0, pod.clone())).collect();
@@ -310,7 +314,11 @@ fn names(canvas: &Canvas, disruptions: &[(f64, String)], x: &Axis) -> Vec<(f64, 
             _ => groups.push((left, words::short_pod(pod), 0)),
         }
     }
-    let name = |pod: &str, more| if more == 0 { pod.to_owned() } else { format!("{pod} +{}", count(more)) };
+    let name = |pod: &str, more| match more {
+        0 => pod.to_owned(),
+        1 | 2 => format!("{pod} +{more}"),
+        _ => counted(more + 1, "pod"),
+    };
     groups
         .into_iter()
         .map(|(left, pod, more)| (left, canvas.fit(&name(pod, more), &SMALL, NAME_PX - 12.0)))

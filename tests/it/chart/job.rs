@@ -1,13 +1,10 @@
 //! The chart's Job, on a cluster: the run is a pod of the cluster that it measures.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
-
 use serde_json::{Value, json};
 
 use super::{NOT_SERVED, objects};
 use crate::harness::{ClusterProcess, wait_for};
-use crate::kubectl::{KUBECTL, LIMIT};
+use crate::kubectl::{self, LIMIT};
 use crate::runs::turn;
 
 /// A server that ends at once when it is told to, behind a Service.
@@ -44,21 +41,9 @@ impl Cluster {
     /// What kubectl says, which succeeds.
     #[track_caller]
     fn kubectl(&self, args: &str, input: &str) -> String {
-        let mut child = Command::new(KUBECTL)
-            .args(args.split_whitespace())
-            .env("KUBECONFIG", self.0.kubeconfig())
-            .env("HOME", self.0.dir())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("kubectl starts: scripts/test installs it");
-        child.stdin.take().expect("its stdin").write_all(input.as_bytes()).expect("it reads");
-        let output = child.wait_with_output().expect("an end");
-        let (stdout, stderr) =
-            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "kubectl {args}: {stdout}{stderr}\n{}", self.0.said());
-        stdout.into_owned()
+        let ran = kubectl::run(&self.0.kubeconfig(), args, input);
+        assert_eq!(ran.code(), Some(0), "{ran}\n{}", self.0.said());
+        ran.stdout()
     }
 
     /// Runs the chart's Job with these values to its end: its condition, its pod's exit code, its log.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{controller_of, controller_reference, is_being_deleted, key};
+use super::{Key, controller_of, controller_reference, is_being_deleted, key};
 use crate::cluster::embedded::registry::{Part, Registry};
 use crate::cluster::embedded::resource::Resource;
 use crate::cluster::embedded::selector::{LabelSelector, Selection};
@@ -46,6 +46,16 @@ pub(super) fn claim(
         }
     }
     Ok(claimed)
+}
+
+/// The owners of this resource that may adopt an object without a controller.
+pub(super) fn adopters(registry: &Registry, resource: Resource, object: &Value) -> Vec<Key> {
+    let namespace = key(object).0;
+    let owners = registry.list(resource, Some(&namespace), &Selection::all()).items;
+    let selects = |owner: &&Arc<Value>| {
+        LabelSelector::from_object(&owner["spec"]["selector"]).matches(&object["metadata"]["labels"])
+    };
+    owners.iter().filter(selects).map(|owner| key(owner)).collect()
 }
 
 /// Whether the owner, as it is by now, still takes on objects.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::claim::claim;
+use super::claim::{adopters, claim};
 use super::worker::{self, BACK_OFF, Outcome};
 use super::{Key, controller_key, follow, is_being_deleted, is_controlled_by, is_terminal, key};
 use crate::cluster::embedded::Shared;
@@ -39,7 +39,7 @@ pub(super) async fn run(shared: Shared) {
             Resource::ReplicaSets => match controller_key(&event.object, Resource::Deployments) {
                 Some(deployment) => Some(deployment),
                 None if gone => None,
-                None => return selecting(&shared, &event.object),
+                None => return adopters(&shared.registry, Resource::Deployments, &event.object),
             },
             // Recreate waits for old pods to end; all else shows in the ReplicaSets.
             _ if gone || is_terminal(&event.object) => deployment_of_pod(&shared, &event.object),
@@ -58,17 +58,6 @@ fn deployment_of_pod(shared: &Shared, pod: &Value) -> Option<Key> {
     let (namespace, name) = controller_key(pod, Resource::ReplicaSets)?;
     let replica_set = shared.registry.get(Resource::ReplicaSets, &namespace, &name).ok()?;
     controller_key(&replica_set, Resource::Deployments)
-}
-
-/// The Deployments that may adopt a ReplicaSet without a controller.
-fn selecting(shared: &Shared, replica_set: &Value) -> Vec<Key> {
-    let namespace = key(replica_set).0;
-    let deployments = shared.registry.list(Resource::Deployments, Some(&namespace), &Selection::all()).items;
-    let selects = |deployment: &&Arc<Value>| {
-        LabelSelector::from_object(&deployment["spec"]["selector"])
-            .matches(&replica_set["metadata"]["labels"])
-    };
-    deployments.iter().filter(selects).map(|deployment| key(deployment)).collect()
 }
 
 /// Takes one step.

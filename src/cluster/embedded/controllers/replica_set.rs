@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::claim::claim;
+use super::claim::{adopters, claim};
 use super::client_rate::ClientRate;
 use super::worker::{self, BACK_OFF, Outcome};
 use super::{
@@ -42,7 +42,7 @@ pub(super) async fn run(shared: Shared) {
             _ if controller_of(&event.object).is_some() || gone => {
                 controller_key(&event.object, Resource::ReplicaSets).into_iter().collect()
             }
-            _ => selecting(&shared, &event.object),
+            _ => adopters(&shared.registry, Resource::ReplicaSets, &event.object),
         }
     };
     worker::run(events, BACK_OFF, named, |replica_set| {
@@ -50,16 +50,6 @@ pub(super) async fn run(shared: Shared) {
         async move { reconcile(&shared, &rate, &replica_set).await }
     })
     .await;
-}
-
-/// The ReplicaSets that may adopt a pod without a controller.
-fn selecting(shared: &Shared, pod: &Value) -> Vec<Key> {
-    let namespace = key(pod).0;
-    let replica_sets = shared.registry.list(Resource::ReplicaSets, Some(&namespace), &Selection::all()).items;
-    let selects = |replica_set: &&Arc<Value>| {
-        LabelSelector::from_object(&replica_set["spec"]["selector"]).matches(&pod["metadata"]["labels"])
-    };
-    replica_sets.iter().filter(selects).map(|replica_set| key(replica_set)).collect()
 }
 
 /// Does what there is to do, and answers after which time to look again.

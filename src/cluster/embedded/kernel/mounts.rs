@@ -120,16 +120,13 @@ impl Tree {
         }
         bind(source, target)?;
         if *read_only {
-            // Flags that the file system has been given must be kept.
+            // Flags that the file system has been given must be kept; those of access times are, where none is named.
             let flags = statvfs(target)?.flags();
             let mut remount = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
             for (set, keep) in [
                 (FsFlags::ST_NOSUID, MsFlags::MS_NOSUID),
                 (FsFlags::ST_NODEV, MsFlags::MS_NODEV),
                 (FsFlags::ST_NOEXEC, MsFlags::MS_NOEXEC),
-                (FsFlags::ST_NOATIME, MsFlags::MS_NOATIME),
-                (FsFlags::ST_NODIRATIME, MsFlags::MS_NODIRATIME),
-                (FsFlags::ST_RELATIME, MsFlags::MS_RELATIME),
             ] {
                 remount.set(keep, flags.contains(set));
             }

@@ -105,12 +105,13 @@ impl Snapshot<'_> {
     pub(super) fn write_into(&self, pod: &mut Value) {
         let phase = self.phase();
         let closed_gates = closed_readiness_gates(pod);
-        let status = &mut pod["status"];
-        let mut conditions = status["conditions"].as_array().cloned().unwrap_or_default();
         for (kind, holds, reason, message) in self.conditions(phase, &closed_gates) {
-            set_condition(&mut conditions, kind, holds, reason, &message, self.observed_generation, self.now);
+            let condition = condition(kind, holds, reason, &message, self.observed_generation);
+            conditions::put(pod, condition, self.now);
         }
-        if let Some(scheduled) = conditions.iter_mut().find(|condition| condition["type"] == "PodScheduled") {
+        let status = &mut pod["status"];
+        let mut conditions = status["conditions"].as_array_mut().into_iter().flatten();
+        if let Some(scheduled) = conditions.find(|condition| condition["type"] == "PodScheduled") {
             scheduled["observedGeneration"] = json!(self.observed_generation);
         }
         if let Some(verdict) = self.verdict.filter(|_| phase == Phase::Failed) {
@@ -119,7 +120,6 @@ impl Snapshot<'_> {
         }
         status["observedGeneration"] = json!(self.observed_generation);
         status["phase"] = json!(phase.name());
-        status["conditions"] = json!(conditions);
         status["hostIP"] = json!(self.host_ip);
         status["hostIPs"] = json!([{"ip": self.host_ip}]);
         status["startTime"] = json!(self.started_at);
@@ -326,27 +326,12 @@ fn closed_readiness_gates(pod: &Value) -> Vec<String> {
     gates.filter_map(why).collect()
 }
 
-fn set_condition(
-    conditions: &mut Vec<Value>,
-    kind: &str,
-    holds: bool,
-    reason: &str,
-    message: &str,
-    observed_generation: i64,
-    now: &str,
-) {
-    let status = if holds { "True" } else { "False" };
-    let before = conditions.iter().position(|condition| condition["type"] == kind);
-    let since = match before.map(|at| &conditions[at]) {
-        Some(condition) if condition["status"] == status => condition["lastTransitionTime"].clone(),
-        _ => json!(now),
-    };
+fn condition(kind: &str, holds: bool, reason: &str, message: &str, observed_generation: i64) -> Value {
     let mut condition = json!({
         "type": kind,
-        "status": status,
+        "status": if holds { "True" } else { "False" },
         "observedGeneration": observed_generation,
         "lastProbeTime": null,
-        "lastTransitionTime": since,
     });
     if !reason.is_empty() {
         condition["reason"] = json!(reason);
@@ -354,10 +339,7 @@ fn set_condition(
     if !message.is_empty() {
         condition["message"] = json!(message);
     }
-    match before {
-        Some(at) => conditions[at] = condition,
-        None => conditions.push(condition),
-    }
+    condition
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 
 use futures::StreamExt;
 
-use super::server::{ENHANCE_YOUR_CALM, INTERNAL_ERROR, PROTOCOL_ERROR};
+use super::frames::{ENHANCE_YOUR_CALM, INTERNAL_ERROR, PROTOCOL_ERROR};
 use super::*;
 use crate::load::known_answers::differential::{AT_A_TIME, assert_documented, curl, ours};
 

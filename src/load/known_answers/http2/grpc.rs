@@ -1,6 +1,7 @@
 //! gRPC's faults: answers to calls, and what a client should make of each.
 
-use super::server::{END_STREAM, INTERNAL_ERROR, Script, data, field, headers, reset, status};
+use super::frames::{END_STREAM, INTERNAL_ERROR, data, field, headers, reset, status};
+use super::script::Script;
 use crate::record::Outcome;
 
 /// An answer to a call.

@@ -47,6 +47,12 @@ pub struct Lost {
     pub why: String,
 }
 
+impl Lost {
+    fn new(Member { name, node, .. }: &Member, sources: &[String], why: &str) -> Self {
+        Self { name: name.clone(), node: node.clone(), sources: sources.to_vec(), why: why.to_owned() }
+    }
+}
+
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, node, sources, why } = self;
@@ -96,8 +102,7 @@ impl Worker {
     }
 
     pub(super) fn lost(&self, why: &str) -> Lost {
-        let Member { name, node, .. } = self.member.clone();
-        Lost { name, node, sources: self.sources.clone(), why: why.to_owned() }
+        Lost::new(&self.member, &self.sources, why)
     }
 
     /// Makes it ready for its part of the load, and compares clocks. Answers its warnings.
@@ -151,12 +156,16 @@ impl Worker {
 
     /// Follows it to the end of its load, and then on until all have ended, so that it is not left alone.
     pub(super) async fn follow(&mut self, number: usize, following: &Following, note: &impl Note) {
-        let gone = self.member.gone.clone();
-        let was_lost = matches!(self.end, Some(Err(_)));
-        let Self { end, sources, link, next_order, reports, samples, progress, heard, .. } = self;
-        let (clock, link, sources) = (following.clock, &*link, &*sources);
+        let Self { member, end, sources, link, next_order, reports, samples, progress, heard } = self;
+        let (clock, link, sources, gone) = (following.clock, &*link, &*sources, member.gone.clone());
+        let tell = |why: &str| {
+            let lost = Lost::new(member, sources, why);
+            let message = format!("{lost}: from now on its part of the load is not sent");
+            note(None, clock.now(), EventKind::Warning { message });
+        };
         let to_the_end = async {
-            if was_lost {
+            if let Some(Err(why)) = end {
+                tell(why);
                 following.one_ended();
                 return;
             }
@@ -170,6 +179,9 @@ impl Worker {
                 why = gone => Err(why),
                 never = pass_on(following, link, next_order) => match never {},
             };
+            if let Err(why) = &ended {
+                tell(why);
+            }
             *end = Some(ended);
             following.one_ended();
             following.all_ended.cancelled().await;

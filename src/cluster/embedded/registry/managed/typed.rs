@@ -191,44 +191,10 @@ fn claims_of(view: View<'_>, value: &Value) -> Fields {
 
 /// The paths of a configuration's fields that the schema does not have.
 pub(super) fn unknown(top: &Structure, configuration: &Value) -> Vec<String> {
-    let mut found = Vec::new();
-    if let Value::Object(map) = configuration {
-        find_unknown(top, map, "", &mut found);
-    }
-    found
-}
-
-fn find_unknown(structure: &Structure, map: &Map<String, Value>, path: &str, found: &mut Vec<String>) {
-    for (name, value) in map {
-        let path = format!("{path}.{name}");
-        match structure.fields.get(name.as_str()) {
-            Some(field) => find_unknown_in(&field.kind, &field.relation, value, &path, found),
-            None => found.push(path),
-        }
-    }
-}
-
-fn find_unknown_in(kind: &Kind, relation: &Relation, value: &Value, path: &str, found: &mut Vec<String>) {
-    match (kind, value) {
-        (Kind::Structure(index), Value::Object(map)) => {
-            find_unknown(schema::structure(*index), map, path, found);
-        }
-        (Kind::Map(element), Value::Object(map)) => {
-            for (name, value) in map {
-                find_unknown_in(element, &Relation::Granular, value, &format!("{path}.{name}"), found);
-            }
-        }
-        (Kind::List(element), Value::Array(list)) => {
-            for (index, value) in list.iter().enumerate() {
-                let step = match relation {
-                    Relation::Keyed(keys) => in_words(&step_to(value, keys)),
-                    _ => format!("[{index}]"),
-                };
-                find_unknown_in(element, &Relation::Granular, value, &format!("{path}{step}"), found);
-            }
-        }
-        _ => {}
-    }
+    schema::unknown_paths(top, configuration, &|relation, number, element| match relation {
+        Relation::Keyed(keys) => in_words(&step_to(element, keys)),
+        _ => format!("[{number}]"),
+    })
 }
 
 /// An object with an applied configuration merged into it.

@@ -1,0 +1,212 @@
+//! What all requests add up to, once it is known when the run was disrupted.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::evidence::{self, Evidence};
+use super::flows::Reuses;
+use super::latency::{FewValues, Values};
+use super::model::{LateArrival, RequestCounts, Second};
+use super::outages::Outages;
+use super::policy::{Class, Policy};
+use super::streams::Streams;
+use super::validity;
+use crate::record::{Outcome, Phase, RowSource, ServedEnd, Stamp};
+use crate::timeline::{Request, Requests, Timeline};
+
+/// The sums. What they count are requests of the counted part, where nothing else is said.
+#[derive(Debug)]
+pub(super) struct Sums<'a> {
+    /// By outcome and class, and what is known by count alone; not by cause.
+    pub counts: RequestCounts,
+    /// All that were recorded, the warm-up's too.
+    pub recorded: u64,
+    /// From the intended begin to the actual one.
+    pub lag: Values,
+    /// From the intended send time to the end.
+    pub response: Values,
+    /// From the actual send time to the end.
+    pub service: Values,
+    /// The one that counts, away from any termination.
+    pub steady: Values,
+    /// The same near one.
+    pub disrupted: Values,
+    /// By second of the intended send time, and the times of the answered ones.
+    pub seconds: Vec<(Second, FewValues)>,
+    /// The last intended send time, in seconds since the counted part began.
+    pub end_s: f64,
+    /// Answered new connections to pods that were going away.
+    pub late_ok: Vec<LateArrival>,
+    /// By termination, the requests that its pod answered since t0.
+    pub seen: Vec<u64>,
+    /// When each pod was first sent a request that it answered, in the warm-up too.
+    pub first_served: HashMap<Arc<str>, Stamp>,
+    /// HTTP/2 connections of lost requests.
+    pub streams: Streams,
+    pub outages: Outages<'a>,
+    pub reuses: Reuses,
+    /// For each pod that left its Services alive, when the last new connection since then came to it.
+    pub last_reached: Vec<Option<Stamp>>,
+    /// Requests of pods whose proxies' rows did not all arrive, without such a row.
+    pub unrecorded: BTreeMap<&'a str, u64>,
+    /// Requests that were reset where the app's listener was gone.
+    pub reset_for_refused: u64,
+    incomplete: BTreeSet<&'a str>,
+}
+
+impl<'a> Sums<'a> {
+    /// Of all requests of a run that was disrupted in these stretches.
+    pub(super) fn of<R: RowSource>(
+        timeline: &'a Timeline,
+        requests: &'a Requests<R>,
+        policy: &Policy,
+        evidence: &Evidence,
+        disrupted: &[(Stamp, Stamp)],
+    ) -> Result<Self, R::Error> {
+        let of_class = |classes: &'static [Class]| {
+            let counted = requests.others.iter().filter(|r| r.row.phase == Phase::Main);
+            counted.filter(move |r| classes.contains(&policy.class(&r.row)))
+        };
+        let [lag, response, service, steady, near] = [(); 5].map(|()| Values::new());
+        let mut sums = Self {
+            counts: RequestCounts { without_rows: timeline.tallies.clone(), ..RequestCounts::default() },
+            recorded: requests.all,
+            lag,
+            response,
+            service,
+            steady,
+            disrupted: near,
+            seconds: Vec::new(),
+            end_s: 0.0,
+            late_ok: Vec::new(),
+            seen: vec![0; timeline.ends.len()],
+            first_served: HashMap::new(),
+            streams: Streams::of(of_class(&[Class::Dropped]).map(|r| &r.row)),
+            outages: Outages::of(of_class(&[Class::Dropped, Class::AppError])),
+            reuses: Reuses::default(),
+            last_reached: vec![None; timeline.withdrawals.len()],
+            unrecorded: BTreeMap::new(),
+            reset_for_refused: 0,
+            incomplete: validity::incomplete(timeline),
+        };
+        requests.each(|r| {
+            sums.add_any(timeline, r);
+            match r.row.phase {
+                Phase::Warmup => sums.counts.warmup += 1,
+                Phase::Main => {
+                    let class = policy.class(&r.row);
+                    sums.count(class, r);
+                    sums.time(timeline, class, r, disrupted);
+                    if r.row.outcome == Outcome::Ok
+                        && let Some(pod) = evidence.pod(r)
+                        && let Some(e) = evidence::ending(timeline, pod, r)
+                    {
+                        sums.seen[e] += 1;
+                    }
+                    if class == Class::Ok {
+                        sums.outages.answered(r);
+                        sums.late_ok.extend(late_arrival(timeline, r));
+                    }
+                }
+            }
+        })?;
+        let without_rows = &mut sums.counts.without_rows;
+        without_rows.values_mut().for_each(|tally| tally.retain(|_, count| *count > 0));
+        without_rows.retain(|_, tally| !tally.is_empty());
+        sums.late_ok.sort_by(|a, b| a.begun_s.total_cmp(&b.begun_s).then(a.termination.cmp(&b.termination)));
+        Ok(sums)
+    }
+
+    /// A request of the warm-up or of the counted part.
+    fn add_any(&mut self, timeline: &Timeline, r: &Request) {
+        self.streams.add(&r.row);
+        self.reuses.add(r);
+        if r.row.outcome == Outcome::Ok
+            && let Some(pod) = r.pod()
+        {
+            match self.first_served.get_mut(pod) {
+                Some(at) => *at = r.begun().min(*at),
+                None => _ = self.first_served.insert(Arc::clone(pod), r.begun()),
+            }
+        }
+        for (last, withdrawal) in self.last_reached.iter_mut().zip(&timeline.withdrawals) {
+            let is_its = r.pod().is_some_and(|pod| **pod == *withdrawal.pod);
+            if is_its && r.is_new_connection() && r.begun() >= withdrawal.asked {
+                *last = (*last).max(Some(r.begun()));
+            }
+        }
+        if r.proxy.is_none()
+            && let Some(pod) = r.row.pod.as_deref().and_then(|pod| self.incomplete.get(pod).copied())
+        {
+            *self.unrecorded.entry(pod).or_default() += 1;
+        }
+        let was_refused = r.served.as_ref().is_some_and(|served| served.ended == ServedEnd::UpstreamRefused);
+        self.reset_for_refused += u64::from(was_refused && r.row.outcome == Outcome::ResetBeforeResponse);
+    }
+
+    fn count(&mut self, class: Class, r: &Request) {
+        let counts = &mut self.counts;
+        counts.total += 1;
+        *counts.by_outcome.entry(r.row.outcome).or_default() += 1;
+        *match class {
+            Class::Ok => &mut counts.ok,
+            Class::AppError => &mut counts.app_errors,
+            Class::NotSent => &mut counts.not_sent,
+            Class::Cancelled => &mut counts.cancelled,
+            Class::Dropped => &mut counts.dropped,
+        } += 1;
+        // What load sources counted, but for what their rows tell.
+        let tally = counts.without_rows.get_mut(&*r.row.source);
+        if let Some(count) = tally.and_then(|tally| tally.get_mut(&r.row.outcome)) {
+            *count = count.saturating_sub(1);
+        }
+        if class != Class::NotSent {
+            self.lag.add(r.begun().ns_since(r.row.scheduled));
+        }
+    }
+
+    /// Adds to the latencies and to the seconds of the run.
+    fn time(&mut self, timeline: &Timeline, class: Class, r: &Request, disrupted: &[(Stamp, Stamp)]) {
+        let row = &r.row;
+        let response_ns = row.end.ns_since(row.scheduled);
+        if matches!(row.outcome, Outcome::Ok | Outcome::HttpError) {
+            let is_closed_loop = timeline.info.load.is_closed_loop();
+            let service_ns = row.sent.map(|sent| row.end.ns_since(sent));
+            if let Some(ns) = service_ns {
+                self.service.add(ns);
+            }
+            if !is_closed_loop {
+                self.response.add(response_ns);
+            }
+            let is_near = disrupted.iter().any(|(from, to)| (*from..=*to).contains(&row.scheduled));
+            let values = if is_near { &mut self.disrupted } else { &mut self.steady };
+            values.add(service_ns.filter(|_| is_closed_loop).unwrap_or(response_ns));
+        }
+        self.end_s = self.end_s.max(timeline.seconds(row.scheduled));
+        let second = usize::try_from(row.scheduled.ns_since(timeline.origin) / 1_000_000_000).unwrap_or(0);
+        while self.seconds.len() <= second {
+            let at_s = self.seconds.len() as f64;
+            self.seconds.push((Second { at_s, ..Second::default() }, FewValues::default()));
+        }
+        let (entry, times) = &mut self.seconds[second];
+        match class {
+            Class::Ok => {
+                entry.ok += 1;
+                times.add(response_ns);
+            }
+            Class::Dropped => *entry.dropped.entry(row.outcome).or_default() += 1,
+            _ => entry.other += 1,
+        }
+    }
+}
+
+/// A new connection to a pod that was going away, if it is one.
+fn late_arrival(timeline: &Timeline, r: &Request) -> Option<LateArrival> {
+    if !r.is_new_connection() {
+        return None;
+    }
+    let termination = timeline.end_of(r.pod()?, r.begun())?;
+    let begun_s = timeline.seconds(r.begun());
+    let t0_s = timeline.seconds(timeline.ends[termination].t0.latest);
+    (begun_s > t0_s).then_some(LateArrival { termination, begun_s })
+}

@@ -1,0 +1,194 @@
+//! The arguments of `rolldrop run`, and the scenario and the cluster that they name.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::consent::Naming;
+use super::sending::{Collecting, Resources};
+use super::target::{self, TargetArg};
+use crate::cli::admin_token::TokenArgs;
+use crate::cli::rate::Rate;
+use crate::cli::report::Format;
+use crate::cluster::Choice;
+use crate::cluster::embedded::{self, config::DataplaneChoice};
+use crate::load;
+use crate::scenario::{self, ClusterChoice, Loaded};
+
+/// Arguments of `rolldrop run`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  rolldrop run                                  the built-in naive-exit on the embedded cluster
+  rolldrop run prestop-sleep -r 500             another built-in scenario, with another rate
+  rolldrop run web.yaml --set load.duration=60s a scenario file, with one value replaced
+  rolldrop run naive-exit -- kubectl rollout restart deploy/web
+                                                its manifests and load, and pods ended by a command
+  rolldrop run --target svc/web -n shop --image IMAGE -- kubectl rollout restart deploy/web
+                                                a rollout of your own, on your kubeconfig's cluster
+  rolldrop run --target https://shop.example/ -n shop -d 10m
+                                                what others do to the pods, for ten minutes
+
+Exit status: 0 completed, gate passed or none asked; 1 gate failed; 2 nothing measured;
+3 invalid or inconclusive; 130 interrupted, what was recorded is kept.")]
+pub(in crate::cli) struct RunArgs {
+    /// A scenario file, or the name of a built-in scenario (see `rolldrop scenarios`) [default:
+    /// naive-exit, or none if there is a --target].
+    scenario: Option<String>,
+    /// Where the load goes: a port of a Service, or a URL. Without a scenario that is all there is,
+    /// on the cluster of your kubeconfig: a COMMAND ends pods, or the run watches what others do.
+    /// Several are loaded side by side, with a share of the rate each: svc/NAME@NODE is the NodePort
+    /// of a node, and l7: before a URL says that a proxy there balances requests.
+    #[arg(short, long = "target", value_name = "svc/NAME[:PORT][@NODE]|[l7:]URL")]
+    targets: Vec<TargetArg>,
+    /// Namespace of everything that the scenario deploys and measures.
+    #[arg(short, long, value_name = "NS")]
+    pub(super) namespace: Option<String>,
+    /// Use this context of the kubeconfig instead of the embedded cluster.
+    #[arg(long, value_name = "CTX", conflicts_with = "embedded")]
+    context: Option<String>,
+    /// Use this kubeconfig instead of the embedded cluster.
+    #[arg(long, value_name = "FILE", conflicts_with = "embedded")]
+    kubeconfig: Option<PathBuf>,
+    /// Use the embedded cluster, whatever the scenario names.
+    #[arg(long)]
+    embedded: bool,
+    /// Use the cluster that this is a pod of, by its service account.
+    #[arg(long, conflicts_with_all = ["context", "kubeconfig", "embedded"])]
+    in_cluster: bool,
+    /// How connections reach the embedded cluster's pods (see `rolldrop cluster --help`) [default:
+    /// as in the scenario, or auto].
+    #[arg(long, value_enum, conflicts_with_all = ["context", "kubeconfig", "in_cluster"])]
+    dataplane: Option<DataplaneChoice>,
+    /// The image to use where the manifests say `rolldrop`, for sidecars that the run adds and for pods
+    /// that send the load, on a cluster that has to pull it.
+    #[arg(long, value_name = "IMAGE")]
+    pub(super) image: Option<String>,
+    /// Where the load comes from: this machine, or pods of the cluster, a Job whose rows come back
+    /// through the API server [default: cluster for Services of a cluster whose addresses are not
+    /// known here, else local].
+    #[arg(long, value_name = "local|cluster", value_parser = ["local", "cluster"])]
+    load_from: Option<String>,
+    /// How many pods send the load, where it comes from the cluster [default: one on each node, with
+    /// 10 requests per second at least and 10,000 at most].
+    #[arg(long, value_name = "N")]
+    load_workers: Option<usize>,
+    /// What each of these pods asks for; memory is its limit as well [default: cpu=500m,memory=256Mi].
+    #[arg(long, value_name = "NAME=AMOUNT,...")]
+    load_resources: Option<Resources>,
+    #[command(flatten)]
+    pub(super) collecting: Collecting,
+    /// Add the sidecar also to objects that Argo CD or Flux manages. They change it back in mid-run,
+    /// unless they are paused.
+    #[arg(long)]
+    pub(super) change_gitops: bool,
+    /// Requests per second, over all workers, or max: a closed loop.
+    #[arg(short, long, value_name = "RATE|max", conflicts_with = "stages", allow_negative_numbers = true)]
+    rate: Option<Rate>,
+    /// Length of the counted part of the load, such as 30s or 2m.
+    #[arg(short, long, value_name = "D", value_parser = crate::cli::parse_duration, conflicts_with = "stages")]
+    duration: Option<Duration>,
+    /// A rate over some time, such as 100:10s, or a linear ramp, such as 100-500:30s, in place of
+    /// the scenario's; given several times, one after the other.
+    #[arg(long = "stage", value_name = "RATE:D|FROM-TO:D")]
+    stages: Vec<load::Stage>,
+    /// Replace a value of the scenario, such as load.rate=50; may be repeated.
+    #[arg(long = "set", value_name = "PATH=VALUE")]
+    set: Vec<String>,
+    /// Print, in order, each call of the API server that the run would make, and change nothing.
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    /// Go on without asking, on a cluster that is not the run's own.
+    #[arg(short, long)]
+    pub(super) yes: bool,
+    /// The run directory to make [default: rolldrop-runs/SCENARIO-TIME].
+    #[arg(long, value_name = "DIR")]
+    pub(super) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) admin_token: TokenArgs,
+    /// What goes to stdout.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub(super) format: Format,
+    /// No progress on stderr.
+    #[arg(short, long)]
+    pub(super) quiet: bool,
+    /// What ends the pods, in place of the scenario's disruptions. It runs here, with KUBECONFIG
+    /// set to the cluster's where that is not your own; the load goes on until what it began has
+    /// settled.
+    #[arg(last = true, value_name = "COMMAND")]
+    pub(super) command: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// The scenario, or one that has nothing but the target.
+    pub(super) fn scenario(&self) -> anyhow::Result<Loaded<embedded::Config>> {
+        let overrides = &self.overrides();
+        let loaded = match (&self.scenario, self.targets.first()) {
+            (Some(name), _) => scenario::load(name, overrides)?,
+            (None, None) => scenario::load(scenario::DEFAULT, overrides)?,
+            (None, Some(first)) => {
+                scenario::parse(&first.as_scenario(), "--target", Path::new("."), overrides)?
+            }
+        };
+        Ok(loaded)
+    }
+
+    /// What the options say, as values of the scenario.
+    fn overrides(&self) -> Vec<String> {
+        let mut overrides: Vec<String> = target::as_override(&self.targets).into_iter().collect();
+        overrides.extend(self.set.iter().cloned());
+        overrides.extend(self.rate.map(|rate| format!("load.rate={rate}")));
+        overrides.extend(self.duration.map(|d| format!("load.duration={}ms", d.as_millis())));
+        overrides.extend(stage_overrides(&self.stages));
+        overrides.extend(self.load_from.as_ref().map(|from| format!("load.from={from}")));
+        overrides.extend(self.load_workers.map(|workers| format!("load.job.workers={workers}")));
+        overrides.extend(self.load_resources.as_ref().map(Resources::as_override));
+        overrides
+    }
+
+    /// How sure it is that the cluster is the one that is meant; the scenario asks for this one.
+    pub(super) fn naming(&self, asked: Option<&ClusterChoice<embedded::Config>>) -> Naming {
+        let on_command_line =
+            self.context.is_some() || self.kubeconfig.is_some() || self.embedded || self.in_cluster;
+        let is_current = self.scenario.is_none() && !self.targets.is_empty() && asked.is_none();
+        if is_current && !on_command_line { Naming::Current } else { Naming::Named }
+    }
+
+    /// The cluster; an embedded one keeps its logs in the run directory.
+    pub(super) fn choice(&self, asked: Option<ClusterChoice<embedded::Config>>, out: &Path) -> Choice {
+        if self.context.is_some() || self.kubeconfig.is_some() {
+            return Choice::Kubeconfig { path: self.kubeconfig.clone(), context: self.context.clone() };
+        }
+        if self.in_cluster {
+            return Choice::InCluster;
+        }
+        let mut config = match asked {
+            Some(ClusterChoice::Context(context)) if !self.embedded => {
+                return Choice::Kubeconfig { path: None, context: Some(context) };
+            }
+            Some(ClusterChoice::Embedded(config)) => config,
+            // A target alone is on the cluster that is there already.
+            None if self.scenario.is_none() && !self.targets.is_empty() && !self.embedded => {
+                return Choice::Kubeconfig { path: None, context: None };
+            }
+            _ => embedded::Config::default(),
+        };
+        config.dataplane = self.dataplane.unwrap_or(config.dataplane);
+        Choice::Embedded { config: Box::new(config), log_dir: out.join("cluster") }
+    }
+}
+
+/// `--stage` as values of a scenario.
+pub(super) fn stage_overrides(stages: &[load::Stage]) -> Vec<String> {
+    if stages.is_empty() {
+        return Vec::new();
+    }
+    let stage = |stage: &load::Stage| {
+        let load::Stage { from, to, duration } = stage;
+        let ramp = if from == to { String::new() } else { format!("from: {from}, ramp: linear, ") };
+        format!("{{{ramp}rate: {to}, duration: {}ms}}", duration.as_millis())
+    };
+    let stages: Vec<String> = stages.iter().map(stage).collect();
+    // Stages have rates and durations of their own.
+    let set = |name: &str| format!("load.{name}=null");
+    vec![set("rate"), set("duration"), format!("load.stages=[{}]", stages.join(", "))]
+}

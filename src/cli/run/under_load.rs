@@ -1,0 +1,269 @@
+//! The measured part of a run: the load lasts, pods end, and what both leave behind is collected.
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::future::pending;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use tokio::time::sleep_until;
+use tokio_util::sync::CancellationToken;
+
+use super::abort;
+use super::command::UserCommand;
+use super::programs::UserPrograms;
+use super::sending::{self, Sending};
+use super::settings::redacted;
+use super::{Interrupted, Run, interruption, reach};
+use crate::cli::progress::Planned;
+use crate::cli::stages;
+use crate::cluster::Cluster;
+use crate::coordinator::{self, CoordinatorError, Ready, Session, UnderLoad};
+use crate::load;
+use crate::load::process::Note;
+use crate::load::remote::collect::Collected;
+use crate::record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Tool};
+use crate::record::{EventKind, Stamp};
+use crate::scenario::Scenario;
+
+/// How long the target may take to answer for the first time, once its pods are ready.
+const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(15);
+/// The load before a command is run, where no disruption of the scenario says when.
+const STEADY_PART: Duration = Duration::from_secs(3);
+/// The load goes on for so long after what a command began has settled: a Service proxy may
+/// lag by a second or so.
+const AFTERMATH: Duration = Duration::from_secs(3);
+
+/// A run whose pods are ready.
+#[derive(Clone, Copy)]
+pub(super) struct Measuring<'a> {
+    pub(super) run: &'a Run<'a>,
+    pub(super) scenario: &'a Scenario,
+    pub(super) cluster: &'a Cluster,
+    pub(super) session: &'a Session,
+    /// Cancelled when the run is interrupted or given up.
+    pub(super) halt: &'a CancellationToken,
+}
+
+impl Measuring<'_> {
+    /// From the first answer to the last row.
+    pub(super) async fn measure<N: Note>(
+        self,
+        ready: &Ready,
+        settings: load::Settings,
+        sending: &mut Sending<N>,
+    ) -> anyhow::Result<RunInfo> {
+        let plan = load::Plan::new(settings.clone())?;
+        self.await_first_answer(ready, settings, sending).await?;
+        let mut info = self.info(ready, &plan, sending);
+        // From here on a killed run can be told from its directory.
+        self.run.run_dir.write_info(&info)?;
+        self.load(&plan, &mut info, sending).await?;
+        self.collect(&mut info, sending).await?;
+        Ok(info)
+    }
+
+    async fn await_first_answer<N: Note>(
+        self,
+        ready: &Ready,
+        settings: load::Settings,
+        sending: &mut Sending<N>,
+    ) -> anyhow::Result<()> {
+        let Self { run, scenario, cluster, .. } = self;
+        run.progress.step("waiting for the first answer");
+        let prepared = sending.prepare(settings, FIRST_ANSWER_LIMIT, ready);
+        match run.interrupts.stop.run_until_cancelled(prepared).await {
+            Some(Ok(warnings)) => {
+                warnings.iter().for_each(|warning| run.progress.warn(warning));
+                Ok(())
+            }
+            Some(Err(error)) if cluster.is_entered() || sending.nodes().is_some() => Err(error.into()),
+            Some(Err(error)) => {
+                let ways = reach::other_ways(&cluster.client(), &ready.cluster.namespace, scenario).await;
+                Err(anyhow::Error::from(error).context(ways))
+            }
+            None => Err(Interrupted.into()),
+        }
+    }
+
+    /// What is known of the run before its load starts.
+    fn info<N: Note>(self, ready: &Ready, plan: &load::Plan, sending: &Sending<N>) -> RunInfo {
+        let Self { run, scenario, .. } = self;
+        let mut info = RunInfo {
+            format: FORMAT_VERSION,
+            tool: Tool::this(),
+            name: scenario.name.clone(),
+            scenario: redacted(scenario),
+            expect: scenario.expect.clone(),
+            cluster: ready.cluster.clone(),
+            targets: ready.seen_from_here(),
+            load: plan.load_plan(),
+            sources: sending.recorders(),
+            started: run.clock.now(),
+            ended: None,
+            complete: false,
+            interrupted: false,
+            aborted: None,
+        };
+        if let Some(nodes) = sending.nodes() {
+            info.targets = ready.seen_from(&nodes);
+            sending::describe(&mut info.load, info.sources.len(), &nodes, ready);
+        }
+        info
+    }
+
+    /// Sends the load to its end, while pods end.
+    async fn load<N: Note>(
+        self,
+        plan: &load::Plan,
+        info: &mut RunInfo,
+        sending: &mut Sending<N>,
+    ) -> anyhow::Result<()> {
+        let Self { run, scenario, cluster, session, .. } = self;
+        let has_command = run.intent.command.is_some();
+        if cluster.origin().is_some()
+            && !has_command
+            && let Some(too_early) = abort::disrupts_a_ramp(scenario)
+        {
+            run.warn(session, &too_early);
+        }
+        let LoadPlan { rate, duration_s, warmup_s, .. } = info.load;
+        let started = sending.start().await?;
+        let zero = started + scenario.load.warmup;
+        session.record_at(started, EventKind::LoadStarted { rate, duration_s, warmup_s });
+        let control = sending.control().clone();
+        let planned = if has_command { Planned::default() } else { Planned::of(plan) };
+        let loading = run.progress.follow(sending.join(), &control, planned, run.interrupts);
+        let stages = plan.stages();
+        let stages = stages::announce(run.clock, zero, &stages, |at, kind| session.record_at(at, kind));
+        let giving_up = async {
+            info.aborted = Some(self.given_up(&control).await);
+            pending::<Infallible>().await
+        };
+        let ((), ended) = tokio::try_join!(self.disrupt(zero, rate, &control), async {
+            tokio::select! {
+                ended = loading => anyhow::Ok(ended?),
+                never = stages => match never {},
+                never = giving_up => match never {},
+            }
+        })?;
+        info.sources = sending.recorders();
+        if has_command || scenario.ends_with_its_disruptions() {
+            info.load.duration_s = match rate {
+                // A closed loop, or one of which a part was lost: only its end tells.
+                rate if rate == 0.0 || !ended.lost.is_empty() => ended.at.ns_since(zero) as f64 / 1e9,
+                rate => ended.scheduled as f64 / rate - warmup_s,
+            };
+        }
+        Ok(())
+    }
+
+    /// Ends the run when too much of the load is dropped, and answers why.
+    async fn given_up(self, control: &load::Control) -> String {
+        let Some(limit) = &self.scenario.load.abort else { return pending().await };
+        let why = abort::too_much_dropped(limit, control).await;
+        self.run.progress.warn(&format!("aborting: {why}"));
+        self.session.record(EventKind::Warning { message: format!("aborted: {why}") });
+        // The load first; what is in flight is waited for, as after an interruption.
+        control.stop();
+        self.halt.cancel();
+        why
+    }
+
+    /// Has pods end, by the user's command or as the scenario says.
+    async fn disrupt(self, zero: Stamp, rate: f64, control: &load::Control) -> anyhow::Result<()> {
+        let Self { run, scenario, session, .. } = self;
+        if let Some(command) = run.intent.command {
+            self.disrupt_by(command, zero).await?;
+            control.stop();
+            return Ok(());
+        }
+        let load = UnderLoad { zero, end: zero + scenario.load.duration, rate };
+        let programs = UserPrograms::new(self)?;
+        let disrupted = session.disrupt(&scenario.disruptions, load, &programs).await;
+        tracing::debug!(?disrupted, "disruptions carried out");
+        if scenario.ends_with_its_disruptions() {
+            let aftermath = run.clock.now() + AFTERMATH;
+            if aftermath < load.end {
+                let _interrupted = self.wait_until(aftermath).await;
+                control.stop();
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the user's command end pods, after a steady part, and waits until that has settled.
+    async fn disrupt_by(self, command: &UserCommand, zero: Stamp) -> anyhow::Result<()> {
+        let Self { run, scenario, session, halt, .. } = self;
+        let first = scenario.disruptions.iter().map(|disruption| disruption.at).min();
+        // Nothing is disrupted while the load rises, nor before a limit to it has something to go by.
+        let looks_back = scenario.load.abort.map_or(Duration::ZERO, |abort| abort.over);
+        let first = first.unwrap_or(STEADY_PART.max(scenario.load.steady_from() + looks_back));
+        if self.wait_until(zero + first).await.is_err() {
+            return Ok(());
+        }
+        let before = session.workloads().await.map_err(interruption)?;
+        run.progress.say(&format!("running {}", command.words().join(" ")));
+        session.record(EventKind::CommandStarted { command: command.words(), disruption: None });
+        let kubeconfig = self.command_kubeconfig()?;
+        let status = command.run(kubeconfig.as_deref(), halt, &run.interrupts.abort).await;
+        let status = status.context("failed to run the command")?;
+        let (code, signal) = coordinator::codes(status);
+        session.record(EventKind::CommandEnded { code, signal, disruption: None });
+        run.progress.say(&format!("the command ended ({status}); waiting until what it began has settled"));
+        match session.await_rollout(&before, None).await {
+            // An interruption ends the load by itself.
+            Err(CoordinatorError::Interrupted) => return Ok(()),
+            settled => settled?,
+        }
+        let _interrupted = self.wait_until(run.clock.now() + AFTERMATH).await;
+        Ok(())
+    }
+
+    /// What KUBECONFIG says to programs that the run starts, where that is not the user's own.
+    pub(super) fn command_kubeconfig(self) -> anyhow::Result<Option<OsString>> {
+        let overlay = self.run.run_dir.path().join("command-kubeconfig");
+        let kubeconfig = self.cluster.kubeconfig_for(self.session.namespace(), &overlay);
+        kubeconfig.context("failed to say to the command which cluster is meant")
+    }
+
+    /// Waits for a point in time.
+    async fn wait_until(self, at: Stamp) -> Result<(), Interrupted> {
+        let at = self.run.clock.instant(at).unwrap_or_else(Instant::now);
+        let waited = self.halt.run_until_cancelled(sleep_until(at.into())).await;
+        waited.ok_or(Interrupted)
+    }
+
+    /// Has the rows come here, where they are not here already, while the last pods end.
+    async fn collect<N: Note>(self, info: &mut RunInfo, sending: &mut Sending<N>) -> anyhow::Result<()> {
+        let Self { run, session, .. } = self;
+        let is_interrupted = run.interrupts.stop.is_cancelled();
+        let settling = async {
+            match is_interrupted {
+                false => session.settle().await,
+                true => {
+                    let _aborted = run.interrupts.abort.run_until_cancelled(session.hand_over()).await;
+                }
+            }
+        };
+        run.progress.step(match (sending.nodes(), is_interrupted) {
+            (None, false) => "waiting for the last pods to end",
+            (None, true) => "fetching the last rows",
+            (Some(_), false) => "fetching the load workers' rows, and waiting for the last pods to end",
+            (Some(_), true) => "fetching the load workers' rows",
+        });
+        let tell = |what: &str| run.progress.say(what);
+        let ((), collected) = tokio::join!(settling, sending.collect(&run.interrupts.abort, tell));
+        let Collected { rows, lost, counted } = collected?;
+        for source in &mut info.sources {
+            source.rows = rows.get(&source.name).copied();
+        }
+        for (of, outcomes) in counted {
+            session.record(EventKind::LoadCounted { of, outcomes: outcomes.into() });
+        }
+        for (worker, why) in lost {
+            run.warn(session, &format!("not all rows of load worker {worker} have arrived: {why}"));
+        }
+        Ok(())
+    }
+}

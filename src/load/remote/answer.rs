@@ -1,0 +1,51 @@
+//! What a worker answers: a text, a value, or lines that go on.
+
+use std::fmt::Display;
+use std::io;
+
+use bytes::Bytes;
+use futures::{Stream, TryStreamExt};
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Response, StatusCode};
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::Frame;
+use serde::Serialize;
+
+use super::ask::AnswerBody;
+
+pub(super) type Answer = Response<AnswerBody>;
+
+/// A text.
+pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> Answer {
+    with_type("text/plain", status, whole(text))
+}
+
+/// Why there is no other answer.
+pub(super) fn failed(why: impl Display) -> Answer {
+    text(StatusCode::INTERNAL_SERVER_ERROR, format!("{why}\n"))
+}
+
+/// A value, as JSON.
+pub(super) fn json(value: &impl Serialize) -> Answer {
+    match serde_json::to_vec(value) {
+        Ok(json) => with_type("application/json", StatusCode::OK, whole(json)),
+        Err(error) => failed(error),
+    }
+}
+
+/// Lines of JSON, as they come.
+pub(super) fn lines(lines: impl Stream<Item = io::Result<Bytes>> + Send + 'static) -> Answer {
+    let body = StreamBody::new(lines.map_ok(Frame::data)).boxed_unsync();
+    with_type("application/x-ndjson", StatusCode::OK, body)
+}
+
+fn whole(content: impl Into<Bytes>) -> AnswerBody {
+    Full::new(content.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+fn with_type(content_type: &'static str, status: StatusCode, body: AnswerBody) -> Answer {
+    let mut answer = Response::new(body);
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    answer
+}
