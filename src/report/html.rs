@@ -199,7 +199,6 @@ fn terminations(page: &mut String, all: &[Termination]) {
     if all.is_empty() {
         return;
     }
-    let says_why = all.iter().any(|t| words::why_it_ended(t).is_some());
     let rows = all.iter().map(|t| {
         let lost: Vec<String> = words::by_count(&t.requests.by_outcome)
             .iter()
@@ -209,7 +208,7 @@ fn terminations(page: &mut String, all: &[Termination]) {
             .iter()
             .map(|(c, n)| format!("{} {}", count(*n), c.as_str()))
             .collect();
-        let mut row = vec![
+        vec![
             Cell::head(&t.pod),
             Cell::text(t.node.as_deref().unwrap_or(NONE)),
             Cell::text(words::mode(t.mode)),
@@ -221,11 +220,9 @@ fn terminations(page: &mut String, all: &[Termination]) {
             Cell::number(format!("{} s", seconds(t.t0_uncertainty_s))),
             Cell::number(t.dead_seconds.map_or_else(|| NONE.to_owned(), |v| format!("{} s", seconds(v)))),
             Cell::number(t.exit_code.map_or_else(|| NONE.to_owned(), |code| code.to_string())),
-        ];
-        row.extend(says_why.then(|| Cell::text(words::why_it_ended(t).unwrap_or(NONE))));
-        row
+        ]
     });
-    let mut columns = vec![
+    let columns = [
         "pod",
         "node",
         "mode",
@@ -238,10 +235,17 @@ fn terminations(page: &mut String, all: &[Termination]) {
         "dead time",
         "exit code",
     ];
-    columns.extend(says_why.then_some("why it ended"));
     let note = "t0 is when the deletion took effect; it is known within the time given. Dead time: dropped new connections divided by the rate at which \
                 the pod got new connections before.";
     table(page, "Terminations", note, &columns, rows);
+    let causes = words::why_they_ended(all);
+    if !causes.is_empty() {
+        page.push_str("<p>Why they ended, as far as the cluster says:</p>\n<ul>\n");
+        for (whom, why) in causes {
+            let _ = writeln!(page, "<li>{}: {}</li>", escape(&whom), escape(why));
+        }
+        page.push_str("</ul>\n");
+    }
 
     let rows = all.iter().flat_map(|t| t.windows.iter().map(move |w| (t, w))).map(|(t, w)| {
         vec![

@@ -170,7 +170,7 @@ pub(super) const fn mode(mode: Mode) -> &'static str {
 }
 
 /// What ended a pod, where it was no call of the run's own and how the pod ended does not say it already.
-pub(super) fn why_it_ended(termination: &Termination) -> Option<&str> {
+fn why_it_ended(termination: &Termination) -> Option<&str> {
     let Termination { cause, mode, disruption, .. } = termination;
     let is_by_others =
         |cause: &&str| !cause.ends_with(" by this run") && (disruption.is_none() || *mode == Mode::Other);

@@ -137,15 +137,21 @@ pub(super) fn draw_plot(
     };
     let (top, bottom) = (area.top, area.bottom);
     let x = Axis::log(series.from_ms, series.to_ms, LEFT, RIGHT);
-    let shown = marks.into_iter().filter(|mark| x.shows(mark.value_ms));
-    let mut marks: Vec<_> =
-        shown.map(|Mark { value_ms, label, color, dash }| (x.px(value_ms), label, color, dash)).collect();
-    marks.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut marks: Vec<Mark> = marks.into_iter().filter(|mark| x.shows(mark.value_ms)).collect();
+    marks.sort_by(|a, b| a.value_ms.total_cmp(&b.value_ms));
+    let widths: Vec<f64> =
+        marks.iter().map(|mark| canvas.text_width(&mark.label, &bold(SMALL)) + 14.0).collect();
+    // The plot is narrower where a label would else leave the canvas.
+    let fits = |(mark, width): (&Mark, &f64)| {
+        LEFT + (f64::from(WIDTH) - width - LEFT) * (RIGHT - LEFT) / (x.px(mark.value_ms) - LEFT).max(1.0)
+    };
+    let right = marks.iter().zip(&widths).map(fits).fold(RIGHT, f64::min);
+    let x = Axis::log(series.from_ms, series.to_ms, LEFT, right);
     let sizes: Vec<(f64, f64)> =
-        marks.iter().map(|m| (m.0, canvas.text_width(&m.1, &bold(SMALL)) + 14.0)).collect();
+        marks.iter().zip(&widths).map(|(mark, width)| (x.px(mark.value_ms), *width)).collect();
     let lanes = frame::lanes(&sizes);
     let rows = lanes.iter().max().map_or(0, |l| l + 1);
-    let plot = Rect { left: LEFT, top: top + rows as f64 * LANE + 6.0, right: RIGHT, bottom };
+    let plot = Rect { left: LEFT, top: top + rows as f64 * LANE + 6.0, right, bottom };
 
     let most = series.steady.iter().chain(&series.disrupted).copied().fold(0.0, f64::max);
     let y = Axis::linear(0.0, most * 1.05, plot.bottom, plot.top);
@@ -176,7 +182,7 @@ pub(super) fn draw_plot(
         }
         canvas.path(&steps, 3, palette::DISRUPTED)?;
     }
-    for ((px, label, color, dash), lane) in marks.iter().zip(&lanes) {
+    for ((Mark { label, color, dash, .. }, (px, _)), lane) in marks.iter().zip(&sizes).zip(&lanes) {
         let baseline = plot.top - 8.0 - *lane as f64 * LANE;
         canvas.rule((*px, baseline - 13.0), (*px, plot.bottom), 2.0, *color, *dash);
         canvas.text(px + 6.0, baseline, label, &colored(bold(SMALL), *color));
