@@ -217,7 +217,7 @@ fn a_run_that_is_interrupted_undoes_its_changes_and_one_that_is_killed_has_them_
     wait_for_load(&dir);
     assert!(shop.is_injected());
     let token = shop.token();
-    assert_eq!(token.len(), 32, "{token}");
+    assert_eq!(token.len(), 64, "{token}");
     let refusal = shop.refusal("/metrics");
     assert!(refusal.contains("Unauthorized") || refusal.contains("credentials"), "{refusal}");
     // It is written down some seconds later; of what comes after it nothing is on the disk.

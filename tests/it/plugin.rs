@@ -58,7 +58,10 @@ fn kubectl_finds_its_plugin_which_calls_itself_so() {
         }
     }
     let run = stdout(&kubectl(&installed, &["rolldrop", "run", "-h"]));
-    assert!(run.contains("  kubectl rolldrop run --target svc/web -n shop -- kubectl rollout"), "{run}");
+    assert!(
+        run.contains("  kubectl rolldrop run --target svc/web -n shop --image IMAGE -- kubectl rollout"),
+        "{run}"
+    );
 
     // By its own name it says that.
     let own = Rolldrop::new(["run", "--help"]).finish().expect_code(0);

@@ -20,7 +20,7 @@ use crate::scenario::{self, ClusterChoice, Loaded};
 #[command(after_help = "Examples:
   rolldrop run                                  the built-in naive-exit on the embedded cluster
   rolldrop run prestop-sleep -r 500             another built-in scenario, with another rate
-  rolldrop run web.yaml --set load.duration=60s a scenario file, with one value replaced
+  rolldrop run web.yaml --set load.rate=50      a scenario file, with one value replaced
   rolldrop run naive-exit -- kubectl rollout restart deploy/web
                                                 its manifests and load, and pods ended by a command
   rolldrop run --target svc/web -n shop --image IMAGE -- kubectl rollout restart deploy/web
