@@ -25,16 +25,15 @@ use rolldrop::load::remote::live::{Batch, Line, Packed, Reached};
 use rolldrop::load::remote::parts::{Listing, Part};
 use rolldrop::load::remote::reverse::{Reception, visit};
 use rolldrop::record::parts::{PartWriter, parts_of, rows_in};
-use rolldrop::record::run_info::{
-    Balances, ClusterInfo, FORMAT_VERSION, LoadPlan, Role, Source, Target, Tool,
-};
-use rolldrop::record::{Clock, Event, EventKind, Expect, Outcome, Phase, RequestRow, RunDir, RunInfo, Stamp};
+use rolldrop::record::run_info::{Role, Source};
+use rolldrop::record::{Clock, Event, EventKind, Outcome, Phase, RequestRow, RunDir, RunInfo, Stamp};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::hostile::memory_kib;
+use crate::runs;
 
 const WORKERS: usize = 100;
 /// Seconds, and the requests of all workers in a second, of the short form: 1/20 of 100 × 10,000.
@@ -270,38 +269,7 @@ fn be_the_collector(dir: &Path) {
 /// The run as `rolldrop run` would have written it down.
 fn write_down(run_dir: &RunDir, zero: Stamp, ended: Stamp, sources: Vec<Source>) {
     let (rate, duration_s) = ((size().1 * WORKERS as u64) as f64, ended.seconds_since(zero));
-    let info = RunInfo {
-        format: FORMAT_VERSION,
-        tool: Tool::this(),
-        name: "synthetic".into(),
-        scenario: serde_json::Value::Null,
-        expect: Expect::default(),
-        cluster: ClusterInfo::default(),
-        targets: vec![Target {
-            name: "web".into(),
-            url: "http://web".into(),
-            consumer: "service web".into(),
-            balances: Balances::Connections,
-            service: None,
-        }],
-        load: LoadPlan {
-            pacing: "constant".into(),
-            rate,
-            duration_s,
-            warmup_s: 0.0,
-            connections: "fresh".into(),
-            connect_timeout_s: 1.0,
-            response_timeout_s: 5.0,
-            success: vec![(200, 299)],
-            other: BTreeMap::new(),
-        },
-        sources,
-        started: zero,
-        ended: Some(ended),
-        complete: true,
-        interrupted: false,
-        aborted: None,
-    };
+    let info = RunInfo { sources, ..runs::synthetic(rate, duration_s, (zero, ended)) };
     run_dir.write_info(&info).expect("run.json");
     let mut log = run_dir.event_log().expect("a log");
     let started = EventKind::LoadStarted { rate, duration_s, warmup_s: 0.0 };

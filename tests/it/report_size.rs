@@ -1,17 +1,16 @@
 //! The memory of a report: what was answered is added up, not held. `scripts/proofs/report` is the long form
 //! (docs/performance.md).
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rolldrop::analysis::RunResult;
 use rolldrop::record::event::{Action, Change, PodEvent};
-use rolldrop::record::run_info::{Balances, ClusterInfo, FORMAT_VERSION, LoadPlan, Target, Tool};
-use rolldrop::record::{Clock, Event, EventKind, Expect, Outcome, Phase, RequestRow, RunDir, RunInfo, Stamp};
+use rolldrop::record::{Clock, Event, EventKind, Outcome, Phase, RequestRow, RunDir, Stamp};
 
 use crate::harness::Rolldrop;
+use crate::runs;
 
 /// Requests per second of one worker.
 const PER_SECOND: u64 = 10_000;
@@ -115,38 +114,7 @@ fn write(path: &Path, workers: u64, seconds: u64) {
 fn describe(run_dir: &RunDir, zero: Stamp, workers: u64, seconds: u64, pods: &[Arc<str>]) {
     let rate = (workers * PER_SECOND) as f64;
     let (duration, halfway) = (Duration::from_secs(seconds), zero + Duration::from_secs(seconds / 2));
-    let info = RunInfo {
-        format: FORMAT_VERSION,
-        tool: Tool::this(),
-        name: "synthetic".into(),
-        scenario: serde_json::Value::Null,
-        expect: Expect::default(),
-        cluster: ClusterInfo::default(),
-        targets: vec![Target {
-            name: "web".into(),
-            url: "http://web".into(),
-            consumer: "service web".into(),
-            balances: Balances::Connections,
-            service: None,
-        }],
-        load: LoadPlan {
-            pacing: "constant".into(),
-            rate,
-            duration_s: duration.as_secs_f64(),
-            warmup_s: 0.0,
-            connections: "fresh".into(),
-            connect_timeout_s: 1.0,
-            response_timeout_s: 5.0,
-            success: vec![(200, 299)],
-            other: BTreeMap::new(),
-        },
-        sources: Vec::new(),
-        started: zero,
-        ended: Some(zero + duration),
-        complete: true,
-        interrupted: false,
-        aborted: None,
-    };
+    let info = runs::synthetic(rate, duration.as_secs_f64(), (zero, zero + duration));
     run_dir.write_info(&info).expect("run.json");
     let pod = |name: &str, change| {
         EventKind::Pod(PodEvent {

@@ -7,7 +7,8 @@ use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 use rolldrop::analysis::model::RunResult;
 use rolldrop::record::event::Action;
-use rolldrop::record::{EventKind, Records, RunDir};
+use rolldrop::record::run_info::{Balances, ClusterInfo, FORMAT_VERSION, LoadPlan, Target, Tool};
+use rolldrop::record::{EventKind, Expect, Records, RunDir, RunInfo, Stamp};
 use serde_json::Value;
 
 use crate::harness::{Finished, Rolldrop};
@@ -19,6 +20,42 @@ pub(crate) enum Dataplane {
     Kernel,
     /// Loopback addresses and TCP proxies.
     Userspace,
+}
+
+/// run.json of a whole run that nobody made: fresh connections to one Service.
+pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, Stamp)) -> RunInfo {
+    RunInfo {
+        format: FORMAT_VERSION,
+        tool: Tool::this(),
+        name: "synthetic".into(),
+        scenario: Value::Null,
+        expect: Expect::default(),
+        cluster: ClusterInfo::default(),
+        targets: vec![Target {
+            name: "web".into(),
+            url: "http://web".into(),
+            consumer: "service web".into(),
+            balances: Balances::Connections,
+            service: None,
+        }],
+        load: LoadPlan {
+            pacing: "constant".into(),
+            rate,
+            duration_s,
+            warmup_s: 0.0,
+            connections: "fresh".into(),
+            connect_timeout_s: 1.0,
+            response_timeout_s: 5.0,
+            success: vec![(200, 299)],
+            other: BTreeMap::new(),
+        },
+        sources: Vec::new(),
+        started,
+        ended: Some(ended),
+        complete: true,
+        interrupted: false,
+        aborted: None,
+    }
 }
 
 /// A finished run.
