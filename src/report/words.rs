@@ -35,9 +35,13 @@ pub(super) fn latency(load: &LoadResult) -> (&'static str, &'static str) {
 
 /// Where the dropped requests fell, if any were.
 pub(super) fn whereabouts(result: &RunResult) -> Option<String> {
-    let RequestCounts { dropped, in_window, outside_window, .. } = result.requests;
+    let RequestCounts { dropped, in_window, outside_window, ambiguous, .. } = result.requests;
     let hit = result.terminations.iter().filter(|t| t.requests.dropped > 0).count();
     let whose = match (hit, result.terminations.len()) {
+        _ if ambiguous > 0 => {
+            let overlap = format!("{} where several overlap", count(ambiguous));
+            format!("the endpoint-propagation windows of terminating pods ({overlap})")
+        }
         (1, _) => "the endpoint-propagation window of one terminating pod".to_owned(),
         (n, of) if n == of => format!("the endpoint-propagation windows of the {n} pods"),
         (n, of) => format!("the endpoint-propagation windows of {n} of the {of} pods"),
@@ -424,6 +428,14 @@ fn with_s(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_several_windows_explain_is_said_to_be_so() {
+        let mut result = crate::report::samples::naive_exit().result;
+        result.requests.ambiguous = 7;
+        let said = whereabouts(&result).unwrap();
+        assert!(said.contains("windows of terminating pods (7 where several overlap)"), "{said}");
+    }
 
     #[test]
     fn fragments_become_sentences_and_names_stay_names() {
