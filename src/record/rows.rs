@@ -45,7 +45,7 @@ impl RowSource for Records {
 #[derive(Debug)]
 pub struct Tables {
     run_dir: PathBuf,
-    /// RowSource that crossed while the load lasted, of sources whose others were not fetched.
+    /// Rows that crossed while the load lasted, of sources whose others were not fetched.
     live: Vec<RequestRow>,
 }
 

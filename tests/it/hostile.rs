@@ -48,9 +48,14 @@ fn create(server: &Server, client: usize) {
 
 /// How much memory a process has, or had at most: `VmRSS` or `VmHWM`.
 pub(crate) fn memory_kib(pid: u32, which: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it is there");
-    let line = status.lines().find(|line| line.starts_with(which)).expect("its memory");
-    line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
+    memory_kib_if_alive(pid, which).expect("its memory")
+}
+
+/// The same, if the process has not ended.
+pub(crate) fn memory_kib_if_alive(pid: u32, which: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find(|line| line.starts_with(which))?;
+    line.split_whitespace().nth(1)?.parse().ok()
 }
 
 fn listed(server: &Server, path: &str) -> (usize, String) {

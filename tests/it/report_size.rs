@@ -10,6 +10,7 @@ use rolldrop::record::event::{Action, Change, PodEvent};
 use rolldrop::record::{Clock, Event, EventKind, Outcome, Phase, RequestRow, RunDir, Stamp};
 
 use crate::harness::Rolldrop;
+use crate::hostile::memory_kib_if_alive;
 use crate::runs;
 
 /// Requests per second of one worker.
@@ -44,13 +45,9 @@ fn a_report_takes_no_more_memory_for_more_requests() {
 /// Makes the report, and answers the most memory that was seen in use, in KiB.
 fn report(run: &Path) -> u64 {
     let (mut child, _dir) = Rolldrop::new(["report".as_ref(), run.as_os_str()]).start();
-    let status = format!("/proc/{}/status", child.id());
     let mut peak_kib = 0;
     while child.try_wait().expect("a child").is_none() {
-        let seen = std::fs::read_to_string(&status).ok();
-        let line = seen.as_deref().and_then(|seen| seen.lines().find(|line| line.starts_with("VmHWM")));
-        let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
-        peak_kib = kib.unwrap_or(0).max(peak_kib);
+        peak_kib = memory_kib_if_alive(child.id(), "VmHWM").unwrap_or(0).max(peak_kib);
         std::thread::sleep(Duration::from_millis(2));
     }
     peak_kib
