@@ -56,7 +56,9 @@ pub(super) fn recommendations(
         };
         let mut recommendation = recommendation(mode, timeline, terminations, policy, invalid);
         if judged.iter().any(|j| lost(&j)) {
-            recommendation.suggested_seconds = recommendation.covers_all_seen_seconds;
+            // A sleep that was set and lost requests all the same is no remedy, and a shorter one even less.
+            recommendation.suggested_seconds =
+                recommendation.covers_all_seen_seconds.filter(|sleep| *sleep > set_sleep(mode, terminations));
         }
         recommendation
     };
@@ -102,9 +104,13 @@ fn recommendation(
     let largest = windows().filter_map(|w| w.upper_s).fold(0.0, f64::max);
     let covers_all = (n > 0 && censored == 0 && !invalid && windows().next().is_some())
         .then(|| stats::ceil_seconds(largest));
-    let pre_stop = covers_all.filter(|_| refused_because.is_empty()).map(|s| s + policy.margin_s);
+    let pre_stop = covers_all
+        .filter(|_| refused_because.is_empty())
+        .map(|s| (s + policy.margin_s).max(set_sleep(mode, terminations)));
+    let set_grace = of_mode().map(|(t, _)| t.grace_period_seconds).max().unwrap_or(0);
     let stopping = of_mode().map(|(_, e)| stopping_s(e)).try_fold(0.0f64, |max, s| s.map(|s| max.max(s)));
-    let grace = pre_stop.zip(stopping).map(|(p, s)| p + stats::ceil_seconds(s) + policy.margin_s);
+    let grace =
+        pre_stop.zip(stopping).map(|(p, s)| (p + stats::ceil_seconds(s) + policy.margin_s).max(set_grace));
     let stopping_text = match stopping {
         Some(s) => format!("the slowest pod took {s:.2} s from SIGTERM to its end"),
         None => "how long a pod takes from SIGTERM to its end was not seen for every pod".to_owned(),
@@ -120,7 +126,7 @@ fn recommendation(
         terminations: n,
         consumers: consumers.into_iter().map(str::to_owned).collect(),
         basis: format!(
-            "the longest of the windows lasted {largest:.3} s at most; that is rounded up, with {} s of margin; {stopping_text}",
+            "the longest of the windows lasted {largest:.3} s at most; that is rounded up, with {} s of margin, and nothing goes below what is set; {stopping_text}",
             policy.margin_s
         ),
         terminations_needed: needed.saturating_sub(n),
@@ -128,6 +134,11 @@ fn recommendation(
         covers_all_seen_seconds: covers_all,
         suggested_seconds: None,
     }
+}
+
+/// The longest preStop sleep that is set where pods ended so. No advice goes below it.
+fn set_sleep(mode: Mode, terminations: &[Termination]) -> u64 {
+    terminations.iter().filter(|t| t.mode == mode).filter_map(|t| t.pre_stop_seconds).max().unwrap_or(0)
 }
 
 /// Whether the request was lost because the app stopped before the consumers knew.

@@ -178,7 +178,7 @@ impl<'a> Sums<'a> {
             if !is_closed_loop {
                 self.response.add(response_ns);
             }
-            let is_near = disrupted.iter().any(|(from, to)| (*from..=*to).contains(&row.scheduled));
+            let is_near = disrupted.iter().any(|(from, to)| row.scheduled <= *to && row.end >= *from);
             let values = if is_near { &mut self.disrupted } else { &mut self.steady };
             values.add(service_ns.filter(|_| is_closed_loop).unwrap_or(response_ns));
         }

@@ -159,4 +159,9 @@ impl Lost {
     pub fn only(&self) -> Option<usize> {
         if let [only] = self.candidates[..] { Some(only.termination) } else { None }
     }
+
+    /// Whether this termination may explain it.
+    pub fn may_be(&self, termination: usize) -> bool {
+        self.candidates.iter().any(|candidate| candidate.termination == termination)
+    }
 }
