@@ -55,16 +55,16 @@ fn the_text_of_a_run_that_drops() {
       most 0.183 s (3 pods, isolated; median of the upper bounds 0.161 s)
 
     PRESTOP SLEEP   for pods that end one at a time
-      This run is too little for a recommendation. The longest window of 3 covers, with 95 % confidence,
-      37 % of future ones only; to say so of 90 % takes 26 more terminations. What it suggests, without
-      proof: a preStop sleep of 1 s in the app's container, which outlasts every window seen.
+      This run is not enough for a recommendation. The longest window of 3 covers, with 95 % confidence,
+      37 % of future ones only; to say so of 90 % takes 26 more terminations. It suggests, without
+      proof, a preStop sleep of 1 s in the app's container, which outlasts every window seen.
           lifecycle: {preStop: {sleep: {seconds: 1}}}   # suggested, not proven
 
     LATENCY   response time of answered requests, from the intended send time
                                    requests          p50          p99          max
       steady                          8,100      1.21 ms      4.43 ms      24.6 ms
       while a pod ended                 720      1.94 ms      7.09 ms      39.4 ms
-      longest time without any answered request: 0.041 s
+      longest time in which every request failed: 0.041 s
 
     FINDINGS
       error    24 new connections went to pods that no longer accepted any.
@@ -101,15 +101,16 @@ fn the_text_of_a_run_without_a_drop() {
       median of the upper bounds 0.168 s)
 
     PRESTOP SLEEP   for pods that end one at a time
-      This run is too little for a recommendation. The longest window of 3 covers, with 95 % confidence,
+      This run is not enough for a recommendation. The longest window of 3 covers, with 95 % confidence,
       37 % of future ones only; to say so of 90 % takes 26 more terminations. Every window seen was over
-      within 1 s, and no request was lost for want of a sleep: nothing here asks for another sleep.
+      within 1 s, and no request was lost that a longer sleep would have saved: nothing here asks for
+      another one.
 
     LATENCY   response time of answered requests, from the intended send time
                                    requests          p50          p99          max
       steady                          8,100      1.21 ms      4.43 ms      24.6 ms
       while a pod ended                 720      1.94 ms      7.09 ms      39.4 ms
-      longest time without any answered request: 0.041 s
+      longest time in which every request failed: 0.041 s
 
     CHECKS
       pass          dropped.max: observed 0, limit at most 0
@@ -147,13 +148,13 @@ fn the_text_of_a_partial_run() {
       1 window could not be bounded fully: the pod exited while new connections still came
 
     PRESTOP SLEEP   for pods that end in another way
-      This run is too little for a recommendation. The only window is censored.
+      This run is not enough for a recommendation. The only window is censored.
 
     LATENCY   response time of answered requests, from the intended send time
                                    requests          p50          p99          max
       steady                            360      1.21 ms      4.43 ms      24.6 ms
       while a pod ended                 240      1.94 ms      7.09 ms      39.4 ms
-      longest time without any answered request: 0.041 s
+      longest time in which every request failed: 0.041 s
 
     PARTIAL: the record is not whole; the numbers cover only what was recorded
       because  interrupted 8 s into the run
@@ -172,7 +173,7 @@ fn the_text_of_a_run_in_which_nothing_happened() {
     LATENCY   response time of answered requests, from the intended send time
                                    requests          p50          p99          max
       steady                          3,600      1.21 ms      4.43 ms      24.6 ms
-      longest time without any answered request: 0.041 s
+      longest time in which every request failed: 0.041 s
 
     VALID: the generator kept its schedule and no recorder lost anything
       0 of 4,000 requests not sent (0 %); send lag p99 0.41 ms, max 2.31 ms
