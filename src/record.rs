@@ -12,10 +12,12 @@ pub mod offsets;
 pub mod outcome;
 pub mod parts;
 pub mod retry;
+pub mod routing;
 pub mod row;
 pub mod rows;
 pub mod run_dir;
 pub mod run_info;
+pub mod service_proxy;
 pub mod wire;
 
 pub use clock::{Clock, ClockOffset, Stamp};

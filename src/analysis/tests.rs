@@ -38,6 +38,7 @@ fn records() -> Records {
             consumer: "service web".into(),
             balances: Balances::Connections,
             service: None,
+            routing: None,
         }],
         load: LoadPlan {
             pacing: "constant".into(),

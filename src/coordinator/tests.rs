@@ -3,6 +3,7 @@
 mod conflicts;
 mod disrupting;
 mod load_job;
+mod service_proxy;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

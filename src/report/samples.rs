@@ -190,6 +190,7 @@ impl Sample {
             cluster: ClusterInfo {
                 version: "v1.36.2".into(),
                 dataplane: "userspace".into(),
+                dataplane_from: None,
                 nodes: 2,
                 endpoints: 3,
                 namespace: "default".into(),

@@ -8,6 +8,7 @@ use crate::analysis::model::{
     Verdict, Window, WindowSummary,
 };
 use crate::record::Outcome;
+use crate::record::service_proxy::ProxyEvidence;
 
 /// The answer in one sentence.
 pub(super) fn headline(result: &RunResult) -> String {
@@ -385,8 +386,10 @@ pub(super) fn provenance(result: &RunResult) -> String {
     if !cluster.version.is_empty() {
         parts.push(format!("Kubernetes {}", cluster.version));
     }
-    if !cluster.dataplane.is_empty() {
-        parts.push(format!("{} dataplane", cluster.dataplane));
+    if cluster.dataplane.is_known() || !cluster.version.is_empty() {
+        let assumed = cluster.dataplane_from == Some(ProxyEvidence::Assumed);
+        let how = if assumed { " (assumed)" } else { "" };
+        parts.push(format!("{} dataplane{how}", cluster.dataplane));
     }
     if cluster.nodes > 0 {
         parts.push(counted(len(cluster.nodes), "node"));

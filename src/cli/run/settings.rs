@@ -73,6 +73,7 @@ pub(super) fn expected_targets(scenario: &Scenario) -> Vec<run_info::Target> {
         consumer: String::new(),
         balances: target.balances,
         service: None,
+        routing: None,
     };
     scenario.targets.iter().map(target).collect()
 }

@@ -114,6 +114,7 @@ impl Plan {
             consumer: target.name.to_string(),
             balances: Balances::Connections,
             service: None,
+            routing: None,
         };
         self.targets.iter().map(target).collect()
     }
