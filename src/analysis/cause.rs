@@ -1,8 +1,7 @@
 //! Why one request was dropped: small decisions over facts, after the table
 //! "What a client sees" of the termination notes.
 
-use super::model::Cause;
-use crate::record::{Outcome, ServedEnd, ServedRow, Stamp};
+use crate::record::{Cause, Outcome, ServedEnd, ServedRow, Stamp};
 use crate::timeline::PodEnd;
 
 /// Longer than a round trip to any client: a close that comes so long after a request did not cross

@@ -51,6 +51,8 @@ pub(super) struct Tail {
     pub rate: f64,
     /// The last arrival that surely was this pod's.
     pub last_certain: Option<Stamp>,
+    /// The last that a header or the proxy beside the pod names.
+    pub last_named: Option<Stamp>,
     /// The last that may have been.
     pub last_possible: Option<Stamp>,
     /// Certain arrivals after t0 latest.
@@ -193,6 +195,7 @@ pub(super) fn gather<R: RowSource>(
             before[end][target].add(r.begun());
         }
         tails[end][target].arrival(r.begun(), t0.latest);
+        tails[end][target].last_named = tails[end][target].last_named.max(Some(r.begun()));
     };
     let mut flows = Flows::of(&requests.others);
     requests.others.iter().for_each(&mut add);

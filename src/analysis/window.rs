@@ -1,7 +1,7 @@
 //! The endpoint-propagation window of one pod towards one consumer.
 
 use super::evidence::{Tail, silence_s};
-use super::model::Window;
+use super::model::{Window, WindowBasis};
 use crate::record::run_info::{Balances, Target};
 use crate::timeline::PodEnd;
 
@@ -12,7 +12,11 @@ use crate::timeline::PodEnd;
 pub(super) fn window(end: &PodEnd, target: &Target, tail: &Tail, alpha: f64) -> Window {
     let uncertainty_s = tail.uncertainty_ns as f64 / 1e9;
     let certain = tail.last_certain.filter(|at| *at > end.t0.latest);
-    let lower_s = certain.map_or(0.0, |at| (at.seconds_since(end.t0.latest) - uncertainty_s).max(0.0));
+    let lower_s = certain.map(|at| (at.seconds_since(end.t0.latest) - uncertainty_s).max(0.0));
+    let lower_basis = certain.map(|at| match tail.last_named {
+        Some(named) if named >= at => WindowBasis::Named,
+        _ => WindowBasis::Failures,
+    });
     let last = tail.last_possible.map_or(end.t0.latest, |at| at.max(end.t0.latest));
     let what = match target.balances {
         Balances::Connections => "new connections",
@@ -52,6 +56,9 @@ pub(super) fn window(end: &PodEnd, target: &Target, tail: &Tail, alpha: f64) -> 
         consumer: target.consumer.clone(),
         lower_s,
         upper_s,
+        lower_basis,
+        // The rate at which the pod got connections is known where they are named.
+        upper_basis: upper_s.map(|_| WindowBasis::Named),
         censored,
         rate_before: tail.rate,
         late_arrivals: tail.late,
