@@ -19,23 +19,26 @@ pub mod model;
 mod outages;
 pub mod policy;
 mod recommend;
+mod shares;
 pub mod stats;
 mod streams;
 mod sums;
 pub mod validity;
 mod window;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use cause::{Facts, Served};
 use evidence::{Evidence, Place};
 pub use model::{Analysis, RunResult};
-use model::{Cause, Latencies, LoadResult, Mode, RequestCounts, Stage, Start, Termination, Verdict, Window};
+use model::{
+    Candidate, Latencies, LoadResult, Mode, RequestCounts, Stage, Start, Termination, Verdict, Why, Window,
+};
 pub use policy::{Class, Policy};
 use sums::Sums;
 
 use crate::record::retry;
-use crate::record::{Outcome, Phase, RequestRow, RowSource, Stamp};
+use crate::record::{Cause, Outcome, Phase, RequestRow, RowSource, Stamp};
 use crate::timeline::{PodEnd, Request, Requests, Timeline};
 
 /// The chance, shared by the terminations of a mode, that an upper bound is too small.
@@ -46,10 +49,8 @@ const ALPHA: f64 = 0.05;
 pub(crate) struct Judged<'a> {
     pub(crate) request: &'a Request,
     pub(crate) cause: Cause,
-    /// The termination it is charged to.
-    pub(crate) termination: Option<usize>,
-    /// The terminations that could explain it; the one above, or several.
-    pub(crate) candidates: Vec<usize>,
+    /// The terminations that may explain it; a single one where nothing else does.
+    pub(crate) candidates: Vec<Candidate>,
     pub(crate) in_window: bool,
 }
 
@@ -68,6 +69,7 @@ pub fn analyse<R: RowSource>(
     let sums = Sums::of(timeline, requests, policy, &evidence, &disrupted(timeline, &windows))?;
     let judged = judge(timeline, &requests.others, policy, &evidence, &windows, &sums);
     let terminations = terminations(timeline, &modes, &evidence, &sums, &judged, windows);
+    let groups = shares::groups(timeline, &terminations, &judged);
     let requests = count(timeline, &sums, &judged);
 
     let load = LoadResult {
@@ -127,10 +129,11 @@ pub fn analyse<R: RowSource>(
         what_if: recommend::what_if(timeline, &terminations, &judged, covering),
         recommendation,
         terminations,
+        groups,
         longest_outage_s: sums.outages.longest_s(),
         checks: Vec::new(),
     };
-    Ok(Analysis { result, charts: charts::charts(timeline, &judged, sums) })
+    Ok(Analysis { result, lost: charts::lost(timeline, judged), charts: charts::charts(timeline, sums) })
 }
 
 /// The length of the counted part: as planned, or until the load was stopped.
@@ -244,16 +247,36 @@ fn judge<'a>(
                 begun <= until && row.end >= end.t0.earliest
             })
         };
-        let termination = if let [only] = candidates[..] { Some(only) } else { None };
+        let why = match place {
+            Place::Pod { .. } => Why::Named,
+            _ => why(row),
+        };
+        let share = 1.0 / candidates.len() as f64;
         judged.push(Judged {
             request,
             cause,
-            termination,
             in_window: !candidates.is_empty() && candidates.iter().all(inside),
-            candidates,
+            candidates: candidates
+                .into_iter()
+                .map(|termination| Candidate { termination, share, why })
+                .collect(),
         });
     }
     judged
+}
+
+/// Why a termination may explain a request of which nobody names the pod.
+fn why(row: &RequestRow) -> Why {
+    match row.outcome {
+        Outcome::ConnectRefused => Why::Refused,
+        Outcome::ConnectTimeout | Outcome::ConnectUnreachable => Why::Unreachable,
+        Outcome::ResetBeforeResponse
+        | Outcome::EofBeforeResponse
+        | Outcome::ResetMidResponse
+        | Outcome::TruncatedBody => Why::CutOff,
+        Outcome::Ok | Outcome::HttpError => Why::Gateway,
+        _ => Why::Time,
+    }
 }
 
 /// The counts with what was concluded about the dropped requests.
@@ -332,28 +355,18 @@ fn terminations(
             }
         })
         .collect();
-    let mut lost: HashMap<(usize, &str), u64> = HashMap::new();
-    for j in judged {
-        let Some(e) = j.termination else { continue };
-        let t = &mut terminations[e].requests;
-        t.dropped += 1;
-        t.seen += 1;
-        *t.by_outcome.entry(j.request.row.outcome).or_default() += 1;
-        *t.by_cause.entry(j.cause).or_default() += 1;
-        if j.request.is_new_connection() {
-            *lost.entry((e, &j.request.row.target)).or_default() += 1;
-        }
+    for (e, (t, lost)) in
+        terminations.iter_mut().zip(shares::requests(timeline.ends.len(), judged)).enumerate()
+    {
+        let names_it = |j: &Judged<'_>| j.candidates.iter().any(|c| c.termination == e && c.why.is_certain());
+        let is_named =
+            sums.seen[e] > 0 || sums.first_served.contains_key(t.pod.as_str()) || judged.iter().any(names_it);
+        let seen = is_named.then(|| sums.seen[e] + lost.dropped.at_least);
+        t.requests = model::TerminationRequests { seen, ..lost };
     }
-    for (t, answered) in terminations.iter_mut().zip(&sums.seen) {
-        t.requests.seen += answered;
-    }
-    for (e, t) in terminations.iter_mut().enumerate() {
-        let dead = timeline.info.targets.iter().zip(&t.windows).filter(|(_, w)| w.rate_before > 0.0);
-        t.dead_seconds = dead
-            .map(|(target, w)| {
-                lost.get(&(e, target.name.as_str())).map_or(0.0, |n| *n as f64 / w.rate_before)
-            })
-            .max_by(f64::total_cmp);
+    let dead = shares::dead_seconds(timeline, &terminations, judged);
+    for (t, dead_seconds) in terminations.iter_mut().zip(dead) {
+        t.dead_seconds = dead_seconds;
     }
     terminations
 }

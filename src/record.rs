@@ -5,6 +5,7 @@
 //! no Kubernetes client, no HTTP and no statistics. The run directory's format
 //! is documented in `docs/run-directory.md`.
 
+pub mod cause;
 pub mod clock;
 pub mod event;
 pub mod expect;
@@ -20,6 +21,7 @@ pub mod run_info;
 pub mod service_proxy;
 pub mod wire;
 
+pub use cause::Cause;
 pub use clock::{Clock, ClockOffset, Stamp};
 pub use event::{Event, EventKind};
 pub use expect::{Bounds, Expect, WindowBounds};

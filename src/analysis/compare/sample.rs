@@ -53,8 +53,8 @@ pub struct Sample {
 pub struct Ended {
     /// How it came.
     pub mode: Mode,
-    /// Requests charged to it.
-    pub dropped: u64,
+    /// The best estimate of the requests that it lost.
+    pub dropped: f64,
     /// The upper bound of its window towards each consumer, in seconds; `None` where there is none.
     pub windows_s: BTreeMap<String, Option<f64>>,
 }
@@ -129,7 +129,7 @@ impl Sample {
                 .iter()
                 .map(|t| Ended {
                     mode: t.mode,
-                    dropped: t.requests.dropped,
+                    dropped: t.requests.dropped.estimate,
                     windows_s: t.windows.iter().map(|w| (w.consumer.clone(), w.upper_s)).collect(),
                 })
                 .collect(),
