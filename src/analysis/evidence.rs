@@ -31,6 +31,8 @@ const RECENT: usize = 50;
 pub(super) struct Tail {
     /// New arrivals a second before t0, see [`Arrivals::rate_at`]; 0 when fewer than two were seen.
     pub rate: f64,
+    /// The pod's part of all new connections of the target, if each endpoint gets the same.
+    pub rate_expected: f64,
     /// The last arrival that surely was this pod's, and is named as such.
     pub last_named: Option<Stamp>,
     /// Named arrivals after t0 latest.
@@ -239,8 +241,14 @@ impl Gathered {
             }
         }
         self.tries.iter_mut().for_each(Tries::sort);
-        let states = timeline.endpoints.usable(None).iter();
-        let endpoints = states.map(|state| state.pods.len()).max().unwrap_or(1);
+        let endpoints = timeline.endpoints.most();
+        for (number, target) in timeline.info.targets.iter().enumerate() {
+            let rate = self.tries[number].rate();
+            for (tails, end) in self.tails.iter_mut().zip(&timeline.ends) {
+                let usable = timeline.endpoints.usable_at(target.service.as_deref(), end.t0.earliest);
+                tails[number].rate_expected = usable.map_or(0.0, |usable| rate / usable.pods.len().max(1) as f64);
+            }
+        }
         for (quiet, tries) in self.quiet.iter_mut().zip(&self.tries) {
             for (quiet, life) in quiet.iter_mut().zip(&timeline.pods) {
                 let ready = life.endpoint_ready.filter(|_| !life.listed);
@@ -319,11 +327,13 @@ fn reaches(timeline: &Timeline, gathered: &mut Gathered, deaths: &[Death], alpha
         let Balancing::Random { .. } = target.balancing(&timeline.info.cluster) else { continue };
         let states = timeline.endpoints.usable(target.service.as_deref());
         for (e, end) in timeline.ends.iter().enumerate() {
-            let Some(route) = Route::of(end, states) else { continue };
             let tail = &mut gathered.tails[e][number];
+            let Some(route) = Route::of(end, states) else { continue };
+            // Two bounds share α where a pod's own arrivals are named.
+            let alpha = if tail.rate > 0.0 { alpha[e] / 2.0 } else { alpha[e] };
             let from = tail.last_named.map_or(end.t0.latest, |at| at.max(end.t0.latest));
             let tries = &gathered.tries[number];
-            tail.reach = Some(route::reach(end, &deaths[e], &route, tries, from, alpha[e], &is_dead));
+            tail.reach = Some(route::reach(end, &deaths[e], &route, tries, from, alpha, &is_dead));
         }
     }
 }

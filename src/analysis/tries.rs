@@ -55,16 +55,15 @@ pub(super) struct Tries {
     zones: Vec<Zone>,
     /// Those that were not answered, by when they began.
     pub losses: Vec<Loss>,
-    /// When the last one began, answered or not.
-    pub last: Option<Stamp>,
+    /// How many there were, when the first began, and the last.
+    all: Option<(u64, Stamp, Stamp)>,
 }
 
 impl Tries {
     /// None yet, with room for those near the terminations.
     pub(super) fn new(timeline: &Timeline) -> Self {
         let per_s = timeline.info.load.rate;
-        let states = timeline.endpoints.usable(None).iter();
-        let endpoints = states.map(|state| state.pods.len()).max().unwrap_or(1) as f64;
+        let endpoints = timeline.endpoints.most() as f64;
         let after_ns = if per_s > 0.0 { AFTER_CONNECTIONS * endpoints / per_s * 1e9 } else { 0.0 };
         #[expect(clippy::cast_possible_truncation, reason = "a time of at most an hour, in nanoseconds")]
         let after_ns = (after_ns.min(3.6e12) as i64).max(AFTER_NS);
@@ -83,12 +82,12 @@ impl Tries {
             let length = usize::try_from(to.ns_since(from) / MS_NS + 1).unwrap_or(0);
             Zone { from, answered: vec![Answered::default(); length] }
         };
-        Self { zones: zones.into_iter().map(zone).collect(), losses: Vec::new(), last: None }
+        Self { zones: zones.into_iter().map(zone).collect(), losses: Vec::new(), all: None }
     }
 
     /// Takes in a connection that was answered.
     pub(super) fn answered(&mut self, at: Stamp, is_named: bool) {
-        self.last = self.last.max(Some(at));
+        self.count(at);
         let Some(zone) = self.zones.partition_point(|zone| zone.from <= at).checked_sub(1) else { return };
         let zone = &mut self.zones[zone];
         let bin = usize::try_from(at.ns_since(zone.from) / MS_NS).unwrap_or(usize::MAX);
@@ -99,8 +98,21 @@ impl Tries {
 
     /// Takes in one that was not.
     pub(super) fn lost(&mut self, loss: Loss) {
-        self.last = self.last.max(Some(loss.at));
+        self.count(loss.at);
         self.losses.push(loss);
+    }
+
+    fn count(&mut self, at: Stamp) {
+        let (n, first, last) = self.all.unwrap_or((0, at, at));
+        self.all = Some((n + 1, first.min(at), last.max(at)));
+    }
+
+    /// How many began in a second, over the whole run; 0 for fewer than two.
+    pub(super) fn rate(&self) -> f64 {
+        match self.all {
+            Some((n, first, last)) if last > first => (n - 1) as f64 / last.seconds_since(first),
+            _ => 0.0,
+        }
     }
 
     /// Puts the losses in order, once all are there.

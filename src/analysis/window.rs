@@ -18,8 +18,6 @@ pub(super) fn window(end: &PodEnd, target: &Target, tail: &Tail, balancing: Bala
     let uncertainty_s = tail.uncertainty_ns as f64 / 1e9;
     let (lower_s, lower_basis) = match lower(end, target, tail) {
         Some((at, basis)) => (Some((at.seconds_since(end.t0.latest) - uncertainty_s).max(0.0)), Some(basis)),
-        // Its arrivals have names, and none of them came after t0.
-        None if tail.rate > 0.0 => (Some(0.0), Some(WindowBasis::Named)),
         None => (None, None),
     };
     let by_silence = silence(end, target, tail, alpha);

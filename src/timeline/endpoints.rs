@@ -124,6 +124,17 @@ impl Endpoints {
         self.usable.get(&service.map(str::to_owned)).map_or(&[], Vec::as_slice)
     }
 
+    /// Which it could use at `at`; `None` while nothing is known.
+    pub fn usable_at(&self, service: Option<&str>, at: Stamp) -> Option<&Usable> {
+        let usable = self.usable(service);
+        usable[..usable.partition_point(|state| state.from <= at)].last()
+    }
+
+    /// The most that could be used at once.
+    pub fn most(&self) -> usize {
+        self.usable(None).iter().map(|state| state.pods.len()).max().unwrap_or(1)
+    }
+
     /// When the slices of a Service changed in any way, in order.
     pub fn changes(&self, service: Option<&str>) -> &[Stamp] {
         self.changed.get(&service.map(str::to_owned)).map_or(&[], Vec::as_slice)
@@ -155,9 +166,7 @@ impl Endpoints {
         if self.blind.iter().any(|(from, to)| (*from..=*to).contains(&at)) {
             return false;
         }
-        let usable = self.usable(service);
-        let next = usable.partition_point(|state| state.from <= at);
-        next > 0 && usable[next - 1].pods.is_empty()
+        self.usable_at(service, at).is_some_and(|usable| usable.pods.is_empty())
     }
 }
 
