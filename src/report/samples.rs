@@ -8,7 +8,7 @@ use crate::analysis::model::{
     RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage, Start, Termination, TerminationRequests,
     Verdict, WhatIf, Why, Window, WindowBasis, WindowSummary,
 };
-use crate::record::run_info::{ClusterInfo, Tool};
+use crate::record::run_info::{ClusterInfo, Pacing, Tool};
 use crate::record::{Cause, Outcome, Stamp};
 
 const CONSUMER: &str = "service web (service proxy of this host)";
@@ -198,7 +198,7 @@ impl Sample {
             complete: true,
             verdict: Verdict::Valid,
             load: LoadResult {
-                pacing: "constant".into(),
+                pacing: Pacing::Constant,
                 rate: f64::from(rate),
                 duration_s: f64::from(seconds),
                 scheduled: total,
