@@ -45,7 +45,7 @@ use sums::Sums;
 use crate::record::retry;
 use crate::record::run_info::Target;
 use crate::record::{Cause, Outcome, RequestRow, RowSource, Stamp};
-use crate::timeline::{PodEnd, Request, Requests, Timeline};
+use crate::timeline::{PodEnd, Requests, Timeline};
 
 /// The chance, shared by the terminations of a mode, that an upper bound is too small.
 const ALPHA: f64 = 0.05;

@@ -105,11 +105,11 @@ impl<'a> Suspects<'a> {
         for tail in gathered.tails.iter_mut().flatten() {
             (tail.last_alone, tail.last_in_order, tail.last_possible) = (None, None, tail.last_named);
         }
-        let losses: Vec<HashMap<usize, usize>> = gathered
+        let losses = gathered
             .tries
             .iter()
             .map(|tries| tries.losses.iter().enumerate().map(|(place, loss)| (loss.request, place)).collect())
-            .collect();
+            .collect::<Vec<HashMap<usize, usize>>>();
         let mut verdicts: Vec<Verdict> = self.others.iter().map(|r| self.named(gathered, r)).collect();
         for &number in &self.lost {
             let r = &self.others[number];
@@ -128,7 +128,7 @@ impl<'a> Suspects<'a> {
         let Some(pod) = gathered.pod(r) else { return Verdict::default() };
         let why = Why::Named;
         let candidate = |termination| Candidate { termination, share: 1.0, why };
-        let candidates = ending(self.timeline, pod, r).map(candidate).into_iter().collect();
+        let candidates: Vec<Candidate> = ending(self.timeline, pod, r).map(candidate).into_iter().collect();
         let life = self.timeline.pods.iter().rfind(|life| *life.name == **pod && life.created <= r.row.end);
         let has_served = || gathered.first_served.get(pod).is_some_and(|at| *at <= r.begun());
         let is_starting = candidates.is_empty() && life.is_some() && !has_served();
