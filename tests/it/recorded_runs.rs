@@ -8,9 +8,8 @@ mod truth;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use rolldrop::analysis::model::Cause;
-use rolldrop::record::Stamp;
 use rolldrop::record::run_info::Balances;
+use rolldrop::record::{Cause, Stamp};
 use statements::{Lost, Statements};
 use truth::{Truth, Uid};
 

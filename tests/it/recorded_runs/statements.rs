@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use rolldrop::analysis::model::{Cause, Window};
+use rolldrop::analysis::model::{Bounded, Window};
 use rolldrop::analysis::{self, Class, Policy};
 use rolldrop::record::run_info::Balances;
-use rolldrop::record::{Phase, RunDir, Stamp};
+use rolldrop::record::{Cause, Phase, RunDir, Stamp};
 use rolldrop::timeline::{Request, Timeline};
 
 use super::truth::Uid;
@@ -32,20 +32,13 @@ pub(super) struct Termination {
     /// By target.
     pub(super) windows: Vec<Bounds>,
     /// Lost requests: at least, at most, and the best estimate.
-    pub(super) dropped: Dropped,
+    pub(super) dropped: Bounded,
 }
 
 /// Between which moments a window is stated to end.
 pub(super) struct Bounds {
     pub(super) lower: Option<Stamp>,
     pub(super) upper: Option<Stamp>,
-}
-
-/// How many lost requests a pod is stated to have.
-pub(super) struct Dropped {
-    pub(super) at_least: u64,
-    pub(super) at_most: u64,
-    pub(super) estimate: f64,
 }
 
 /// What is stated about one lost request.
@@ -66,22 +59,25 @@ impl Statements {
         let result = analysis.result;
         let is_lost = |r: &&Request| r.row.phase == Phase::Main && policy.class(&r.row) == Class::Dropped;
         let rows: Vec<&Request> = requests.others.iter().filter(is_lost).collect();
-        assert_eq!(rows.len(), analysis.charts.drops.len(), "every lost request is in the charts' data");
-        let lost = rows.into_iter().zip(&analysis.charts.drops).map(|(request, drop)| Lost {
+        assert_eq!(rows.len(), analysis.lost.len(), "every lost request is stated");
+        let lost = rows.into_iter().zip(&analysis.lost).map(|(request, lost)| Lost {
             request: request.clone(),
-            cause: drop.cause,
-            candidates: drop.termination.iter().map(|&e| result.terminations[e].uid.clone()).collect(),
+            cause: lost.cause,
+            candidates: lost
+                .candidates
+                .iter()
+                .map(|c| result.terminations[c.termination].uid.clone())
+                .collect(),
         });
         let terminations = result.terminations.iter().zip(&timeline.ends).map(|(said, end)| {
             let latest = since(timeline.origin, said.t0_s);
             let earliest = since(latest, -said.t0_uncertainty_s);
-            let dropped = said.requests.dropped;
             Termination {
                 uid: said.uid.clone(),
                 earliest,
                 seen: end.stages.deletion_seen,
                 windows: said.windows.iter().map(|window| Bounds::of(window, earliest, latest)).collect(),
-                dropped: Dropped { at_least: dropped, at_most: dropped, estimate: dropped as f64 },
+                dropped: said.requests.dropped,
             }
         });
         Self {
@@ -95,7 +91,7 @@ impl Statements {
 impl Bounds {
     fn of(window: &Window, earliest: Stamp, latest: Stamp) -> Self {
         Self {
-            lower: Some(since(latest, window.lower_s)),
+            lower: window.lower_s.map(|lower_s| since(latest, lower_s)),
             upper: window.upper_s.map(|upper_s| since(earliest, upper_s)),
         }
     }
