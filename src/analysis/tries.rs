@@ -39,8 +39,8 @@ pub(super) struct Loss {
 pub(super) enum Try<'a> {
     /// So many were answered.
     Answered(Answered),
-    /// One was not; with its place among the [`Tries::losses`].
-    Lost(usize, &'a Loss),
+    /// One was not.
+    Lost(&'a Loss),
 }
 
 #[derive(Clone, Debug)]
@@ -71,7 +71,8 @@ impl Tries {
         // Ends are in the order of their t0.
         for end in &timeline.ends {
             let gone = end.gone().unwrap_or(timeline.load_ended).max(end.t0.latest);
-            let (from, to) = (end.t0.earliest, gone.shifted_ns(after_ns).min(timeline.load_ended.shifted_ns(MS_NS)));
+            let (from, to) =
+                (end.t0.earliest, gone.shifted_ns(after_ns).min(timeline.load_ended.shifted_ns(MS_NS)));
             match zones.last_mut() {
                 Some(last) if last.1 >= from => last.1 = last.1.max(to),
                 _ if to > from => zones.push((from, to)),
@@ -138,16 +139,16 @@ impl Tries {
             })
         });
         let first = self.first_loss(from);
-        let mut losses = self.losses[first..].iter().enumerate().peekable();
+        let mut losses = self.losses[first..].iter().peekable();
         let mut bins = bins.peekable();
         std::iter::from_fn(move || {
             let is_loss_next = match (losses.peek(), bins.peek()) {
-                (Some((_, loss)), Some((at, _))) => loss.at < at.shifted_ns(MS_NS),
+                (Some(loss), Some((at, _))) => loss.at < at.shifted_ns(MS_NS),
                 (loss, _) => loss.is_some(),
             };
             if is_loss_next {
-                let (number, loss) = losses.next()?;
-                Some((loss.at, Try::Lost(first + number, loss)))
+                let loss = losses.next()?;
+                Some((loss.at, Try::Lost(loss)))
             } else {
                 let (at, answered) = bins.next()?;
                 Some((at, Try::Answered(answered)))
