@@ -17,6 +17,7 @@ mod flows;
 mod latency;
 pub mod model;
 mod outages;
+mod phase;
 pub mod policy;
 mod recommend;
 pub mod stats;
@@ -24,6 +25,7 @@ mod streams;
 mod sums;
 pub mod validity;
 mod window;
+pub mod working;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -65,10 +67,12 @@ pub fn analyse<R: RowSource>(
     let evidence = evidence::gather(timeline, requests, policy)?;
     let modes = modes(&timeline.ends);
     let windows = windows(timeline, &modes, &evidence);
-    let sums = Sums::of(timeline, requests, policy, &evidence, &disrupted(timeline, &windows))?;
+    let disrupted = disrupted(timeline, &windows);
+    let sums = Sums::of(timeline, requests, policy, &evidence, &disrupted)?;
     let judged = judge(timeline, &requests.others, policy, &evidence, &windows, &sums);
     let terminations = terminations(timeline, &modes, &evidence, &sums, &judged, windows);
     let requests = count(timeline, &sums, &judged);
+    let not_working = working::Outside::of(timeline, &sums, &judged, &disrupted).finding(&requests);
 
     let load = LoadResult {
         rate: match timeline.info.load.is_closed_loop() {
@@ -81,15 +85,16 @@ pub fn analyse<R: RowSource>(
         not_sent: requests.not_sent,
         send_lag_us: sums.lag.send_lag(),
     };
-    let invalid = validity::invalid(timeline, &load, &terminations);
+    let measured = validity::Measured::of(&terminations, &sums.response.percentiles());
+    let invalid = validity::invalid(timeline, &load, measured, &terminations);
     let partial = validity::partial(timeline, &sums);
     let verdict = match (invalid.is_empty(), partial.is_empty()) {
         (false, _) => Verdict::Invalid { why: invalid },
         (true, false) => Verdict::Partial { why: partial.clone() },
         (true, true) => Verdict::Valid,
     };
-    let is_invalid = matches!(verdict, Verdict::Invalid { .. });
-    let recommendation = recommend::recommendations(timeline, &terminations, &judged, policy, is_invalid);
+    let is_unsound = verdict != Verdict::Valid;
+    let recommendation = recommend::recommendations(timeline, &terminations, &judged, policy, is_unsound);
     let covering = recommendation.iter().filter_map(|r| r.covers_all_seen_seconds).max();
     let latency_ms = Latencies {
         response: sums.response.percentiles(),
@@ -103,21 +108,25 @@ pub fn analyse<R: RowSource>(
         scenario: timeline.info.name.clone(),
         cluster: timeline.info.cluster.clone(),
         complete: partial.is_empty(),
+        integrity: validity::integrity(timeline),
         command: timeline
             .commands
             .iter()
             .find(|command| command.code != Some(0))
             .or(timeline.commands.last())
             .map(command_result),
-        findings: findings::findings(
-            timeline,
-            &sums,
-            &verdict,
-            &partial,
-            &requests,
-            &latency_ms,
-            &terminations,
-        ),
+        findings: not_working
+            .into_iter()
+            .chain(findings::findings(
+                timeline,
+                &sums,
+                &verdict,
+                &partial,
+                &requests,
+                &latency_ms,
+                &terminations,
+            ))
+            .collect(),
         verdict,
         load,
         requests,

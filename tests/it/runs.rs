@@ -55,6 +55,7 @@ pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, St
         ended: Some(ended),
         complete: true,
         interrupted: false,
+        max_busy: None,
         aborted: None,
     }
 }
