@@ -314,10 +314,20 @@ fn parse_event(line: &[u8]) -> Result<Line, serde_json::Error> {
         Ok(event) => Ok(Line::Version(event.v)),
         Err(e) => match serde_json::from_slice::<Version>(line) {
             Ok(Version { v }) if v != EVENT_VERSION => Ok(Line::Version(v)),
-            _ if e.to_string().starts_with("unknown variant") => Ok(Line::Kind),
+            _ if is_unknown_kind(line, &e) => Ok(Line::Kind),
             _ => Err(e),
         },
     }
+}
+
+/// Whether a line cannot be read because its kind is not known, and not because of a value in it.
+fn is_unknown_kind(line: &[u8], error: &serde_json::Error) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Kind {
+        kind: String,
+    }
+    serde_json::from_slice::<Kind>(line)
+        .is_ok_and(|Kind { kind }| error.to_string().starts_with(&format!("unknown variant `{kind}`")))
 }
 
 /// Appends events; each is on its way to disk when [`EventLog::append`] returns.
@@ -373,6 +383,9 @@ mod tests {
         fs::write(&path, "{\"v\":1,\"t_ns\":1,\"source\":\"x\",\"kind\":\"of_tomorrow\"}\n").unwrap();
         let read = || run.read_events(&mut Vec::new(), &mut Vec::new());
         assert_eq!(read().unwrap(), []);
+        let unknown_mode = r#"{"v":1,"t_ns":1,"source":"x","kind":"command_settled","mode":"of_tomorrow"}"#;
+        fs::write(&path, format!("{unknown_mode}\n")).unwrap();
+        assert!(read().is_err(), "a value that is not known is not passed over");
         fs::write(&path, "nonsense\n").unwrap();
         let error = read().unwrap_err().to_string();
         assert!(error.contains("events.jsonl:1: "), "{error}");
