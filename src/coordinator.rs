@@ -45,6 +45,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::Origin;
 use crate::machine;
+use crate::record::event::NameAnswer;
 use crate::record::routing::ServiceRules;
 use crate::record::run_info::{ClusterInfo, Role, Source};
 use crate::record::wire::AdminToken;
@@ -143,6 +144,8 @@ pub struct Session {
     /// another chooses: of several at once each would else take the same pods.
     taken: tokio::sync::Mutex<BTreeSet<String>>,
     gitops: GitOps,
+    /// The longest time for which the load keeps an answer of the DNS, once it is known.
+    period: Mutex<Duration>,
 }
 
 impl Session {
@@ -203,6 +206,7 @@ impl Session {
             gitops,
             owner,
             taken,
+            period: Mutex::default(),
         };
         session.await_first_lists().await?;
         Ok(session)
@@ -230,7 +234,18 @@ impl Session {
 
     /// Records an event of another source, stamped on that source's clock.
     pub fn record_of(&self, source: &str, at: Stamp, kind: EventKind) {
+        if let EventKind::NameAnswer(NameAnswer { ttl_s: Some(ttl_s), .. }) = &kind {
+            let ttl = Duration::try_from_secs_f64(*ttl_s).unwrap_or_default();
+            let mut period = self.period.lock().unwrap_or_else(PoisonError::into_inner);
+            *period = ttl.max(*period);
+        }
         self.recorder.handle().event_of(source, at, kind);
+    }
+
+    /// The period of the clock that a consumer has of its own, as far as it is known: for so long the load
+    /// keeps an answer of the DNS. Zero where there is none.
+    pub(crate) fn period(&self) -> Duration {
+        *self.period.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Creates the manifests' objects, labelled with the run's name.

@@ -20,6 +20,7 @@ pub mod rows;
 pub mod run_dir;
 pub mod run_info;
 pub mod service_proxy;
+pub mod timing;
 pub mod wire;
 
 pub use cause::Cause;

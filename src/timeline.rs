@@ -6,6 +6,7 @@
 pub mod clocks;
 pub mod endpoints;
 mod explain;
+pub mod integrity;
 pub mod pods;
 pub mod requests;
 pub mod restarts;
@@ -15,13 +16,14 @@ use std::time::Duration;
 
 use clocks::{API_SERVER, Clocks};
 use endpoints::{EndpointChange, Endpoints};
+pub use integrity::{Hole, Integrity};
 pub use pods::{PodEnd, PodLife, Stages, T0};
 pub use requests::{Request, Requests};
 pub use restarts::Restart;
 
-use crate::record::event::{Action, ActionName, Change, MachineSample};
-use crate::record::run_info::Rows;
-use crate::record::{EventKind, Mode, Outcome, RowSource, RunInfo, RunLog, Stamp};
+use crate::record::event::{Action, ActionName, Change, MachineSample, NameAnswer};
+use crate::record::run_info::{Rows, Target};
+use crate::record::{Event, EventKind, Mode, Outcome, RowSource, RunInfo, RunLog, Stamp};
 
 /// What a watch of these is called.
 const PODS: &str = "pods";
@@ -138,6 +140,12 @@ pub struct Timeline {
     pub warnings: Vec<String>,
     /// What could not be read.
     pub torn: Vec<String>,
+    /// What could not be read, and no kill explains.
+    pub corrupt: Vec<String>,
+    /// For how long the answers of the DNS held, by name: in seconds, the longest.
+    ttls: BTreeMap<String, f64>,
+    /// Whether what could be read is whole and agrees with itself.
+    pub integrity: Integrity,
     /// Clocks that matter here and were never compared with the coordinator's.
     pub unsampled_clocks: Vec<String>,
 }
@@ -148,7 +156,7 @@ impl Timeline {
     /// # Errors
     /// When its rows cannot be read.
     pub fn build<R: RowSource>(log: RunLog, rows: R) -> Result<(Self, Requests<R>), R::Error> {
-        let RunLog { info, events, torn } = log;
+        let RunLog { info, events, torn, corrupt } = log;
         let clocks = Clocks::new(&info, &events);
         let requests = Requests::open(rows, clocks.clone())?;
 
@@ -220,6 +228,7 @@ impl Timeline {
         let load_started = started.or(requests.first_scheduled).unwrap_or(info.started);
         let origin = counted.unwrap_or(load_started);
         let load_ended = ended.or(requests.last_end).unwrap_or(load_started);
+        let integrity = requests.integrity((&info, &events), (load_started, load_ended))?;
         let (pods, ends) = pods::build(&events, &clocks, &endpoints, &commands, load_started..=load_ended);
         let mut unsampled_clocks: Vec<String> = clocks.unsampled().map(str::to_owned).collect();
         if ends.iter().any(|e| !e.own && e.stages.deletion_seen.is_some()) && !clocks.knows(API_SERVER) {
@@ -246,6 +255,9 @@ impl Timeline {
             hand_overs,
             warnings,
             torn,
+            corrupt,
+            ttls: ttls(&events),
+            integrity,
             unsampled_clocks,
         };
         Ok((timeline, requests))
@@ -264,6 +276,24 @@ impl Timeline {
         lives.get(begun.saturating_sub(1))?.1
     }
 
+    /// For how long clients of this target keep an answer of the DNS, in seconds: the longest that was seen.
+    /// `None` where they ask no DNS, or its answers have no limit. A window towards such a consumer is a draw
+    /// of its phase plus a delay.
+    pub fn period_s(&self, target: &Target) -> Option<f64> {
+        self.ttls.get(host(&target.url)?).copied()
+    }
+
+    /// Where requests of the load are missing in the record, by time: what happened there cannot be told
+    /// from the requests, whichever target they went to.
+    pub fn holes(&self) -> &[Hole] {
+        &self.integrity.holes
+    }
+
+    /// The first hole that a stretch of time meets.
+    pub fn hole_in(&self, from: Stamp, until: Stamp) -> Option<&Hole> {
+        self.holes().iter().find(|hole| hole.from <= until && from <= hole.to)
+    }
+
     /// Whether a list came after a gap of the watch of pods, so that it tells who is gone.
     pub fn was_listed_after(&self, gap: &Gap) -> bool {
         self.pods_listed.is_some_and(|at| at >= gap.to)
@@ -274,6 +304,29 @@ impl Timeline {
         let (from, until) = (end.t0.earliest, end.gone().unwrap_or(self.load_ended));
         let matters = |gap: &&Gap| [PODS, ENDPOINT_SLICES].contains(&gap.resource.as_str());
         self.gaps.iter().filter(matters).filter(move |gap| gap.from <= until && gap.to >= from)
+    }
+}
+
+/// For how long the answers of the DNS held, by name.
+fn ttls(events: &[Event]) -> BTreeMap<String, f64> {
+    let mut ttls: BTreeMap<String, f64> = BTreeMap::new();
+    for event in events {
+        if let EventKind::NameAnswer(NameAnswer { name, ttl_s: Some(ttl_s), .. }) = &event.kind {
+            let longest = ttls.entry(name.clone()).or_insert(*ttl_s);
+            *longest = longest.max(*ttl_s);
+        }
+    }
+    ttls
+}
+
+/// The host of a URL.
+fn host(url: &str) -> Option<&str> {
+    let (_, rest) = url.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let (_, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+    match host.strip_prefix('[') {
+        Some(v6) => v6.split(']').next(),
+        None => host.split(':').next(),
     }
 }
 

@@ -3,6 +3,8 @@
 mod clocks;
 mod corners;
 
+mod sound;
+
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -57,6 +59,7 @@ fn records() -> Records {
         ended: Some(at(10_000)),
         complete: true,
         interrupted: false,
+        max_busy: None,
         aborted: None,
     };
     let load = EventKind::LoadStarted { rate: 300.0, duration_s: 10.0, warmup_s: 0.0 };
@@ -64,7 +67,7 @@ fn records() -> Records {
     for pod in ["a", "b", "c"] {
         events.push(pod_event(-1000, pod, Change::Applied));
     }
-    Records { info, events, requests: Vec::new(), served: Vec::new(), torn: Vec::new() }
+    Records { info, events, requests: Vec::new(), served: Vec::new(), torn: Vec::new(), corrupt: Vec::new() }
 }
 
 fn pod_event(ms: i64, pod: &str, change: Change) -> Event {

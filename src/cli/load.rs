@@ -162,6 +162,7 @@ impl Recording {
             ended: None,
             complete: false,
             interrupted: false,
+            max_busy: None,
             aborted: None,
         };
         dir.write_info(&info)?;

@@ -27,6 +27,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use tokio_util::sync::CancellationToken;
 
+use super::compare::Percent;
 use super::exit::Exit;
 use super::progress::Progress;
 use super::report;
@@ -73,6 +74,7 @@ impl RunArgs {
             naming: self.naming(cluster.as_ref()),
             yes: self.yes,
             collecting: &self.collecting,
+            max_busy: self.max_busy.map(Percent::share),
             service_proxy: self.assume.service_proxy(),
         };
         if self.dry_run {

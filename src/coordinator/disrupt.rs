@@ -251,10 +251,11 @@ impl Acting<'_> {
 
     async fn until_due(&self, repetition: u32) -> Result<(), CoordinatorError> {
         let is_again = repetition > 0 && self.disruption.every.is_zero();
+        let period = self.session.period();
         if is_again {
-            return Ok(());
+            return self.session.caller.stoppable(sleep(self.disruption.phase(repetition, period))).await;
         }
-        let due = self.load.zero + self.disruption.due(repetition);
+        let due = self.load.zero + self.disruption.due(repetition, period);
         let due = if repetition > 0 { due.min(self.load.end) } else { due };
         let due = self.session.clock.instant(due).unwrap_or_else(std::time::Instant::now);
         self.session.caller.stoppable(sleep_until(due.into())).await

@@ -22,8 +22,8 @@ use serde_json::Value;
 
 use super::apply::is_ownable;
 use super::sidecar::{Live, Sidecars};
-use super::{Caller, CoordinatorError, service_proxy, versions};
-use crate::scenario::{Place, Scenario};
+use super::{Caller, CoordinatorError, preflight, service_proxy, versions};
+use crate::scenario::{Disruption, Place, Scenario};
 
 /// Not a call, but a program that the run starts here.
 const RUN: &str = "run";
@@ -325,9 +325,31 @@ impl Caller {
             }
         }
         self.plan_disruptions(disruptions, &mut plan, &mut undo).await?;
+        plan.effects.extend(self.random_phases(scenario, disruptions).await?);
         undo.calls.reverse();
         plan.calls.append(&mut undo.calls);
         Ok(plan)
+    }
+
+    /// What is done to meet all phases of consumers that have a clock of their own, in words.
+    async fn random_phases(
+        &self,
+        scenario: &Scenario,
+        disruptions: &[Disruption],
+    ) -> Result<Option<String>, CoordinatorError> {
+        let Some(first) = disruptions.first() else { return Ok(None) };
+        for target in &scenario.targets {
+            if let Place::Service { name, node: None, .. } = &target.place
+                && preflight::is_headless(self, name, &scenario.manifests).await?
+            {
+                return Ok(Some(format!(
+                    "clients of the headless Service {name} keep an answer of the DNS for its TTL: each disruption is \
+                     late by a random share of that, or of its jitter if that is longer (seed {})",
+                    first.seed
+                )));
+            }
+        }
+        Ok(None)
     }
 
     /// The Job whose pods send the load.

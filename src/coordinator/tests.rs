@@ -98,6 +98,7 @@ fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
         owner: OnceCell::new(),
         taken: tokio::sync::Mutex::default(),
         gitops: GitOps::Refuse,
+        period: Mutex::default(),
     };
     (session, run_dir, dir)
 }

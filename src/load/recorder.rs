@@ -224,7 +224,7 @@ impl<'a> Live<'a> {
             }
             self.error_statuses.add(row);
             if tally::is_answered(row) {
-                tally::record(&mut self.recent, tally::response_ns(row));
+                tally::record(&mut self.recent, row.response_ns());
             }
         }
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);

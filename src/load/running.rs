@@ -156,9 +156,13 @@ impl Run {
         followed.map_err(LoadError::Worker)?.map_err(|_| LoadError::Panicked)?.map_err(LoadError::Worker)?;
         let is_stopped = control.stop.is_cancelled();
         let (mut scheduled, mut tally) = (0, Tally::default());
-        for done in done {
+        let at = self.clock.now();
+        for (of, done) in self.sources.iter().cloned().zip(done) {
             let done = done?;
             scheduled += done.scheduled;
+            let (warmup, main) = (done.tally.warmup, done.tally.outcomes.total());
+            // Nobody may want to know.
+            let _ = happened.send(Event::new(at, of.clone(), EventKind::LoadScheduled { of, warmup, main }));
             tally.merge(&done.tally);
         }
         Ok(Summary {

@@ -66,6 +66,15 @@ pub enum EventKind {
         /// Requests that were scheduled, warm-up included.
         scheduled: u64,
     },
+    /// A load source ended: how many requests it had scheduled, each of which has its row.
+    LoadScheduled {
+        /// The source of the load.
+        of: String,
+        /// Requests of the warm-up.
+        warmup: u64,
+        /// Requests of the counted part.
+        main: u64,
+    },
     /// Of a load source not all rows arrived, but this is how many of its requests had ended; the
     /// source of the event is the coordinator.
     LoadCounted {

@@ -8,13 +8,16 @@ use super::routing::Routing;
 use super::service_proxy::{ProxyEvidence, ServiceProxy};
 use super::{Expect, Stamp};
 
-/// The version of the run directory's format.
-pub const FORMAT_VERSION: u32 = 1;
+/// The version of the run directory's format. The second has checksums and totals: a record that is not
+/// whole can be told from one that is.
+pub const FORMAT_VERSION: u32 = 2;
+/// The oldest version that is read.
+pub const OLDEST_FORMAT: u32 = 1;
 
 /// The contents of `run.json`. Written when the run begins and again when it ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunInfo {
-    /// The format's version, [`FORMAT_VERSION`].
+    /// The format's version, from [`OLDEST_FORMAT`] to [`FORMAT_VERSION`].
     pub format: u32,
     /// Name and version of the tool.
     pub tool: Tool,
@@ -43,9 +46,20 @@ pub struct RunInfo {
     /// Whether it was interrupted on purpose (Ctrl-C).
     #[serde(default)]
     pub interrupted: bool,
+    /// The share of its processors' time that the measuring machine may have in use, where that is another
+    /// than the stated limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_busy: Option<f64>,
     /// Why it was given up: more was dropped than `load.abort` allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aborted: Option<String>,
+}
+
+impl RunInfo {
+    /// Whether its format has what it takes to tell whether the record is whole.
+    pub fn has_checks(&self) -> bool {
+        self.format > OLDEST_FORMAT
+    }
 }
 
 /// The tool that wrote a run.

@@ -8,7 +8,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::clocks::Clocks;
-use crate::record::{ClockOffset, Outcome, RequestRow, RowSource, ServedRow, Stamp};
+use super::integrity::{self, Integrity};
+use crate::record::{ClockOffset, Event, Outcome, RequestRow, RowSource, RunInfo, ServedRow, Stamp};
 
 /// A connection: its load source, and its number there.
 pub type Connection = (Arc<str>, u64);
@@ -29,7 +30,7 @@ pub struct Request {
 impl Request {
     /// When the attempt began: connecting, or sending on a connection that stood.
     pub fn begun(&self) -> Stamp {
-        self.row.connect_start.or(self.row.sent).unwrap_or(self.row.scheduled)
+        self.row.actually_sent().unwrap_or(self.row.scheduled)
     }
 
     /// Whether it opened a connection.
@@ -69,6 +70,7 @@ pub struct Requests<R> {
     rows: R,
     clocks: Clocks,
     proxied: Proxied,
+    looked_at: integrity::Rows,
 }
 
 /// Whether a request was answered, and the answer says nothing else.
@@ -84,10 +86,12 @@ impl<R: RowSource> Requests<R> {
         let mut unnamed = HashSet::new();
         let (mut first_scheduled, mut last_end) = (None::<Stamp>, None::<Stamp>);
         let mut proxied = Proxied::default();
+        let mut looked_at = integrity::Rows::default();
         rows.requests(&mut |row| {
             let request = place_request(row, &clocks);
             let row = &request.row;
             all += 1;
+            looked_at.add(row, request.uncertainty_ns);
             first_scheduled = Some(first_scheduled.map_or(row.scheduled, |first| first.min(row.scheduled)));
             last_end = last_end.max(Some(row.end));
             proxied.expect(row);
@@ -104,6 +108,7 @@ impl<R: RowSource> Requests<R> {
             by_id.entry(Arc::clone(&row.source)).or_default().entry(row.seq).or_insert(number);
         }
         rows.served(&mut |row| {
+            looked_at.add_served(&row, &clocks);
             let Some(id) = &row.request else { return };
             proxied.put(&id.source, id.seq, &row.pod);
             let number = by_id.get(id.source.as_str()).and_then(|of_source| of_source.get(&id.seq));
@@ -113,7 +118,18 @@ impl<R: RowSource> Requests<R> {
                 request.served = Some(Box::new(place_served(row, &clocks)));
             }
         })?;
-        Ok(Self { others, all, unnamed, first_scheduled, last_end, rows, clocks, proxied })
+        Ok(Self { others, all, unnamed, first_scheduled, last_end, rows, clocks, proxied, looked_at })
+    }
+
+    /// Whether the record is whole, of a load that lasted from the one to the other.
+    pub(super) fn integrity(
+        &self,
+        (info, events): (&RunInfo, &[Event]),
+        lasted: (Stamp, Stamp),
+    ) -> Result<Integrity, R::Error> {
+        integrity::look(&self.looked_at, (info, events, &self.clocks), lasted, |each| {
+            self.rows.requests(&mut |row| each(&place_request(row, &self.clocks).row))
+        })
     }
 
     /// Goes through those that were plainly answered, in any order.

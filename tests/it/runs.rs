@@ -37,6 +37,7 @@ pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, St
             consumer: "service web".into(),
             balances: Balances::Connections,
             service: None,
+            routing: None,
         }],
         load: LoadPlan {
             pacing: Pacing::Constant,
@@ -54,6 +55,7 @@ pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, St
         ended: Some(ended),
         complete: true,
         interrupted: false,
+        max_busy: None,
         aborted: None,
     }
 }

@@ -8,6 +8,7 @@ use super::consent::Naming;
 use super::sending::{Collecting, Resources};
 use super::target::{self, TargetArg};
 use crate::cli::admin_token::TokenArgs;
+use crate::cli::compare::Percent;
 use crate::cli::rate::Rate;
 use crate::cli::report::Format;
 use crate::cli::service_proxy::AssumeArgs;
@@ -82,6 +83,10 @@ pub(in crate::cli) struct RunArgs {
     /// unless they are paused.
     #[arg(long)]
     pub(super) change_gitops: bool,
+    /// The share of its processors' time that the machine that sends the load may have in use, on average over
+    /// the load, before the run is called invalid; 100% for no limit [default: 95%]
+    #[arg(long, value_name = "PERCENT", env = "ROLLDROP_MAX_BUSY", hide_env_values = true)]
+    pub(super) max_busy: Option<Percent>,
     #[command(flatten)]
     pub(super) assume: AssumeArgs,
     /// Requests per second, over all workers, or max: a closed loop.

@@ -26,6 +26,8 @@ pub(super) struct Intent<'a> {
     /// Whether it is agreed to beforehand.
     pub(super) yes: bool,
     pub(super) collecting: &'a Collecting,
+    /// The share of its processors' time that this machine may have in use, if not the stated limit.
+    pub(super) max_busy: Option<f64>,
     /// What implements Services, as the user states it.
     pub(super) service_proxy: Option<&'a ServiceProxy>,
 }

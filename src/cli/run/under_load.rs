@@ -103,6 +103,7 @@ impl Measuring<'_> {
             ended: None,
             complete: false,
             interrupted: false,
+            max_busy: run.intent.max_busy,
             aborted: None,
         };
         if let Some(nodes) = sending.nodes() {
