@@ -3,6 +3,7 @@
 //! Pure: data in, data out. It decides what happened when; why a request was
 //! lost, and what follows from it, is the job of [`crate::analysis`].
 
+mod attempts;
 pub mod clocks;
 pub mod endpoints;
 mod explain;
@@ -150,7 +151,7 @@ impl Timeline {
     pub fn build<R: RowSource>(log: RunLog, rows: R) -> Result<(Self, Requests<R>), R::Error> {
         let RunLog { info, events, torn } = log;
         let clocks = Clocks::new(&info, &events);
-        let requests = Requests::open(rows, clocks.clone())?;
+        let requests = Requests::open(rows, clocks.clone(), info.run.clone())?;
 
         let mut endpoints = Endpoints::default();
         let (mut started, mut counted) = (None, None);

@@ -81,7 +81,7 @@ pub(super) async fn attempt(
 /// # Errors
 /// Why not.
 pub(super) fn check(target: &PlannedTarget) -> Result<(), String> {
-    let sender = Sender { source: "load".into(), worker: 0, workers: 1, seed: 0 };
+    let sender = Sender { ids: "run-load-0-".into(), worker: 0, workers: 1, seed: 0 };
     Template::new(target, &sender).check()
 }
 

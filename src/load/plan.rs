@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::pace::{Arrivals, Length, Pace, Stage};
 use super::schedule::Schedule;
 use super::tls::{self, TlsSettings};
+use crate::record::RunId;
 pub use error::PlanError;
 pub use settings::{Settings, Target};
 pub(super) use target::{PlannedTarget, Text};
@@ -65,6 +66,8 @@ pub struct Share {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(super) settings: Settings,
+    /// What the ids of all its requests share.
+    pub(super) run: RunId,
     pub(super) share: Share,
     pub(super) timing: Timing,
     pub(super) targets: Vec<PlannedTarget>,
@@ -133,7 +136,19 @@ impl Plan {
             return Err(PlanError::TooFewConnections { max: max_connections, workers: settings.workers });
         }
         let share = Share { first: 0, of: settings.workers };
-        Ok(Self { timing, targets, cycle, max_connections, tls, settings, share })
+        let run = RunId::random();
+        Ok(Self { timing, targets, cycle, max_connections, tls, settings, run, share })
+    }
+
+    /// The same load with the ids of this run. Without it, a plan is a run of its own.
+    #[must_use]
+    pub fn of_run(self, run: RunId) -> Self {
+        Self { run, ..self }
+    }
+
+    /// What the ids of all its requests share.
+    pub fn run(&self) -> &RunId {
+        &self.run
     }
 
     /// The part of the load that a process with these threads of it sends.

@@ -22,6 +22,7 @@ use parquet::schema::types::{ColumnPath, Type};
 use super::{Clock, RequestRow, ServedRow, Stamp};
 use columns::{GroupReader, GroupWriter};
 
+mod cells;
 mod columns;
 mod tables;
 
@@ -249,7 +250,7 @@ pub fn parts_of<R: Row>(run_dir: &Path) -> Result<Vec<PathBuf>, PartError> {
 pub fn scan<R: Row>(path: &Path, mut each: impl FnMut(Vec<R>)) -> Result<(), PartError> {
     let reader = open_to_read(path)?;
     let parquet = |source| PartError::Parquet { path: path.to_owned(), source };
-    let expected = parse_message_type(R::SCHEMA).map_err(parquet)?;
+    let expected = parse_message_type(&R::schema()).map_err(parquet)?;
     if !has_columns(reader.metadata().file_metadata().schema(), &expected) {
         let why = "its columns are not those of this version of rolldrop: use the one that recorded it";
         return Err(parquet(ParquetError::General(why.into())));
@@ -257,23 +258,27 @@ pub fn scan<R: Row>(path: &Path, mut each: impl FnMut(Vec<R>)) -> Result<(), Par
     let mut read = || {
         for index in 0..reader.num_row_groups() {
             let group = reader.get_row_group(index)?;
-            each(R::read(&mut GroupReader::begin(group.as_ref())?)?);
+            each(R::read(&GroupReader::begin(group.as_ref())?)?);
         }
         Ok(())
     };
     read().map_err(parquet)
 }
 
-/// Whether a table has these columns: the same names and types in the same order.
-fn has_columns(table: &Type, expected: &Type) -> bool {
-    let (found, expected) = (table.get_fields(), expected.get_fields());
-    let is_same = |(a, b): (&Arc<Type>, &Arc<Type>)| {
+/// Whether a file has the columns of a table: all that are required, and none but those. An optional one
+/// that is missing was not there yet in the version that wrote the file.
+fn has_columns(file: &Type, table: &Type) -> bool {
+    let (found, expected) = (file.get_fields(), table.get_fields());
+    let is_same = |a: &Type, b: &Type| {
         a.is_primitive()
             && a.name() == b.name()
             && a.get_physical_type() == b.get_physical_type()
             && a.is_optional() == b.is_optional()
     };
-    found.len() == expected.len() && found.iter().zip(expected).all(is_same)
+    let is_known = |column: &Arc<Type>| expected.iter().any(|expected| is_same(column, expected));
+    let is_there = |column: &&Arc<Type>| found.iter().any(|found| found.name() == column.name());
+    found.iter().all(is_known)
+        && expected.iter().filter(|column| !column.is_optional()).all(|column| is_there(&column))
 }
 
 /// How many rows a part says that it has.
@@ -304,7 +309,7 @@ fn unwritten(path: PathBuf, source: ParquetError) -> PartError {
 fn open_part<R: Row>(path: &Path) -> Result<SerializedFileWriter<File>, PartError> {
     let file = File::create(path).map_err(|source| PartError::Io { path: path.to_owned(), source })?;
     let parquet = |source| PartError::Parquet { path: path.to_owned(), source };
-    let schema = Arc::new(parse_message_type(R::SCHEMA).map_err(parquet)?);
+    let schema = Arc::new(parse_message_type(&R::schema()).map_err(parquet)?);
     let properties = properties(&schema);
     SerializedFileWriter::new(file, schema, properties).map_err(|e| unwritten(path.to_owned(), e))
 }
@@ -338,16 +343,16 @@ mod sealed {
 
     /// How a row type is laid out in columns.
     pub trait Columns: Sized {
-        /// The table's Parquet schema.
-        const SCHEMA: &'static str;
         /// Rows in memory, by column.
         type Buffer: Default + Send;
+        /// The table's Parquet schema.
+        fn schema() -> String;
         /// Adds the row.
         fn push(&self, columns: &mut Self::Buffer) -> Result<(), ParquetError>;
         /// Writes the rows as one row group. The columns are empty afterwards.
         fn write(columns: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError>;
         /// Reads the rows of one row group.
-        fn read(group: &mut GroupReader<'_>) -> Result<Vec<Self>, ParquetError>;
+        fn read(group: &GroupReader<'_>) -> Result<Vec<Self>, ParquetError>;
     }
 }
 
@@ -358,7 +363,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::{Outcome, Phase, Protocol, RequestId, ServedEnd, TlsSession};
+    use crate::record::{Outcome, Phase, Protocol, ServedEnd, TlsSession};
 
     fn request(seq: u64) -> RequestRow {
         let at = |ns: i64| Stamp::from_unix_ns(1_000 + ns);
@@ -393,6 +398,7 @@ mod tests {
             bytes_sent: 70,
             bytes_received: 0,
             pod: (seq.is_multiple_of(2)).then(|| "web-1".into()),
+            headers: (seq.is_multiple_of(3)).then(|| r#"{"server":"envoy"}"#.into()),
             attempts: 1,
             final_outcome: Outcome::ConnectRefused,
         }
@@ -411,7 +417,7 @@ mod tests {
         let served: Vec<_> = (0..10)
             .map(|seq| ServedRow {
                 source: "web-1".into(),
-                request: (seq != 4).then(|| RequestId { source: "load-0".into(), seq }),
+                request: (seq != 4).then(|| format!("k3v9x2ab-load-0-{seq}").parse().unwrap()),
                 pod: "web-1".into(),
                 peer_addr: "127.0.0.1:4000".into(),
                 protocol: Protocol::Http1,
@@ -446,6 +452,21 @@ mod tests {
             panic!("it was read");
         };
         assert!(source.to_string().contains("its columns are not those of this version"), "{source}");
+    }
+
+    #[test]
+    fn a_part_of_an_earlier_version_is_read_without_the_columns_that_it_lacks() {
+        let without = |table: &str, missing: &[&str]| {
+            let file = parse_message_type(&format!("message x {{ {table} }}")).unwrap();
+            let all = parse_message_type(&ServedRow::schema()).unwrap();
+            let columns = all.get_fields().iter().filter(|c| !missing.contains(&c.name())).cloned();
+            let columns = columns.chain(file.get_fields().iter().cloned()).collect();
+            has_columns(&Type::group_type_builder("served").with_fields(columns).build().unwrap(), &all)
+        };
+        assert!(without("", &["request_run"]));
+        assert!(!without("", &["end_ns"]), "it is in every version");
+        assert!(!without("optional int64 later;", &[]), "of a later version");
+        assert!(!without("optional int64 request_run;", &["request_run"]), "of another type");
     }
 
     proptest! {

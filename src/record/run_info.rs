@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Expect, Stamp};
+use super::{Expect, RequestId, RequestRow, RunId, Stamp};
 
 /// The version of the run directory's format.
 pub const FORMAT_VERSION: u32 = 1;
@@ -16,6 +16,9 @@ pub struct RunInfo {
     pub format: u32,
     /// Name and version of the tool.
     pub tool: Tool,
+    /// The random part of the ids of its requests; absent in runs of earlier versions, whose ids had none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
     /// The scenario's name.
     pub name: String,
     /// The scenario, resolved and redacted.
@@ -44,6 +47,13 @@ pub struct RunInfo {
     /// Why it was given up: more was dropped than `load.abort` allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aborted: Option<String>,
+}
+
+impl RunInfo {
+    /// The id that a request of the run carried.
+    pub fn request_id(&self, row: &RequestRow) -> RequestId {
+        RequestId::new(self.run.as_ref(), &row.source, row.seq)
+    }
 }
 
 /// The tool that wrote a run.
