@@ -214,9 +214,18 @@ mod tests {
         assert_eq!(parts("k3v9x2ab-load-node-2-17"), some("k3v9x2ab", "load-node-2", 17));
         assert_eq!(parts("load-0-17"), some("load", "0", 17), "of an earlier version: of no run");
         assert_eq!(parts("hook-1"), Some((None, "hook".to_owned(), 1)));
-        for bad in
-            ["", "17", "-17", "load-", "load-x", "load-+1", "-a-1", "a--1", "a- 1", "load-99999999999999999999"]
-        {
+        for bad in [
+            "",
+            "17",
+            "-17",
+            "load-",
+            "load-x",
+            "load-+1",
+            "-a-1",
+            "a--1",
+            "a- 1",
+            "load-99999999999999999999",
+        ] {
             assert!(bad.parse::<RequestId>().is_err(), "{bad}");
         }
         let long = "x".repeat(MAX_NAME_BYTES);

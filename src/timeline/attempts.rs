@@ -89,8 +89,7 @@ impl Client<'_> {
         let gave_up =
             matches!(self.row.outcome, Outcome::ResponseTimeout | Outcome::BodyTimeout | Outcome::Cancelled);
         let is_before_the_end = head.ns_since(self.row.end) <= slack_ns;
-        sent.ns_since(head) <= slack_ns
-            && (is_before_the_end || gave_up && ended == ServedEnd::ClientGone)
+        sent.ns_since(head) <= slack_ns && (is_before_the_end || gave_up && ended == ServedEnd::ClientGone)
     }
 }
 
@@ -313,7 +312,8 @@ impl Proxied {
             .collect();
         let impossible = u32::try_from(all - fitting.len()).unwrap_or(u32::MAX);
         fitting.sort_by_key(|served| served.head);
-        let answered = |served: &ServedRow| served.ended == ServedEnd::Complete && served.status == row.status;
+        let answered =
+            |served: &ServedRow| served.ended == ServedEnd::Complete && served.status == row.status;
         let last = fitting.iter().rposition(answered).or(fitting.len().checked_sub(1));
         let last = last.map(|last| fitting.remove(last));
         Joined { last, others: fitting.iter().map(Attempt::of).collect(), impossible }

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt::Display;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::vec::IntoIter;
 
@@ -9,6 +10,7 @@ use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int32Type
 use parquet::errors::ParquetError;
 
 use super::columns::{GroupReader, GroupWriter, Numbers, OptionalNumbers, Texts};
+use super::csv::CsvLine;
 use crate::record::{Outcome, Phase, Protocol, RequestId, ServedEnd, Stamp, TlsSession};
 
 /// A field of a row. It is one column as a rule; a request id is three.
@@ -28,6 +30,12 @@ pub(super) trait Cell: Sized {
     fn open(name: &str, group: &GroupReader<'_>) -> Result<Self::Column, ParquetError>;
     /// The next row's value.
     fn next(column: &mut Self::Column) -> Result<Self, ParquetError>;
+    /// Adds the value to a line of CSV.
+    fn csv(&self, line: &mut CsvLine<'_>);
+    /// The names of its columns.
+    fn names(name: &'static str) -> impl Iterator<Item = &'static str> {
+        std::iter::once(name)
+    }
 }
 
 /// What is a number in the file.
@@ -78,6 +86,10 @@ macro_rules! number {
             fn next(column: &mut Self::Column) -> Result<Self, ParquetError> {
                 Self::of_file(value(column.next())?)
             }
+
+            fn csv(&self, line: &mut CsvLine<'_>) {
+                line.shown(Some(self.to_file()));
+            }
         }
     )*};
 }
@@ -94,7 +106,7 @@ number! {
 /// A number that not every row has.
 impl<N: Number> Cell for Option<N>
 where
-    <N::Physical as DataType>::T: Send,
+    <N::Physical as DataType>::T: Send + Display,
 {
     type Buffer = OptionalNumbers<N::Physical>;
     type Column = IntoIter<Option<<N::Physical as DataType>::T>>;
@@ -118,6 +130,10 @@ where
 
     fn next(column: &mut Self::Column) -> Result<Self, ParquetError> {
         value(column.next())?.map(N::of_file).transpose()
+    }
+
+    fn csv(&self, line: &mut CsvLine<'_>) {
+        line.shown(self.as_ref().map(N::to_file));
     }
 }
 
@@ -163,7 +179,7 @@ macro_rules! text {
             }
 
             fn push(&self, buffer: &mut Self::Buffer) -> Result<(), ParquetError> {
-                buffer.push(Some($to(self)))
+                buffer.push(Some($to(self).as_ref()))
             }
 
             fn write(buffer: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError> {
@@ -178,6 +194,10 @@ macro_rules! text {
                 let bytes = value(column.values.next())?;
                 $of(column.shared(&bytes)?)
             }
+
+            fn csv(&self, line: &mut CsvLine<'_>) {
+                line.text($to(self).as_ref());
+            }
         }
 
         impl Cell for $optional {
@@ -189,7 +209,7 @@ macro_rules! text {
             }
 
             fn push(&self, buffer: &mut Self::Buffer) -> Result<(), ParquetError> {
-                buffer.push(self.as_ref().map(|value| $to(value)))
+                buffer.push(self.as_ref().map($to).as_ref().map(AsRef::as_ref))
             }
 
             fn write(buffer: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError> {
@@ -204,20 +224,28 @@ macro_rules! text {
                 let Some(bytes) = value(column.values.next())? else { return Ok(None) };
                 column.shared(&bytes).and_then($of).map(Some)
             }
+
+            fn csv(&self, line: &mut CsvLine<'_>) {
+                line.text(self.as_ref().map($to).as_ref().map_or("", AsRef::as_ref));
+            }
         }
     )*};
 }
 
 text! {
-    Arc<str>, Option<Arc<str>>: AsRef::as_ref, Ok;
+    Arc<str>, Option<Arc<str>>: |text: &Arc<str>| Arc::clone(text), Ok;
     Outcome, Option<Outcome>: |outcome: &Outcome| outcome.as_str(), parse;
     Phase, Option<Phase>: |phase: &Phase| phase.as_str(), parse;
     Protocol, Option<Protocol>: |protocol: &Protocol| protocol.as_str(), parse;
     ServedEnd, Option<ServedEnd>: |end: &ServedEnd| end.as_str(), parse;
     TlsSession, Option<TlsSession>: |session: &TlsSession| session.as_str(), parse;
+    SocketAddr, Option<SocketAddr>: SocketAddr::to_string, parse;
 }
 
-/// The columns of a request's id, by its three parts.
+/// The columns of a request's id: its three parts.
+const ID_COLUMNS: [&str; 3] = ["request_run", "request_source", "request_seq"];
+
+/// The same, of the rows in memory.
 #[derive(Default)]
 pub(super) struct IdBuffer {
     run: Texts,
@@ -236,10 +264,11 @@ impl Cell for Option<RequestId> {
     type Buffer = IdBuffer;
     type Column = IdColumns;
 
-    fn declare(name: &str, schema: &mut String) {
-        <Option<Arc<str>>>::declare(&format!("{name}_run"), schema);
-        <Option<Arc<str>>>::declare(&format!("{name}_source"), schema);
-        <Option<u64>>::declare(&format!("{name}_seq"), schema);
+    fn declare(_: &str, schema: &mut String) {
+        let [run, source, seq] = ID_COLUMNS;
+        <Option<Arc<str>>>::declare(run, schema);
+        <Option<Arc<str>>>::declare(source, schema);
+        <Option<u64>>::declare(seq, schema);
     }
 
     fn push(&self, buffer: &mut IdBuffer) -> Result<(), ParquetError> {
@@ -254,11 +283,12 @@ impl Cell for Option<RequestId> {
         buffer.seq.write(group)
     }
 
-    fn open(name: &str, group: &GroupReader<'_>) -> Result<IdColumns, ParquetError> {
+    fn open(_: &str, group: &GroupReader<'_>) -> Result<IdColumns, ParquetError> {
+        let [run, source, seq] = ID_COLUMNS;
         Ok(IdColumns {
-            run: group.optional::<ByteArrayType>(&format!("{name}_run"))?,
-            source: group.optional::<ByteArrayType>(&format!("{name}_source"))?,
-            seq: group.optional::<Int64Type>(&format!("{name}_seq"))?,
+            run: group.optional::<ByteArrayType>(run)?,
+            source: group.optional::<ByteArrayType>(source)?,
+            seq: group.optional::<Int64Type>(seq)?,
         })
     }
 
@@ -268,6 +298,16 @@ impl Cell for Option<RequestId> {
         let run = run.as_ref().map(text).transpose()?;
         let id = RequestId::of_parts(run, text(&source)?, narrow(seq)?);
         id.map(Some).map_err(|e| ParquetError::General(e.to_string()))
+    }
+
+    fn csv(&self, line: &mut CsvLine<'_>) {
+        line.text(self.as_ref().and_then(RequestId::run).unwrap_or_default());
+        line.text(self.as_ref().map(RequestId::source).unwrap_or_default());
+        line.shown(self.as_ref().map(|id| id.seq));
+    }
+
+    fn names(_: &'static str) -> impl Iterator<Item = &'static str> {
+        ID_COLUMNS.into_iter()
     }
 }
 

@@ -1,21 +1,28 @@
 //! The columns of each table, in the order in which they stand in its files.
 //!
 //! This is the one place that names a column: its Parquet schema, how rows are written and how they
-//! are read follow from it. What a column means stands at the field of the row, and for users in
-//! `docs/run-directory.md`. A column that an earlier version did not have is optional: its rows are
-//! read without it.
+//! are read follow from it, and lines of CSV. What a column means stands at the field of the row, and for
+//! users in `docs/run-directory.md`. Files of earlier versions are read without the columns that were
+//! added `with` later versions, which are optional.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use parquet::errors::ParquetError;
 
 use super::cells::Cell;
 use super::columns::{GroupReader, GroupWriter};
+use super::csv::CsvLine;
 use super::sealed::Columns;
-use crate::record::{Outcome, Phase, Protocol, RequestId, RequestRow, ServedEnd, ServedRow, Stamp, TlsSession};
+use crate::record::{
+    Outcome, Phase, Protocol, RequestId, RequestRow, ServedEnd, ServedRow, Stamp, TlsSession,
+};
 
 macro_rules! table {
-    ($row:ident in $buffer:ident as $table:literal: $($column:literal => $field:ident: $cell:ty,)*) => {
+    (
+        $row:ident in $buffer:ident as $table:literal, with $added:expr;
+        $($column:literal => $field:ident: $cell:ty,)*
+    ) => {
         #[doc = concat!("Rows of the table `", $table, "` in memory, by column.")]
         #[derive(Default)]
         pub struct $buffer {
@@ -24,6 +31,8 @@ macro_rules! table {
 
         impl Columns for $row {
             type Buffer = $buffer;
+
+            const ADDED: &'static [&'static str] = &$added;
 
             fn schema() -> String {
                 let mut columns = String::new();
@@ -46,12 +55,22 @@ macro_rules! table {
                 let row = |_| Ok($row { $($field: <$cell as Cell>::next(&mut $field)?,)* });
                 (0..group.rows).map(row).collect()
             }
+
+            fn names() -> Vec<&'static str> {
+                let mut names = Vec::new();
+                $(names.extend(<$cell as Cell>::names($column));)*
+                names
+            }
+
+            fn csv(&self, line: &mut CsvLine<'_>) {
+                $(Cell::csv(&self.$field, line);)*
+            }
         }
     };
 }
 
 table! {
-    RequestRow in RequestColumns as "requests":
+    RequestRow in RequestColumns as "requests", with ["routed_to", "headers"];
     "source" => source: Arc<str>,
     "seq" => seq: u64,
     "target" => target: Arc<str>,
@@ -75,6 +94,7 @@ table! {
     "stream" => stream: Option<u32>,
     "local_port" => local_port: Option<u16>,
     "remote_addr" => remote_addr: Option<Arc<str>>,
+    "routed_to" => routed_to: Option<SocketAddr>,
     "bytes_sent" => bytes_sent: u64,
     "bytes_received" => bytes_received: u64,
     "pod" => pod: Option<Arc<str>>,
@@ -84,7 +104,7 @@ table! {
 }
 
 table! {
-    ServedRow in ServedColumns as "served":
+    ServedRow in ServedColumns as "served", with ["request_run"];
     "source" => source: Arc<str>,
     "request" => request: Option<RequestId>,
     "pod" => pod: Arc<str>,
