@@ -18,6 +18,7 @@ mod latency;
 pub mod model;
 mod outages;
 pub mod policy;
+mod reached;
 mod recommend;
 pub mod stats;
 mod streams;

@@ -1,6 +1,6 @@
 //! A load whose targets are known: what speaks against it, and its start.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
@@ -326,6 +326,7 @@ pub(super) fn endpoints(plan: &Plan, worker: usize, routes: &[Route]) -> Vec<End
         http2: (target.http != Http::Http1).then(|| http2::Template::new(target, &sender)),
         grpc: target.grpc.clone(),
         messages: target.is_websocket.then(|| Messages::new(target, &sender)),
+        answers: RefCell::default(),
     };
     plan.targets.iter().zip(routes).map(endpoint).collect()
 }

@@ -83,6 +83,9 @@ impl Client<'_> {
             return true;
         }
         let Some(sent) = self.row.sent else { return false };
+        // The id of WebSocket's first message is that of the handshake before it.
+        let has_shaken_hands = self.row.status == Some(101);
+        let sent = self.row.tls.or(self.row.connected).filter(|_| has_shaken_hands).unwrap_or(sent);
         let Some(head) = head else { return true };
         let Some((own_ns, client_ns)) = own_ns.zip(self.uncertainty_ns) else { return true };
         let slack_ns = own_ns.saturating_add(client_ns);
@@ -229,7 +232,8 @@ impl Proxied {
         if source.first.len() <= seq {
             source.first.resize(seq + 1, None);
         }
-        if source.first[seq].is_none() {
+        // In a run of an earlier version the last one counts, as it did then.
+        if source.first[seq].is_none() || self.run.is_none() {
             source.first[seq] = Some(seen);
         } else if self.further_rows < MAX_FURTHER {
             self.further_rows += 1;
@@ -302,7 +306,10 @@ impl Proxied {
         uncertainty_ns: i64,
         rows: Vec<(ServedRow, Option<i64>)>,
     ) -> Joined<ServedRow> {
-        let Some(source) = self.sources.get(&row.source) else { return Joined::default() };
+        let Some(source) = self.sources.get(&row.source).filter(|_| self.run.is_some()) else {
+            let last = rows.into_iter().next_back().map(|(served, _)| served);
+            return Joined { last, others: Vec::new(), impossible: 0 };
+        };
         let client = self.client(row, source, uncertainty_ns);
         let all = rows.len();
         let fitting = rows.into_iter();

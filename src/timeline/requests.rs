@@ -9,6 +9,8 @@ use std::sync::Arc;
 pub use super::attempts::{Attempt, Strangers};
 use super::attempts::{Joined, Proxied};
 use super::clocks::Clocks;
+use super::names::PodNames;
+pub use super::names::Unmatched;
 use crate::record::{ClockOffset, Outcome, RequestRow, RowSource, RunId, ServedRow, Stamp};
 
 /// A connection: its load source, and its number there.
@@ -79,6 +81,8 @@ pub struct Requests<R> {
     pub all: u64,
     /// Rows of proxies with an id that belong to no request.
     pub strangers: Strangers,
+    /// Values of the pod header that name no pod which the run watched.
+    pub unmatched: Unmatched,
     /// Connections that carried a request, not their first, of which the client does not know the pod.
     pub unnamed: HashSet<Connection>,
     /// The first intended send time.
@@ -87,6 +91,7 @@ pub struct Requests<R> {
     pub(super) last_end: Option<Stamp>,
     rows: R,
     clocks: Clocks,
+    names: PodNames,
     proxied: Proxied,
 }
 
@@ -97,14 +102,23 @@ pub fn is_plain(row: &RequestRow) -> bool {
 
 impl<R: RowSource> Requests<R> {
     /// Goes through the rows for the first time. The ids of the run's requests share `run`.
-    pub(super) fn open(rows: R, clocks: Clocks, run: Option<RunId>) -> Result<Self, R::Error> {
+    pub(super) fn open(
+        rows: R,
+        clocks: Clocks,
+        names: PodNames,
+        run: Option<RunId>,
+    ) -> Result<Self, R::Error> {
         let mut others = Vec::new();
         let mut all = 0;
         let mut unnamed = HashSet::new();
         let (mut first_scheduled, mut last_end) = (None::<Stamp>, None::<Stamp>);
+        let mut unmatched = Unmatched::default();
         let mut proxied = Proxied::new(run);
         rows.requests(&mut |row| {
-            let request = place_request(row, &clocks);
+            let mut request = place_request(row, &clocks);
+            if let Some(value) = name_pod(&mut request.row, &names) {
+                unmatched.add(&value);
+            }
             let row = &request.row;
             all += 1;
             first_scheduled = Some(first_scheduled.map_or(row.scheduled, |first| first.min(row.scheduled)));
@@ -145,7 +159,19 @@ impl<R: RowSource> Requests<R> {
             (request.other_attempts, request.impossible_rows) = (joined.others, joined.impossible);
         }
         let strangers = proxied.strangers;
-        Ok(Self { others, all, strangers, unnamed, first_scheduled, last_end, rows, clocks, proxied })
+        Ok(Self {
+            others,
+            all,
+            strangers,
+            unmatched,
+            names,
+            unnamed,
+            first_scheduled,
+            last_end,
+            rows,
+            clocks,
+            proxied,
+        })
     }
 
     /// Goes through those that were plainly answered, in any order.
@@ -156,6 +182,7 @@ impl<R: RowSource> Requests<R> {
         self.rows.requests(&mut |row| {
             if is_plain(&row) {
                 let mut request = place_request(row, &self.clocks);
+                name_pod(&mut request.row, &self.names);
                 let joined = self.proxied.of(&request.row, request.uncertainty_ns);
                 let Joined { last: proxy, others: other_attempts, impossible: impossible_rows } = joined;
                 request = Request { proxy, other_attempts, impossible_rows, ..request };
@@ -171,6 +198,19 @@ impl<R: RowSource> Requests<R> {
     pub fn each(&self, mut each: impl FnMut(&Request)) -> Result<(), R::Error> {
         self.others.iter().for_each(&mut each);
         self.plain(each)
+    }
+}
+
+/// Has the row name the pod that its header means, or none where it means none that was watched. Returns such a
+/// value.
+fn name_pod(row: &mut RequestRow, names: &PodNames) -> Option<Arc<str>> {
+    let value = row.pod.as_ref().filter(|_| !names.is_empty())?;
+    match names.find(value, row.end) {
+        Some(name) => {
+            row.pod = Some(Arc::clone(name));
+            None
+        }
+        None => row.pod.take(),
     }
 }
 
