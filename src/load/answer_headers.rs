@@ -76,16 +76,12 @@ impl Wanted {
             if !self.kept.iter().any(|pattern| pattern.matches(name)) {
                 continue;
             }
-            let value = shown(value);
-            match kept.get_mut(&name.to_ascii_lowercase()) {
-                Some(Value::String(earlier)) => {
-                    earlier.push_str(", ");
-                    earlier.push_str(&value);
-                }
-                _ if kept.len() < MAX_KEPT => {
-                    kept.insert(name.to_ascii_lowercase(), Value::String(value));
-                }
-                _ => {}
+            let (name, value) = (name.to_ascii_lowercase(), shown(value));
+            if let Some(Value::String(earlier)) = kept.get_mut(&name) {
+                earlier.push_str(", ");
+                earlier.push_str(&value);
+            } else if kept.len() < MAX_KEPT {
+                kept.insert(name, Value::String(value));
             }
         }
         (!kept.is_empty()).then(|| Value::Object(kept).to_string().into())
@@ -149,11 +145,10 @@ struct Values {
 impl Values {
     fn add(&mut self, value: Option<&[u8]>) {
         let Some(value) = value else { return };
+        let known = self.seen.len();
         match self.seen.iter_mut().find(|(seen, _)| **seen == *value) {
             Some((_, count)) => *count += 1,
-            None if self.seen.len() < MAX_VALUES && value.len() <= MAX_VALUE => {
-                self.seen.push((value.into(), 1));
-            }
+            None if known < MAX_VALUES && value.len() <= MAX_VALUE => self.seen.push((value.into(), 1)),
             None => self.others += 1,
         }
     }

@@ -7,7 +7,6 @@
 //! the counted part is in them. Bytes are those of heads and bodies.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -20,7 +19,7 @@ use super::plan::Plan;
 use super::tally;
 use crate::record::parts::csv::CsvLine;
 use crate::record::parts::{column_names, write_csv};
-use crate::record::{Outcome, Phase, RequestRow, Stamp};
+use crate::record::{Outcome, Phase, RequestRow};
 
 /// How rows are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -81,7 +81,7 @@ pub fn column_names<R: Row>() -> Vec<&'static str> {
 
 /// Appends a row to `out` as a line of CSV without its end, with all columns of its table.
 pub fn write_csv<R: Row>(row: &R, out: &mut String) {
-    row.csv(&mut CsvLine::new(out));
+    row.csv(&mut csv::CsvLine::new(out));
 }
 
 /// Writes the rows of one source as a series of parts.

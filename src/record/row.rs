@@ -173,7 +173,7 @@ pub struct RequestRow {
     pub bytes_sent: u64,
     /// Bytes read for this request, head and body.
     pub bytes_received: u64,
-    /// The pod that answered, from the `rolldrop-pod` header.
+    /// What names the pod that answered: the value of the chosen response header, `rolldrop-pod` as a rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Arc<str>>,
     /// Chosen headers of the response, as a JSON object; only of a request that is not `ok`.

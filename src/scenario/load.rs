@@ -150,10 +150,6 @@ pub enum Pace {
 pub struct Grpc {
     /// `SERVICE/METHOD`.
     pub method: String,
-    /// The response header that names the pod.
-    pub pod_header: String,
-    /// Further response headers that are kept of requests that are not ok.
-    pub keep_headers: Vec<String>,
     /// Statuses that count as success.
     pub success: Vec<i32>,
 }

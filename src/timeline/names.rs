@@ -99,9 +99,10 @@ pub struct Unmatched {
 impl Unmatched {
     pub(super) fn add(&mut self, value: &Arc<str>) {
         self.answers += 1;
+        let known = self.values.len();
         match self.values.get_mut(value) {
             Some(count) => *count += 1,
-            None if self.values.len() < MAX_UNMATCHED => _ = self.values.insert(Arc::clone(value), 1),
+            None if known < MAX_UNMATCHED => _ = self.values.insert(Arc::clone(value), 1),
             None => {}
         }
     }

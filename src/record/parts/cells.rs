@@ -48,17 +48,18 @@ trait Number: Sized {
 }
 
 macro_rules! number {
-    ($($type:ty as $physical:ty, $name:literal: $to:expr, $of:expr;)*) => {$(
+    ($($type:ty as $physical:ty, $name:literal: $own:ident => $to:expr, $number:ident => $of:expr;)*) => {$(
         impl Number for $type {
             type Physical = $physical;
             const TYPE: &'static str = $name;
 
             fn to_file(&self) -> <$physical as DataType>::T {
-                $to(*self)
+                let $own = *self;
+                $to
             }
 
-            fn of_file(number: <$physical as DataType>::T) -> Result<Self, ParquetError> {
-                $of(number)
+            fn of_file($number: <$physical as DataType>::T) -> Result<Self, ParquetError> {
+                $of
             }
         }
 
@@ -95,12 +96,12 @@ macro_rules! number {
 }
 
 number! {
-    Stamp as Int64Type, "int64": Stamp::unix_ns, |ns| Ok(Stamp::from_unix_ns(ns));
-    u64 as Int64Type, "int64": |n| i64::try_from(n).unwrap_or(i64::MAX), narrow;
-    u32 as Int32Type, "int32": |n| i32::try_from(n).unwrap_or(i32::MAX), narrow;
-    u16 as Int32Type, "int32": i32::from, narrow;
-    i32 as Int32Type, "int32": |n| n, Ok;
-    bool as BoolType, "boolean": |is| is, Ok;
+    Stamp as Int64Type, "int64": at => at.unix_ns(), ns => Ok(Stamp::from_unix_ns(ns));
+    u64 as Int64Type, "int64": n => i64::try_from(n).unwrap_or(i64::MAX), n => narrow(n);
+    u32 as Int32Type, "int32": n => i32::try_from(n).unwrap_or(i32::MAX), n => narrow(n);
+    u16 as Int32Type, "int32": n => i32::from(n), n => narrow(n);
+    i32 as Int32Type, "int32": n => n, n => Ok(n);
+    bool as BoolType, "boolean": is => is, is => Ok(is);
 }
 
 /// A number that not every row has.
@@ -169,7 +170,7 @@ impl<V> TextColumn<V> {
 }
 
 macro_rules! text {
-    ($($type:ty, $optional:ty: $to:expr, $of:expr;)*) => {$(
+    ($($type:ty: $value:ident => $to:expr, $of:path;)*) => {$(
         impl Cell for $type {
             type Buffer = Texts;
             type Column = TextColumn<ByteArray>;
@@ -179,7 +180,8 @@ macro_rules! text {
             }
 
             fn push(&self, buffer: &mut Self::Buffer) -> Result<(), ParquetError> {
-                buffer.push(Some($to(self).as_ref()))
+                let $value = self;
+                buffer.push(Some($to.as_ref()))
             }
 
             fn write(buffer: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError> {
@@ -192,15 +194,16 @@ macro_rules! text {
 
             fn next(column: &mut Self::Column) -> Result<Self, ParquetError> {
                 let bytes = value(column.values.next())?;
-                $of(column.shared(&bytes)?)
+                column.shared(&bytes).and_then($of)
             }
 
             fn csv(&self, line: &mut CsvLine<'_>) {
-                line.text($to(self).as_ref());
+                let $value = self;
+                line.text($to.as_ref());
             }
         }
 
-        impl Cell for $optional {
+        impl Cell for Option<$type> {
             type Buffer = Texts;
             type Column = TextColumn<Option<ByteArray>>;
 
@@ -209,7 +212,7 @@ macro_rules! text {
             }
 
             fn push(&self, buffer: &mut Self::Buffer) -> Result<(), ParquetError> {
-                buffer.push(self.as_ref().map($to).as_ref().map(AsRef::as_ref))
+                buffer.push(self.as_ref().map(|$value| $to).as_ref().map(AsRef::as_ref))
             }
 
             fn write(buffer: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError> {
@@ -226,20 +229,20 @@ macro_rules! text {
             }
 
             fn csv(&self, line: &mut CsvLine<'_>) {
-                line.text(self.as_ref().map($to).as_ref().map_or("", AsRef::as_ref));
+                line.text(self.as_ref().map(|$value| $to).as_ref().map_or("", AsRef::as_ref));
             }
         }
     )*};
 }
 
 text! {
-    Arc<str>, Option<Arc<str>>: |text: &Arc<str>| Arc::clone(text), Ok;
-    Outcome, Option<Outcome>: |outcome: &Outcome| outcome.as_str(), parse;
-    Phase, Option<Phase>: |phase: &Phase| phase.as_str(), parse;
-    Protocol, Option<Protocol>: |protocol: &Protocol| protocol.as_str(), parse;
-    ServedEnd, Option<ServedEnd>: |end: &ServedEnd| end.as_str(), parse;
-    TlsSession, Option<TlsSession>: |session: &TlsSession| session.as_str(), parse;
-    SocketAddr, Option<SocketAddr>: SocketAddr::to_string, parse;
+    Arc<str>: text => text, Ok;
+    Outcome: outcome => outcome.as_str(), parse;
+    Phase: phase => phase.as_str(), parse;
+    Protocol: protocol => protocol.as_str(), parse;
+    ServedEnd: end => end.as_str(), parse;
+    TlsSession: session => session.as_str(), parse;
+    SocketAddr: address => address.to_string(), parse;
 }
 
 /// The columns of a request's id: its three parts.
