@@ -261,7 +261,7 @@ mod tests {
     fn csv_has_every_column_of_every_row() {
         let text = written(RecordFormat::Csv);
         assert_eq!(text.lines().count(), 6);
-        insta::assert_snapshot!(text.lines().nth(3).unwrap(), @r#"load-0,2,"a,""b""",main,1767225600000000000,,,,,,,1767225600002500000,http_error,,,404,,,,false,,,,,0,0,,1,http_error"#);
+        insta::assert_snapshot!(text.lines().nth(3).unwrap(), @r#"load-0,2,"a,""b""",main,1767225600000000000,,,,,,,1767225600002500000,http_error,,,404,,,,false,,,,,0,0,,,1,http_error"#);
     }
 
     #[test]
