@@ -21,6 +21,7 @@ pub mod model;
 mod outages;
 mod phase;
 pub mod policy;
+mod reached;
 mod recommend;
 mod route;
 mod shares;

@@ -14,6 +14,7 @@
 //! inside TLS. Names are followed as the DNS changes (`resolve`).
 
 mod address;
+mod answer_headers;
 mod connect_to;
 mod connection;
 mod deadlines;
@@ -65,7 +66,7 @@ use crate::record::{RunDirError, Stamp};
 pub use connect_to::{ConnectTo, NotAnOverride};
 pub use grpc::{NotAMethod, Rpc, status_name};
 pub use pace::{Arrivals, Length, NotAStage, Pace, Stage};
-pub use plan::{Connections, Grpc, Http, Plan, PlanError, Settings, Share, Target};
+pub use plan::{Connections, Grpc, Http, Plan, PlanError, Settings, Share, Target, keep_headers};
 pub use ports::{NotARange, PortRange};
 pub use prepared::Prepared;
 pub use records::{NotARecord, Record, RecordFormat};

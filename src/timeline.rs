@@ -3,10 +3,12 @@
 //! Pure: data in, data out. It decides what happened when; why a request was
 //! lost, and what follows from it, is the job of [`crate::analysis`].
 
+mod attempts;
 pub mod clocks;
 pub mod endpoints;
 mod explain;
 pub mod integrity;
+mod names;
 pub mod pods;
 pub mod requests;
 pub mod restarts;
@@ -17,11 +19,12 @@ use std::time::Duration;
 use clocks::{API_SERVER, Clocks};
 use endpoints::{EndpointChange, Endpoints};
 pub use integrity::{Hole, Integrity};
+use names::PodNames;
 pub use pods::{PodEnd, PodLife, Stages, T0};
 pub use requests::{Request, Requests};
 pub use restarts::Restart;
 
-use crate::record::event::{Action, ActionName, Change, MachineSample, NameAnswer};
+use crate::record::event::{Action, ActionName, AnswerHeaders, Change, MachineSample, NameAnswer};
 use crate::record::run_info::{Rows, Target};
 use crate::record::{Event, EventKind, Mode, Outcome, RowSource, RunInfo, RunLog, Stamp};
 
@@ -134,6 +137,8 @@ pub struct Timeline {
     pub pods_listed: Option<Stamp>,
     /// How the measuring processes and their machines fared, by source.
     pub machine: BTreeMap<String, Vec<(Stamp, MachineSample)>>,
+    /// What the headers of each target's answers said, over all load sources, by the target's name.
+    pub answers: BTreeMap<String, AnswerHeaders>,
     /// How the proxies' rows ended.
     pub hand_overs: Vec<HandOver>,
     /// Warnings that were recorded.
@@ -158,7 +163,8 @@ impl Timeline {
     pub fn build<R: RowSource>(log: RunLog, rows: R) -> Result<(Self, Requests<R>), R::Error> {
         let RunLog { info, events, torn, corrupt } = log;
         let clocks = Clocks::new(&info, &events);
-        let requests = Requests::open(rows, clocks.clone())?;
+        let names = PodNames::of(&events, &clocks);
+        let requests = Requests::open(rows, clocks.clone(), names, info.run.clone())?;
 
         let mut endpoints = Endpoints::default();
         let (mut started, mut counted) = (None, None);
@@ -170,6 +176,7 @@ impl Timeline {
         let mut stages = Vec::new();
         let mut tallies = BTreeMap::new();
         let mut machine: BTreeMap<String, Vec<_>> = BTreeMap::new();
+        let mut answers: BTreeMap<String, AnswerHeaders> = BTreeMap::new();
         for event in &events {
             let at = clocks.place(&event.source, event.at);
             match &event.kind {
@@ -218,6 +225,13 @@ impl Timeline {
                 EventKind::Machine(sample) => {
                     machine.entry(event.source.clone()).or_default().push((at, *sample));
                 }
+                EventKind::AnswerHeaders(of_source) => {
+                    let all = answers.entry(of_source.target.clone()).or_insert_with(|| AnswerHeaders {
+                        target: of_source.target.clone(),
+                        ..AnswerHeaders::default()
+                    });
+                    all.merge(of_source);
+                }
                 EventKind::ProxyEnded { pod, of, rows } => {
                     hand_overs.push(HandOver { pod: pod.clone(), source: of.clone(), rows: *rows });
                 }
@@ -252,6 +266,7 @@ impl Timeline {
             gaps,
             pods_listed,
             machine,
+            answers,
             hand_overs,
             warnings,
             torn,

@@ -115,6 +115,7 @@ pub(super) fn findings(
             "more source ports (net.ipv4.ip_local_port_range, load.sourcePorts) or a lower rate",
         ));
     }
+    findings.extend(sums.reached.findings(timeline));
     for message in &timeline.warnings {
         findings.push(finding(Severity::Warning, message.clone(), "recorded during the run", ""));
     }
@@ -151,7 +152,7 @@ pub(super) fn findings(
     findings
 }
 
-fn finding(severity: Severity, what: String, why: &str, remedy: &str) -> Finding {
+pub(super) fn finding(severity: Severity, what: String, why: &str, remedy: &str) -> Finding {
     Finding { severity, kind: None, cause: None, what, why: why.to_owned(), remedy: remedy.to_owned() }
 }
 

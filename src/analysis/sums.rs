@@ -8,6 +8,7 @@ use super::latency::{FewValues, Values};
 use super::model::{LateArrival, RequestCounts, Second};
 use super::outages::Outages;
 use super::policy::{Class, Policy};
+use super::reached::Reached;
 use super::streams::Streams;
 use super::validity;
 use crate::record::{Outcome, Phase, RowSource, ServedEnd, Stamp};
@@ -45,6 +46,7 @@ pub(super) struct Sums<'a> {
     /// HTTP/2 connections of lost requests.
     pub streams: Streams,
     pub outages: Outages<'a>,
+    pub reached: Reached,
     pub reuses: Reuses,
     /// For each pod that left its Services alive, when the last new connection since then came to it.
     pub last_reached: Vec<Option<Stamp>>,
@@ -85,6 +87,7 @@ impl<'a> Sums<'a> {
             seen: vec![0; timeline.ends.len()],
             streams: Streams::of(of_class(&[Class::Dropped]).map(|r| &r.row)),
             outages: Outages::of(of_class(&[Class::Dropped, Class::AppError])),
+            reached: Reached::of(requests),
             reuses: Reuses::default(),
             last_reached: vec![None; timeline.withdrawals.len()],
             unrecorded: BTreeMap::new(),
@@ -93,6 +96,7 @@ impl<'a> Sums<'a> {
         };
         requests.each(|r| {
             sums.add_any(timeline, r);
+            sums.reached.add(r, policy.class(&r.row) == Class::Ok);
             match r.row.phase {
                 Phase::Warmup => sums.counts.warmup += 1,
                 Phase::Main => {

@@ -31,6 +31,7 @@ fn records() -> Records {
     let info = RunInfo {
         format: 1,
         tool: Tool { name: "rolldrop".into(), version: "0".into() },
+        run: None,
         name: "made-up".into(),
         scenario: serde_json::Value::Null,
         expect: Expect::default(),
@@ -268,7 +269,7 @@ fn a_proxy_row_tells_refused_from_killed() {
         let row = records.requests.iter().filter(|r| r.outcome == Outcome::ConnectRefused).nth(i).unwrap();
         let served = ServedRow {
             source: Arc::from("b"),
-            request: Some(RequestId { source: "load-0".into(), seq: row.seq }),
+            request: Some(RequestId::new(None, "load-0", row.seq)),
             pod: Arc::from("b"),
             peer_addr: "".into(),
             protocol: Protocol::Http1,

@@ -150,7 +150,7 @@ fn served(seq: u64) -> ServedRow {
     let at = Stamp::from_unix_ns(1);
     ServedRow {
         source: "web-1".into(),
-        request: Some(crate::record::RequestId { source: "load-0".into(), seq }),
+        request: Some(crate::record::RequestId::new(None, "load-0", seq)),
         pod: "web-1".into(),
         peer_addr: "127.0.0.1:1".into(),
         protocol: Protocol::Http1,

@@ -1,6 +1,6 @@
 //! A load whose targets are known: what speaks against it, and its start.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
@@ -310,8 +310,9 @@ fn client(plan: &Plan, target: &PlannedTarget) -> Option<tls::Client> {
 
 /// The plan's targets, as they are at hand for the worker of this number.
 pub(super) fn endpoints(plan: &Plan, worker: usize, routes: &[Route]) -> Vec<Endpoint> {
-    let (source, number) = (plan::source_name(worker), worker as u64);
-    let sender = Sender { source, worker: number, workers: plan.share.of as u64, seed: plan.settings.seed };
+    let number = worker as u64;
+    let ids = format!("{}-{}-", plan.run, plan::source_name(worker));
+    let sender = Sender { ids, worker: number, workers: plan.share.of as u64, seed: plan.settings.seed };
     let endpoint = |(target, route): (&PlannedTarget, &Route)| Endpoint {
         name: target.name.clone(),
         method: target.method.clone(),
@@ -325,6 +326,7 @@ pub(super) fn endpoints(plan: &Plan, worker: usize, routes: &[Route]) -> Vec<End
         http2: (target.http != Http::Http1).then(|| http2::Template::new(target, &sender)),
         grpc: target.grpc.clone(),
         messages: target.is_websocket.then(|| Messages::new(target, &sender)),
+        answers: RefCell::default(),
     };
     plan.targets.iter().zip(routes).map(endpoint).collect()
 }

@@ -9,6 +9,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::answer_headers::AllAnswers;
 use super::latency_log::LogFile;
 use super::recorder::{Files, Recorder};
 use super::records::RecordWriter;
@@ -155,7 +156,7 @@ impl Run {
         recorded?;
         followed.map_err(LoadError::Worker)?.map_err(|_| LoadError::Panicked)?.map_err(LoadError::Worker)?;
         let is_stopped = control.stop.is_cancelled();
-        let (mut scheduled, mut tally) = (0, Tally::default());
+        let (mut scheduled, mut tally, mut answers) = (0, Tally::default(), AllAnswers::default());
         let at = self.clock.now();
         for (of, done) in self.sources.iter().cloned().zip(done) {
             let done = done?;
@@ -164,6 +165,12 @@ impl Run {
             // Nobody may want to know.
             let _ = happened.send(Event::new(at, of.clone(), EventKind::LoadScheduled { of, warmup, main }));
             tally.merge(&done.tally);
+            done.answers.iter().for_each(|(target, of_target)| answers.add(target, of_target));
+        }
+        let source = self.sources.first().map(String::as_str).unwrap_or_default();
+        for kind in answers.into_events() {
+            // Nobody may want to know.
+            let _ = happened.send(Event::new(self.clock.now(), source, kind));
         }
         Ok(Summary {
             sources: self.sources,

@@ -174,6 +174,8 @@ pub enum EventKind {
     Node(NodeEvent),
     /// How the source and its machine fared over the interval that ends at the event's stamp.
     Machine(MachineSample),
+    /// What the headers of a target's answers said about who gave them, over a whole load.
+    AnswerHeaders(AnswerHeaders),
     /// What the name of a target leads to: at first, and whenever it is something else.
     NameAnswer(NameAnswer),
     /// Something that a reader of the report should know.
@@ -474,6 +476,35 @@ pub struct NameAnswer {
     pub ttl_s: Option<f64>,
     /// Why there is no address.
     pub error: Option<String>,
+}
+
+/// What the headers of a target's answers said about who gave them, as one load source or process saw them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswerHeaders {
+    /// The target's name.
+    pub target: String,
+    /// Complete heads of answers, those of the warm-up and of errors among them.
+    pub answers: u64,
+    /// How often the header `server` had which value; an answer without it is in none.
+    pub server: BTreeMap<String, u64>,
+    /// The same of the header `via`.
+    pub via: BTreeMap<String, u64>,
+    /// How often an answer named another pod than the answer before it on the same connection: whatever is
+    /// in between balances requests, not connections.
+    pub pods_within_connection_changed: u64,
+}
+
+impl AnswerHeaders {
+    /// Adds what another source saw of the same target.
+    pub fn merge(&mut self, other: &AnswerHeaders) {
+        self.answers += other.answers;
+        self.pods_within_connection_changed += other.pods_within_connection_changed;
+        for (own, other) in [(&mut self.server, &other.server), (&mut self.via, &other.via)] {
+            for (value, count) in other {
+                *own.entry(value.clone()).or_default() += count;
+            }
+        }
+    }
 }
 
 /// How the measuring machine fared over an interval.

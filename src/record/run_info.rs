@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::routing::Routing;
 use super::service_proxy::{ProxyEvidence, ServiceProxy};
-use super::{Expect, Stamp};
+use super::{Expect, RequestId, RequestRow, RunId, Stamp};
 
 /// The version of the run directory's format. The second has checksums and totals: a record that is not
 /// whole can be told from one that is.
@@ -21,6 +21,9 @@ pub struct RunInfo {
     pub format: u32,
     /// Name and version of the tool.
     pub tool: Tool,
+    /// The random part of the ids of its requests; absent in runs of earlier versions, whose ids had none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunId>,
     /// The scenario's name.
     pub name: String,
     /// The scenario, resolved and redacted.
@@ -59,6 +62,11 @@ impl RunInfo {
     /// Whether its format has what it takes to tell whether the record is whole.
     pub fn has_checks(&self) -> bool {
         self.format > OLDEST_FORMAT
+    }
+
+    /// The id that a request of the run carried.
+    pub fn request_id(&self, row: &RequestRow) -> RequestId {
+        RequestId::new(self.run.as_ref(), &row.source, row.seq)
     }
 }
 

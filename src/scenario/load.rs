@@ -59,6 +59,10 @@ pub struct Load {
     pub max_requests: Option<u64>,
     /// The age after which a connection carries no further request.
     pub max_age: Option<Duration>,
+    /// The response header that names the pod.
+    pub pod_header: String,
+    /// Further response headers that are kept of requests that are not ok.
+    pub keep_headers: Vec<String>,
     /// Statuses that count as success.
     pub success: Vec<(u16, u16)>,
     /// Where to connect instead of where the targets are, each as `HOST1:PORT1:HOST2:PORT2`.

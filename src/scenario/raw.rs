@@ -154,6 +154,9 @@ pub(super) struct Load {
     pub(super) requests: Vec<Request>,
     pub(super) retry: Option<Retry>,
     pub(super) success: Option<Vec<Status>>,
+    pub(super) pod_header: Option<String>,
+    #[serde(default)]
+    pub(super) keep_headers: Vec<String>,
     #[serde(default)]
     pub(super) connect_to: Vec<String>,
     pub(super) unix_socket: Option<String>,

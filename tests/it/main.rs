@@ -57,3 +57,4 @@ mod tidy;
 mod truth;
 mod versions;
 mod websocket;
+mod who;

@@ -27,6 +27,7 @@ pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, St
     RunInfo {
         format: FORMAT_VERSION,
         tool: Tool::this(),
+        run: None,
         name: "synthetic".into(),
         scenario: Value::Null,
         expect: Expect::default(),

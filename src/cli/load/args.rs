@@ -12,9 +12,10 @@ use super::super::report::Format;
 use super::fail_on::FailOn;
 use super::tls::TlsArgs;
 use crate::load::{
-    Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Pace, PortRange, Record, Rpc,
-    Settings, Stage, Target, dns_server, targets,
+    self, Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Pace, PortRange, Record,
+    Rpc, Settings, Stage, Target, dns_server, targets,
 };
+use crate::record::row::POD_HEADER;
 use crate::scenario::text;
 
 const EXAMPLES: &str = "\
@@ -138,6 +139,13 @@ pub(in super::super) struct LoadArgs {
     #[arg(long, default_value = "200-399", value_delimiter = ',', value_parser = parse_statuses,
         value_name = "STATUS|FROM-TO", conflicts_with = "grpc")]
     success: Vec<(u16, u16)>,
+    /// The response header that names the pod: its name, host name or address
+    #[arg(long, default_value = POD_HEADER, value_name = "NAME")]
+    pod_header: String,
+    /// A response header to keep of requests that are not ok, beside server, via and x-envoy-*; a name may end
+    /// in *; may be given several times
+    #[arg(long = "keep-header", value_name = "NAME")]
+    keep_headers: Vec<String>,
     /// For requests to HOST1:PORT1 (empty: any), connect to HOST2:PORT2 (empty: the same)
     #[arg(long, value_name = "HOST1:PORT1:HOST2:PORT2")]
     connect_to: Vec<ConnectTo>,
@@ -246,6 +254,8 @@ impl LoadArgs {
             headers: self.headers()?,
             template: self.template,
             success: self.success.clone(),
+            pod_header: self.pod_header.clone(),
+            keep_headers: load::keep_headers(&self.keep_headers),
             connect_to: self.connect_to.clone(),
             unix_socket: self.unix_socket.clone(),
             dns: DnsSettings { servers: self.dns_servers.clone(), family: self.family() },

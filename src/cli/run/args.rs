@@ -99,6 +99,14 @@ pub(in crate::cli) struct RunArgs {
     /// the scenario's; given several times, one after the other.
     #[arg(long = "stage", value_name = "RATE:D|FROM-TO:D")]
     stages: Vec<load::Stage>,
+    /// The response header that names the pod, such as x-served-by, by its name, host name or address
+    /// [default: rolldrop-pod].
+    #[arg(long, value_name = "NAME")]
+    pod_header: Option<String>,
+    /// A response header to keep of requests that are not ok, beside server, via and x-envoy-*; a name
+    /// may end in *; may be given several times.
+    #[arg(long = "keep-header", value_name = "NAME")]
+    keep_headers: Vec<String>,
     /// Replace a value of the scenario, such as load.rate=50; may be repeated.
     #[arg(long = "set", value_name = "PATH=VALUE")]
     set: Vec<String>,
@@ -147,6 +155,11 @@ impl RunArgs {
         overrides.extend(self.rate.map(|rate| format!("load.rate={rate}")));
         overrides.extend(self.duration.map(|d| format!("load.duration={}ms", d.as_millis())));
         overrides.extend(stage_overrides(&self.stages));
+        overrides.extend(self.pod_header.as_ref().map(|name| format!("load.podHeader={}", quoted(name))));
+        if !self.keep_headers.is_empty() {
+            let names: Vec<String> = self.keep_headers.iter().map(|name| quoted(name)).collect();
+            overrides.push(format!("load.keepHeaders=[{}]", names.join(", ")));
+        }
         overrides.extend(self.load_from.as_ref().map(|from| format!("load.from={from}")));
         overrides.extend(self.load_workers.map(|workers| format!("load.job.workers={workers}")));
         overrides.extend(self.load_resources.as_ref().map(Resources::as_override));
@@ -183,6 +196,11 @@ impl RunArgs {
         config.dataplane = self.dataplane.unwrap_or(config.dataplane);
         Choice::Embedded { config: Box::new(config), log_dir: out.join("cluster") }
     }
+}
+
+/// A text as a value of a scenario.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
 }
 
 /// `--stage` as values of a scenario.

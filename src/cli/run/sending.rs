@@ -23,7 +23,7 @@ use crate::load::remote::link::PodProxy;
 use crate::load::remote::reverse::Reception;
 use crate::record::run_info::{LoadPlan, Source};
 use crate::record::wire::AdminToken;
-use crate::record::{Clock, RunDir, Stamp};
+use crate::record::{Clock, RunDir, RunId, Stamp};
 use crate::scenario::{LoadFrom, Place, Scenario, ScenarioError};
 
 /// How long the workers may take to hear that nothing more is wanted of them.
@@ -229,15 +229,16 @@ impl<N: Note> Sending<N> {
     pub(super) async fn prepare(
         &mut self,
         settings: load::Settings,
+        run: RunId,
         first_answer_limit: Duration,
         ready: &Ready,
     ) -> Result<Vec<String>, NotReady> {
         match self {
             Self::Here(process) => {
-                Ok(process.prepare(Prepare { settings, first_answer_limit, share: None }).await?)
+                Ok(process.prepare(Prepare { settings, run, first_answer_limit, share: None }).await?)
             }
             Self::Cluster(workers) => {
-                let wanted = Wanted { settings, first_answer_limit };
+                let wanted = Wanted { settings, run, first_answer_limit };
                 let on_node = |settings: &load::Settings, node: &str| seen_from(settings, node, ready);
                 let prepared = workers.fleet.prepare(&wanted, on_node).await;
                 Ok(prepared.map_err(|error| match error {

@@ -172,6 +172,8 @@ pub(super) fn load_settings(
         retries: load.retries,
         retry_delay: load.retry_delay,
         success: load.success.clone(),
+        pod_header: load.pod_header.clone(),
+        keep_headers: load::keep_headers(&load.keep_headers),
         workers: load.workers,
         spin: load.spin,
         source_ports: load.source_ports.map(|(first, last)| load::PortRange { first, last }),

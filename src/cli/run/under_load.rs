@@ -54,7 +54,7 @@ impl Measuring<'_> {
         sending: &mut Sending<N>,
     ) -> anyhow::Result<RunInfo> {
         let plan = load::Plan::new(settings.clone())?;
-        self.await_first_answer(ready, settings, sending).await?;
+        self.await_first_answer(ready, &plan, settings, sending).await?;
         let mut info = self.info(ready, &plan, sending);
         // From here on a killed run can be told from its directory.
         self.run.run_dir.write_info(&info)?;
@@ -66,12 +66,13 @@ impl Measuring<'_> {
     async fn await_first_answer<N: Note>(
         self,
         ready: &Ready,
+        plan: &load::Plan,
         settings: load::Settings,
         sending: &mut Sending<N>,
     ) -> anyhow::Result<()> {
         let Self { run, scenario, cluster, .. } = self;
         run.progress.step("waiting for the first answer");
-        let prepared = sending.prepare(settings, FIRST_ANSWER_LIMIT, ready);
+        let prepared = sending.prepare(settings, plan.run().clone(), FIRST_ANSWER_LIMIT, ready);
         match run.interrupts.stop.run_until_cancelled(prepared).await {
             Some(Ok(warnings)) => {
                 warnings.iter().for_each(|warning| run.progress.warn(warning));
@@ -92,6 +93,7 @@ impl Measuring<'_> {
         let mut info = RunInfo {
             format: FORMAT_VERSION,
             tool: Tool::this(),
+            run: Some(plan.run().clone()),
             name: scenario.name.clone(),
             scenario: redacted(scenario),
             expect: scenario.expect.clone(),

@@ -6,6 +6,7 @@ use super::{Connections, Http, Plan, PlannedTarget};
 use crate::load::connect_to::ConnectTo;
 use crate::load::pace::{Arrivals, Pace, Stage};
 use crate::load::resolve::Family;
+use crate::record::row::POD_HEADER;
 use crate::record::run_info::{self, Balances, LoadPlan, Pacing, Role, Source};
 
 impl Plan {
@@ -77,6 +78,9 @@ impl Plan {
         }
         if !settings.spin.is_zero() {
             other.insert("spin_s".to_owned(), settings.spin.as_secs_f64().into());
+        }
+        if settings.pod_header != POD_HEADER {
+            other.insert("pod_header".to_owned(), settings.pod_header.clone().into());
         }
         if let Some(max) = settings.max_requests {
             other.insert("max_requests_per_connection".to_owned(), max.into());
