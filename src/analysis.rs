@@ -22,6 +22,7 @@ mod recommend;
 pub mod stats;
 mod streams;
 mod sums;
+mod tracked;
 pub mod validity;
 mod window;
 

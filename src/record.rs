@@ -7,6 +7,7 @@
 
 pub mod clock;
 pub mod event;
+pub mod evidence;
 pub mod expect;
 pub mod offsets;
 pub mod outcome;
@@ -20,6 +21,7 @@ pub mod wire;
 
 pub use clock::{Clock, ClockOffset, Stamp};
 pub use event::{Event, EventKind};
+pub use evidence::{Evidence, UnknownEvidence};
 pub use expect::{Bounds, Expect, WindowBounds};
 pub use offsets::Offsets;
 pub use outcome::Outcome;

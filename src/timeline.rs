@@ -3,6 +3,7 @@
 //! Pure: data in, data out. It decides what happened when; why a request was
 //! lost, and what follows from it, is the job of [`crate::analysis`].
 
+mod addresses;
 pub mod clocks;
 pub mod endpoints;
 mod explain;
@@ -13,10 +14,11 @@ pub mod restarts;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use addresses::Addresses;
 use clocks::{API_SERVER, Clocks};
 use endpoints::{EndpointChange, Endpoints};
 pub use pods::{PodEnd, PodLife, Stages, T0};
-pub use requests::{Request, Requests};
+pub use requests::{Agreement, Request, Requests};
 pub use restarts::Restart;
 
 use crate::record::event::{Action, Change, MachineSample};
@@ -26,6 +28,8 @@ use crate::record::{EventKind, Outcome, RowSource, RunInfo, RunLog, Stamp};
 /// What a watch of these is called.
 const PODS: &str = "pods";
 const ENDPOINT_SLICES: &str = "endpointslices";
+/// The mode of a Service proxy whose connections the kernel tracks in a way of their own.
+const IPVS: &str = "ipvs";
 
 /// A stretch in which a watch saw nothing.
 #[derive(Clone, Debug)]
@@ -96,6 +100,19 @@ pub struct Withdrawal {
     pub endpoint_removed: Option<Stamp>,
 }
 
+/// What the kernel's connection tracking said of the connections of the load.
+#[derive(Clone, Debug, Default)]
+pub struct Tracked {
+    /// Connections that were opened.
+    pub connections: u64,
+    /// Those of them that it had an entry for.
+    pub routed: u64,
+    /// When it said more than could be taken in: from and to.
+    pub gaps: Vec<(Stamp, Stamp)>,
+    /// How that agrees with what the answers say.
+    pub agreement: Agreement,
+}
+
 /// One run on one clock, but for its [`Requests`].
 #[derive(Clone, Debug)]
 pub struct Timeline {
@@ -134,6 +151,8 @@ pub struct Timeline {
     pub machine: BTreeMap<String, Vec<(Stamp, MachineSample)>>,
     /// How the proxies' rows ended.
     pub hand_overs: Vec<HandOver>,
+    /// What the kernel said of the connections of the load, where it was asked.
+    pub tracked: Option<Tracked>,
     /// Warnings that were recorded.
     pub warnings: Vec<String>,
     /// What could not be read.
@@ -150,7 +169,9 @@ impl Timeline {
     pub fn build<R: RowSource>(log: RunLog, rows: R) -> Result<(Self, Requests<R>), R::Error> {
         let RunLog { info, events, torn } = log;
         let clocks = Clocks::new(&info, &events);
-        let requests = Requests::open(rows, clocks.clone())?;
+        let addresses = Addresses::of(&info, &events, &clocks);
+        let needs_proof = info.cluster.dataplane == IPVS;
+        let requests = Requests::open(rows, clocks.clone(), addresses, needs_proof)?;
 
         let mut endpoints = Endpoints::default();
         let (mut started, mut counted) = (None, None);
@@ -159,6 +180,7 @@ impl Timeline {
         let mut commands: Vec<Command> = Vec::new();
         let mut actions: Vec<(Stamp, &Action)> = Vec::new();
         let mut pods_listed = None;
+        let mut tracked = None::<Tracked>;
         let mut stages = Vec::new();
         let mut tallies = BTreeMap::new();
         let mut machine: BTreeMap<String, Vec<_>> = BTreeMap::new();
@@ -213,6 +235,15 @@ impl Timeline {
                 EventKind::ProxyEnded { pod, of, rows } => {
                     hand_overs.push(HandOver { pod: pod.clone(), source: of.clone(), rows: *rows });
                 }
+                EventKind::ConntrackGap { from } => {
+                    let from = clocks.place(&event.source, *from);
+                    tracked.get_or_insert_with(Tracked::default).gaps.push((from, at));
+                }
+                EventKind::ConntrackEnded { connections, routed } => {
+                    let tracked = tracked.get_or_insert_with(Tracked::default);
+                    tracked.connections += connections;
+                    tracked.routed += routed;
+                }
                 EventKind::Warning { message } => warnings.push(message.clone()),
                 _ => {}
             }
@@ -244,6 +275,7 @@ impl Timeline {
             pods_listed,
             machine,
             hand_overs,
+            tracked: tracked.map(|tracked| Tracked { agreement: requests.agreement, ..tracked }),
             warnings,
             torn,
             unsampled_clocks,

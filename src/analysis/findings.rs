@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::figures::count;
 use super::model::{Cause, Finding, Latencies, RequestCounts, Severity, Termination, Verdict};
 use super::sums::Sums;
+use super::tracked;
 use crate::record::Stamp;
 use crate::timeline::{Refused, Restart, Timeline, Withdrawal};
 
@@ -99,6 +100,7 @@ pub(super) fn findings(
             "more source ports (net.ipv4.ip_local_port_range, load.sourcePorts) or a lower rate",
         ));
     }
+    findings.extend(timeline.tracked.iter().flat_map(|said| tracked::findings(said, timeline)));
     for message in &timeline.warnings {
         findings.push(finding(Severity::Warning, message.clone(), "recorded during the run", ""));
     }
@@ -135,7 +137,7 @@ pub(super) fn findings(
     findings
 }
 
-fn finding(severity: Severity, what: String, why: &str, remedy: &str) -> Finding {
+pub(super) fn finding(severity: Severity, what: String, why: &str, remedy: &str) -> Finding {
     Finding { severity, cause: None, what, why: why.to_owned(), remedy: remedy.to_owned() }
 }
 

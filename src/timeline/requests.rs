@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use super::addresses::Addresses;
 use super::clocks::Clocks;
 use crate::record::{ClockOffset, Outcome, RequestRow, RowSource, ServedRow, Stamp};
 
@@ -22,6 +23,8 @@ pub struct Request {
     pub proxy: Option<Arc<str>>,
     /// What that proxy recorded, where the request is one of [`Requests::others`].
     pub served: Option<Box<ServedRow>>,
+    /// The pod that the kernel sent its connection to, as far as that is known and may be relied on.
+    pub routed: Option<Arc<str>>,
     /// The client's stamps are within ± this many nanoseconds of the coordinator's clock.
     pub uncertainty_ns: i64,
 }
@@ -37,8 +40,13 @@ impl Request {
         !self.row.conn_reused && self.row.connect_start.is_some()
     }
 
-    /// The pod that it reached, as either end says.
+    /// The pod that it reached, as either end says, or that the kernel sent its connection to.
     pub fn pod(&self) -> Option<&Arc<str>> {
+        self.named().or(self.routed.as_ref())
+    }
+
+    /// The pod that it reached, as either end says.
+    fn named(&self) -> Option<&Arc<str>> {
         self.proxy.as_ref().or(self.row.pod.as_ref())
     }
 
@@ -62,13 +70,45 @@ pub struct Requests<R> {
     pub all: u64,
     /// Connections that carried a request, not their first, of which the client does not know the pod.
     pub unnamed: HashSet<Connection>,
+    /// How the kernel's word and that of the answers agree.
+    pub agreement: Agreement,
     /// The first intended send time.
     pub(super) first_scheduled: Option<Stamp>,
     /// When the last one ended.
     pub(super) last_end: Option<Stamp>,
     rows: R,
     clocks: Clocks,
+    addresses: Addresses,
     proxied: Proxied,
+}
+
+/// How the pods that the kernel sent connections to agree with those that the answers name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Agreement {
+    /// Requests of which the kernel knows the address that their connection was sent to.
+    pub routed: u64,
+    /// Those of them where that is the address of a pod.
+    pub to_pods: u64,
+    /// Those where the answer names the same pod.
+    pub agreed: u64,
+    /// Those where it names another one.
+    pub disagreed: u64,
+    /// Whether the kernel's word was relied on.
+    pub is_relied_on: bool,
+}
+
+impl Agreement {
+    /// Under IPVS the kernel's entries are believed when so many answers agree with them, and none does not.
+    const PROOF: u64 = 20;
+
+    fn add(&mut self, request: &Request) {
+        self.routed += u64::from(request.row.routed_to.is_some());
+        let Some(routed) = &request.routed else { return };
+        self.to_pods += 1;
+        if let Some(pod) = request.named() {
+            *(if pod == routed { &mut self.agreed } else { &mut self.disagreed }) += 1;
+        }
+    }
 }
 
 /// Whether a request was answered, and the answer says nothing else.
@@ -78,14 +118,21 @@ pub fn is_plain(row: &RequestRow) -> bool {
 
 impl<R: RowSource> Requests<R> {
     /// Goes through the rows for the first time.
-    pub(super) fn open(rows: R, clocks: Clocks) -> Result<Self, R::Error> {
+    pub(super) fn open(
+        rows: R,
+        clocks: Clocks,
+        addresses: Addresses,
+        needs_proof: bool,
+    ) -> Result<Self, R::Error> {
         let mut others = Vec::new();
         let mut all = 0;
         let mut unnamed = HashSet::new();
         let (mut first_scheduled, mut last_end) = (None::<Stamp>, None::<Stamp>);
         let mut proxied = Proxied::default();
+        let mut agreement = Agreement::default();
         rows.requests(&mut |row| {
-            let request = place_request(row, &clocks);
+            let request = place_request(row, &clocks, Some(&addresses));
+            agreement.add(&request);
             let row = &request.row;
             all += 1;
             first_scheduled = Some(first_scheduled.map_or(row.scheduled, |first| first.min(row.scheduled)));
@@ -113,7 +160,23 @@ impl<R: RowSource> Requests<R> {
                 request.served = Some(Box::new(place_served(row, &clocks)));
             }
         })?;
-        Ok(Self { others, all, unnamed, first_scheduled, last_end, rows, clocks, proxied })
+        agreement.is_relied_on =
+            !needs_proof || (agreement.agreed >= Agreement::PROOF && agreement.disagreed == 0);
+        if !agreement.is_relied_on {
+            others.iter_mut().for_each(|request| request.routed = None);
+        }
+        Ok(Self {
+            others,
+            all,
+            unnamed,
+            agreement,
+            first_scheduled,
+            last_end,
+            rows,
+            clocks,
+            addresses,
+            proxied,
+        })
     }
 
     /// Goes through those that were plainly answered, in any order.
@@ -124,7 +187,8 @@ impl<R: RowSource> Requests<R> {
         self.rows.requests(&mut |row| {
             if is_plain(&row) {
                 let proxy = self.proxied.pod(&row).map(Arc::clone);
-                each(&Request { proxy, ..place_request(row, &self.clocks) });
+                let addresses = self.agreement.is_relied_on.then_some(&self.addresses);
+                each(&Request { proxy, ..place_request(row, &self.clocks, addresses) });
             }
         })
     }
@@ -190,7 +254,7 @@ impl Proxied {
 }
 
 /// A request's stamps lie close together, so one offset serves for all, and keeps their distances.
-fn place_request(mut row: RequestRow, clocks: &Clocks) -> Request {
+fn place_request(mut row: RequestRow, clocks: &Clocks, addresses: Option<&Addresses>) -> Request {
     let ClockOffset { offset_ns, uncertainty_ns } = clocks.offset(&row.source, row.end);
     let stages = [&mut row.connect_start, &mut row.connected, &mut row.tls, &mut row.sent, &mut row.head];
     for stamp in stages.into_iter().flatten() {
@@ -198,7 +262,9 @@ fn place_request(mut row: RequestRow, clocks: &Clocks) -> Request {
     }
     row.scheduled = row.scheduled.shifted_ns(-offset_ns);
     row.end = row.end.shifted_ns(-offset_ns);
-    Request { row, proxy: None, served: None, uncertainty_ns }
+    let mut request = Request { row, proxy: None, served: None, routed: None, uncertainty_ns };
+    request.routed = addresses.and_then(|all| all.routed_to(&request.row, request.begun())).cloned();
+    request
 }
 
 /// A connection may have been accepted long before the request.

@@ -12,6 +12,7 @@ use crate::load::pace::{Arrivals, Pace};
 use crate::load::ports::PortRange;
 use crate::load::resolve::DnsSettings;
 use crate::load::tls::TlsSettings;
+use crate::record::Evidence;
 
 /// Something to send requests to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,6 +110,8 @@ pub struct Settings {
     pub source_addresses: Vec<IpAddr>,
     /// Whether a source port may be used again before the system has forgotten its last connection.
     pub reuse_ports: bool,
+    /// Who is asked where connections went, beside the answers.
+    pub evidence: Option<Evidence>,
 }
 
 impl Settings {
@@ -149,6 +152,7 @@ impl Settings {
             source_ports: None,
             source_addresses: Vec::new(),
             reuse_ports: false,
+            evidence: None,
         }
     }
 }
