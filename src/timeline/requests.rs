@@ -138,7 +138,8 @@ impl<R: RowSource> Requests<R> {
             first_scheduled = Some(first_scheduled.map_or(row.scheduled, |first| first.min(row.scheduled)));
             last_end = last_end.max(Some(row.end));
             proxied.expect(row);
-            if row.conn_reused && row.pod.is_none() {
+            let is_named = row.pod.is_some() || (request.routed.is_some() && !needs_proof);
+            if row.conn_reused && !is_named {
                 unnamed.extend(request.connection());
             }
             if !is_plain(row) {

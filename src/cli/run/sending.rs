@@ -70,14 +70,11 @@ pub(super) async fn load_workers(
     check(scenario)?;
     match load.job.workers {
         Some(workers) => Ok(Some(workers)),
-        // In their nodes' network they have the same port.
-        None if load.evidence.is_some() => {
-            let nodes = caller.schedulable_nodes().await.map_err(interruption)?;
-            Ok(Some(coordinator::default_workers(nodes, peak_rate(load)).min(nodes.max(1))))
-        }
         None => {
             let nodes = caller.schedulable_nodes().await.map_err(interruption)?;
-            Ok(Some(coordinator::default_workers(nodes, peak_rate(load))))
+            // In their nodes' network they have the same port.
+            let most = if load.evidence.is_some() { nodes.max(1) } else { usize::MAX };
+            Ok(Some(coordinator::default_workers(nodes, peak_rate(load)).min(most)))
         }
     }
 }
