@@ -29,6 +29,7 @@ pub mod stats;
 mod streams;
 mod sums;
 mod suspects;
+mod tracked;
 mod tries;
 pub mod validity;
 mod window;

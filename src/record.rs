@@ -8,6 +8,7 @@
 pub mod cause;
 pub mod clock;
 pub mod event;
+pub mod evidence;
 pub mod expect;
 pub mod id;
 pub mod mode;
@@ -27,6 +28,7 @@ pub mod wire;
 pub use cause::Cause;
 pub use clock::{Clock, ClockOffset, Stamp};
 pub use event::{Event, EventKind};
+pub use evidence::{Evidence, UnknownEvidence};
 pub use expect::{Bounds, Expect, WindowBounds};
 pub use id::{RequestId, RunId};
 pub use mode::Mode;

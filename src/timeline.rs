@@ -3,6 +3,7 @@
 //! Pure: data in, data out. It decides what happened when; why a request was
 //! lost, and what follows from it, is the job of [`crate::analysis`].
 
+mod addresses;
 mod attempts;
 pub mod clocks;
 pub mod endpoints;
@@ -16,21 +17,26 @@ pub mod restarts;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use addresses::Addresses;
 use clocks::{API_SERVER, Clocks};
 use endpoints::{EndpointChange, Endpoints};
 pub use integrity::{Hole, Integrity};
 use names::PodNames;
 pub use pods::{PodEnd, PodLife, Stages, T0};
-pub use requests::{Request, Requests};
+use requests::Joins;
+pub use requests::{Agreement, Request, Requests};
 pub use restarts::Restart;
 
 use crate::record::event::{Action, ActionName, AnswerHeaders, Change, MachineSample, NameAnswer};
 use crate::record::run_info::{Rows, Target};
+use crate::record::service_proxy::ServiceProxy;
 use crate::record::{Event, EventKind, Mode, Outcome, RowSource, RunInfo, RunLog, Stamp};
 
 /// What a watch of these is called.
 const PODS: &str = "pods";
 const ENDPOINT_SLICES: &str = "endpointslices";
+/// The mode of a Service proxy whose connections the kernel tracks in a way of their own.
+
 
 /// A stretch in which a watch saw nothing.
 #[derive(Clone, Debug)]
@@ -101,6 +107,19 @@ pub struct Withdrawal {
     pub endpoint_removed: Option<Stamp>,
 }
 
+/// What the kernel's connection tracking said of the connections of the load.
+#[derive(Clone, Debug, Default)]
+pub struct Tracked {
+    /// Connections that were opened.
+    pub connections: u64,
+    /// Those of them that it had an entry for.
+    pub routed: u64,
+    /// When it said more than could be taken in: from and to.
+    pub gaps: Vec<(Stamp, Stamp)>,
+    /// How that agrees with what the answers say.
+    pub agreement: Agreement,
+}
+
 /// One run on one clock, but for its [`Requests`].
 #[derive(Clone, Debug)]
 pub struct Timeline {
@@ -141,6 +160,8 @@ pub struct Timeline {
     pub answers: BTreeMap<String, AnswerHeaders>,
     /// How the proxies' rows ended.
     pub hand_overs: Vec<HandOver>,
+    /// What the kernel said of the connections of the load, where it was asked.
+    pub tracked: Option<Tracked>,
     /// Warnings that were recorded.
     pub warnings: Vec<String>,
     /// What could not be read.
@@ -163,8 +184,13 @@ impl Timeline {
     pub fn build<R: RowSource>(log: RunLog, rows: R) -> Result<(Self, Requests<R>), R::Error> {
         let RunLog { info, events, torn, corrupt } = log;
         let clocks = Clocks::new(&info, &events);
-        let names = PodNames::of(&events, &clocks);
-        let requests = Requests::open(rows, clocks.clone(), names, info.run.clone())?;
+        let joins = Joins {
+            names: PodNames::of(&events, &clocks),
+            addresses: Addresses::of(&info, &events, &clocks),
+            run: info.run.clone(),
+            needs_proof: info.cluster.dataplane == ServiceProxy::Ipvs,
+        };
+        let requests = Requests::open(rows, clocks.clone(), joins)?;
 
         let mut endpoints = Endpoints::default();
         let (mut started, mut counted) = (None, None);
@@ -173,6 +199,7 @@ impl Timeline {
         let mut commands: Vec<Command> = Vec::new();
         let mut actions: Vec<(Stamp, &Action)> = Vec::new();
         let mut pods_listed = None;
+        let mut tracked = None::<Tracked>;
         let mut stages = Vec::new();
         let mut tallies = BTreeMap::new();
         let mut machine: BTreeMap<String, Vec<_>> = BTreeMap::new();
@@ -235,6 +262,15 @@ impl Timeline {
                 EventKind::ProxyEnded { pod, of, rows } => {
                     hand_overs.push(HandOver { pod: pod.clone(), source: of.clone(), rows: *rows });
                 }
+                EventKind::ConntrackGap { from } => {
+                    let from = clocks.place(&event.source, *from);
+                    tracked.get_or_insert_with(Tracked::default).gaps.push((from, at));
+                }
+                EventKind::ConntrackEnded { connections, routed } => {
+                    let tracked = tracked.get_or_insert_with(Tracked::default);
+                    tracked.connections += connections;
+                    tracked.routed += routed;
+                }
                 EventKind::Warning { message } => warnings.push(message.clone()),
                 _ => {}
             }
@@ -268,6 +304,7 @@ impl Timeline {
             machine,
             answers,
             hand_overs,
+            tracked: tracked.map(|tracked| Tracked { agreement: requests.agreement, ..tracked }),
             warnings,
             torn,
             corrupt,

@@ -6,6 +6,7 @@ use super::figures::count;
 use super::model::{Finding, FindingKind, Latencies, RequestCounts, Severity, Termination, Verdict};
 use super::phase::Phases;
 use super::sums::Sums;
+use super::tracked;
 use crate::record::run_info::Target;
 use crate::record::{Cause, Stamp};
 use crate::timeline::{Refused, Restart, Timeline, Withdrawal};
@@ -116,6 +117,7 @@ pub(super) fn findings(
         ));
     }
     findings.extend(sums.reached.findings(timeline));
+    findings.extend(timeline.tracked.iter().flat_map(|said| tracked::findings(said, timeline)));
     for message in &timeline.warnings {
         findings.push(finding(Severity::Warning, message.clone(), "recorded during the run", ""));
     }

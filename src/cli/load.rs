@@ -47,7 +47,7 @@ impl LoadArgs {
         let Some(prepared) = interrupts.stop.run_until_cancelled(Prepared::new(plan.clone())).await else {
             return Ok(Exit::Interrupted.into());
         };
-        let mut prepared = prepared?.with_records(&self.record)?;
+        let mut prepared = prepared?.with_evidence(clock)?.with_records(&self.record)?;
         // What cannot be written is found out before the first request, not after the last.
         let mut run = match &self.out {
             Some(path) => Some(Recording::begin(RunDir::create(path)?, &plan, clock)?),

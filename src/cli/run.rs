@@ -11,6 +11,7 @@ mod args;
 mod command;
 mod consent;
 mod dry;
+mod evidence;
 mod intent;
 mod manifests;
 mod programs;
@@ -176,6 +177,7 @@ impl Run<'_> {
         let plan = self.intent.plan(scenario, &first, load_workers).await?;
         plan.warnings.iter().for_each(|warning| self.progress.warn(warning));
         first.check_rights(&plan).await.map_err(interruption)?;
+        evidence::check(scenario, cluster, load_workers, self.interrupts).await?;
         let Self { progress, interrupts, intent, .. } = self;
         consent::ask(&plan, cluster, &caller.namespace, intent, progress, interrupts).await?;
         let run = run_name(&scenario.name, self.clock.now());

@@ -3,6 +3,7 @@
 //! take is in [`disruptions`].
 
 mod disruptions;
+mod evidence;
 
 use std::fmt;
 
@@ -315,6 +316,7 @@ impl Caller {
             plan.helps("get", &proxies, why);
         }
 
+        self.plan_evidence(work, &mut plan).await?;
         if let Some(workers) = load_workers {
             self.plan_load(*workers, &mut plan, &mut undo);
         }

@@ -2,6 +2,7 @@
 
 mod conflicts;
 mod disrupting;
+mod evidence;
 mod load_job;
 mod service_proxy;
 

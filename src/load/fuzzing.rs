@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
+pub(crate) use super::conntrack::fuzzing::fuzz as conntrack;
 use super::answer_headers::Wanted;
 use super::grpc::{Answer, Call, Messages};
 use super::http2::fuzz_frames;

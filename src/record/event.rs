@@ -178,6 +178,19 @@ pub enum EventKind {
     AnswerHeaders(AnswerHeaders),
     /// What the name of a target leads to: at first, and whenever it is something else.
     NameAnswer(NameAnswer),
+    /// The kernel said more of connections than the load source could take in: some of those that were opened
+    /// in the interval that ends at the event's stamp have no `routed_to`, though there was an entry.
+    ConntrackGap {
+        /// From.
+        from: Stamp,
+    },
+    /// What the kernel said of the connections of the process of a load source, at its end.
+    ConntrackEnded {
+        /// Connections that requests with a row opened.
+        connections: u64,
+        /// Those of them that the kernel had an entry for.
+        routed: u64,
+    },
     /// Something that a reader of the report should know.
     Warning {
         /// What, and what it means for the result.

@@ -13,8 +13,8 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-use crate::record::Bounds;
 use crate::record::run_info::Balances;
+use crate::record::{Bounds, Evidence};
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -170,6 +170,7 @@ pub(super) struct Load {
     pub(super) spin: Option<Span>,
     pub(super) from: Option<LoadFrom>,
     pub(super) job: Option<LoadJob>,
+    pub(super) evidence: Option<Evidence>,
     pub(super) abort: Option<Abort>,
 }
 

@@ -11,6 +11,7 @@ mod cluster;
 mod collection;
 mod command;
 mod comparison;
+mod conntrack;
 mod consumers;
 mod controllers;
 mod disruptions;

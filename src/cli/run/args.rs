@@ -15,6 +15,7 @@ use crate::cli::service_proxy::AssumeArgs;
 use crate::cluster::Choice;
 use crate::cluster::embedded::{self, config::DataplaneChoice};
 use crate::load;
+use crate::record::Evidence;
 use crate::scenario::{self, ClusterChoice, Loaded};
 
 /// Arguments of `rolldrop run`.
@@ -79,6 +80,10 @@ pub(in crate::cli) struct RunArgs {
     load_resources: Option<Resources>,
     #[command(flatten)]
     pub(super) collecting: Collecting,
+    /// Ask the kernel's connection tracking to which pod each connection was sent, also where nobody answered. Pods
+    /// that send the load then run in their nodes' network, as root with NET_ADMIN; from here it takes that right.
+    #[arg(long, value_name = "conntrack")]
+    evidence: Option<Evidence>,
     /// Add the sidecar also to objects that Argo CD or Flux manages. They change it back in mid-run,
     /// unless they are paused.
     #[arg(long)]
@@ -163,6 +168,7 @@ impl RunArgs {
         overrides.extend(self.load_from.as_ref().map(|from| format!("load.from={from}")));
         overrides.extend(self.load_workers.map(|workers| format!("load.job.workers={workers}")));
         overrides.extend(self.load_resources.as_ref().map(Resources::as_override));
+        overrides.extend(self.evidence.map(|evidence| format!("load.evidence={evidence}")));
         overrides
     }
 

@@ -179,6 +179,7 @@ pub(super) fn load_settings(
         source_ports: load.source_ports.map(|(first, last)| load::PortRange { first, last }),
         source_addresses: load.source_addresses.clone(),
         reuse_ports: load.reuse_ports,
+        evidence: load.evidence,
     })
 }
 

@@ -59,6 +59,9 @@ impl Plan {
         if settings.http != Http::Http1 {
             other.insert("streams".to_owned(), self.streams().into());
         }
+        if let Some(evidence) = settings.evidence {
+            other.insert("evidence".to_owned(), evidence.as_str().into());
+        }
         if let Some(grpc) = &settings.grpc {
             other.insert("grpc".to_owned(), grpc.rpc.to_string().into());
             other.insert("grpc_success".to_owned(), grpc.success.clone().into());

@@ -187,7 +187,7 @@ async fn ready(order: Prepare, clock: Clock) -> Result<(Prepared, Vec<String>), 
         Some(share) => plan.part(share)?,
         None => plan,
     };
-    let mut prepared = Prepared::new(plan).await?;
+    let mut prepared = Prepared::new(plan).await?.with_evidence(clock)?;
     prepared.first_answers(first_answer_limit, clock).await?;
     let left_out = prepared.choose_families(clock).await;
     Ok((prepared, left_out))
