@@ -14,6 +14,7 @@ mod evidence;
 pub(crate) mod figures;
 mod findings;
 mod flows;
+mod gateway;
 mod latency;
 pub mod model;
 mod outages;
@@ -29,12 +30,14 @@ use std::collections::{BTreeMap, HashMap};
 
 use cause::{Facts, Served};
 use evidence::{Evidence, Place};
+use gateway::{Attempt, PodState};
 pub use model::{Analysis, RunResult};
 use model::{Cause, Latencies, LoadResult, Mode, RequestCounts, Stage, Start, Termination, Verdict, Window};
 pub use policy::{Class, Policy};
 use sums::Sums;
 
 use crate::record::retry;
+use crate::record::run_info::Balances;
 use crate::record::{Outcome, Phase, RequestRow, RowSource, Stamp};
 use crate::timeline::{PodEnd, Request, Requests, Timeline};
 
@@ -231,12 +234,19 @@ fn judge<'a>(
             Place::OneOf(candidates) => candidates.clone(),
             Place::Unknown => Vec::new(),
         };
-        let mut causes = candidates.iter().map(|&e| cause::cause(&facts, Some(&timeline.ends[e])));
-        let cause = match causes.next() {
-            None => cause::cause(&facts, None),
-            Some(first) if causes.all(|c| c == first) => first,
-            Some(_) => Cause::Unattributed,
+        let is_gateway = target.is_some_and(|t| timeline.info.targets[t].balances == Balances::Requests);
+        let behind_a_gateway = match is_gateway {
+            true => cause_behind_a_gateway(timeline, service, request, place, &candidates, starting),
+            false => None,
         };
+        let cause = behind_a_gateway.unwrap_or_else(|| {
+            let mut causes = candidates.iter().map(|&e| cause::cause(&facts, Some(&timeline.ends[e])));
+            match causes.next() {
+                None => cause::cause(&facts, None),
+                Some(first) if causes.all(|c| c == first) => first,
+                Some(_) => Cause::Unattributed,
+            }
+        });
         let inside = |&e: &usize| {
             let end = &timeline.ends[e];
             target.is_some_and(|t| {
@@ -254,6 +264,30 @@ fn judge<'a>(
         });
     }
     judged
+}
+
+/// The cause where requests go through a gateway, as far as that is what it is about.
+fn cause_behind_a_gateway(
+    timeline: &Timeline,
+    service: Option<&str>,
+    request: &Request,
+    place: &Place,
+    candidates: &[usize],
+    starting: bool,
+) -> Option<Cause> {
+    let pod = match place {
+        Place::Pod { ending: Some(_), .. } => PodState::Ending,
+        _ if starting => PodState::Starting,
+        _ => PodState::Staying,
+    };
+    let attempt = request.served.as_ref().map(|served| Attempt { ended: served.ended, pod });
+    gateway::cause(&gateway::Failure {
+        outcome: request.row.outcome,
+        status: request.row.status,
+        attempts: attempt.as_slice(),
+        candidates,
+        no_endpoint: gateway::none_usable(timeline, service, &request.row),
+    })
 }
 
 /// The counts with what was concluded about the dropped requests.

@@ -50,7 +50,9 @@ use crate::record::{Clock, EventKind, RunDir, Stamp};
 use crate::scenario::{Disruption, Place, Target};
 
 pub use caller::Caller;
-pub use disrupt::{Disrupted, NoPrograms, Programs, UnderLoad, codes};
+pub use disrupt::{
+    Disrupted, Losses, NoPrograms, Programs, Settle, Silence, UnderLoad, codes, until_silent,
+};
 pub use error::CoordinatorError;
 use journal::Journal;
 pub use journal::JournalError;
@@ -257,7 +259,7 @@ impl Session {
     ) -> Result<Ready, CoordinatorError> {
         let mut found = Vec::with_capacity(targets.len());
         let mut endpoints_of = BTreeMap::new();
-        for Target { name, place, balances, .. } in targets {
+        for Target { name, place, balances, balances_because, .. } in targets {
             let (url, consumer, service) = match place {
                 Place::Url(url) => (url.to_string(), Consumer::Url(url.to_string()), None),
                 Place::Service { name: service_name, port, path, node } => {
@@ -270,7 +272,8 @@ impl Session {
                     (url, consumer, Some(service_name.clone()))
                 }
             };
-            found.push(Found { name: name.clone(), url, consumer, balances: *balances, service });
+            let (balances, balances_because) = (*balances, balances_because.clone());
+            found.push(Found { name: name.clone(), url, consumer, balances, balances_because, service });
         }
         let endpoints = endpoints_of.into_values().sum();
         for disruption in disruptions {
@@ -285,7 +288,7 @@ impl Session {
     pub async fn disrupt(
         &self,
         disruptions: &[Disruption],
-        load: UnderLoad,
+        load: UnderLoad<'_>,
         programs: &dyn Programs,
     ) -> Disrupted {
         disrupt::run(self, disruptions, load, programs).await

@@ -4,6 +4,7 @@
 //! lost, and what follows from it, is the job of [`crate::analysis`].
 
 pub mod clocks;
+mod consumer;
 pub mod endpoints;
 mod explain;
 pub mod pods;
@@ -148,9 +149,10 @@ impl Timeline {
     /// # Errors
     /// When its rows cannot be read.
     pub fn build<R: RowSource>(log: RunLog, rows: R) -> Result<(Self, Requests<R>), R::Error> {
-        let RunLog { info, events, torn } = log;
+        let RunLog { mut info, events, torn } = log;
         let clocks = Clocks::new(&info, &events);
         let requests = Requests::open(rows, clocks.clone())?;
+        consumer::settle(&mut info.targets, &requests);
 
         let mut endpoints = Endpoints::default();
         let (mut started, mut counted) = (None, None);

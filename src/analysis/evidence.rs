@@ -17,8 +17,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::flows::Flows;
+use super::gateway::{self, Gateway, Watching, is_gateways};
 use super::policy::{Class, Policy};
-use crate::record::run_info::Balances;
+use crate::record::run_info::{Balances, Target};
 use crate::record::{Outcome, RowSource, Stamp};
 use crate::timeline::requests::Connection;
 use crate::timeline::{PodEnd, Request, Requests, Timeline};
@@ -166,6 +167,7 @@ pub(super) fn gather<R: RowSource>(
     let mut before = vec![vec![Arrivals::default(); timeline.info.targets.len()]; timeline.ends.len()];
     // The last moment at which a target was tried at all, and the uncertainty of its clients' clocks.
     let mut observed = vec![(None::<Stamp>, 0); timeline.info.targets.len()];
+    let mut gateways = gateways(timeline, &requests.others, policy);
     let mut add = |r: &Request| {
         let target = target_of(r);
         let balances = balances(target);
@@ -199,7 +201,12 @@ pub(super) fn gather<R: RowSource>(
     requests.plain(|r| {
         add(r);
         flows.answered(r);
+        if let Some(gateway) = target_of(r).and_then(|target| gateways[target].as_mut()) {
+            gateway.answered(&r.row);
+        }
     })?;
+    let gateways: Vec<Option<Gateway>> =
+        gateways.into_iter().map(|watching| watching.map(Watching::done)).collect();
     let stale = flows.stale(&requests.others);
     for ((tails, before), end) in tails.iter_mut().zip(&before).zip(&timeline.ends) {
         for ((tail, before), (until, uncertainty_ns)) in tails.iter_mut().zip(before).zip(&observed) {
@@ -226,7 +233,13 @@ pub(super) fn gather<R: RowSource>(
         let Some(target) = target_of(r) else { continue };
         let balances = balances(Some(target));
         let service = timeline.info.targets[target].service.as_deref();
-        if timeline.endpoints.none_usable(service, r.begun()) {
+        let gateway = gateways[target].as_ref().filter(|_| is_gateways(&r.row));
+        // A gateway sends requests to pods that are no endpoints any more, and says 503 where it has none.
+        let has_none = match gateway {
+            Some(_) => r.row.status == Some(503) && gateway::none_usable(timeline, service, &r.row),
+            None => timeline.endpoints.none_usable(service, r.begun()),
+        };
+        if has_none {
             continue;
         }
         let fits = |e: &usize| {
@@ -239,7 +252,10 @@ pub(super) fn gather<R: RowSource>(
             r.row.end.shifted_ns(r.uncertainty_ns) >= end.may_stop_from()
                 && reach.is_none_or(|until| r.begun().shifted_ns(-r.uncertainty_ns) <= until)
         };
-        let candidates: Vec<usize> = (0..timeline.ends.len()).filter(fits).collect();
+        let candidates: Vec<usize> = match gateway {
+            Some(gateway) => gateway.candidates(&r.row),
+            None => (0..timeline.ends.len()).filter(fits).collect(),
+        };
         if arrives(r, balances) && tells_of_a_dead_pod(r, balances) {
             for &e in &candidates {
                 let t0 = timeline.ends[e].t0;
@@ -272,6 +288,15 @@ impl Tail {
     }
 }
 
+/// What goes through each target that is a gateway.
+fn gateways(timeline: &Timeline, others: &[Request], policy: &Policy) -> Vec<Option<Watching>> {
+    let targets = timeline.info.targets.iter().enumerate();
+    let watching = |(target, info): (usize, &Target)| {
+        (info.balances == Balances::Requests).then(|| Watching::new(timeline, target, others, policy))
+    };
+    targets.map(watching).collect()
+}
+
 /// Until when a request that nobody saw arrive may have been this pod's.
 fn reach(timeline: &Timeline, end: usize, tail: &Tail) -> Stamp {
     let end = &timeline.ends[end];
@@ -300,7 +325,7 @@ fn tells_of_a_dead_pod(r: &Request, balances: Balances) -> bool {
         | Outcome::ConnectError
         | Outcome::ResetBeforeResponse
         | Outcome::EofBeforeResponse => true,
-        Outcome::HttpError => balances == Balances::Requests,
+        Outcome::HttpError | Outcome::ResponseTimeout => balances == Balances::Requests,
         _ => false,
     }
 }

@@ -6,6 +6,7 @@ use super::figures::count;
 use super::model::{Cause, Finding, Latencies, RequestCounts, Severity, Termination, Verdict};
 use super::sums::Sums;
 use crate::record::Stamp;
+use crate::record::run_info::{BalancesBecause, Target};
 use crate::timeline::{Refused, Restart, Timeline, Withdrawal};
 
 /// Everything worth saying, most severe first.
@@ -82,6 +83,7 @@ pub(super) fn findings(
     findings.extend(timeline.restarts.iter().filter(|r| r.from >= timeline.origin).map(restarted));
     let left_alive = timeline.withdrawals.iter().zip(&sums.last_reached);
     findings.extend(left_alive.map(|(withdrawal, last)| lived_on(withdrawal, *last)));
+    findings.extend(timeline.info.targets.iter().filter_map(taken_for_a_gateway));
     for clock in &timeline.unsampled_clocks {
         findings.push(finding(
             Severity::Warning,
@@ -162,6 +164,23 @@ pub(super) fn unbounded(terminations: &[Termination]) -> impl Iterator<Item = Fi
         let remedy =
             "raise the rate of new connections, or keep the load on for longer after the termination";
         finding(Severity::Warning, what, why, remedy)
+    })
+}
+
+/// A URL of which the answers showed that requests are balanced there.
+fn taken_for_a_gateway(target: &Target) -> Option<Finding> {
+    let because = target.balances_because.as_ref()?;
+    let is_seen = matches!(
+        because,
+        BalancesBecause::GatewayStatus { .. } | BalancesBecause::PodsOfOneConnection { .. }
+    );
+    is_seen.then(|| {
+        finding(
+            Severity::Info,
+            format!("{} is taken for a gateway that balances requests: {because}", target.consumer),
+            "a gateway keeps connections to pods, so that requests show its windows and not connections",
+            "say `balances: connections` or `balances: requests` of the target if you know it",
+        )
     })
 }
 
@@ -265,6 +284,7 @@ fn explain(cause: Cause, covering_s: u64) -> (&'static str, String) {
             "a gateway status came back: a proxy in between, or the app itself, gave up on the request",
             "apply the same remedies at the proxy's upstream; let it retry".into(),
         ),
+        Cause::GatewayToDeadPod => ("", sleep),
         Cause::Overload => (
             "the app or the machine could not keep up, or packets were lost",
             "lower the rate or add capacity; then measure again".into(),

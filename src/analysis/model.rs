@@ -206,6 +206,8 @@ pub enum Cause {
     NotReadyYet,
     /// A proxy in between answered with a gateway status.
     GatewayError,
+    /// A proxy in between answered with a gateway status, or not at all, for a pod that was ending.
+    GatewayToDeadPod,
     /// Timeouts with no termination near.
     Overload,
     /// None of these could be told.
@@ -223,6 +225,7 @@ impl Cause {
         Cause::NoReadyEndpoint,
         Cause::NotReadyYet,
         Cause::GatewayError,
+        Cause::GatewayToDeadPod,
         Cause::Overload,
         Cause::Unattributed,
     ];
@@ -238,6 +241,7 @@ impl Cause {
             Cause::NoReadyEndpoint => "no_ready_endpoint",
             Cause::NotReadyYet => "not_ready_yet",
             Cause::GatewayError => "gateway_error",
+            Cause::GatewayToDeadPod => "gateway_to_dead_pod",
             Cause::Overload => "overload",
             Cause::Unattributed => "unattributed",
         }

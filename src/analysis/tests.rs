@@ -37,6 +37,7 @@ fn records() -> Records {
             url: "http://web".into(),
             consumer: "service web".into(),
             balances: Balances::Connections,
+            balances_because: None,
             service: None,
         }],
         load: LoadPlan {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::record::run_info::{Balances, ClusterInfo, Target};
+use crate::record::run_info::{Balances, BalancesBecause, ClusterInfo, Target};
 
 /// The targets of the load as the cluster shows them.
 #[derive(Clone, Debug)]
@@ -21,6 +21,7 @@ pub(super) struct Found {
     pub(super) url: String,
     pub(super) consumer: Consumer,
     pub(super) balances: Balances,
+    pub(super) balances_because: BalancesBecause,
     /// The Service that it is, or is a way to.
     pub(super) service: Option<String>,
 }
@@ -71,7 +72,7 @@ impl Consumer {
 
 impl Found {
     fn seen_from(&self, seat: Seat<'_>) -> Target {
-        let Self { name, url, consumer, balances, service } = self.clone();
+        let Self { name, url, consumer, balances, balances_because, service } = self.clone();
         let (consumer, name) = match (&consumer, seat) {
             // What leads to it there is each node's own.
             (Consumer::ServiceProxy { .. }, Seat::Node(node)) => {
@@ -79,7 +80,7 @@ impl Found {
             }
             _ => (consumer.seen_from(seat), name),
         };
-        Target { name, url, consumer, balances, service }
+        Target { name, url, consumer, balances, balances_because: Some(balances_because), service }
     }
 }
 
@@ -134,6 +135,7 @@ mod tests {
             url: "http://x/".into(),
             consumer,
             balances: Balances::Connections,
+            balances_because: BalancesBecause::Assumed,
             service: None,
         };
         let service = || "web".to_owned();

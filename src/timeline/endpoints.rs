@@ -34,6 +34,8 @@ pub struct Endpoints {
     changes: Vec<(Stamp, String, EndpointChange)>,
     /// By Service, and of all together.
     usable: BTreeMap<Option<String>, Vec<(Stamp, usize)>>,
+    /// The most endpoints at once, by Service, and of all together.
+    most: BTreeMap<Option<String>, usize>,
     /// When what was shown was not what was so.
     blind: Vec<(Stamp, Stamp)>,
     named: BTreeSet<String>,
@@ -81,13 +83,16 @@ impl Endpoints {
     fn count(&mut self, at: Stamp, service: Option<String>) {
         let is_meant = |of: &Option<String>| service.is_none() || *of == service;
         let slices = self.slices.values().filter(|(of, _)| is_meant(of));
-        let (mut ready, mut draining) = (0, 0);
+        let (mut all, mut ready, mut draining) = (0, 0, 0);
         for endpoint in slices.flat_map(|(_, endpoints)| endpoints) {
+            all += 1;
             ready += usize::from(endpoint.ready);
             draining += usize::from(endpoint.serving && endpoint.terminating);
         }
         // Without a ready endpoint, Services fall back to those that serve while they terminate.
         let usable = if ready > 0 { ready } else { draining };
+        let most = self.most.entry(service.clone()).or_default();
+        *most = all.max(*most);
         self.usable.entry(service).or_default().push((at, usable));
     }
 
@@ -120,6 +125,19 @@ impl Endpoints {
         let Some(usable) = self.usable.get(&service.map(str::to_owned)) else { return false };
         let next = usable.partition_point(|(t, _)| *t <= at);
         next > 0 && usable[next - 1].1 == 0
+    }
+
+    /// The same at any moment from `from` to `to`: for a consumer whose own view may be so old.
+    pub fn none_usable_within(&self, service: Option<&str>, from: Stamp, to: Stamp) -> bool {
+        let Some(usable) = self.usable.get(&service.map(str::to_owned)) else { return false };
+        let changes = usable.iter().map(|(at, _)| *at).filter(|at| (from..=to).contains(at));
+        changes.chain([from]).any(|at| self.none_usable(service, at))
+    }
+
+    /// The most endpoints that a Service, or all together if it is not known which, had at once, whatever
+    /// their state; 0 while nothing is known.
+    pub fn most(&self, service: Option<&str>) -> usize {
+        self.most.get(&service.map(str::to_owned)).copied().unwrap_or(0)
     }
 }
 

@@ -36,6 +36,7 @@ pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, St
             url: "http://web".into(),
             consumer: "service web".into(),
             balances: Balances::Connections,
+            balances_because: None,
             service: None,
         }],
         load: LoadPlan {

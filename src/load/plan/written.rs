@@ -6,7 +6,7 @@ use super::{Connections, Http, Plan, PlannedTarget};
 use crate::load::connect_to::ConnectTo;
 use crate::load::pace::{Arrivals, Pace, Stage};
 use crate::load::resolve::Family;
-use crate::record::run_info::{self, Balances, LoadPlan, Role, Source};
+use crate::record::run_info::{self, Balances, BalancesBecause, LoadPlan, Role, Source};
 
 impl Plan {
     /// The plan as `run.json` holds it. Headers and body stay out: they may hold secrets.
@@ -113,6 +113,7 @@ impl Plan {
             url: target.url.clone(),
             consumer: target.name.to_string(),
             balances: Balances::Connections,
+            balances_because: Some(BalancesBecause::Assumed),
             service: None,
         };
         self.targets.iter().map(target).collect()
