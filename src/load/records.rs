@@ -130,7 +130,7 @@ impl RecordWriter {
     }
 }
 
-const COLUMNS: [&str; 28] = [
+const COLUMNS: [&str; 29] = [
     "source",
     "seq",
     "target",
@@ -154,6 +154,7 @@ const COLUMNS: [&str; 28] = [
     "stream",
     "local_port",
     "remote_addr",
+    "routed_to",
     "bytes_sent",
     "bytes_received",
     "pod",
@@ -186,6 +187,7 @@ fn csv(row: &RequestRow, out: &mut String) {
     line.shown(row.stream);
     line.shown(row.local_port);
     line.text(row.remote_addr.as_deref().unwrap_or_default());
+    line.shown(row.routed_to);
     line.shown(Some(row.bytes_sent));
     line.shown(Some(row.bytes_received));
     line.text(row.pod.as_deref().unwrap_or_default());
@@ -355,7 +357,7 @@ mod tests {
     fn csv_has_every_column_of_every_row() {
         let text = written(RecordFormat::Csv);
         assert_eq!(text.lines().count(), 6);
-        insta::assert_snapshot!(text.lines().nth(3).unwrap(), @r#"load-0,2,"a,""b""",main,1767225600000000000,,,,,,,1767225600002500000,http_error,,,404,,,,false,,,,0,0,,1,http_error"#);
+        insta::assert_snapshot!(text.lines().nth(3).unwrap(), @r#"load-0,2,"a,""b""",main,1767225600000000000,,,,,,,1767225600002500000,http_error,,,404,,,,false,,,,,0,0,,1,http_error"#);
     }
 
     #[test]

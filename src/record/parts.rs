@@ -23,6 +23,8 @@ use super::{Clock, RequestRow, ServedRow, Stamp};
 use columns::{GroupReader, GroupWriter};
 
 mod columns;
+#[cfg(test)]
+mod earlier;
 mod tables;
 
 /// A part is closed when it is this old.
@@ -250,7 +252,7 @@ pub fn scan<R: Row>(path: &Path, mut each: impl FnMut(Vec<R>)) -> Result<(), Par
     let reader = open_to_read(path)?;
     let parquet = |source| PartError::Parquet { path: path.to_owned(), source };
     let expected = parse_message_type(R::SCHEMA).map_err(parquet)?;
-    if !has_columns(reader.metadata().file_metadata().schema(), &expected) {
+    if !has_columns(reader.metadata().file_metadata().schema(), &expected, R::ADDED) {
         let why = "its columns are not those of this version of rolldrop: use the one that recorded it";
         return Err(parquet(ParquetError::General(why.into())));
     }
@@ -264,16 +266,20 @@ pub fn scan<R: Row>(path: &Path, mut each: impl FnMut(Vec<R>)) -> Result<(), Par
     read().map_err(parquet)
 }
 
-/// Whether a table has these columns: the same names and types in the same order.
-fn has_columns(table: &Type, expected: &Type) -> bool {
-    let (found, expected) = (table.get_fields(), expected.get_fields());
+/// Whether a table has these columns: the same names and types in the same order. Those that were `added`
+/// later may be missing.
+fn has_columns(table: &Type, expected: &Type, added: &[&str]) -> bool {
+    let mut found = table.get_fields().iter().peekable();
     let is_same = |(a, b): (&Arc<Type>, &Arc<Type>)| {
         a.is_primitive()
             && a.name() == b.name()
             && a.get_physical_type() == b.get_physical_type()
             && a.is_optional() == b.is_optional()
     };
-    found.len() == expected.len() && found.iter().zip(expected).all(is_same)
+    let is_there = |expected: &Arc<Type>| {
+        found.next_if(|found| is_same((found, expected))).is_some() || added.contains(&expected.name())
+    };
+    expected.get_fields().iter().all(is_there) && found.next().is_none()
 }
 
 /// How many rows a part says that it has.
@@ -340,6 +346,8 @@ mod sealed {
     pub trait Columns: Sized {
         /// The table's Parquet schema.
         const SCHEMA: &'static str;
+        /// The optional columns that files of earlier versions do not have.
+        const ADDED: &'static [&'static str] = &[];
         /// Rows in memory, by column.
         type Buffer: Default + Send;
         /// Adds the row.
@@ -390,6 +398,7 @@ mod tests {
             stream: (seq.is_multiple_of(2)).then_some(u32::MAX >> 1),
             local_port: Some(65_535),
             remote_addr: Some("127.0.0.1:80".into()),
+            routed_to: (seq.is_multiple_of(3)).then(|| ([10, 244, 1, 2], 8080).into()),
             bytes_sent: 70,
             bytes_received: 0,
             pod: (seq.is_multiple_of(2)).then(|| "web-1".into()),

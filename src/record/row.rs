@@ -1,6 +1,7 @@
 //! One row per request: as the client saw it, and as a proxy saw it.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -200,6 +201,10 @@ pub struct RequestRow {
     /// The address that was connected to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remote_addr: Option<Arc<str>>,
+    /// The address that the kernel sent the connection to, after it translated `remote_addr`; `None`
+    /// where the kernel was not asked or has no entry for the connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routed_to: Option<SocketAddr>,
     /// Bytes written for this request.
     pub bytes_sent: u64,
     /// Bytes read for this request, head and body.
@@ -247,6 +252,7 @@ impl RequestRow {
             stream: None,
             local_port: None,
             remote_addr: None,
+            routed_to: None,
             bytes_sent: 0,
             bytes_received: 0,
             pod: None,

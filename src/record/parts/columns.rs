@@ -313,4 +313,16 @@ impl<'a> GroupReader<'a> {
             levels.into_iter().map(|level| if level == 1 { values.next() } else { None }).collect();
         Ok(spread.into_iter())
     }
+
+    /// The optional column of this name, which files of earlier versions do not have: there it is null.
+    pub(super) fn added<T: DataType>(
+        &mut self,
+        name: &str,
+    ) -> Result<std::vec::IntoIter<Option<T::T>>, ParquetError> {
+        let columns = self.group.metadata().columns();
+        if columns.get(self.next).is_some_and(|column| column.column_descr().name() == name) {
+            return self.optional::<T>();
+        }
+        Ok(vec![None; self.rows].into_iter())
+    }
 }

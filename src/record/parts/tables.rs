@@ -36,6 +36,7 @@ pub struct RequestColumns {
     stream: OptionalNumbers<Int32Type>,
     local_port: OptionalNumbers<Int32Type>,
     remote_addr: Texts,
+    routed_to: Texts,
     bytes_sent: Numbers<Int64Type>,
     bytes_received: Numbers<Int64Type>,
     pod: Texts,
@@ -70,12 +71,15 @@ impl Columns for RequestRow {
         optional int32 stream;
         optional int32 local_port;
         optional binary remote_addr (STRING);
+        optional binary routed_to (STRING);
         required int64 bytes_sent;
         required int64 bytes_received;
         optional binary pod (STRING);
         required int32 attempts;
         required binary final_outcome (STRING);
     }";
+
+    const ADDED: &'static [&'static str] = &["routed_to"];
 
     fn push(&self, columns: &mut RequestColumns) -> Result<(), ParquetError> {
         columns.source.push(Some(&self.source))?;
@@ -101,6 +105,7 @@ impl Columns for RequestRow {
         columns.stream.push(self.stream.and_then(|id| i32::try_from(id).ok()));
         columns.local_port.push(self.local_port.map(i32::from));
         columns.remote_addr.push(self.remote_addr.as_deref())?;
+        columns.routed_to.push(self.routed_to.map(|to| to.to_string()).as_deref())?;
         columns.bytes_sent.push(signed(self.bytes_sent));
         columns.bytes_received.push(signed(self.bytes_received));
         columns.pod.push(self.pod.as_deref())?;
@@ -133,6 +138,7 @@ impl Columns for RequestRow {
         columns.stream.write(group)?;
         columns.local_port.write(group)?;
         columns.remote_addr.write(group)?;
+        columns.routed_to.write(group)?;
         columns.bytes_sent.write(group)?;
         columns.bytes_received.write(group)?;
         columns.pod.write(group)?;
@@ -167,6 +173,7 @@ impl Columns for RequestRow {
         let mut stream = group.optional::<Int32Type>()?;
         let mut local_port = group.optional::<Int32Type>()?;
         let mut remote_addr = group.optional::<ByteArrayType>()?;
+        let mut routed_to = group.added::<ByteArrayType>("routed_to")?;
         let mut bytes_sent = group.required::<Int64Type>()?;
         let mut bytes_received = group.required::<Int64Type>()?;
         let mut pod = group.optional::<ByteArrayType>()?;
@@ -198,6 +205,7 @@ impl Columns for RequestRow {
                     stream: value(stream.next())?.map(narrow).transpose()?,
                     local_port: value(local_port.next())?.map(narrow).transpose()?,
                     remote_addr: addrs.get_optional(value(remote_addr.next())?)?,
+                    routed_to: value(routed_to.next())?.map(|to| parse(&to)).transpose()?,
                     bytes_sent: unsigned(value(bytes_sent.next())?)?,
                     bytes_received: unsigned(value(bytes_received.next())?)?,
                     pod: pods.get_optional(value(pod.next())?)?,

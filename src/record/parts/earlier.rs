@@ -1,0 +1,47 @@
+//! Parts that an earlier version wrote.
+
+use parquet::data_type::{BoolType, ByteArrayType, Int32Type, Int64Type};
+
+use super::sealed::Columns;
+use super::*;
+
+/// A part of one row with all columns but those that were added later.
+fn write_part_of_an_earlier_version(path: &Path) {
+    let is_old = |line: &&str| !RequestRow::ADDED.iter().any(|name| line.contains(&format!(" {name} ")));
+    let schema = RequestRow::SCHEMA.replace(';', " ;").lines().filter(is_old).collect::<String>();
+    let schema = Arc::new(parse_message_type(&schema).unwrap());
+    let file = File::create(path).unwrap();
+    let mut file = SerializedFileWriter::new(file, Arc::clone(&schema), Arc::default()).unwrap();
+    let mut group = file.next_row_group().unwrap();
+    for field in schema.get_fields() {
+        let mut column = group.next_column().unwrap().unwrap();
+        let text = match field.name() {
+            "phase" => "main",
+            "outcome" | "final_outcome" => "ok",
+            "tls_session" => "1.3",
+            _ => "x",
+        };
+        let levels = field.is_optional().then_some(&[1_i16][..]);
+        let written = match field.get_physical_type() {
+            PhysicalType::BOOLEAN => column.typed::<BoolType>().write_batch(&[true], levels, None),
+            PhysicalType::INT32 => column.typed::<Int32Type>().write_batch(&[7], levels, None),
+            PhysicalType::INT64 => column.typed::<Int64Type>().write_batch(&[7], levels, None),
+            _ => column.typed::<ByteArrayType>().write_batch(&[text.into()], levels, None),
+        };
+        assert_eq!(written.unwrap(), 1);
+        column.close().unwrap();
+    }
+    group.close().unwrap();
+    file.close().unwrap();
+}
+
+#[test]
+fn columns_that_an_earlier_version_did_not_write_are_null() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join(RequestRow::TABLE)).unwrap();
+    write_part_of_an_earlier_version(&dir.path().join(RequestRow::TABLE).join("load-0-00000.parquet"));
+    let rows = read_table::<RequestRow>(dir.path()).unwrap();
+    let row = &rows[0];
+    assert_eq!((row.remote_addr.as_deref(), row.routed_to, row.bytes_sent), (Some("x"), None, 7));
+    assert_eq!((row.pod.as_deref(), row.attempts), (Some("x"), 7));
+}
