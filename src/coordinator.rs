@@ -50,9 +50,7 @@ use crate::record::{Clock, EventKind, RunDir, Stamp};
 use crate::scenario::{Disruption, Place, Target};
 
 pub use caller::Caller;
-pub use disrupt::{
-    Disrupted, Losses, NoPrograms, Programs, Settle, Silence, UnderLoad, codes, until_silent,
-};
+pub use disrupt::{Disrupted, Losses, NoPrograms, Programs, Settle, Silence, UnderLoad, codes, until_silent};
 pub use error::CoordinatorError;
 use journal::Journal;
 pub use journal::JournalError;

@@ -23,7 +23,8 @@ use crate::record::{EventKind, Stamp, event};
 use crate::scenario::{Action, Disruption, Repeat, Restore, Until};
 pub use others::{NoPrograms, Programs, codes};
 use recovery::Whole;
-pub use silence::{Losses, NoLosses, Settle, Silence, until_silent};
+use silence::NoLosses;
+pub use silence::{Losses, Settle, Silence, until_silent};
 
 /// What became of the disruptions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -47,7 +47,9 @@ pub(super) fn validate<C>(
     let settle = spec.settle.map(|span| span.0);
     let settle_max = spec.settle_max.map_or(SETTLE_MAX.max(settle.unwrap_or_default()), |span| span.0);
     if settle.is_some_and(|settle| settle > settle_max) {
-        return Err(document.error("spec.settleMax", "is shorter than settle: make it longer, or leave it out"));
+        return Err(
+            document.error("spec.settleMax", "is shorter than settle: make it longer, or leave it out")
+        );
     }
     let expect = expect(spec.expect, document)?;
     let scenario = Scenario {

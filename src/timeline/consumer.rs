@@ -19,28 +19,30 @@ use crate::record::{Outcome, RequestRow};
 /// The statuses by which a proxy in between says that it got no answer from a pod.
 const GATEWAY_STATUSES: std::ops::RangeInclusive<u16> = 502..=504;
 
-/// Targets of which requests of one connection reached several pods.
+/// The pods that the requests of each kept connection reached, as answers name them.
 #[derive(Debug, Default)]
-pub(super) struct Changing {
-    /// The pod of the last request of a kept connection.
-    last: HashMap<Connection, Arc<str>>,
-    /// By target: two pods of one connection.
-    found: BTreeMap<Arc<str>, [Arc<str>; 2]>,
+pub(super) struct KeptConnections {
+    /// By target and connection: the first and the last of them by name.
+    pods: HashMap<(Arc<str>, Connection), [Arc<str>; 2]>,
 }
 
-impl Changing {
+impl KeptConnections {
     /// Takes in a request. A connection's first one is not kept: most connections carry no second.
     pub(super) fn see(&mut self, row: &RequestRow) {
         let (true, Some(pod), Some(conn)) = (row.conn_reused, &row.pod, row.conn) else { return };
-        if self.found.contains_key(&row.target) {
-            return;
+        let key = (Arc::clone(&row.target), (Arc::clone(&row.source), conn));
+        let [first, last] = self.pods.entry(key).or_insert_with(|| [Arc::clone(pod), Arc::clone(pod)]);
+        if pod < first {
+            *first = Arc::clone(pod);
+        } else if pod > last {
+            *last = Arc::clone(pod);
         }
-        match self.last.insert((Arc::clone(&row.source), conn), Arc::clone(pod)) {
-            Some(before) if before != *pod => {
-                self.found.insert(Arc::clone(&row.target), [before, Arc::clone(pod)]);
-            }
-            _ => {}
-        }
+    }
+
+    /// Two pods that requests of one connection to this target reached.
+    fn changing(&self, target: &str) -> Option<&[Arc<str>; 2]> {
+        let changing = self.pods.iter().filter(|((of, _), [first, last])| **of == *target && first != last);
+        changing.min_by_key(|(key, _)| *key).map(|(_, pods)| pods)
     }
 }
 
@@ -48,7 +50,7 @@ impl Changing {
 pub(super) fn settle<R>(targets: &mut [Target], requests: &Requests<R>) {
     for target in targets.iter_mut().filter(|target| is_open(target)) {
         let because = by_statuses(&target.name, &requests.others).or_else(|| {
-            let pods = requests.changing.found.get(target.name.as_str())?;
+            let pods = requests.kept.changing(&target.name)?;
             Some(BalancesBecause::PodsOfOneConnection { pods: pods.each_ref().map(|pod| pod.to_string()) })
         });
         if because.is_some() {
@@ -128,14 +130,15 @@ mod tests {
 
     #[test]
     fn a_connection_that_reaches_two_pods_does_not_lead_to_one() {
-        let mut changing = Changing::default();
+        let mut kept = KeptConnections::default();
         for (conn, pod) in [(1, "a"), (2, "b"), (1, "a"), (2, "b")] {
-            changing.see(&row(conn, Some(pod), 200));
+            kept.see(&row(conn, Some(pod), 200));
         }
-        assert!(changing.found.is_empty());
-        changing.see(&row(1, None, 502));
-        changing.see(&row(1, Some("b"), 200));
-        assert_eq!(changing.found["gate"].each_ref().map(|pod| &**pod), ["a", "b"]);
+        assert_eq!(kept.changing("gate"), None);
+        kept.see(&row(1, None, 502));
+        kept.see(&row(1, Some("b"), 200));
+        assert_eq!(kept.changing("gate").unwrap().each_ref().map(|pod| &**pod), ["a", "b"]);
+        assert_eq!(kept.changing("web"), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use super::clocks::Clocks;
-use super::consumer::Changing;
+use super::consumer::KeptConnections;
 use crate::record::{ClockOffset, Outcome, RequestRow, RowSource, ServedRow, Stamp};
 
 /// A connection: its load source, and its number there.
@@ -63,8 +63,8 @@ pub struct Requests<R> {
     pub all: u64,
     /// Connections that carried a request, not their first, of which the client does not know the pod.
     pub unnamed: HashSet<Connection>,
-    /// Whose connections reached several pods.
-    pub(super) changing: Changing,
+    /// The pods that requests of kept connections reached.
+    pub(super) kept: KeptConnections,
     /// The first intended send time.
     pub(super) first_scheduled: Option<Stamp>,
     /// When the last one ended.
@@ -86,7 +86,7 @@ impl<R: RowSource> Requests<R> {
         let mut all = 0;
         let mut unnamed = HashSet::new();
         let (mut first_scheduled, mut last_end) = (None::<Stamp>, None::<Stamp>);
-        let (mut proxied, mut changing) = (Proxied::default(), Changing::default());
+        let (mut proxied, mut kept) = (Proxied::default(), KeptConnections::default());
         rows.requests(&mut |row| {
             let request = place_request(row, &clocks);
             let row = &request.row;
@@ -94,7 +94,7 @@ impl<R: RowSource> Requests<R> {
             first_scheduled = Some(first_scheduled.map_or(row.scheduled, |first| first.min(row.scheduled)));
             last_end = last_end.max(Some(row.end));
             proxied.expect(row);
-            changing.see(row);
+            kept.see(row);
             if row.conn_reused && row.pod.is_none() {
                 unnamed.extend(request.connection());
             }
@@ -117,7 +117,7 @@ impl<R: RowSource> Requests<R> {
                 request.served = Some(Box::new(place_served(row, &clocks)));
             }
         })?;
-        Ok(Self { others, all, unnamed, changing, first_scheduled, last_end, rows, clocks, proxied })
+        Ok(Self { others, all, unnamed, kept, first_scheduled, last_end, rows, clocks, proxied })
     }
 
     /// Goes through those that were plainly answered, in any order.

@@ -101,8 +101,7 @@ fn count(policy: &Policy, progress: &Progress) -> (u64, u64) {
         }
         Class::NotSent | Class::Cancelled => {}
     };
-    for (outcome, count) in progress.outcomes.iter().filter(|(outcome, _)| *outcome != Outcome::HttpError)
-    {
+    for (outcome, count) in progress.outcomes.iter().filter(|(outcome, _)| *outcome != Outcome::HttpError) {
         add(policy.class_of(outcome, None, None), count);
     }
     for (status, count) in &progress.error_statuses.http {

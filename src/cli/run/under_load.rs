@@ -18,9 +18,7 @@ use super::{Interrupted, Run, interruption, reach};
 use crate::cli::progress::Planned;
 use crate::cli::stages;
 use crate::cluster::Cluster;
-use crate::coordinator::{
-    self, CoordinatorError, Ready, Session, Settle, Silence, UnderLoad, until_silent,
-};
+use crate::coordinator::{self, CoordinatorError, Ready, Session, Settle, Silence, UnderLoad, until_silent};
 use crate::load;
 use crate::load::process::Note;
 use crate::load::remote::collect::Collected;
@@ -188,7 +186,8 @@ impl Measuring<'_> {
         let disrupted = session.disrupt(&scenario.disruptions, load, &programs).await;
         tracing::debug!(?disrupted, "disruptions carried out");
         if scenario.ends_with_its_disruptions() {
-            let left = Duration::try_from_secs_f64(load.end.seconds_since(run.clock.now())).unwrap_or_default();
+            let left =
+                Duration::try_from_secs_f64(load.end.seconds_since(run.clock.now())).unwrap_or_default();
             if timeout(left, self.aftermath(control)).await.is_ok() {
                 control.stop();
             }

@@ -13,8 +13,8 @@ use tokio::time::timeout;
 
 use super::super::Workloads;
 use super::super::view::View;
-use super::{Acting, Silence, UnderLoad, until_silent};
 use super::pods::{is_ready, list};
+use super::{Acting, Silence, UnderLoad, until_silent};
 use crate::record::EventKind;
 use crate::record::event::EndpointState;
 use crate::scenario::{Action, Pods, Repeat};

@@ -35,7 +35,7 @@ pub trait Losses: fmt::Debug + Sync {
 
 /// A load of which nothing is known.
 #[derive(Clone, Copy, Debug)]
-pub struct NoLosses;
+pub(super) struct NoLosses;
 
 impl Losses for NoLosses {
     fn lost(&self) -> u64 {
@@ -91,9 +91,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_silence_begins_anew_with_each_loss_up_to_a_limit() {
         let s = Duration::from_secs;
-        for (until, expected, took_s) in
-            [(0, Silence::Kept, 5.0), (3, Silence::Kept, 8.0), (40, Silence::Kept, 45.0), (90, Silence::NeverCame, 60.0)]
-        {
+        for (until, expected, took_s) in [
+            (0, Silence::Kept, 5.0),
+            (3, Silence::Kept, 8.0),
+            (40, Silence::Kept, 45.0),
+            (90, Silence::NeverCame, 60.0),
+        ] {
             let begun = Instant::now();
             let losses = LostUntil { begun, until: s(until) };
             assert_eq!(until_silent(&losses, s(5), s(60)).await, expected);
