@@ -45,6 +45,7 @@ mod probes;
 mod proxy;
 mod proxy_admin;
 mod proxy_ends;
+mod recorded_runs;
 mod report_size;
 mod runs;
 mod sample_server;

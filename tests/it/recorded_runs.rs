@@ -1,0 +1,306 @@
+//! Every statement about the five recorded runs, held against their truth (`tests/reference/runs`).
+//!
+//! `cargo test --test it recorded_runs -- --nocapture` prints the table: what is required, and what is seen.
+
+mod statements;
+mod truth;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use rolldrop::analysis::model::Cause;
+use rolldrop::record::Stamp;
+use rolldrop::record::run_info::Balances;
+use statements::{Lost, Statements};
+use truth::{Truth, Uid};
+
+/// The noise between the clocks of the record and of the run.
+const NOISE_NS: i64 = 3_000_000;
+
+/// What is not yet so. Everything else is asserted.
+const OPEN: &[(&str, &str)] = &[
+    ("plain-one", "windows with an upper bound"),
+    ("plain-one", "upper bounds that are true"),
+    ("plain-one", "upper bound beyond the truth, s"),
+    ("plain-one", "lower bounds that are false"),
+    ("plain-one", "lower bounds after the last connection to the pod"),
+    ("plain-one", "lost requests that went to no pod: rule_swap or unattributed"),
+    ("plain-one", "pods whose lost requests are in their interval"),
+    ("plain-rollout", "windows with an upper bound"),
+    ("plain-rollout", "upper bounds that are true"),
+    ("plain-rollout", "upper bound beyond the truth, s"),
+    ("plain-rollout", "candidates hold the true pod of a lost request"),
+    ("plain-rollout", "pods whose lost requests are in their interval"),
+    ("plain-rollout", "estimate: requests charged to the wrong pod, and by an equal split"),
+    ("plain-all", "windows with an upper bound"),
+    ("plain-all", "upper bounds that are true"),
+    ("plain-all", "upper bound beyond the truth, s"),
+    ("plain-all", "candidates hold the true pod of a lost request"),
+    ("plain-all", "candidates, by dead pods in the rules"),
+    ("plain-all", "pods whose lost requests are in their interval"),
+    ("plain-all", "estimate: requests charged to the wrong pod, and by an equal split"),
+    ("ingress", "gateway: unattributed"),
+    ("ingress", "gateway: candidates hold the dialled pod"),
+    ("ingress", "gateway: the same, or one of several"),
+    ("both", "candidates hold the true pod of a lost request"),
+    ("both", "gateway: unattributed"),
+    ("both", "gateway: candidates hold the dialled pod"),
+    ("both", "gateway: the same, or one of several"),
+];
+
+/// One statement, what is required of it, and what is seen.
+struct Row {
+    run: &'static str,
+    statement: &'static str,
+    required: &'static str,
+    seen: String,
+    holds: bool,
+}
+
+/// The rows of one run.
+struct Table {
+    run: &'static str,
+    rows: Vec<Row>,
+}
+
+impl Table {
+    fn row(&mut self, statement: &'static str, required: &'static str, seen: String, holds: bool) {
+        self.rows.push(Row { run: self.run, statement, required, seen, holds });
+    }
+
+    /// A row of `n` cases of `of`, at least this share of which must be.
+    fn share(
+        &mut self,
+        statement: &'static str,
+        required: &'static str,
+        (n, of): (usize, usize),
+        least: f64,
+    ) {
+        let holds = of > 0 && n as f64 >= least * of as f64;
+        self.row(statement, required, format!("{n} of {of}"), holds);
+    }
+
+    /// A row of values whose median must be at most `most`.
+    fn median(&mut self, statement: &'static str, required: &'static str, values: Vec<f64>, most: f64) {
+        let Some((median, largest)) = median_and_largest(values) else {
+            return self.row(statement, required, "none".to_owned(), false);
+        };
+        self.row(statement, required, format!("{median:.3}, at most {largest:.3}"), median <= most);
+    }
+}
+
+fn median_and_largest(mut values: Vec<f64>) -> Option<(f64, f64)> {
+    values.sort_by(f64::total_cmp);
+    let median = values.get(values.len() / 2)?;
+    Some((*median, *values.last()?))
+}
+
+/// One recorded run: what is stated about it, and what was true.
+struct Recorded {
+    said: Statements,
+    truth: Truth,
+}
+
+impl Recorded {
+    fn read(name: &str) -> Self {
+        let dir: PathBuf = [env!("CARGO_MANIFEST_DIR"), "tests/reference/runs", name].iter().collect();
+        Self { said: Statements::of(&dir.join("run")), truth: Truth::read(Path::new(&dir)) }
+    }
+
+    /// The number of the target that balances so.
+    fn target(&self, balances: Balances) -> usize {
+        self.said.balances.iter().position(|(_, b)| *b == balances).expect("such a target")
+    }
+
+    fn lost(&self, target: usize) -> impl Iterator<Item = &Lost> {
+        let name = &self.said.balances[target].0;
+        self.said.lost.iter().filter(move |lost| *lost.request.row.target == **name)
+    }
+
+    /// The rows that hold for a Service whose requests nothing names.
+    fn service(&self, table: &mut Table) {
+        let target = self.target(Balances::Connections);
+        self.windows(table, target);
+        let true_pods: Vec<(&Lost, Option<&Uid>)> =
+            self.lost(target).map(|lost| (lost, self.truth.routed_to(&lost.request))).collect();
+        let known: Vec<(&Lost, &Uid)> =
+            true_pods.iter().filter_map(|(lost, pod)| Some((*lost, (*pod)?))).collect();
+        let contained = known.iter().filter(|(lost, pod)| lost.candidates.contains(*pod)).count();
+        table.share("candidates hold the true pod of a lost request", "all", (contained, known.len()), 1.0);
+        let to_none: Vec<&Lost> =
+            true_pods.iter().filter(|(_, pod)| pod.is_none()).map(|(lost, _)| *lost).collect();
+        let is_told = |lost: &&&Lost| lost.cause == Cause::Unattributed || lost.cause.as_str() == "rule_swap";
+        let told = to_none.iter().filter(is_told).count();
+        table.row(
+            "lost requests that went to no pod: rule_swap or unattributed",
+            "all",
+            format!("{told} of {}", to_none.len()),
+            told == to_none.len(),
+        );
+        let dead_from = first_lost(&known);
+        let dead_and_routed = |at: Stamp| {
+            let dead = dead_from.iter().filter(|(pod, from)| {
+                **from <= at && self.truth.left_rules(pod, **from).is_none_or(|left| at <= left)
+            });
+            dead.count().max(1)
+        };
+        let sizes = known.iter().filter(|(lost, _)| !lost.candidates.is_empty());
+        let sizes = sizes
+            .map(|(lost, _)| lost.candidates.len() as f64 / dead_and_routed(lost.request.begun()) as f64);
+        table.median("candidates, by dead pods in the rules", "median at most 2", sizes.collect(), 2.0);
+        // A pod's losses are those towards all consumers, and what a gateway dialled is not known of each.
+        if self.said.balances.len() == 1 {
+            self.shares(table, target, &known);
+        }
+    }
+
+    /// The rows of the windows towards the Service.
+    fn windows(&self, table: &mut Table, target: usize) {
+        let ends = &self.said.terminations;
+        let last_routed = self.truth.last_routed();
+        let (mut above, mut excess_s) = (0, Vec::new());
+        let (mut too_high, mut without, mut lowers) = (0, 0, 0);
+        for end in ends {
+            let left = self.truth.left_rules(&end.uid, end.earliest).expect("a pod that left the rules");
+            let bounds = &end.windows[target];
+            if let Some(upper) = bounds.upper {
+                above += usize::from(upper >= left.shifted_ns(-NOISE_NS));
+                excess_s.push(upper.seconds_since(left));
+            }
+            if let Some(lower) = bounds.lower {
+                lowers += 1;
+                too_high += usize::from(lower > left.shifted_ns(NOISE_NS));
+                let last = last_routed.get(&end.uid);
+                without += usize::from(last.is_none_or(|last| lower > last.shifted_ns(NOISE_NS)));
+            }
+        }
+        table.share("windows with an upper bound", "all", (excess_s.len(), ends.len()), 1.0);
+        table.share("upper bounds that are true", "95 %", (above, excess_s.len()), 0.95);
+        table.median("upper bound beyond the truth, s", "median at most 0.5", excess_s, 0.5);
+        table.row("lower bounds that are false", "none", format!("{too_high} of {lowers}"), too_high == 0);
+        table.row(
+            "lower bounds after the last connection to the pod",
+            "none",
+            format!("{without} of {lowers}"),
+            without == 0,
+        );
+    }
+
+    /// The rows of what each pod is stated to have lost.
+    fn shares(&self, table: &mut Table, target: usize, known: &[(&Lost, &Uid)]) {
+        let mut of_pod: BTreeMap<&Uid, u64> = BTreeMap::new();
+        for (_, pod) in known {
+            *of_pod.entry(pod).or_default() += 1;
+        }
+        let mut equal: BTreeMap<&Uid, f64> = BTreeMap::new();
+        for lost in self.lost(target) {
+            for pod in &lost.candidates {
+                *equal.entry(pod).or_default() += 1.0 / lost.candidates.len() as f64;
+            }
+        }
+        let (mut inside, mut error, mut equal_error) = (0, 0.0, 0.0);
+        for end in &self.said.terminations {
+            let n = of_pod.get(&end.uid).copied().unwrap_or(0);
+            inside += usize::from((end.dropped.at_least..=end.dropped.at_most).contains(&n));
+            error += (end.dropped.estimate - n as f64).abs();
+            equal_error += (equal.get(&end.uid).unwrap_or(&0.0) - n as f64).abs();
+        }
+        let pods = self.said.terminations.len();
+        table.share("pods whose lost requests are in their interval", "all", (inside, pods), 1.0);
+        table.row(
+            "estimate: requests charged to the wrong pod, and by an equal split",
+            "fewer",
+            format!("{:.0}, {:.0}", error / 2.0, equal_error / 2.0),
+            error < equal_error || error <= 1.0,
+        );
+    }
+
+    /// The rows of a gateway's requests.
+    fn gateway(&self, table: &mut Table) {
+        let target = self.target(Balances::Requests);
+        let lost: Vec<&Lost> = self.lost(target).collect();
+        let unattributed = lost.iter().filter(|lost| lost.cause == Cause::Unattributed).count();
+        table.row(
+            "gateway: unattributed",
+            "at most 5 %",
+            format!("{unattributed} of {}", lost.len()),
+            unattributed as f64 <= 0.05 * lost.len() as f64,
+        );
+        let ending: BTreeMap<Uid, Stamp> = self
+            .said
+            .terminations
+            .iter()
+            .map(|end| (end.uid.clone(), end.seen.unwrap_or(end.earliest).shifted_ns(-100_000_000)))
+            .collect();
+        let explained = lost.iter().filter(|lost| lost.cause != Cause::Unattributed);
+        let dialled: Vec<(&Lost, BTreeSet<Uid>)> = explained
+            .map(|lost| (*lost, self.truth.dialled_for(&lost.request, &ending)))
+            .filter(|(_, pods)| !pods.is_empty())
+            .collect();
+        let one: Vec<_> = dialled.iter().filter(|(_, pods)| pods.len() == 1).collect();
+        let holds = |lost: &Lost, pods: &BTreeSet<Uid>| !lost.candidates.is_disjoint(pods);
+        let contained = one.iter().filter(|(lost, pods)| holds(lost, pods)).count();
+        table.share("gateway: candidates hold the dialled pod", "99 %", (contained, one.len()), 0.99);
+        let any = dialled.iter().filter(|(lost, pods)| holds(lost, pods)).count();
+        table.share("gateway: the same, or one of several", "99 %", (any, dialled.len()), 0.99);
+        let with_lower = |end: &&statements::Termination| {
+            end.windows[target].lower.is_some_and(|lower| lower > end.earliest)
+        };
+        let lowers = self.said.terminations.iter().filter(with_lower).count();
+        table.share("gateway: pods with a lower bound", "one of each group", (lowers, ending.len()), 0.0);
+    }
+}
+
+/// When the first request was lost at each pod.
+fn first_lost<'a>(known: &[(&Lost, &'a Uid)]) -> BTreeMap<&'a Uid, Stamp> {
+    let mut first = BTreeMap::new();
+    for (lost, pod) in known {
+        let at = first.entry(*pod).or_insert(lost.request.begun());
+        *at = lost.request.begun().min(*at);
+    }
+    first
+}
+
+/// Every row of every run.
+fn table() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for run in ["plain-one", "plain-rollout", "plain-all", "ingress", "both"] {
+        let recorded = Recorded::read(run);
+        let mut table = Table { run, rows: Vec::new() };
+        if run != "ingress" {
+            recorded.service(&mut table);
+        }
+        if ["ingress", "both"].contains(&run) {
+            recorded.gateway(&mut table);
+        }
+        rows.extend(table.rows);
+    }
+    rows
+}
+
+/// The table as Markdown.
+fn print(rows: &[Row]) {
+    println!("| run | statement | required | seen | holds |\n|---|---|---|---|---|");
+    for Row { run, statement, required, seen, holds } in rows {
+        println!("| {run} | {statement} | {required} | {seen} | {} |", if *holds { "yes" } else { "**no**" });
+    }
+}
+
+#[test]
+fn the_pod_of_every_lost_request_is_known_from_the_kernel() {
+    for (run, known, lost) in [("plain-one", 57, 58), ("plain-rollout", 488, 488), ("plain-all", 588, 588)] {
+        let recorded = Recorded::read(run);
+        let pods = recorded.said.lost.iter().map(|lost| recorded.truth.routed_to(&lost.request));
+        let found: Vec<_> = pods.collect();
+        assert_eq!((found.iter().flatten().count(), found.len()), (known, lost), "{run}");
+    }
+}
+
+#[test]
+fn statements_about_recorded_runs_agree_with_their_truth() {
+    let rows = table();
+    print(&rows);
+    let is_open = |row: &&Row| OPEN.contains(&(row.run, row.statement));
+    let false_ones: Vec<_> = rows.iter().filter(|row| !row.holds && !is_open(row)).collect();
+    assert!(false_ones.is_empty(), "{} statements are not true", false_ones.len());
+}
