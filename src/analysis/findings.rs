@@ -284,7 +284,10 @@ fn explain(cause: Cause, covering_s: u64) -> (&'static str, String) {
             "a gateway status came back: a proxy in between, or the app itself, gave up on the request",
             "apply the same remedies at the proxy's upstream; let it retry".into(),
         ),
-        Cause::GatewayToDeadPod => ("", sleep),
+        Cause::GatewayToDeadPod => (
+            "a gateway sent requests to a pod that was ending, and answered with 502, 503, 504 or nothing",
+            format!("{sleep}; and let the gateway retry requests that may be sent twice"),
+        ),
         Cause::Overload => (
             "the app or the machine could not keep up, or packets were lost",
             "lower the rate or add capacity; then measure again".into(),

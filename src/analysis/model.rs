@@ -250,7 +250,7 @@ impl Cause {
     /// Whether requests are lost by it because the app stopped before its clients knew: a preStop
     /// sleep saves them.
     pub const fn is_helped_by_sleep(self) -> bool {
-        matches!(self, Cause::RoutedToDeadPod | Cause::AcceptQueueReset)
+        matches!(self, Cause::RoutedToDeadPod | Cause::AcceptQueueReset | Cause::GatewayToDeadPod)
     }
 }
 

@@ -157,7 +157,7 @@ pub(super) const fn cause(cause: Cause) -> &'static str {
         Cause::NotReadyYet => "sent to a pod that could not serve yet",
         Cause::GatewayError => "a proxy in between answered with a gateway error",
         Cause::Overload => "timed out with no termination near",
-        Cause::GatewayToDeadPod => "",
+        Cause::GatewayToDeadPod => "a gateway sent it to a pod that was ending",
         Cause::Unattributed => "no cause could be told",
     }
 }
