@@ -18,6 +18,7 @@ mod plan;
 mod preflight;
 mod recorder;
 mod rollout;
+mod routes;
 mod server_clock;
 mod sidecar;
 mod sinks;
@@ -273,6 +274,9 @@ impl Session {
             let (balances, balances_because) = (*balances, balances_because.clone());
             found.push(Found { name: name.clone(), url, consumer, balances, balances_because, service });
         }
+        if targets.iter().any(|target| matches!(target.place, Place::Url(_))) {
+            self.await_own_workloads(manifests).await?;
+        }
         let endpoints = endpoints_of.into_values().sum();
         for disruption in disruptions {
             disrupt::check(self, disruption).await?;
@@ -427,6 +431,34 @@ impl Session {
             let look_again = (now + Duration::from_millis(500)).min(deadline);
             let _ = self.caller.stoppable(timeout_at(look_again, self.views.changed())).await?;
         }
+    }
+
+    /// Waits until the workloads among the manifests have the pods that they ask for: of a URL nobody knows
+    /// the endpoints.
+    async fn await_own_workloads(&self, manifests: &[Value]) -> Result<(), CoordinatorError> {
+        let name = |object: &Value| {
+            let title = format!("{} {}", object["kind"].as_str()?, object["metadata"]["name"].as_str()?);
+            (!object["spec"]["template"].is_null()).then_some(title)
+        };
+        let own: Vec<String> = manifests.iter().filter_map(name).collect();
+        let deadline = Instant::now() + self.caller.limits.ready;
+        let mut stuck_since: Option<Instant> = None;
+        while let Some(missing) = self.workloads().await?.missing_of(&own) {
+            let now = Instant::now();
+            match self.views.read(|view| view.stuck_container(|_| true)) {
+                Some(why) if now >= *stuck_since.get_or_insert(now) + self.caller.limits.stuck => {
+                    return Err(CoordinatorError::PodNeverStarts(why));
+                }
+                Some(_) => {}
+                None => stuck_since = None,
+            }
+            if now >= deadline {
+                return Err(CoordinatorError::WorkloadNotReady { missing, limit: self.caller.limits.ready });
+            }
+            let look_again = (now + Duration::from_millis(500)).min(deadline);
+            let _ = self.caller.stoppable(timeout_at(look_again, self.views.changed())).await?;
+        }
+        Ok(())
     }
 
     async fn fingerprint(&self, endpoints: usize) -> Result<ClusterInfo, CoordinatorError> {

@@ -48,6 +48,8 @@ pub struct Scenario {
     pub load: Load,
     /// Whether the manifests are given the recording proxy as a sidecar.
     pub inject_sidecar: bool,
+    /// The workloads whose pods get it, where no target says which.
+    pub sidecar_workloads: Vec<Workload>,
     /// What ends pods, and when.
     pub disruptions: Vec<Disruption>,
     /// How long nothing may be lost after a termination before the next; `None` lets the rate decide.

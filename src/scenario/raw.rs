@@ -71,6 +71,8 @@ pub(super) struct Manifest {
 pub(super) struct Sidecar {
     #[serde(default)]
     pub(super) inject: bool,
+    #[serde(default)]
+    pub(super) workloads: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::raw;
 use super::yaml::Document;
-use super::{ClusterChoice, Disruption, Load, Loaded, Place, Scenario, ScenarioError, Target};
+use super::{ClusterChoice, Disruption, Load, Loaded, Place, Scenario, ScenarioError, Target, Workload};
 use crate::record::run_info::{Balances, BalancesBecause};
 use crate::record::{Bounds, Expect, WindowBounds};
 
@@ -44,6 +44,7 @@ pub(super) fn validate<C>(
         .map(|(index, d)| disruption::disruption(d, index, &load, &manifests, document))
         .collect::<Result<Vec<_>, _>>()?;
     is_steady_first(&load, &disruptions, document)?;
+    let sidecar_workloads = sidecar_workloads(&spec.sidecar, document)?;
     let settle = spec.settle.map(|span| span.0);
     let settle_max = spec.settle_max.map_or(SETTLE_MAX.max(settle.unwrap_or_default()), |span| span.0);
     if settle.is_some_and(|settle| settle > settle_max) {
@@ -59,6 +60,7 @@ pub(super) fn validate<C>(
         targets,
         load,
         inject_sidecar: spec.sidecar.inject,
+        sidecar_workloads,
         disruptions,
         settle,
         settle_max,
@@ -151,6 +153,16 @@ fn targets(
         targets.push(Target { name, weight, balances, balances_because, place });
     }
     Ok(targets)
+}
+
+fn sidecar_workloads(raw: &raw::Sidecar, document: &Document) -> Result<Vec<Workload>, ScenarioError> {
+    if !raw.inject && !raw.workloads.is_empty() {
+        return Err(document.error("spec.sidecar.workloads", "needs inject: true beside it"));
+    }
+    let workload = |(index, text): (usize, &String)| {
+        text.parse().map_err(|why: String| document.error(&format!("spec.sidecar.workloads[{index}]"), why))
+    };
+    raw.workloads.iter().enumerate().map(workload).collect()
 }
 
 fn weight(raw: Option<u32>, key: &str, document: &Document) -> Result<u32, ScenarioError> {
