@@ -441,6 +441,9 @@ impl Session {
             (!object["spec"]["template"].is_null()).then_some(title)
         };
         let own: Vec<String> = manifests.iter().filter_map(name).collect();
+        if own.is_empty() {
+            return Ok(());
+        }
         let deadline = Instant::now() + self.caller.limits.ready;
         let mut stuck_since: Option<Instant> = None;
         while let Some(missing) = self.workloads().await?.missing_of(&own) {

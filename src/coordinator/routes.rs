@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::networking::v1::{Ingress, IngressBackend};
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectList};
 use serde_json::Value;
 use url::Url;
 
@@ -53,10 +53,7 @@ impl Caller {
 }
 
 /// The items of a list; none where it may not be seen, or there is no such kind.
-fn shown<T: Clone>(
-    what: &str,
-    listed: kube::Result<kube::core::ObjectList<T>>,
-) -> Result<Vec<T>, CoordinatorError> {
+fn shown<T: Clone>(what: &str, listed: kube::Result<ObjectList<T>>) -> Result<Vec<T>, CoordinatorError> {
     match listed {
         Ok(list) => Ok(list.items),
         Err(kube::Error::Api(status)) if [403, 404].contains(&status.code) => Ok(Vec::new()),

@@ -160,7 +160,8 @@ fn sidecar_workloads(raw: &raw::Sidecar, document: &Document) -> Result<Vec<Work
         return Err(document.error("spec.sidecar.workloads", "needs inject: true beside it"));
     }
     let workload = |(index, text): (usize, &String)| {
-        text.parse().map_err(|why: String| document.error(&format!("spec.sidecar.workloads[{index}]"), why))
+        text.parse::<Workload>()
+            .map_err(|why| document.error(&format!("spec.sidecar.workloads[{index}]"), why))
     };
     raw.workloads.iter().enumerate().map(workload).collect()
 }
