@@ -285,7 +285,7 @@ fn cause_behind_a_gateway(
         outcome: request.row.outcome,
         status: request.row.status,
         attempts: attempt.as_slice(),
-        candidates,
+        is_explained: !candidates.is_empty(),
         no_endpoint: gateway::none_usable(timeline, service, &request.row),
     })
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use super::flows::Flows;
 use super::gateway::{self, Gateway, Watching, is_gateways};
 use super::policy::{Class, Policy};
-use crate::record::run_info::{Balances, Target};
+use crate::record::run_info::Balances;
 use crate::record::{Outcome, RowSource, Stamp};
 use crate::timeline::requests::Connection;
 use crate::timeline::{PodEnd, Request, Requests, Timeline};
@@ -167,7 +167,7 @@ pub(super) fn gather<R: RowSource>(
     let mut before = vec![vec![Arrivals::default(); timeline.info.targets.len()]; timeline.ends.len()];
     // The last moment at which a target was tried at all, and the uncertainty of its clients' clocks.
     let mut observed = vec![(None::<Stamp>, 0); timeline.info.targets.len()];
-    let mut gateways = gateways(timeline, &requests.others, policy);
+    let mut gateways = gateway::watch(timeline, &requests.others, policy);
     let mut add = |r: &Request| {
         let target = target_of(r);
         let balances = balances(target);
@@ -286,15 +286,6 @@ impl Tail {
         self.last_possible = self.last_possible.max(Some(at));
         self.late += u64::from(at > t0_latest);
     }
-}
-
-/// What goes through each target that is a gateway.
-fn gateways(timeline: &Timeline, others: &[Request], policy: &Policy) -> Vec<Option<Watching>> {
-    let targets = timeline.info.targets.iter().enumerate();
-    let watching = |(target, info): (usize, &Target)| {
-        (info.balances == Balances::Requests).then(|| Watching::new(timeline, target, others, policy))
-    };
-    targets.map(watching).collect()
 }
 
 /// Until when a request that nobody saw arrive may have been this pod's.

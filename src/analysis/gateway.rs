@@ -31,6 +31,7 @@
 use super::Cause;
 use super::latency::Values;
 use super::policy::{Class, Policy};
+use crate::record::run_info::{Balances, Target};
 use crate::record::{Outcome, RequestRow, ServedEnd, Stamp};
 use crate::timeline::{PodEnd, Request, Timeline};
 
@@ -68,6 +69,15 @@ impl Dying {
         let recorded_until = end.stages.proxy_exited.filter(|_| is_complete());
         Self { stops: recorded_until.unwrap_or(end.may_stop_from()).max(end.may_stop_from()), dead }
     }
+}
+
+/// One for each target of the run that is a gateway.
+pub(super) fn watch(timeline: &Timeline, others: &[Request], policy: &Policy) -> Vec<Option<Watching>> {
+    let targets = timeline.info.targets.iter().enumerate();
+    let watching = |(target, info): (usize, &Target)| {
+        (info.balances == Balances::Requests).then(|| Watching::new(timeline, target, others, policy))
+    };
+    targets.map(watching).collect()
 }
 
 /// The requests of one target through a gateway, while they are gone through.
@@ -239,8 +249,8 @@ pub(super) struct Failure<'a> {
     pub(super) status: Option<u16>,
     /// What proxies beside pods saw of it, in order; empty where none did.
     pub(super) attempts: &'a [Attempt],
-    /// The terminations that can explain it.
-    pub(super) candidates: &'a [usize],
+    /// Whether the end of a pod can explain it ([`Gateway::candidates`]).
+    pub(super) is_explained: bool,
     /// No endpoint was usable when it was sent, or a short time before ([`none_usable`]).
     pub(super) no_endpoint: bool,
 }
@@ -248,7 +258,7 @@ pub(super) struct Failure<'a> {
 /// Why a request through a gateway was lost. `None` where what happened has nothing to do with a gateway:
 /// then the rules of the Service's path hold.
 pub(super) fn cause(failure: &Failure<'_>) -> Option<Cause> {
-    let Failure { outcome, status, attempts, candidates, no_endpoint } = *failure;
+    let Failure { outcome, status, attempts, is_explained, no_endpoint } = *failure;
     let any = |pod, ends: &[ServedEnd]| attempts.iter().any(|a| a.pod == pod && ends.contains(&a.ended));
     let unserved = [ServedEnd::UpstreamRefused, ServedEnd::UpstreamReset];
     if any(PodState::Ending, &unserved) {
@@ -263,13 +273,13 @@ pub(super) fn cause(failure: &Failure<'_>) -> Option<Cause> {
     match outcome {
         // Part of an answer was there: some pod was at work on it.
         Outcome::ResetMidResponse | Outcome::TruncatedBody | Outcome::BodyTimeout => {
-            (!candidates.is_empty()).then_some(Cause::KilledInFlight)
+            is_explained.then_some(Cause::KilledInFlight)
         }
         Outcome::HttpError | Outcome::Ok if no_endpoint && status == Some(503) => {
             Some(Cause::NoReadyEndpoint)
         }
         // Somebody beside a pod has recorded it, and no end of a pod explains it.
-        Outcome::HttpError | Outcome::Ok if !attempts.is_empty() && candidates.is_empty() => {
+        Outcome::HttpError | Outcome::Ok if !attempts.is_empty() && !is_explained => {
             Some(Cause::GatewayError)
         }
         Outcome::HttpError
@@ -277,12 +287,12 @@ pub(super) fn cause(failure: &Failure<'_>) -> Option<Cause> {
         | Outcome::ResetBeforeResponse
         | Outcome::EofBeforeResponse
         | Outcome::H2RefusedStream
-        | Outcome::H2Goaway => Some(match (candidates.is_empty(), no_endpoint) {
-            (false, _) => Cause::GatewayToDeadPod,
-            (true, true) => Cause::NoReadyEndpoint,
-            (true, false) => Cause::GatewayError,
+        | Outcome::H2Goaway => Some(match (is_explained, no_endpoint) {
+            (true, _) => Cause::GatewayToDeadPod,
+            (false, true) => Cause::NoReadyEndpoint,
+            (false, false) => Cause::GatewayError,
         }),
-        Outcome::ResponseTimeout if !candidates.is_empty() => Some(Cause::GatewayToDeadPod),
+        Outcome::ResponseTimeout if is_explained => Some(Cause::GatewayToDeadPod),
         _ => None,
     }
 }

@@ -76,13 +76,13 @@ fn failures_that_go_on_keep_a_pod_among_those_that_explain_them() {
 fn a_cause_follows_from_what_is_seen_behind_the_gateway_and_else_from_time() {
     use Outcome::{EofBeforeResponse, HttpError, ResponseTimeout, TruncatedBody};
     let attempt = |ended, pod| vec![Attempt { ended, pod }];
-    let [none, one]: [&[usize]; 2] = [&[], &[0]];
+    let [none, one] = [false, true];
     let refused = attempt(ServedEnd::UpstreamRefused, PodState::Ending);
     let passed_on = attempt(ServedEnd::Complete, PodState::Staying);
     let retried = vec![refused[0], passed_on[0]];
     let cut_off = attempt(ServedEnd::UpstreamEof, PodState::Ending);
     let starting = attempt(ServedEnd::UpstreamRefused, PodState::Starting);
-    for (outcome, status, attempts, candidates, no_endpoint, expected) in [
+    for (outcome, status, attempts, is_explained, no_endpoint, expected) in [
         (HttpError, Some(502), vec![], one, false, Some(Cause::GatewayToDeadPod)),
         (HttpError, Some(503), vec![], one, false, Some(Cause::GatewayToDeadPod)),
         (HttpError, Some(503), vec![], one, true, Some(Cause::NoReadyEndpoint)),
@@ -103,7 +103,7 @@ fn a_cause_follows_from_what_is_seen_behind_the_gateway_and_else_from_time() {
         (TruncatedBody, None, vec![], none, false, None),
         (Outcome::ConnectRefused, None, vec![], one, false, None),
     ] {
-        let failure = Failure { outcome, status, attempts: &attempts, candidates, no_endpoint };
+        let failure = Failure { outcome, status, attempts: &attempts, is_explained, no_endpoint };
         assert_eq!(cause(&failure), expected, "{failure:?}");
     }
 }
