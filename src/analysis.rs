@@ -78,7 +78,7 @@ pub fn analyse<R: RowSource>(
             true => requests.total as f64 / duration_s(timeline).max(f64::MIN_POSITIVE),
             false => timeline.info.load.rate,
         },
-        pacing: timeline.info.load.pacing.clone(),
+        pacing: timeline.info.load.pacing,
         duration_s: duration_s(timeline),
         scheduled: requests.total,
         not_sent: requests.not_sent,
@@ -161,10 +161,9 @@ fn modes(ends: &[PodEnd]) -> Vec<Mode> {
     let begins_before_end = |a: &PodEnd, b: &PodEnd| b.gone().is_none_or(|gone| a.t0.earliest <= gone);
     let overlap = |a: &PodEnd, b: &PodEnd| begins_before_end(a, b) && begins_before_end(b, a);
     let is_alone = |end: &PodEnd| ends.iter().all(|other| other.uid == end.uid || !overlap(end, other));
-    let known = [Mode::Isolated, Mode::Rollout, Mode::ScaleDown, Mode::Drain, Mode::NodeShutdown];
-    let mode = |end: &PodEnd| match known.into_iter().find(|mode| mode.as_str() == end.mode) {
-        Some(Mode::Isolated) if !is_alone(end) => Mode::Other,
-        named => named.unwrap_or(Mode::Other),
+    let mode = |end: &PodEnd| match end.mode {
+        Mode::Isolated if !is_alone(end) => Mode::Other,
+        mode => mode,
     };
     ends.iter().map(mode).collect()
 }

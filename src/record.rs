@@ -8,6 +8,7 @@
 pub mod clock;
 pub mod event;
 pub mod expect;
+pub mod mode;
 pub mod offsets;
 pub mod outcome;
 pub mod parts;
@@ -21,6 +22,7 @@ pub mod wire;
 pub use clock::{Clock, ClockOffset, Stamp};
 pub use event::{Event, EventKind};
 pub use expect::{Bounds, Expect, WindowBounds};
+pub use mode::Mode;
 pub use offsets::Offsets;
 pub use outcome::Outcome;
 pub use row::{Phase, Protocol, RequestId, RequestRow, ServedEnd, ServedRow, TlsSession};

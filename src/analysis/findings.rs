@@ -188,7 +188,10 @@ fn taken_for_a_gateway(target: &Target) -> Option<Finding> {
 fn refusals(timeline: &Timeline) -> Vec<Finding> {
     let mut by_reason: BTreeMap<(&str, Option<u16>, &str), Vec<&str>> = BTreeMap::new();
     for Refused { action, pod, status, why } in &timeline.refused {
-        by_reason.entry((action, *status, why)).or_default().push(pod.as_deref().unwrap_or_default());
+        by_reason
+            .entry((action.as_str(), *status, why))
+            .or_default()
+            .push(pod.as_deref().unwrap_or_default());
     }
     let refusal = |((action, status, why), pods): ((&str, Option<u16>, &str), Vec<&str>)| {
         let of = match pods[..] {

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::record::Mode;
 use crate::record::Outcome;
-use crate::record::run_info::{ClusterInfo, Tool};
+use crate::record::run_info::{ClusterInfo, Pacing, Tool};
 
 /// The version of `result.json`.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -101,10 +102,10 @@ pub struct CommandResult {
 /// The load as it was sent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadResult {
-    /// `constant`, `stages` or `closed_loop`. In a closed loop a slow answer delays the requests
-    /// after it, so there are service times only.
-    #[serde(default = "constant")]
-    pub pacing: String,
+    /// How the requests were paced. In a closed loop a slow answer delays the requests after it, so
+    /// there are service times only.
+    #[serde(default)]
+    pub pacing: Pacing,
     /// Requests per second that were scheduled, in a closed loop those that were sent.
     pub rate: f64,
     /// Length of the counted part, in seconds.
@@ -117,14 +118,10 @@ pub struct LoadResult {
     pub send_lag_us: SendLag,
 }
 
-fn constant() -> String {
-    "constant".to_owned()
-}
-
 impl LoadResult {
     /// Whether there are no intended send times.
     pub fn is_closed_loop(&self) -> bool {
-        self.pacing == "closed_loop"
+        self.pacing == Pacing::ClosedLoop
     }
 }
 
@@ -283,38 +280,6 @@ pub struct Percentiles {
     pub p99_9: f64,
     /// Largest.
     pub max: f64,
-}
-
-/// How terminations came. Never pooled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// One pod at a time, with recovery in between.
-    Isolated,
-    /// A rolling update.
-    Rollout,
-    /// A Service scaled down.
-    ScaleDown,
-    /// A node drained.
-    Drain,
-    /// A node shut down.
-    NodeShutdown,
-    /// Anything else.
-    Other,
-}
-
-impl Mode {
-    /// The name used in files.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Mode::Isolated => "isolated",
-            Mode::Rollout => "rollout",
-            Mode::ScaleDown => "scale_down",
-            Mode::Drain => "drain",
-            Mode::NodeShutdown => "node_shutdown",
-            Mode::Other => "other",
-        }
-    }
 }
 
 /// A stage in the end of a pod. Keys of [`Termination::timeline`].

@@ -11,8 +11,8 @@ use rand::{RngExt, SeedableRng};
 
 use super::*;
 use crate::gate;
-use crate::record::event::{Action, Change, ContainerState, PodEvent};
-use crate::record::run_info::{Balances, ClusterInfo, LoadPlan, Target, Tool};
+use crate::record::event::{Action, ActionName, Change, ContainerState, PodEvent};
+use crate::record::run_info::{Balances, ClusterInfo, LoadPlan, Pacing, Target, Tool};
 use crate::record::{
     Bounds, Event, EventKind, Expect, Protocol, Records, RequestId, RequestRow, RunInfo, ServedEnd,
     ServedRow, WindowBounds,
@@ -41,7 +41,7 @@ fn records() -> Records {
             service: None,
         }],
         load: LoadPlan {
-            pacing: "constant".into(),
+            pacing: Pacing::Constant,
             rate: 300.0,
             duration_s: 10.0,
             warmup_s: 0.0,
@@ -97,8 +97,8 @@ fn delete(records: &mut Records, ms: i64, pod: &str) {
     let action = Action {
         is_undone: false,
         disruption: 0,
-        action: "deletePod".into(),
-        mode: "isolated".into(),
+        action: ActionName::DeletePod,
+        mode: Some(Mode::Isolated),
         pod: Some(pod.into()),
         uid: Some(format!("uid-{pod}")),
         answered: at(ms + 10),

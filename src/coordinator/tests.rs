@@ -140,6 +140,7 @@ fn container(state: &str, reason: &str, message: &str) -> ContainerState {
         message: Some(message.into()),
         exit_code: None,
         restarts: 0,
+        readiness_probe: None,
     }
 }
 

@@ -156,9 +156,9 @@ impl fmt::Display for BalancesBecause {
 /// The load that a run set out to send.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadPlan {
-    /// `constant`, `stages`, or `closed_loop`, which has no intended send times.
-    #[serde(default = "constant")]
-    pub pacing: String,
+    /// How the requests are paced.
+    #[serde(default)]
+    pub pacing: Pacing,
     /// Requests per second, over all sources: the mean of the counted part; 0 for a closed loop.
     pub rate: f64,
     /// Length of the counted part, in seconds; 0 where requests are counted instead.
@@ -181,12 +181,32 @@ pub struct LoadPlan {
 impl LoadPlan {
     /// Whether each connection sent its next request when it had the answer to the last.
     pub fn is_closed_loop(&self) -> bool {
-        self.pacing == "closed_loop"
+        self.pacing == Pacing::ClosedLoop
     }
 }
 
-fn constant() -> String {
-    "constant".to_owned()
+/// How requests are paced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pacing {
+    /// At one rate, by a schedule.
+    #[default]
+    Constant,
+    /// At rates that change, by a schedule.
+    Stages,
+    /// The next request of a connection when the last is answered: there are no intended send times.
+    ClosedLoop,
+}
+
+impl Pacing {
+    /// The name used in files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Pacing::Constant => "constant",
+            Pacing::Stages => "stages",
+            Pacing::ClosedLoop => "closed_loop",
+        }
+    }
 }
 
 /// One recorder.

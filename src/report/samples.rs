@@ -9,7 +9,7 @@ use crate::analysis::model::{
     WhatIf, Window, WindowSummary,
 };
 use crate::record::Outcome;
-use crate::record::run_info::{ClusterInfo, Tool};
+use crate::record::run_info::{ClusterInfo, Pacing, Tool};
 
 const CONSUMER: &str = "service web (service proxy of this host)";
 
@@ -197,7 +197,7 @@ impl Sample {
             complete: true,
             verdict: Verdict::Valid,
             load: LoadResult {
-                pacing: "constant".into(),
+                pacing: Pacing::Constant,
                 rate: f64::from(rate),
                 duration_s: f64::from(seconds),
                 scheduled: total,

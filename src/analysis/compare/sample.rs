@@ -184,7 +184,7 @@ fn fingerprint(timeline: &Timeline, result: &RunResult) -> BTreeMap<String, Stri
     };
     let targets: Vec<&str> = info.targets.iter().map(|target| target.name.as_str()).collect();
     put("target", targets.join(", "));
-    put("pacing", load.pacing.clone());
+    put("pacing", load.pacing.as_str().to_owned());
     if !load.is_closed_loop() {
         put("rate", format!("{} requests/s", load.rate));
     }
