@@ -15,6 +15,7 @@ mod evidence;
 pub(crate) mod figures;
 mod findings;
 mod flows;
+mod gateway;
 mod judge;
 mod latency;
 pub mod model;

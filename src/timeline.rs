@@ -6,6 +6,7 @@
 mod addresses;
 mod attempts;
 pub mod clocks;
+mod consumer;
 pub mod endpoints;
 mod explain;
 pub mod integrity;
@@ -182,7 +183,7 @@ impl Timeline {
     /// # Errors
     /// When its rows cannot be read.
     pub fn build<R: RowSource>(log: RunLog, rows: R) -> Result<(Self, Requests<R>), R::Error> {
-        let RunLog { info, events, torn, corrupt } = log;
+        let RunLog { mut info, events, torn, corrupt } = log;
         let clocks = Clocks::new(&info, &events);
         let joins = Joins {
             names: PodNames::of(&events, &clocks),
@@ -191,6 +192,7 @@ impl Timeline {
             needs_proof: info.cluster.dataplane == ServiceProxy::Ipvs,
         };
         let requests = Requests::open(rows, clocks.clone(), joins)?;
+        consumer::settle(&mut info.targets, &requests);
 
         let mut endpoints = Endpoints::default();
         let (mut started, mut counted) = (None, None);

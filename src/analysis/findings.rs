@@ -7,7 +7,7 @@ use super::model::{Finding, FindingKind, Latencies, RequestCounts, Severity, Ter
 use super::phase::Phases;
 use super::sums::Sums;
 use super::tracked;
-use crate::record::run_info::Target;
+use crate::record::run_info::{BalancesBecause, Target};
 use crate::record::{Cause, Stamp};
 use crate::timeline::{Refused, Restart, Timeline, Withdrawal};
 
@@ -99,6 +99,7 @@ pub(super) fn findings(
     findings.extend(timeline.restarts.iter().filter(|r| r.from >= timeline.origin).map(restarted));
     let left_alive = timeline.withdrawals.iter().zip(&sums.last_reached);
     findings.extend(left_alive.map(|(withdrawal, last)| lived_on(withdrawal, *last)));
+    findings.extend(timeline.info.targets.iter().filter_map(taken_for_a_gateway));
     for clock in &timeline.unsampled_clocks {
         findings.push(finding(
             Severity::Warning,
@@ -196,6 +197,23 @@ pub(super) fn unbounded(terminations: &[Termination]) -> impl Iterator<Item = Fi
         let remedy =
             "raise the rate of new connections, or keep the load on for longer after the termination";
         finding(Severity::Warning, what, why, remedy)
+    })
+}
+
+/// A URL of which the answers showed that requests are balanced there.
+fn taken_for_a_gateway(target: &Target) -> Option<Finding> {
+    let because = target.balances_because.as_ref()?;
+    let is_seen = matches!(
+        because,
+        BalancesBecause::GatewayStatus { .. } | BalancesBecause::PodsOfOneConnection { .. }
+    );
+    is_seen.then(|| {
+        finding(
+            Severity::Info,
+            format!("{} is taken for a gateway that balances requests: {because}", target.consumer),
+            "a gateway keeps connections to pods, so that requests show its windows and not connections",
+            "say `balances: connections` or `balances: requests` of the target if you know it",
+        )
     })
 }
 

@@ -41,6 +41,7 @@ fn records() -> Records {
             url: "http://web".into(),
             consumer: "service web".into(),
             balances: Balances::Connections,
+            balances_because: None,
             service: None,
             routing: None,
         }],

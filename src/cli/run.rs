@@ -263,10 +263,10 @@ impl Run<'_> {
     async fn deploy(&self, scenario: &Scenario, session: &Session) -> anyhow::Result<Ready> {
         self.progress.step("deploying");
         // First, so that it goes last: pods of before take what they refer to also while they end.
-        let secrets = self.intent.secrets(scenario, session.namespace())?;
+        let secrets = self.intent.secrets(scenario, session.namespace());
         session.deploy(&secrets).await.map_err(interruption)?;
         session.deploy(&scenario.manifests).await.map_err(interruption)?;
-        if let Some(sidecars) = self.intent.sidecars(scenario)? {
+        if let Some(sidecars) = self.intent.sidecars(scenario) {
             self.progress.step("adding the sidecar, and waiting until that is rolled out");
             let notes = session.inject_sidecars(&sidecars).await.map_err(interruption)?;
             notes.iter().for_each(|note| self.progress.say(note));

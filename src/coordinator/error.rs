@@ -65,6 +65,14 @@ pub enum CoordinatorError {
         /// The limit.
         limit: Duration,
     },
+    /// Workloads of the run did not get their pods in time.
+    #[error("{missing} after {limit:?}")]
+    WorkloadNotReady {
+        /// Which, and what it lacks.
+        missing: String,
+        /// The limit.
+        limit: Duration,
+    },
     /// The target Service cannot be used.
     #[error("service {service}: {why}")]
     Service {

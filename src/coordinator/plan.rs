@@ -15,6 +15,7 @@ use k8s_openapi::api::authorization::v1::{
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::Ingress;
 use kube::api::{ApiResource, PostParams};
 use kube::core::TypeMeta;
 use kube::discovery::Scope;
@@ -22,6 +23,7 @@ use kube::{Api, Resource};
 use serde_json::Value;
 
 use super::apply::is_ownable;
+use super::routes;
 use super::sidecar::{Live, Sidecars};
 use super::{Caller, CoordinatorError, preflight, service_proxy, versions};
 use crate::scenario::{Disruption, Place, Scenario};
@@ -420,6 +422,12 @@ impl Caller {
         plan.open_call("/version", "whether it has native sidecars");
         for kind in std::iter::once(self.own::<Service>()).chain(self.workload_kinds()) {
             plan.must("list", &kind, "whose pods are the target's");
+        }
+        if sidecars.services.is_empty() && sidecars.workloads.is_empty() {
+            let routes = About::all(routes::http_route(), Some(&self.namespace));
+            for kind in [self.own::<Ingress>(), routes] {
+                plan.helps("list", &kind, "which Service the target's URL leads to");
+            }
         }
         let injection = self.plan_sidecars(sidecars).await?;
         let (services, workloads): (Vec<_>, Vec<_>) =

@@ -105,8 +105,8 @@ fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
 }
 
 /// A load of a minute.
-fn beside(zero: Stamp) -> UnderLoad {
-    UnderLoad { zero, end: zero + Duration::from_secs(60), rate: 0.0 }
+fn beside(zero: Stamp) -> UnderLoad<'static> {
+    UnderLoad::of(zero, zero + Duration::from_secs(60), 0.0)
 }
 
 fn pod(name: &str, container: ContainerState) -> view::SeenPod {

@@ -1,6 +1,7 @@
 //! `run.json`: what was run, on what, by whom, and whether it came to its end.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -142,6 +143,9 @@ pub struct Target {
     pub consumer: String,
     /// Whether it balances connections or single requests.
     pub balances: Balances,
+    /// Why it is taken for that; absent in runs of 0.1.0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub balances_because: Option<BalancesBecause>,
     /// The Service whose endpoints it leads to, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
@@ -158,6 +162,52 @@ pub enum Balances {
     Connections,
     /// Single requests: an L7 proxy, which pools its connections to pods.
     Requests,
+}
+
+/// Why a consumer is taken for one that balances connections, or requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum BalancesBecause {
+    /// The scenario or the command line says so.
+    Stated,
+    /// It is a Service: its Service proxy routes connections.
+    Service,
+    /// It is a URL, and its answers have not shown otherwise.
+    Assumed,
+    /// It answered with a gateway's status, and that answer named no pod.
+    GatewayStatus {
+        /// The most frequent one.
+        status: u16,
+        /// How often a gateway's status came, all of them together.
+        answers: u64,
+    },
+    /// Requests of one connection reached several pods.
+    PodsOfOneConnection {
+        /// Two of them.
+        pods: [String; 2],
+    },
+}
+
+impl fmt::Display for BalancesBecause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stated => f.write_str("the scenario or the command line says so"),
+            Self::Service => f.write_str("it is a Service"),
+            Self::Assumed => f.write_str("nothing in its answers shows otherwise"),
+            Self::GatewayStatus { status, answers: 1 } => {
+                write!(f, "it answered {status} itself, without the name of a pod")
+            }
+            Self::GatewayStatus { status, answers } => {
+                write!(
+                    f,
+                    "{answers} answers without the name of a pod have a gateway's status, such as {status}"
+                )
+            }
+            Self::PodsOfOneConnection { pods: [one, other] } => {
+                write!(f, "requests of one connection reached the pods {one} and {other}")
+            }
+        }
+    }
 }
 
 /// The load that a run set out to send.

@@ -34,7 +34,7 @@ pub(super) struct Metadata {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Spec<C> {
     pub(super) cluster: Option<Cluster<C>>,
     #[serde(default)]
@@ -46,6 +46,8 @@ pub(super) struct Spec<C> {
     pub(super) sidecar: Sidecar,
     #[serde(default)]
     pub(super) disruptions: Vec<disruption::Disruption>,
+    pub(super) settle: Option<Span>,
+    pub(super) settle_max: Option<Span>,
     #[serde(default)]
     pub(super) expect: Expect,
 }
@@ -69,6 +71,8 @@ pub(super) struct Manifest {
 pub(super) struct Sidecar {
     #[serde(default)]
     pub(super) inject: bool,
+    #[serde(default)]
+    pub(super) workloads: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]

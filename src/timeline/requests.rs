@@ -10,6 +10,7 @@ use super::addresses::Addresses;
 pub use super::attempts::{Attempt, Strangers};
 use super::attempts::{Joined, Proxied};
 use super::clocks::Clocks;
+use super::consumer::KeptConnections;
 use super::integrity::{self, Integrity};
 use super::names::PodNames;
 pub use super::names::Unmatched;
@@ -112,6 +113,8 @@ pub struct Requests<R> {
     pub unnamed: HashSet<Connection>,
     /// How the kernel's word and that of the answers agree.
     pub agreement: Agreement,
+    /// The pods that requests of kept connections reached.
+    pub(super) kept: KeptConnections,
     /// The first intended send time.
     pub(super) first_scheduled: Option<Stamp>,
     /// When the last one ended.
@@ -172,6 +175,7 @@ impl<R: RowSource> Requests<R> {
         let mut unmatched = Unmatched::default();
         let mut proxied = Proxied::new(joins.run.clone());
         let mut agreement = Agreement::default();
+        let mut kept = KeptConnections::default();
         rows.requests(&mut |row| {
             let mut request = place_request(row, &clocks, Some(&joins.addresses));
             if let Some(value) = name_pod(&mut request.row, &joins.names) {
@@ -184,6 +188,7 @@ impl<R: RowSource> Requests<R> {
             first_scheduled = Some(first_scheduled.map_or(row.scheduled, |first| first.min(row.scheduled)));
             last_end = last_end.max(Some(row.end));
             proxied.expect(row, &clocks);
+            kept.see(row);
             let is_named = row.pod.is_some() || (request.routed.is_some() && !joins.needs_proof);
             if row.conn_reused && !is_named {
                 unnamed.extend(request.connection());
@@ -232,6 +237,7 @@ impl<R: RowSource> Requests<R> {
             strangers,
             unmatched,
             unnamed,
+            kept,
             agreement,
             first_scheduled,
             last_end,

@@ -18,6 +18,7 @@ mod disruptions;
 mod dns;
 mod faults;
 mod faulty_api;
+mod gateways;
 mod giving_up;
 mod harness;
 mod hostile;

@@ -37,6 +37,7 @@ pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, St
             url: "http://web".into(),
             consumer: "service web".into(),
             balances: Balances::Connections,
+            balances_because: None,
             service: None,
             routing: None,
         }],

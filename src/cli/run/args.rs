@@ -112,6 +112,13 @@ pub(in crate::cli) struct RunArgs {
     /// may end in *; may be given several times.
     #[arg(long = "keep-header", value_name = "NAME")]
     keep_headers: Vec<String>,
+    /// How long nothing may be lost after a termination before the next one, and before the load of a
+    /// COMMAND ends [default: what the rate of requests asks for; it begins anew with each lost request].
+    #[arg(long, value_name = "D", value_parser = crate::cli::parse_duration)]
+    settle: Option<Duration>,
+    /// When that wait ends though requests are still lost [default: 5m].
+    #[arg(long, value_name = "D", value_parser = crate::cli::parse_duration)]
+    settle_max: Option<Duration>,
     /// Replace a value of the scenario, such as load.rate=50; may be repeated.
     #[arg(long = "set", value_name = "PATH=VALUE")]
     set: Vec<String>,
@@ -165,6 +172,8 @@ impl RunArgs {
             let names: Vec<String> = self.keep_headers.iter().map(|name| quoted(name)).collect();
             overrides.push(format!("load.keepHeaders=[{}]", names.join(", ")));
         }
+        overrides.extend(self.settle.map(|d| format!("settle={}ms", d.as_millis())));
+        overrides.extend(self.settle_max.map(|d| format!("settleMax={}ms", d.as_millis())));
         overrides.extend(self.load_from.as_ref().map(|from| format!("load.from={from}")));
         overrides.extend(self.load_workers.map(|workers| format!("load.job.workers={workers}")));
         overrides.extend(self.load_resources.as_ref().map(Resources::as_override));

@@ -71,6 +71,7 @@ pub(super) fn expected_targets(scenario: &Scenario) -> Vec<run_info::Target> {
         url: url(&target.place),
         consumer: String::new(),
         balances: target.balances,
+        balances_because: Some(target.balances_because.clone()),
         service: None,
         routing: None,
     };

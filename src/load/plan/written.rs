@@ -7,7 +7,7 @@ use crate::load::connect_to::ConnectTo;
 use crate::load::pace::{Arrivals, Pace, Stage};
 use crate::load::resolve::Family;
 use crate::record::row::POD_HEADER;
-use crate::record::run_info::{self, Balances, LoadPlan, Pacing, Role, Source};
+use crate::record::run_info::{self, Balances, BalancesBecause, LoadPlan, Pacing, Role, Source};
 
 impl Plan {
     /// The plan as `run.json` holds it. Headers and body stay out: they may hold secrets.
@@ -120,6 +120,7 @@ impl Plan {
             url: target.url.clone(),
             consumer: target.name.to_string(),
             balances: Balances::Connections,
+            balances_because: Some(BalancesBecause::Assumed),
             service: None,
             routing: None,
         };
