@@ -17,7 +17,7 @@ use crate::gate;
 use crate::record::event::{Action, ActionName, Change, ContainerState, PodEvent};
 use crate::record::run_info::{Balances, ClusterInfo, LoadPlan, Pacing, Target, Tool};
 use crate::record::{
-    Bounds, Event, EventKind, Expect, Protocol, Records, RequestId, RequestRow, RunInfo, ServedEnd,
+    Bounds, Event, EventKind, Expect, Phase, Protocol, Records, RequestId, RequestRow, RunInfo, ServedEnd,
     ServedRow, WindowBounds,
 };
 

@@ -4,6 +4,7 @@ use super::*;
 use crate::analysis::model::{FindingKind, IntegrityStatus, LoadResult, SendLag};
 use crate::analysis::validity::{LIMITS, Measured};
 use crate::record::event::MachineSample;
+use crate::record::run_info::Pacing;
 use crate::timeline::Integrity;
 
 #[test]
@@ -78,7 +79,7 @@ fn a_machine_that_is_full_measures_nothing() {
     assert!(full.starts_with("100 % of the processors' time was in use"), "{full}");
     assert!(of(0.9, |_| {}).is_empty());
     assert!(of(1.0, |records| records.info.max_busy = Some(1.0)).is_empty());
-    assert!(of(1.0, |records| records.info.load.pacing = "closed_loop".into()).is_empty());
+    assert!(of(1.0, |records| records.info.load.pacing = Pacing::ClosedLoop).is_empty());
     let from_pods = |records: &mut Records| {
         records.info.load.other.insert("load_workers".into(), 2.into());
     };
