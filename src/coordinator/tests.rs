@@ -3,6 +3,7 @@
 mod conflicts;
 mod disrupting;
 mod load_job;
+mod phases;
 mod service_proxy;
 
 use std::collections::BTreeSet;
