@@ -333,7 +333,7 @@ impl Timeline {
     /// `None` where they ask no DNS, or its answers have no limit. A window towards such a consumer is a draw
     /// of its phase plus a delay.
     pub fn period_s(&self, target: &Target) -> Option<f64> {
-        self.ttls.get(host(&target.url)?).copied()
+        self.ttls.get(target.host()?).copied()
     }
 
     /// Where requests of the load are missing in the record, by time: what happened there cannot be told
@@ -370,17 +370,6 @@ fn ttls(events: &[Event]) -> BTreeMap<String, f64> {
         }
     }
     ttls
-}
-
-/// The host of a URL.
-fn host(url: &str) -> Option<&str> {
-    let (_, rest) = url.split_once("://")?;
-    let authority = rest.split(['/', '?', '#']).next()?;
-    let (_, host) = authority.rsplit_once('@').unwrap_or(("", authority));
-    match host.strip_prefix('[') {
-        Some(v6) => v6.split(']').next(),
-        None => host.split(':').next(),
-    }
 }
 
 /// For each name the lives of the pods that bore it, in order: when they began, and their ends under load.

@@ -4,6 +4,7 @@ mod conflicts;
 mod disrupting;
 mod evidence;
 mod load_job;
+mod phases;
 mod service_proxy;
 
 use std::collections::BTreeSet;

@@ -101,15 +101,20 @@ impl Target {
         }
     }
 
+    /// The host in its URL.
+    pub fn host(&self) -> Option<&str> {
+        let (_, rest) = self.url.split_once("://")?;
+        let authority = rest.split(['/', '?', '#']).next()?;
+        let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+        match host.strip_prefix('[') {
+            Some(v6) => v6.split(']').next(),
+            None => host.split(':').next(),
+        }
+    }
+
     /// Whether its URL has an address in place of a name: then it is no headless Service.
     fn has_address(&self) -> bool {
-        let authority = self.url.split_once("://").map_or("", |(_, rest)| rest);
-        let authority = authority.split(['/', '?', '#']).next().unwrap_or_default();
-        let host = match authority.strip_prefix('[') {
-            Some(v6) => v6.split(']').next(),
-            None => authority.split(':').next(),
-        };
-        host.is_some_and(|host| host.parse::<IpAddr>().is_ok())
+        self.host().is_some_and(|host| host.parse::<IpAddr>().is_ok())
     }
 }
 

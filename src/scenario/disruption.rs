@@ -470,4 +470,38 @@ mod tests {
         assert_ne!(order(7, 0), order(7, 1));
         assert_ne!(order(7, 0), order(8, 0));
     }
+
+    #[test]
+    fn repetitions_meet_all_phases_of_a_consumers_clock() {
+        let disruption = |seed, jitter_s| Disruption {
+            at: Duration::from_secs(1),
+            every: Duration::from_secs(5),
+            jitter: Duration::from_secs(jitter_s),
+            seed,
+            repeat: Repeat::Times(60),
+            allow_outage: false,
+            action: Action::Observe { lasts: None },
+        };
+        let phases = |seed, jitter_s, period_s: u64| -> Vec<f64> {
+            let disruption = disruption(seed, jitter_s);
+            let due = (0..60).map(|n| disruption.due(n, Duration::from_secs(period_s)).as_secs_f64());
+            due.map(|s| (s - 1.0) % 5.0).collect()
+        };
+        assert!(phases(3, 0, 0).iter().all(|phase| *phase == 0.0), "without a clock it is on time");
+        let met = phases(3, 0, 5);
+        for fifth in 0..5 {
+            let second = f64::from(fifth)..f64::from(fifth + 1);
+            let within = met.iter().filter(|phase| second.contains(phase)).count();
+            assert!(within >= 4, "{within} of 60 in second {fifth}: {met:?}");
+        }
+        assert_eq!(met, phases(3, 0, 5), "it is drawn from the seed");
+        assert_ne!(met, phases(4, 0, 5));
+        let longer = disruption(3, 20);
+        let no_clock = Duration::ZERO;
+        assert_eq!(
+            longer.due(7, Duration::from_secs(5)),
+            longer.due(7, no_clock),
+            "a longer jitter is enough"
+        );
+    }
 }

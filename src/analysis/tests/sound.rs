@@ -88,8 +88,8 @@ fn a_machine_that_is_full_measures_nothing() {
 
 #[test]
 fn lag_has_to_be_small_beside_what_is_measured() {
-    let load = |lag_ms: f64, pacing: &str| LoadResult {
-        pacing: pacing.into(),
+    let load = |lag_ms: f64, pacing: Pacing| LoadResult {
+        pacing,
         rate: 100.0,
         duration_s: 10.0,
         scheduled: 1000,
@@ -97,12 +97,12 @@ fn lag_has_to_be_small_beside_what_is_measured() {
         send_lag_us: SendLag { p50: 0.0, p99: lag_ms * 1e3, max: lag_ms * 1e3 },
     };
     let is_drowned =
-        |measured: Measured, lag_ms: f64| measured.drowned_by(&load(lag_ms, "constant")).is_some();
+        |measured: Measured, lag_ms: f64| measured.drowned_by(&load(lag_ms, Pacing::Constant)).is_some();
     assert!(is_drowned(Measured::Windows(100.0), 51.0));
     assert!(!is_drowned(Measured::Windows(100.0), 49.0));
     assert!(!is_drowned(Measured::Windows(2.0), LIMITS.send_lag_floor_ms));
     assert!(is_drowned(Measured::Latency(90.0), 60.0));
-    assert!(Measured::Latency(90.0).drowned_by(&load(60.0, "closed_loop")).is_none());
+    assert!(Measured::Latency(90.0).drowned_by(&load(60.0, Pacing::ClosedLoop)).is_none());
     let mut records = three_pods();
     // The window is some 0.1 s wide.
     for row in &mut records.requests {

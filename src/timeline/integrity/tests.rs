@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::record::run_info::{ClusterInfo, LoadPlan, Role, Rows, Source, Tool};
+use crate::record::run_info::{ClusterInfo, LoadPlan, Pacing, Role, Rows, Source, Tool};
 use crate::record::{
     ClockOffset, Event, EventKind, Expect, Outcome, Phase, Protocol, Records, RequestId, RequestRow, RunInfo,
     ServedEnd, ServedRow, Stamp,
@@ -83,7 +83,7 @@ fn whole() -> Records {
         cluster: ClusterInfo::default(),
         targets: Vec::new(),
         load: LoadPlan {
-            pacing: "constant".into(),
+            pacing: Pacing::Constant,
             rate: 100.0,
             duration_s: 0.8,
             warmup_s: 0.2,
