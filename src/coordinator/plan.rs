@@ -26,6 +26,7 @@ use super::apply::is_ownable;
 use super::routes;
 use super::sidecar::{Live, Sidecars};
 use super::{Caller, CoordinatorError, preflight, service_proxy, versions};
+use crate::record::Evidence;
 use crate::scenario::{Disruption, Place, Scenario};
 
 /// Not a call, but a program that the run starts here.
@@ -320,7 +321,7 @@ impl Caller {
 
         self.plan_evidence(work, &mut plan).await?;
         if let Some(workers) = load_workers {
-            self.plan_load(*workers, &mut plan, &mut undo);
+            self.plan_load(*workers, scenario.load.evidence, &mut plan, &mut undo);
         }
         if *has_command {
             for kind in self.workload_kinds() {
@@ -357,13 +358,17 @@ impl Caller {
     }
 
     /// The Job whose pods send the load.
-    fn plan_load(&self, workers: usize, plan: &mut Plan, undo: &mut Plan) {
+    fn plan_load(&self, workers: usize, evidence: Option<Evidence>, plan: &mut Plan, undo: &mut Plan) {
         self.plan_owner(plan, undo);
         let s = if workers == 1 { "" } else { "s" };
+        let privileged = match evidence {
+            None => "",
+            Some(Evidence::Conntrack) => ", as root with NET_ADMIN in the network of their nodes",
+        };
         let (secrets, jobs) = (self.own::<Secret>(), self.own::<Job>());
         for (about, why) in [
             (&secrets, "the token by which the load workers know the run".to_owned()),
-            (&jobs, format!("an Indexed Job of {workers} load worker{s}")),
+            (&jobs, format!("an Indexed Job of {workers} load worker{s}{privileged}")),
         ] {
             let group = root(&about.resource);
             plan.open_call(group.clone(), "where the kind is");

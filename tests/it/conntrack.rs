@@ -10,6 +10,7 @@ use rolldrop::record::{EventKind, Outcome, RequestId, RunDir};
 use rolldrop::timeline::{Request, Timeline};
 
 use crate::harness::{Rolldrop, wait_for, written};
+use crate::kernel::unprivileged;
 use crate::runs;
 
 const LIMIT: Duration = Duration::from_secs(90);
@@ -184,4 +185,18 @@ fn where_the_kernel_cannot_say_nothing_is_touched() {
     let finished = Rolldrop::new(args).finish().expect_code(2);
     assert!(finished.stderr().contains("the Service proxy is in userspace mode"), "{finished}");
     assert!(!finished.stderr().contains("deploying"), "{finished}");
+}
+
+#[test]
+fn without_the_right_a_load_does_not_begin() {
+    let (program, _dir) = unprivileged();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.set_nonblocking(true).expect("a listener");
+    let url = format!("http://{}/", listener.local_addr().expect("its address"));
+    let output =
+        program.command().args(["load", &url, "--evidence", "conntrack"]).output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("takes the right NET_ADMIN"), "{said}");
+    assert!(listener.accept().is_err(), "something was sent");
 }
