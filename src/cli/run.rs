@@ -73,6 +73,7 @@ impl RunArgs {
             naming: self.naming(cluster.as_ref()),
             yes: self.yes,
             collecting: &self.collecting,
+            beats: !self.no_beats,
         };
         if self.dry_run {
             let scratch = std::env::temp_dir().join(format!("rolldrop-dry-run-{}", std::process::id()));

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::analysis::model::{
     Analysis, Cause, ChartData, Check, CheckVerdict, Drop, Finding, LateArrival, Latencies, LatencyBucket,
     LatencyHistograms, LoadResult, Mode, Percentiles, Recommendation, RequestCounts, RetryHidden, RunResult,
-    SCHEMA_VERSION, Second, SendLag, Severity, Stage, Start, Termination, TerminationRequests, Verdict,
-    WhatIf, Window, WindowSummary,
+    SCHEMA_VERSION, Second, SendLag, Severity, Stage, Start, T0Basis, Termination, TerminationRequests,
+    Verdict, WhatIf, Window, WindowSummary,
 };
 use crate::record::Outcome;
 use crate::record::run_info::{ClusterInfo, Pacing, Tool};
@@ -283,6 +283,7 @@ impl Sample {
             cause: None,
             watch_gaps: Vec::new(),
             t0_uncertainty_s: 0.011,
+            t0_basis: Some(T0Basis::OwnCall),
             t0_s,
             timeline,
             exit_code: Some(0),

@@ -25,6 +25,8 @@ pub(super) struct Intent<'a> {
     /// Whether it is agreed to beforehand.
     pub(super) yes: bool,
     pub(super) collecting: &'a Collecting,
+    /// Whether the run writes to an object of its own while pods may end.
+    pub(super) beats: bool,
 }
 
 impl Intent<'_> {
@@ -39,7 +41,8 @@ impl Intent<'_> {
         let has_command = self.command.is_some();
         let secrets = self.secrets(scenario, &caller.namespace)?;
         let sidecars = self.sidecars(scenario)?;
-        let work = Work { scenario, secrets: &secrets, sidecars, has_command, load_workers };
+        let work =
+            Work { scenario, secrets: &secrets, sidecars, has_command, beats: self.beats, load_workers };
         caller.plan(&work).await.map_err(interruption)
     }
 
