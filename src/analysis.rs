@@ -277,6 +277,7 @@ fn terminations(
                         lost: gap.is_lost,
                     })
                     .collect(),
+                t0_basis: Some(end.t0.basis),
                 t0_uncertainty_s: end.t0.latest.seconds_since(end.t0.earliest),
                 t0_s: timeline.seconds(end.t0.latest),
                 timeline: stages(end, last),

@@ -9,7 +9,7 @@ use super::sums::Sums;
 use super::tracked;
 use crate::record::run_info::{BalancesBecause, Target};
 use crate::record::{Cause, Stamp};
-use crate::timeline::{Refused, Restart, Timeline, Withdrawal};
+use crate::timeline::{BeatsState, Refused, Restart, T0Basis, Timeline, Withdrawal};
 
 /// Everything worth saying, most severe first.
 pub(super) fn findings(
@@ -95,8 +95,10 @@ pub(super) fn findings(
             ),
         ));
     }
+    findings.extend(deletions_of_others(timeline));
     findings.extend(refusals(timeline));
     findings.extend(timeline.restarts.iter().filter(|r| r.from >= timeline.origin).map(restarted));
+    findings.extend(agents_restarted(timeline.agent_restarts));
     let left_alive = timeline.withdrawals.iter().zip(&sums.last_reached);
     findings.extend(left_alive.map(|(withdrawal, last)| lived_on(withdrawal, *last)));
     findings.extend(timeline.info.targets.iter().filter_map(taken_for_a_gateway));
@@ -144,12 +146,14 @@ pub(super) fn findings(
         ));
     }
     if terminations.is_empty() {
-        findings.push(finding(
-            Severity::Info,
-            "no pod ended under load".to_owned(),
-            "the run shows the steady state only",
-            "add a disruption to the scenario to measure a termination",
-        ));
+        let (why, remedy) = match timeline.restarts.is_empty() && timeline.withdrawals.is_empty() {
+            true => (
+                "the run shows the steady state only",
+                "add a disruption to the scenario to measure a termination",
+            ),
+            false => ("the disruptions of this run end no pod, so there is no window", ""),
+        };
+        findings.push(finding(Severity::Info, "no pod ended under load".to_owned(), why, remedy));
     }
     findings.sort_by_key(|f| f.severity);
     findings
@@ -217,6 +221,35 @@ fn taken_for_a_gateway(target: &Target) -> Option<Finding> {
     })
 }
 
+/// What it costs that beats do not say when others deleted pods.
+fn deletions_of_others(timeline: &Timeline) -> Option<Finding> {
+    let ends = timeline.ends.iter().filter(|end| end.t0.basis == T0Basis::Timestamp);
+    let widths: Vec<f64> = ends.map(|end| end.t0.latest.seconds_since(end.t0.earliest)).collect();
+    let widest = widths.iter().copied().reduce(f64::max)?;
+    let (why, remedy) = match &timeline.beats.state {
+        BeatsState::Absent => (
+            "a deletionTimestamp has whole seconds, and this run had no beats (writes of its own, by whose \
+             versions the deletions of others are placed in time)"
+                .to_owned(),
+            "allow the run to create and patch a ConfigMap of its own, and leave --no-beats out",
+        ),
+        BeatsState::Dropped { why } => (
+            format!("a deletionTimestamp has whole seconds, and the run's beats were dropped: {why}"),
+            "let the run delete the pods itself (deletePod, evict)",
+        ),
+        BeatsState::Usable => (
+            "a deletionTimestamp has whole seconds, and no beat came between".to_owned(),
+            "see the warnings for what held the beats up",
+        ),
+    };
+    let pods = match widths.len() {
+        1 => "the deletion of 1 pod by somebody else is".to_owned(),
+        n => format!("the deletions of {} pods by others are", count(n as u64)),
+    };
+    let what = format!("{pods} known to {widest:.2} s only; upper bounds of windows are wider by that");
+    Some(finding(Severity::Info, what, &why, remedy))
+}
+
 /// What was asked for and not done, each reason once.
 fn refusals(timeline: &Timeline) -> Vec<Finding> {
     let mut by_reason: BTreeMap<(&str, Option<u16>, &str), Vec<&str>> = BTreeMap::new();
@@ -250,15 +283,33 @@ fn refusals(timeline: &Timeline) -> Vec<Finding> {
 
 /// A container that ended in a pod that stays.
 fn restarted(restart: &Restart) -> Finding {
-    let Restart { pod, container, exit_code, from, to } = restart;
+    let Restart { pod, container, exit_code, is_crash, from, to } = restart;
     let code = exit_code.map(|code| format!(" (exit code {code})")).unwrap_or_default();
     let back = match to {
         Some(to) => format!("was ready again {:.1} s later", to.seconds_since(*from)),
         None => "was not ready again while it was watched".to_owned(),
     };
-    let what = format!("container {container} of pod {pod} ended{code} and {back}");
-    let why = "the pod stays, so this is no termination: requests that it costs are in no window";
-    finding(Severity::Warning, what, why, "see why it ended; a readinessProbe shortens what it costs")
+    let how = if *is_crash { "was killed by this run" } else { "ended" };
+    let what = format!("container {container} of pod {pod} {how}{code} and {back}");
+    let why = "the pod stays, so this is no termination: requests that it costs are in no window, no preStop hook \
+               runs, and its endpoint stays until the kubelet has noticed";
+    let remedy = match is_crash {
+        true => "more replicas and clients that retry; a readinessProbe shortens what it costs",
+        false => "see why it ended; a readinessProbe shortens what it costs",
+    };
+    finding(Severity::Warning, what, why, remedy)
+}
+
+/// Restarts of nodes' agents by the run.
+fn agents_restarted(restarts: usize) -> Option<Finding> {
+    let what = match restarts {
+        0 => return None,
+        1 => "the agent of a node was restarted by this run".to_owned(),
+        n => format!("agents of nodes were restarted {n} times by this run"),
+    };
+    let why = "containers go on without the agent, so this is no termination: probes and statuses pause, and a pod \
+               that was ending gets its whole grace period again";
+    Some(finding(Severity::Info, what, why, ""))
 }
 
 /// A pod that left its Services while it lived on, and when it was last sent a new connection.

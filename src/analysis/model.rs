@@ -14,6 +14,7 @@ pub use window::{Window, WindowBasis};
 use crate::record::Outcome;
 use crate::record::run_info::{ClusterInfo, Pacing, Tool};
 pub use crate::record::{Cause, Mode};
+pub use crate::timeline::T0Basis;
 
 /// The version of `result.json`.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -296,6 +297,9 @@ pub struct Termination {
     pub watch_gaps: Vec<WatchGap>,
     /// t0 latest minus t0 earliest, in seconds.
     pub t0_uncertainty_s: f64,
+    /// What is known of t0, and from what; not in results of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub t0_basis: Option<T0Basis>,
     /// When t0 (latest) was, in seconds since the counted part of the load began.
     pub t0_s: f64,
     /// Stages, in seconds since t0 latest.

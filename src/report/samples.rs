@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::analysis::model::{
     Analysis, Candidate, ChartData, Check, CheckVerdict, Finding, IntegrityStatus, LateArrival, Latencies,
     LatencyBucket, LatencyHistograms, LoadResult, Lost, Mode, Percentiles, Recommendation, RequestCounts,
-    RetryHidden, RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage, Start, Termination,
+    RetryHidden, RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage, Start, T0Basis, Termination,
     TerminationRequests, Verdict, WhatIf, Why, Window, WindowBasis, WindowSummary,
 };
 use crate::record::run_info::{ClusterInfo, Pacing, Tool};
@@ -289,6 +289,7 @@ impl Sample {
             cause: None,
             watch_gaps: Vec::new(),
             t0_uncertainty_s: 0.011,
+            t0_basis: Some(T0Basis::OwnCall),
             t0_s,
             timeline,
             exit_code: Some(0),

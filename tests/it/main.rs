@@ -5,6 +5,7 @@
 
 mod api;
 mod bad_input;
+mod beats;
 mod chart;
 mod churn;
 mod cluster;
