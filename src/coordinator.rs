@@ -19,6 +19,7 @@ mod preflight;
 mod recorder;
 mod rollout;
 mod server_clock;
+mod service_proxy;
 mod sidecar;
 mod sinks;
 mod targets;
@@ -32,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
@@ -44,6 +45,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::Origin;
 use crate::machine;
+use crate::record::routing::ServiceRules;
 use crate::record::run_info::{ClusterInfo, Role, Source};
 use crate::record::wire::AdminToken;
 use crate::record::{Clock, EventKind, RunDir, Stamp};
@@ -258,8 +260,11 @@ impl Session {
         let mut found = Vec::with_capacity(targets.len());
         let mut endpoints_of = BTreeMap::new();
         for Target { name, place, balances, .. } in targets {
-            let (url, consumer, service) = match place {
-                Place::Url(url) => (url.to_string(), Consumer::Url(url.to_string()), None),
+            let (url, consumer, service, rules) = match place {
+                Place::Url(url) => {
+                    let consumer = Consumer::Url(url.to_string());
+                    (url.to_string(), consumer, None, ServiceRules::default())
+                }
                 Place::Service { name: service_name, port, path, node } => {
                     let service = preflight::service(&self.caller, service_name).await?;
                     let wanted = preflight::wanted_endpoints(&service, manifests);
@@ -267,10 +272,10 @@ impl Session {
                     endpoints_of.insert(service_name, endpoints);
                     let way = Way { service: &service, name: service_name, port: port.as_deref(), path };
                     let (url, consumer) = way.find(&self.caller, node.as_deref()).await?;
-                    (url, consumer, Some(service_name.clone()))
+                    (url, consumer, Some(service_name.clone()), service_proxy::rules(&service))
                 }
             };
-            found.push(Found { name: name.clone(), url, consumer, balances: *balances, service });
+            found.push(Found { name: name.clone(), url, consumer, balances: *balances, service, rules });
         }
         let endpoints = endpoints_of.into_values().sum();
         for disruption in disruptions {
@@ -429,20 +434,18 @@ impl Session {
     }
 
     async fn fingerprint(&self, endpoints: usize) -> Result<ClusterInfo, CoordinatorError> {
-        let client = || self.caller.client.clone();
         let version = self.caller.server_version().await?;
-        // Both are read where rights allow; without them the fingerprint says less.
-        let nodes = Api::<Node>::all(client());
+        // All of it is read where rights allow; without them the fingerprint says less.
+        let nodes = Api::<Node>::all(self.caller.client.clone());
         let params = ListParams::default();
         let nodes = self.caller.ask("list nodes", || nodes.list(&params)).await?;
-        let maps = Api::<ConfigMap>::namespaced(client(), "kube-system");
-        let kube_proxy =
-            self.caller.ask("read kube-proxy's configuration", || maps.get("kube-proxy")).await?;
-        let mode = kube_proxy.ok().and_then(|map| preflight::kube_proxy_mode(&map));
+        let nodes = nodes.map(|list| list.items).unwrap_or_default();
+        let (dataplane, dataplane_from) = service_proxy::find(&self.caller, &nodes).await?;
         Ok(ClusterInfo {
             version,
-            dataplane: mode.unwrap_or_else(|| "unknown".into()),
-            nodes: nodes.map_or(0, |list| list.items.len()),
+            dataplane,
+            dataplane_from,
+            nodes: nodes.len(),
             endpoints,
             namespace: self.caller.namespace.clone(),
         })

@@ -82,5 +82,6 @@ fn container_state(pod: &Pod, container: &Container, sidecar: bool) -> Container
         message,
         exit_code,
         restarts: status.map_or(0, |s| s.restart_count),
+        readiness_probe: Some(container.readiness_probe.is_some()),
     }
 }

@@ -5,22 +5,28 @@
 //! no Kubernetes client, no HTTP and no statistics. The run directory's format
 //! is documented in `docs/run-directory.md`.
 
+pub mod cause;
 pub mod clock;
 pub mod event;
 pub mod expect;
+pub mod mode;
 pub mod offsets;
 pub mod outcome;
 pub mod parts;
 pub mod retry;
+pub mod routing;
 pub mod row;
 pub mod rows;
 pub mod run_dir;
 pub mod run_info;
+pub mod service_proxy;
 pub mod wire;
 
+pub use cause::Cause;
 pub use clock::{Clock, ClockOffset, Stamp};
 pub use event::{Event, EventKind};
 pub use expect::{Bounds, Expect, WindowBounds};
+pub use mode::Mode;
 pub use offsets::Offsets;
 pub use outcome::Outcome;
 pub use row::{Phase, Protocol, RequestId, RequestRow, ServedEnd, ServedRow, TlsSession};

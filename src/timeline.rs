@@ -19,9 +19,9 @@ pub use pods::{PodEnd, PodLife, Stages, T0};
 pub use requests::{Request, Requests};
 pub use restarts::Restart;
 
-use crate::record::event::{Action, Change, MachineSample};
+use crate::record::event::{Action, ActionName, Change, MachineSample};
 use crate::record::run_info::Rows;
-use crate::record::{EventKind, Outcome, RowSource, RunInfo, RunLog, Stamp};
+use crate::record::{EventKind, Mode, Outcome, RowSource, RunInfo, RunLog, Stamp};
 
 /// What a watch of these is called.
 const PODS: &str = "pods";
@@ -67,14 +67,14 @@ pub struct Command {
     /// The signal that ended it.
     pub signal: Option<i32>,
     /// How pods ended by it; `None` where the run ended before that was known.
-    pub mode: Option<String>,
+    pub mode: Option<Mode>,
 }
 
 /// An action that was asked for and not done.
 #[derive(Clone, Debug)]
 pub struct Refused {
-    /// The action, such as `evict`.
-    pub action: String,
+    /// The action.
+    pub action: ActionName,
     /// The pod, where the action names one.
     pub pod: Option<String>,
     /// The API server's status code; `None` where it was not asked, or did not answer.
@@ -194,7 +194,7 @@ impl Timeline {
                 }
                 EventKind::CommandSettled { mode, disruption } => {
                     if let Some(command) = commands.iter_mut().rfind(|c| c.disruption == *disruption) {
-                        command.mode = Some(mode.clone());
+                        command.mode = Some(*mode);
                     }
                 }
                 EventKind::Pod(pod) if pod.change == Change::Listed => pods_listed = Some(at),
@@ -302,11 +302,11 @@ fn refused(actions: &[(Stamp, &Action)]) -> Vec<Refused> {
     };
     let mut refused: Vec<Refused> = Vec::new();
     for (number, entry) in actions.iter().enumerate() {
-        let Action { action: name, pod, status, error, .. } = entry.1;
+        let Action { action, pod, status, error, .. } = entry.1;
         let Some(why) = error else { continue };
         if !is_done_later(number, entry) {
-            let (action, pod, why) = (name.clone(), pod.clone(), why.clone());
-            refused.push(Refused { action, pod, status: *status, why });
+            let (pod, why) = (pod.clone(), why.clone());
+            refused.push(Refused { action: *action, pod, status: *status, why });
         }
     }
     refused
@@ -314,7 +314,7 @@ fn refused(actions: &[(Stamp, &Action)]) -> Vec<Refused> {
 
 fn withdrawals(actions: &[(Stamp, &Action)], endpoints: &Endpoints) -> Vec<Withdrawal> {
     let relabelled =
-        actions.iter().filter(|(_, action)| action.action == "relabel" && action.error.is_none());
+        actions.iter().filter(|(_, action)| action.action == ActionName::Relabel && action.error.is_none());
     let withdrawal = |(asked, action): &(Stamp, &Action)| {
         let pod = action.pod.clone()?;
         let endpoint_removed = endpoints.first(&pod, EndpointChange::Removed, *asked);

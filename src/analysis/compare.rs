@@ -259,7 +259,7 @@ fn terminations(baseline: &[Sample], candidate: &[Sample], options: &Options) ->
     for mode in modes(baseline, candidate) {
         let lost = |samples: &[Sample]| -> Vec<Weighed> {
             let ended = samples.iter().flat_map(|s| &s.terminations).filter(|t| t.mode == mode);
-            ended.map(|t| Weighed::one(t.dropped as f64)).collect()
+            ended.map(|t| Weighed::one(t.dropped)).collect()
         };
         let (lost_a, lost_b) = (lost(baseline), lost(candidate));
         let hit = |lost: &[Weighed]| Of {

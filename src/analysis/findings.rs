@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::figures::count;
-use super::model::{Cause, Finding, Latencies, RequestCounts, Severity, Termination, Verdict};
+use super::model::{Finding, Latencies, RequestCounts, Severity, Termination, Verdict};
 use super::sums::Sums;
-use crate::record::Stamp;
+use crate::record::{Cause, Stamp};
 use crate::timeline::{Refused, Restart, Timeline, Withdrawal};
 
 /// Everything worth saying, most severe first.
@@ -169,7 +169,10 @@ pub(super) fn unbounded(terminations: &[Termination]) -> impl Iterator<Item = Fi
 fn refusals(timeline: &Timeline) -> Vec<Finding> {
     let mut by_reason: BTreeMap<(&str, Option<u16>, &str), Vec<&str>> = BTreeMap::new();
     for Refused { action, pod, status, why } in &timeline.refused {
-        by_reason.entry((action, *status, why)).or_default().push(pod.as_deref().unwrap_or_default());
+        by_reason
+            .entry((action.as_str(), *status, why))
+            .or_default()
+            .push(pod.as_deref().unwrap_or_default());
     }
     let refusal = |((action, status, why), pods): ((&str, Option<u16>, &str), Vec<&str>)| {
         let of = match pods[..] {
@@ -262,8 +265,17 @@ fn explain(cause: Cause, covering_s: u64) -> (&'static str, String) {
             "a readinessProbe that fails until the app listens".into(),
         ),
         Cause::GatewayError => (
-            "a gateway status came back: a proxy in between, or the app itself, gave up on the request",
-            "apply the same remedies at the proxy's upstream; let it retry".into(),
+            "a gateway status came back, and no pod was ending that explains it: a gateway, or the app itself, \
+             gave up on the request",
+            "see the gateway's own log; let it retry requests that may be sent twice".into(),
+        ),
+        Cause::GatewayToDeadPod => (
+            "a gateway sent requests to a pod that was ending, and answered with 502, 503, 504 or nothing",
+            format!("{sleep}; and let the gateway retry requests that may be sent twice"),
+        ),
+        Cause::RuleSwap => (
+            "a Service proxy replaced its rules, and in that instant the Service was not in them",
+            "no setting of the pod helps; clients that try again after a refused connection".into(),
         ),
         Cause::Overload => (
             "the app or the machine could not keep up, or packets were lost",

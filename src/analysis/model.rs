@@ -1,12 +1,19 @@
 //! The result of the analysis: what `result.json` holds (schemaVersion 1), and
 //! the series that the charts draw.
 
+mod losses;
+mod window;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::Outcome;
-use crate::record::run_info::{ClusterInfo, Tool};
+pub use losses::{Bounded, Candidate, GroupWindow, LossGroup, Lost, TerminationRequests, Why};
+pub use window::{Window, WindowBasis};
+
+pub use crate::record::Mode;
+use crate::record::run_info::{ClusterInfo, Pacing, Tool};
+use crate::record::{Cause, Outcome};
 
 /// The version of `result.json`.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -16,6 +23,8 @@ pub const SCHEMA_VERSION: u32 = 1;
 pub struct Analysis {
     /// The numbers.
     pub result: RunResult,
+    /// Every dropped request.
+    pub lost: Vec<Lost>,
     /// The series behind the charts.
     pub charts: ChartData,
 }
@@ -48,6 +57,8 @@ pub struct RunResult {
     pub latency_ms: Latencies,
     /// One entry per pod that ended.
     pub terminations: Vec<Termination>,
+    /// The terminations that share dropped requests, in order of their first.
+    pub groups: Vec<LossGroup>,
     /// One entry per pod that began.
     pub starts: Vec<Start>,
     /// The windows of all terminations, per consumer and mode.
@@ -101,10 +112,10 @@ pub struct CommandResult {
 /// The load as it was sent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadResult {
-    /// `constant`, `stages` or `closed_loop`. In a closed loop a slow answer delays the requests
-    /// after it, so there are service times only.
-    #[serde(default = "constant")]
-    pub pacing: String,
+    /// How the requests were paced. In a closed loop a slow answer delays the requests after it, so
+    /// there are service times only.
+    #[serde(default)]
+    pub pacing: Pacing,
     /// Requests per second that were scheduled, in a closed loop those that were sent.
     pub rate: f64,
     /// Length of the counted part, in seconds.
@@ -117,14 +128,10 @@ pub struct LoadResult {
     pub send_lag_us: SendLag,
 }
 
-fn constant() -> String {
-    "constant".to_owned()
-}
-
 impl LoadResult {
     /// Whether there are no intended send times.
     pub fn is_closed_loop(&self) -> bool {
-        self.pacing == "closed_loop"
+        self.pacing == Pacing::ClosedLoop
     }
 }
 
@@ -186,70 +193,6 @@ pub struct RetryHidden {
     pub safe_idempotent: u64,
 }
 
-/// Why a request was dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Cause {
-    /// A new connection was routed to a pod that no longer accepted any.
-    RoutedToDeadPod,
-    /// The pod ended while it worked on the request.
-    KilledInFlight,
-    /// The server closed an idle connection as the client used it.
-    IdleCloseRace,
-    /// The connection stood in the accept queue of a listener that closed.
-    AcceptQueueReset,
-    /// A conntrack entry led to a pod that was gone, after the window.
-    StaleFlow,
-    /// No endpoint was ready.
-    NoReadyEndpoint,
-    /// A starting pod got traffic before it could serve.
-    NotReadyYet,
-    /// A proxy in between answered with a gateway status.
-    GatewayError,
-    /// Timeouts with no termination near.
-    Overload,
-    /// None of these could be told.
-    Unattributed,
-}
-
-impl Cause {
-    /// Every cause.
-    pub const ALL: &'static [Cause] = &[
-        Cause::RoutedToDeadPod,
-        Cause::KilledInFlight,
-        Cause::IdleCloseRace,
-        Cause::AcceptQueueReset,
-        Cause::StaleFlow,
-        Cause::NoReadyEndpoint,
-        Cause::NotReadyYet,
-        Cause::GatewayError,
-        Cause::Overload,
-        Cause::Unattributed,
-    ];
-
-    /// The name used in files and on the command line.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Cause::RoutedToDeadPod => "routed_to_dead_pod",
-            Cause::KilledInFlight => "killed_in_flight",
-            Cause::IdleCloseRace => "idle_close_race",
-            Cause::AcceptQueueReset => "accept_queue_reset",
-            Cause::StaleFlow => "stale_flow",
-            Cause::NoReadyEndpoint => "no_ready_endpoint",
-            Cause::NotReadyYet => "not_ready_yet",
-            Cause::GatewayError => "gateway_error",
-            Cause::Overload => "overload",
-            Cause::Unattributed => "unattributed",
-        }
-    }
-
-    /// Whether requests are lost by it because the app stopped before its clients knew: a preStop
-    /// sleep saves them.
-    pub const fn is_helped_by_sleep(self) -> bool {
-        matches!(self, Cause::RoutedToDeadPod | Cause::AcceptQueueReset)
-    }
-}
-
 /// Latencies in milliseconds, of requests that were answered.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latencies {
@@ -279,38 +222,6 @@ pub struct Percentiles {
     pub p99_9: f64,
     /// Largest.
     pub max: f64,
-}
-
-/// How terminations came. Never pooled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// One pod at a time, with recovery in between.
-    Isolated,
-    /// A rolling update.
-    Rollout,
-    /// A Service scaled down.
-    ScaleDown,
-    /// A node drained.
-    Drain,
-    /// A node shut down.
-    NodeShutdown,
-    /// Anything else.
-    Other,
-}
-
-impl Mode {
-    /// The name used in files.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Mode::Isolated => "isolated",
-            Mode::Rollout => "rollout",
-            Mode::ScaleDown => "scale_down",
-            Mode::Drain => "drain",
-            Mode::NodeShutdown => "node_shutdown",
-            Mode::Other => "other",
-        }
-    }
 }
 
 /// A stage in the end of a pod. Keys of [`Termination::timeline`].
@@ -391,7 +302,8 @@ pub struct Termination {
     pub windows: Vec<Window>,
     /// The requests that concern this pod from t0 on.
     pub requests: TerminationRequests,
-    /// Dropped new connections attributed to this pod, divided by the rate at which it got new connections before t0; in seconds.
+    /// The best estimate of the new connections that this pod dropped after t0, divided by the rate at which it got
+    /// new connections before; in seconds, and never beyond its window's upper bound.
     pub dead_seconds: Option<f64>,
 }
 
@@ -407,36 +319,6 @@ pub struct WatchGap {
     /// Whether what happened is not known. Else it was shown late: a stage that was seen then may have
     /// been reached at any time of the stretch.
     pub lost: bool,
-}
-
-/// The endpoint-propagation window of one pod towards one consumer, in seconds since t0.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Window {
-    /// The consumer, as in `run.json`.
-    pub consumer: String,
-    /// The last new connection to the pod, from t0 latest; 0 when none came after t0.
-    pub lower_s: f64,
-    /// What the end is not later than, from t0 earliest; `None` when it cannot be bounded.
-    pub upper_s: Option<f64>,
-    /// Whether the end lies beyond what was observed, or cannot be bounded, and why.
-    pub censored: Option<String>,
-    /// New connections a second that the pod got before t0.
-    pub rate_before: f64,
-    /// New connections that came after t0.
-    pub late_arrivals: u64,
-}
-
-/// The requests that concern a pod from t0 on.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct TerminationRequests {
-    /// Requests that reached the pod or were attributed to it.
-    pub seen: u64,
-    /// Of those, dropped.
-    pub dropped: u64,
-    /// The dropped ones, by outcome.
-    pub by_outcome: BTreeMap<Outcome, u64>,
-    /// The dropped ones, by cause.
-    pub by_cause: BTreeMap<Cause, u64>,
 }
 
 /// The beginning of one pod.
@@ -465,7 +347,7 @@ pub struct WindowSummary {
     pub p99: Option<f64>,
     /// Largest upper bound.
     pub max: Option<f64>,
-    /// Smallest and largest lower bound.
+    /// Smallest and largest lower bound, of the windows that have one.
     pub lower: Option<(f64, f64)>,
     /// Number of windows that are censored.
     pub censored: usize,
@@ -585,8 +467,6 @@ impl Check {
 /// The series behind the charts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ChartData {
-    /// Every dropped request.
-    pub drops: Vec<Drop>,
     /// Late arrivals that were answered.
     pub late_ok: Vec<LateArrival>,
     /// Response times of answered requests, steady against disrupted.
@@ -598,25 +478,6 @@ pub struct ChartData {
     pub stages: Vec<(f64, f64, f64)>,
     /// Length of the counted part as measured, in seconds since the counted part of the load began.
     pub end_s: f64,
-}
-
-/// One dropped request, as the charts draw it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Drop {
-    /// Intended send time, in seconds since the counted part of the load began.
-    pub scheduled_s: f64,
-    /// When it connected (or was sent, on a reused connection), in seconds since the counted part of the load began.
-    pub begun_s: f64,
-    /// When it ended, in seconds since the counted part of the load began.
-    pub ended_s: f64,
-    /// Its outcome.
-    pub outcome: Outcome,
-    /// Its cause.
-    pub cause: Cause,
-    /// Index into [`RunResult::terminations`], if attributed.
-    pub termination: Option<usize>,
-    /// Whether it lies inside that pod's window.
-    pub in_window: bool,
 }
 
 /// A new connection to a terminating pod whose request was answered.

@@ -25,7 +25,7 @@ pub(super) fn summaries(terminations: &[Termination]) -> Vec<WindowSummary> {
         .map(|((mode, consumer), windows)| {
             let mut upper: Vec<f64> = windows.iter().filter_map(|w| w.upper_s).collect();
             upper.sort_by(f64::total_cmp);
-            let lower = windows.iter().map(|w| w.lower_s);
+            let lower = || windows.iter().filter_map(|w| w.lower_s);
             WindowSummary {
                 consumer: consumer.to_owned(),
                 mode,
@@ -34,7 +34,7 @@ pub(super) fn summaries(terminations: &[Termination]) -> Vec<WindowSummary> {
                 p90: stats::nearest_rank(&upper, 0.90),
                 p99: stats::nearest_rank(&upper, 0.99),
                 max: upper.last().copied(),
-                lower: Some((lower.clone().fold(f64::INFINITY, f64::min), lower.fold(0.0, f64::max))),
+                lower: lower().reduce(f64::min).zip(lower().reduce(f64::max)),
                 censored: windows.iter().filter(|w| w.censored.is_some()).count(),
             }
         })
@@ -52,7 +52,7 @@ pub(super) fn recommendations(
     let modes: BTreeSet<Mode> = terminations.iter().map(|t| t.mode).collect();
     let of = |mode| {
         let lost = |j: &&Judged<'_>| {
-            is_helped_by_sleep(j) && j.candidates.iter().any(|&e| terminations[e].mode == mode)
+            is_helped_by_sleep(j) && j.candidates.iter().any(|c| terminations[c.termination].mode == mode)
         };
         let mut recommendation = recommendation(mode, timeline, terminations, policy, invalid);
         if judged.iter().any(|j| lost(&j)) {
@@ -170,7 +170,9 @@ pub(super) fn what_if(
                 is_helped_by_sleep(j)
                     && pre_stop_seconds > had
                     && !j.candidates.is_empty()
-                    && j.candidates.iter().all(|&e| j.request.begun() < timeline.ends[e].t0.earliest + sleep)
+                    && j.candidates
+                        .iter()
+                        .all(|c| j.request.begun() < timeline.ends[c.termination].t0.earliest + sleep)
             };
             let drops_avoided = judged.iter().filter(avoided).count() as u64;
             WhatIf {

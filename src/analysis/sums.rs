@@ -1,7 +1,6 @@
 //! What all requests add up to, once it is known when the run was disrupted.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::evidence::{self, Evidence};
 use super::flows::Reuses;
@@ -39,8 +38,6 @@ pub(super) struct Sums<'a> {
     pub late_ok: Vec<LateArrival>,
     /// By termination, the requests that its pod answered since t0.
     pub seen: Vec<u64>,
-    /// When each pod was first sent a request that it answered, in the warm-up too.
-    pub first_served: HashMap<Arc<str>, Stamp>,
     /// HTTP/2 connections of lost requests.
     pub streams: Streams,
     pub outages: Outages<'a>,
@@ -80,7 +77,6 @@ impl<'a> Sums<'a> {
             end_s: 0.0,
             late_ok: Vec::new(),
             seen: vec![0; timeline.ends.len()],
-            first_served: HashMap::new(),
             streams: Streams::of(of_class(&[Class::Dropped]).map(|r| &r.row)),
             outages: Outages::of(of_class(&[Class::Dropped, Class::AppError])),
             reuses: Reuses::default(),
@@ -121,14 +117,6 @@ impl<'a> Sums<'a> {
     fn add_any(&mut self, timeline: &Timeline, r: &Request) {
         self.streams.add(&r.row);
         self.reuses.add(r);
-        if r.row.outcome == Outcome::Ok
-            && let Some(pod) = r.pod()
-        {
-            match self.first_served.get_mut(pod) {
-                Some(at) => *at = r.begun().min(*at),
-                None => _ = self.first_served.insert(Arc::clone(pod), r.begun()),
-            }
-        }
         for (last, withdrawal) in self.last_reached.iter_mut().zip(&timeline.withdrawals) {
             let is_its = r.pod().is_some_and(|pod| **pod == *withdrawal.pod);
             if is_its && r.is_new_connection() && r.begun() >= withdrawal.asked {

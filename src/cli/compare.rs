@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, bail};
 
-use super::report::{Analysed, analyse};
+use super::report::{Analysed, Given, analyse};
 use crate::analysis::Policy;
 use crate::analysis::compare::model::Comparison;
 use crate::analysis::compare::sample::SAMPLE_FORMAT;
@@ -69,7 +69,7 @@ pub(super) fn sample(run_dir: &RunDir, analysed: &Analysed) -> anyhow::Result<Sa
 fn read(path: &Path) -> anyhow::Result<Sample> {
     if path.is_dir() {
         let run_dir = RunDir::open(path)?;
-        return sample(&run_dir, &analyse(&run_dir, None)?);
+        return sample(&run_dir, &analyse(&run_dir, &Given::default())?);
     }
     let failed = || format!("failed to read the baseline {}", path.display());
     let text = std::fs::read_to_string(path).with_context(failed)?;

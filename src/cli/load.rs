@@ -154,7 +154,7 @@ impl Recording {
             name: "load".to_owned(),
             scenario: serde_json::json!({ "load": load }),
             expect: Expect::default(),
-            cluster: ClusterInfo { dataplane: "unknown".to_owned(), ..ClusterInfo::default() },
+            cluster: ClusterInfo::default(),
             targets: plan.targets(),
             load,
             sources: plan.recorders(),

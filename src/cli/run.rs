@@ -73,6 +73,7 @@ impl RunArgs {
             naming: self.naming(cluster.as_ref()),
             yes: self.yes,
             collecting: &self.collecting,
+            service_proxy: self.assume.service_proxy(),
         };
         if self.dry_run {
             let scratch = std::env::temp_dir().join(format!("rolldrop-dry-run-{}", std::process::id()));
@@ -269,7 +270,11 @@ impl Run<'_> {
         self.progress.step("waiting for the pods to be ready");
         let disruptions = if self.intent.command.is_some() { &[][..] } else { &scenario.disruptions };
         let ready = session.await_ready(&scenario.targets, &scenario.manifests, disruptions).await;
-        ready.map_err(interruption)
+        let mut ready = ready.map_err(interruption)?;
+        if let Some(stated) = self.intent.service_proxy {
+            ready.cluster.assume(stated)?;
+        }
+        Ok(ready)
     }
 
     /// Says and records what bears on the result.

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::caller::{Pauses, is_passing, may_have_been_done, retry_after};
 use super::{CoordinatorError, Session};
-use crate::record::{EventKind, Stamp, event};
+use crate::record::{EventKind, Mode, Stamp, event};
 use crate::scenario::{Action, Disruption, Repeat, Restore, Until};
 pub use others::{NoPrograms, Programs, codes};
 use recovery::Whole;
@@ -295,7 +295,7 @@ impl Acting<'_> {
     /// the limit for an outage allows.
     async fn insist<T, F>(
         &self,
-        mode: &str,
+        mode: Option<Mode>,
         pod: Option<(String, Option<String>)>,
         insisting: Insisting,
         mut call: impl FnMut() -> F,
@@ -372,19 +372,18 @@ impl Acting<'_> {
     }
 
     /// Records a call, and how the pods end by it. Answers whether it was accepted.
-    fn note(&self, mode: &str, pod: Option<(String, Option<String>)>, call: Answered) -> bool {
+    fn note(&self, mode: Option<Mode>, pod: Option<(String, Option<String>)>, call: Answered) -> bool {
         let Answered { sent, answered, status, error, is_undone } = call;
         let is_accepted = error.is_none();
         let (pod, uid) = pod.map_or((None, None), |(name, uid)| (Some(name), uid));
-        let (disruption, action) = (self.index, self.disruption.action.name().into());
-        let mode = mode.to_owned();
+        let (disruption, action) = (self.index, self.disruption.action.name());
         let action = event::Action { disruption, action, mode, pod, uid, answered, status, error, is_undone };
         self.session.record_at(sent, EventKind::Action(action));
         is_accepted
     }
 
     /// Records an action for which there was nothing to act on, or that is beyond its limits.
-    fn refused(&self, mode: &str, why: String) -> Disrupted {
+    fn refused(&self, mode: Option<Mode>, why: String) -> Disrupted {
         let now = self.session.clock.now();
         self.note(
             mode,
@@ -395,7 +394,7 @@ impl Acting<'_> {
     }
 
     /// Takes changes back when it is time, where that is not the end of the run.
-    async fn restore(&self, restore: Restore, mode: &str, changes: &[u32]) {
+    async fn restore(&self, restore: Restore, mode: Option<Mode>, changes: &[u32]) {
         match restore {
             Restore::AtTheEnd => {}
             Restore::Never => {

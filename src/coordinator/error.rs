@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::journal::JournalError;
 use crate::inject::KubernetesVersion;
 use crate::record::RunDirError;
+use crate::record::event::ActionName;
 
 /// Why a run could not go on.
 #[derive(Debug, thiserror::Error)]
@@ -95,7 +96,7 @@ pub enum CoordinatorError {
     #[error("{action} of {of} is refused: {why}; say allowOutage: true in the disruption if that is meant")]
     TooMany {
         /// The action.
-        action: String,
+        action: ActionName,
         /// Whose pods.
         of: String,
         /// What it would do.
@@ -148,7 +149,7 @@ pub enum CoordinatorError {
     )]
     NotOffered {
         /// The action.
-        action: String,
+        action: ActionName,
         /// What was asked for.
         path: String,
         /// What the API server says of it.

@@ -22,7 +22,7 @@ use serde_json::Value;
 
 use super::apply::is_ownable;
 use super::sidecar::{Live, Sidecars};
-use super::{Caller, CoordinatorError, versions};
+use super::{Caller, CoordinatorError, service_proxy, versions};
 use crate::scenario::{Place, Scenario};
 
 /// Not a call, but a program that the run starts here.
@@ -221,6 +221,20 @@ impl Plan {
     }
 }
 
+/// What is read to find out what implements Services; the first that says so is the last that is read.
+fn plan_service_proxy(plan: &mut Plan) {
+    fn of<K: Resource<DynamicType = ()>>() -> About {
+        About::all(ApiResource::erase::<K>(&()), Some(service_proxy::NAMESPACE))
+    }
+    plan.helps("get", &of::<ConfigMap>().named(service_proxy::CILIUM), "whether Cilium implements Services");
+    let set = of::<DaemonSet>().named(service_proxy::DAEMON_SET);
+    plan.helps("get", &set, "whether kube-proxy implements Services");
+    for name in service_proxy::KUBE_PROXY_MAPS {
+        plan.helps("get", &of::<ConfigMap>().named(name), "kube-proxy's mode, how connections are balanced");
+    }
+    plan.helps("list", &of::<Pod>(), "kube-proxy's pods, for its mode, if it is not known by then");
+}
+
 /// How a change is undone, the last call first.
 fn undo_change(about: &About, undo: &mut Plan) {
     undo.must("patch", about, "changed back, by a merge patch");
@@ -292,8 +306,7 @@ impl Caller {
         }
         plan.open_call("/version", "for the report");
         plan.helps("list", &About::all(ApiResource::erase::<Node>(&()), None), "for the report: how many");
-        let config = About::all(ApiResource::erase::<ConfigMap>(&()), Some("kube-system"));
-        plan.helps("get", &config.named("kube-proxy"), "for the report: its mode");
+        plan_service_proxy(&mut plan);
         let proxies = About { subresource: "proxy", ..self.own::<Pod>().later("pod:port") };
         let why = "what the proxies recorded, of each pod that has one";
         if sidecars.is_some() || scenario.manifests.iter().any(|m| m.to_string().contains(ADMIN_PORT)) {

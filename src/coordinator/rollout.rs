@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
 
 use super::{CoordinatorError, Session};
-use crate::record::EventKind;
+use crate::record::{EventKind, Mode};
 
 /// From one look to the next.
 const PERIOD: Duration = Duration::from_millis(250);
@@ -78,15 +78,15 @@ impl Workloads {
         generations(self) != generations(before)
     }
 
-    /// How pods ended by what was done since: a mode of the analysis.
-    fn mode_since(&self, before: &Workloads) -> &'static str {
+    /// How pods ended by what was done since: what the analysis tells apart.
+    fn mode_since(&self, before: &Workloads) -> Mode {
         let pairs = || self.0.iter().filter_map(|(name, now)| Some((before.0.get(name)?, now)));
         if pairs().any(|(then, now)| then.template != now.template) {
-            "rollout"
+            Mode::Rollout
         } else if pairs().any(|(then, now)| then.replicas > now.replicas) {
-            "scale_down"
+            Mode::ScaleDown
         } else {
-            "other"
+            Mode::Other
         }
     }
 }
@@ -151,7 +151,7 @@ impl Session {
         disruption: Option<u32>,
     ) -> Result<(), CoordinatorError> {
         let (now, missing) = self.until_settled(before).await?;
-        let mode = now.mode_since(before).to_owned();
+        let mode = now.mode_since(before);
         self.record(EventKind::CommandSettled { mode, disruption });
         if let Some(missing) = missing {
             let limit = self.caller.limits.rollout;
@@ -271,8 +271,8 @@ mod tests {
     fn the_mode_is_what_was_done_to_a_workload() {
         let before = workloads(&[("web", workload(1, 1, 3, 3, "a"))]);
         let mode = |web: Workload| workloads(&[("web", web)]).mode_since(&before);
-        assert_eq!(mode(workload(2, 2, 3, 3, "b")), "rollout");
-        assert_eq!(mode(workload(2, 2, 1, 1, "a")), "scale_down");
-        assert_eq!(mode(workload(1, 1, 3, 3, "a")), "other");
+        assert_eq!(mode(workload(2, 2, 3, 3, "b")), Mode::Rollout);
+        assert_eq!(mode(workload(2, 2, 1, 1, "a")), Mode::ScaleDown);
+        assert_eq!(mode(workload(1, 1, 3, 3, "a")), Mode::Other);
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use crate::record::routing::{Routing, ServiceRules};
 use crate::record::run_info::{Balances, ClusterInfo, Target};
 
 /// The targets of the load as the cluster shows them.
@@ -23,6 +24,8 @@ pub(super) struct Found {
     pub(super) balances: Balances,
     /// The Service that it is, or is a way to.
     pub(super) service: Option<String>,
+    /// What that Service asks of those who balance its connections.
+    pub(super) rules: ServiceRules,
 }
 
 /// Who leads a client to the pods.
@@ -71,7 +74,8 @@ impl Consumer {
 
 impl Found {
     fn seen_from(&self, seat: Seat<'_>) -> Target {
-        let Self { name, url, consumer, balances, service } = self.clone();
+        let Self { name, url, consumer, balances, service, .. } = self.clone();
+        let routing = Some(self.routing());
         let (consumer, name) = match (&consumer, seat) {
             // What leads to it there is each node's own.
             (Consumer::ServiceProxy { .. }, Seat::Node(node)) => {
@@ -79,7 +83,16 @@ impl Found {
             }
             _ => (consumer.seen_from(seat), name),
         };
-        Target { name, url, consumer, balances, service }
+        Target { name, url, consumer, balances, service, routing }
+    }
+
+    fn routing(&self) -> Routing {
+        match self.consumer {
+            Consumer::Url(_) => Routing::Url,
+            Consumer::Dns { .. } => Routing::Dns,
+            Consumer::ServiceProxy { .. } => Routing::ClusterIp(self.rules.clone()),
+            Consumer::NodePort { .. } => Routing::NodePort(self.rules.clone()),
+        }
     }
 }
 
@@ -135,6 +148,7 @@ mod tests {
             consumer,
             balances: Balances::Connections,
             service: None,
+            rules: ServiceRules::default(),
         };
         let service = || "web".to_owned();
         let targets = vec![

@@ -3,6 +3,7 @@
 mod conflicts;
 mod disrupting;
 mod load_job;
+mod service_proxy;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -140,6 +141,7 @@ fn container(state: &str, reason: &str, message: &str) -> ContainerState {
         message: Some(message.into()),
         exit_code: None,
         restarts: 0,
+        readiness_probe: None,
     }
 }
 

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::record::run_info::Pacing;
+
 /// How fast requests are to leave.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -118,14 +120,14 @@ impl Pace {
         stages.first().map_or(0.0, |stage| stage.to)
     }
 
-    /// Its name in files.
-    pub fn as_str(&self) -> &'static str {
+    /// Its kind, as files name it.
+    pub fn pacing(&self) -> Pacing {
         match self {
             Pace::Open(stages) if stages.len() == 1 && stages.iter().all(|stage| stage.from == stage.to) => {
-                "constant"
+                Pacing::Constant
             }
-            Pace::Open(_) => "stages",
-            Pace::Closed(_) => "closed_loop",
+            Pace::Open(_) => Pacing::Stages,
+            Pace::Closed(_) => Pacing::ClosedLoop,
         }
     }
 }
@@ -196,7 +198,7 @@ mod tests {
     fn a_pace_knows_its_rates() {
         let stages = ["0-100:10s", "100:5s"].map(|text| text.parse().unwrap());
         let pace = Pace::Open(stages.to_vec());
-        assert_eq!((pace.peak_rate(), pace.warmup_rate(), pace.as_str()), (100.0, 100.0, "stages"));
+        assert_eq!((pace.peak_rate(), pace.warmup_rate(), pace.pacing()), (100.0, 100.0, Pacing::Stages));
         assert!((pace.mean_rate() - 1000.0 / 15.0).abs() < 1e-9);
         assert_eq!(Pace::constant_count(300.0, 100).duration(), Some(Duration::from_nanos(333_333_333)));
     }

@@ -4,11 +4,12 @@
 //! its own clock; a reader skips kinds that it does not know.
 
 use std::collections::BTreeMap;
+use std::fmt::{self, Display};
 
 use serde::{Deserialize, Serialize};
 
 use super::run_info::Rows;
-use super::{ClockOffset, Outcome, Stamp};
+use super::{ClockOffset, Mode, Outcome, Stamp, mode};
 
 /// The name by which clock samples call the clock of the API server.
 pub const API_SERVER: &str = "apiserver";
@@ -95,8 +96,8 @@ pub enum EventKind {
     },
     /// What the user's command had begun has settled, or the wait for that is over.
     CommandSettled {
-        /// How pods ended by it: a mode of `analysis`, such as `rollout`.
-        mode: String,
+        /// How pods ended by it.
+        mode: Mode,
         /// The disruption of the scenario that it is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         disruption: Option<u32>,
@@ -181,18 +182,75 @@ impl EventKind {
     }
 }
 
-/// The mode of an action by which no pod ends.
-pub const NO_END: &str = "none";
+/// What a disruption does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ActionName {
+    /// Deletes pods.
+    DeletePod,
+    /// Evicts pods.
+    Evict,
+    /// Kills a container of a pod.
+    Crash,
+    /// Changes a label, so that pods leave their Services.
+    Relabel,
+    /// Restarts a workload's pods.
+    RollingRestart,
+    /// Gives a workload's container another image.
+    SetImage,
+    /// Patches an object.
+    Patch,
+    /// Changes a workload's number of replicas.
+    Scale,
+    /// Cordons a node and evicts its pods.
+    Drain,
+    /// Shuts a node down.
+    NodeShutdown,
+    /// Restarts a node's agent.
+    RestartNodeAgent,
+    /// Runs a program.
+    Exec,
+    /// Waits for what others do.
+    Observe,
+}
+
+impl ActionName {
+    /// The name used in files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            ActionName::DeletePod => "deletePod",
+            ActionName::Evict => "evict",
+            ActionName::Crash => "crash",
+            ActionName::Relabel => "relabel",
+            ActionName::RollingRestart => "rollingRestart",
+            ActionName::SetImage => "setImage",
+            ActionName::Patch => "patch",
+            ActionName::Scale => "scale",
+            ActionName::Drain => "drain",
+            ActionName::NodeShutdown => "nodeShutdown",
+            ActionName::RestartNodeAgent => "restartNodeAgent",
+            ActionName::Exec => "exec",
+            ActionName::Observe => "observe",
+        }
+    }
+}
+
+impl Display for ActionName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
 
 /// A request of the coordinator that disrupts, stamped before and after.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Action {
     /// The disruption of the scenario that it belongs to, counted from 0.
     pub disruption: u32,
-    /// The action, such as `deletePod`.
-    pub action: String,
-    /// How the pods end by it: a mode of `analysis`, such as `isolated`; or [`NO_END`].
-    pub mode: String,
+    /// The action.
+    pub action: ActionName,
+    /// How the pods end by it; `None`, in files `none`, where none does.
+    #[serde(with = "mode::or_none")]
+    pub mode: Option<Mode>,
     /// The pod, where the action names one.
     pub pod: Option<String>,
     /// Its UID.
@@ -311,6 +369,9 @@ pub struct ContainerState {
     pub exit_code: Option<i32>,
     /// How often it was restarted.
     pub restarts: i32,
+    /// Whether it has a readiness probe; `None` in records of versions that did not write it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub readiness_probe: Option<bool>,
 }
 
 /// An EndpointSlice as a watch showed it.
@@ -436,5 +497,24 @@ mod tests {
             r#"{"v":1,"t_ns":5,"source":"web-1","kind":"proxy_phase","pod":"web-1","phase":"pre_stop"}"#
         );
         assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), event);
+    }
+
+    #[test]
+    fn an_action_reads_back_as_it_was_written_and_an_unknown_value_is_an_error() {
+        let line = |action: &str, mode: &str| {
+            format!(
+                r#"{{"v":1,"t_ns":5,"source":"coordinator","kind":"action","disruption":0,"action":"{action}","mode":"{mode}","pod":null,"uid":null,"answered":7,"status":200,"error":null}}"#
+            )
+        };
+        for (action, mode) in
+            [("deletePod", "isolated"), ("crash", "none"), ("nodeShutdown", "node_shutdown")]
+        {
+            let event: Event = serde_json::from_str(&line(action, mode)).unwrap();
+            let EventKind::Action(read) = &event.kind else { panic!("{event:?}") };
+            assert_eq!((read.action.as_str(), read.mode.map_or("none", Mode::as_str)), (action, mode));
+            assert_eq!(serde_json::to_string(&event).unwrap(), line(action, mode));
+        }
+        assert!(serde_json::from_str::<Event>(&line("deletePod", "of_tomorrow")).is_err());
+        assert!(serde_json::from_str::<Event>(&line("of_tomorrow", "other")).is_err());
     }
 }

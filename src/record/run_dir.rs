@@ -271,9 +271,19 @@ impl RunDir {
 fn parse_event(line: &[u8]) -> Result<Option<Event>, serde_json::Error> {
     match serde_json::from_slice::<Event>(line) {
         Ok(event) => Ok(Some(event)),
-        Err(e) if e.to_string().starts_with("unknown variant") => Ok(None),
+        Err(e) if is_unknown_kind(line, &e) => Ok(None),
         Err(e) => Err(e),
     }
+}
+
+/// Whether a line cannot be read because its kind is not known, and not because of a value in it.
+fn is_unknown_kind(line: &[u8], error: &serde_json::Error) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Kind {
+        kind: String,
+    }
+    serde_json::from_slice::<Kind>(line)
+        .is_ok_and(|Kind { kind }| error.to_string().starts_with(&format!("unknown variant `{kind}`")))
 }
 
 /// Appends events; each is on its way to disk when [`EventLog::append`] returns.
@@ -328,6 +338,9 @@ mod tests {
         let path = run.path().join(EVENTS);
         fs::write(&path, "{\"v\":1,\"t_ns\":1,\"source\":\"x\",\"kind\":\"of_tomorrow\"}\n").unwrap();
         assert_eq!(run.read_events(&mut Vec::new()).unwrap(), []);
+        let unknown_mode = r#"{"v":1,"t_ns":1,"source":"x","kind":"command_settled","mode":"of_tomorrow"}"#;
+        fs::write(&path, format!("{unknown_mode}\n")).unwrap();
+        assert!(run.read_events(&mut Vec::new()).is_err(), "a value that is not known is not passed over");
         fs::write(&path, "nonsense\n").unwrap();
         let error = run.read_events(&mut Vec::new()).unwrap_err().to_string();
         assert!(error.contains("events.jsonl:1: "), "{error}");

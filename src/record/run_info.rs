@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::routing::Routing;
+use super::service_proxy::{ProxyEvidence, ServiceProxy};
 use super::{Expect, Stamp};
 
 /// The version of the run directory's format.
@@ -67,14 +69,44 @@ impl Tool {
 pub struct ClusterInfo {
     /// The API server's version, such as `v1.36.2`.
     pub version: String,
-    /// What implements Services: a kube-proxy mode, or an embedded dataplane; `unknown` where it can't be seen.
-    pub dataplane: String,
+    /// What implements Services; `unknown` where that could not be found out.
+    pub dataplane: ServiceProxy,
+    /// How that is known; `None` where it is not, and in runs of before 0.2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dataplane_from: Option<ProxyEvidence>,
     /// Number of nodes.
     pub nodes: usize,
     /// Number of endpoints of the target Services when the load began.
     pub endpoints: usize,
     /// Namespace of the target.
     pub namespace: String,
+}
+
+/// The user stated one thing, and the cluster shows another.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "--assume-service-proxy says {stated}, but the cluster's Service proxy is {found}: leave the option out"
+)]
+pub struct Contradiction {
+    stated: ServiceProxy,
+    found: ServiceProxy,
+}
+
+impl ClusterInfo {
+    /// Takes what the user states for what implements Services, where nothing else is known of it.
+    ///
+    /// # Errors
+    /// When something else is known.
+    pub fn assume(&mut self, stated: &ServiceProxy) -> Result<(), Contradiction> {
+        let is_free = !self.dataplane.is_known() || self.dataplane_from == Some(ProxyEvidence::Assumed);
+        if is_free {
+            self.dataplane = stated.clone();
+            self.dataplane_from = Some(ProxyEvidence::Assumed);
+        } else if self.dataplane != *stated {
+            return Err(Contradiction { stated: stated.clone(), found: self.dataplane.clone() });
+        }
+        Ok(())
+    }
 }
 
 /// Something that load is sent to: one consumer's view of the pods.
@@ -91,6 +123,9 @@ pub struct Target {
     /// The Service whose endpoints it leads to, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
+    /// What routes new connections, and by which rules; `None` in runs of before 0.2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routing: Option<Routing>,
 }
 
 /// What a consumer balances, and so what shows its window.
@@ -106,9 +141,9 @@ pub enum Balances {
 /// The load that a run set out to send.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadPlan {
-    /// `constant`, `stages`, or `closed_loop`, which has no intended send times.
-    #[serde(default = "constant")]
-    pub pacing: String,
+    /// How the requests are paced.
+    #[serde(default)]
+    pub pacing: Pacing,
     /// Requests per second, over all sources: the mean of the counted part; 0 for a closed loop.
     pub rate: f64,
     /// Length of the counted part, in seconds; 0 where requests are counted instead.
@@ -131,12 +166,32 @@ pub struct LoadPlan {
 impl LoadPlan {
     /// Whether each connection sent its next request when it had the answer to the last.
     pub fn is_closed_loop(&self) -> bool {
-        self.pacing == "closed_loop"
+        self.pacing == Pacing::ClosedLoop
     }
 }
 
-fn constant() -> String {
-    "constant".to_owned()
+/// How requests are paced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pacing {
+    /// At one rate, by a schedule.
+    #[default]
+    Constant,
+    /// At rates that change, by a schedule.
+    Stages,
+    /// The next request of a connection when the last is answered: there are no intended send times.
+    ClosedLoop,
+}
+
+impl Pacing {
+    /// The name used in files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Pacing::Constant => "constant",
+            Pacing::Stages => "stages",
+            Pacing::ClosedLoop => "closed_loop",
+        }
+    }
 }
 
 /// One recorder.
@@ -203,4 +258,26 @@ pub enum Role {
     Load,
     /// Runs beside a pod.
     Proxy,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_stated_fills_a_gap_and_overrules_nothing() {
+        let mut cluster = ClusterInfo::default();
+        cluster.assume(&ServiceProxy::Iptables).unwrap();
+        cluster.assume(&ServiceProxy::Nftables).unwrap();
+        assert_eq!(
+            (&cluster.dataplane, cluster.dataplane_from),
+            (&ServiceProxy::Nftables, Some(ProxyEvidence::Assumed))
+        );
+        let dataplane_from = Some(ProxyEvidence::ConfigMap);
+        let mut found = ClusterInfo { dataplane: ServiceProxy::Ipvs, dataplane_from, ..ClusterInfo::default() };
+        assert_eq!(found.assume(&ServiceProxy::Ipvs), Ok(()));
+        assert_eq!(found.dataplane_from, dataplane_from);
+        let error = found.assume(&ServiceProxy::Iptables).unwrap_err().to_string();
+        assert!(error.contains("says iptables, but the cluster's Service proxy is ipvs"), "{error}");
+    }
 }

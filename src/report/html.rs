@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::charts::Chart;
-use super::format::{NONE, count, len, millis, percent, plain, seconds};
+use super::format::{NONE, bounded, count, len, millis, percent, plain, seconds};
 use super::words::{self, Remedy};
 use crate::analysis::model::{RunResult, Stage, Termination, Verdict};
 
@@ -200,22 +200,22 @@ fn terminations(page: &mut String, all: &[Termination]) {
         return;
     }
     let rows = all.iter().map(|t| {
-        let lost: Vec<String> = words::by_count(&t.requests.by_outcome)
+        let lost: Vec<String> = words::by_estimate(&t.requests.by_outcome)
             .iter()
-            .map(|(o, n)| format!("{} {o}", count(*n)))
+            .map(|(o, n)| format!("{} {o}", bounded(n)))
             .collect();
-        let causes: Vec<String> = words::by_count(&t.requests.by_cause)
+        let causes: Vec<String> = words::by_estimate(&t.requests.by_cause)
             .iter()
-            .map(|(c, n)| format!("{} {}", count(*n), c.as_str()))
+            .map(|(c, n)| format!("{} {c}", bounded(n)))
             .collect();
         vec![
             Cell::head(&t.pod),
             Cell::text(t.node.as_deref().unwrap_or(NONE)),
             Cell::text(words::mode(t.mode)),
-            Cell::number(count(t.requests.dropped)),
-            Cell::number(count(t.requests.seen)),
-            Cell::text(&lost.join(", ")),
-            Cell::text(&causes.join(", ")),
+            Cell::number(bounded(&t.requests.dropped)),
+            Cell::number(t.requests.seen.map_or_else(|| NONE.to_owned(), count)),
+            Cell::text(&lost.join("; ")),
+            Cell::text(&causes.join("; ")),
             Cell::text(&words::longest_window(t).map_or_else(|| NONE.to_owned(), words::window)),
             Cell::number(format!("{} s", seconds(t.t0_uncertainty_s))),
             Cell::number(t.dead_seconds.map_or_else(|| NONE.to_owned(), |v| format!("{} s", seconds(v)))),
@@ -251,8 +251,9 @@ fn terminations(page: &mut String, all: &[Termination]) {
         vec![
             Cell::head(&t.pod),
             Cell::text(&w.consumer),
-            Cell::number(seconds(w.lower_s)),
+            Cell::number(w.lower_s.map_or_else(|| NONE.to_owned(), seconds)),
             Cell::number(w.upper_s.map_or_else(|| NONE.to_owned(), seconds)),
+            Cell::text(&words::basis(w)),
             Cell::text(w.censored.as_deref().unwrap_or_default()),
             Cell::number(count(w.late_arrivals)),
             Cell::number(plain(w.rate_before)),
@@ -263,6 +264,7 @@ fn terminations(page: &mut String, all: &[Termination]) {
         "consumer",
         "lower bound",
         "upper bound",
+        "known by",
         "censored because",
         "late arrivals",
         "new connections/s before",

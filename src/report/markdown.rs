@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::format::{NONE, count, counted, len, millis, seconds};
+use super::format::{NONE, bounded, count, counted, len, millis, seconds};
 use super::words::{self, Remedy};
 use crate::analysis::model::{RunResult, Termination};
 
@@ -53,14 +53,14 @@ fn terminations(out: &mut String, all: &[Termination]) {
     section(out, "## Terminations");
     let mut order: Vec<&Termination> = all.iter().collect();
     if all.len() > LISTED {
-        order.sort_by_key(|t| std::cmp::Reverse(t.requests.dropped));
+        order.sort_by(|a, b| words::most_lost_first(a, b));
     }
     let rows = order.iter().take(LISTED).map(|t| {
         vec![
             format!("`{}`", t.pod.replace('`', "'")),
             words::mode(t.mode).to_owned(),
-            count(t.requests.dropped),
-            count(t.requests.seen),
+            bounded(&t.requests.dropped),
+            t.requests.seen.map_or_else(|| NONE.to_owned(), count),
             words::longest_window(t).map_or_else(|| NONE.to_owned(), words::window),
             format!("{} s", seconds(t.t0_uncertainty_s)),
             t.exit_code.map_or_else(|| NONE.to_owned(), |code| code.to_string()),
@@ -73,7 +73,7 @@ fn terminations(out: &mut String, all: &[Termination]) {
         rows,
     );
     if order.len() > LISTED {
-        section(out, &format!("{} more, with fewer drops.", counted(len(order.len() - LISTED), "pod")));
+        section(out, &format!("{}, which lost fewer.", counted(len(order.len() - LISTED), "more pod")));
     }
     let causes = words::why_they_ended(all);
     let mut lines: Vec<String> = causes

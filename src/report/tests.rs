@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::*;
 use crate::analysis::compare::model::{Change, ChangeKind, Judgement, Row, Side, Unit};
-use crate::analysis::model::{Cause, Mode, Stage};
-use crate::record::Outcome;
+use crate::analysis::model::{Mode, Stage, WindowBasis};
+use crate::record::{Cause, Outcome};
 
 fn every_sample() -> [(&'static str, Analysis); 7] {
     [
@@ -287,6 +287,7 @@ fn all_files_of_a_report_are_made() {
 fn charts_are_drawn_of_an_analysis_that_holds_nothing() {
     let mut analysis = samples::quiet();
     analysis.charts = Default::default();
+    analysis.lost.clear();
     analysis.result.latency_ms = Default::default();
     assert_eq!(charts(&analysis).unwrap().len(), 3);
 }
@@ -296,14 +297,14 @@ fn numbers_that_are_none_break_no_form() {
     let mut analysis = samples::naive_exit();
     let [t0, t1, t2] = &mut analysis.result.terminations[..] else { panic!("three terminations") };
     t0.windows[0].upper_s = Some(f64::INFINITY);
-    t1.windows[0].lower_s = f64::NAN;
+    t1.windows[0].lower_s = Some(f64::NAN);
     t2.t0_s = f64::NAN;
     t2.timeline.insert(Stage::AppExited, f64::NAN);
     analysis.result.latency_ms.steady.p99 = f64::NAN;
     analysis.result.windows_s[0].max = Some(f64::INFINITY);
     analysis.result.load.duration_s = f64::INFINITY;
     analysis.charts.end_s = f64::INFINITY;
-    analysis.charts.drops[0].begun_s = f64::NAN;
+    analysis.lost[0].begun_s = f64::NAN;
     analysis.charts.seconds[3].p99_ms = Some(f64::NAN);
     analysis.charts.latency.steady[0].to_ms = f64::INFINITY;
     assert_eq!(charts(&analysis).unwrap().len(), 3);
@@ -420,6 +421,7 @@ fn the_schema_knows_every_name() {
     };
     let outcomes = Outcome::ALL.iter().map(|o| o.as_str().to_owned()).collect();
     assert_eq!(described("outcome"), outcomes);
+    assert_eq!(described("window_basis"), WindowBasis::ALL.iter().map(|b| b.as_str().to_owned()).collect());
     assert_eq!(described("cause"), Cause::ALL.iter().map(|c| c.as_str().to_owned()).collect());
     for (def, names) in [
         ("mode", vec![Mode::Isolated.as_str(), Mode::Other.as_str()]),

@@ -154,8 +154,7 @@ fn terminations(page: &mut Page, all: &[Termination]) {
     );
     let mut order: Vec<&Termination> = all.iter().collect();
     if all.len() > LISTED {
-        // The pods that lost most come first, and stay in the order of time among equals.
-        order.sort_by_key(|t| std::cmp::Reverse(t.requests.dropped));
+        order.sort_by(|a, b| words::most_lost_first(a, b));
     }
     let rows: Vec<[String; 6]> = order
         .iter()
@@ -164,7 +163,7 @@ fn terminations(page: &mut Page, all: &[Termination]) {
             [
                 t.pod.clone(),
                 words::mode(t.mode).to_owned(),
-                format!("{} of {}", count(t.requests.dropped), count(t.requests.seen)),
+                words::dropped_of(t),
                 words::longest_window(t).map_or_else(|| NONE.to_owned(), words::window),
                 seconds_unit(t.t0_uncertainty_s),
                 t.exit_code.map_or_else(|| NONE.to_owned(), |code| code.to_string()),
@@ -189,13 +188,7 @@ fn terminations(page: &mut Page, all: &[Termination]) {
         ));
     }
     if order.len() > LISTED {
-        let rest = &order[LISTED..];
-        let dropped = rest.iter().map(|t| t.requests.dropped).sum();
-        page.line(&format!(
-            "  and {} more with {}",
-            counted(len(rest.len()), "pod"),
-            counted(dropped, "dropped request")
-        ));
+        page.line(&format!("  and {}, which lost fewer", counted(len(order.len() - LISTED), "more pod")));
     }
     let causes = words::why_they_ended(all);
     for (i, (whom, why)) in causes.iter().take(LISTED).enumerate() {

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use super::format::{self, count, counted, either, len, list, percent, seconds, seconds_unit};
 use crate::analysis::model::{
-    Cause, CheckVerdict, LoadResult, Mode, Recommendation, RequestCounts, RunResult, Severity, Termination,
-    Verdict, Window, WindowSummary,
+    Bounded, CheckVerdict, LoadResult, Mode, Recommendation, RequestCounts, RunResult, Severity, Termination,
+    Verdict, Window, WindowBasis, WindowSummary,
 };
-use crate::record::Outcome;
+use crate::record::service_proxy::ProxyEvidence;
+use crate::record::{Cause, Outcome};
 
 /// The answer in one sentence.
 pub(super) fn headline(result: &RunResult) -> String {
@@ -36,7 +37,7 @@ pub(super) fn latency(load: &LoadResult) -> (&'static str, &'static str) {
 /// Where the dropped requests fell, if any were.
 pub(super) fn whereabouts(result: &RunResult) -> Option<String> {
     let RequestCounts { dropped, in_window, outside_window, ambiguous, .. } = result.requests;
-    let hit = result.terminations.iter().filter(|t| t.requests.dropped > 0).count();
+    let hit = result.terminations.iter().filter(|t| t.requests.dropped.at_most > 0).count();
     let whose = match (hit, result.terminations.len()) {
         _ if ambiguous > 0 => {
             let overlap = format!("{} where several overlap", count(ambiguous));
@@ -155,9 +156,11 @@ pub(super) const fn cause(cause: Cause) -> &'static str {
         Cause::StaleFlow => "an old conntrack entry led to a pod that was gone",
         Cause::NoReadyEndpoint => "no endpoint was ready",
         Cause::NotReadyYet => "sent to a pod that could not serve yet",
-        Cause::GatewayError => "a proxy in between answered with a gateway error",
+        Cause::GatewayError => "a gateway answered with an error of its own",
+        Cause::GatewayToDeadPod => "a gateway sent it to a pod that was ending",
+        Cause::RuleSwap => "refused in the instant in which a Service proxy changed its rules",
         Cause::Overload => "timed out with no termination near",
-        Cause::Unattributed => "no cause could be told",
+        Cause::Unattributed => "no cause fits",
     }
 }
 
@@ -216,6 +219,29 @@ pub(super) const fn check(verdict: CheckVerdict) -> &'static str {
     }
 }
 
+/// The entries of a map of counts between limits, most first, by their best estimates.
+pub(super) fn by_estimate<K: Copy + Ord>(counts: &BTreeMap<K, Bounded>) -> Vec<(K, Bounded)> {
+    let mut entries: Vec<(K, Bounded)> = counts.iter().map(|(&k, &n)| (k, n)).collect();
+    entries.sort_by(|a, b| b.1.estimate.total_cmp(&a.1.estimate).then(a.0.cmp(&b.0)));
+    entries
+}
+
+/// What a termination dropped, of the requests that are known to have reached its pod.
+pub(super) fn dropped_of(termination: &Termination) -> String {
+    let requests = &termination.requests;
+    match requests.seen {
+        Some(seen) if requests.dropped.is_exact() => {
+            format!("{} of {}", count(requests.dropped.at_most), count(seen))
+        }
+        _ => format::bounded(&requests.dropped),
+    }
+}
+
+/// The terminations that may have lost most come first, and stay in the order of time among equals.
+pub(super) fn most_lost_first(a: &Termination, b: &Termination) -> std::cmp::Ordering {
+    b.requests.dropped.estimate.total_cmp(&a.requests.dropped.estimate)
+}
+
 /// The entries of a map of counts, most first.
 pub(super) fn by_count<K: Copy + Ord>(counts: &BTreeMap<K, u64>) -> Vec<(K, u64)> {
     let mut entries: Vec<(K, u64)> = counts.iter().filter(|&(_, &n)| n > 0).map(|(&k, &n)| (k, n)).collect();
@@ -240,10 +266,36 @@ pub(super) fn dropped_by_outcome(requests: &RequestCounts) -> Vec<(Outcome, u64)
 
 /// `0.098 to 0.142 s`, or what is known of it.
 pub(super) fn window(window: &Window) -> String {
-    match (window.upper_s.filter(|u| u.is_finite()), &window.censored) {
-        (Some(upper), None) => format!("{} to {} s", seconds(window.lower_s), seconds(upper)),
-        (Some(upper), Some(_)) => format!("{} to {} s (censored)", seconds(window.lower_s), seconds(upper)),
-        (None, _) => format!("at least {}", seconds_unit(window.lower_s)),
+    let [lower, upper] = [window.lower_s, window.upper_s].map(|bound| bound.filter(|s| s.is_finite()));
+    let censored = if window.censored.is_some() { " (censored)" } else { "" };
+    match (lower, upper) {
+        (Some(lower), Some(upper)) => format!("{} to {} s{censored}", seconds(lower), seconds(upper)),
+        (None, Some(upper)) => format!("at most {}{censored}", seconds_unit(upper)),
+        (Some(lower), None) => format!("at least {}", seconds_unit(lower)),
+        (None, None) => "not known".to_owned(),
+    }
+}
+
+/// What the bounds of a window rest on.
+pub(super) fn basis(w: &Window) -> String {
+    match (w.lower_basis, w.upper_basis) {
+        (Some(lower), Some(upper)) if lower == upper => rests_on(lower).to_owned(),
+        (Some(lower), Some(upper)) => format!("{}; upper bound: {}", rests_on(lower), rests_on(upper)),
+        (Some(only), None) | (None, Some(only)) => rests_on(only).to_owned(),
+        (None, None) => String::new(),
+    }
+}
+
+/// A basis as a fragment.
+const fn rests_on(basis: WindowBasis) -> &'static str {
+    match basis {
+        WindowBasis::Named => "connections of which the pod is named",
+        WindowBasis::Conntrack => "the kernel's connection tracking",
+        WindowBasis::Failures => "failures that only this window explains",
+        WindowBasis::Order => "failures of several pods, in the EndpointSlice's order",
+        WindowBasis::Balance => "answers of other pods, under random balancing",
+        WindowBasis::BalanceAssumed => "answers of other pods, under balancing that is assumed to be random",
+        WindowBasis::Gateway => "a gateway's failures",
     }
 }
 
@@ -259,7 +311,7 @@ pub(super) fn censored(terminations: &[Termination]) -> Vec<String> {
 
 /// The longest window of a termination: the one that reaches furthest.
 pub(super) fn longest_window(termination: &Termination) -> Option<&Window> {
-    let reach = |w: &Window| w.upper_s.unwrap_or(f64::INFINITY).max(w.lower_s);
+    let reach = |w: &Window| w.upper_s.unwrap_or(f64::INFINITY).max(w.lower_s.unwrap_or(0.0));
     termination.windows.iter().max_by(|a, b| reach(a).total_cmp(&reach(b)))
 }
 
@@ -385,8 +437,10 @@ pub(super) fn provenance(result: &RunResult) -> String {
     if !cluster.version.is_empty() {
         parts.push(format!("Kubernetes {}", cluster.version));
     }
-    if !cluster.dataplane.is_empty() {
-        parts.push(format!("{} dataplane", cluster.dataplane));
+    if cluster.dataplane.is_known() || !cluster.version.is_empty() {
+        let assumed = cluster.dataplane_from == Some(ProxyEvidence::Assumed);
+        let how = if assumed { " (assumed)" } else { "" };
+        parts.push(format!("{} dataplane{how}", cluster.dataplane));
     }
     if cluster.nodes > 0 {
         parts.push(counted(len(cluster.nodes), "node"));

@@ -9,6 +9,8 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use serde_json::Value;
 
+use crate::record::event::ActionName;
+
 /// Something that ends pods, as often as its repetition says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Disruption {
@@ -219,21 +221,21 @@ impl Action {
     }
 
     /// Its name in scenario files and events.
-    pub const fn name(&self) -> &'static str {
+    pub const fn name(&self) -> ActionName {
         match self {
-            Action::DeletePod(_) => "deletePod",
-            Action::Evict(_) => "evict",
-            Action::Crash { .. } => "crash",
-            Action::Relabel { .. } => "relabel",
-            Action::RollingRestart(_) => "rollingRestart",
-            Action::SetImage { .. } => "setImage",
-            Action::Patch { .. } => "patch",
-            Action::Scale { .. } => "scale",
-            Action::Drain { .. } => "drain",
-            Action::NodeShutdown { .. } => "nodeShutdown",
-            Action::RestartNodeAgent { .. } => "restartNodeAgent",
-            Action::Exec { .. } => "exec",
-            Action::Observe { .. } => "observe",
+            Action::DeletePod(_) => ActionName::DeletePod,
+            Action::Evict(_) => ActionName::Evict,
+            Action::Crash { .. } => ActionName::Crash,
+            Action::Relabel { .. } => ActionName::Relabel,
+            Action::RollingRestart(_) => ActionName::RollingRestart,
+            Action::SetImage { .. } => ActionName::SetImage,
+            Action::Patch { .. } => ActionName::Patch,
+            Action::Scale { .. } => ActionName::Scale,
+            Action::Drain { .. } => ActionName::Drain,
+            Action::NodeShutdown { .. } => ActionName::NodeShutdown,
+            Action::RestartNodeAgent { .. } => ActionName::RestartNodeAgent,
+            Action::Exec { .. } => ActionName::Exec,
+            Action::Observe { .. } => ActionName::Observe,
         }
     }
 }

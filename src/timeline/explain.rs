@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::pods::T0;
 use crate::record::event::{NodeEvent, PodEvent, WorkloadEvent};
-use crate::record::{EventKind, Stamp};
+use crate::record::{EventKind, Mode, Stamp};
 
 /// A watch may show a change this much later than another one shows what followed from it.
 const WATCH_LAG_NS: i64 = 2_000_000_000;
@@ -16,7 +16,7 @@ const SCALED_NS: i64 = 10_000_000_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Explained {
     /// A mode of the analysis, where it is one of those that are told apart.
-    pub(super) mode: &'static str,
+    pub(super) mode: Mode,
     /// In words.
     pub(super) cause: String,
 }
@@ -57,25 +57,25 @@ impl Histories {
         let node = pod.node.as_deref().unwrap_or("its node");
         match pod.disruption_target.as_deref() {
             Some("EvictionByEvictionAPI") if self.is_cordoned(node, t0.latest) => {
-                return told("drain", format!("evicted from node {node}, which is cordoned"));
+                return told(Mode::Drain, format!("evicted from node {node}, which is cordoned"));
             }
-            Some("EvictionByEvictionAPI") => return told("other", "evicted by somebody".to_owned()),
-            Some("PreemptionByScheduler") => return told("other", format!("preempted{message}")),
+            Some("EvictionByEvictionAPI") => return told(Mode::Other, "evicted by somebody".to_owned()),
+            Some("PreemptionByScheduler") => return told(Mode::Other, format!("preempted{message}")),
             Some("DeletionByTaintManager") => {
-                return told("other", format!("a taint of node {node}{message}"));
+                return told(Mode::Other, format!("a taint of node {node}{message}"));
             }
-            Some("DeletionByPodGC") => return told("other", format!("node {node} is gone{message}")),
+            Some("DeletionByPodGC") => return told(Mode::Other, format!("node {node} is gone{message}")),
             Some("TerminationByKubelet") if pod.reason.as_deref() == Some("Evicted") => {
-                return told("other", format!("evicted by the kubelet of node {node}{message}"));
+                return told(Mode::Other, format!("evicted by the kubelet of node {node}{message}"));
             }
             Some("TerminationByKubelet") => {
-                return told("node_shutdown", format!("node {node} shuts down{message}"));
+                return told(Mode::NodeShutdown, format!("node {node} shuts down{message}"));
             }
-            Some(reason) => return told("other", format!("{reason}{message}")),
+            Some(reason) => return told(Mode::Other, format!("{reason}{message}")),
             None => {}
         }
         if ended_by_itself {
-            return told("other", format!("ended by itself: {}", pod.phase));
+            return told(Mode::Other, format!("ended by itself: {}", pod.phase));
         }
         let workload = workload_of(pod.owner.as_deref()?)?;
         let history = self.workloads.get(&workload)?;
@@ -87,7 +87,7 @@ impl Histories {
                 break;
             }
             if before.template != after.template && *at > seen {
-                return told("rollout", format!("rollout of {name}"));
+                return told(Mode::Rollout, format!("rollout of {name}"));
             }
             if let (Some(from), Some(to)) = (before.replicas, after.replicas)
                 && from > to
@@ -96,7 +96,7 @@ impl Histories {
                 scaled = Some(format!("{name} was scaled from {from} to {to}"));
             }
         }
-        told("scale_down", scaled?)
+        told(Mode::ScaleDown, scaled?)
     }
 
     fn is_cordoned(&self, node: &str, at: Stamp) -> bool {
@@ -160,30 +160,33 @@ mod tests {
                 histories.explain(&pod(more), at(seen), T0 { earliest: at(s), latest: at(s) }, by_itself);
             explained.map(|explained| (explained.mode, explained.cause))
         };
-        let known = |mode, cause: &str| Some((mode, cause.to_owned()));
+        let known = |mode: Mode, cause: &str| Some((mode, cause.to_owned()));
         let plain = || json!({});
         assert_eq!(told(plain(), 0, 10, false), None, "somebody deleted it");
-        assert_eq!(told(plain(), 0, 21, false), known("scale_down", "Deployment web was scaled from 3 to 2"));
+        assert_eq!(
+            told(plain(), 0, 21, false),
+            known(Mode::ScaleDown, "Deployment web was scaled from 3 to 2")
+        );
         assert_eq!(told(plain(), 0, 40, false), None, "long after that");
-        assert_eq!(told(plain(), 0, 55, false), known("rollout", "rollout of Deployment web"));
+        assert_eq!(told(plain(), 0, 55, false), known(Mode::Rollout, "rollout of Deployment web"));
         assert_eq!(told(plain(), 52, 55, false), None, "it is of the new template");
         assert_eq!(told(json!({"owner": "ReplicaSet/other-1"}), 0, 55, false), None);
         let job = json!({"owner": "Job/once", "phase": "Succeeded"});
-        assert_eq!(told(job, 0, 5, true), known("other", "ended by itself: Succeeded"));
+        assert_eq!(told(job, 0, 5, true), known(Mode::Other, "ended by itself: Succeeded"));
         let target = |reason: &str, node: &str| json!({"disruption_target": reason, "disruption_message": "so it is", "node": node});
         for (reason, node, mode, cause) in [
-            ("EvictionByEvictionAPI", "n1", "other", "evicted by somebody"),
-            ("EvictionByEvictionAPI", "n2", "drain", "evicted from node n2, which is cordoned"),
-            ("PreemptionByScheduler", "n1", "other", "preempted: so it is"),
-            ("DeletionByTaintManager", "n1", "other", "a taint of node n1: so it is"),
-            ("DeletionByPodGC", "n1", "other", "node n1 is gone: so it is"),
-            ("TerminationByKubelet", "n1", "node_shutdown", "node n1 shuts down: so it is"),
+            ("EvictionByEvictionAPI", "n1", Mode::Other, "evicted by somebody"),
+            ("EvictionByEvictionAPI", "n2", Mode::Drain, "evicted from node n2, which is cordoned"),
+            ("PreemptionByScheduler", "n1", Mode::Other, "preempted: so it is"),
+            ("DeletionByTaintManager", "n1", Mode::Other, "a taint of node n1: so it is"),
+            ("DeletionByPodGC", "n1", Mode::Other, "node n1 is gone: so it is"),
+            ("TerminationByKubelet", "n1", Mode::NodeShutdown, "node n1 shuts down: so it is"),
         ] {
             assert_eq!(told(target(reason, node), 0, 55, false), known(mode, cause));
         }
         let mut evicted = target("TerminationByKubelet", "n1");
         evicted["reason"] = "Evicted".into();
         let cause = "evicted by the kubelet of node n1: so it is";
-        assert_eq!(told(evicted, 0, 5, true), known("other", cause));
+        assert_eq!(told(evicted, 0, 5, true), known(Mode::Other, cause));
     }
 }

@@ -7,11 +7,9 @@ use super::Command;
 use super::clocks::{API_SERVER, Clocks};
 use super::endpoints::{EndpointChange, Endpoints};
 use super::explain::Histories;
-use crate::record::event::{Action, Change, ContainerState, NO_END, PodEvent, ProxyPhase};
-use crate::record::{Event, EventKind, Stamp};
+use crate::record::event::{Action, Change, ContainerState, PodEvent, ProxyPhase};
+use crate::record::{Event, EventKind, Mode, Stamp};
 
-/// The mode of pods that end with their node.
-const NODE_SHUTDOWN: &str = "node_shutdown";
 /// The resolution of a deletionTimestamp.
 const SECOND_NS: i64 = 1_000_000_000;
 
@@ -26,6 +24,10 @@ pub struct PodLife {
     pub created: Stamp,
     /// Whether it was already there when the watch began.
     pub listed: bool,
+    /// Its address, once one was reported.
+    pub ip: Option<String>,
+    /// Whether its main containers have readiness probes; `None` where the record does not say so.
+    pub is_probed: Option<bool>,
     /// When its address was first seen.
     pub ip_reported: Option<Stamp>,
     /// When it was first seen ready.
@@ -75,10 +77,14 @@ pub struct PodEnd {
     pub pod: String,
     /// Its UID.
     pub uid: String,
+    /// Its address.
+    pub ip: Option<String>,
+    /// Whether its main containers have readiness probes; `None` where the record does not say so.
+    pub is_probed: Option<bool>,
     /// Its node.
     pub node: Option<String>,
-    /// How it came, in the words of the action behind it; `other` where none is known.
-    pub mode: String,
+    /// How it came, by the action behind it; [`Mode::Other`] where none is known.
+    pub mode: Mode,
     /// The disruption behind it.
     pub disruption: Option<u32>,
     /// What ended it, in words; `None` where nothing says so.
@@ -133,6 +139,8 @@ impl Seen {
             uid: event.uid.clone(),
             created: at,
             listed: event.change == Change::Listed,
+            ip: None,
+            is_probed: None,
             ip_reported: None,
             ready: None,
             endpoint_ready: None,
@@ -152,9 +160,12 @@ impl Seen {
     fn observe(&mut self, at: Stamp, event: &PodEvent) {
         self.last = event.clone();
         self.last_at = at;
-        if event.ip.is_some() {
+        if let Some(ip) = &event.ip {
             self.life.ip_reported.get_or_insert(at);
+            self.life.ip.get_or_insert_with(|| ip.clone());
         }
+        let is_new = self.life.ready.is_none();
+        self.life.is_probed = self.life.is_probed.or_else(|| is_probed(event, is_new));
         if event.ready {
             self.life.ready.get_or_insert(at);
         }
@@ -185,6 +196,26 @@ impl Seen {
     }
 }
 
+/// Whether the main containers of a pod are probed before it is ready, as far as one event says so.
+/// `is_new`: it was never seen ready before.
+fn is_probed(event: &PodEvent, is_new: bool) -> Option<bool> {
+    let main = || event.containers.iter().filter(|c| !c.sidecar);
+    if main().any(|c| c.readiness_probe == Some(true)) {
+        return Some(true);
+    }
+    if main().next().is_some() && main().all(|c| c.readiness_probe == Some(false)) {
+        return Some(false);
+    }
+    // Records of older versions say nothing of probes. A pod whose containers all run is ready at once
+    // without one, and an ending one keeps its readiness until they have ended.
+    let waits = is_new
+        && !event.ready
+        && event.deletion_timestamp.is_none()
+        && event.phase == "Running"
+        && event.containers.iter().all(|c| c.state.as_deref() == Some("running"));
+    (waits && main().next().is_some()).then_some(true)
+}
+
 /// Builds the lives and the ends of all pods. Ends after the load are the run's own
 /// clearing up and those before it its setting up: neither is measured.
 pub(super) fn build(
@@ -205,7 +236,7 @@ pub(super) fn build(
             EventKind::Pod(pod) => {
                 seen.entry(pod.uid.clone()).or_insert_with(|| Seen::new(at, pod)).observe(at, pod);
             }
-            EventKind::Action(action) if action.mode != NO_END => actions.push((at, action)),
+            EventKind::Action(action) if action.mode.is_some() => actions.push((at, action)),
             EventKind::WatchGap { resource, from } if resource == "pods" => gaps.push((*from, at)),
             EventKind::ProxyPhase { pod, phase } => phases.push((at, pod, *phase)),
             other => histories.observe(at, other),
@@ -364,11 +395,11 @@ fn end_of(
     };
     let known = explained.as_ref().and_then(|(mode, _)| *mode);
     // A node that shuts down ends its pods without deleting them.
-    let by_shutdown = known == Some(NODE_SHUTDOWN);
-    let may_be = |a: &Action| match a.mode.as_str() {
-        NODE_SHUTDOWN => by_shutdown,
+    let by_shutdown = known == Some(Mode::NodeShutdown);
+    let may_be = |a: &Action| match a.mode {
+        Some(Mode::NodeShutdown) => by_shutdown,
         // What is known to have been something else was not the action.
-        mode => pod.deletion.is_some() && known.is_none_or(|known| known == mode),
+        mode => pod.deletion.is_some() && (known.is_none() || known == mode),
     };
     let commanded = causes.commands.iter().rfind(|command| command.started <= t0.latest);
     let action = own.as_ref().map(|own| own.action).or_else(|| {
@@ -377,12 +408,14 @@ fn end_of(
         let found = latest.find(|(at, a)| a.pod.is_none() && a.error.is_none() && begun(*at) && may_be(a));
         found.map(|(_, action)| *action)
     });
-    let mode = action.map(|a| a.mode.as_str()).or(known).or_else(|| commanded?.mode.as_deref());
+    let mode = action.and_then(|a| a.mode).or(known).or_else(|| commanded?.mode);
     Some(PodEnd {
         pod: name.to_owned(),
         uid: pod.life.uid.clone(),
+        ip: pod.life.ip.clone(),
+        is_probed: pod.life.is_probed,
         node: pod.last.node.clone(),
-        mode: mode.unwrap_or("other").to_owned(),
+        mode: mode.unwrap_or(Mode::Other),
         disruption: action.map(|a| a.disruption).or_else(|| commanded?.disruption),
         cause: explained.map(|(_, cause)| cause),
         own: own.is_some(),
@@ -393,4 +426,43 @@ fn end_of(
         stages,
         exit_code: pod.exit_code,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn whether_a_pod_is_probed_is_recorded_or_seen_in_its_start() {
+        let event = |ready: bool, state: &str, probe: serde_json::Value| -> PodEvent {
+            let container = |name: &str, sidecar: bool, probe: &serde_json::Value| {
+                json!({"name": name, "sidecar": sidecar, "pre_stop_sleep_s": null, "pre_stop_other": false,
+                    "state": state, "reason": null, "exit_code": null, "restarts": 0, "readiness_probe": probe})
+            };
+            let pod = json!({
+                "change": "applied", "namespace": "shop", "name": "web-1", "uid": "u", "resource_version": "1",
+                "node": "n1", "ip": "10.0.0.1", "phase": "Running", "ready": ready, "deletion_timestamp": null,
+                "deletion_grace_s": null, "grace_s": 30, "disruption_target": null,
+                "containers": [container("app", false, &probe), container("proxy", true, &json!(true))],
+            });
+            serde_json::from_value(pod).unwrap()
+        };
+        let life = |events: &[PodEvent]| {
+            let mut seen = Seen::new(Stamp::from_unix_ns(1), &events[0]);
+            events.iter().for_each(|event| seen.observe(Stamp::from_unix_ns(1), event));
+            seen.life
+        };
+        let told = |events: &[PodEvent]| life(events).is_probed;
+        let null = || serde_json::Value::Null;
+        assert_eq!(told(&[event(true, "running", json!(true))]), Some(true));
+        assert_eq!(told(&[event(true, "running", json!(false))]), Some(false));
+        assert_eq!(told(&[event(false, "waiting", null()), event(true, "running", null())]), None);
+        let late = [event(false, "running", null()), event(true, "running", null())];
+        assert_eq!(told(&late), Some(true), "it ran and was not ready");
+        let lost = [event(true, "running", null()), event(false, "running", null())];
+        assert_eq!(told(&lost), None, "its node is away");
+        assert_eq!(life(&lost).ip.as_deref(), Some("10.0.0.1"));
+    }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::clocks::Clocks;
+use crate::record::event::ActionName;
 use crate::record::{Event, EventKind, Stamp};
 
 /// How long before a watch shows a container's end that end may have been, where the watch last
@@ -42,7 +43,7 @@ pub(super) fn build(events: &[Event], clocks: &Clocks) -> Vec<Restart> {
         let at = clocks.place(&event.source, event.at);
         let pod = match &event.kind {
             EventKind::Pod(pod) => pod,
-            EventKind::Action(action) if action.action == "crash" => {
+            EventKind::Action(action) if action.action == ActionName::Crash => {
                 crashes.extend(action.uid.as_deref().map(|uid| (uid, at)));
                 continue;
             }
@@ -92,7 +93,7 @@ pub(super) fn build(events: &[Event], clocks: &Clocks) -> Vec<Restart> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::event::{Action, Change, ContainerState, NO_END, PodEvent};
+    use crate::record::event::{Action, Change, ContainerState, PodEvent};
 
     fn pod(at_ns: i64, state: &str, restarts: i32, exit_code: Option<i32>, ready: bool) -> Event {
         let container = ContainerState {
@@ -105,6 +106,7 @@ mod tests {
             message: None,
             exit_code,
             restarts,
+            readiness_probe: None,
         };
         let pod = PodEvent {
             change: Change::Applied,
@@ -150,8 +152,8 @@ mod tests {
         let crash = Action {
             is_undone: false,
             disruption: 0,
-            action: "crash".into(),
-            mode: NO_END.into(),
+            action: ActionName::Crash,
+            mode: None,
             pod: Some("web-1".into()),
             uid: Some("u".into()),
             answered: at(9 * second),

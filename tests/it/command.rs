@@ -41,7 +41,7 @@ fn a_rollout_by_kubectl_is_measured_until_it_has_settled() {
         found.unwrap_or_else(|| panic!("an event is missing\n{finished}")).at
     };
     let started = at(|kind| matches!(kind, EventKind::CommandStarted { .. }));
-    let settled = at(|kind| matches!(kind, EventKind::CommandSettled { mode, .. } if mode == "rollout"));
+    let settled = at(|kind| matches!(kind, EventKind::CommandSettled { mode, .. } if *mode == Mode::Rollout));
     let last = records.requests.iter().map(|row| row.scheduled).max().expect("rows");
     let first = records.requests.iter().map(|row| row.scheduled).min().expect("rows");
     assert!(started.seconds_since(first) >= 4.0, "warm-up and a steady part come first");

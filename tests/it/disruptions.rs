@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use rolldrop::analysis::model::{Cause, Mode, Stage};
-use rolldrop::record::event::Change;
-use rolldrop::record::{EventKind, Outcome, RequestRow};
+use rolldrop::analysis::model::{Mode, Stage};
+use rolldrop::record::event::{ActionName, Change};
+use rolldrop::record::{Cause, EventKind, Outcome, RequestRow};
 
 use crate::harness::Rolldrop;
 use crate::kubectl::{Kubectl, SharedCluster};
@@ -96,7 +96,7 @@ fn an_eviction_waits_for_its_budget_and_a_drained_node_is_uncordoned() {
     let text = scenario("evict-and-drain", "18s", disruptions);
     let run = runs::measure(&text, Dataplane::Userspace, &[]);
     let of = |name: &str| -> Vec<_> {
-        let all = actions(&run.records).into_iter().filter(|action| action.action == name);
+        let all = actions(&run.records).into_iter().filter(|action| action.action.as_str() == name);
         all.map(|action| (action.status, action.pod.clone())).collect()
     };
     let evicted = of("evict");
@@ -253,7 +253,8 @@ fn a_forced_deletion_leaves_no_grace_and_what_is_refused_is_a_finding() {
     let disruptions = "{at: 1s, action: deletePod, selector: app=web, count: 50%, force: true}, \
                        {at: 5s, action: evict, selector: app=web, count: all, allowOutage: true}";
     let run = runs::measure(&scenario("forced", "7s", disruptions), Dataplane::Userspace, &[]);
-    let forced: Vec<_> = actions(&run.records).into_iter().filter(|a| a.action == "deletePod").collect();
+    let forced: Vec<_> =
+        actions(&run.records).into_iter().filter(|a| a.action == ActionName::DeletePod).collect();
     let [only] = forced[..] else { panic!("half of three, rounded down: {forced:?}") };
     assert_eq!(only.status, Some(200), "{}", run.finished);
     let deleted = run.records.events.iter().find(|event| {
@@ -325,7 +326,7 @@ fn a_pod_that_leaves_its_service_lives_on_and_a_crashed_container_comes_back() {
         assert!(changes.contains(&format!(r#""labels","{label}"]"#)), "{changes}");
     }
     let crash_s = run.records.events.iter().find_map(|event| match &event.kind {
-        EventKind::Action(action) if action.action == "crash" => Some(event.at),
+        EventKind::Action(action) if action.action == ActionName::Crash => Some(event.at),
         _ => None,
     });
     let crash_at = crash_s.expect("a crash");

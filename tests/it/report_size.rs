@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rolldrop::analysis::RunResult;
-use rolldrop::record::event::{Action, Change, PodEvent};
-use rolldrop::record::{Clock, Event, EventKind, Outcome, Phase, RequestRow, RunDir, Stamp};
+use rolldrop::record::event::{Action, ActionName, Change, PodEvent};
+use rolldrop::record::{Clock, Event, EventKind, Mode, Outcome, Phase, RequestRow, RunDir, Stamp};
 
 use crate::harness::Rolldrop;
 use crate::hostile::memory_kib_if_alive;
@@ -138,8 +138,8 @@ fn describe(run_dir: &RunDir, zero: Stamp, workers: u64, seconds: u64, pods: &[A
     let deleted = Action {
         is_undone: false,
         disruption: 0,
-        action: "deletePod".into(),
-        mode: "isolated".into(),
+        action: ActionName::DeletePod,
+        mode: Some(Mode::Isolated),
         pod: Some(pods[0].to_string()),
         uid: Some(format!("uid-{}", pods[0])),
         answered: halfway + Duration::from_millis(10),

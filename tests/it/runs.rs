@@ -7,7 +7,7 @@ use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 use rolldrop::analysis::model::RunResult;
 use rolldrop::record::event::Action;
-use rolldrop::record::run_info::{Balances, ClusterInfo, FORMAT_VERSION, LoadPlan, Target, Tool};
+use rolldrop::record::run_info::{Balances, ClusterInfo, FORMAT_VERSION, LoadPlan, Pacing, Target, Tool};
 use rolldrop::record::{EventKind, Expect, Records, RunDir, RunInfo, Stamp};
 use serde_json::Value;
 
@@ -39,7 +39,7 @@ pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, St
             service: None,
         }],
         load: LoadPlan {
-            pacing: "constant".into(),
+            pacing: Pacing::Constant,
             rate,
             duration_s,
             warmup_s: 0.0,

@@ -53,8 +53,8 @@ pub struct Sample {
 pub struct Ended {
     /// How it came.
     pub mode: Mode,
-    /// Requests charged to it.
-    pub dropped: u64,
+    /// The best estimate of the requests that it lost.
+    pub dropped: f64,
     /// The upper bound of its window towards each consumer, in seconds; `None` where there is none.
     pub windows_s: BTreeMap<String, Option<f64>>,
 }
@@ -129,7 +129,7 @@ impl Sample {
                 .iter()
                 .map(|t| Ended {
                     mode: t.mode,
-                    dropped: t.requests.dropped,
+                    dropped: t.requests.dropped.estimate,
                     windows_s: t.windows.iter().map(|w| (w.consumer.clone(), w.upper_s)).collect(),
                 })
                 .collect(),
@@ -184,7 +184,7 @@ fn fingerprint(timeline: &Timeline, result: &RunResult) -> BTreeMap<String, Stri
     };
     let targets: Vec<&str> = info.targets.iter().map(|target| target.name.as_str()).collect();
     put("target", targets.join(", "));
-    put("pacing", load.pacing.clone());
+    put("pacing", load.pacing.as_str().to_owned());
     if !load.is_closed_loop() {
         put("rate", format!("{} requests/s", load.rate));
     }
@@ -205,7 +205,7 @@ fn fingerprint(timeline: &Timeline, result: &RunResult) -> BTreeMap<String, Stri
     }
     if !info.cluster.version.is_empty() {
         put("cluster version", info.cluster.version.clone());
-        put("dataplane", info.cluster.dataplane.clone());
+        put("dataplane", info.cluster.dataplane.to_string());
         put("nodes", info.cluster.nodes.to_string());
         put("endpoints", info.cluster.endpoints.to_string());
     }

@@ -174,7 +174,7 @@ fn a_tolerance_makes_small_differences_the_same() {
     assert!(change.lower <= change.estimate && change.estimate <= change.upper, "{change:?}");
 }
 
-fn ended(dropped: u64, window_s: f64) -> Ended {
+fn ended(dropped: f64, window_s: f64) -> Ended {
     let windows_s = BTreeMap::from([("service web".to_owned(), Some(window_s))]);
     Ended { mode: Mode::Isolated, dropped, windows_s }
 }
@@ -184,7 +184,7 @@ fn three_terminations_against_three_tell_nothing_and_ten_do() {
     let verdict = |n: usize| {
         let side =
             |dropped| of(vec![Block { total: 20, ..Block::default() }; 300], vec![ended(dropped, 0.1); n]);
-        let comparison = compare(&[side(0)], &[side(7)], &quick()).unwrap();
+        let comparison = compare(&[side(0.0)], &[side(7.0)], &quick()).unwrap();
         let row = &comparison.rows[1];
         assert_eq!(row.metric, "terminations.isolated.with_drops");
         assert!(comparison.rows[0].verdict.is_none(), "the termination is the unit, not the request");

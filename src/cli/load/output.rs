@@ -14,7 +14,7 @@ use crate::analysis::model::{LoadResult, Percentiles, SendLag, Verdict};
 use crate::analysis::validity::not_as_planned;
 use crate::load::{ErrorStatuses, Summary, Tally, errno_name, status_name};
 use crate::record::retry::GRPC_UNAVAILABLE;
-use crate::record::run_info::LoadPlan;
+use crate::record::run_info::{LoadPlan, Pacing};
 use crate::record::{Outcome, Stamp};
 
 /// What `--format json` prints, with the names of result.json.
@@ -105,7 +105,7 @@ impl Report {
         let per_s = |requests: u64| if duration_s > 0.0 { requests as f64 / duration_s } else { 0.0 };
         let lag_us = |quantile| tally.send_lag_ns.value_at_quantile(quantile) as f64 / 1e3;
         let sent = LoadResult {
-            pacing: plan.pacing.clone(),
+            pacing: plan.pacing,
             rate: if is_closed_loop { per_s(total) } else { plan.rate },
             duration_s,
             scheduled: total,
@@ -314,8 +314,8 @@ impl Load {
             s if s < 1.0 => format!("{:.0} ms", s * 1e3),
             s => format!("{s:.1} s"),
         };
-        let rate = match (&self.stages, self.sent.pacing.as_str()) {
-            (_, "closed_loop") => {
+        let rate = match (&self.stages, self.sent.pacing) {
+            (_, Pacing::ClosedLoop) => {
                 let at_a_time = self.connections.as_ref().and_then(Value::as_u64).unwrap_or_default();
                 format!("closed loop, {at_a_time} at a time, for {length}")
             }
@@ -439,7 +439,7 @@ mod tests {
         plan.other.insert("seed".to_owned(), 7.into());
         plan.other.insert("stages".to_owned(), vec!["5:1s"].into());
         check(&plan);
-        plan.pacing = "closed_loop".to_owned();
+        plan.pacing = Pacing::ClosedLoop;
         check(&plan);
     }
 

@@ -10,6 +10,7 @@ use super::target::{self, TargetArg};
 use crate::cli::admin_token::TokenArgs;
 use crate::cli::rate::Rate;
 use crate::cli::report::Format;
+use crate::cli::service_proxy::AssumeArgs;
 use crate::cluster::Choice;
 use crate::cluster::embedded::{self, config::DataplaneChoice};
 use crate::load;
@@ -81,6 +82,8 @@ pub(in crate::cli) struct RunArgs {
     /// unless they are paused.
     #[arg(long)]
     pub(super) change_gitops: bool,
+    #[command(flatten)]
+    pub(super) assume: AssumeArgs,
     /// Requests per second, over all workers, or max: a closed loop.
     #[arg(short, long, value_name = "RATE|max", conflicts_with = "stages", allow_negative_numbers = true)]
     rate: Option<Rate>,

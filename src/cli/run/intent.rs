@@ -10,6 +10,7 @@ use super::consent::{self, Naming};
 use super::interruption;
 use super::sending::Collecting;
 use crate::coordinator::{Caller, GitOps, Plan, Sidecars, Work};
+use crate::record::service_proxy::ServiceProxy;
 use crate::scenario::{Place, Scenario, ScenarioError};
 
 /// What is to be done beside what the scenario says.
@@ -25,6 +26,8 @@ pub(super) struct Intent<'a> {
     /// Whether it is agreed to beforehand.
     pub(super) yes: bool,
     pub(super) collecting: &'a Collecting,
+    /// What implements Services, as the user states it.
+    pub(super) service_proxy: Option<&'a ServiceProxy>,
 }
 
 impl Intent<'_> {

@@ -6,9 +6,8 @@ use std::str::FromStr;
 use anyhow::Context;
 use serde_json::Value;
 
-use crate::analysis::model::Cause;
 use crate::load;
-use crate::record::run_info;
+use crate::record::{Cause, run_info};
 use crate::scenario::{self, Connections, Pace, Place, Scenario, ScenarioError, TlsVersion};
 
 /// The resolved scenario without what may be secret: the values of headers and of Secrets, and bodies.
@@ -73,6 +72,7 @@ pub(super) fn expected_targets(scenario: &Scenario) -> Vec<run_info::Target> {
         consumer: String::new(),
         balances: target.balances,
         service: None,
+        routing: None,
     };
     scenario.targets.iter().map(target).collect()
 }

@@ -15,6 +15,7 @@ use super::super::CoordinatorError;
 use super::super::apply::RUN_LABEL;
 use super::super::sidecar::{GitOps, controller_of};
 use super::{Acting, Disrupted, Insisting, Twice, counted};
+use crate::record::Mode;
 use crate::scenario::{Object, Patch, PatchType, Restore, Workload, WorkloadKind};
 
 /// How a restart is asked for: it is told by its time, so that once more is none.
@@ -113,7 +114,7 @@ impl Acting<'_> {
     pub(super) async fn restart(&self, workload: &Workload) -> Disrupted {
         let (api, _) = match self.workload(workload).await {
             Ok(found) => found,
-            Err(error) => return self.refused("rollout", error.to_string()),
+            Err(error) => return self.refused(Some(Mode::Rollout), error.to_string()),
         };
         let now = jiff::Timestamp::from_nanosecond(self.session.clock.now().unix_ns().into());
         let now = now.unwrap_or_default().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -121,12 +122,12 @@ impl Acting<'_> {
         let patch = kube::api::Patch::Merge(patch);
         let params = kube::api::PatchParams::default();
         let call = || api.patch(&workload.name, &params, &patch);
-        counted(self.insist("rollout", None, RESTART, call).await.is_accepted)
+        counted(self.insist(Some(Mode::Rollout), None, RESTART, call).await.is_accepted)
     }
 
     /// Gives a workload another number of pods.
     pub(super) async fn scale(&self, workload: &Workload, replicas: u32, restore: Restore) -> Disrupted {
-        let mode = "scale_down";
+        let mode = Some(Mode::ScaleDown);
         let (api, current) = match self.workload(workload).await {
             Ok(found) => found,
             Err(error) => return self.refused(mode, error.to_string()),
@@ -144,7 +145,7 @@ impl Acting<'_> {
         image: &str,
         restore: Restore,
     ) -> Disrupted {
-        let mode = "rollout";
+        let mode = Some(Mode::Rollout);
         let (api, current) = match self.workload(workload).await {
             Ok(found) => found,
             Err(error) => return self.refused(mode, error.to_string()),
@@ -160,7 +161,7 @@ impl Acting<'_> {
 
     /// Changes an object.
     pub(super) async fn patch(&self, object: &Object, patch: &Patch, restore: Restore) -> Disrupted {
-        let mode = "rollout";
+        let mode = Some(Mode::Rollout);
         match self.object(object).await {
             Ok((api, current)) => {
                 self.changed(mode, restore, self.session.patch(&api, &current, patch)).await
@@ -172,7 +173,7 @@ impl Acting<'_> {
     /// Makes a change, records it as an action, and takes it back when it is time.
     pub(super) async fn changed(
         &self,
-        mode: &str,
+        mode: Option<Mode>,
         restore: Restore,
         change: impl Future<Output = Result<Option<u32>, CoordinatorError>>,
     ) -> Disrupted {

@@ -22,8 +22,8 @@ use super::super::undo::ask_agent;
 use super::super::view::View;
 use super::pods::is_ready;
 use super::{Acting, Disrupted, Insisting, Twice, counted};
-use crate::record::EventKind;
-use crate::record::event::{self, PodEvent};
+use crate::record::event::PodEvent;
+use crate::record::{EventKind, Mode};
 use crate::scenario::{Action, Pods, Restore};
 
 /// What a cluster itself needs stays where it is.
@@ -120,7 +120,7 @@ impl Acting<'_> {
     pub(super) async fn drain(&self, node: &str, restore: Restore) -> Disrupted {
         match self.drained(node, restore).await {
             Ok(done) => done,
-            Err(error) => self.refused("drain", error.to_string()),
+            Err(error) => self.refused(Some(Mode::Drain), error.to_string()),
         }
     }
 
@@ -133,18 +133,18 @@ impl Acting<'_> {
         let mut done = Disrupted::default();
         match self.pods_to_drain(node).await {
             Ok(pods) => {
-                let evicted = join_all(pods.iter().map(|pod| self.evict("drain", pod, None))).await;
+                let evicted = join_all(pods.iter().map(|pod| self.evict(Mode::Drain, pod, None))).await;
                 evicted.into_iter().for_each(|is_accepted| done += counted(is_accepted));
             }
-            Err(error) => done += self.refused("drain", error.to_string()),
+            Err(error) => done += self.refused(Some(Mode::Drain), error.to_string()),
         }
-        self.restore(restore, event::NO_END, cordoned.as_slice()).await;
+        self.restore(restore, None, cordoned.as_slice()).await;
         Ok(done)
     }
 
     /// Shuts a node down; it is booted again.
     pub(super) async fn shut_node_down(&self, node: &str, grace_seconds: u32, restore: Restore) -> Disrupted {
-        let mode = "node_shutdown";
+        let mode = Some(Mode::NodeShutdown);
         let object = ObjectRef {
             api_version: "v1".into(),
             kind: "Node".into(),
@@ -169,7 +169,7 @@ impl Acting<'_> {
 
     /// Restarts a node's agent; its containers live on.
     pub(super) async fn restart_agent(&self, node: &str) -> Disrupted {
-        counted(self.insist(event::NO_END, None, AGENT, || self.ask(node, "restart")).await.is_accepted)
+        counted(self.insist(None, None, AGENT, || self.ask(node, "restart")).await.is_accepted)
     }
 
     /// The pods must be there, and have the container.
@@ -192,10 +192,10 @@ impl Acting<'_> {
         let of = Some((pod.name_any(), pod.uid()));
         let is_accepted = match kill_command(pod, container) {
             Ok((node, command)) => {
-                self.insist(event::NO_END, of, AGENT, || self.ask(node, &command)).await.is_accepted
+                self.insist(None, of, AGENT, || self.ask(node, &command)).await.is_accepted
             }
             Err(error) => {
-                self.refused(event::NO_END, error.to_string());
+                self.refused(None, error.to_string());
                 false
             }
         };

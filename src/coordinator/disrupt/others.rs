@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 use super::super::CoordinatorError;
 use super::{Acting, Disrupted, counted};
-use crate::record::EventKind;
+use crate::record::{EventKind, Mode};
 use crate::scenario::{Repeat, Until};
 
 /// Runs programs where the user is.
@@ -33,7 +33,7 @@ impl Acting<'_> {
     pub(super) async fn exec(&self, words: &[String]) -> Disrupted {
         let before = match self.session.workloads().await {
             Ok(before) => before,
-            Err(error) => return self.refused("other", error.to_string()),
+            Err(error) => return self.refused(Some(Mode::Other), error.to_string()),
         };
         let disruption = Some(self.index);
         let command = words.to_vec();
@@ -46,7 +46,7 @@ impl Acting<'_> {
         };
         self.session.record(EventKind::CommandEnded { code, signal, disruption });
         if let Err(why) = status {
-            return self.refused("other", format!("failed to run {}: {why}", words.join(" ")));
+            return self.refused(Some(Mode::Other), format!("failed to run {}: {why}", words.join(" ")));
         }
         match self.session.await_rollout(&before, disruption).await {
             // Where the run is stopped, that is said elsewhere.

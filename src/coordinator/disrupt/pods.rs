@@ -14,7 +14,7 @@ use super::super::limits::Bounds;
 use super::super::{CoordinatorError, Session};
 use super::recovery::Whole;
 use super::{Acting, Disrupted, Insisting, Twice, counted};
-use crate::record::{EventKind, event};
+use crate::record::{EventKind, Mode};
 use crate::scenario::{Action, Order, Pods, Restore};
 
 /// The value of a label by which a pod has left its Service.
@@ -77,7 +77,7 @@ impl Acting<'_> {
     }
 
     pub(super) fn too_many(&self, of: &str, why: String) -> CoordinatorError {
-        let action = self.disruption.action.name().to_owned();
+        let action = self.disruption.action.name();
         CoordinatorError::TooMany { action, of: of.to_owned(), why }
     }
 
@@ -89,7 +89,7 @@ impl Acting<'_> {
             let began = Instant::now();
             done += match self.take(pods, repetition, &mut left, whole).await {
                 Ok(going) => self.end_batch(pods, going).await,
-                Err(why) => self.refused("other", why),
+                Err(why) => self.refused(Some(Mode::Other), why),
             };
             let left = match &left {
                 Some(left) if !left.is_empty() => left.len(),
@@ -155,7 +155,7 @@ impl Acting<'_> {
 
     async fn end_batch(&self, pods: &Pods, going: Vec<Pod>) -> Disrupted {
         // One at a time, with recovery in between, is what makes a termination isolated.
-        let mode = if going.len() == 1 { "isolated" } else { "other" };
+        let mode = if going.len() == 1 { Mode::Isolated } else { Mode::Other };
         let ends = going.iter().map(|pod| async move {
             match &self.disruption.action {
                 Action::Evict(_) => self.evict(mode, pod, pods.grace_seconds).await,
@@ -169,20 +169,20 @@ impl Acting<'_> {
         done
     }
 
-    async fn delete(&self, mode: &str, pod: &Pod, grace_seconds: Option<u32>) -> bool {
+    async fn delete(&self, mode: Mode, pod: &Pod, grace_seconds: Option<u32>) -> bool {
         let api = self.pod_api(pod);
         let (name, params) = (pod.name_any(), only(pod, grace_seconds));
         let of = Some((name.clone(), pod.uid()));
-        self.insist(mode, of, DELETION, || api.delete(&name, &params)).await.is_accepted
+        self.insist(Some(mode), of, DELETION, || api.delete(&name, &params)).await.is_accepted
     }
 
     /// Evicts a pod. Where a budget does not allow it yet, it waits and asks again while the load lasts.
-    pub(super) async fn evict(&self, mode: &str, pod: &Pod, grace_seconds: Option<u32>) -> bool {
+    pub(super) async fn evict(&self, mode: Mode, pod: &Pod, grace_seconds: Option<u32>) -> bool {
         let api = self.pod_api(pod);
         let name = pod.name_any();
         let params = EvictParams { delete_options: Some(only(pod, grace_seconds)), ..EvictParams::default() };
         let of = Some((name.clone(), pod.uid()));
-        self.insist(mode, of, EVICTION, || api.evict(&name, &params)).await.is_accepted
+        self.insist(Some(mode), of, EVICTION, || api.evict(&name, &params)).await.is_accepted
     }
 
     /// The pods must be there, and each have a label that a Service selects by.
@@ -235,14 +235,14 @@ impl Acting<'_> {
         let mut done = Disrupted::default();
         let going = match self.take(pods, repetition, &mut None, whole).await {
             Ok(going) => going,
-            Err(why) => return self.refused(event::NO_END, why),
+            Err(why) => return self.refused(None, why),
         };
         let mut changes = Vec::new();
         for pod in &going {
             let label = match self.label_of(pod, label).await {
                 Ok(label) => label,
                 Err(error) => {
-                    done += self.refused(event::NO_END, error.to_string());
+                    done += self.refused(None, error.to_string());
                     self.give_back(std::slice::from_ref(pod)).await;
                     continue;
                 }
@@ -259,9 +259,9 @@ impl Acting<'_> {
             );
             let (call, change) = self.stamped_change(self.session.change(&api, &current, &wanted)).await;
             changes.extend(change.flatten());
-            done += counted(self.note(event::NO_END, Some((pod.name_any(), pod.uid())), call));
+            done += counted(self.note(None, Some((pod.name_any(), pod.uid())), call));
         }
-        self.restore(restore, event::NO_END, &changes).await;
+        self.restore(restore, None, &changes).await;
         // Those that stay out of their Services to the end of the run are nobody else's.
         if restore != Restore::AtTheEnd {
             self.give_back(&going).await;

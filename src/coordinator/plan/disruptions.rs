@@ -175,7 +175,7 @@ impl Caller {
             Err(error) => return Err(CoordinatorError::api(&what, &error)),
             Ok(_) => "something else".to_owned(),
         };
-        let action = disruption.action.name().to_owned();
+        let action = disruption.action.name();
         Err(CoordinatorError::NotOffered { action, path, answer, instead })
     }
 

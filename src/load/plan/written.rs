@@ -6,20 +6,20 @@ use super::{Connections, Http, Plan, PlannedTarget};
 use crate::load::connect_to::ConnectTo;
 use crate::load::pace::{Arrivals, Pace, Stage};
 use crate::load::resolve::Family;
-use crate::record::run_info::{self, Balances, LoadPlan, Role, Source};
+use crate::record::run_info::{self, Balances, LoadPlan, Pacing, Role, Source};
 
 impl Plan {
     /// The plan as `run.json` holds it. Headers and body stay out: they may hold secrets.
     pub fn load_plan(&self) -> LoadPlan {
         let settings = &self.settings;
-        let pacing = settings.pace.as_str();
+        let pacing = settings.pace.pacing();
         let mut other = BTreeMap::from([
             ("http".to_owned(), settings.http.as_str().into()),
             ("max_connections".to_owned(), self.max_connections.into()),
             ("workers".to_owned(), settings.workers.into()),
         ]);
         if let Pace::Open(stages) = &settings.pace
-            && pacing == "stages"
+            && pacing == Pacing::Stages
         {
             let stages: Vec<_> = stages.iter().map(Stage::to_string).collect();
             other.insert("stages".to_owned(), stages.into());
@@ -94,7 +94,7 @@ impl Plan {
             other.insert("fresh_share".to_owned(), share.into());
         }
         LoadPlan {
-            pacing: pacing.to_owned(),
+            pacing,
             rate: settings.pace.mean_rate(),
             duration_s: settings.pace.duration().unwrap_or_default().as_secs_f64(),
             warmup_s: settings.warmup.as_secs_f64(),
@@ -114,6 +114,7 @@ impl Plan {
             consumer: target.name.to_string(),
             balances: Balances::Connections,
             service: None,
+            routing: None,
         };
         self.targets.iter().map(target).collect()
     }

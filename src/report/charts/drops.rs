@@ -68,17 +68,17 @@ struct Panel {
 fn series(analysis: &Analysis) -> Series {
     let all = &analysis.result.terminations;
     let mut order: Vec<usize> = (0..all.len()).collect();
-    order.sort_by_key(|&i| std::cmp::Reverse(all[i].requests.dropped));
+    order.sort_by(|&a, &b| words::most_lost_first(&all[a], &all[b]));
     order.truncate(PANELS);
     order.sort_unstable();
 
     let windows = order.iter().filter_map(|&i| words::longest_window(&all[i]));
-    let bounds = windows.flat_map(|w| [Some(w.lower_s), w.upper_s]).flatten().filter(|t| t.is_finite());
+    let bounds = windows.flat_map(|w| [w.lower_s, w.upper_s]).flatten().filter(|t| t.is_finite());
     let window_end = bounds.fold(0.0, f64::max);
     let near = (3.0 * window_end).max(NEAR_S);
     let offsets = |panel: usize| {
         let since = all[panel].t0_s;
-        let drops = analysis.charts.drops.iter().filter(move |d| d.termination == Some(panel));
+        let drops = analysis.lost.iter().filter(move |lost| lost.only() == Some(panel));
         drops.map(move |d| (d.begun_s - since, d.outcome))
     };
     let late = |panel: usize| {
@@ -121,7 +121,7 @@ fn series(analysis: &Analysis) -> Series {
         panels.push(panel);
     }
     let most = panels.iter().flat_map(|p| p.bins.values()).map(|bin| bin.values().sum()).max().unwrap_or(0);
-    let elsewhere = len(analysis.charts.drops.iter().filter(|d| d.termination.is_none()).count());
+    let elsewhere = len(analysis.lost.iter().filter(|lost| lost.only().is_none()).count());
     Series { hidden: all.len() - panels.len(), panels, from_s, to_s, left_out_s, bin_s, most, elsewhere }
 }
 
@@ -161,10 +161,9 @@ fn title(analysis: &Analysis) -> String {
     }
     let lead = format!("{} of {} requests dropped", count(dropped), count(total));
     let delays: Vec<f64> = analysis
-        .charts
-        .drops
+        .lost
         .iter()
-        .filter_map(|d| Some(d.begun_s - result.terminations.get(d.termination?)?.t0_s))
+        .filter_map(|lost| Some(lost.begun_s - result.terminations.get(lost.only()?)?.t0_s))
         .collect();
     let Some(last) = delays.iter().copied().reduce(f64::max) else {
         return format!("{lead}, none of which could be attributed to a pod's deletion");
@@ -354,9 +353,7 @@ fn draw_header(
     let name_style = Text { size: 18.0, ..bold(SMALL) };
     let name = canvas.fit(&termination.pod, &name_style, 480.0);
     canvas.text(LEFT, baseline, &name, &name_style);
-    let requests = &termination.requests;
-    let mut parts =
-        vec![format!("{} of {} dropped", count(requests.dropped), counted(requests.seen, "request"))];
+    let mut parts = vec![format!("{} dropped", words::dropped_of(termination))];
     if let Some(window) = words::longest_window(termination) {
         let which = if termination.windows.len() > 1 { "longest window" } else { "window" };
         parts.push(format!("{which} {}", words::window(window)));
@@ -378,7 +375,7 @@ fn draw_header(
 
 fn draw_window(canvas: &mut Canvas, termination: &Termination, area: Rect, x: &Axis) {
     let Some(window) = words::longest_window(termination) else { return };
-    let lower = x.px(window.lower_s);
+    let lower = x.px(window.lower_s.unwrap_or(0.0));
     canvas.shade(Rect { left: x.px(0.0), right: lower, ..area }, palette::WINDOW, false);
     let upper = x.px(window.upper_s.unwrap_or(f64::MAX));
     if upper > lower {
@@ -420,6 +417,7 @@ fn len_px(n: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analysis::model::Bounded;
     use crate::report::samples;
 
     #[test]
@@ -429,10 +427,13 @@ mod tests {
         assert_eq!(series.panels.len(), 3);
         for panel in &series.panels {
             let plotted: u64 = panel.bins.values().flat_map(BTreeMap::values).sum();
-            assert_eq!(plotted, analysis.result.terminations[panel.termination].requests.dropped);
+            assert_eq!(
+                Bounded::exactly(plotted),
+                analysis.result.terminations[panel.termination].requests.dropped
+            );
             assert_eq!(panel.drops_beyond, 0);
             let t0 = analysis.result.terminations[panel.termination].t0_s;
-            for drop in analysis.charts.drops.iter().filter(|d| d.termination == Some(panel.termination)) {
+            for drop in analysis.lost.iter().filter(|lost| lost.only() == Some(panel.termination)) {
                 let bin = bin_of(drop.begun_s - t0, series.bin_s);
                 assert!(panel.bins[&bin].contains_key(&drop.outcome));
             }

@@ -328,6 +328,7 @@ fn names(canvas: &Canvas, disruptions: &[(f64, String)], x: &Axis) -> Vec<(f64, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::run_info::Pacing;
     use crate::report::samples;
 
     #[test]
@@ -345,7 +346,7 @@ mod tests {
     fn a_closed_loop_has_no_response_times() {
         let mut analysis = samples::quiet();
         assert_eq!(series(&analysis).latency, "response time");
-        analysis.result.load.pacing = "closed_loop".into();
+        analysis.result.load.pacing = Pacing::ClosedLoop;
         assert_eq!(series(&analysis).latency, "service time");
     }
 

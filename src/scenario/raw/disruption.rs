@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::super::disruption::Count;
 use super::{Scalar, Span};
+use crate::record::event::ActionName;
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -40,24 +41,6 @@ pub(in crate::scenario) struct Disruption {
     pub(in crate::scenario) lasts: Option<Span>,
     #[serde(default)]
     pub(in crate::scenario) keep: bool,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(in crate::scenario) enum ActionName {
-    DeletePod,
-    Evict,
-    Crash,
-    Relabel,
-    RollingRestart,
-    SetImage,
-    Patch,
-    Scale,
-    Drain,
-    NodeShutdown,
-    RestartNodeAgent,
-    Exec,
-    Observe,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::record::event;
 use crate::scenario::disruption::{
     Action, Count, Disruption, Object, Order, Patch, PatchType, Pods, Repeat, Restore, Until, Workload,
     WorkloadKind,
@@ -25,7 +26,7 @@ const PODS: [&str; 3] = ["selector", "count", "order"];
 /// What is checked, and where it stands.
 struct Checked<'a> {
     raw: raw::Disruption,
-    name: &'static str,
+    name: event::ActionName,
     /// The path of its keys.
     key: String,
     manifests: &'a [Value],
@@ -40,7 +41,7 @@ pub(super) fn disruption(
     document: &Document,
 ) -> Result<Disruption, ScenarioError> {
     let key = format!("spec.disruptions[{index}]");
-    let (name, takes) = takes(raw.action);
+    let (name, takes) = (raw.action, takes(raw.action));
     let checked = Checked { raw, name, key, manifests, document };
     checked.takes_no_other(&takes)?;
     let action = checked.action()?;
@@ -66,24 +67,24 @@ pub(super) fn disruption(
     Ok(Disruption { at, every, jitter, seed, repeat, allow_outage: raw.allow_outage, action })
 }
 
-/// An action's name, and the keys that only some take.
-fn takes(action: raw::ActionName) -> (&'static str, Vec<&'static str>) {
-    use raw::ActionName as Name;
+/// The keys that an action takes and not every other does.
+fn takes(action: event::ActionName) -> Vec<&'static str> {
+    use event::ActionName as Name;
     let pods = |more: &[&'static str]| [&PODS, more].concat();
     match action {
-        Name::DeletePod => ("deletePod", pods(&["batch", "spacing", "gracePeriodSeconds", "force"])),
-        Name::Evict => ("evict", pods(&["batch", "spacing", "gracePeriodSeconds"])),
-        Name::Crash => ("crash", pods(&["batch", "spacing", "container"])),
-        Name::Relabel => ("relabel", pods(&["label", "for"])),
-        Name::RollingRestart => ("rollingRestart", vec!["workload"]),
-        Name::SetImage => ("setImage", vec!["workload", "container", "image", "for", "keep"]),
-        Name::Patch => ("patch", vec!["object", "type", "patch", "for", "keep"]),
-        Name::Scale => ("scale", vec!["workload", "replicas", "for", "keep"]),
-        Name::Drain => ("drain", vec!["node", "for"]),
-        Name::NodeShutdown => ("nodeShutdown", vec!["node", "gracePeriodSeconds", "for"]),
-        Name::RestartNodeAgent => ("restartNodeAgent", vec!["node"]),
-        Name::Exec => ("exec", vec!["command"]),
-        Name::Observe => ("observe", vec!["for"]),
+        Name::DeletePod => pods(&["batch", "spacing", "gracePeriodSeconds", "force"]),
+        Name::Evict => pods(&["batch", "spacing", "gracePeriodSeconds"]),
+        Name::Crash => pods(&["batch", "spacing", "container"]),
+        Name::Relabel => pods(&["label", "for"]),
+        Name::RollingRestart => vec!["workload"],
+        Name::SetImage => vec!["workload", "container", "image", "for", "keep"],
+        Name::Patch => vec!["object", "type", "patch", "for", "keep"],
+        Name::Scale => vec!["workload", "replicas", "for", "keep"],
+        Name::Drain => vec!["node", "for"],
+        Name::NodeShutdown => vec!["node", "gracePeriodSeconds", "for"],
+        Name::RestartNodeAgent => vec!["node"],
+        Name::Exec => vec!["command"],
+        Name::Observe => vec!["for"],
     }
 }
 
@@ -187,7 +188,7 @@ impl Checked<'_> {
     }
 
     fn action(&self) -> Result<Action, ScenarioError> {
-        use raw::ActionName as Name;
+        use event::ActionName as Name;
         let Self { raw, .. } = self;
         Ok(match raw.action {
             Name::DeletePod => Action::DeletePod(self.pods()?),
