@@ -36,9 +36,7 @@ use std::collections::BTreeMap;
 use evidence::Evidence;
 pub(crate) use judge::Judged;
 pub use model::{Analysis, RunResult};
-use model::{
-    Latencies, LoadResult, Mode, RequestCounts, Stage, Start, Termination, Verdict, Window,
-};
+use model::{Latencies, LoadResult, Mode, RequestCounts, Stage, Start, Termination, Verdict, Window};
 pub use policy::{Class, Policy};
 use sums::Sums;
 
@@ -241,7 +239,8 @@ fn terminations(
         .zip(windows)
         .zip(&evidence.tails)
         .map(|(((end, mode), windows), tails)| {
-            let last = tails.iter().filter_map(evidence::Tail::last_certain).max().filter(|at| *at > end.t0.latest);
+            let last =
+                tails.iter().filter_map(evidence::Tail::last_certain).max().filter(|at| *at > end.t0.latest);
             Termination {
                 pod: end.pod.clone(),
                 uid: end.uid.clone(),
@@ -272,8 +271,9 @@ fn terminations(
         terminations.iter_mut().zip(shares::requests(timeline.ends.len(), judged)).enumerate()
     {
         let names_it = |j: &Judged<'_>| j.candidates.iter().any(|c| c.termination == e && c.why.is_certain());
-        let is_named =
-            sums.seen[e] > 0 || evidence.first_served.contains_key(t.pod.as_str()) || judged.iter().any(names_it);
+        let is_named = sums.seen[e] > 0
+            || evidence.first_served.contains_key(t.pod.as_str())
+            || judged.iter().any(names_it);
         let seen = is_named.then(|| sums.seen[e] + lost.dropped.at_least);
         t.requests = model::TerminationRequests { seen, ..lost };
     }

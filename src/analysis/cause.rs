@@ -309,7 +309,8 @@ mod tests {
         ] {
             assert_eq!(cause(&facts, by), expected, "{facts:?}");
         }
-        let told = |weights: [f64; 2]| outweighing(&refused, &[(Starting, weights[0]), (NoEndpoint, weights[1])]);
+        let told =
+            |weights: [f64; 2]| outweighing(&refused, &[(Starting, weights[0]), (NoEndpoint, weights[1])]);
         assert_eq!(told([0.9, 0.1]), Cause::NotReadyYet);
         assert_eq!(told([0.1, 0.9]), Cause::NoReadyEndpoint);
         assert_eq!(told([0.5, 0.5]), Cause::Unattributed);

@@ -235,7 +235,8 @@ impl Gathered {
 
     fn finish(&mut self, timeline: &Timeline) {
         for ((tails, before), end) in self.tails.iter_mut().zip(&self.before).zip(&timeline.ends) {
-            for ((tail, before), (until, uncertainty_ns)) in tails.iter_mut().zip(before).zip(&self.observed) {
+            for ((tail, before), (until, uncertainty_ns)) in tails.iter_mut().zip(before).zip(&self.observed)
+            {
                 (tail.observed_until, tail.uncertainty_ns) = (*until, *uncertainty_ns);
                 tail.rate = before.rate_at(end.t0.earliest);
             }
@@ -246,7 +247,8 @@ impl Gathered {
             let rate = self.tries[number].rate();
             for (tails, end) in self.tails.iter_mut().zip(&timeline.ends) {
                 let usable = timeline.endpoints.usable_at(target.service.as_deref(), end.t0.earliest);
-                tails[number].rate_expected = usable.map_or(0.0, |usable| rate / usable.pods.len().max(1) as f64);
+                tails[number].rate_expected =
+                    usable.map_or(0.0, |usable| rate / usable.pods.len().max(1) as f64);
             }
         }
         for (quiet, tries) in self.quiet.iter_mut().zip(&self.tries) {
@@ -268,8 +270,9 @@ pub(super) fn gather<R: RowSource>(
     let targets: HashMap<&str, usize> =
         timeline.info.targets.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
     let target_of = |r: &Request| targets.get(&*r.row.target).copied();
-    let is_unnamed =
-        |r: &Request| !requests.unnamed.is_empty() && r.connection().is_some_and(|c| requests.unnamed.contains(&c));
+    let is_unnamed = |r: &Request| {
+        !requests.unnamed.is_empty() && r.connection().is_some_and(|c| requests.unnamed.contains(&c))
+    };
 
     let mut gathered = Gathered::new(timeline);
     let mut flows = Flows::of(&requests.others);

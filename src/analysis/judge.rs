@@ -130,7 +130,8 @@ impl<'a> Signs<'a> {
     }
 
     fn is_slow(&self, from: Stamp, to: Stamp) -> bool {
-        let second = |at: Stamp| usize::try_from(at.ns_since(self.timeline.origin) / 1_000_000_000).unwrap_or(0);
+        let second =
+            |at: Stamp| usize::try_from(at.ns_since(self.timeline.origin) / 1_000_000_000).unwrap_or(0);
         let during = self.medians.iter().skip(second(from)).take(second(to).saturating_sub(second(from)) + 1);
         during.flatten().any(|ms| *ms > SLOW_MS && *ms > SLOW * self.usual_ms)
     }

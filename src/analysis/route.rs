@@ -56,7 +56,8 @@ impl<'a> Route<'a> {
         let span = &own[first..=last];
         let since = span.iter().rposition(|state| !state.holds(&end.pod)).map_or(0, |gap| gap + 1);
         // A pod that was dropped for a moment and taken up again before its end was not dropped by that.
-        let was_dropped = span[..since].iter().any(|state| state.from >= end.t0.earliest && !state.holds(&end.pod));
+        let was_dropped =
+            span[..since].iter().any(|state| state.from >= end.t0.earliest && !state.holds(&end.pod));
         Some(Self {
             holding: span.iter().filter(|state| state.holds(&end.pod)).collect(),
             after: states.get(last + 1),

@@ -15,8 +15,8 @@ use super::death::Death;
 use super::evidence::{Gathered, Tail, arrives, ending, silence_s};
 use super::model::{Candidate, Why};
 use super::policy::{Class, Policy};
-use crate::record::run_info::Balances;
 use crate::record::routing::Balancing;
+use crate::record::run_info::Balances;
 use crate::record::{Outcome, RequestRow, Stamp};
 use crate::timeline::{PodEnd, PodLife, Request, Timeline};
 
@@ -51,7 +51,11 @@ pub(super) struct Verdict {
 impl Verdict {
     /// The termination that alone explains it.
     pub(super) fn only(&self) -> Option<usize> {
-        if self.is_a_termination() && self.candidates.len() == 1 { Some(self.candidates[0].termination) } else { None }
+        if self.is_a_termination() && self.candidates.len() == 1 {
+            Some(self.candidates[0].termination)
+        } else {
+            None
+        }
     }
 
     /// Whether nothing but a termination explains it.
@@ -74,7 +78,12 @@ pub(super) struct Suspects<'a> {
 }
 
 impl<'a> Suspects<'a> {
-    pub(super) fn new(timeline: &'a Timeline, policy: &Policy, others: &'a [Request], stale: &[bool]) -> Self {
+    pub(super) fn new(
+        timeline: &'a Timeline,
+        policy: &Policy,
+        others: &'a [Request],
+        stale: &[bool],
+    ) -> Self {
         let targets = &timeline.info.targets;
         let is_lost = |&n: &usize| !stale[n] && policy.class(&others[n].row) == Class::Dropped;
         let mut lost: Vec<usize> = (0..others.len()).filter(is_lost).collect();
@@ -113,7 +122,8 @@ impl<'a> Suspects<'a> {
         let mut verdicts: Vec<Verdict> = self.others.iter().map(|r| self.named(gathered, r)).collect();
         for &number in &self.lost {
             let r = &self.others[number];
-            let Some(&target) = self.targets.get(&*r.row.target).filter(|_| verdicts[number].pod.is_none()) else {
+            let Some(&target) = self.targets.get(&*r.row.target).filter(|_| verdicts[number].pod.is_none())
+            else {
                 continue;
             };
             let loss = losses[target].get(&number).copied();
@@ -162,7 +172,8 @@ impl<'a> Suspects<'a> {
             }
             verdict.starting = refused * self.starting(gathered, target, r);
         }
-        if self.is_random[target] && r.row.outcome == Outcome::ConnectRefused && self.was_changed(service, r) {
+        if self.is_random[target] && r.row.outcome == Outcome::ConnectRefused && self.was_changed(service, r)
+        {
             verdict.rule_swap = RARE;
         }
         verdict.normalise();

@@ -71,7 +71,8 @@ impl Tries {
         // Ends are in the order of their t0.
         for end in &timeline.ends {
             let gone = end.gone().unwrap_or(timeline.load_ended).max(end.t0.latest);
-            let (from, to) = (end.t0.earliest, gone.shifted_ns(after_ns).min(timeline.load_ended.shifted_ns(MS_NS)));
+            let (from, to) =
+                (end.t0.earliest, gone.shifted_ns(after_ns).min(timeline.load_ended.shifted_ns(MS_NS)));
             match zones.last_mut() {
                 Some(last) if last.1 >= from => last.1 = last.1.max(to),
                 _ if to > from => zones.push((from, to)),

@@ -35,7 +35,8 @@ const NODE_ARGS: [&str; 2] = ["k3s.io/node-args", "rke2.io/node-args"];
 /// Where kube-proxy says its mode: on its node's loopback address only.
 const METRICS: &str = "127.0.0.1:10249";
 /// Annotations by which a Service asks for topology hints; `Disabled` asks for none.
-const TOPOLOGY: [&str; 2] = ["service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints"];
+const TOPOLOGY: [&str; 2] =
+    ["service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints"];
 
 /// What implements Services, and how that is known.
 pub(super) type Known = (ServiceProxy, Option<ProxyEvidence>);

@@ -274,7 +274,8 @@ mod tests {
             (&ServiceProxy::Nftables, Some(ProxyEvidence::Assumed))
         );
         let dataplane_from = Some(ProxyEvidence::ConfigMap);
-        let mut found = ClusterInfo { dataplane: ServiceProxy::Ipvs, dataplane_from, ..ClusterInfo::default() };
+        let mut found =
+            ClusterInfo { dataplane: ServiceProxy::Ipvs, dataplane_from, ..ClusterInfo::default() };
         assert_eq!(found.assume(&ServiceProxy::Ipvs), Ok(()));
         assert_eq!(found.dataplane_from, dataplane_from);
         let error = found.assume(&ServiceProxy::Iptables).unwrap_err().to_string();
