@@ -43,7 +43,7 @@ use sums::Sums;
 use crate::record::retry;
 use crate::record::run_info::Target;
 use crate::record::{Cause, Outcome, RequestRow, RowSource, Stamp};
-use crate::timeline::{PodEnd, Request, Requests, Timeline};
+use crate::timeline::{PodEnd, Requests, Timeline};
 
 /// The chance, shared by the terminations of a mode, that an upper bound is too small.
 const ALPHA: f64 = 0.05;
@@ -85,15 +85,23 @@ pub fn analyse<R: RowSource>(
         (true, false) => Verdict::Partial { why: partial.clone() },
         (true, true) => Verdict::Valid,
     };
-    let is_invalid = matches!(verdict, Verdict::Invalid { .. });
-    let recommendation = recommend::recommendations(timeline, &terminations, &judged, policy, is_invalid);
-    let covering = recommendation.iter().filter_map(|r| r.covers_all_seen_seconds).max();
     let latency_ms = Latencies {
         response: sums.response.percentiles(),
         service: sums.service.percentiles(),
         steady: sums.steady.percentiles(),
         disrupted: sums.disrupted.percentiles(),
     };
+    let ground = recommend::Ground {
+        timeline,
+        terminations: &terminations,
+        judged: &judged,
+        policy,
+        verdict: &verdict,
+        service_s: latency_ms.service.p99 / 1e3,
+    };
+    let recommendation = recommend::recommendations(ground);
+    let covering = recommendation.iter().filter_map(|r| r.covers_all_seen_seconds).max();
+    let what_if = recommend::what_if(ground, covering);
     let result = RunResult {
         schema_version: model::SCHEMA_VERSION,
         tool: timeline.info.tool.clone(),
@@ -121,7 +129,7 @@ pub fn analyse<R: RowSource>(
         latency_ms,
         starts: starts(timeline, &evidence),
         windows_s: recommend::summaries(&terminations),
-        what_if: recommend::what_if(timeline, &terminations, &judged, covering),
+        what_if,
         recommendation,
         terminations,
         groups,

@@ -21,7 +21,7 @@ use crate::record::routing::Balancing;
 use crate::record::run_info::Balances;
 use crate::record::{Outcome, RowSource, Stamp};
 use crate::timeline::requests::Connection;
-use crate::timeline::{PodEnd, Request, Requests, Timeline};
+use crate::timeline::{Request, Requests, Timeline};
 
 /// How many of a pod's last arrivals before t0 show its share at t0.
 const RECENT: usize = 50;

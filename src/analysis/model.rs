@@ -370,13 +370,17 @@ pub struct Recommendation {
     pub coverage_asked: f64,
     /// Number of terminations it rests on.
     pub terminations: usize,
+    /// Of these, how many ended their windows apart from each other: pods that one sync of a Service proxy takes out of
+    /// its rules count once. What confidence and coverage are computed from.
+    #[serde(default)]
+    pub units: usize,
     /// The consumers that were measured.
     pub consumers: Vec<String>,
     /// How it was made, in one sentence.
     pub basis: String,
     /// Why nothing is recommended, one sentence each; empty when something is.
     pub refused_because: Vec<String>,
-    /// Terminations still needed for the coverage asked; 0 when enough were seen.
+    /// Independent terminations still needed for the coverage asked; 0 when enough were seen.
     pub terminations_needed: usize,
     /// The smallest whole-second sleep that would have covered every window seen: a fact, no recommendation.
     pub covers_all_seen_seconds: Option<u64>,
@@ -394,7 +398,8 @@ pub struct WhatIf {
     pub windows_covered: usize,
     /// Of so many terminations.
     pub terminations: usize,
-    /// Dropped requests that it would have saved: `routed_to_dead_pod` and `accept_queue_reset` begun before t0 + sleep.
+    /// Dropped requests that it would have saved: those of causes that a sleep helps, begun before t0 + sleep, and
+    /// requests that were cut off as the pod ended, on connections of their own, if those take no longer than others.
     pub drops_avoided: u64,
     /// Dropped requests that it would not have saved.
     pub drops_left: u64,

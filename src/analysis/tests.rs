@@ -221,7 +221,6 @@ fn what_two_terminations_explain_is_an_interval_of_each_and_exact_of_both() {
     for t in &result.terminations {
         assert_eq!(t.requests.dropped, either, "{t:?}");
         assert_eq!(t.requests.by_cause, BTreeMap::from([(Cause::RoutedToDeadPod, either)]));
-        assert_eq!(t.windows[0].lower_s, None);
         assert!(t.dead_seconds.unwrap() > 0.0, "{t:?}");
     }
     let [group] = &result.groups[..] else { panic!("{:?}", result.groups) };

@@ -133,7 +133,7 @@ impl Tries {
             let first = usize::try_from(from.ns_since(zone.from).max(0) / MS_NS).unwrap_or(0);
             let bins = zone.answered.iter().enumerate().skip(first);
             let bins = bins.filter(|(_, answered)| answered.named + answered.unnamed > 0);
-            bins.map(|(bin, answered)| {
+            bins.map(move |(bin, answered)| {
                 let ms = i64::try_from(bin).unwrap_or(i64::MAX / MS_NS);
                 (zone.from.shifted_ns(ms * MS_NS).max(from), *answered)
             })

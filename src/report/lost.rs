@@ -70,6 +70,10 @@ mod tests {
             Candidate { termination: 0, share: 0.25, why: Why::Refused },
             Candidate { termination: 1, share: 0.75, why: Why::Time },
         ];
-        insta::assert_snapshot!(render(&analysis), @"");
+        insta::assert_snapshot!(render(&analysis), @r#"
+        source,seq,target,scheduled_ns,begun_ns,end_ns,outcome,status,cause,in_window,pods,shares,why
+        load-0,0,"web, ""old""",5035400000,5035400000,5036400000,connect_refused,,routed_to_dead_pod,true,web-7d4b9c6f5-2xkqp,1.000,named
+        load-0,1,web,5047200000,5047200000,5048200000,connect_refused,503,routed_to_dead_pod,true,web-7d4b9c6f5-2xkqp;web-7d4b9c6f5-m8zrt,0.250;0.750,refused;time
+        "#);
     }
 }

@@ -269,6 +269,7 @@ fn all_files_of_a_report_are_made() {
         paths,
         [
             "result.json",
+            "lost.csv",
             "summary.md",
             "junit.xml",
             "report.html",
