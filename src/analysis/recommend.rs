@@ -94,13 +94,11 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
         .then(|| stats::ceil_seconds(largest));
     let set = Settings::of(of_mode().map(|(_, end)| end));
     // No advice lowers what is set.
-    let pre_stop = covers_all
-        .filter(|_| refused_because.is_empty())
-        .map(|s| (s + policy.margin_s).max(set.pre_stop_s));
+    let pre_stop =
+        covers_all.filter(|_| refused_because.is_empty()).map(|s| (s + policy.margin_s).max(set.pre_stop_s));
     let stopping = of_mode().map(|(_, e)| stopping_s(e)).try_fold(0.0f64, |max, s| s.map(|s| max.max(s)));
-    let grace = pre_stop
-        .zip(stopping)
-        .map(|(p, s)| (p + stats::ceil_seconds(s) + policy.margin_s).max(set.grace_s));
+    let grace =
+        pre_stop.zip(stopping).map(|(p, s)| (p + stats::ceil_seconds(s) + policy.margin_s).max(set.grace_s));
     let stopping_text = match stopping {
         Some(s) => format!("the slowest pod took {s:.2} s from SIGTERM to its end"),
         None => "how long a pod takes from SIGTERM to its end was not seen for every pod".to_owned(),
@@ -180,7 +178,8 @@ struct Settings {
 
 impl Settings {
     fn of<'a>(ends: impl Iterator<Item = &'a PodEnd> + Clone) -> Self {
-        let largest = |values: &mut dyn Iterator<Item = i64>| values.filter_map(|s| u64::try_from(s).ok()).max();
+        let largest =
+            |values: &mut dyn Iterator<Item = i64>| values.filter_map(|s| u64::try_from(s).ok()).max();
         Self {
             pre_stop_s: largest(&mut ends.clone().filter_map(|end| end.pre_stop_sleep_s)).unwrap_or(0),
             grace_s: largest(&mut ends.map(|end| end.grace_s)).unwrap_or(0),
@@ -190,7 +189,8 @@ impl Settings {
 
 /// Whether requests were lost in this mode that a sleep of so many seconds would have saved.
 fn has_saved(ground: Ground<'_>, mode: Mode, pre_stop_s: u64, had_s: u64) -> bool {
-    let is_of_mode = |j: &&Judged<'_>| j.candidates.iter().any(|c| ground.terminations[c.termination].mode == mode);
+    let is_of_mode =
+        |j: &&Judged<'_>| j.candidates.iter().any(|c| ground.terminations[c.termination].mode == mode);
     ground.judged.iter().filter(is_of_mode).any(|j| saves(ground, j, pre_stop_s, had_s))
 }
 
@@ -205,7 +205,8 @@ fn saves(ground: Ground<'_>, j: &Judged<'_>, pre_stop_s: u64, had_s: u64) -> boo
         Cause::KilledInFlight if !j.request.row.conn_reused => ground.service_s,
         _ => return false,
     };
-    let until = |c: &Candidate| ground.timeline.ends[c.termination].t0.earliest + Duration::from_secs(pre_stop_s);
+    let until =
+        |c: &Candidate| ground.timeline.ends[c.termination].t0.earliest + Duration::from_secs(pre_stop_s);
     pre_stop_s > had_s
         && !j.candidates.is_empty()
         && j.candidates.iter().all(|c| until(c).seconds_since(j.request.begun()) > takes_s)
