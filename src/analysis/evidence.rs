@@ -72,8 +72,6 @@ pub(super) struct Evidence {
     pub verdicts: Vec<Verdict>,
     /// By termination, then by target.
     pub tails: Vec<Vec<Tail>>,
-    /// When each ended pod stopped, by termination.
-    pub deaths: Vec<Death>,
     /// One per request that was not plainly answered: whether a connection-tracking entry routed it, and not
     /// the consumer.
     pub stale: Vec<bool>,
@@ -314,7 +312,7 @@ pub(super) fn gather<R: RowSource>(
     }
     let verdicts = suspects.verdicts(&mut gathered, &deaths);
     let Gathered { tails, first_served, connections, .. } = gathered;
-    Ok(Evidence { verdicts, tails, deaths, stale, first_served, connections })
+    Ok(Evidence { verdicts, tails, stale, first_served, connections })
 }
 
 /// What random balancing says of each pod, where a target's consumer balances so.

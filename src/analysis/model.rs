@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 pub use losses::{Bounded, Candidate, GroupWindow, LossGroup, Lost, TerminationRequests, Why};
 pub use window::{Window, WindowBasis};
 
-pub use crate::record::Mode;
+use crate::record::Outcome;
 use crate::record::run_info::{ClusterInfo, Pacing, Tool};
-use crate::record::{Cause, Outcome};
+pub use crate::record::{Cause, Mode};
 
 /// The version of `result.json`.
 pub const SCHEMA_VERSION: u32 = 1;

@@ -176,7 +176,7 @@ pub(super) fn reach(
                 let answered = if is_sure { shares.answered() } else { 0.0 };
                 against += f64::from(named) * answered.max(elsewhere) + f64::from(unnamed) * answered;
             }
-            Try::Lost(_, loss) => {
+            Try::Lost(loss) => {
                 reach.against.push(against);
                 match &loss.pod {
                     Some(pod) if **pod == *end.pod => against = 0.0,

@@ -39,8 +39,8 @@ pub(super) struct Loss {
 pub(super) enum Try<'a> {
     /// So many were answered.
     Answered(Answered),
-    /// One was not; with its place among the [`Tries::losses`].
-    Lost(usize, &'a Loss),
+    /// One was not.
+    Lost(&'a Loss),
 }
 
 #[derive(Clone, Debug)]
@@ -139,16 +139,16 @@ impl Tries {
             })
         });
         let first = self.first_loss(from);
-        let mut losses = self.losses[first..].iter().enumerate().peekable();
+        let mut losses = self.losses[first..].iter().peekable();
         let mut bins = bins.peekable();
         std::iter::from_fn(move || {
             let is_loss_next = match (losses.peek(), bins.peek()) {
-                (Some((_, loss)), Some((at, _))) => loss.at < at.shifted_ns(MS_NS),
+                (Some(loss), Some((at, _))) => loss.at < at.shifted_ns(MS_NS),
                 (loss, _) => loss.is_some(),
             };
             if is_loss_next {
-                let (number, loss) = losses.next()?;
-                Some((loss.at, Try::Lost(first + number, loss)))
+                let loss = losses.next()?;
+                Some((loss.at, Try::Lost(loss)))
             } else {
                 let (at, answered) = bins.next()?;
                 Some((at, Try::Answered(answered)))
