@@ -21,7 +21,7 @@ fn naive_exit_drops_requests_and_attributes_them() {
             Dataplane::Kernel => "nftables",
             Dataplane::Userspace => "userspace",
         };
-        assert_eq!(run.result.cluster.dataplane, dataplane);
+        assert_eq!(run.result.cluster.dataplane, dataplane.into());
     }
 }
 

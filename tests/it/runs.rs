@@ -37,6 +37,7 @@ pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, St
             consumer: "service web".into(),
             balances: Balances::Connections,
             service: None,
+            routing: None,
         }],
         load: LoadPlan {
             pacing: Pacing::Constant,
