@@ -15,11 +15,14 @@ mod evidence;
 pub(crate) mod figures;
 mod findings;
 mod flows;
+mod gateway;
 mod judge;
 mod latency;
 pub mod model;
 mod outages;
+mod phase;
 pub mod policy;
+mod reached;
 mod recommend;
 mod route;
 mod shares;
@@ -27,9 +30,11 @@ pub mod stats;
 mod streams;
 mod sums;
 mod suspects;
+mod tracked;
 mod tries;
 pub mod validity;
 mod window;
+pub mod working;
 
 use std::collections::BTreeMap;
 
@@ -61,11 +66,13 @@ pub fn analyse<R: RowSource>(
     let alpha = alpha(timeline, &modes);
     let evidence = evidence::gather(timeline, requests, policy, &alpha)?;
     let windows = windows(timeline, &evidence, &alpha);
-    let sums = Sums::of(timeline, requests, policy, &evidence, &disrupted(timeline, &windows))?;
+    let disrupted = disrupted(timeline, &windows);
+    let sums = Sums::of(timeline, requests, policy, &evidence, &disrupted)?;
     let judged = judge::judge(timeline, &requests.others, policy, &evidence, &windows, &sums);
     let terminations = terminations(timeline, &modes, &evidence, &sums, &judged, windows);
     let groups = shares::groups(timeline, &terminations, &judged);
     let requests = count(timeline, &sums, &judged);
+    let not_working = working::Outside::of(timeline, &sums, &judged, &disrupted).finding(&requests);
 
     let load = LoadResult {
         rate: match timeline.info.load.is_closed_loop() {
@@ -78,7 +85,8 @@ pub fn analyse<R: RowSource>(
         not_sent: requests.not_sent,
         send_lag_us: sums.lag.send_lag(),
     };
-    let invalid = validity::invalid(timeline, &load, &terminations);
+    let measured = validity::Measured::of(&terminations, &sums.response.percentiles());
+    let invalid = validity::invalid(timeline, &load, measured, &terminations);
     let partial = validity::partial(timeline, &sums);
     let verdict = match (invalid.is_empty(), partial.is_empty()) {
         (false, _) => Verdict::Invalid { why: invalid },
@@ -108,21 +116,25 @@ pub fn analyse<R: RowSource>(
         scenario: timeline.info.name.clone(),
         cluster: timeline.info.cluster.clone(),
         complete: partial.is_empty(),
+        integrity: validity::integrity(timeline),
         command: timeline
             .commands
             .iter()
             .find(|command| command.code != Some(0))
             .or(timeline.commands.last())
             .map(command_result),
-        findings: findings::findings(
-            timeline,
-            &sums,
-            &verdict,
-            &partial,
-            &requests,
-            &latency_ms,
-            &terminations,
-        ),
+        findings: not_working
+            .into_iter()
+            .chain(findings::findings(
+                timeline,
+                &sums,
+                &verdict,
+                &partial,
+                &requests,
+                &latency_ms,
+                &terminations,
+            ))
+            .collect(),
         verdict,
         load,
         requests,

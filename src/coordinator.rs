@@ -18,6 +18,7 @@ mod plan;
 mod preflight;
 mod recorder;
 mod rollout;
+mod routes;
 mod server_clock;
 mod service_proxy;
 mod sidecar;
@@ -45,6 +46,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::Origin;
 use crate::machine;
+use crate::record::event::NameAnswer;
 use crate::record::routing::ServiceRules;
 use crate::record::run_info::{ClusterInfo, Role, Source};
 use crate::record::wire::AdminToken;
@@ -52,7 +54,7 @@ use crate::record::{Clock, EventKind, RunDir, Stamp};
 use crate::scenario::{Disruption, Place, Target};
 
 pub use caller::Caller;
-pub use disrupt::{Disrupted, NoPrograms, Programs, UnderLoad, codes};
+pub use disrupt::{Disrupted, Losses, NoPrograms, Programs, Settle, Silence, UnderLoad, codes, until_silent};
 pub use error::CoordinatorError;
 use journal::Journal;
 pub use journal::JournalError;
@@ -143,6 +145,8 @@ pub struct Session {
     /// another chooses: of several at once each would else take the same pods.
     taken: tokio::sync::Mutex<BTreeSet<String>>,
     gitops: GitOps,
+    /// The longest time for which the load keeps an answer of the DNS, once it is known.
+    period: Mutex<Duration>,
 }
 
 impl Session {
@@ -203,6 +207,7 @@ impl Session {
             gitops,
             owner,
             taken,
+            period: Mutex::default(),
         };
         session.await_first_lists().await?;
         Ok(session)
@@ -230,7 +235,18 @@ impl Session {
 
     /// Records an event of another source, stamped on that source's clock.
     pub fn record_of(&self, source: &str, at: Stamp, kind: EventKind) {
+        if let EventKind::NameAnswer(NameAnswer { ttl_s: Some(ttl_s), .. }) = &kind {
+            let ttl = Duration::try_from_secs_f64(*ttl_s).unwrap_or_default();
+            let mut period = self.period.lock().unwrap_or_else(PoisonError::into_inner);
+            *period = ttl.max(*period);
+        }
         self.recorder.handle().event_of(source, at, kind);
+    }
+
+    /// The period of the clock that a consumer has of its own, as far as it is known: for so long the load
+    /// keeps an answer of the DNS. Zero where there is none.
+    pub(crate) fn period(&self) -> Duration {
+        *self.period.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Creates the manifests' objects, labelled with the run's name.
@@ -259,7 +275,7 @@ impl Session {
     ) -> Result<Ready, CoordinatorError> {
         let mut found = Vec::with_capacity(targets.len());
         let mut endpoints_of = BTreeMap::new();
-        for Target { name, place, balances, .. } in targets {
+        for Target { name, place, balances, balances_because, .. } in targets {
             let (url, consumer, service, rules) = match place {
                 Place::Url(url) => {
                     let consumer = Consumer::Url(url.to_string());
@@ -275,7 +291,12 @@ impl Session {
                     (url, consumer, Some(service_name.clone()), service_proxy::rules(&service))
                 }
             };
-            found.push(Found { name: name.clone(), url, consumer, balances: *balances, service, rules });
+            let (balances, balances_because) = (*balances, balances_because.clone());
+            let name = name.clone();
+            found.push(Found { name, url, consumer, balances, balances_because, service, rules });
+        }
+        if targets.iter().any(|target| matches!(target.place, Place::Url(_))) {
+            self.await_own_workloads(manifests).await?;
         }
         let endpoints = endpoints_of.into_values().sum();
         for disruption in disruptions {
@@ -290,7 +311,7 @@ impl Session {
     pub async fn disrupt(
         &self,
         disruptions: &[Disruption],
-        load: UnderLoad,
+        load: UnderLoad<'_>,
         programs: &dyn Programs,
     ) -> Disrupted {
         disrupt::run(self, disruptions, load, programs).await
@@ -431,6 +452,37 @@ impl Session {
             let look_again = (now + Duration::from_millis(500)).min(deadline);
             let _ = self.caller.stoppable(timeout_at(look_again, self.views.changed())).await?;
         }
+    }
+
+    /// Waits until the workloads among the manifests have the pods that they ask for: of a URL nobody knows
+    /// the endpoints.
+    async fn await_own_workloads(&self, manifests: &[Value]) -> Result<(), CoordinatorError> {
+        let name = |object: &Value| {
+            let title = format!("{} {}", object["kind"].as_str()?, object["metadata"]["name"].as_str()?);
+            (!object["spec"]["template"].is_null()).then_some(title)
+        };
+        let own: Vec<String> = manifests.iter().filter_map(name).collect();
+        if own.is_empty() {
+            return Ok(());
+        }
+        let deadline = Instant::now() + self.caller.limits.ready;
+        let mut stuck_since: Option<Instant> = None;
+        while let Some(missing) = self.workloads().await?.missing_of(&own) {
+            let now = Instant::now();
+            match self.views.read(|view| view.stuck_container(|_| true)) {
+                Some(why) if now >= *stuck_since.get_or_insert(now) + self.caller.limits.stuck => {
+                    return Err(CoordinatorError::PodNeverStarts(why));
+                }
+                Some(_) => {}
+                None => stuck_since = None,
+            }
+            if now >= deadline {
+                return Err(CoordinatorError::WorkloadNotReady { missing, limit: self.caller.limits.ready });
+            }
+            let look_again = (now + Duration::from_millis(500)).min(deadline);
+            let _ = self.caller.stoppable(timeout_at(look_again, self.views.changed())).await?;
+        }
+        Ok(())
     }
 
     async fn fingerprint(&self, endpoints: usize) -> Result<ClusterInfo, CoordinatorError> {

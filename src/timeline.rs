@@ -3,9 +3,14 @@
 //! Pure: data in, data out. It decides what happened when; why a request was
 //! lost, and what follows from it, is the job of [`crate::analysis`].
 
+mod addresses;
+mod attempts;
 pub mod clocks;
+mod consumer;
 pub mod endpoints;
 mod explain;
+pub mod integrity;
+mod names;
 pub mod pods;
 pub mod requests;
 pub mod restarts;
@@ -13,19 +18,26 @@ pub mod restarts;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use addresses::Addresses;
 use clocks::{API_SERVER, Clocks};
 use endpoints::{EndpointChange, Endpoints};
+pub use integrity::{Hole, Integrity};
+use names::PodNames;
 pub use pods::{PodEnd, PodLife, Stages, T0};
-pub use requests::{Request, Requests};
+use requests::Joins;
+pub use requests::{Agreement, Request, Requests};
 pub use restarts::Restart;
 
-use crate::record::event::{Action, ActionName, Change, MachineSample};
-use crate::record::run_info::Rows;
-use crate::record::{EventKind, Mode, Outcome, RowSource, RunInfo, RunLog, Stamp};
+use crate::record::event::{Action, ActionName, AnswerHeaders, Change, MachineSample, NameAnswer};
+use crate::record::run_info::{Rows, Target};
+use crate::record::service_proxy::ServiceProxy;
+use crate::record::{Event, EventKind, Mode, Outcome, RowSource, RunInfo, RunLog, Stamp};
 
 /// What a watch of these is called.
 const PODS: &str = "pods";
 const ENDPOINT_SLICES: &str = "endpointslices";
+/// The mode of a Service proxy whose connections the kernel tracks in a way of their own.
+
 
 /// A stretch in which a watch saw nothing.
 #[derive(Clone, Debug)]
@@ -96,6 +108,19 @@ pub struct Withdrawal {
     pub endpoint_removed: Option<Stamp>,
 }
 
+/// What the kernel's connection tracking said of the connections of the load.
+#[derive(Clone, Debug, Default)]
+pub struct Tracked {
+    /// Connections that were opened.
+    pub connections: u64,
+    /// Those of them that it had an entry for.
+    pub routed: u64,
+    /// When it said more than could be taken in: from and to.
+    pub gaps: Vec<(Stamp, Stamp)>,
+    /// How that agrees with what the answers say.
+    pub agreement: Agreement,
+}
+
 /// One run on one clock, but for its [`Requests`].
 #[derive(Clone, Debug)]
 pub struct Timeline {
@@ -132,12 +157,22 @@ pub struct Timeline {
     pub pods_listed: Option<Stamp>,
     /// How the measuring processes and their machines fared, by source.
     pub machine: BTreeMap<String, Vec<(Stamp, MachineSample)>>,
+    /// What the headers of each target's answers said, over all load sources, by the target's name.
+    pub answers: BTreeMap<String, AnswerHeaders>,
     /// How the proxies' rows ended.
     pub hand_overs: Vec<HandOver>,
+    /// What the kernel said of the connections of the load, where it was asked.
+    pub tracked: Option<Tracked>,
     /// Warnings that were recorded.
     pub warnings: Vec<String>,
     /// What could not be read.
     pub torn: Vec<String>,
+    /// What could not be read, and no kill explains.
+    pub corrupt: Vec<String>,
+    /// For how long the answers of the DNS held, by name: in seconds, the longest.
+    ttls: BTreeMap<String, f64>,
+    /// Whether what could be read is whole and agrees with itself.
+    pub integrity: Integrity,
     /// Clocks that matter here and were never compared with the coordinator's.
     pub unsampled_clocks: Vec<String>,
 }
@@ -148,9 +183,16 @@ impl Timeline {
     /// # Errors
     /// When its rows cannot be read.
     pub fn build<R: RowSource>(log: RunLog, rows: R) -> Result<(Self, Requests<R>), R::Error> {
-        let RunLog { info, events, torn } = log;
+        let RunLog { mut info, events, torn, corrupt } = log;
         let clocks = Clocks::new(&info, &events);
-        let requests = Requests::open(rows, clocks.clone())?;
+        let joins = Joins {
+            names: PodNames::of(&events, &clocks),
+            addresses: Addresses::of(&info, &events, &clocks),
+            run: info.run.clone(),
+            needs_proof: info.cluster.dataplane == ServiceProxy::Ipvs,
+        };
+        let requests = Requests::open(rows, clocks.clone(), joins)?;
+        consumer::settle(&mut info.targets, &requests);
 
         let mut endpoints = Endpoints::default();
         let (mut started, mut counted) = (None, None);
@@ -159,9 +201,11 @@ impl Timeline {
         let mut commands: Vec<Command> = Vec::new();
         let mut actions: Vec<(Stamp, &Action)> = Vec::new();
         let mut pods_listed = None;
+        let mut tracked = None::<Tracked>;
         let mut stages = Vec::new();
         let mut tallies = BTreeMap::new();
         let mut machine: BTreeMap<String, Vec<_>> = BTreeMap::new();
+        let mut answers: BTreeMap<String, AnswerHeaders> = BTreeMap::new();
         for event in &events {
             let at = clocks.place(&event.source, event.at);
             match &event.kind {
@@ -210,8 +254,24 @@ impl Timeline {
                 EventKind::Machine(sample) => {
                     machine.entry(event.source.clone()).or_default().push((at, *sample));
                 }
+                EventKind::AnswerHeaders(of_source) => {
+                    let all = answers.entry(of_source.target.clone()).or_insert_with(|| AnswerHeaders {
+                        target: of_source.target.clone(),
+                        ..AnswerHeaders::default()
+                    });
+                    all.merge(of_source);
+                }
                 EventKind::ProxyEnded { pod, of, rows } => {
                     hand_overs.push(HandOver { pod: pod.clone(), source: of.clone(), rows: *rows });
+                }
+                EventKind::ConntrackGap { from } => {
+                    let from = clocks.place(&event.source, *from);
+                    tracked.get_or_insert_with(Tracked::default).gaps.push((from, at));
+                }
+                EventKind::ConntrackEnded { connections, routed } => {
+                    let tracked = tracked.get_or_insert_with(Tracked::default);
+                    tracked.connections += connections;
+                    tracked.routed += routed;
                 }
                 EventKind::Warning { message } => warnings.push(message.clone()),
                 _ => {}
@@ -220,6 +280,7 @@ impl Timeline {
         let load_started = started.or(requests.first_scheduled).unwrap_or(info.started);
         let origin = counted.unwrap_or(load_started);
         let load_ended = ended.or(requests.last_end).unwrap_or(load_started);
+        let integrity = requests.integrity((&info, &events), (load_started, load_ended))?;
         let (pods, ends) = pods::build(&events, &clocks, &endpoints, &commands, load_started..=load_ended);
         let mut unsampled_clocks: Vec<String> = clocks.unsampled().map(str::to_owned).collect();
         if ends.iter().any(|e| !e.own && e.stages.deletion_seen.is_some()) && !clocks.knows(API_SERVER) {
@@ -243,9 +304,14 @@ impl Timeline {
             gaps,
             pods_listed,
             machine,
+            answers,
             hand_overs,
+            tracked: tracked.map(|tracked| Tracked { agreement: requests.agreement, ..tracked }),
             warnings,
             torn,
+            corrupt,
+            ttls: ttls(&events),
+            integrity,
             unsampled_clocks,
         };
         Ok((timeline, requests))
@@ -264,6 +330,24 @@ impl Timeline {
         lives.get(begun.saturating_sub(1))?.1
     }
 
+    /// For how long clients of this target keep an answer of the DNS, in seconds: the longest that was seen.
+    /// `None` where they ask no DNS, or its answers have no limit. A window towards such a consumer is a draw
+    /// of its phase plus a delay.
+    pub fn period_s(&self, target: &Target) -> Option<f64> {
+        self.ttls.get(host(&target.url)?).copied()
+    }
+
+    /// Where requests of the load are missing in the record, by time: what happened there cannot be told
+    /// from the requests, whichever target they went to.
+    pub fn holes(&self) -> &[Hole] {
+        &self.integrity.holes
+    }
+
+    /// The first hole that a stretch of time meets.
+    pub fn hole_in(&self, from: Stamp, until: Stamp) -> Option<&Hole> {
+        self.holes().iter().find(|hole| hole.from <= until && from <= hole.to)
+    }
+
     /// Whether a list came after a gap of the watch of pods, so that it tells who is gone.
     pub fn was_listed_after(&self, gap: &Gap) -> bool {
         self.pods_listed.is_some_and(|at| at >= gap.to)
@@ -274,6 +358,29 @@ impl Timeline {
         let (from, until) = (end.t0.earliest, end.gone().unwrap_or(self.load_ended));
         let matters = |gap: &&Gap| [PODS, ENDPOINT_SLICES].contains(&gap.resource.as_str());
         self.gaps.iter().filter(matters).filter(move |gap| gap.from <= until && gap.to >= from)
+    }
+}
+
+/// For how long the answers of the DNS held, by name.
+fn ttls(events: &[Event]) -> BTreeMap<String, f64> {
+    let mut ttls: BTreeMap<String, f64> = BTreeMap::new();
+    for event in events {
+        if let EventKind::NameAnswer(NameAnswer { name, ttl_s: Some(ttl_s), .. }) = &event.kind {
+            let longest = ttls.entry(name.clone()).or_insert(*ttl_s);
+            *longest = longest.max(*ttl_s);
+        }
+    }
+    ttls
+}
+
+/// The host of a URL.
+fn host(url: &str) -> Option<&str> {
+    let (_, rest) = url.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next()?;
+    let (_, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+    match host.strip_prefix('[') {
+        Some(v6) => v6.split(']').next(),
+        None => host.split(':').next(),
     }
 }
 

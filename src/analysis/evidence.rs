@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use super::death::Death;
 use super::flows::Flows;
+use super::gateway::{self, Gateway, Watching};
 use super::policy::{Class, Policy};
 use super::route::{self, Reach, Route};
 use super::suspects::{LAG_NS, Suspects, Verdict};
@@ -240,7 +241,7 @@ impl Gathered {
             }
         }
         self.tries.iter_mut().for_each(Tries::sort);
-        let endpoints = timeline.endpoints.most();
+        let endpoints = timeline.endpoints.most(None).max(1);
         for (number, target) in timeline.info.targets.iter().enumerate() {
             let rate = self.tries[number].rate();
             for (tails, end) in self.tails.iter_mut().zip(&timeline.ends) {
@@ -274,6 +275,7 @@ pub(super) fn gather<R: RowSource>(
 
     let mut gathered = Gathered::new(timeline);
     let mut flows = Flows::of(&requests.others);
+    let mut gateways = gateway::watch(timeline, &requests.others, policy);
     for r in &requests.others {
         gathered.add(timeline, target_of(r), r, is_unnamed(r));
     }
@@ -286,7 +288,12 @@ pub(super) fn gather<R: RowSource>(
             gathered.tries[target].answered(r.begun(), r.pod().is_some());
         }
         flows.answered(r);
+        if let Some(gateway) = target.and_then(|target| gateways[target].as_mut()) {
+            gateway.answered(&r.row);
+        }
     })?;
+    let gateways: Vec<Option<Gateway>> =
+        gateways.into_iter().map(|watching| watching.map(Watching::done)).collect();
     let stale = flows.stale(&requests.others);
     for (number, (r, stale)) in requests.others.iter().zip(&stale).enumerate() {
         let Some(target) = target_of(r).filter(|_| r.is_new_connection() && !stale) else { continue };
@@ -304,7 +311,7 @@ pub(super) fn gather<R: RowSource>(
 
     let mut deaths: Vec<Death> = timeline.ends.iter().map(Death::of).collect();
     reaches(timeline, &mut gathered, &deaths, alpha);
-    let suspects = Suspects::new(timeline, policy, &requests.others, &stale);
+    let suspects = Suspects::new(timeline, policy, &requests.others, &stale, &gateways);
     let verdicts = suspects.verdicts(&mut gathered, &deaths);
     // Failures that only one pod explains tell from when on it was dead, which sharpens all that rests on that.
     if suspects.found_dead(&verdicts, &mut deaths) {

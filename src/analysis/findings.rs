@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::figures::count;
-use super::model::{Finding, Latencies, RequestCounts, Severity, Termination, Verdict};
+use super::model::{Finding, FindingKind, Latencies, RequestCounts, Severity, Termination, Verdict};
+use super::phase::Phases;
 use super::sums::Sums;
+use super::tracked;
+use crate::record::run_info::{BalancesBecause, Target};
 use crate::record::{Cause, Stamp};
 use crate::timeline::{Refused, Restart, Timeline, Withdrawal};
 
@@ -20,14 +23,22 @@ pub(super) fn findings(
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Verdict::Invalid { why } = verdict {
-        for what in why {
-            findings.push(finding(
-                Severity::Error,
-                what.clone(),
-                "the figures of this run would describe the measurement, not the cluster",
-                "repeat it with a lower rate or on a less busy machine",
-            ));
-        }
+        findings.extend(why.iter().map(|what| {
+            let is_of_record = timeline.integrity.contradictions.contains(what);
+            let (kind, why, remedy) = match is_of_record {
+                true => (
+                    FindingKind::Corrupt,
+                    "what was recorded contradicts itself, so that no figure can be relied on",
+                    "look for parts that were copied, changed or mixed with another run's, or repeat the run",
+                ),
+                false => (
+                    FindingKind::Invalid,
+                    "the figures of this run would describe the measurement, not the cluster",
+                    "repeat it with a lower rate or on a less busy machine",
+                ),
+            };
+            Finding { kind: Some(kind), ..finding(Severity::Error, what.clone(), why, remedy) }
+        }));
     }
     let covering = terminations
         .iter()
@@ -52,15 +63,21 @@ pub(super) fn findings(
             "delete pods further apart to learn the share of each; the total is not affected",
         ));
     }
-    for what in partial {
-        findings.push(finding(
-            Severity::Warning,
-            what.clone(),
-            "what was not recorded is in no figure",
-            "read the counts as lower bounds, or repeat the run",
-        ));
-    }
+    findings.extend(partial.iter().map(|what| {
+        let is_corrupt = timeline.corrupt.contains(what);
+        let (kind, severity, why) = match is_corrupt {
+            true => (
+                FindingKind::Corrupt,
+                Severity::Error,
+                "it is no longer as it was written, and is in no figure",
+            ),
+            false => (FindingKind::Missing, Severity::Warning, "what was not recorded is in no figure"),
+        };
+        let remedy = "read the counts as lower bounds, or repeat the run";
+        Finding { kind: Some(kind), ..finding(severity, what.clone(), why, remedy) }
+    }));
     findings.extend(unbounded(terminations));
+    findings.extend(timeline.info.targets.iter().filter_map(|target| in_step(timeline, target)));
     let killed: Vec<&str> =
         terminations.iter().filter(|t| t.exit_code == Some(137)).map(|t| t.pod.as_str()).collect();
     if let Some(pod) = killed.first() {
@@ -82,6 +99,7 @@ pub(super) fn findings(
     findings.extend(timeline.restarts.iter().filter(|r| r.from >= timeline.origin).map(restarted));
     let left_alive = timeline.withdrawals.iter().zip(&sums.last_reached);
     findings.extend(left_alive.map(|(withdrawal, last)| lived_on(withdrawal, *last)));
+    findings.extend(timeline.info.targets.iter().filter_map(taken_for_a_gateway));
     for clock in &timeline.unsampled_clocks {
         findings.push(finding(
             Severity::Warning,
@@ -99,6 +117,8 @@ pub(super) fn findings(
             "more source ports (net.ipv4.ip_local_port_range, load.sourcePorts) or a lower rate",
         ));
     }
+    findings.extend(sums.reached.findings(timeline));
+    findings.extend(timeline.tracked.iter().flat_map(|said| tracked::findings(said, timeline)));
     for message in &timeline.warnings {
         findings.push(finding(Severity::Warning, message.clone(), "recorded during the run", ""));
     }
@@ -135,8 +155,23 @@ pub(super) fn findings(
     findings
 }
 
-fn finding(severity: Severity, what: String, why: &str, remedy: &str) -> Finding {
-    Finding { severity, cause: None, what, why: why.to_owned(), remedy: remedy.to_owned() }
+pub(super) fn finding(severity: Severity, what: String, why: &str, remedy: &str) -> Finding {
+    Finding { severity, kind: None, cause: None, what, why: why.to_owned(), remedy: remedy.to_owned() }
+}
+
+/// Terminations that all met a consumer's own clock at about the same phase.
+fn in_step(timeline: &Timeline, target: &Target) -> Option<Finding> {
+    let period_s = timeline.period_s(target)?;
+    let phases = Phases::of(period_s, timeline.ends.iter().map(|end| end.t0.latest));
+    (!phases.are_random).then(|| {
+        let what = format!(
+            "the pods ended at about one phase of the {:.0} s for which {} keeps an answer of the DNS",
+            phases.period_s, target.consumer
+        );
+        let why = "windows towards it are one draw of up to that period, however many there are";
+        let remedy = "end pods at random phases: a jitter of at least the period";
+        Finding { kind: Some(FindingKind::InPhase), ..finding(Severity::Warning, what, why, remedy) }
+    })
 }
 
 /// The windows that have no upper bound: one finding for each consumer and reason.
@@ -162,6 +197,23 @@ pub(super) fn unbounded(terminations: &[Termination]) -> impl Iterator<Item = Fi
         let remedy =
             "raise the rate of new connections, or keep the load on for longer after the termination";
         finding(Severity::Warning, what, why, remedy)
+    })
+}
+
+/// A URL of which the answers showed that requests are balanced there.
+fn taken_for_a_gateway(target: &Target) -> Option<Finding> {
+    let because = target.balances_because.as_ref()?;
+    let is_seen = matches!(
+        because,
+        BalancesBecause::GatewayStatus { .. } | BalancesBecause::PodsOfOneConnection { .. }
+    );
+    is_seen.then(|| {
+        finding(
+            Severity::Info,
+            format!("{} is taken for a gateway that balances requests: {because}", target.consumer),
+            "a gateway keeps connections to pods, so that requests show its windows and not connections",
+            "say `balances: connections` or `balances: requests` of the target if you know it",
+        )
     })
 }
 

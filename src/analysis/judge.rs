@@ -2,12 +2,14 @@
 
 use super::cause::{self, Explanation, Facts, Served};
 use super::evidence::Evidence;
+use super::gateway::{self, Attempt, PodState};
 use super::model::{Candidate, Window};
 use super::policy::{Class, Policy};
 use super::sums::Sums;
 use super::suspects::Verdict;
 use super::window_end;
 use crate::record::event::MachineSample;
+use crate::record::run_info::{Balances, Target};
 use crate::record::{Cause, Outcome, Phase, Stamp};
 use crate::timeline::{Request, Timeline};
 
@@ -68,14 +70,39 @@ pub(super) fn judge<'a>(
                 begun <= until && row.end >= timeline.ends[e].t0.earliest
             })
         };
+        let by_the_gateway = target.and_then(|t| behind_a_gateway(timeline, &timeline.info.targets[t], request, verdict));
+        let cause =
+            by_the_gateway.unwrap_or_else(|| cause::outweighing(&facts, &explanations(timeline, verdict)));
         judged.push(Judged {
             request,
-            cause: cause::outweighing(&facts, &explanations(timeline, verdict)),
+            cause,
             in_window: !verdict.candidates.is_empty() && verdict.candidates.iter().all(is_inside),
             candidates: verdict.candidates.clone(),
         });
     }
     judged
+}
+
+/// The cause where requests go through a gateway, as far as that is what it is about.
+fn behind_a_gateway(timeline: &Timeline, target: &Target, request: &Request, verdict: &Verdict) -> Option<Cause> {
+    if target.balances != Balances::Requests {
+        return None;
+    }
+    let state = |pod: &str| match timeline.end_of(pod, request.begun()) {
+        _ if verdict.starting > 0.0 => PodState::Starting,
+        Some(e) if request.row.end >= timeline.ends[e].t0.earliest => PodState::Ending,
+        _ => PodState::Staying,
+    };
+    let earlier = request.other_attempts.iter().map(|a| Attempt { ended: a.ended, pod: state(&a.pod) });
+    let last = request.served.iter().map(|served| Attempt { ended: served.ended, pod: state(&served.pod) });
+    let attempts: Vec<Attempt> = earlier.chain(last).collect();
+    gateway::cause(&gateway::Failure {
+        outcome: request.row.outcome,
+        status: request.row.status,
+        attempts: &attempts,
+        is_explained: !verdict.candidates.is_empty(),
+        no_endpoint: gateway::none_usable(timeline, target.service.as_deref(), &request.row),
+    })
 }
 
 /// Everything that may explain a request, with its share.

@@ -43,6 +43,9 @@ pub struct RunResult {
     pub cluster: ClusterInfo,
     /// Whether the run came to its end and every source handed over all its rows.
     pub complete: bool,
+    /// Whether the record was looked into for what is missing or contradicts itself.
+    #[serde(default)]
+    pub integrity: IntegrityStatus,
     /// Whether the measurement can be believed.
     pub verdict: Verdict,
     /// The user's command, where one ended the pods.
@@ -196,9 +199,10 @@ pub struct RetryHidden {
 /// Latencies in milliseconds, of requests that were answered.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latencies {
-    /// From the intended send time; empty for a closed loop, which has none.
+    /// From the intended send time to the end; empty for a closed loop, which has none.
     pub response: Percentiles,
-    /// From the actual send time.
+    /// From the actual send time to the end: when connecting began, or on a connection that stood when
+    /// the request was written. With the send lag it adds up to the response time.
     pub service: Percentiles,
     /// Response time (closed loop: service time) of requests scheduled away from any termination.
     pub steady: Percentiles,
@@ -417,11 +421,41 @@ pub enum Severity {
     Info,
 }
 
+/// Findings that programs may want to tell from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FindingKind {
+    /// Outside terminations fewer requests succeeded than a target that works answers.
+    NotWorking,
+    /// A limit of the measurement was passed: its figures do not describe the cluster.
+    Invalid,
+    /// The record contradicts itself, or a part of it is damaged.
+    Corrupt,
+    /// Something was not recorded, or is not there any more.
+    Missing,
+    /// Terminations met a consumer's own clock always at about the same phase.
+    InPhase,
+}
+
+/// Whether the record was looked into for what is missing in it, or contradicts itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IntegrityStatus {
+    /// It was; what was found is among the verdict's reasons.
+    Checked,
+    /// The format of the run directory has no totals and no checksums.
+    #[default]
+    Unchecked,
+}
+
 /// Something that a reader should know, with its reason and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// How much it matters.
     pub severity: Severity,
+    /// What it is, where a program may want to know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<FindingKind>,
     /// The cause of dropped requests that it is about, if it is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,

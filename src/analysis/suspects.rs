@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use super::death::Death;
 use super::evidence::{Gathered, Tail, arrives, ending, silence_s};
+use super::gateway::{self, Gateway, is_gateways};
 use super::model::{Candidate, Why};
 use super::policy::{Class, Policy};
 use crate::record::routing::Balancing;
@@ -78,6 +79,8 @@ pub(super) struct Suspects<'a> {
     /// By termination and target: whether the pod is an endpoint of that target, as far as it is known.
     serves: Vec<Vec<bool>>,
     is_random: Vec<bool>,
+    /// By target: what its gateway may have sent where, if it is one.
+    gateways: &'a [Option<Gateway>],
 }
 
 impl<'a> Suspects<'a> {
@@ -86,6 +89,7 @@ impl<'a> Suspects<'a> {
         policy: &Policy,
         others: &'a [Request],
         stale: &[bool],
+        gateways: &'a [Option<Gateway>],
     ) -> Self {
         let targets = &timeline.info.targets;
         let is_lost = |&n: &usize| !stale[n] && policy.class(&others[n].row) == Class::Dropped;
@@ -108,6 +112,7 @@ impl<'a> Suspects<'a> {
                 .iter()
                 .map(|target| matches!(target.balancing(&timeline.info.cluster), Balancing::Random { .. }))
                 .collect(),
+            gateways,
         }
     }
 
@@ -158,6 +163,9 @@ impl<'a> Suspects<'a> {
         r: &Request,
         loss: Option<usize>,
     ) -> Verdict {
+        if let Some(gateway) = self.gateways[target].as_ref().filter(|_| is_gateways(&r.row)) {
+            return self.behind_a_gateway(gateway, target, r);
+        }
         let mut candidates = Vec::new();
         for (termination, death) in deaths.iter().enumerate() {
             let tail = &gathered.tails[termination][target];
@@ -181,6 +189,19 @@ impl<'a> Suspects<'a> {
         }
         verdict.normalise();
         verdict
+    }
+
+    /// What may explain a request that a gateway lost. It sends requests also to pods that are no endpoints any more,
+    /// and says 503 where it has none.
+    fn behind_a_gateway(&self, gateway: &Gateway, target: usize, r: &Request) -> Verdict {
+        let service = self.timeline.info.targets[target].service.as_deref();
+        if r.row.status == Some(503) && gateway::none_usable(self.timeline, service, &r.row) {
+            return Verdict { no_endpoint: 1.0, ..Verdict::default() };
+        }
+        let candidates = gateway.candidates(&r.row);
+        let share = 1.0 / candidates.len() as f64;
+        let candidate = |termination| Candidate { termination, share, why: Why::Gateway };
+        Verdict { candidates: candidates.into_iter().map(candidate).collect(), ..Verdict::default() }
     }
 
     /// Whether the pod may have been routed to when the request began, and had not stopped after it ended.
@@ -383,7 +404,7 @@ fn tells_of_a_dead_pod(r: &Request, balances: Balances) -> bool {
         | Outcome::ConnectError
         | Outcome::ResetBeforeResponse
         | Outcome::EofBeforeResponse => true,
-        Outcome::HttpError => balances == Balances::Requests,
+        Outcome::HttpError | Outcome::ResponseTimeout => balances == Balances::Requests,
         _ => false,
     }
 }

@@ -63,7 +63,7 @@ impl Tries {
     /// None yet, with room for those near the terminations.
     pub(super) fn new(timeline: &Timeline) -> Self {
         let per_s = timeline.info.load.rate;
-        let endpoints = timeline.endpoints.most() as f64;
+        let endpoints = timeline.endpoints.most(None).max(1) as f64;
         let after_ns = if per_s > 0.0 { AFTER_CONNECTIONS * endpoints / per_s * 1e9 } else { 0.0 };
         #[expect(clippy::cast_possible_truncation, reason = "a time of at most an hour, in nanoseconds")]
         let after_ns = (after_ns.min(3.6e12) as i64).max(AFTER_NS);

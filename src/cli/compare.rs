@@ -29,7 +29,7 @@ pub(super) struct CompareArgs {
 
 /// A share that is written in percent.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Percent(f64);
+pub(super) struct Percent(f64);
 
 impl FromStr for Percent {
     type Err = String;
@@ -38,6 +38,13 @@ impl FromStr for Percent {
         let percent = text.trim().trim_end_matches('%').trim().parse::<f64>().ok();
         let percent = percent.filter(|percent| (0.0..=1000.0).contains(percent));
         percent.map(|percent| Self(percent / 100.0)).ok_or_else(|| "takes percent, such as 5%".to_owned())
+    }
+}
+
+impl Percent {
+    /// As a share: 1 for 100 %.
+    pub(super) fn share(self) -> f64 {
+        self.0
     }
 }
 

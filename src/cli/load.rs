@@ -47,7 +47,7 @@ impl LoadArgs {
         let Some(prepared) = interrupts.stop.run_until_cancelled(Prepared::new(plan.clone())).await else {
             return Ok(Exit::Interrupted.into());
         };
-        let mut prepared = prepared?.with_records(&self.record)?;
+        let mut prepared = prepared?.with_evidence(clock)?.with_records(&self.record)?;
         // What cannot be written is found out before the first request, not after the last.
         let mut run = match &self.out {
             Some(path) => Some(Recording::begin(RunDir::create(path)?, &plan, clock)?),
@@ -151,6 +151,7 @@ impl Recording {
         let info = RunInfo {
             format: FORMAT_VERSION,
             tool: Tool::this(),
+            run: Some(plan.run().clone()),
             name: "load".to_owned(),
             scenario: serde_json::json!({ "load": load }),
             expect: Expect::default(),
@@ -162,6 +163,7 @@ impl Recording {
             ended: None,
             complete: false,
             interrupted: false,
+            max_busy: None,
             aborted: None,
         };
         dir.write_info(&info)?;

@@ -3,6 +3,7 @@
 //! take is in [`disruptions`].
 
 mod disruptions;
+mod evidence;
 
 use std::fmt;
 
@@ -14,6 +15,7 @@ use k8s_openapi::api::authorization::v1::{
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::Ingress;
 use kube::api::{ApiResource, PostParams};
 use kube::core::TypeMeta;
 use kube::discovery::Scope;
@@ -21,9 +23,10 @@ use kube::{Api, Resource};
 use serde_json::Value;
 
 use super::apply::is_ownable;
+use super::routes;
 use super::sidecar::{Live, Sidecars};
-use super::{Caller, CoordinatorError, service_proxy, versions};
-use crate::scenario::{Place, Scenario};
+use super::{Caller, CoordinatorError, preflight, service_proxy, versions};
+use crate::scenario::{Disruption, Place, Scenario};
 
 /// Not a call, but a program that the run starts here.
 const RUN: &str = "run";
@@ -315,6 +318,7 @@ impl Caller {
             plan.helps("get", &proxies, why);
         }
 
+        self.plan_evidence(work, &mut plan).await?;
         if let Some(workers) = load_workers {
             self.plan_load(*workers, &mut plan, &mut undo);
         }
@@ -325,9 +329,31 @@ impl Caller {
             }
         }
         self.plan_disruptions(disruptions, &mut plan, &mut undo).await?;
+        plan.effects.extend(self.random_phases(scenario, disruptions).await?);
         undo.calls.reverse();
         plan.calls.append(&mut undo.calls);
         Ok(plan)
+    }
+
+    /// What is done to meet all phases of consumers that have a clock of their own, in words.
+    async fn random_phases(
+        &self,
+        scenario: &Scenario,
+        disruptions: &[Disruption],
+    ) -> Result<Option<String>, CoordinatorError> {
+        let Some(first) = disruptions.first() else { return Ok(None) };
+        for target in &scenario.targets {
+            if let Place::Service { name, node: None, .. } = &target.place
+                && preflight::is_headless(self, name, &scenario.manifests).await?
+            {
+                return Ok(Some(format!(
+                    "clients of the headless Service {name} keep an answer of the DNS for its TTL: each disruption is \
+                     late by a random share of that, or of its jitter if that is longer (seed {})",
+                    first.seed
+                )));
+            }
+        }
+        Ok(None)
     }
 
     /// The Job whose pods send the load.
@@ -396,6 +422,12 @@ impl Caller {
         plan.open_call("/version", "whether it has native sidecars");
         for kind in std::iter::once(self.own::<Service>()).chain(self.workload_kinds()) {
             plan.must("list", &kind, "whose pods are the target's");
+        }
+        if sidecars.services.is_empty() && sidecars.workloads.is_empty() {
+            let routes = About::all(routes::http_route(), Some(&self.namespace));
+            for kind in [self.own::<Ingress>(), routes] {
+                plan.helps("list", &kind, "which Service the target's URL leads to");
+            }
         }
         let injection = self.plan_sidecars(sidecars).await?;
         let (services, workloads): (Vec<_>, Vec<_>) =

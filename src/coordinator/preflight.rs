@@ -12,6 +12,24 @@ pub(super) async fn service(caller: &Caller, name: &str) -> Result<Service, Coor
     caller.ask(&what, || api.get(name)).await?.map_err(|e| CoordinatorError::api(&what, &e))
 }
 
+/// Whether a Service has no address, so that clients ask the DNS for its pods: one of these manifests, or one
+/// that is there. One that is neither is not.
+pub(super) async fn is_headless(
+    caller: &Caller,
+    name: &str,
+    manifests: &[Value],
+) -> Result<bool, CoordinatorError> {
+    let own =
+        manifests.iter().find(|object| object["kind"] == "Service" && object["metadata"]["name"] == *name);
+    if let Some(own) = own {
+        return Ok(own["spec"]["clusterIP"] == "None");
+    }
+    let api = Api::<Service>::namespaced(caller.client.clone(), &caller.namespace);
+    let found = caller.ask(&format!("read Service {name}"), || api.get_opt(name)).await?;
+    let spec = found.ok().flatten().and_then(|service| service.spec);
+    Ok(spec.and_then(|spec| spec.cluster_ip).as_deref() == Some("None"))
+}
+
 /// How many endpoints to wait for: the replicas of the manifests whose pods the Service selects, else one.
 pub(super) fn wanted_endpoints(service: &Service, manifests: &[Value]) -> usize {
     let selector = service.spec.as_ref().and_then(|s| s.selector.clone()).unwrap_or_default();

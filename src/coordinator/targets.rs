@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::record::routing::{Routing, ServiceRules};
-use crate::record::run_info::{Balances, ClusterInfo, Target};
+use crate::record::run_info::{Balances, BalancesBecause, ClusterInfo, Target};
 
 /// The targets of the load as the cluster shows them.
 #[derive(Clone, Debug)]
@@ -22,6 +22,7 @@ pub(super) struct Found {
     pub(super) url: String,
     pub(super) consumer: Consumer,
     pub(super) balances: Balances,
+    pub(super) balances_because: BalancesBecause,
     /// The Service that it is, or is a way to.
     pub(super) service: Option<String>,
     /// What that Service asks of those who balance its connections.
@@ -74,7 +75,7 @@ impl Consumer {
 
 impl Found {
     fn seen_from(&self, seat: Seat<'_>) -> Target {
-        let Self { name, url, consumer, balances, service, .. } = self.clone();
+        let Self { name, url, consumer, balances, balances_because, service, .. } = self.clone();
         let routing = Some(self.routing());
         let (consumer, name) = match (&consumer, seat) {
             // What leads to it there is each node's own.
@@ -83,7 +84,8 @@ impl Found {
             }
             _ => (consumer.seen_from(seat), name),
         };
-        Target { name, url, consumer, balances, service, routing }
+        let balances_because = Some(balances_because);
+        Target { name, url, consumer, balances, balances_because, service, routing }
     }
 
     fn routing(&self) -> Routing {
@@ -147,6 +149,7 @@ mod tests {
             url: "http://x/".into(),
             consumer,
             balances: Balances::Connections,
+            balances_because: BalancesBecause::Assumed,
             service: None,
             rules: ServiceRules::default(),
         };

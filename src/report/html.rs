@@ -360,7 +360,7 @@ fn latency(page: &mut String, result: &RunResult) {
     });
     let note = format!(
         "Milliseconds, of answered requests. Response time counts from the intended send time, service time from the \
-         actual one. Longest time without any answered request: {} s.",
+         actual one, when connecting began or a request was written on a connection that stood. Longest time without any answered request: {} s.",
         seconds(result.longest_outage_s)
     );
     table(page, "Latency", &note, &["", "requests", "p50", "p90", "p99", "p99.9", "max"], rows);

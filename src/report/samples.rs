@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::analysis::model::{
-    Analysis, Candidate, ChartData, Check, CheckVerdict, Finding, LateArrival, Latencies, LatencyBucket,
+    Analysis, Candidate, ChartData, Check, CheckVerdict, Finding, IntegrityStatus, LateArrival, Latencies, LatencyBucket,
     LatencyHistograms, LoadResult, Lost, Mode, Percentiles, Recommendation, RequestCounts, RetryHidden,
     RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage, Start, Termination, TerminationRequests,
     Verdict, WhatIf, Why, Window, WindowBasis, WindowSummary,
@@ -26,6 +26,7 @@ pub(super) fn naive_exit() -> Analysis {
     let mut analysis = run.finish();
     analysis.result.findings = vec![
         Finding {
+            kind: None,
             severity: Severity::Error,
             cause: Some(Cause::RoutedToDeadPod),
             what: "24 new connections went to pods that no longer accepted any".into(),
@@ -34,6 +35,7 @@ pub(super) fn naive_exit() -> Analysis {
                 .into(),
         },
         Finding {
+            kind: None,
             severity: Severity::Info,
             cause: None,
             what: "3 terminations are few".into(),
@@ -196,6 +198,7 @@ impl Sample {
                 namespace: "default".into(),
             },
             complete: true,
+            integrity: IntegrityStatus::Checked,
             verdict: Verdict::Valid,
             load: LoadResult {
                 pacing: Pacing::Constant,

@@ -87,11 +87,16 @@ impl fmt::Display for Until {
 }
 
 impl Disruption {
-    /// When a repetition, counted from 0, is due, since the counted part of the load began.
-    pub fn due(&self, repetition: u32) -> Duration {
-        self.at
-            + self.every * repetition
-            + self.jitter.mul_f64(self.random(repetition).random_range(0.0..=1.0))
+    /// When a repetition, counted from 0, is due, since the counted part of the load began. Where a consumer
+    /// has a clock of its own, with this `period`, repetitions meet all of its phases: each is late by a share
+    /// of the period, or of the jitter if that is longer.
+    pub fn due(&self, repetition: u32, period: Duration) -> Duration {
+        self.at + self.every * repetition + self.phase(repetition, self.jitter.max(period))
+    }
+
+    /// A share of a period, drawn for a repetition from the load's seed.
+    pub fn phase(&self, repetition: u32, period: Duration) -> Duration {
+        period.mul_f64(self.random(repetition).random_range(0.0..=1.0))
     }
 
     /// Puts things into the order in which a repetition, counted from 0, takes them.

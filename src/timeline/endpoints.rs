@@ -53,6 +53,8 @@ pub struct Endpoints {
     usable: BTreeMap<Option<String>, Vec<Usable>>,
     /// When anything of a Service's slices changed, also what makes no difference to what it can use.
     changed: BTreeMap<Option<String>, Vec<Stamp>>,
+    /// The most endpoints at once, whatever their state, by Service, and of all together.
+    most: BTreeMap<Option<String>, usize>,
     /// When what was shown was not what was so.
     blind: Vec<(Stamp, Stamp)>,
     named: BTreeSet<String>,
@@ -100,8 +102,9 @@ impl Endpoints {
     fn count(&mut self, at: Stamp, service: Option<String>) {
         let is_meant = |of: &Option<String>| service.is_none() || *of == service;
         let slices = self.slices.values().filter(|(of, _)| is_meant(of));
-        let (mut ready, mut draining) = (BTreeSet::new(), BTreeSet::new());
+        let (mut all, mut ready, mut draining) = (0, BTreeSet::new(), BTreeSet::new());
         for endpoint in slices.flat_map(|(_, endpoints)| endpoints) {
+            all += 1;
             let pod = endpoint.pod.as_ref().unwrap_or(&endpoint.address);
             if endpoint.ready {
                 ready.insert(pod);
@@ -112,6 +115,8 @@ impl Endpoints {
         // Without a ready endpoint, Services fall back to those that serve while they terminate.
         let usable = if ready.is_empty() { draining } else { ready };
         let pods: Arc<[String]> = usable.into_iter().cloned().collect();
+        let most = self.most.entry(service.clone()).or_default();
+        *most = all.max(*most);
         self.changed.entry(service.clone()).or_default().push(at);
         let history = self.usable.entry(service).or_default();
         if history.last().is_none_or(|last| last.pods != pods) {
@@ -128,11 +133,6 @@ impl Endpoints {
     pub fn usable_at(&self, service: Option<&str>, at: Stamp) -> Option<&Usable> {
         let usable = self.usable(service);
         usable[..usable.partition_point(|state| state.from <= at)].last()
-    }
-
-    /// The most that could be used at once.
-    pub fn most(&self) -> usize {
-        self.usable(None).iter().map(|state| state.pods.len()).max().unwrap_or(1)
     }
 
     /// When the slices of a Service changed in any way, in order.
@@ -167,6 +167,18 @@ impl Endpoints {
             return false;
         }
         self.usable_at(service, at).is_some_and(|usable| usable.pods.is_empty())
+    }
+
+    /// The same at any moment from `from` to `to`: for a consumer whose own view may be so old.
+    pub fn none_usable_within(&self, service: Option<&str>, from: Stamp, to: Stamp) -> bool {
+        let changes = self.usable(service).iter().map(|state| state.from).filter(|at| (from..=to).contains(at));
+        changes.chain([from]).any(|at| self.none_usable(service, at))
+    }
+
+    /// The most endpoints that a Service, or all together if it is not known which, had at once, whatever
+    /// their state; 0 while nothing is known.
+    pub fn most(&self, service: Option<&str>) -> usize {
+        self.most.get(&service.map(str::to_owned)).copied().unwrap_or(0)
     }
 }
 

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
-use rolldrop::record::{Outcome, RequestId};
+use rolldrop::record::Outcome;
 use serde_json::Value;
 
 use crate::harness::written;
@@ -80,7 +80,7 @@ fn every_outcome_is_what_the_server_did() {
     for run in runs::all() {
         let did = server_log(run);
         for row in &run.records.requests {
-            let id = RequestId { source: row.source.to_string(), seq: row.seq }.to_string();
+            let id = run.records.info.request_id(row).to_string();
             let events = did.get(&id).map_or(&[][..], Vec::as_slice);
             let fits = match row.outcome {
                 Outcome::Ok => events == ["received", "answered"],
