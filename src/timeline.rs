@@ -38,7 +38,6 @@ const PODS: &str = "pods";
 const ENDPOINT_SLICES: &str = "endpointslices";
 /// The mode of a Service proxy whose connections the kernel tracks in a way of their own.
 
-
 /// A stretch in which a watch saw nothing.
 #[derive(Clone, Debug)]
 pub struct Gap {

@@ -70,7 +70,8 @@ pub(super) fn judge<'a>(
                 begun <= until && row.end >= timeline.ends[e].t0.earliest
             })
         };
-        let by_the_gateway = target.and_then(|t| behind_a_gateway(timeline, &timeline.info.targets[t], request, verdict));
+        let by_the_gateway =
+            target.and_then(|t| behind_a_gateway(timeline, &timeline.info.targets[t], request, verdict));
         let cause =
             by_the_gateway.unwrap_or_else(|| cause::outweighing(&facts, &explanations(timeline, verdict)));
         judged.push(Judged {
@@ -84,7 +85,12 @@ pub(super) fn judge<'a>(
 }
 
 /// The cause where requests go through a gateway, as far as that is what it is about.
-fn behind_a_gateway(timeline: &Timeline, target: &Target, request: &Request, verdict: &Verdict) -> Option<Cause> {
+fn behind_a_gateway(
+    timeline: &Timeline,
+    target: &Target,
+    request: &Request,
+    verdict: &Verdict,
+) -> Option<Cause> {
     if target.balances != Balances::Requests {
         return None;
     }

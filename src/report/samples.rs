@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::analysis::model::{
-    Analysis, Candidate, ChartData, Check, CheckVerdict, Finding, IntegrityStatus, LateArrival, Latencies, LatencyBucket,
-    LatencyHistograms, LoadResult, Lost, Mode, Percentiles, Recommendation, RequestCounts, RetryHidden,
-    RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage, Start, Termination, TerminationRequests,
-    Verdict, WhatIf, Why, Window, WindowBasis, WindowSummary,
+    Analysis, Candidate, ChartData, Check, CheckVerdict, Finding, IntegrityStatus, LateArrival, Latencies,
+    LatencyBucket, LatencyHistograms, LoadResult, Lost, Mode, Percentiles, Recommendation, RequestCounts,
+    RetryHidden, RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage, Start, Termination,
+    TerminationRequests, Verdict, WhatIf, Why, Window, WindowBasis, WindowSummary,
 };
 use crate::record::run_info::{ClusterInfo, Pacing, Tool};
 use crate::record::{Cause, Outcome, Stamp};

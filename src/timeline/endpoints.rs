@@ -171,7 +171,8 @@ impl Endpoints {
 
     /// The same at any moment from `from` to `to`: for a consumer whose own view may be so old.
     pub fn none_usable_within(&self, service: Option<&str>, from: Stamp, to: Stamp) -> bool {
-        let changes = self.usable(service).iter().map(|state| state.from).filter(|at| (from..=to).contains(at));
+        let changes =
+            self.usable(service).iter().map(|state| state.from).filter(|at| (from..=to).contains(at));
         changes.chain([from]).any(|at| self.none_usable(service, at))
     }
 

@@ -14,9 +14,7 @@ use super::consumer::KeptConnections;
 use super::integrity::{self, Integrity};
 use super::names::PodNames;
 pub use super::names::Unmatched;
-use crate::record::{
-    ClockOffset, Event, Outcome, RequestRow, RowSource, RunId, RunInfo, ServedRow, Stamp,
-};
+use crate::record::{ClockOffset, Event, Outcome, RequestRow, RowSource, RunId, RunInfo, ServedRow, Stamp};
 
 /// A connection: its load source, and its number there.
 pub type Connection = (Arc<str>, u64);
@@ -162,11 +160,7 @@ pub fn is_plain(row: &RequestRow) -> bool {
 
 impl<R: RowSource> Requests<R> {
     /// Goes through the rows for the first time.
-    pub(super) fn open(
-        rows: R,
-        clocks: Clocks,
-        joins: Joins,
-    ) -> Result<Self, R::Error> {
+    pub(super) fn open(rows: R, clocks: Clocks, joins: Joins) -> Result<Self, R::Error> {
         let mut others = Vec::new();
         let mut all = 0;
         let mut unnamed = HashSet::new();
