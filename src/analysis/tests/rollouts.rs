@@ -48,7 +48,7 @@ impl Service {
 
     /// What the slices show from `ms` on.
     fn slice(&mut self, ms: i64, ready: &[&str], terminating: &[&str]) {
-        let endpoint = |pod: &&str, terminating| EndpointState {
+        let endpoint = |pod: &&str, terminating: bool| EndpointState {
             pod: Some((*pod).into()),
             address: "10.0.0.1".into(),
             ready: !terminating,
