@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
-use rolldrop::record::{EventKind, Outcome, RequestRow};
+use rolldrop::record::{Outcome, RequestRow};
 
 use crate::runs::{Dataplane, MeasuredRun, measure, stopped_routing};
-use crate::truth::{ALPHA, CLOCK_TOLERANCE_S, routes};
+use crate::truth::{ALPHA, CLOCK_TOLERANCE_S, routes, zero_s};
 
 const RATE: f64 = 200.0;
 /// With those of the surge.
@@ -63,15 +63,6 @@ fn candidates(run: &MeasuredRun) -> HashMap<(String, u64), Vec<String>> {
         (id, cells[pods].split(';').map(str::to_owned).collect())
     };
     rows.lines().map(row).collect()
-}
-
-/// When the counted part of the load began, in Unix seconds.
-fn zero_s(run: &MeasuredRun) -> f64 {
-    let started = run.records.events.iter().find_map(|event| match event.kind {
-        EventKind::LoadStarted { warmup_s, .. } => Some(event.at.unix_ns() as f64 / 1e9 + warmup_s),
-        _ => None,
-    });
-    started.expect("the load's beginning")
 }
 
 #[test]

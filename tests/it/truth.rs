@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
-use rolldrop::record::{Outcome, RequestRow};
+use rolldrop::record::{EventKind, Outcome, RequestRow};
 use serde_json::Value;
 
 use crate::harness::written;
@@ -28,20 +28,19 @@ fn the_measured_bounds_contain_when_the_service_proxy_stopped_routing() {
     }
 }
 
+/// When the counted part of the load began, in Unix seconds.
+pub(crate) fn zero_s(run: &MeasuredRun) -> f64 {
+    let started = run.records.events.iter().find_map(|event| match event.kind {
+        EventKind::LoadStarted { warmup_s, .. } => Some(event.at.unix_ns() as f64 / 1e9 + warmup_s),
+        _ => None,
+    });
+    started.expect("the load's beginning")
+}
+
 /// Holds the windows of a run against the Service proxy's log.
 pub(crate) fn bounds_hold(run: &MeasuredRun) {
     let stopped = stopped_routing(run);
-    let zero = run
-        .records
-        .events
-        .iter()
-        .find_map(|e| match e.kind {
-            rolldrop::record::EventKind::LoadStarted { warmup_s, .. } => {
-                Some(e.at.unix_ns() as f64 / 1e9 + warmup_s)
-            }
-            _ => None,
-        })
-        .expect("the load's beginning");
+    let zero = zero_s(run);
     for termination in &run.result.terminations {
         let (before, after) = stopped[&termination.pod];
         let window = termination.windows.first().expect("a window");
