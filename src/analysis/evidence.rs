@@ -36,6 +36,8 @@ pub(super) struct Tail {
     pub rate_expected: f64,
     /// The last arrival that surely was this pod's, and is named as such.
     pub last_named: Option<Stamp>,
+    /// Whether only the kernel's connection tracking names it.
+    pub is_tracked: bool,
     /// Named arrivals after t0 latest.
     pub late: u64,
     /// The last that only this pod's termination explains.
@@ -54,8 +56,10 @@ pub(super) struct Tail {
 
 impl Tail {
     /// A named arrival.
-    fn arrival(&mut self, at: Stamp, t0_latest: Stamp) {
-        self.last_named = self.last_named.max(Some(at));
+    fn arrival(&mut self, at: Stamp, t0_latest: Stamp, is_tracked: bool) {
+        if self.last_named.is_none_or(|last| last <= at) {
+            (self.last_named, self.is_tracked) = (Some(at), is_tracked);
+        }
         self.last_possible = self.last_possible.max(Some(at));
         self.late += u64::from(at > t0_latest);
     }
@@ -229,7 +233,7 @@ impl Gathered {
         if r.begun() < t0.earliest {
             self.before[end][target].add(r.begun());
         }
-        self.tails[end][target].arrival(r.begun(), t0.latest);
+        self.tails[end][target].arrival(r.begun(), t0.latest, r.named().is_none());
     }
 
     fn finish(&mut self, timeline: &Timeline) {

@@ -144,7 +144,7 @@ impl<'a> Suspects<'a> {
 
     fn named(&self, gathered: &Gathered, r: &Request) -> Verdict {
         let Some(pod) = gathered.pod(r) else { return Verdict::default() };
-        let why = Why::Named;
+        let why = if r.named().is_none() && r.routed.is_some() { Why::Conntrack } else { Why::Named };
         let candidate = |termination| Candidate { termination, share: 1.0, why };
         let candidates: Vec<Candidate> = ending(self.timeline, pod, r).map(candidate).into_iter().collect();
         let life = self.timeline.pods.iter().rfind(|life| *life.name == **pod && life.created <= r.row.end);

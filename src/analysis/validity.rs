@@ -58,7 +58,7 @@ impl Measured {
     /// What a run with these terminations measures.
     pub(super) fn of(terminations: &[Termination], response: &Percentiles) -> Self {
         let windows = terminations.iter().flat_map(|t| &t.windows);
-        let mut bounds: Vec<f64> = windows.map(|w| w.upper_s.unwrap_or(w.lower_s)).collect();
+        let mut bounds: Vec<f64> = windows.filter_map(|w| w.upper_s.or(w.lower_s)).collect();
         bounds.sort_by(f64::total_cmp);
         match bounds.get(bounds.len() / 2) {
             Some(median_s) => Self::Windows(median_s * 1e3),

@@ -52,6 +52,11 @@ pub(super) fn alpha_of(tail: &Tail, alpha: f64) -> f64 {
     if tail.rate > 0.0 && tail.reach.is_some() { alpha / 2.0 } else { alpha }
 }
 
+/// What names the pod's arrivals.
+fn named(tail: &Tail) -> WindowBasis {
+    if tail.is_tracked { WindowBasis::Conntrack } else { WindowBasis::Named }
+}
+
 /// The last connection after t0 that shows that the pod was still routed to, and what it rests on.
 fn lower(end: &PodEnd, target: &Target, tail: &Tail) -> Option<(Stamp, WindowBasis)> {
     // Where nothing but time links failures to the pod, they say nothing of it long after its endpoint was removed.
@@ -62,14 +67,10 @@ fn lower(end: &PodEnd, target: &Target, tail: &Tail) -> Option<(Stamp, WindowBas
             || removed.is_none_or(|removed| at.ns_since(removed) <= LAG_NS)
     };
     let alone = tail.last_alone.filter(is_linked);
-    [
-        (tail.last_named, WindowBasis::Named),
-        (alone, WindowBasis::Failures),
-        (tail.last_in_order, WindowBasis::Order),
-    ]
-    .into_iter()
-    .filter_map(|(at, basis)| Some((at.filter(|at| *at > end.t0.latest)?, basis)))
-    .max_by_key(|(at, _)| *at)
+    [(tail.last_named, named(tail)), (alone, WindowBasis::Failures), (tail.last_in_order, WindowBasis::Order)]
+        .into_iter()
+        .filter_map(|(at, basis)| Some((at.filter(|at| *at > end.t0.latest)?, basis)))
+        .max_by_key(|(at, _)| *at)
 }
 
 /// The upper bound that follows from the silence of the pod's own arrivals, or why there is none.
@@ -101,7 +102,7 @@ fn silence(end: &PodEnd, target: &Target, tail: &Tail, alpha: f64) -> Result<(St
             exit.seconds_since(end.t0.latest)
         ));
     }
-    Ok((last + std::time::Duration::from_secs_f64(silence.min(1e6)), WindowBasis::Named))
+    Ok((last + std::time::Duration::from_secs_f64(silence.min(1e6)), named(tail)))
 }
 
 /// The upper bound that follows from the connections that other pods answered, or why there is none.

@@ -184,7 +184,7 @@ impl Rows {
             of.disordered.add(of.rows - 1);
         }
         let Some((id, head)) = row.request.as_ref().zip(row.head) else { return };
-        let request = self.sources.get(id.source.as_str()).and_then(|of| of.compared.get(&id.seq));
+        let request = self.sources.get(id.source()).and_then(|of| of.compared.get(&id.seq));
         let Some((begun, end, uncertainty_ns)) = request else { return };
         let ClockOffset { offset_ns, uncertainty_ns: own_ns } = clocks.offset(&row.source, head);
         let head = head.shifted_ns(-offset_ns);

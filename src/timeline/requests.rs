@@ -68,7 +68,7 @@ impl Request {
     }
 
     /// The pod that it reached, as either end says.
-    fn named(&self) -> Option<&Arc<str>> {
+    pub fn named(&self) -> Option<&Arc<str>> {
         self.proxy.as_ref().or(self.row.pod.as_ref())
     }
 

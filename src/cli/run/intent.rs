@@ -11,7 +11,7 @@ use super::interruption;
 use super::sending::Collecting;
 use crate::coordinator::{Caller, GitOps, Plan, Sidecars, Work};
 use crate::record::service_proxy::ServiceProxy;
-use crate::scenario::{Place, Scenario, ScenarioError, Workload};
+use crate::scenario::{Place, Scenario, Workload};
 
 /// What is to be done beside what the scenario says.
 pub(super) struct Intent<'a> {

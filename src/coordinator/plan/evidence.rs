@@ -5,13 +5,12 @@ use kube::api::ApiResource;
 use kube::{Api, ResourceExt};
 
 use super::{About, Plan, Work};
-use crate::coordinator::{Caller, CoordinatorError, preflight};
+use crate::coordinator::{Caller, CoordinatorError, service_proxy};
 use crate::record::Evidence;
+use crate::record::service_proxy::ServiceProxy;
 
 /// The label by which a namespace says which pods it takes.
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
-/// The mode of a Service proxy that opens connections of its own, of which the client's kernel knows nothing.
-const USERSPACE: &str = "userspace";
 
 impl Caller {
     /// Adds what asking the kernel takes, if the scenario does.
@@ -27,13 +26,11 @@ impl Caller {
             None => return Ok(()),
             Some(Evidence::Conntrack) => {}
         }
-        let config =
-            About::all(ApiResource::erase::<ConfigMap>(&()), Some("kube-system")).named("kube-proxy");
+        let config = About::all(ApiResource::erase::<ConfigMap>(&()), Some(service_proxy::NAMESPACE));
         plan.helps("get", &config, "whether the Service proxy leaves connections to the kernel");
-        let maps = Api::<ConfigMap>::namespaced(self.client.clone(), "kube-system");
         // Without the right to read it the load workers find out.
-        let map = self.ask("read kube-proxy's configuration", || maps.get("kube-proxy")).await?;
-        if map.ok().and_then(|map| preflight::kube_proxy_mode(&map)).as_deref() == Some(USERSPACE) {
+        let (mode, _) = service_proxy::find(self, &[]).await?;
+        if mode == ServiceProxy::Userspace {
             return Err(CoordinatorError::NoEvidence(
                 "the Service proxy is in userspace mode: it opens connections of its own to the pods, of which the \
                  kernel does not know whose they are. On the embedded cluster say --dataplane kernel"

@@ -39,7 +39,7 @@ pub(super) trait Cell: Sized {
 }
 
 /// What is a number in the file.
-trait Number: Sized {
+pub(super) trait Number: Sized {
     type Physical: DataType;
     const TYPE: &'static str;
 
