@@ -2,6 +2,7 @@
 
 mod clocks;
 mod corners;
+mod rollouts;
 
 mod sound;
 

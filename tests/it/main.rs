@@ -50,6 +50,7 @@ mod proxy_admin;
 mod proxy_ends;
 mod recorded_runs;
 mod report_size;
+mod rollouts;
 mod runs;
 mod sample_server;
 mod soak;
