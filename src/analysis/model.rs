@@ -14,6 +14,7 @@ pub use window::{Window, WindowBasis};
 use crate::record::Outcome;
 use crate::record::run_info::{ClusterInfo, Pacing, Tool};
 pub use crate::record::{Cause, Mode};
+pub use crate::timeline::T0Basis;
 
 /// The version of `result.json`.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -43,6 +44,9 @@ pub struct RunResult {
     pub cluster: ClusterInfo,
     /// Whether the run came to its end and every source handed over all its rows.
     pub complete: bool,
+    /// Whether the record was looked into for what is missing or contradicts itself.
+    #[serde(default)]
+    pub integrity: IntegrityStatus,
     /// Whether the measurement can be believed.
     pub verdict: Verdict,
     /// The user's command, where one ended the pods.
@@ -218,9 +222,10 @@ pub struct RetryHidden {
 /// Latencies in milliseconds, of requests that were answered.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latencies {
-    /// From the intended send time; empty for a closed loop, which has none.
+    /// From the intended send time to the end; empty for a closed loop, which has none.
     pub response: Percentiles,
-    /// From the actual send time.
+    /// From the actual send time to the end: when connecting began, or on a connection that stood when
+    /// the request was written. With the send lag it adds up to the response time.
     pub service: Percentiles,
     /// Response time (closed loop: service time) of requests scheduled away from any termination.
     pub steady: Percentiles,
@@ -314,6 +319,9 @@ pub struct Termination {
     pub watch_gaps: Vec<WatchGap>,
     /// t0 latest minus t0 earliest, in seconds.
     pub t0_uncertainty_s: f64,
+    /// What is known of t0, and from what; not in results of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub t0_basis: Option<T0Basis>,
     /// When t0 (latest) was, in seconds since the counted part of the load began.
     pub t0_s: f64,
     /// Stages, in seconds since t0 latest.
@@ -398,13 +406,17 @@ pub struct Recommendation {
     pub coverage_asked: f64,
     /// Number of terminations it rests on.
     pub terminations: usize,
+    /// Of these, how many ended their windows apart from each other: pods that one sync of a Service proxy takes out of
+    /// its rules count once. What confidence and coverage are computed from.
+    #[serde(default)]
+    pub units: usize,
     /// The consumers that were measured.
     pub consumers: Vec<String>,
     /// How it was made, in one sentence.
     pub basis: String,
     /// Why nothing is recommended, one sentence each; empty when something is.
     pub refused_because: Vec<String>,
-    /// Terminations still needed for the coverage asked; 0 when enough were seen.
+    /// Independent terminations still needed for the coverage asked; 0 when enough were seen.
     pub terminations_needed: usize,
     /// The smallest whole-second sleep that would have covered every window seen: a fact, no recommendation.
     pub covers_all_seen_seconds: Option<u64>,
@@ -419,9 +431,13 @@ impl Recommendation {
         self.pre_stop_seconds.or(self.suggested_seconds)
     }
 
-    /// Of all modes, the one that advises the longest sleep: the advice of a run, in all its forms.
-    pub fn longest(all: &[Self]) -> Option<&Self> {
-        all.iter().filter(|rec| rec.advised_seconds().is_some()).max_by_key(|rec| rec.advised_seconds())
+    /// Of all modes, the one that advises the longest sleep: the advice of a run, in all its forms. `None` where a
+    /// window of any mode is known to have lasted longer than that.
+    pub fn longest<'a>(all: &'a [Self], terminations: &[Termination]) -> Option<&'a Self> {
+        let longest = all.iter().max_by_key(|rec| rec.advised_seconds())?;
+        let advised = longest.advised_seconds()? as f64;
+        let mut lower = terminations.iter().flat_map(|t| &t.windows).filter_map(|w| w.lower_s);
+        lower.all(|lower_s| lower_s <= advised).then_some(longest)
     }
 }
 
@@ -434,7 +450,8 @@ pub struct WhatIf {
     pub windows_covered: usize,
     /// Of so many terminations.
     pub terminations: usize,
-    /// Dropped requests that it would have saved: `routed_to_dead_pod` and `accept_queue_reset` begun before t0 + sleep.
+    /// Dropped requests that it would have saved: those of causes that a sleep helps, begun before t0 + sleep, and
+    /// requests that were cut off as the pod ended, on connections of their own, if those take no longer than others.
     pub drops_avoided: u64,
     /// Dropped requests that it would not have saved.
     pub drops_left: u64,
@@ -452,11 +469,41 @@ pub enum Severity {
     Info,
 }
 
+/// Findings that programs may want to tell from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FindingKind {
+    /// Outside terminations fewer requests succeeded than a target that works answers.
+    NotWorking,
+    /// A limit of the measurement was passed: its figures do not describe the cluster.
+    Invalid,
+    /// The record contradicts itself, or a part of it is damaged.
+    Corrupt,
+    /// Something was not recorded, or is not there any more.
+    Missing,
+    /// Terminations met a consumer's own clock always at about the same phase.
+    InPhase,
+}
+
+/// Whether the record was looked into for what is missing in it, or contradicts itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IntegrityStatus {
+    /// It was; what was found is among the verdict's reasons.
+    Checked,
+    /// The format of the run directory has no totals and no checksums.
+    #[default]
+    Unchecked,
+}
+
 /// Something that a reader should know, with its reason and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// How much it matters.
     pub severity: Severity,
+    /// What it is, where a program may want to know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<FindingKind>,
     /// The cause of dropped requests that it is about, if it is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,

@@ -14,12 +14,11 @@ use crate::timeline::Timeline;
 pub(super) fn requests(terminations: usize, judged: &[Judged<'_>]) -> Vec<TerminationRequests> {
     let mut all = vec![TerminationRequests::default(); terminations];
     for j in judged {
-        let is_only = j.candidates.len() == 1;
         for candidate in &j.candidates {
             let of = &mut all[candidate.termination];
-            of.dropped.add(candidate.share, is_only);
-            of.by_outcome.entry(j.request.row.outcome).or_default().add(candidate.share, is_only);
-            of.by_cause.entry(j.cause).or_default().add(candidate.share, is_only);
+            of.dropped.add(candidate.share);
+            of.by_outcome.entry(j.request.row.outcome).or_default().add(candidate.share);
+            of.by_cause.entry(j.cause).or_default().add(candidate.share);
         }
     }
     all

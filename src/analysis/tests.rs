@@ -2,7 +2,9 @@
 
 mod clocks;
 mod corners;
+mod rollouts;
 mod said;
+mod sound;
 
 use std::sync::Arc;
 
@@ -16,7 +18,7 @@ use crate::gate;
 use crate::record::event::{Action, ActionName, Change, ContainerState, PodEvent};
 use crate::record::run_info::{Balances, ClusterInfo, LoadPlan, Pacing, Target, Tool};
 use crate::record::{
-    Bounds, Event, EventKind, Expect, Protocol, Records, RequestId, RequestRow, RunInfo, ServedEnd,
+    Bounds, Event, EventKind, Expect, Phase, Protocol, Records, RequestId, RequestRow, RunInfo, ServedEnd,
     ServedRow, WindowBounds,
 };
 
@@ -30,6 +32,7 @@ fn records() -> Records {
     let info = RunInfo {
         format: 1,
         tool: Tool { name: "rolldrop".into(), version: "0".into() },
+        run: None,
         name: "made-up".into(),
         scenario: serde_json::Value::Null,
         expect: Expect::default(),
@@ -39,7 +42,9 @@ fn records() -> Records {
             url: "http://web".into(),
             consumer: "service web".into(),
             balances: Balances::Connections,
+            balances_because: None,
             service: None,
+            routing: None,
         }],
         load: LoadPlan {
             pacing: Pacing::Constant,
@@ -57,6 +62,7 @@ fn records() -> Records {
         ended: Some(at(10_000)),
         complete: true,
         interrupted: false,
+        max_busy: None,
         aborted: None,
     };
     let load = EventKind::LoadStarted { rate: 300.0, duration_s: 10.0, warmup_s: 0.0 };
@@ -64,7 +70,7 @@ fn records() -> Records {
     for pod in ["a", "b", "c"] {
         events.push(pod_event(-1000, pod, Change::Applied));
     }
-    Records { info, events, requests: Vec::new(), served: Vec::new(), torn: Vec::new() }
+    Records { info, events, requests: Vec::new(), served: Vec::new(), torn: Vec::new(), corrupt: Vec::new() }
 }
 
 fn pod_event(ms: i64, pod: &str, change: Change) -> Event {
@@ -265,7 +271,7 @@ fn a_proxy_row_tells_refused_from_killed() {
         let row = records.requests.iter().filter(|r| r.outcome == Outcome::ConnectRefused).nth(i).unwrap();
         let served = ServedRow {
             source: Arc::from("b"),
-            request: Some(RequestId { source: "load-0".into(), seq: row.seq }),
+            request: Some(RequestId::new(None, "load-0", row.seq)),
             pod: Arc::from("b"),
             peer_addr: "".into(),
             protocol: Protocol::Http1,

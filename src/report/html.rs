@@ -372,7 +372,8 @@ fn latency(page: &mut String, result: &RunResult) {
     });
     let note = format!(
         "Milliseconds, of answered requests. Response time counts from the intended send time, service time from the \
-         actual one. Longest time in which every request failed: {} s.",
+         actual one, when connecting began or a request was written on a connection that stood. \
+         Longest time in which every request failed: {} s.",
         seconds(result.longest_outage_s)
     );
     table(page, "Latency", &note, &["", "requests", "p50", "p90", "p99", "p99.9", "max"], rows);

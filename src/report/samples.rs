@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::analysis::model::{
-    Analysis, Candidate, ChartData, Check, CheckVerdict, Finding, LateArrival, Latencies, LatencyBucket,
-    LatencyHistograms, LoadResult, Lost, Mode, Percentiles, Recommendation, RequestCounts, RetryHidden,
-    RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage, Start, Termination, TerminationRequests,
-    Verdict, WhatIf, Why, Window, WindowBasis, WindowSummary,
+    Analysis, Candidate, ChartData, Check, CheckVerdict, Finding, IntegrityStatus, LateArrival, Latencies,
+    LatencyBucket, LatencyHistograms, LoadResult, Lost, Mode, Percentiles, Recommendation, RequestCounts,
+    RetryHidden, RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage, Start, T0Basis, Termination,
+    TerminationRequests, Verdict, WhatIf, Why, Window, WindowBasis, WindowSummary,
 };
 use crate::record::run_info::{ClusterInfo, Pacing, Tool};
 use crate::record::{Cause, Outcome, Stamp};
@@ -26,6 +26,7 @@ pub(super) fn naive_exit() -> Analysis {
     let mut analysis = run.finish();
     analysis.result.findings = vec![
         Finding {
+            kind: None,
             severity: Severity::Error,
             cause: Some(Cause::RoutedToDeadPod),
             what: "24 new connections went to pods that no longer accepted any".into(),
@@ -34,6 +35,7 @@ pub(super) fn naive_exit() -> Analysis {
                 .into(),
         },
         Finding {
+            kind: None,
             severity: Severity::Info,
             cause: None,
             what: "3 terminations are few".into(),
@@ -190,11 +192,13 @@ impl Sample {
             cluster: ClusterInfo {
                 version: "v1.36.2".into(),
                 dataplane: "userspace".into(),
+                dataplane_from: None,
                 nodes: 2,
                 endpoints: 3,
                 namespace: "default".into(),
             },
             complete: true,
+            integrity: IntegrityStatus::Checked,
             verdict: Verdict::Valid,
             load: LoadResult {
                 pacing: Pacing::Constant,
@@ -285,6 +289,7 @@ impl Sample {
             cause: None,
             watch_gaps: Vec::new(),
             t0_uncertainty_s: 0.011,
+            t0_basis: Some(T0Basis::OwnCall),
             t0_s,
             timeline,
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few seconds")]

@@ -13,6 +13,7 @@ use crate::analysis::model::{
     CheckVerdict, LoadResult, Mode, Recommendation, RunResult, Severity, Termination, Verdict, Window,
     WindowBasis, WindowSummary,
 };
+use crate::record::service_proxy::ProxyEvidence;
 use crate::record::{Cause, Outcome};
 
 /// The answer in one sentence.
@@ -64,7 +65,7 @@ pub(super) fn remedy(result: &RunResult) -> Option<Remedy> {
     }
     let (most, _) = *dropped_by_cause(&result.requests).first()?;
     if most.is_helped_by_sleep()
-        && let Some(longest) = Recommendation::longest(&result.recommendation)
+        && let Some(longest) = Recommendation::longest(&result.recommendation, &result.terminations)
         && let Some((yaml, note)) = sleep_hook(longest, &result.cluster.version)
     {
         return Some(Remedy::Yaml(yaml, note));
@@ -371,8 +372,10 @@ pub(super) fn provenance(result: &RunResult) -> String {
     if !cluster.version.is_empty() {
         parts.push(format!("Kubernetes {}", cluster.version));
     }
-    if !cluster.dataplane.is_empty() {
-        parts.push(format!("{} dataplane", cluster.dataplane));
+    if cluster.dataplane.is_known() || !cluster.version.is_empty() {
+        let assumed = cluster.dataplane_from == Some(ProxyEvidence::Assumed);
+        let how = if assumed { " (assumed)" } else { "" };
+        parts.push(format!("{} dataplane{how}", cluster.dataplane));
     }
     if cluster.nodes > 0 {
         parts.push(counted(len(cluster.nodes), "node"));

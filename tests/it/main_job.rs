@@ -21,7 +21,7 @@ fn naive_exit_drops_requests_and_attributes_them() {
             Dataplane::Kernel => "nftables",
             Dataplane::Userspace => "userspace",
         };
-        assert_eq!(run.result.cluster.dataplane, dataplane);
+        assert_eq!(run.result.cluster.dataplane, dataplane.into());
     }
 }
 
@@ -116,7 +116,7 @@ fn every_request_has_one_row_and_every_served_request_its_twin() {
         let served: std::collections::HashMap<_, _> =
             run.records.served.iter().filter_map(|row| Some((row.request.clone()?, row))).collect();
         for row in run.records.requests.iter().filter(|row| row.outcome == Outcome::Ok) {
-            let id = rolldrop::record::RequestId { source: row.source.to_string(), seq: row.seq };
+            let id = run.records.info.request_id(row);
             let twin = served.get(&id).unwrap_or_else(|| panic!("{id} was not served\n{}", run.finished));
             assert_eq!(row.pod.as_deref(), Some(&*twin.pod));
         }

@@ -207,7 +207,7 @@ fn fingerprint(timeline: &Timeline, result: &RunResult) -> BTreeMap<String, Stri
     }
     if !info.cluster.version.is_empty() {
         put("cluster version", info.cluster.version.clone());
-        put("dataplane", info.cluster.dataplane.clone());
+        put("dataplane", info.cluster.dataplane.to_string());
         put("nodes", info.cluster.nodes.to_string());
         put("endpoints", info.cluster.endpoints.to_string());
     }

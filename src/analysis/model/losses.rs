@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::{Cause, Outcome, Stamp};
 
+/// A share of 1, but for how sums of fractions are rounded.
+const CERTAIN: f64 = 1.0 - 1e-9;
+
 /// A count that is known between two limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bounded {
@@ -30,10 +33,10 @@ impl Bounded {
     }
 
     /// Adds one whose share this is: 1 where nothing else explains it.
-    pub fn add(&mut self, share: f64, is_only: bool) {
-        self.at_least += u64::from(is_only);
+    pub fn add(&mut self, share: f64) {
+        self.at_least += u64::from(share >= CERTAIN);
         self.at_most += 1;
-        self.estimate += if is_only { 1.0 } else { share };
+        self.estimate += share;
     }
 }
 
@@ -80,7 +83,8 @@ pub struct GroupWindow {
 pub struct Candidate {
     /// Index into [`super::RunResult::terminations`].
     pub termination: usize,
-    /// The best estimate of the chance that it was this one. Those of all candidates sum to 1.
+    /// The best estimate of the chance that it was this one. Those of all candidates sum to 1, less the share of what
+    /// is no termination and may explain it as well.
     pub share: f64,
     /// Why it may be this one.
     pub why: Why,
@@ -157,7 +161,10 @@ pub struct Lost {
 impl Lost {
     /// The termination that alone explains it.
     pub fn only(&self) -> Option<usize> {
-        if let [only] = self.candidates[..] { Some(only.termination) } else { None }
+        match self.candidates[..] {
+            [only] if only.share >= CERTAIN => Some(only.termination),
+            _ => None,
+        }
     }
 
     /// Whether this termination may explain it.

@@ -15,7 +15,8 @@ fn all_advice_names_one_sleep_and_none_below_what_is_set() {
             }
         }
         let result = analysed(records).result;
-        let advised = Recommendation::longest(&result.recommendation).and_then(|r| r.advised_seconds());
+        let advised = Recommendation::longest(&result.recommendation, &result.terminations)
+            .and_then(|r| r.advised_seconds());
         let finding = result.findings.iter().find(|f| f.cause == Some(Cause::RoutedToDeadPod));
         (advised, finding.map(|f| f.remedy.clone()), result)
     };
@@ -37,7 +38,7 @@ fn an_open_window_makes_the_sleep_longer_than_what_was_seen() {
     let mut records = three_pods();
     records.requests.retain(|r| r.scheduled < at(5110));
     let result = analysed(records).result;
-    assert_eq!(Recommendation::longest(&result.recommendation), None);
+    assert_eq!(Recommendation::longest(&result.recommendation, &result.terminations), None);
     let remedy = &result.findings[0].remedy;
     assert!(
         remedy.starts_with("a preStop sleep that outlasts the windows, longer than 0.083 s, "),
