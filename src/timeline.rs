@@ -35,8 +35,8 @@ use names::PodNames;
 pub use pods::{PodEnd, PodLife, Stages, T0, T0Basis};
 use requests::Joins;
 pub use requests::{Agreement, Request, Requests};
-pub use tracked::Tracked;
 pub use restarts::Restart;
+pub use tracked::Tracked;
 pub use watches::Gap;
 use watches::{ENDPOINT_SLICES, PODS};
 
