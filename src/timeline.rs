@@ -191,7 +191,6 @@ impl Timeline {
             needs_proof: info.cluster.dataplane == ServiceProxy::Ipvs,
         };
         let requests = Requests::open(rows, clocks.clone(), joins)?;
-        consumer::settle(&mut info.targets, &requests);
 
         let mut endpoints = Endpoints::default();
         let (mut started, mut counted) = (None, None);
@@ -276,6 +275,7 @@ impl Timeline {
                 _ => {}
             }
         }
+        consumer::settle(&mut info.targets, &requests, &answers);
         let load_started = started.or(requests.first_scheduled).unwrap_or(info.started);
         let origin = counted.unwrap_or(load_started);
         let load_ended = ended.or(requests.last_end).unwrap_or(load_started);
