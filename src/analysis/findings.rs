@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::figures::count;
-use super::model::{Finding, FindingKind, Latencies, RequestCounts, Severity, Termination, Verdict};
+use super::model::{
+    Finding, FindingKind, Latencies, Recommendation, RequestCounts, Severity, Termination, Verdict,
+};
 use super::phase::Phases;
 use super::sums::Sums;
 use super::tracked;
@@ -20,6 +22,7 @@ pub(super) fn findings(
     requests: &RequestCounts,
     latency_ms: &Latencies,
     terminations: &[Termination],
+    recommendation: &[Recommendation],
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Verdict::Invalid { why } = verdict {
@@ -40,27 +43,24 @@ pub(super) fn findings(
             Finding { kind: Some(kind), ..finding(Severity::Error, what.clone(), why, remedy) }
         }));
     }
-    let covering = terminations
-        .iter()
-        .flat_map(|t| &t.windows)
-        .filter_map(|w| w.upper_s)
-        .fold(None, |max: Option<f64>, u| Some(max.map_or(u, |m| m.max(u))))
-        .map_or(1, |u| super::stats::ceil_seconds(u).max(1));
+    let sleep = sleep_in_words(terminations, recommendation);
     for (&cause, &n) in &requests.by_cause {
-        let (why, remedy) = explain(cause, covering);
+        let (why, remedy) = explain(cause, &sleep);
+        // The generator's own fault is no error of what was measured.
+        let severity = if cause == Cause::StaleFlow { Severity::Warning } else { Severity::Error };
         let what =
             format!("{}: {} {}", cause.as_str(), count(n), if n == 1 { "request" } else { "requests" });
-        findings.push(Finding { cause: Some(cause), ..finding(Severity::Error, what, why, &remedy) });
+        findings.push(Finding { cause: Some(cause), ..finding(severity, what, why, &remedy) });
     }
     if requests.ambiguous > 0 {
         findings.push(finding(
             Severity::Warning,
             format!(
-                "{} dropped requests fit several terminations and are charged to none",
+                "{} dropped requests fit several terminations: what each of these lost is an interval",
                 count(requests.ambiguous)
             ),
-            "the pods ended so close together that the time of a refused connection does not tell them apart",
-            "delete pods further apart to learn the share of each; the total is not affected",
+            "the pods ended so close together that neither time nor outcome says which of them lost a request",
+            "let responses name their pod, or delete pods further apart; totals of the groups are exact",
         ));
     }
     findings.extend(partial.iter().map(|what| {
@@ -135,7 +135,7 @@ pub(super) fn findings(
             "take reset_before_response and connect_refused for one when you compare with a run without it",
         ));
     }
-    if requests.dropped == 0 && !terminations.is_empty() {
+    if requests.lost() == 0 && !terminations.is_empty() {
         let n = terminations.len() as u64;
         let bound = super::stats::share_upper(0, n, 0.95) * 100.0;
         findings.push(finding(
@@ -330,21 +330,35 @@ fn lived_on(withdrawal: &Withdrawal, last: Option<Stamp>) -> Finding {
     finding(Severity::Info, what, why, "")
 }
 
-/// Why such drops happen, and what helps.
-fn explain(cause: Cause, covering_s: u64) -> (&'static str, String) {
-    let sleep =
-        format!("a preStop sleep of {covering_s} s, or an app that serves on for so long after SIGTERM");
+/// The sleep that helps, as all forms of the report name it: what is advised, or, where nothing can be, what it has to exceed.
+fn sleep_in_words(terminations: &[Termination], recommendation: &[Recommendation]) -> String {
+    let serves_on = "or an app that keeps serving for that time after SIGTERM";
+    if let Some(seconds) = Recommendation::longest(recommendation).and_then(Recommendation::advised_seconds) {
+        return format!("a preStop sleep of {seconds} s, {serves_on}");
+    }
+    let set = terminations.iter().filter_map(|t| t.pre_stop_seconds).max().unwrap_or(0) as f64;
+    let seen = terminations.iter().flat_map(|t| &t.windows).filter_map(|w| w.lower_s).fold(0.0, f64::max);
+    match set.max(seen) {
+        at_least if at_least > 0.0 => {
+            format!("a preStop sleep that outlasts the windows, longer than {at_least:.3} s, {serves_on}")
+        }
+        _ => format!("a preStop sleep that outlasts the windows, {serves_on}"),
+    }
+}
+
+/// Why such drops happen, and what helps; `sleep` is the sleep that does.
+fn explain(cause: Cause, sleep: &str) -> (&'static str, String) {
     match cause {
         Cause::RoutedToDeadPod => (
-            "the app stops as soon as it is told to, and nothing waits for the Service to learn of it",
-            sleep,
+            "the app stops as soon as it gets SIGTERM, and nothing waits until the Service routes elsewhere",
+            sleep.to_owned(),
         ),
         Cause::AcceptQueueReset => (
             "the app closed its listener while connections that it had not accepted stood in the queue",
-            sleep,
+            sleep.to_owned(),
         ),
         Cause::KilledInFlight => (
-            "the app ended before it had answered what it had read",
+            "the app ended before it had answered what it had accepted",
             "finish requests in flight on SIGTERM; with exit code 137 a longer terminationGracePeriodSeconds"
                 .into(),
         ),
@@ -353,13 +367,12 @@ fn explain(cause: Cause, covering_s: u64) -> (&'static str, String) {
             "answer with Connection: close while draining; a client idle timeout below the server's".into(),
         ),
         Cause::StaleFlow => (
-            "a connection from the source port of one that nobody answered follows its connection-tracking \
-             entry, for up to 120 s, to a pod that is gone, though the rules lead elsewhere by then",
-            format!(
-                "clients that keep their connections, and {sleep}; to keep it out of a measurement, more \
-                 source ports (net.ipv4.ip_local_port_range, load.sourcePorts) or a lower rate, so that \
-                 120 s use none twice"
-            ),
+            "the generator used a source port again: its earlier connection from there got no answer, and for up to \
+             120 s its connection-tracking entry sends the next one to the same pod, though the rules have changed; \
+             headline and limits do not count these requests",
+            "more source ports (net.ipv4.ip_local_port_range, load.sourcePorts) or a lower rate, so that 120 s \
+             use none twice"
+                .into(),
         ),
         Cause::NoReadyEndpoint => (
             "all pods of the Service were away or not ready at once",
@@ -387,8 +400,8 @@ fn explain(cause: Cause, covering_s: u64) -> (&'static str, String) {
             "lower the rate or add capacity; then measure again".into(),
         ),
         Cause::Unattributed => (
-            "no termination in reach explains them, or those in reach would explain them differently",
-            "see the rows in requests/*.parquet that are not ok".into(),
+            "no termination explains them, or those that may explain them differ in the cause",
+            "see lost.csv: each request with its outcome and the pods that may explain it".into(),
         ),
     }
 }

@@ -179,7 +179,7 @@ impl<'a> Sums<'a> {
             if !is_closed_loop {
                 self.response.add(response_ns);
             }
-            let is_near = disrupted.iter().any(|(from, to)| (*from..=*to).contains(&row.scheduled));
+            let is_near = disrupted.iter().any(|(from, to)| row.scheduled <= *to && row.end >= *from);
             self.outside_ok += u64::from(!is_near && class == Class::Ok);
             self.outside_app_errors += u64::from(!is_near && class == Class::AppError);
             let values = if is_near { &mut self.disrupted } else { &mut self.steady };

@@ -3,7 +3,7 @@
 mod clocks;
 mod corners;
 mod rollouts;
-
+mod said;
 mod sound;
 
 use std::sync::Arc;

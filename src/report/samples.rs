@@ -292,6 +292,9 @@ impl Sample {
             t0_basis: Some(T0Basis::OwnCall),
             t0_s,
             timeline,
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few seconds")]
+            pre_stop_seconds: Some(shape.sleep as u64),
+            grace_period_seconds: 30,
             exit_code: Some(0),
             windows: vec![Window {
                 consumer: CONSUMER.into(),
