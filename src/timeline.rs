@@ -131,7 +131,6 @@ impl Timeline {
             needs_proof: info.cluster.dataplane == ServiceProxy::Ipvs,
         };
         let requests = Requests::open(rows, clocks.clone(), joins)?;
-        consumer::settle(&mut info.targets, &requests);
 
         let mut seen = Collectors::default();
         events.iter().for_each(|event| seen.observe(&clocks, event));
@@ -142,6 +141,7 @@ impl Timeline {
         let load_started = load.started.or(requests.first_scheduled).unwrap_or(info.started);
         let origin = load.counted.unwrap_or(load_started);
         let load_ended = load.ended.or(requests.last_end).unwrap_or(load_started);
+        consumer::settle(&mut info.targets, &requests, &notes.answers);
         let integrity = requests.integrity((&info, &events), (load_started, load_ended))?;
         let mut hand_overs = notes.hand_overs;
         let ending_before = pods.ending_before(load_started);

@@ -207,10 +207,12 @@ pub(super) fn unbounded(terminations: &[Termination]) -> impl Iterator<Item = Fi
 /// A URL of which the answers showed that requests are balanced there.
 fn taken_for_a_gateway(target: &Target) -> Option<Finding> {
     let because = target.balances_because.as_ref()?;
-    let is_seen = matches!(
-        because,
-        BalancesBecause::GatewayStatus { .. } | BalancesBecause::PodsOfOneConnection { .. }
-    );
+    let is_seen = match because {
+        BalancesBecause::GatewayStatus { .. }
+        | BalancesBecause::GatewayHeader { .. }
+        | BalancesBecause::PodsOfOneConnection { .. } => true,
+        BalancesBecause::Stated | BalancesBecause::Service | BalancesBecause::Assumed => false,
+    };
     is_seen.then(|| {
         finding(
             Severity::Info,

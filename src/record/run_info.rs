@@ -181,6 +181,13 @@ pub enum BalancesBecause {
         /// How often a gateway's status came, all of them together.
         answers: u64,
     },
+    /// Its answers have a header that a gateway adds.
+    GatewayHeader {
+        /// Its name.
+        header: String,
+        /// The most frequent value.
+        value: String,
+    },
     /// Requests of one connection reached several pods.
     PodsOfOneConnection {
         /// Two of them.
@@ -202,6 +209,9 @@ impl fmt::Display for BalancesBecause {
                     f,
                     "{answers} answers without the name of a pod have a gateway's status, such as {status}"
                 )
+            }
+            Self::GatewayHeader { header, value } => {
+                write!(f, "its answers have the header \"{header}: {value}\"")
             }
             Self::PodsOfOneConnection { pods: [one, other] } => {
                 write!(f, "requests of one connection reached the pods {one} and {other}")

@@ -270,9 +270,9 @@ impl Sample {
         let mut requests =
             TerminationRequests { seen: Some(shape.dropped + 9), ..TerminationRequests::default() };
         for lost in &self.analysis.lost[before..] {
-            requests.dropped.add(1.0, true);
-            requests.by_outcome.entry(lost.outcome).or_default().add(1.0, true);
-            requests.by_cause.entry(lost.cause).or_default().add(1.0, true);
+            requests.dropped.add(1.0);
+            requests.by_outcome.entry(lost.outcome).or_default().add(1.0);
+            requests.by_cause.entry(lost.cause).or_default().add(1.0);
         }
         let late = if shape.dropped == 0 { 14 } else { 3 };
         let late_end = shape.window.min(shape.exit);
@@ -384,6 +384,7 @@ impl Sample {
                 coverage: 0.05_f64.powf(1.0 / n as f64),
                 coverage_asked: 0.9,
                 terminations: n,
+                units: n,
                 consumers: vec![CONSUMER.into()],
                 basis: String::new(),
                 refused_because: vec![format!(

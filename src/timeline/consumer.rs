@@ -5,7 +5,9 @@
 //!
 //! - an answer with a gateway's status (502, 503, 504) that names no pod, where no proxy beside a pod
 //!   recorded that status: whoever routes there spoke HTTP itself;
-//! - requests of one connection that reached several pods.
+//! - requests of one connection that reached several pods;
+//! - a header that gateways add: `via`, or `server` with the name of a product that is nothing else. A
+//!   product that also runs beside single pods (Envoy), or is an app's own server (nginx), shows nothing.
 //!
 //! What the scenario or the command line says is never changed, and neither is what is a Service.
 
@@ -13,11 +15,22 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::requests::{Connection, Request, Requests};
+use crate::record::event::AnswerHeaders;
 use crate::record::run_info::{Balances, BalancesBecause, Target};
 use crate::record::{Outcome, RequestRow};
 
 /// The statuses by which a proxy in between says that it got no answer from a pod.
 const GATEWAY_STATUSES: std::ops::RangeInclusive<u16> = 502..=504;
+
+/// How the values of `server` begin of products that route requests, and are no app's own server.
+const GATEWAYS: [&str; 6] = [
+    "awselb/",
+    "cloudflare",
+    "google frontend",
+    "akamaighost",
+    "microsoft-azure-application-gateway",
+    "kong/",
+];
 
 /// The pods that the requests of each kept connection reached, as answers name them.
 #[derive(Debug, Default)]
@@ -47,12 +60,18 @@ impl KeptConnections {
 }
 
 /// Takes each target for what its answers show, where it is a URL of which nobody has said it.
-pub(super) fn settle<R>(targets: &mut [Target], requests: &Requests<R>) {
+/// `headers` are those of the answers, by the target's name.
+pub(super) fn settle<R>(
+    targets: &mut [Target],
+    requests: &Requests<R>,
+    headers: &BTreeMap<String, AnswerHeaders>,
+) {
     for target in targets.iter_mut().filter(|target| is_open(target)) {
         let because = by_statuses(&target.name, &requests.others).or_else(|| {
             let pods = requests.kept.changing(&target.name)?;
             Some(BalancesBecause::PodsOfOneConnection { pods: pods.each_ref().map(|pod| pod.to_string()) })
         });
+        let because = because.or_else(|| by_headers(headers.get(&target.name)?));
         if because.is_some() {
             (target.balances, target.balances_because) = (Balances::Requests, because);
         }
@@ -80,6 +99,20 @@ fn by_statuses(target: &str, others: &[Request]) -> Option<BalancesBecause> {
     Some(BalancesBecause::GatewayStatus { status, answers })
 }
 
+fn by_headers(headers: &AnswerHeaders) -> Option<BalancesBecause> {
+    let most = |values: &BTreeMap<String, u64>, is_meant: &dyn Fn(&str) -> bool| {
+        let meant = values.iter().filter(|(value, _)| is_meant(value));
+        meant.max_by_key(|(_, n)| **n).map(|(value, _)| value.clone())
+    };
+    let is_gateway = |value: &str| {
+        let value = value.to_ascii_lowercase();
+        GATEWAYS.iter().any(|name| value.starts_with(name))
+    };
+    let via = most(&headers.via, &|_| true).map(|value| ("via", value));
+    let (header, value) = via.or_else(|| Some(("server", most(&headers.server, &is_gateway)?)))?;
+    Some(BalancesBecause::GatewayHeader { header: header.to_owned(), value })
+}
+
 /// The status of an answer that no pod gave, as far as anybody says.
 fn gateway_status(request: &Request) -> Option<u16> {
     let Request { row, served, .. } = request;
@@ -101,6 +134,7 @@ mod tests {
             balances,
             balances_because: because,
             service: service.map(str::to_owned),
+            routing: None,
         }
     }
 
@@ -113,7 +147,7 @@ mod tests {
     }
 
     fn other(row: RequestRow) -> Request {
-        Request { row, proxy: None, served: None, uncertainty_ns: 0 }
+        Request::of(row)
     }
 
     #[test]
@@ -139,6 +173,24 @@ mod tests {
         kept.see(&row(1, Some("b"), 200));
         assert_eq!(kept.changing("gate").unwrap().each_ref().map(|pod| &**pod), ["a", "b"]);
         assert_eq!(kept.changing("web"), None);
+    }
+
+    #[test]
+    fn a_header_that_only_a_gateway_adds_shows_it() {
+        let of = |via: &[(&str, u64)], server: &[(&str, u64)]| {
+            let values = |of: &[(&str, u64)]| of.iter().map(|(value, n)| ((*value).to_owned(), *n)).collect();
+            by_headers(&AnswerHeaders {
+                via: values(via),
+                server: values(server),
+                ..AnswerHeaders::default()
+            })
+        };
+        let header = |header: &str, value: &str| {
+            Some(BalancesBecause::GatewayHeader { header: header.into(), value: value.into() })
+        };
+        assert_eq!(of(&[], &[("nginx/1.27", 900), ("istio-envoy", 9)]), None);
+        assert_eq!(of(&[], &[("nginx/1.27", 900), ("awselb/2.0", 3)]), header("server", "awselb/2.0"));
+        assert_eq!(of(&[("1.1 google", 9)], &[("cloudflare", 3)]), header("via", "1.1 google"));
     }
 
     #[test]

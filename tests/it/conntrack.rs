@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rolldrop::record::{EventKind, Outcome, RequestId, RunDir};
+use rolldrop::record::{EventKind, Outcome, RunDir};
 use rolldrop::timeline::{Request, Timeline};
 
 use crate::harness::{Rolldrop, wait_for, written};
@@ -161,7 +161,7 @@ fn the_pod_of_each_connection_is_the_one_that_the_kernel_names_lost_ones_include
         lost_with_entry += u64::from(row.outcome != Outcome::Ok);
         let pod = request.pod().unwrap_or_else(|| panic!("no pod: {row:?}"));
         assert!(row.pod.is_none(), "the app names itself: {row:?}");
-        let id = RequestId { source: row.source.to_string(), seq: row.seq }.to_string();
+        let id = timeline.info.request_id(row).to_string();
         if let Some(folder) = answered_by.get(&id) {
             assert!(folder.contains(&**pod), "{folder} answered, {pod} is named: {row:?}");
             confirmed += 1;

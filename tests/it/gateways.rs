@@ -263,12 +263,12 @@ fn what_a_gateway_lost_is_that_of_the_pod_that_its_own_log_names() {
     let chosen = chosen_by_traefik(&log(&cluster, "traefik"));
     let failed = failed_by_haproxy(&log(&cluster, "haproxy"));
     let addresses = addresses(&events);
-    assert_eq!(lost.len(), analysis.charts.drops.len(), "{finished}");
+    assert_eq!(lost.len(), analysis.lost.len(), "{finished}");
     let mut of_balancer = BTreeSet::new();
     let mut of_ingress = 0;
-    for (row, drop) in lost.iter().zip(&analysis.charts.drops) {
+    for (row, drop) in lost.iter().zip(&analysis.lost) {
         assert_eq!(drop.cause, Cause::GatewayToDeadPod, "{row:?}\n{finished}");
-        let named = drop.termination.map(|e| analysis.result.terminations[e].uid.as_str());
+        let named = drop.only().map(|e| analysis.result.terminations[e].uid.as_str());
         let named = named.unwrap_or_else(|| panic!("attributed to no pod: {row:?}\n{finished}"));
         if *row.target == *"ingress" {
             of_ingress += 1;
@@ -283,7 +283,7 @@ fn what_a_gateway_lost_is_that_of_the_pod_that_its_own_log_names() {
     assert_eq!(answers, of_balancer, "what was lost is what HAProxy has as failed\n{finished}");
     for termination in &analysis.result.terminations {
         for window in &termination.windows {
-            assert!(window.lower_s > 0.5, "{window:?}\n{finished}");
+            assert!(window.lower_s > Some(0.5), "{window:?}\n{finished}");
         }
     }
 }
