@@ -113,8 +113,16 @@ fn window_check(result: &RunResult, max_s: f64) -> Check {
     let beyond = windows().find_map(|(pod, w)| Some((pod, w.lower_s.filter(|lower| *lower > max_s)?)));
     let open = windows().filter(|(_, w)| w.upper_s.is_none_or(|u| u > max_s)).count();
     let largest = windows().filter_map(|(_, w)| w.upper_s).max_by(f64::total_cmp);
+    // Of pods that share lost requests it may only be known that one of their windows lasted so long.
+    let together = result.groups.iter().find_map(|group| {
+        let lower_s = group.windows.iter().filter_map(|w| w.lower_s).find(|lower| *lower > max_s)?;
+        Some((group.terminations.len(), lower_s))
+    });
     let (verdict, why) = if let Some((pod, lower_s)) = beyond {
         (CheckVerdict::Fail, format!("pod {pod} still got new connections {lower_s:.3} s after its deletion"))
+    } else if let Some((pods, lower_s)) = together {
+        let whom = if pods == 1 { "a pod".to_owned() } else { format!("one of {pods} pods") };
+        (CheckVerdict::Fail, format!("{whom} still got new connections {lower_s:.3} s after its deletion"))
     } else if windows().next().is_none() {
         (CheckVerdict::Inconclusive, "no window was measured".to_owned())
     } else if open > 0 {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use super::Judged;
 use super::model::{GroupWindow, LossGroup, Termination, TerminationRequests};
+use crate::record::run_info::{Balances, Target};
 use crate::timeline::Timeline;
 
 /// The lost requests of each termination; `seen` is left to the caller.
@@ -51,7 +52,9 @@ pub(super) fn groups(
         *group.by_cause.entry(j.cause).or_default() += 1;
         if let Some(target) = timeline.info.targets.iter().position(|t| *t.name == *j.request.row.target) {
             let window = &mut group.windows[target];
-            window.lower_s = window.lower_s.into_iter().chain(lasted_s(timeline, j)).reduce(f64::max);
+            let lasted =
+                is_routed(&timeline.info.targets[target], j).then(|| lasted_s(timeline, j)).flatten();
+            window.lower_s = window.lower_s.into_iter().chain(lasted).reduce(f64::max);
         }
     }
     for (e, termination) in terminations.iter().enumerate() {
@@ -65,19 +68,23 @@ pub(super) fn groups(
 }
 
 fn windows(timeline: &Timeline) -> Vec<GroupWindow> {
-    let of = |target: &crate::record::run_info::Target| GroupWindow {
-        consumer: target.consumer.clone(),
-        lower_s: None,
-    };
+    let of = |target: &Target| GroupWindow { consumer: target.consumer.clone(), lower_s: None };
     timeline.info.targets.iter().map(of).collect()
+}
+
+/// Whether the consumer routed this request to a pod that no longer took it. A Service proxy routes connections, a
+/// gateway requests.
+fn is_routed(target: &Target, j: &Judged<'_>) -> bool {
+    let is_arrival = match target.balances {
+        Balances::Connections => j.request.is_new_connection(),
+        Balances::Requests => true,
+    };
+    is_arrival && j.cause.is_helped_by_sleep()
 }
 
 /// How long the window of one of the candidates lasted at least, as this request shows: it was routed to one
 /// of them, and that is the one whose window it makes longest at worst.
 fn lasted_s(timeline: &Timeline, j: &Judged<'_>) -> Option<f64> {
-    if !j.cause.is_helped_by_sleep() || j.request.row.conn_reused {
-        return None;
-    }
     let begun = j.request.begun().shifted_ns(-j.request.uncertainty_ns);
     let since = |termination: usize| begun.seconds_since(timeline.ends[termination].t0.latest);
     let least = j.candidates.iter().map(|c| since(c.termination)).reduce(f64::min)?;
@@ -97,7 +104,7 @@ pub(super) fn dead_seconds(
     let mut lost = vec![vec![0.0; targets.len()]; terminations.len()];
     for j in judged {
         let Some(target) = targets.iter().position(|t| *t.name == *j.request.row.target) else { continue };
-        if !j.cause.is_helped_by_sleep() || !j.request.is_new_connection() {
+        if !is_routed(&targets[target], j) {
             continue;
         }
         for candidate in &j.candidates {

@@ -93,3 +93,20 @@ fn terminations_that_overlap_are_one_episode_whose_loss_is_exact() {
     delete(&mut together, 5500, "c");
     assert_eq!(of(together), [(Mode::Other, 2, 7)]);
 }
+
+#[test]
+fn a_window_that_only_a_group_shows_fails_its_limit() {
+    let mut result = analysed(three_pods()).result;
+    let window = &mut result.terminations[0].windows[0];
+    (window.lower_s, window.upper_s) = (None, None);
+    result.groups[0].windows[0].lower_s = Some(0.7);
+    let verdict = |max_s| {
+        let expect = Expect { windows: Some(WindowBounds { max_s }), ..Expect::default() };
+        let checks = gate::check(&result, &expect);
+        (checks[0].verdict, checks[0].why.clone())
+    };
+    let (judged, why) = verdict(0.6);
+    assert_eq!(judged, model::CheckVerdict::Fail, "{why}");
+    assert_eq!(why, "a pod still got new connections 0.700 s after its deletion");
+    assert_eq!(verdict(0.8).0, model::CheckVerdict::Inconclusive);
+}
