@@ -4,33 +4,45 @@
 //! lost, and what follows from it, is the job of [`crate::analysis`].
 
 mod actions;
+mod addresses;
+mod attempts;
 mod beats;
 pub mod clocks;
 mod commands;
+mod consumer;
 pub mod endpoints;
 mod explain;
+pub mod integrity;
 mod load;
+mod names;
 mod phases;
 pub mod pods;
 pub mod requests;
 pub mod restarts;
+mod tracked;
 mod watches;
 
 use std::collections::{BTreeMap, HashMap};
 
 pub use actions::{Refused, Withdrawal};
+use addresses::Addresses;
 pub use beats::{Beats, BeatsState};
 use clocks::{API_SERVER, Clocks};
 pub use commands::Command;
 use endpoints::Endpoints;
+pub use integrity::{Hole, Integrity};
+use names::PodNames;
 pub use pods::{PodEnd, PodLife, Stages, T0, T0Basis};
-pub use requests::{Request, Requests};
+use requests::Joins;
+pub use requests::{Agreement, Request, Requests};
 pub use restarts::Restart;
+pub use tracked::Tracked;
 pub use watches::Gap;
 use watches::{ENDPOINT_SLICES, PODS};
 
-use crate::record::event::MachineSample;
-use crate::record::run_info::Rows;
+use crate::record::event::{AnswerHeaders, MachineSample, NameAnswer};
+use crate::record::run_info::{Rows, Target};
+use crate::record::service_proxy::ServiceProxy;
 use crate::record::{Event, EventKind, Outcome, RowSource, RunInfo, RunLog, Stamp};
 
 /// How the hand-over of a proxy's rows ended.
@@ -84,12 +96,22 @@ pub struct Timeline {
     pub pods_listed: Option<Stamp>,
     /// How the measuring processes and their machines fared, by source.
     pub machine: BTreeMap<String, Vec<(Stamp, MachineSample)>>,
+    /// What the headers of each target's answers said, over all load sources, by the target's name.
+    pub answers: BTreeMap<String, AnswerHeaders>,
     /// How the proxies' rows ended.
     pub hand_overs: Vec<HandOver>,
+    /// What the kernel said of the connections of the load, where it was asked.
+    pub tracked: Option<Tracked>,
     /// Warnings that were recorded.
     pub warnings: Vec<String>,
     /// What could not be read.
     pub torn: Vec<String>,
+    /// What could not be read, and no kill explains.
+    pub corrupt: Vec<String>,
+    /// For how long the answers of the DNS held, by name: in seconds, the longest.
+    ttls: BTreeMap<String, f64>,
+    /// Whether what could be read is whole and agrees with itself.
+    pub integrity: Integrity,
     /// Clocks that matter here and were never compared with the coordinator's.
     pub unsampled_clocks: Vec<String>,
 }
@@ -100,9 +122,15 @@ impl Timeline {
     /// # Errors
     /// When its rows cannot be read.
     pub fn build<R: RowSource>(log: RunLog, rows: R) -> Result<(Self, Requests<R>), R::Error> {
-        let RunLog { info, events, torn } = log;
+        let RunLog { mut info, events, torn, corrupt } = log;
         let clocks = Clocks::new(&info, &events);
-        let requests = Requests::open(rows, clocks.clone())?;
+        let joins = Joins {
+            names: PodNames::of(&events, &clocks),
+            addresses: Addresses::of(&info, &events, &clocks),
+            run: info.run.clone(),
+            needs_proof: info.cluster.dataplane == ServiceProxy::Ipvs,
+        };
+        let requests = Requests::open(rows, clocks.clone(), joins)?;
 
         let mut seen = Collectors::default();
         events.iter().for_each(|event| seen.observe(&clocks, event));
@@ -113,6 +141,8 @@ impl Timeline {
         let load_started = load.started.or(requests.first_scheduled).unwrap_or(info.started);
         let origin = load.counted.unwrap_or(load_started);
         let load_ended = load.ended.or(requests.last_end).unwrap_or(load_started);
+        consumer::settle(&mut info.targets, &requests, &notes.answers);
+        let integrity = requests.integrity((&info, &events), (load_started, load_ended))?;
         let mut hand_overs = notes.hand_overs;
         let ending_before = pods.ending_before(load_started);
         hand_overs.retain(|proxy| !ending_before.contains(proxy.pod.as_str()));
@@ -151,9 +181,14 @@ impl Timeline {
             gaps: watches.gaps,
             pods_listed: watches.pods_listed,
             machine: notes.machine,
+            answers: notes.answers,
             hand_overs,
+            tracked: seen.tracked.finish(requests.agreement),
             warnings: notes.warnings,
             torn,
+            corrupt,
+            ttls: notes.ttls,
+            integrity,
             unsampled_clocks,
         };
         Ok((timeline, requests))
@@ -170,6 +205,24 @@ impl Timeline {
         let lives = self.ends_by_name.get(pod)?;
         let begun = lives.partition_point(|(created, _)| *created <= at);
         lives.get(begun.saturating_sub(1))?.1
+    }
+
+    /// For how long clients of this target keep an answer of the DNS, in seconds: the longest that was seen.
+    /// `None` where they ask no DNS, or its answers have no limit. A window towards such a consumer is a draw
+    /// of its phase plus a delay.
+    pub fn period_s(&self, target: &Target) -> Option<f64> {
+        self.ttls.get(target.host()?).copied()
+    }
+
+    /// Where requests of the load are missing in the record, by time: what happened there cannot be told
+    /// from the requests, whichever target they went to.
+    pub fn holes(&self) -> &[Hole] {
+        &self.integrity.holes
+    }
+
+    /// The first hole that a stretch of time meets.
+    pub fn hole_in(&self, from: Stamp, until: Stamp) -> Option<&Hole> {
+        self.holes().iter().find(|hole| hole.from <= until && from <= hole.to)
     }
 
     /// Whether a list came after a gap of the watch of pods, so that it tells who is gone.
@@ -209,6 +262,7 @@ struct Collectors<'a> {
     phases: phases::Collector<'a>,
     beats: beats::Collector,
     histories: explain::Histories,
+    tracked: tracked::Collector,
     notes: Notes,
 }
 
@@ -224,6 +278,7 @@ impl<'a> Collectors<'a> {
         self.phases.observe(at, &event.source, kind);
         self.beats.observe(at, kind);
         self.histories.observe(at, kind);
+        self.tracked.observe(clocks, event);
         self.notes.observe(at, &event.source, kind);
         match kind {
             EventKind::EndpointSlice(slice) => self.endpoints.observe(at, slice),
@@ -244,6 +299,10 @@ struct Notes {
     machine: BTreeMap<String, Vec<(Stamp, MachineSample)>>,
     hand_overs: Vec<HandOver>,
     warnings: Vec<String>,
+    /// By target, over all load sources.
+    answers: BTreeMap<String, AnswerHeaders>,
+    /// For how long the answers of the DNS held, by name.
+    ttls: BTreeMap<String, f64>,
 }
 
 impl Notes {
@@ -254,6 +313,15 @@ impl Notes {
             }
             EventKind::ProxyEnded { pod, of, rows } => {
                 self.hand_overs.push(HandOver { pod: pod.clone(), source: of.clone(), rows: *rows });
+            }
+            EventKind::AnswerHeaders(of_source) => {
+                let target = of_source.target.clone();
+                let none = || AnswerHeaders { target: target.clone(), ..AnswerHeaders::default() };
+                self.answers.entry(target.clone()).or_insert_with(none).merge(of_source);
+            }
+            EventKind::NameAnswer(NameAnswer { name, ttl_s: Some(ttl_s), .. }) => {
+                let longest = self.ttls.entry(name.clone()).or_insert(*ttl_s);
+                *longest = longest.max(*ttl_s);
             }
             EventKind::Warning { message } => self.warnings.push(message.clone()),
             _ => {}

@@ -160,7 +160,7 @@ mod tests {
             remote_addr: Some("10.0.0.9:80".into()),
             ..RequestRow::not_sent("load-0".into(), seq, "web".into(), Phase::Main, at, at)
         };
-        Request { row, proxy: None, served: None, uncertainty_ns: 0 }
+        Request::of(row)
     }
 
     /// Each connect held against the one before it from the same port.

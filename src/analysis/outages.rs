@@ -53,7 +53,7 @@ mod tests {
     fn request(seq: u64, second: i64) -> Request {
         let at = Stamp::from_unix_ns(second * 1_000_000_000);
         let row = RequestRow::not_sent("load-0".into(), seq, "web".into(), Phase::Main, at, at);
-        Request { row, proxy: None, served: None, uncertainty_ns: 0 }
+        Request::of(row)
     }
 
     #[test]

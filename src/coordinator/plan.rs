@@ -3,6 +3,7 @@
 //! take is in [`disruptions`].
 
 mod disruptions;
+mod evidence;
 
 use std::fmt;
 
@@ -14,6 +15,7 @@ use k8s_openapi::api::authorization::v1::{
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::Ingress;
 use kube::api::{ApiResource, PostParams};
 use kube::core::TypeMeta;
 use kube::discovery::Scope;
@@ -21,9 +23,11 @@ use kube::{Api, Resource};
 use serde_json::Value;
 
 use super::apply::is_ownable;
+use super::routes;
 use super::sidecar::{Live, Sidecars};
-use super::{Caller, CoordinatorError, versions};
-use crate::scenario::{Place, Scenario};
+use super::{Caller, CoordinatorError, preflight, service_proxy, versions};
+use crate::record::Evidence;
+use crate::scenario::{Disruption, Place, Scenario};
 
 /// Not a call, but a program that the run starts here.
 const RUN: &str = "run";
@@ -225,6 +229,20 @@ impl Plan {
     }
 }
 
+/// What is read to find out what implements Services; the first that says so is the last that is read.
+fn plan_service_proxy(plan: &mut Plan) {
+    fn of<K: Resource<DynamicType = ()>>() -> About {
+        About::all(ApiResource::erase::<K>(&()), Some(service_proxy::NAMESPACE))
+    }
+    plan.helps("get", &of::<ConfigMap>().named(service_proxy::CILIUM), "whether Cilium implements Services");
+    let set = of::<DaemonSet>().named(service_proxy::DAEMON_SET);
+    plan.helps("get", &set, "whether kube-proxy implements Services");
+    for name in service_proxy::KUBE_PROXY_MAPS {
+        plan.helps("get", &of::<ConfigMap>().named(name), "kube-proxy's mode, how connections are balanced");
+    }
+    plan.helps("list", &of::<Pod>(), "kube-proxy's pods, for its mode, if it is not known by then");
+}
+
 /// How a change is undone, the last call first.
 fn undo_change(about: &About, undo: &mut Plan) {
     undo.must("patch", about, "changed back, by a merge patch");
@@ -297,8 +315,7 @@ impl Caller {
         }
         plan.open_call("/version", "for the report");
         plan.helps("list", &About::all(ApiResource::erase::<Node>(&()), None), "for the report: how many");
-        let config = About::all(ApiResource::erase::<ConfigMap>(&()), Some("kube-system"));
-        plan.helps("get", &config.named("kube-proxy"), "for the report: its mode");
+        plan_service_proxy(&mut plan);
         let proxies = About { subresource: "proxy", ..self.own::<Pod>().later("pod:port") };
         let why = "what the proxies recorded, of each pod that has one";
         if sidecars.is_some() || scenario.manifests.iter().any(|m| m.to_string().contains(ADMIN_PORT)) {
@@ -307,8 +324,9 @@ impl Caller {
             plan.helps("get", &proxies, why);
         }
 
+        self.plan_evidence(work, &mut plan).await?;
         if let Some(workers) = load_workers {
-            self.plan_load(*workers, &mut plan, &mut undo);
+            self.plan_load(*workers, scenario.load.evidence, &mut plan, &mut undo);
         }
         if *beats {
             self.plan_beats(&mut plan, &mut undo);
@@ -320,19 +338,45 @@ impl Caller {
             }
         }
         self.plan_disruptions(disruptions, &mut plan, &mut undo).await?;
+        plan.effects.extend(self.random_phases(scenario, disruptions).await?);
         undo.calls.reverse();
         plan.calls.append(&mut undo.calls);
         Ok(plan)
     }
 
+    /// What is done to meet all phases of consumers that have a clock of their own, in words.
+    async fn random_phases(
+        &self,
+        scenario: &Scenario,
+        disruptions: &[Disruption],
+    ) -> Result<Option<String>, CoordinatorError> {
+        let Some(first) = disruptions.first() else { return Ok(None) };
+        for target in &scenario.targets {
+            if let Place::Service { name, node: None, .. } = &target.place
+                && preflight::is_headless(self, name, &scenario.manifests).await?
+            {
+                return Ok(Some(format!(
+                    "clients of the headless Service {name} keep an answer of the DNS for its TTL: each disruption is \
+                     late by a random share of that, or of its jitter if that is longer (seed {})",
+                    first.seed
+                )));
+            }
+        }
+        Ok(None)
+    }
+
     /// The Job whose pods send the load.
-    fn plan_load(&self, workers: usize, plan: &mut Plan, undo: &mut Plan) {
+    fn plan_load(&self, workers: usize, evidence: Option<Evidence>, plan: &mut Plan, undo: &mut Plan) {
         self.plan_owner(plan, undo);
         let s = if workers == 1 { "" } else { "s" };
+        let privileged = match evidence {
+            None => "",
+            Some(Evidence::Conntrack) => ", as root with NET_ADMIN in the network of their nodes",
+        };
         let (secrets, jobs) = (self.own::<Secret>(), self.own::<Job>());
         for (about, why) in [
             (&secrets, "the token by which the load workers know the run".to_owned()),
-            (&jobs, format!("an Indexed Job of {workers} load worker{s}")),
+            (&jobs, format!("an Indexed Job of {workers} load worker{s}{privileged}")),
         ] {
             let group = root(&about.resource);
             plan.open_call(group.clone(), "where the kind is");
@@ -410,6 +454,12 @@ impl Caller {
         plan.open_call("/version", "whether it has native sidecars");
         for kind in std::iter::once(self.own::<Service>()).chain(self.workload_kinds()) {
             plan.must("list", &kind, "whose pods are the target's");
+        }
+        if sidecars.services.is_empty() && sidecars.workloads.is_empty() {
+            let routes = About::all(routes::http_route(), Some(&self.namespace));
+            for kind in [self.own::<Ingress>(), routes] {
+                plan.helps("list", &kind, "which Service the target's URL leads to");
+            }
         }
         let injection = self.plan_sidecars(sidecars).await?;
         let (services, workloads): (Vec<_>, Vec<_>) =

@@ -3,7 +3,10 @@
 mod beats;
 mod conflicts;
 mod disrupting;
+mod evidence;
 mod load_job;
+mod phases;
+mod service_proxy;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -98,13 +101,14 @@ fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
         owner: OnceCell::new(),
         taken: tokio::sync::Mutex::default(),
         gitops: GitOps::Refuse,
+        period: Mutex::default(),
     };
     (session, run_dir, dir)
 }
 
 /// A load of a minute.
-fn beside(zero: Stamp) -> UnderLoad {
-    UnderLoad { zero, end: zero + Duration::from_secs(60), rate: 0.0 }
+fn beside(zero: Stamp) -> UnderLoad<'static> {
+    UnderLoad::of(zero, zero + Duration::from_secs(60), 0.0)
 }
 
 fn pod(name: &str, container: ContainerState) -> view::SeenPod {
@@ -149,7 +153,7 @@ fn served(seq: u64) -> ServedRow {
     let at = Stamp::from_unix_ns(1);
     ServedRow {
         source: "web-1".into(),
-        request: Some(crate::record::RequestId { source: "load-0".into(), seq }),
+        request: Some(crate::record::RequestId::new(None, "load-0", seq)),
         pod: "web-1".into(),
         peer_addr: "127.0.0.1:1".into(),
         protocol: Protocol::Http1,

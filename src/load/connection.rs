@@ -210,6 +210,8 @@ impl Dialing {
             local_port: self.local_port,
             remote,
             buffer: Vec::new(),
+            pod: None,
+            head: Vec::new(),
             is_websocket: false,
         })
     }
@@ -255,6 +257,10 @@ pub(super) struct Connection {
     pub(super) remote: Arc<str>,
     /// Bytes that were read and not yet taken.
     pub(super) buffer: Vec<u8>,
+    /// The pod that the last answer named, if one did.
+    pub(super) pod: Option<Arc<str>>,
+    /// The head of the last answer, where its body did not come with it.
+    pub(super) head: Vec<u8>,
     /// Whether it has switched to WebSocket.
     pub(super) is_websocket: bool,
 }

@@ -5,9 +5,10 @@
 //! become known, so that whatever cuts the exchange short (a timeout, the end
 //! of the run) leaves all that was seen until then.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
+use std::ops::Range;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
@@ -15,6 +16,7 @@ use std::task::Poll;
 use http::Method;
 use tokio::time::sleep;
 
+use super::answer_headers::Answers;
 use super::connection::{self, Buffers, CannotDial, Connection};
 use super::deadlines::{Deadlines, Elapsed};
 use super::failure::{Failure, PROTOCOL_ERROR, Reached, connect_outcome, ended_early, lost};
@@ -87,6 +89,8 @@ pub(super) struct Endpoint {
     pub(super) grpc: Option<grpc::Call>,
     /// What is sent instead where it speaks WebSocket.
     pub(super) messages: Option<Messages>,
+    /// What the headers of its answers say.
+    pub(super) answers: RefCell<Answers>,
 }
 
 /// How a request gets to its target.
@@ -283,7 +287,7 @@ pub(super) async fn carry(
         }
         // Boxed, so that requests do not carry the room for it.
         Some(messages) => {
-            let talk = websocket::talk(context, messages, persistence, connection, row);
+            let talk = websocket::talk(context, (endpoint, messages), persistence, connection, row);
             context.deadlines.within(sent, limit, Box::pin(talk)).await
         }
     };
@@ -362,14 +366,17 @@ async fn talk(
     // A server may answer and close before it has read everything: a write that
     // failed is no reason not to look for its answer.
     let write_error = written.err();
-    let (method, switch) = (&endpoint.method, Switch::Unasked);
-    let mut head = read_head(context, method, switch, connection, row, write_error.as_ref()).await?;
+    let switch = Switch::Unasked;
+    let mut head = read_head(context, endpoint, switch, connection, row, write_error.as_ref()).await?;
     let complete = context.clock.now();
     row.head = Some(complete);
     row.status = Some(head.status);
-    row.pod = head.pod.take();
     let before = row.bytes_received;
-    read_body(connection, &mut head, row, write_error.as_ref()).await?;
+    let ended = read_body(connection, &mut head, row, write_error.as_ref()).await;
+    if ended.is_err() && row.headers.is_none() {
+        row.headers = context.plan.wanted.kept_of_head(&connection.head);
+    }
+    ended?;
     // A body that came with its head has ended when that was there.
     row.end = if row.bytes_received == before { complete } else { context.clock.now() };
     row.outcome = if context.plan.is_success(head.status) { Outcome::Ok } else { Outcome::HttpError };
@@ -385,9 +392,10 @@ pub(super) enum Switch {
 }
 
 /// Reads the head of the final response, or of one that switches protocols where that was asked for.
+/// The row has what its headers say.
 pub(super) async fn read_head(
     context: &Context,
-    method: &Method,
+    endpoint: &Endpoint,
     switch: Switch,
     connection: &mut Connection,
     row: &mut RequestRow,
@@ -395,13 +403,18 @@ pub(super) async fn read_head(
 ) -> Result<Head, Failure> {
     loop {
         // Interim responses (RFC 9110, 15.2) announce a final one.
-        while let Some(head) = parse(connection, method)? {
-            connection.buffer.drain(..head.len);
-            match head.status {
+        while let Some(mut head) = parse(context, endpoint, connection)? {
+            let is_final = match head.status {
                 101 if switch == Switch::Unasked => return Err(PROTOCOL_ERROR),
-                101 => return Ok(head),
-                100..=199 => {}
-                _ => return Ok(head),
+                101 => true,
+                status => status >= 200,
+            };
+            if is_final {
+                note_headers(context, endpoint, connection, row, &mut head);
+            }
+            connection.buffer.drain(..head.len);
+            if is_final {
+                return Ok(head);
             }
         }
         let reached = match connection.buffer.is_empty() {
@@ -439,11 +452,35 @@ pub(super) async fn read_more(
     }
 }
 
-fn parse(connection: &Connection, method: &Method) -> Result<Option<Head>, Failure> {
+fn parse(context: &Context, endpoint: &Endpoint, connection: &Connection) -> Result<Option<Head>, Failure> {
     if connection.buffer.is_empty() {
         return Ok(None);
     }
-    response::parse_head(&connection.buffer, method).map_err(|_| PROTOCOL_ERROR)
+    let head = response::parse_head(&connection.buffer, &endpoint.method, &context.plan.wanted);
+    head.map_err(|_| PROTOCOL_ERROR)
+}
+
+/// Takes down what the headers of an answer say, whose head stands at the beginning of the buffer.
+fn note_headers(
+    context: &Context,
+    endpoint: &Endpoint,
+    connection: &mut Connection,
+    row: &mut RequestRow,
+    head: &mut Head,
+) {
+    let (bytes, rest) = connection.buffer.split_at(head.len);
+    let mut answers = endpoint.answers.borrow_mut();
+    let value = |place: &Option<Range<usize>>| place.clone().and_then(|place| bytes.get(place));
+    answers.count(value(&head.server), value(&head.via));
+    row.pod = head.pod.take();
+    answers.compare(&mut connection.pod, row.pod.as_ref());
+    if !context.plan.is_success(head.status) && head.status != 101 {
+        row.headers = context.plan.wanted.kept_of_head(bytes);
+    } else if !head.is_whole_with(rest) {
+        // Who knows how it ends.
+        connection.head.clear();
+        connection.head.extend_from_slice(bytes);
+    }
 }
 
 /// Reads the body to its end.

@@ -1,9 +1,13 @@
 //! Entry points of fuzz targets (`crate::fuzzing`): what servers may answer to the load.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
+use super::answer_headers::Wanted;
+pub(crate) use super::conntrack::fuzzing::fuzz as conntrack;
 use super::grpc::{Answer, Call, Messages};
 use super::http2::fuzz_frames;
 use super::plan::Grpc;
@@ -14,21 +18,27 @@ use crate::fuzzing::pieces;
 /// A response has the same head and the same end in whatever pieces it comes.
 pub(crate) fn response(input: &[u8]) {
     let method = if input.first().is_some_and(|first| first & 1 == 1) { Method::HEAD } else { Method::GET };
+    let Ok(wanted) = Wanted::new("x-served-by", &["*".to_owned()]) else { return };
     let (whole, pieces) = pieces(input);
     let mut bytes = Vec::new();
     let mut first_known = None;
     for piece in pieces.clone() {
         bytes.extend_from_slice(piece);
-        first_known = parse_head(&bytes, &method).transpose();
+        first_known = parse_head(&bytes, &method, &wanted).transpose();
         if first_known.is_some() {
             break;
         }
     }
-    assert_eq!(first_known, parse_head(whole, &method).transpose());
-    let (Some(Ok(mut head)), Some(Ok(mut in_pieces))) = (first_known, parse_head(whole, &method).transpose())
+    assert_eq!(first_known, parse_head(whole, &method, &wanted).transpose());
+    let (Some(Ok(mut head)), Some(Ok(mut in_pieces))) =
+        (first_known, parse_head(whole, &method, &wanted).transpose())
     else {
         return;
     };
+    let kept = wanted.kept_of_head(&whole[..head.len]);
+    assert!(kept.is_none_or(|kept| serde_json::from_str::<BTreeMap<String, String>>(&kept).is_ok()));
+    let is_inside = |range: &Option<Range<usize>>| range.as_ref().is_none_or(|range| range.end <= head.len);
+    assert!(is_inside(&head.server) && is_inside(&head.via));
     let taken = head.body.take(&whole[head.len..]);
     let (mut at, mut sum) = (0, Ok(0));
     for piece in pieces {

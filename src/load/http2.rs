@@ -19,8 +19,10 @@ mod wire;
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream};
-use http::{HeaderMap, Method, header};
+use http::response::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 
+use super::answer_headers::PodName;
 use super::deadlines::Elapsed;
 use super::exchange::{Context, Endpoint, NotSent, carry};
 use super::failure::{Failure, Reached, ended_early, lost};
@@ -28,7 +30,6 @@ use super::grpc;
 use super::plan::PlannedTarget;
 use super::request::{Persistence, Sender};
 use crate::http2::error_name;
-use crate::record::row::POD_HEADER;
 use crate::record::{Outcome, RequestRow, Stamp};
 use link::{Link, Place, Spoken};
 pub(super) use pool::{Limits, Pool, Ticket};
@@ -81,7 +82,7 @@ pub(super) async fn attempt(
 /// # Errors
 /// Why not.
 pub(super) fn check(target: &PlannedTarget) -> Result<(), String> {
-    let sender = Sender { source: "load".into(), worker: 0, workers: 1, seed: 0 };
+    let sender = Sender { ids: "run-load-0-".into(), worker: 0, workers: 1, seed: 0 };
     Template::new(target, &sender).check()
 }
 
@@ -148,8 +149,24 @@ impl Call<'_> {
         let row = &mut *self.row;
         row.head = Some(self.context.clock.now());
         row.status = Some(head.status.as_u16());
-        let pod = head.headers.get(POD_HEADER).and_then(|pod| pod.to_str().ok());
-        row.pod = pod.filter(|pod| !pod.is_empty()).map(Into::into);
+        let mut pod = PodName::default();
+        let wanted = &self.context.plan.wanted;
+        head.headers.get_all(&wanted.pod).iter().for_each(|value| pod.add(value.as_bytes()));
+        row.pod = pod.take();
+        let value = |name: HeaderName| head.headers.get(name).map(HeaderValue::as_bytes);
+        let mut answers = self.endpoint.answers.borrow_mut();
+        answers.count(value(header::SERVER), value(header::VIA));
+        answers.compare(&mut self.link.last_pod(), row.pod.as_ref());
+        drop(answers);
+        let ended = self.end_of(body, &head, method).await;
+        if ended.is_err() || self.row.outcome != Outcome::Ok {
+            self.row.headers = wanted.kept_of(&head.headers);
+        }
+        ended
+    }
+
+    /// Reads what follows the head, and judges the whole.
+    async fn end_of(&mut self, body: RecvStream, head: &Parts, method: &Method) -> Result<(), Failure> {
         let mut messages = grpc::Messages::default();
         let trailers = self.body(body, announced(&head.headers, method), &mut messages).await?;
         let row = &mut *self.row;

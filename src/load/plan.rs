@@ -13,11 +13,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::answer_headers::Wanted;
 use super::pace::{Arrivals, Length, Pace, Stage};
 use super::schedule::Schedule;
 use super::tls::{self, TlsSettings};
+use crate::record::RunId;
 pub use error::PlanError;
-pub use settings::{Settings, Target};
+pub use settings::{Settings, Target, keep_headers};
 pub(super) use target::{PlannedTarget, Text};
 use target::{cycle, plan_target};
 pub use transport::{Connections, Grpc, Http};
@@ -65,12 +67,16 @@ pub struct Share {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub(super) settings: Settings,
+    /// What the ids of all its requests share.
+    pub(super) run: RunId,
     pub(super) share: Share,
     pub(super) timing: Timing,
     pub(super) targets: Vec<PlannedTarget>,
     /// The targets' turns, again and again.
     pub(super) cycle: Vec<usize>,
     pub(super) max_connections: usize,
+    /// What is looked for in answers.
+    pub(super) wanted: Wanted,
     /// The client's side of TLS, where a target speaks it.
     pub(super) tls: Option<tls::Config>,
 }
@@ -133,7 +139,20 @@ impl Plan {
             return Err(PlanError::TooFewConnections { max: max_connections, workers: settings.workers });
         }
         let share = Share { first: 0, of: settings.workers };
-        Ok(Self { timing, targets, cycle, max_connections, tls, settings, share })
+        let wanted = Wanted::new(&settings.pod_header, &settings.keep_headers)?;
+        let run = RunId::random();
+        Ok(Self { timing, targets, cycle, max_connections, wanted, tls, settings, run, share })
+    }
+
+    /// The same load with the ids of this run. Without it, a plan is a run of its own.
+    #[must_use]
+    pub fn of_run(self, run: RunId) -> Self {
+        Self { run, ..self }
+    }
+
+    /// What the ids of all its requests share.
+    pub fn run(&self) -> &RunId {
+        &self.run
     }
 
     /// The part of the load that a process with these threads of it sends.

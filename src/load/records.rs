@@ -7,7 +7,6 @@
 //! the counted part is in them. Bytes are those of heads and bodies.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -18,7 +17,9 @@ use serde::Serialize;
 
 use super::plan::Plan;
 use super::tally;
-use crate::record::{Outcome, Phase, RequestRow, Stamp, TlsSession};
+use crate::record::parts::csv::CsvLine;
+use crate::record::parts::{column_names, write_csv};
+use crate::record::{Outcome, Phase, RequestRow};
 
 /// How rows are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +81,7 @@ impl RecordWriter {
     pub(super) fn create(record: &Record, plan: &Plan) -> io::Result<Self> {
         let mut out = BufWriter::new(File::create(&record.path)?);
         if record.format == RecordFormat::Csv {
-            writeln!(out, "{}", COLUMNS.join(","))?;
+            writeln!(out, "{}", column_names::<RequestRow>().join(","))?;
         }
         let requests = plan
             .targets
@@ -103,7 +104,7 @@ impl RecordWriter {
         for row in rows {
             self.line.clear();
             match self.format {
-                RecordFormat::Csv => csv(row, &mut self.line),
+                RecordFormat::Csv => write_csv(row, &mut self.line),
                 _ if row.phase == Phase::Warmup => continue,
                 format => {
                     let (method, url) =
@@ -127,103 +128,6 @@ impl RecordWriter {
     /// When it cannot be written.
     pub(super) fn finish(mut self) -> io::Result<()> {
         self.out.flush()
-    }
-}
-
-const COLUMNS: [&str; 29] = [
-    "source",
-    "seq",
-    "target",
-    "phase",
-    "scheduled_ns",
-    "connect_start_ns",
-    "connected_ns",
-    "tls_ns",
-    "tls_session",
-    "sent_ns",
-    "head_ns",
-    "end_ns",
-    "outcome",
-    "errno",
-    "detail",
-    "status",
-    "grpc_status",
-    "not_sent_reason",
-    "conn",
-    "conn_reused",
-    "stream",
-    "local_port",
-    "remote_addr",
-    "routed_to",
-    "bytes_sent",
-    "bytes_received",
-    "pod",
-    "attempts",
-    "final_outcome",
-];
-
-fn csv(row: &RequestRow, out: &mut String) {
-    let mut line = Line { out, is_first: true };
-    line.text(&row.source);
-    line.shown(Some(row.seq));
-    line.text(&row.target);
-    line.text(row.phase.as_str());
-    line.shown(Some(row.scheduled.unix_ns()));
-    for stamp in [row.connect_start, row.connected, row.tls] {
-        line.shown(stamp.map(Stamp::unix_ns));
-    }
-    line.text(row.tls_session.map(TlsSession::as_str).unwrap_or_default());
-    for stamp in [row.sent, row.head, Some(row.end)] {
-        line.shown(stamp.map(Stamp::unix_ns));
-    }
-    line.text(row.outcome.as_str());
-    line.shown(row.errno);
-    line.text(row.detail.as_deref().unwrap_or_default());
-    line.shown(row.status);
-    line.shown(row.grpc_status);
-    line.text(row.not_sent_reason.as_deref().unwrap_or_default());
-    line.shown(row.conn);
-    line.shown(Some(row.conn_reused));
-    line.shown(row.stream);
-    line.shown(row.local_port);
-    line.text(row.remote_addr.as_deref().unwrap_or_default());
-    line.shown(row.routed_to);
-    line.shown(Some(row.bytes_sent));
-    line.shown(Some(row.bytes_received));
-    line.text(row.pod.as_deref().unwrap_or_default());
-    line.shown(Some(row.attempts));
-    line.text(row.final_outcome.as_str());
-}
-
-/// A line of CSV (RFC 4180).
-struct Line<'a> {
-    out: &'a mut String,
-    is_first: bool,
-}
-
-impl Line<'_> {
-    fn begin(&mut self) {
-        if !std::mem::take(&mut self.is_first) {
-            self.out.push(',');
-        }
-    }
-
-    /// A value whose text needs no quotes; nothing for none.
-    fn shown(&mut self, value: Option<impl std::fmt::Display>) {
-        self.begin();
-        if let Some(value) = value {
-            // Writing to a string cannot fail.
-            let _ = write!(self.out, "{value}");
-        }
-    }
-
-    fn text(&mut self, text: &str) {
-        self.begin();
-        if text.contains([',', '"', '\n', '\r']) || text.starts_with(' ') {
-            let _ = write!(self.out, "\"{}\"", text.replace('"', "\"\""));
-        } else {
-            self.out.push_str(text);
-        }
     }
 }
 
@@ -257,7 +161,7 @@ impl<'a> VegetaResult<'a> {
             seq: row.seq,
             code,
             timestamp: timestamp.to_string(),
-            latency: tally::response_ns(row),
+            latency: row.response_ns(),
             bytes_out: row.bytes_sent,
             bytes_in: row.bytes_received,
             error: error(row),
@@ -270,7 +174,7 @@ impl<'a> VegetaResult<'a> {
     }
 
     fn csv(&self, out: &mut String) {
-        let mut line = Line { out, is_first: true };
+        let mut line = CsvLine::new(out);
         line.shown(Some(self.timestamp_ns));
         line.shown(Some(self.code));
         line.shown(Some(self.latency));
@@ -306,6 +210,7 @@ fn error(row: &RequestRow) -> String {
 mod tests {
     use super::*;
     use crate::load::{Settings, Target};
+    use crate::record::Stamp;
 
     fn rows() -> Vec<RequestRow> {
         let at = |ns: i64| Stamp::from_unix_ns(1_767_225_600_000_000_000 + ns);
@@ -357,7 +262,7 @@ mod tests {
     fn csv_has_every_column_of_every_row() {
         let text = written(RecordFormat::Csv);
         assert_eq!(text.lines().count(), 6);
-        insta::assert_snapshot!(text.lines().nth(3).unwrap(), @r#"load-0,2,"a,""b""",main,1767225600000000000,,,,,,,1767225600002500000,http_error,,,404,,,,false,,,,,0,0,,1,http_error"#);
+        insta::assert_snapshot!(text.lines().nth(3).unwrap(), @r#"load-0,2,"a,""b""",main,1767225600000000000,,,,,,,1767225600002500000,http_error,,,404,,,,false,,,,,0,0,,,1,http_error"#);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::io::Write;
 use super::plan::{PlannedTarget, Text};
 use super::random::Random;
 use super::template::{self, Piece};
-use crate::record::row::ID_HEADER;
+use crate::record::id::ID_HEADER;
 
 /// Sent unless the user gives another.
 pub(super) const USER_AGENT: &str = concat!("rolldrop/", env!("CARGO_PKG_VERSION"));
@@ -25,8 +25,8 @@ pub(super) enum Persistence {
 /// Whose requests a template makes.
 #[derive(Clone, Debug)]
 pub(super) struct Sender {
-    /// The source's name.
-    pub(super) source: String,
+    /// What its requests' ids begin with: `<run>-<source>-`.
+    pub(super) ids: String,
     /// The worker's number.
     pub(super) worker: u64,
     /// The number of workers.
@@ -107,7 +107,7 @@ impl Template {
         let (number, mut random) = self.sender.draw(seq);
         template::fill(&self.head, number, &mut random, out);
         let id = if attempt == 1 { ID_HEADER } else { RETRY_HEADER };
-        for part in [id, ": ", &self.sender.source, "-"] {
+        for part in [id, ": ", &self.sender.ids] {
             out.extend_from_slice(part.as_bytes());
         }
         // Writing to a vector cannot fail.
@@ -176,7 +176,7 @@ mod tests {
         change(&mut settings);
         let plan = Plan::new(settings).unwrap();
         let mut out = b"an earlier request".to_vec();
-        let sender = Sender { source: "load-3".into(), worker: 3, workers: 4, seed: 1 };
+        let sender = Sender { ids: "k3v9x2ab-load-3-".into(), worker: 3, workers: 4, seed: 1 };
         Template::new(&plan.targets[0], &sender, persistence).fill(41, 1, &mut out);
         String::from_utf8(out).unwrap().replace(env!("CARGO_PKG_VERSION"), "VERSION")
     }
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(
             request(Persistence::Close, |_| {}),
             "GET /x?y=z HTTP/1.1\r\nhost: web:8080\r\nuser-agent: rolldrop/VERSION\r\n\
-             connection: close\r\nrolldrop-id: load-3-41\r\n\r\n"
+             connection: close\r\nrolldrop-id: k3v9x2ab-load-3-41\r\n\r\n"
         );
     }
 
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(
             changed,
             "POST /x?y=z HTTP/1.1\r\nuser-agent: rolldrop/VERSION\r\nhost: other\r\na: b\r\n\
-             content-length: 2\r\nrolldrop-id: load-3-41\r\n\r\n{}"
+             content-length: 2\r\nrolldrop-id: k3v9x2ab-load-3-41\r\n\r\n{}"
         );
     }
 
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(
             changed,
             "PUT /x?y=z HTTP/1.1\r\nhost: web:8080\r\nuser-agent: rolldrop/VERSION\r\nb: all\r\na: own\r\n\
-             content-length: 3\r\nrolldrop-id: load-3-41\r\n\r\nown"
+             content-length: 3\r\nrolldrop-id: k3v9x2ab-load-3-41\r\n\r\nown"
         );
     }
 
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(
             made,
             "GET /167?q=5 HTTP/1.1\r\nhost: web\r\nuser-agent: rolldrop/VERSION\r\na: n167\r\n\
-             rolldrop-id: load-3-41\r\ncontent-length: 5\r\n\r\n<167>"
+             rolldrop-id: k3v9x2ab-load-3-41\r\ncontent-length: 5\r\n\r\n<167>"
         );
     }
 }

@@ -3,17 +3,16 @@
 //! Bytes in, facts out (RFC 9112); this module reads no socket.
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::sync::Arc;
 
 use http::Method;
 
+use super::answer_headers::{MAX_FIELDS, PodName, Wanted};
 use crate::http1::Body;
-use crate::record::row::POD_HEADER;
 
 /// The most bytes that a head may have.
 pub(super) const MAX_HEAD: usize = 64 * 1024;
-/// The most header fields that a head may have.
-const MAX_FIELDS: usize = 128;
 
 /// The peer broke the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,10 +29,26 @@ pub(super) struct Head {
     pub(super) body: Body,
     /// Whether the server keeps the connection open after the body.
     pub(super) keep_alive: bool,
-    /// The pod that answered, by its own account.
+    /// The pod that answered, as the chosen header says.
     pub(super) pod: Option<Arc<str>>,
+    /// Where the value of `server` is.
+    pub(super) server: Option<Range<usize>>,
+    /// Where that of `via` is.
+    pub(super) via: Option<Range<usize>>,
     /// The answer to a WebSocket's key, in a response that switches protocols.
     pub(super) accept: Option<Arc<str>>,
+}
+
+impl Head {
+    /// Whether all of the body is in the bytes that came behind the head, as far as can be told without
+    /// going through them.
+    pub(super) fn is_whole_with(&self, rest: &[u8]) -> bool {
+        match self.body {
+            Body::Length(length) => rest.len() as u64 >= length,
+            Body::Chunked(_) => rest.ends_with(b"\r\n0\r\n\r\n"),
+            Body::UntilClose => false,
+        }
+    }
 }
 
 /// Parses the head of a response to a request of `method` at the beginning of
@@ -41,7 +56,7 @@ pub(super) struct Head {
 ///
 /// # Errors
 /// When it never can be.
-pub(super) fn parse_head(bytes: &[u8], method: &Method) -> Result<Option<Head>, Malformed> {
+pub(super) fn parse_head(bytes: &[u8], method: &Method, wanted: &Wanted) -> Result<Option<Head>, Malformed> {
     let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
     let mut response = httparse::Response::new(&mut []);
     let parser = httparse::ParserConfig::default();
@@ -54,8 +69,12 @@ pub(super) fn parse_head(bytes: &[u8], method: &Method) -> Result<Option<Head>, 
     let mut framing = Framing::default();
     let mut close = false;
     let mut keep_alive = false;
-    let mut pod = None;
-    let mut accept = None;
+    let mut pod = PodName::default();
+    let (mut server, mut via, mut accept) = (None, None, None);
+    let place = |value: &[u8]| {
+        let from = value.as_ptr().addr() - bytes.as_ptr().addr();
+        Some(from..from + value.len())
+    };
     for field in response.headers.iter() {
         let name = field.name;
         if name.eq_ignore_ascii_case("content-length") {
@@ -65,16 +84,22 @@ pub(super) fn parse_head(bytes: &[u8], method: &Method) -> Result<Option<Head>, 
         } else if name.eq_ignore_ascii_case("connection") {
             close |= has_token(field.value, b"close");
             keep_alive |= has_token(field.value, b"keep-alive");
-        } else if name.eq_ignore_ascii_case(POD_HEADER) {
-            pod = std::str::from_utf8(field.value).ok().filter(|pod| !pod.is_empty()).map(Arc::from);
+        } else if name.eq_ignore_ascii_case("server") {
+            server = place(field.value);
+        } else if name.eq_ignore_ascii_case("via") {
+            via = place(field.value);
         } else if status == 101 && name.eq_ignore_ascii_case("sec-websocket-accept") {
             accept = std::str::from_utf8(field.value).ok().map(Arc::from);
+        }
+        if name.eq_ignore_ascii_case(wanted.pod.as_str()) {
+            pod.add(field.value);
         }
     }
     let is_old = response.version != Some(1);
     let body = framing.body(status, method, is_old)?;
     let persistent = !close && (keep_alive || !is_old);
-    Ok(Some(Head { status, len, keep_alive: persistent && body != Body::UntilClose, body, pod, accept }))
+    let keep_alive = persistent && body != Body::UntilClose;
+    Ok(Some(Head { status, len, keep_alive, body, pod: pod.take(), server, via, accept }))
 }
 
 /// What the header fields say about the body's length.
@@ -133,8 +158,12 @@ mod tests {
 
     use super::*;
 
+    fn wanted() -> Wanted {
+        Wanted::new("rolldrop-pod", &[]).unwrap()
+    }
+
     fn head(text: &str) -> Head {
-        parse_head(text.as_bytes(), &Method::GET).unwrap().unwrap()
+        parse_head(text.as_bytes(), &Method::GET, &wanted()).unwrap().unwrap()
     }
 
     #[test]
@@ -146,12 +175,24 @@ mod tests {
             body: Body::Length(5),
             keep_alive: true,
             pod: Some("web-1".into()),
+            server: None,
+            via: None,
             accept: None,
         };
         assert_eq!(head(text), expected);
         for end in 0..expected.len {
-            assert_eq!(parse_head(&text.as_bytes()[..end], &Method::GET), Ok(None));
+            assert_eq!(parse_head(&text.as_bytes()[..end], &Method::GET, &wanted()), Ok(None));
         }
+    }
+
+    #[test]
+    fn any_header_may_name_the_pod_and_those_of_gateways_are_found() {
+        let text = "HTTP/1.1 200 OK\r\nServer: nginx\r\nrolldrop-pod: no\r\nX-Served-By: web-1\r\nVia: 1.1 a\r\n\
+            x-served-by: edge-7\r\nContent-Length: 0\r\n\r\n";
+        let wanted = Wanted::new("X-Served-By", &[]).unwrap();
+        let head = parse_head(text.as_bytes(), &Method::GET, &wanted).unwrap().unwrap();
+        assert_eq!(head.pod.as_deref(), Some("web-1, edge-7"));
+        assert_eq!((&text[head.server.unwrap()], &text[head.via.unwrap()]), ("nginx", "1.1 a"));
     }
 
     #[test]
@@ -180,13 +221,13 @@ mod tests {
             assert!(head(&text).body.is_done(), "{status}");
         }
         let text = format!("HTTP/1.1 200 OK\r\n{announced}");
-        assert!(parse_head(text.as_bytes(), &Method::HEAD).unwrap().unwrap().body.is_done());
+        assert!(parse_head(text.as_bytes(), &Method::HEAD, &wanted()).unwrap().unwrap().body.is_done());
         assert!(!head(&text).body.is_done());
     }
 
     #[test]
     fn what_is_no_head_is_malformed() {
-        let malformed = |text: &str| parse_head(text.as_bytes(), &Method::GET) == Err(Malformed);
+        let malformed = |text: &str| parse_head(text.as_bytes(), &Method::GET, &wanted()) == Err(Malformed);
         assert!(malformed("hello"));
         assert!(malformed("HTTP/1.1 2x0 OK\r\n\r\n"));
         assert!(malformed("HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n"));
@@ -204,7 +245,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_break_the_parser(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = parse_head(&bytes, &Method::GET);
+            let _ = parse_head(&bytes, &Method::GET, &wanted());
         }
     }
 }

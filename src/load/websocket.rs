@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use http::Method;
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::handshake::client::generate_key;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
@@ -18,7 +17,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{Control, Data, OpC
 use tokio_tungstenite::tungstenite::protocol::frame::{Frame, FrameHeader};
 
 use super::connection::Connection;
-use super::exchange::{Context, Switch, read_body, read_head, read_more};
+use super::exchange::{Context, Endpoint, Switch, read_body, read_head, read_more};
 use super::failure::{Failure, PROTOCOL_ERROR, Reached};
 use super::plan::PlannedTarget;
 use super::request::{Persistence, Sender, Template};
@@ -76,12 +75,12 @@ pub(super) fn is_open(connection: &mut Connection) -> bool {
 /// Answers whether the connection can carry another message.
 pub(super) async fn talk(
     context: &Context,
-    messages: &Messages,
+    (endpoint, messages): (&Endpoint, &Messages),
     persistence: Persistence,
     connection: &mut Connection,
     row: &mut RequestRow,
 ) -> Result<bool, Failure> {
-    if !row.conn_reused && !shake_hands(context, messages, connection, row).await? {
+    if !row.conn_reused && !shake_hands(context, (endpoint, messages), connection, row).await? {
         return Ok(false);
     }
     row.status = Some(SWITCHED);
@@ -107,7 +106,7 @@ pub(super) async fn talk(
 /// Asks for the switch to WebSocket. Answers false where the server refused it with a complete answer.
 async fn shake_hands(
     context: &Context,
-    messages: &Messages,
+    (endpoint, messages): (&Endpoint, &Messages),
     connection: &mut Connection,
     row: &mut RequestRow,
 ) -> Result<bool, Failure> {
@@ -118,10 +117,8 @@ async fn shake_hands(
     request.truncate(request.len() - 2);
     request.extend_from_slice(format!("sec-websocket-key: {key}\r\n\r\n").as_bytes());
     let write_error = connection.write_all(&request, &mut row.bytes_sent).await.err();
-    let mut head =
-        read_head(context, &Method::GET, Switch::Asked, connection, row, write_error.as_ref()).await?;
+    let mut head = read_head(context, endpoint, Switch::Asked, connection, row, write_error.as_ref()).await?;
     row.status = Some(head.status);
-    row.pod = head.pod.take();
     if head.status == SWITCHED {
         let expected = derive_accept_key(key.as_bytes());
         return match head.accept {

@@ -13,6 +13,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -23,6 +24,7 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
+use super::answer_headers::Answers;
 use super::connection::Connection;
 use super::exchange::{Context, Exchange, NotSent, Via};
 use super::feed::Feed;
@@ -88,6 +90,8 @@ pub(super) struct Done {
     pub(super) scheduled: u64,
     /// What became of them.
     pub(super) tally: Tally,
+    /// What the headers of the answers said, by target.
+    pub(super) answers: Vec<(Arc<str>, Answers)>,
 }
 
 impl Task {
@@ -106,7 +110,9 @@ impl Task {
             let worker = Rc::new(Worker::new(self));
             worker.run(pacer, stop, abort).await?;
             let mut state = worker.state.borrow_mut();
-            Ok(Done { scheduled: state.scheduled, tally: std::mem::take(&mut state.tally) })
+            let answers = worker.context.endpoints.iter();
+            let answers = answers.map(|endpoint| (endpoint.name.clone(), endpoint.answers.take())).collect();
+            Ok(Done { scheduled: state.scheduled, tally: std::mem::take(&mut state.tally), answers })
         })
     }
 }

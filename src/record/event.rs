@@ -66,6 +66,15 @@ pub enum EventKind {
         /// Requests that were scheduled, warm-up included.
         scheduled: u64,
     },
+    /// A load source ended: how many requests it had scheduled, each of which has its row.
+    LoadScheduled {
+        /// The source of the load.
+        of: String,
+        /// Requests of the warm-up.
+        warmup: u64,
+        /// Requests of the counted part.
+        main: u64,
+    },
     /// Of a load source not all rows arrived, but this is how many of its requests had ended; the
     /// source of the event is the coordinator.
     LoadCounted {
@@ -181,8 +190,23 @@ pub enum EventKind {
     Node(NodeEvent),
     /// How the source and its machine fared over the interval that ends at the event's stamp.
     Machine(MachineSample),
+    /// What the headers of a target's answers said about who gave them, over a whole load.
+    AnswerHeaders(AnswerHeaders),
     /// What the name of a target leads to: at first, and whenever it is something else.
     NameAnswer(NameAnswer),
+    /// The kernel said more of connections than the load source could take in: some of those that were opened
+    /// in the interval that ends at the event's stamp have no `routed_to`, though there was an entry.
+    ConntrackGap {
+        /// From.
+        from: Stamp,
+    },
+    /// What the kernel said of the connections of the process of a load source, at its end.
+    ConntrackEnded {
+        /// Connections that requests with a row opened.
+        connections: u64,
+        /// Those of them that the kernel had an entry for.
+        routed: u64,
+    },
     /// Something that a reader of the report should know.
     Warning {
         /// What, and what it means for the result.
@@ -425,6 +449,35 @@ pub struct NameAnswer {
     pub ttl_s: Option<f64>,
     /// Why there is no address.
     pub error: Option<String>,
+}
+
+/// What the headers of a target's answers said about who gave them, as one load source or process saw them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswerHeaders {
+    /// The target's name.
+    pub target: String,
+    /// Complete heads of answers, those of the warm-up and of errors among them.
+    pub answers: u64,
+    /// How often the header `server` had which value; an answer without it is in none.
+    pub server: BTreeMap<String, u64>,
+    /// The same of the header `via`.
+    pub via: BTreeMap<String, u64>,
+    /// How often an answer named another pod than the answer before it on the same connection: whatever is
+    /// in between balances requests, not connections.
+    pub pods_within_connection_changed: u64,
+}
+
+impl AnswerHeaders {
+    /// Adds what another source saw of the same target.
+    pub fn merge(&mut self, other: &AnswerHeaders) {
+        self.answers += other.answers;
+        self.pods_within_connection_changed += other.pods_within_connection_changed;
+        for (own, other) in [(&mut self.server, &other.server), (&mut self.via, &other.via)] {
+            for (value, count) in other {
+                *own.entry(value.clone()).or_default() += count;
+            }
+        }
+    }
 }
 
 /// How the measuring machine fared over an interval.

@@ -20,9 +20,13 @@ use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{ColumnPath, Type};
 
 use super::{Clock, RequestRow, ServedRow, Stamp};
+use checksum::Summed;
 use columns::{GroupReader, GroupWriter};
 
+mod cells;
+pub(in crate::record) mod checksum;
 mod columns;
+pub mod csv;
 #[cfg(test)]
 mod earlier;
 mod tables;
@@ -72,6 +76,16 @@ impl Row for ServedRow {
     const TABLE: &'static str = "served";
 }
 
+/// The names of a table's columns, in order.
+pub fn column_names<R: Row>() -> Vec<&'static str> {
+    R::names()
+}
+
+/// Appends a row to `out` as a line of CSV without its end, with all columns of its table.
+pub fn write_csv<R: Row>(row: &R, out: &mut String) {
+    row.csv(&mut csv::CsvLine::new(out));
+}
+
 /// Writes the rows of one source as a series of parts.
 pub struct PartWriter<R: Row> {
     dir: PathBuf,
@@ -79,7 +93,7 @@ pub struct PartWriter<R: Row> {
     clock: Clock,
     next_part: u32,
     opened: Option<Stamp>,
-    part: Option<SerializedFileWriter<File>>,
+    part: Option<SerializedFileWriter<Summed>>,
     part_rows: usize,
     columns: R::Buffer,
     /// Rows in the columns.
@@ -178,7 +192,7 @@ impl<R: Row> PartWriter<R> {
         self.opened = None;
         self.part_rows = 0;
         let Some(part) = self.part.take() else { return Ok(()) };
-        part.close().map_err(|e| unwritten(self.part_path(), e))?;
+        checksum::close(part).map_err(|e| unwritten(self.part_path(), e))?;
         let path = self.part_path();
         fs::rename(&path, path.with_extension("")).map_err(|source| PartError::Io { path, source })?;
         self.next_part += 1;
@@ -204,13 +218,20 @@ pub fn read_table<R: Row>(run_dir: &Path) -> Result<Vec<R>, PartError> {
     Ok(rows)
 }
 
-/// Goes through the rows of one table, in the order of their files' names. Few groups of them are in memory at a
-/// time: one is read while the one before is gone through.
+/// Goes through the rows of one table, in the order of their files' names.
 ///
 /// # Errors
 /// When a file cannot be read, or is no part of this table.
 pub fn each_row<R: Row>(run_dir: &Path, each: impl FnMut(R)) -> Result<(), PartError> {
-    let paths = parts_of::<R>(run_dir)?;
+    each_row_of(&parts_of::<R>(run_dir)?, each)
+}
+
+/// Goes through the rows of these parts, in their order. Few groups of rows are in memory at a time: one is
+/// read while the one before is gone through.
+///
+/// # Errors
+/// When a file cannot be read, or is no part of this table.
+pub fn each_row_of<R: Row>(paths: &[PathBuf], each: impl FnMut(R)) -> Result<(), PartError> {
     std::thread::scope(|scope| {
         let (read, groups) = mpsc::sync_channel::<Vec<R>>(0);
         let reading = scope.spawn(move || {
@@ -251,7 +272,7 @@ pub fn parts_of<R: Row>(run_dir: &Path) -> Result<Vec<PathBuf>, PartError> {
 pub fn scan<R: Row>(path: &Path, mut each: impl FnMut(Vec<R>)) -> Result<(), PartError> {
     let reader = open_to_read(path)?;
     let parquet = |source| PartError::Parquet { path: path.to_owned(), source };
-    let expected = parse_message_type(R::SCHEMA).map_err(parquet)?;
+    let expected = parse_message_type(&R::schema()).map_err(parquet)?;
     if !has_columns(reader.metadata().file_metadata().schema(), &expected, R::ADDED) {
         let why = "its columns are not those of this version of rolldrop: use the one that recorded it";
         return Err(parquet(ParquetError::General(why.into())));
@@ -259,7 +280,7 @@ pub fn scan<R: Row>(path: &Path, mut each: impl FnMut(Vec<R>)) -> Result<(), Par
     let mut read = || {
         for index in 0..reader.num_row_groups() {
             let group = reader.get_row_group(index)?;
-            each(R::read(&mut GroupReader::begin(group.as_ref())?)?);
+            each(R::read(&GroupReader::begin(group.as_ref())?)?);
         }
         Ok(())
     };
@@ -307,12 +328,13 @@ fn unwritten(path: PathBuf, source: ParquetError) -> PartError {
     }
 }
 
-fn open_part<R: Row>(path: &Path) -> Result<SerializedFileWriter<File>, PartError> {
+fn open_part<R: Row>(path: &Path) -> Result<SerializedFileWriter<Summed>, PartError> {
     let file = File::create(path).map_err(|source| PartError::Io { path: path.to_owned(), source })?;
     let parquet = |source| PartError::Parquet { path: path.to_owned(), source };
-    let schema = Arc::new(parse_message_type(R::SCHEMA).map_err(parquet)?);
+    let schema = Arc::new(parse_message_type(&R::schema()).map_err(parquet)?);
     let properties = properties(&schema);
-    SerializedFileWriter::new(file, schema, properties).map_err(|e| unwritten(path.to_owned(), e))
+    SerializedFileWriter::new(Summed::new(file), schema, properties)
+        .map_err(|e| unwritten(path.to_owned(), e))
 }
 
 /// Numbers are delta-packed: that takes little time, and stamps leave nothing for a compression.
@@ -331,7 +353,7 @@ fn properties(schema: &Type) -> WriterPropertiesPtr {
 }
 
 fn write_columns<R: Row>(
-    part: &mut SerializedFileWriter<File>,
+    part: &mut SerializedFileWriter<Summed>,
     columns: &mut R::Buffer,
 ) -> Result<(), ParquetError> {
     let mut group = GroupWriter::begin(part)?;
@@ -340,22 +362,27 @@ fn write_columns<R: Row>(
 }
 
 mod sealed {
+    use super::csv::CsvLine;
     use super::{GroupReader, GroupWriter, ParquetError};
 
     /// How a row type is laid out in columns.
     pub trait Columns: Sized {
-        /// The table's Parquet schema.
-        const SCHEMA: &'static str;
         /// The optional columns that files of earlier versions do not have.
-        const ADDED: &'static [&'static str] = &[];
+        const ADDED: &'static [&'static str];
         /// Rows in memory, by column.
         type Buffer: Default + Send;
+        /// The table's Parquet schema.
+        fn schema() -> String;
         /// Adds the row.
         fn push(&self, columns: &mut Self::Buffer) -> Result<(), ParquetError>;
         /// Writes the rows as one row group. The columns are empty afterwards.
         fn write(columns: &mut Self::Buffer, group: &mut GroupWriter<'_>) -> Result<(), ParquetError>;
         /// Reads the rows of one row group.
-        fn read(group: &mut GroupReader<'_>) -> Result<Vec<Self>, ParquetError>;
+        fn read(group: &GroupReader<'_>) -> Result<Vec<Self>, ParquetError>;
+        /// The names of the columns.
+        fn names() -> Vec<&'static str>;
+        /// Adds the row's values to a line of CSV.
+        fn csv(&self, line: &mut CsvLine<'_>);
     }
 }
 
@@ -366,7 +393,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::record::{Outcome, Phase, Protocol, RequestId, ServedEnd, TlsSession};
+    use crate::record::{Outcome, Phase, Protocol, ServedEnd, TlsSession};
 
     fn request(seq: u64) -> RequestRow {
         let at = |ns: i64| Stamp::from_unix_ns(1_000 + ns);
@@ -402,6 +429,7 @@ mod tests {
             bytes_sent: 70,
             bytes_received: 0,
             pod: (seq.is_multiple_of(2)).then(|| "web-1".into()),
+            headers: (seq.is_multiple_of(3)).then(|| r#"{"server":"envoy"}"#.into()),
             attempts: 1,
             final_outcome: Outcome::ConnectRefused,
         }
@@ -420,7 +448,7 @@ mod tests {
         let served: Vec<_> = (0..10)
             .map(|seq| ServedRow {
                 source: "web-1".into(),
-                request: (seq != 4).then(|| RequestId { source: "load-0".into(), seq }),
+                request: (seq != 4).then(|| format!("k3v9x2ab-load-0-{seq}").parse().unwrap()),
                 pod: "web-1".into(),
                 peer_addr: "127.0.0.1:4000".into(),
                 protocol: Protocol::Http1,

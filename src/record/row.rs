@@ -1,51 +1,15 @@
 //! One row per request: as the client saw it, and as a proxy saw it.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Outcome, Stamp};
+use super::{Outcome, RequestId, Stamp};
 
-/// The name of the request header that carries a [`RequestId`].
-pub const ID_HEADER: &str = "rolldrop-id";
 /// The name of the response header by which a proxy names its pod.
 pub const POD_HEADER: &str = "rolldrop-pod";
-
-/// Identifies a request across both ends: `<source>-<seq>`, split at the last dash.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct RequestId {
-    /// The load source that sent the request.
-    pub source: String,
-    /// The request's number within its source, from 0.
-    pub seq: u64,
-}
-
-impl fmt::Display for RequestId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.source, self.seq)
-    }
-}
-
-/// A `rolldrop-id` that is not `<source>-<seq>`.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0:?} is not a request id of the form SOURCE-SEQ")]
-pub struct BadRequestId(String);
-
-impl FromStr for RequestId {
-    type Err = BadRequestId;
-
-    fn from_str(s: &str) -> Result<Self, Self::Err> {
-        let bad = || BadRequestId(s.to_owned());
-        let (source, seq) = s.rsplit_once('-').ok_or_else(bad)?;
-        if source.is_empty() {
-            return Err(bad());
-        }
-        Ok(Self { source: source.to_owned(), seq: seq.parse().map_err(|_| bad())? })
-    }
-}
 
 /// Whether a request counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -160,7 +124,7 @@ pub struct RequestRow {
     /// How that handshake went.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_session: Option<TlsSession>,
-    /// When the request was written: the actual send time.
+    /// When the request was written.
     #[serde(rename = "sent_ns", default, skip_serializing_if = "Option::is_none")]
     pub sent: Option<Stamp>,
     /// When the complete response head was there.
@@ -209,9 +173,12 @@ pub struct RequestRow {
     pub bytes_sent: u64,
     /// Bytes read for this request, head and body.
     pub bytes_received: u64,
-    /// The pod that answered, from the `rolldrop-pod` header.
+    /// What names the pod that answered: the value of the chosen response header, `rolldrop-pod` as a rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Arc<str>>,
+    /// Chosen headers of the response, as a JSON object; only of a request that is not `ok`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub headers: Option<Arc<str>>,
     /// Attempts made; 1 unless retries are modelled.
     pub attempts: u32,
     /// What a retrying client saw in the end; equals `outcome` without retries.
@@ -256,6 +223,7 @@ impl RequestRow {
             bytes_sent: 0,
             bytes_received: 0,
             pod: None,
+            headers: None,
             attempts: 1,
             final_outcome: Outcome::NotSent,
         }
@@ -415,16 +383,6 @@ pub struct ServedRow {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_request_id_splits_at_the_last_dash() {
-        let id: RequestId = "load-node-2-17".parse().unwrap();
-        assert_eq!(id, RequestId { source: "load-node-2".into(), seq: 17 });
-        assert_eq!(id.to_string(), "load-node-2-17");
-        for bad in ["", "17", "-17", "load-", "load-x"] {
-            assert!(bad.parse::<RequestId>().is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn every_tls_session_reads_back() {

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::record::Evidence;
+
 /// The load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
@@ -59,6 +61,10 @@ pub struct Load {
     pub max_requests: Option<u64>,
     /// The age after which a connection carries no further request.
     pub max_age: Option<Duration>,
+    /// The response header that names the pod.
+    pub pod_header: String,
+    /// Further response headers that are kept of requests that are not ok.
+    pub keep_headers: Vec<String>,
     /// Statuses that count as success.
     pub success: Vec<(u16, u16)>,
     /// Where to connect instead of where the targets are, each as `HOST1:PORT1:HOST2:PORT2`.
@@ -82,6 +88,8 @@ pub struct Load {
     pub from: Option<LoadFrom>,
     /// The pods that send it, where it comes from the cluster.
     pub job: LoadJob,
+    /// Who is asked where connections went, beside the answers.
+    pub evidence: Option<Evidence>,
     /// When the run is given up.
     pub abort: Option<Abort>,
 }

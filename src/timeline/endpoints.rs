@@ -4,6 +4,7 @@
 //! be used is a question of its own Service.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::phases::LifeOf;
 use crate::record::Stamp;
@@ -25,6 +26,22 @@ pub(super) enum EndpointChange {
     Terminating,
     /// It is in no slice any more.
     Removed,
+}
+
+/// The endpoints that a Service could use from one change of its slices to the next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usable {
+    /// When a watch showed the change.
+    pub from: Stamp,
+    /// The pods behind the endpoints, sorted; an endpoint without a pod has its address here.
+    pub pods: Arc<[String]>,
+}
+
+impl Usable {
+    /// Whether the pod is one of them.
+    pub fn holds(&self, pod: &str) -> bool {
+        self.pods.binary_search_by(|other| other.as_str().cmp(pod)).is_ok()
+    }
 }
 
 /// Whose endpoint is meant.
@@ -65,7 +82,11 @@ pub struct Endpoints {
     shown: BTreeMap<(String, String), Shown>,
     changes: Vec<Changed>,
     /// By Service, and of all together.
-    usable: BTreeMap<Option<String>, Vec<(Stamp, usize)>>,
+    usable: BTreeMap<Option<String>, Vec<Usable>>,
+    /// When anything of a Service's slices changed, also what makes no difference to what it can use.
+    changed: BTreeMap<Option<String>, Vec<Stamp>>,
+    /// The most endpoints at once, whatever their state, by Service, and of all together.
+    most: BTreeMap<Option<String>, usize>,
     /// When what was shown was not what was so.
     blind: Vec<(Stamp, Stamp)>,
     named: BTreeSet<String>,
@@ -163,18 +184,46 @@ impl Endpoints {
         self.shown = now;
     }
 
-    /// How many endpoints of a Service, or of all, can be used from now on.
+    /// Which endpoints of a Service, or of all, can be used from now on.
     fn count(&mut self, at: Stamp, service: Option<String>) {
         let is_meant = |of: &Option<String>| service.is_none() || *of == service;
         let slices = self.slices.values().filter(|(of, _)| is_meant(of));
-        let (mut ready, mut draining) = (0, 0);
+        let (mut all, mut ready, mut draining) = (0, BTreeSet::new(), BTreeSet::new());
         for endpoint in slices.flat_map(|(_, endpoints)| endpoints) {
-            ready += usize::from(endpoint.ready);
-            draining += usize::from(endpoint.serving && endpoint.terminating);
+            all += 1;
+            let pod = endpoint.pod.as_ref().unwrap_or(&endpoint.address);
+            if endpoint.ready {
+                ready.insert(pod);
+            } else if endpoint.serving && endpoint.terminating {
+                draining.insert(pod);
+            }
         }
         // Without a ready endpoint, Services fall back to those that serve while they terminate.
-        let usable = if ready > 0 { ready } else { draining };
-        self.usable.entry(service).or_default().push((at, usable));
+        let usable = if ready.is_empty() { draining } else { ready };
+        let pods: Arc<[String]> = usable.into_iter().cloned().collect();
+        let most = self.most.entry(service.clone()).or_default();
+        *most = all.max(*most);
+        self.changed.entry(service.clone()).or_default().push(at);
+        let history = self.usable.entry(service).or_default();
+        if history.last().is_none_or(|last| last.pods != pods) {
+            history.push(Usable { from: at, pods });
+        }
+    }
+
+    /// The endpoints that a Service could use over time, in order; of all Services where it is not known which.
+    pub fn usable(&self, service: Option<&str>) -> &[Usable] {
+        self.usable.get(&service.map(str::to_owned)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Which it could use at `at`; `None` while nothing is known.
+    pub fn usable_at(&self, service: Option<&str>, at: Stamp) -> Option<&Usable> {
+        let usable = self.usable(service);
+        usable[..usable.partition_point(|state| state.from <= at)].last()
+    }
+
+    /// When the slices of a Service changed in any way, in order.
+    pub fn changes(&self, service: Option<&str>) -> &[Stamp] {
+        self.changed.get(&service.map(str::to_owned)).map_or(&[], Vec::as_slice)
     }
 
     /// When an endpoint first changed in this way at or after `from`.
@@ -205,9 +254,20 @@ impl Endpoints {
         if self.blind.iter().any(|(from, to)| (*from..=*to).contains(&at)) {
             return false;
         }
-        let Some(usable) = self.usable.get(&service.map(str::to_owned)) else { return false };
-        let next = usable.partition_point(|(t, _)| *t <= at);
-        next > 0 && usable[next - 1].1 == 0
+        self.usable_at(service, at).is_some_and(|usable| usable.pods.is_empty())
+    }
+
+    /// The same at any moment from `from` to `to`: for a consumer whose own view may be so old.
+    pub fn none_usable_within(&self, service: Option<&str>, from: Stamp, to: Stamp) -> bool {
+        let changes =
+            self.usable(service).iter().map(|state| state.from).filter(|at| (from..=to).contains(at));
+        changes.chain([from]).any(|at| self.none_usable(service, at))
+    }
+
+    /// The most endpoints that a Service, or all together if it is not known which, had at once, whatever
+    /// their state; 0 while nothing is known.
+    pub fn most(&self, service: Option<&str>) -> usize {
+        self.most.get(&service.map(str::to_owned)).copied().unwrap_or(0)
     }
 }
 

@@ -4,11 +4,17 @@
 //! result is a sum, so that it is enough to go through them. The others are what a run is about, and at hand.
 
 use std::collections::{HashMap, HashSet};
-use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use super::addresses::Addresses;
+pub use super::attempts::{Attempt, Strangers};
+use super::attempts::{Joined, Proxied};
 use super::clocks::Clocks;
-use crate::record::{ClockOffset, Outcome, RequestRow, RowSource, ServedRow, Stamp};
+use super::consumer::KeptConnections;
+use super::integrity::{self, Integrity};
+use super::names::PodNames;
+pub use super::names::Unmatched;
+use crate::record::{ClockOffset, Event, Outcome, RequestRow, RowSource, RunId, RunInfo, ServedRow, Stamp};
 
 /// A connection: its load source, and its number there.
 pub type Connection = (Arc<str>, u64);
@@ -18,18 +24,37 @@ pub type Connection = (Arc<str>, u64);
 pub struct Request {
     /// What the client recorded.
     pub row: RequestRow,
-    /// The pod whose proxy recorded it as well.
+    /// The pod whose proxy recorded it as well: of several the one that answered, or failed last.
     pub proxy: Option<Arc<str>>,
     /// What that proxy recorded, where the request is one of [`Requests::others`].
     pub served: Option<Box<ServedRow>>,
+    /// The pod that the kernel sent its connection to, as far as that is known and may be relied on.
+    pub routed: Option<Arc<str>>,
+    /// Where several pods read it, the others, in order of time: a gateway in between tried again.
+    pub other_attempts: Vec<Attempt>,
+    /// Rows of proxies with its id whose times cannot be: they are not of this request.
+    pub impossible_rows: u32,
     /// The client's stamps are within ± this many nanoseconds of the coordinator's clock.
     pub uncertainty_ns: i64,
 }
 
 impl Request {
+    /// A request of which no proxy has a row, with its stamps as they are.
+    pub fn of(row: RequestRow) -> Self {
+        Self {
+            row,
+            proxy: None,
+            served: None,
+            routed: None,
+            other_attempts: Vec::new(),
+            impossible_rows: 0,
+            uncertainty_ns: 0,
+        }
+    }
+
     /// When the attempt began: connecting, or sending on a connection that stood.
     pub fn begun(&self) -> Stamp {
-        self.row.connect_start.or(self.row.sent).unwrap_or(self.row.scheduled)
+        self.row.actually_sent().unwrap_or(self.row.scheduled)
     }
 
     /// Whether it opened a connection.
@@ -37,8 +62,13 @@ impl Request {
         !self.row.conn_reused && self.row.connect_start.is_some()
     }
 
-    /// The pod that it reached, as either end says.
+    /// The pod that it reached, as either end says, or that the kernel sent its connection to.
     pub fn pod(&self) -> Option<&Arc<str>> {
+        self.named().or(self.routed.as_ref())
+    }
+
+    /// The pod that it reached, as either end says.
+    pub fn named(&self) -> Option<&Arc<str>> {
         self.proxy.as_ref().or(self.row.pod.as_ref())
     }
 
@@ -53,6 +83,19 @@ impl Request {
     }
 }
 
+/// By what requests are joined with proxies' rows and with pods.
+#[derive(Debug)]
+pub(super) struct Joins {
+    /// The pods, as headers call them.
+    pub names: PodNames,
+    /// The pods by their addresses.
+    pub addresses: Addresses,
+    /// What the ids of the run's requests share.
+    pub run: Option<RunId>,
+    /// Whether the kernel's word is relied on only where answers agree with it.
+    pub needs_proof: bool,
+}
+
 /// All requests of a run.
 #[derive(Debug)]
 pub struct Requests<R> {
@@ -60,15 +103,54 @@ pub struct Requests<R> {
     pub others: Vec<Request>,
     /// How many there are, these and the others.
     pub all: u64,
+    /// Rows of proxies with an id that belong to no request.
+    pub strangers: Strangers,
+    /// Values of the pod header that name no pod which the run watched.
+    pub unmatched: Unmatched,
     /// Connections that carried a request, not their first, of which the client does not know the pod.
     pub unnamed: HashSet<Connection>,
+    /// How the kernel's word and that of the answers agree.
+    pub agreement: Agreement,
+    /// The pods that requests of kept connections reached.
+    pub(super) kept: KeptConnections,
     /// The first intended send time.
     pub(super) first_scheduled: Option<Stamp>,
     /// When the last one ended.
     pub(super) last_end: Option<Stamp>,
     rows: R,
     clocks: Clocks,
+    joins: Joins,
     proxied: Proxied,
+    looked_at: integrity::Rows,
+}
+
+/// How the pods that the kernel sent connections to agree with those that the answers name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Agreement {
+    /// Requests of which the kernel knows the address that their connection was sent to.
+    pub routed: u64,
+    /// Those of them where that is the address of a pod.
+    pub to_pods: u64,
+    /// Those where the answer names the same pod.
+    pub agreed: u64,
+    /// Those where it names another one.
+    pub disagreed: u64,
+    /// Whether the kernel's word was relied on.
+    pub is_relied_on: bool,
+}
+
+impl Agreement {
+    /// Under IPVS the kernel's entries are believed when so many answers agree with them, and none does not.
+    const PROOF: u64 = 20;
+
+    fn add(&mut self, request: &Request) {
+        self.routed += u64::from(request.row.routed_to.is_some());
+        let Some(routed) = &request.routed else { return };
+        self.to_pods += 1;
+        if let Some(pod) = request.named() {
+            *(if pod == routed { &mut self.agreed } else { &mut self.disagreed }) += 1;
+        }
+    }
 }
 
 /// Whether a request was answered, and the answer says nothing else.
@@ -78,20 +160,31 @@ pub fn is_plain(row: &RequestRow) -> bool {
 
 impl<R: RowSource> Requests<R> {
     /// Goes through the rows for the first time.
-    pub(super) fn open(rows: R, clocks: Clocks) -> Result<Self, R::Error> {
+    pub(super) fn open(rows: R, clocks: Clocks, joins: Joins) -> Result<Self, R::Error> {
         let mut others = Vec::new();
         let mut all = 0;
         let mut unnamed = HashSet::new();
         let (mut first_scheduled, mut last_end) = (None::<Stamp>, None::<Stamp>);
-        let mut proxied = Proxied::default();
+        let mut looked_at = integrity::Rows::default();
+        let mut unmatched = Unmatched::default();
+        let mut proxied = Proxied::new(joins.run.clone());
+        let mut agreement = Agreement::default();
+        let mut kept = KeptConnections::default();
         rows.requests(&mut |row| {
-            let request = place_request(row, &clocks);
+            let mut request = place_request(row, &clocks, Some(&joins.addresses));
+            if let Some(value) = name_pod(&mut request.row, &joins.names) {
+                unmatched.add(&value);
+            }
+            agreement.add(&request);
             let row = &request.row;
             all += 1;
+            looked_at.add(row, request.uncertainty_ns);
             first_scheduled = Some(first_scheduled.map_or(row.scheduled, |first| first.min(row.scheduled)));
             last_end = last_end.max(Some(row.end));
-            proxied.expect(row);
-            if row.conn_reused && row.pod.is_none() {
+            proxied.expect(row, &clocks);
+            kept.see(row);
+            let is_named = row.pod.is_some() || (request.routed.is_some() && !joins.needs_proof);
+            if row.conn_reused && !is_named {
                 unnamed.extend(request.connection());
             }
             if !is_plain(row) {
@@ -103,17 +196,62 @@ impl<R: RowSource> Requests<R> {
         for (number, Request { row, .. }) in others.iter().enumerate() {
             by_id.entry(Arc::clone(&row.source)).or_default().entry(row.seq).or_insert(number);
         }
+        proxied.begin_at(first_scheduled.unwrap_or_default());
+        let mut served: HashMap<usize, Vec<(ServedRow, Option<i64>)>> = HashMap::new();
         rows.served(&mut |row| {
+            looked_at.add_served(&row, &clocks);
+            if !proxied.is_own(&row) {
+                return;
+            }
+            let uncertainty_ns = clocks.uncertainty_ns(&row.source, row.end);
+            let row = place_served(row, &clocks);
             let Some(id) = &row.request else { return };
-            proxied.put(&id.source, id.seq, &row.pod);
-            let number = by_id.get(id.source.as_str()).and_then(|of_source| of_source.get(&id.seq));
-            if let Some(number) = number {
-                let request = &mut others[*number];
-                request.proxy = Some(Arc::clone(&row.pod));
-                request.served = Some(Box::new(place_served(row, &clocks)));
+            let number = by_id.get(id.source()).and_then(|of_source| of_source.get(&id.seq));
+            match number {
+                Some(number) => served.entry(*number).or_default().push((row, uncertainty_ns)),
+                None => proxied.put(&row, uncertainty_ns),
             }
         })?;
-        Ok(Self { others, all, unnamed, first_scheduled, last_end, rows, clocks, proxied })
+        for (number, rows) in served {
+            let request = &mut others[number];
+            let joined = proxied.choose(&request.row, request.uncertainty_ns, rows);
+            request.proxy = joined.last.as_ref().map(|row| Arc::clone(&row.pod));
+            request.served = joined.last.map(Box::new);
+            (request.other_attempts, request.impossible_rows) = (joined.others, joined.impossible);
+        }
+        agreement.is_relied_on =
+            !joins.needs_proof || (agreement.agreed >= Agreement::PROOF && agreement.disagreed == 0);
+        if !agreement.is_relied_on {
+            others.iter_mut().for_each(|request| request.routed = None);
+        }
+        let strangers = proxied.strangers;
+        Ok(Self {
+            others,
+            all,
+            strangers,
+            unmatched,
+            unnamed,
+            kept,
+            agreement,
+            first_scheduled,
+            last_end,
+            rows,
+            clocks,
+            joins,
+            proxied,
+            looked_at,
+        })
+    }
+
+    /// Whether the record is whole, of a load that lasted from the one to the other.
+    pub(super) fn integrity(
+        &self,
+        (info, events): (&RunInfo, &[Event]),
+        lasted: (Stamp, Stamp),
+    ) -> Result<Integrity, R::Error> {
+        integrity::look(&self.looked_at, (info, events, &self.clocks), lasted, |each| {
+            self.rows.requests(&mut |row| each(&place_request(row, &self.clocks, None).row))
+        })
     }
 
     /// Goes through those that were plainly answered, in any order.
@@ -123,8 +261,12 @@ impl<R: RowSource> Requests<R> {
     pub fn plain(&self, mut each: impl FnMut(&Request)) -> Result<(), R::Error> {
         self.rows.requests(&mut |row| {
             if is_plain(&row) {
-                let proxy = self.proxied.pod(&row).map(Arc::clone);
-                each(&Request { proxy, ..place_request(row, &self.clocks) });
+                let addresses = self.agreement.is_relied_on.then_some(&self.joins.addresses);
+                let mut request = place_request(row, &self.clocks, addresses);
+                name_pod(&mut request.row, &self.joins.names);
+                let joined = self.proxied.of(&request.row, request.uncertainty_ns);
+                let Joined { last: proxy, others: other_attempts, impossible: impossible_rows } = joined;
+                each(&Request { proxy, other_attempts, impossible_rows, ..request });
             }
         })
     }
@@ -139,58 +281,21 @@ impl<R: RowSource> Requests<R> {
     }
 }
 
-/// Which pod's proxy recorded each request: four bytes for each.
-#[derive(Debug, Default)]
-struct Proxied {
-    /// For each load source by the number of the request that of the pod, counted from 1.
-    sources: HashMap<Arc<str>, Vec<Option<NonZeroU32>>>,
-    /// No request has a higher number.
-    highest_seq: u64,
-    /// The source that was expected last.
-    last: Option<Arc<str>>,
-    pods: Vec<Arc<str>>,
-    numbers: HashMap<Arc<str>, Option<NonZeroU32>>,
-}
-
-impl Proxied {
-    /// There is such a request. Ids that no request has are not kept: anybody can send some.
-    fn expect(&mut self, row: &RequestRow) {
-        self.highest_seq = self.highest_seq.max(row.seq);
-        if self.last.as_ref() != Some(&row.source) {
-            self.sources.entry(Arc::clone(&row.source)).or_default();
-            self.last = Some(Arc::clone(&row.source));
+/// Has the row name the pod that its header means, or none where it means none that was watched. Returns such a
+/// value.
+fn name_pod(row: &mut RequestRow, names: &PodNames) -> Option<Arc<str>> {
+    let value = row.pod.as_ref().filter(|_| !names.is_empty())?;
+    match names.find(value, row.end) {
+        Some(name) => {
+            row.pod = Some(Arc::clone(name));
+            None
         }
-    }
-
-    fn put(&mut self, source: &str, seq: u64, pod: &Arc<str>) {
-        let Some(pods) = self.sources.get_mut(source).filter(|_| seq <= self.highest_seq) else { return };
-        let Ok(seq) = usize::try_from(seq) else { return };
-        let number = match self.numbers.get(pod) {
-            Some(number) => *number,
-            None => {
-                self.pods.push(Arc::clone(pod));
-                let number = u32::try_from(self.pods.len()).ok().and_then(NonZeroU32::new);
-                self.numbers.insert(Arc::clone(pod), number);
-                number
-            }
-        };
-        if pods.len() <= seq {
-            pods.resize(seq + 1, None);
-        }
-        pods[seq] = number;
-    }
-
-    fn pod(&self, row: &RequestRow) -> Option<&Arc<str>> {
-        if self.pods.is_empty() {
-            return None;
-        }
-        let number = (*self.sources.get(&row.source)?.get(usize::try_from(row.seq).ok()?)?)?;
-        self.pods.get(number.get() as usize - 1)
+        None => row.pod.take(),
     }
 }
 
 /// A request's stamps lie close together, so one offset serves for all, and keeps their distances.
-fn place_request(mut row: RequestRow, clocks: &Clocks) -> Request {
+fn place_request(mut row: RequestRow, clocks: &Clocks, addresses: Option<&Addresses>) -> Request {
     let ClockOffset { offset_ns, uncertainty_ns } = clocks.offset(&row.source, row.end);
     let stages = [&mut row.connect_start, &mut row.connected, &mut row.tls, &mut row.sent, &mut row.head];
     for stamp in stages.into_iter().flatten() {
@@ -198,7 +303,9 @@ fn place_request(mut row: RequestRow, clocks: &Clocks) -> Request {
     }
     row.scheduled = row.scheduled.shifted_ns(-offset_ns);
     row.end = row.end.shifted_ns(-offset_ns);
-    Request { row, proxy: None, served: None, uncertainty_ns }
+    let mut request = Request { uncertainty_ns, ..Request::of(row) };
+    request.routed = addresses.and_then(|all| all.routed_to(&request.row, request.begun())).cloned();
+    request
 }
 
 /// A connection may have been accepted long before the request.

@@ -80,7 +80,14 @@ fn timeline(mut events: Vec<Event>) -> Timeline {
             "connect_timeout_s": 1.0, "response_timeout_s": 5.0, "success": [[200, 299]]},
     });
     let info: RunInfo = serde_json::from_value(info).unwrap();
-    let records = crate::record::Records { info, events, requests: vec![], served: vec![], torn: vec![] };
+    let records = crate::record::Records {
+        info,
+        events,
+        requests: vec![],
+        served: vec![],
+        torn: vec![],
+        corrupt: vec![],
+    };
     Timeline::build(records.log(), records).unwrap().0
 }
 

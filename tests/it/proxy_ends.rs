@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use rolldrop::analysis::model::Verdict;
 use rolldrop::record::event::{ContainerState, PodEvent, ProxyPhase};
 use rolldrop::record::run_info::{Role, Rows, Source};
-use rolldrop::record::{EventKind, RequestId, RunDir, ServedRow, Stamp};
+use rolldrop::record::{EventKind, RunDir, ServedRow, Stamp};
 use rolldrop::timeline::Timeline;
 use rolldrop::timeline::clocks::Clocks;
 
@@ -213,7 +213,7 @@ fn rows_lie_between_what_the_client_saw(run: &MeasuredRun) {
     let (_, requests) = Timeline::build(log, tables).expect("the rows read");
     let mut compared = BTreeMap::<&str, u32>::new();
     let compare = requests.each(|request| {
-        let id = RequestId { source: request.row.source.to_string(), seq: request.row.seq };
+        let id = run.records.info.request_id(&request.row);
         let Some(served) = stamped.get(&id) else { return assert_eq!(request.proxy, None, "{request:?}") };
         assert_eq!(request.proxy.as_ref(), Some(&served.pod), "{request:?}");
         let placed = |at| clocks.place(&served.source, at);
@@ -428,10 +428,7 @@ fn what_a_killed_proxy_takes_along_is_known_by_source_and_count_and_a_restarted_
         assert!(findings.contains(&wanted.as_str()), "{wanted}: {findings:?}");
         // What the clients know: answered, and no row of it.
         let served: HashSet<_> = records.served.iter().filter_map(|row| row.request.clone()).collect();
-        let id = |row: &rolldrop::record::RequestRow| rolldrop::record::RequestId {
-            source: row.source.to_string(),
-            seq: row.seq,
-        };
+        let id = |row: &rolldrop::record::RequestRow| records.info.request_id(row);
         let answered = records.requests.iter().filter(|row| row.pod.as_deref() == Some(pod));
         let unrecorded = answered.filter(|row| !served.contains(&id(row))).count();
         assert!(unrecorded <= 25, "half a second's worth: {unrecorded} of {pod}");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nix::sys::signal::Signal;
 use rolldrop::record::parts::read_table;
-use rolldrop::record::{Outcome, RequestId, RequestRow};
+use rolldrop::record::{Outcome, RequestRow, RunDir};
 
 use crate::harness::Rolldrop;
 use crate::sample_server::Server;
@@ -28,10 +28,11 @@ fn messages_come_back_until_the_server_goes_away_and_says_so() {
         let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
         did.entry(text("id")).or_default().push(text("event"));
     }
+    let info = RunDir::open(&finished.dir().join("run")).and_then(|run| run.info()).expect("run.json");
     let rows = read_table::<RequestRow>(&finished.dir().join("run")).expect("rows");
     let mut outcomes: BTreeMap<Outcome, u64> = BTreeMap::new();
     for row in &rows {
-        let id = RequestId { source: row.source.to_string(), seq: row.seq }.to_string();
+        let id = info.request_id(row).to_string();
         let is_answered = did.get(&id).is_some_and(|did| *did == ["received", "answered"]);
         assert_eq!(row.outcome == Outcome::Ok, is_answered, "{row:?}\n{finished}");
         if row.outcome == Outcome::EofBeforeResponse {

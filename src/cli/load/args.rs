@@ -12,9 +12,11 @@ use super::super::report::Format;
 use super::fail_on::FailOn;
 use super::tls::TlsArgs;
 use crate::load::{
-    Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Pace, PortRange, Record, Rpc,
-    Settings, Stage, Target, dns_server, targets,
+    self, Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Pace, PortRange, Record,
+    Rpc, Settings, Stage, Target, dns_server, targets,
 };
+use crate::record::Evidence;
+use crate::record::row::POD_HEADER;
 use crate::scenario::text;
 
 const EXAMPLES: &str = "\
@@ -138,6 +140,13 @@ pub(in super::super) struct LoadArgs {
     #[arg(long, default_value = "200-399", value_delimiter = ',', value_parser = parse_statuses,
         value_name = "STATUS|FROM-TO", conflicts_with = "grpc")]
     success: Vec<(u16, u16)>,
+    /// The response header that names the pod: its name, host name or address
+    #[arg(long, default_value = POD_HEADER, value_name = "NAME")]
+    pod_header: String,
+    /// A response header to keep of requests that are not ok, beside server, via and x-envoy-*; a name may end
+    /// in *; may be given several times
+    #[arg(long = "keep-header", value_name = "NAME")]
+    keep_headers: Vec<String>,
     /// For requests to HOST1:PORT1 (empty: any), connect to HOST2:PORT2 (empty: the same)
     #[arg(long, value_name = "HOST1:PORT1:HOST2:PORT2")]
     connect_to: Vec<ConnectTo>,
@@ -166,6 +175,10 @@ pub(in super::super) struct LoadArgs {
     /// An address that connections come from; may be given as often as there are workers
     #[arg(long = "source-address", value_name = "ADDRESS")]
     source_addresses: Vec<IpAddr>,
+    /// Ask the kernel's connection tracking where each connection goes, and write it into the rows. Takes the right
+    /// NET_ADMIN
+    #[arg(long, value_name = "conntrack")]
+    pub(super) evidence: Option<Evidence>,
     /// Worker threads
     #[arg(long, default_value_t = 1, value_name = "N")]
     workers: usize,
@@ -246,6 +259,8 @@ impl LoadArgs {
             headers: self.headers()?,
             template: self.template,
             success: self.success.clone(),
+            pod_header: self.pod_header.clone(),
+            keep_headers: load::keep_headers(&self.keep_headers),
             connect_to: self.connect_to.clone(),
             unix_socket: self.unix_socket.clone(),
             dns: DnsSettings { servers: self.dns_servers.clone(), family: self.family() },
@@ -275,6 +290,7 @@ impl LoadArgs {
             source_ports: self.source_ports,
             source_addresses: self.source_addresses.clone(),
             reuse_ports: self.reuse_ports,
+            evidence: self.evidence,
         })
     }
 

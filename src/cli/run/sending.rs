@@ -23,7 +23,7 @@ use crate::load::remote::link::PodProxy;
 use crate::load::remote::reverse::Reception;
 use crate::record::run_info::{LoadPlan, Source};
 use crate::record::wire::AdminToken;
-use crate::record::{Clock, RunDir, Stamp};
+use crate::record::{Clock, RunDir, RunId, Stamp};
 use crate::scenario::{LoadFrom, Place, Scenario, ScenarioError};
 
 /// How long the workers may take to hear that nothing more is wanted of them.
@@ -71,15 +71,21 @@ pub(super) async fn load_workers(
     match load.job.workers {
         Some(workers) => Ok(Some(workers)),
         None => {
-            let peak = match &load.pace {
-                crate::scenario::Pace::Open(stages) => {
-                    stages.iter().map(|stage| stage.from.max(stage.to)).fold(0.0, f64::max)
-                }
-                crate::scenario::Pace::Closed => 0.0,
-            };
             let nodes = caller.schedulable_nodes().await.map_err(interruption)?;
-            Ok(Some(coordinator::default_workers(nodes, peak)))
+            // In their nodes' network they have the same port.
+            let most = if load.evidence.is_some() { nodes.max(1) } else { usize::MAX };
+            Ok(Some(coordinator::default_workers(nodes, peak_rate(load)).min(most)))
         }
+    }
+}
+
+/// The highest rate of a load, in requests per second; 0 for a closed loop.
+fn peak_rate(load: &crate::scenario::Load) -> f64 {
+    match &load.pace {
+        crate::scenario::Pace::Open(stages) => {
+            stages.iter().map(|stage| stage.from.max(stage.to)).fold(0.0, f64::max)
+        }
+        crate::scenario::Pace::Closed => 0.0,
     }
 }
 
@@ -148,6 +154,7 @@ pub(super) async fn in_cluster<N: Note>(
         token: &token,
         collector: collector.as_deref(),
         lifetime: scenario.load.job.start_limit + length + LIFETIME,
+        evidence: scenario.load.evidence,
     };
     session.make_load_job(&job).await.map_err(interruption)?;
     let limit = scenario.load.job.start_limit;
@@ -229,15 +236,16 @@ impl<N: Note> Sending<N> {
     pub(super) async fn prepare(
         &mut self,
         settings: load::Settings,
+        run: RunId,
         first_answer_limit: Duration,
         ready: &Ready,
     ) -> Result<Vec<String>, NotReady> {
         match self {
             Self::Here(process) => {
-                Ok(process.prepare(Prepare { settings, first_answer_limit, share: None }).await?)
+                Ok(process.prepare(Prepare { settings, run, first_answer_limit, share: None }).await?)
             }
             Self::Cluster(workers) => {
-                let wanted = Wanted { settings, first_answer_limit };
+                let wanted = Wanted { settings, run, first_answer_limit };
                 let on_node = |settings: &load::Settings, node: &str| seen_from(settings, node, ready);
                 let prepared = workers.fleet.prepare(&wanted, on_node).await;
                 Ok(prepared.map_err(|error| match error {

@@ -6,7 +6,7 @@ use std::future::pending;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use tokio::time::sleep_until;
+use tokio::time::{sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::abort;
@@ -18,13 +18,13 @@ use super::{Interrupted, Run, interruption, reach};
 use crate::cli::progress::Planned;
 use crate::cli::stages;
 use crate::cluster::Cluster;
-use crate::coordinator::{self, CoordinatorError, Ready, Session, UnderLoad};
+use crate::coordinator::{self, CoordinatorError, Ready, Session, Settle, Silence, UnderLoad, until_silent};
 use crate::load;
 use crate::load::process::Note;
 use crate::load::remote::collect::Collected;
 use crate::record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Tool};
 use crate::record::{EventKind, Stamp};
-use crate::scenario::Scenario;
+use crate::scenario::{Place, Scenario};
 
 /// How long the target may take to answer for the first time, once its pods are ready.
 const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(15);
@@ -56,7 +56,7 @@ impl Measuring<'_> {
         sending: &mut Sending<N>,
     ) -> anyhow::Result<RunInfo> {
         let plan = load::Plan::new(settings.clone())?;
-        self.await_first_answer(ready, settings, sending).await?;
+        self.await_first_answer(ready, &plan, settings, sending).await?;
         let mut info = self.info(ready, &plan, sending);
         // From here on a killed run can be told from its directory.
         self.run.run_dir.write_info(&info)?;
@@ -68,12 +68,13 @@ impl Measuring<'_> {
     async fn await_first_answer<N: Note>(
         self,
         ready: &Ready,
+        plan: &load::Plan,
         settings: load::Settings,
         sending: &mut Sending<N>,
     ) -> anyhow::Result<()> {
         let Self { run, scenario, cluster, .. } = self;
         run.progress.step("waiting for the first answer");
-        let prepared = sending.prepare(settings, FIRST_ANSWER_LIMIT, ready);
+        let prepared = sending.prepare(settings, plan.run().clone(), FIRST_ANSWER_LIMIT, ready);
         match run.interrupts.stop.run_until_cancelled(prepared).await {
             Some(Ok(warnings)) => {
                 warnings.iter().for_each(|warning| run.progress.warn(warning));
@@ -94,6 +95,7 @@ impl Measuring<'_> {
         let mut info = RunInfo {
             format: FORMAT_VERSION,
             tool: Tool::this(),
+            run: Some(plan.run().clone()),
             name: scenario.name.clone(),
             scenario: redacted(scenario),
             expect: scenario.expect.clone(),
@@ -105,6 +107,7 @@ impl Measuring<'_> {
             ended: None,
             complete: false,
             interrupted: false,
+            max_busy: run.intent.max_busy,
             aborted: None,
         };
         if let Some(nodes) = sending.nodes() {
@@ -178,18 +181,21 @@ impl Measuring<'_> {
     async fn disrupt(self, zero: Stamp, rate: f64, control: &load::Control) -> anyhow::Result<()> {
         let Self { run, scenario, session, .. } = self;
         if let Some(command) = run.intent.command {
-            self.disrupt_by(command, zero).await?;
+            self.disrupt_by(command, zero, control).await?;
             control.stop();
             return Ok(());
         }
-        let load = UnderLoad { zero, end: zero + scenario.load.duration, rate };
+        let losses = &abort::Lost::of(control);
+        let end = zero + scenario.load.duration;
+        let (settle, known_after) = (settle(scenario), known_after(scenario));
+        let load = UnderLoad { zero, end, rate, settle, known_after, losses };
         let programs = UserPrograms::new(self)?;
         let disrupted = session.disrupt(&scenario.disruptions, load, &programs).await;
         tracing::debug!(?disrupted, "disruptions carried out");
         if scenario.ends_with_its_disruptions() {
-            let aftermath = run.clock.now() + AFTERMATH;
-            if aftermath < load.end {
-                let _interrupted = self.wait_until(aftermath).await;
+            let left =
+                Duration::try_from_secs_f64(load.end.seconds_since(run.clock.now())).unwrap_or_default();
+            if timeout(left, self.aftermath(control)).await.is_ok() {
                 control.stop();
             }
         }
@@ -224,7 +230,12 @@ impl Measuring<'_> {
     }
 
     /// Has the user's command end pods, after a steady part, and waits until that has settled.
-    async fn disrupt_by(self, command: &UserCommand, zero: Stamp) -> anyhow::Result<()> {
+    async fn disrupt_by(
+        self,
+        command: &UserCommand,
+        zero: Stamp,
+        control: &load::Control,
+    ) -> anyhow::Result<()> {
         let Self { run, session, halt, .. } = self;
         if self.wait_until(zero + self.steady_part()).await.is_err() {
             return Ok(());
@@ -243,8 +254,21 @@ impl Measuring<'_> {
             Err(CoordinatorError::Interrupted) => return Ok(()),
             settled => settled?,
         }
-        let _interrupted = self.wait_until(run.clock.now() + AFTERMATH).await;
+        self.aftermath(control).await;
         Ok(())
+    }
+
+    /// Waits, while the load goes on, until nothing more is lost of what has been done to the pods.
+    async fn aftermath(self, control: &load::Control) {
+        let Self { run, scenario, session, halt, .. } = self;
+        let Settle { silence, most } = settle(scenario);
+        let silence = silence.unwrap_or(AFTERMATH + known_after(scenario));
+        let losses = abort::Lost::of(control);
+        let waited = halt.run_until_cancelled(until_silent(&losses, silence, most)).await;
+        if waited == Some(Silence::NeverCame) {
+            let most_s = most.as_secs_f64();
+            run.warn(session, &format!("requests were still lost when the load ended, {most_s:.0} s after the last termination (--settle-max): the windows may be longer than what was measured"));
+        }
     }
 
     /// What KUBECONFIG says to programs that the run starts, where that is not the user's own.
@@ -293,4 +317,16 @@ impl Measuring<'_> {
         }
         Ok(())
     }
+}
+
+/// How long terminations are waited out.
+fn settle(scenario: &Scenario) -> Settle {
+    Settle { silence: scenario.settle, most: scenario.settle_max }
+}
+
+/// After which time a request that was lost is known to be. Behind a gateway, a pod that is gone is only
+/// noticed by an answer that does not come.
+fn known_after(scenario: &Scenario) -> Duration {
+    let is_url = scenario.targets.iter().any(|target| matches!(target.place, Place::Url(_)));
+    if is_url { scenario.load.response_timeout } else { Duration::ZERO }
 }

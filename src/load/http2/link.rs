@@ -32,6 +32,8 @@ pub(super) struct Link {
     pub(super) id: u64,
     /// What passes over it.
     pub(super) wire: Shared,
+    /// The pod that the last answer on it named.
+    pod: Mutex<Option<Arc<str>>>,
     /// How connecting ended, once it has.
     ending: SetOnce<Result<Up, Fault>>,
     /// What counts the connections that carry one request each.
@@ -98,7 +100,13 @@ pub(super) enum Standing {
 impl Link {
     /// A connection that nobody has begun to open.
     pub(super) fn new(id: u64, counted: Option<Arc<()>>) -> Arc<Self> {
-        Arc::new(Self { id, wire: Shared::new(), ending: SetOnce::new(), _counted: counted })
+        let (wire, pod, ending) = (Shared::new(), Mutex::default(), SetOnce::new());
+        Arc::new(Self { id, wire, pod, ending, _counted: counted })
+    }
+
+    /// The pod that the last answer on it named, to be replaced by the next.
+    pub(super) fn last_pod(&self) -> MutexGuard<'_, Option<Arc<str>>> {
+        self.pod.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How it is now.

@@ -8,7 +8,7 @@ use crate::load::grpc;
 use crate::load::plan::{PlannedTarget, Text};
 use crate::load::request::{RETRY_HEADER, Sender, USER_AGENT};
 use crate::load::template::{self, Piece};
-use crate::record::row::ID_HEADER;
+use crate::record::id::ID_HEADER;
 
 /// The requests of one source to one target.
 #[derive(Debug)]
@@ -121,7 +121,7 @@ impl Template {
                 body
             }
         };
-        let id = HeaderValue::try_from(format!("{}-{seq}", self.sender.source)).map_err(|_| NotARequest)?;
+        let id = HeaderValue::try_from(format!("{}{seq}", self.sender.ids)).map_err(|_| NotARequest)?;
         let name = if attempt == 1 { ID_HEADER } else { RETRY_HEADER };
         request.headers_mut().insert(HeaderName::from_static(name), id);
         Ok((request, body))
@@ -164,7 +164,7 @@ mod tests {
         let mut settings = Settings::new("http://web:8080/x?y=z");
         change(&mut settings);
         let plan = Plan::new(settings).unwrap();
-        let sender = Sender { source: "load-3".into(), worker: 3, workers: 4, seed: 1 };
+        let sender = Sender { ids: "k3v9x2ab-load-3-".into(), worker: 3, workers: 4, seed: 1 };
         Template::new(&plan.targets[0], &sender).make(41, 1).unwrap()
     }
 
@@ -172,7 +172,7 @@ mod tests {
     fn a_request_names_its_source_and_number() {
         let (request, body) = request(|_| {});
         assert_eq!(request.uri(), "http://web:8080/x?y=z");
-        assert_eq!(request.headers()[ID_HEADER], "load-3-41");
+        assert_eq!(request.headers()[ID_HEADER], "k3v9x2ab-load-3-41");
         assert_eq!(request.headers()["user-agent"], USER_AGENT);
         assert!(body.is_empty() && !request.headers().contains_key("content-length"));
     }

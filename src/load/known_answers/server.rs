@@ -403,7 +403,7 @@ async fn serve(mut stream: Box<dyn Transport>, peer: SocketAddr, play: Play, log
             _ => truth,
         };
         let lost = truth.script.is_none();
-        let earlier = log.lock().unwrap().insert((id.source, id.seq), truth);
+        let earlier = log.lock().unwrap().insert((id.source().to_owned(), id.seq), truth);
         assert!(earlier.is_none(), "the request came twice");
         if lost && before == Some(Script::ResetNext) {
             return reset_unread(&mut *stream);

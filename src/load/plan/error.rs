@@ -122,6 +122,9 @@ pub enum PlanError {
         /// Why not.
         why: &'static str,
     },
+    /// No answer has such a header.
+    #[error("{0:?} is no name of a response header, such as x-served-by")]
+    AnswerHeader(String),
     /// A template cannot be filled in.
     #[error("{what}: {why}")]
     Template {

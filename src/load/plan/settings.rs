@@ -12,6 +12,17 @@ use crate::load::pace::{Arrivals, Pace};
 use crate::load::ports::PortRange;
 use crate::load::resolve::DnsSettings;
 use crate::load::tls::TlsSettings;
+use crate::record::Evidence;
+use crate::record::row::POD_HEADER;
+
+/// The response headers that are kept of requests that are not ok where nothing else is said: those by which
+/// gateways can be told.
+const KEEP_HEADERS: [&str; 3] = ["server", "via", "x-envoy-*"];
+
+/// The response headers that are kept where these are asked for.
+pub fn keep_headers(further: &[String]) -> Vec<String> {
+    KEEP_HEADERS.iter().map(|name| (*name).to_owned()).chain(further.iter().cloned()).collect()
+}
 
 /// Something to send requests to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,6 +107,10 @@ pub struct Settings {
     pub retries: u32,
     /// From a failure to the next attempt.
     pub retry_delay: Duration,
+    /// The response header that names the pod.
+    pub pod_header: String,
+    /// Response headers that are kept of requests that are not ok; a name may end in `*`.
+    pub keep_headers: Vec<String>,
     /// Statuses that count as success, as inclusive ranges.
     pub success: Vec<(u16, u16)>,
     /// Worker threads.
@@ -109,6 +124,8 @@ pub struct Settings {
     pub source_addresses: Vec<IpAddr>,
     /// Whether a source port may be used again before the system has forgotten its last connection.
     pub reuse_ports: bool,
+    /// Who is asked where connections went, beside the answers.
+    pub evidence: Option<Evidence>,
 }
 
 impl Settings {
@@ -143,12 +160,15 @@ impl Settings {
             max_age: None,
             retries: 0,
             retry_delay: Duration::ZERO,
+            pod_header: POD_HEADER.to_owned(),
+            keep_headers: keep_headers(&[]),
             success: vec![(200, 399)],
             workers: 1,
             spin: Duration::ZERO,
             source_ports: None,
             source_addresses: Vec::new(),
             reuse_ports: false,
+            evidence: None,
         }
     }
 }

@@ -11,7 +11,7 @@ use super::{Http, MAX_CYCLE, PlanError, Settings, Target};
 use crate::load::request::RETRY_HEADER;
 use crate::load::template::{self, Piece};
 use crate::load::{grpc, http2, tls};
-use crate::record::row::ID_HEADER;
+use crate::record::id::ID_HEADER;
 
 /// A target whose URL has been taken apart.
 #[derive(Clone, Debug)]

@@ -6,7 +6,8 @@ use super::{Connections, Http, Plan, PlannedTarget};
 use crate::load::connect_to::ConnectTo;
 use crate::load::pace::{Arrivals, Pace, Stage};
 use crate::load::resolve::Family;
-use crate::record::run_info::{self, Balances, LoadPlan, Pacing, Role, Source};
+use crate::record::row::POD_HEADER;
+use crate::record::run_info::{self, Balances, BalancesBecause, LoadPlan, Pacing, Role, Source};
 
 impl Plan {
     /// The plan as `run.json` holds it. Headers and body stay out: they may hold secrets.
@@ -58,6 +59,9 @@ impl Plan {
         if settings.http != Http::Http1 {
             other.insert("streams".to_owned(), self.streams().into());
         }
+        if let Some(evidence) = settings.evidence {
+            other.insert("evidence".to_owned(), evidence.as_str().into());
+        }
         if let Some(grpc) = &settings.grpc {
             other.insert("grpc".to_owned(), grpc.rpc.to_string().into());
             other.insert("grpc_success".to_owned(), grpc.success.clone().into());
@@ -77,6 +81,9 @@ impl Plan {
         }
         if !settings.spin.is_zero() {
             other.insert("spin_s".to_owned(), settings.spin.as_secs_f64().into());
+        }
+        if settings.pod_header != POD_HEADER {
+            other.insert("pod_header".to_owned(), settings.pod_header.clone().into());
         }
         if let Some(max) = settings.max_requests {
             other.insert("max_requests_per_connection".to_owned(), max.into());
@@ -113,7 +120,9 @@ impl Plan {
             url: target.url.clone(),
             consumer: target.name.to_string(),
             balances: Balances::Connections,
+            balances_because: Some(BalancesBecause::Assumed),
             service: None,
+            routing: None,
         };
         self.targets.iter().map(target).collect()
     }

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::load::{Progress, Settings, Share};
 use crate::record::event::MachineSample;
-use crate::record::{Event, Stamp};
+use crate::record::{Event, RunId, Stamp};
 
 /// What a load worker is told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,6 +50,8 @@ pub enum Order {
 pub struct Prepare {
     /// The load. Header values may be secrets: they are told here and written nowhere.
     pub settings: Settings,
+    /// The random part of its requests' ids.
+    pub run: RunId,
     /// How long to wait for each target's first answer.
     pub first_answer_limit: Duration,
     /// The part of the load that is this worker's; `None` for all of it.
@@ -124,6 +126,7 @@ mod tests {
         assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), progress);
         let prepare = Order::Prepare(Box::new(Prepare {
             settings: Settings::new("http://web/"),
+            run: RunId::random(),
             first_answer_limit: Duration::from_secs(1),
             share: Some(Share { first: 2, of: 4 }),
         }));

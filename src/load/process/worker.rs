@@ -134,6 +134,10 @@ where
                 Some(event) = events.recv(), if is_heard => self.say(&Report::Event(event)),
                 summary = running.join() => {
                     let summary = summary?;
+                    // What it told last, when nothing was waiting yet.
+                    while let (true, Ok(event)) = (is_heard, events.try_recv()) {
+                        is_heard = self.say(&Report::Event(event)).is_ok();
+                    }
                     // All of it, for whoever shows how it went.
                     if is_heard {
                         let _ = self.say(&Report::Progress(control.progress()));
@@ -177,13 +181,13 @@ where
 
 /// Waits until every target answers from here.
 async fn ready(order: Prepare, clock: Clock) -> Result<(Prepared, Vec<String>), WorkerError> {
-    let Prepare { settings, first_answer_limit, share } = order;
-    let plan = Plan::new(settings)?;
+    let Prepare { settings, run, first_answer_limit, share } = order;
+    let plan = Plan::new(settings)?.of_run(run);
     let plan = match share {
         Some(share) => plan.part(share)?,
         None => plan,
     };
-    let mut prepared = Prepared::new(plan).await?;
+    let mut prepared = Prepared::new(plan).await?.with_evidence(clock)?;
     prepared.first_answers(first_answer_limit, clock).await?;
     let left_out = prepared.choose_families(clock).await;
     Ok((prepared, left_out))
@@ -202,7 +206,7 @@ mod tests {
     use super::*;
     use crate::load::{Pace, Settings};
     use crate::record::parts::read_table;
-    use crate::record::{Outcome, RequestRow};
+    use crate::record::{Outcome, RequestRow, RunId};
 
     /// Answers every request but those with an id, so that what the load sends stays in flight.
     async fn answering_the_first() -> (String, AbortOnDropHandle<()>) {
@@ -270,7 +274,8 @@ mod tests {
         let mut worker = Served::begin(dir.path());
         let settings =
             Settings { pace: Pace::constant(200.0, Duration::from_secs(3600)), ..Settings::new(url) };
-        let prepare = Prepare { settings, first_answer_limit: Duration::from_secs(30), share: None };
+        let (run, first_answer_limit) = (RunId::random(), Duration::from_secs(30));
+        let prepare = Prepare { settings, run, first_answer_limit, share: None };
         order(&mut worker.orders, &Order::Prepare(Box::new(prepare))).await;
         worker
             .until(|report| matches!(report, Report::Ready { sources, .. } if sources == &["load-0"]))
@@ -307,7 +312,8 @@ mod tests {
         let url = format!("http://{}/", bound.local_addr().unwrap());
         drop(bound);
         let settings = Settings::new(url.clone());
-        let prepare = Prepare { settings, first_answer_limit: limit, share: None };
+        let (run, first_answer_limit) = (RunId::random(), limit);
+        let prepare = Prepare { settings, run, first_answer_limit, share: None };
         let said = say(Order::Prepare(Box::new(prepare))).await;
         let [Report::Failed { why: reason }] = said.as_slice() else { panic!("{said:?}") };
         assert!(reason.starts_with(&format!("{url} gave no answer within 1ms: ")), "{reason}");

@@ -17,7 +17,7 @@ use crate::load::process::protocol::{Order, Prepare};
 use crate::load::process::{Ended, Note};
 use crate::load::{Control, Progress, Recent, Settings, Share};
 use crate::record::run_info::{Role, Source};
-use crate::record::{Clock, EventKind, Stamp};
+use crate::record::{Clock, EventKind, RunId, Stamp};
 pub use member::Lost;
 use member::{End, Worker};
 
@@ -63,6 +63,8 @@ pub enum FleetError {
 pub struct Wanted {
     /// The load of all workers.
     pub settings: Settings,
+    /// The random part of its requests' ids.
+    pub run: RunId,
     /// How long each target's first answer may take.
     pub first_answer_limit: Duration,
 }
@@ -111,6 +113,7 @@ impl<N: Note> Fleet<N> {
             let preparing = self.workers.iter_mut().enumerate().map(|(number, worker)| {
                 let order = Prepare {
                     settings: on_node(&wanted.settings, &worker.member.node),
+                    run: wanted.run.clone(),
                     first_answer_limit: wanted.first_answer_limit,
                     share: Some(Share { first: number * threads, of }),
                 };

@@ -27,7 +27,7 @@ use crate::load::process::protocol::Order;
 use crate::load::{Pace, Settings};
 use crate::record::parts::read_table;
 use crate::record::wire::{CLOCK_PATH, ClockAnswer, TOKEN_HEADER};
-use crate::record::{Clock, EventKind, RequestRow, RunDir, Stamp};
+use crate::record::{Clock, EventKind, RequestRow, RunDir, RunId, Stamp};
 
 /// The way to a worker on this machine. With `cut`, each answer's body breaks off after so many pieces.
 struct Direct {
@@ -139,7 +139,7 @@ fn fleet(members: Vec<Member>) -> (Fleet<impl crate::load::process::Note>, Noted
 fn wanted(url: &str, rate: f64, seconds: u64) -> Wanted {
     let pace = Pace::constant(rate, Duration::from_secs(seconds));
     let settings = Settings { pace, ..Settings::new(url) };
-    Wanted { settings, first_answer_limit: Duration::from_secs(30) }
+    Wanted { settings, run: RunId::random(), first_answer_limit: Duration::from_secs(30) }
 }
 
 /// As seen from a node: the target is called so.

@@ -14,7 +14,7 @@ use memchr::{memchr, memchr_iter};
 
 use crate::http1::{Body, MAX_LENGTH};
 use crate::record::RequestId;
-use crate::record::row::ID_HEADER;
+use crate::record::id::ID_HEADER;
 
 /// The largest head that is passed on, in bytes.
 pub(super) const MAX_HEAD_BYTES: usize = 1024 * 1024;

@@ -11,7 +11,7 @@ use crate::http2::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, FrameHeader, GOAWAY, HEADERS, MAX_FRAME_BYTES, PADDED,
     PREFACE, PRIORITY, PUSH_PROMISE, RST_STREAM, number,
 };
-use crate::record::row::ID_HEADER;
+use crate::record::id::ID_HEADER;
 
 /// The longest frame, and the longest block of several, that is read.
 const MAX_READ_BYTES: usize = 1024 * 1024;

@@ -5,7 +5,6 @@
 //! runs and written as runs: the crate would look every single value up in its dictionary.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::mem::take;
 
 use bytes::Bytes;
@@ -22,16 +21,18 @@ use parquet::file::writer::{
 };
 use parquet::schema::types::ColumnDescPtr;
 
+use super::checksum::Summed;
+
 /// Writes the columns of one row group, in the schema's order.
 pub struct GroupWriter<'a> {
     /// The columns that are still to come.
     columns: std::vec::IntoIter<ColumnDescPtr>,
-    group: SerializedRowGroupWriter<'a, File>,
+    group: SerializedRowGroupWriter<'a, Summed>,
 }
 
 impl<'a> GroupWriter<'a> {
     /// Begins a row group of the file.
-    pub(super) fn begin(file: &'a mut SerializedFileWriter<File>) -> Result<Self, ParquetError> {
+    pub(super) fn begin(file: &'a mut SerializedFileWriter<Summed>) -> Result<Self, ParquetError> {
         let columns = file.schema_descr().columns().to_vec().into_iter();
         Ok(Self { columns, group: file.next_row_group()? })
     }
@@ -264,29 +265,32 @@ fn put_run(out: &mut Vec<u8>, value: u32, width: usize, rows: usize) {
     out.extend(value.to_le_bytes().iter().take(width));
 }
 
-/// Reads the columns of one row group, in the schema's order.
+/// Reads the columns of one row group, by their names.
 pub struct GroupReader<'a> {
     group: &'a dyn RowGroupReader,
-    next: usize,
     /// Its rows.
     pub(super) rows: usize,
 }
 
 impl<'a> GroupReader<'a> {
-    /// Begins with the first column.
+    /// The columns of a row group.
     pub(super) fn begin(group: &'a dyn RowGroupReader) -> Result<Self, ParquetError> {
         let rows =
             usize::try_from(group.metadata().num_rows()).map_err(|e| ParquetError::General(e.to_string()))?;
-        Ok(Self { group, next: 0, rows })
+        Ok(Self { group, rows })
     }
 
-    fn column<T: DataType>(&mut self, optional: bool) -> Result<(Vec<T::T>, Vec<i16>), ParquetError> {
-        if self.next >= self.group.num_columns() {
-            return Err(ParquetError::General("fewer columns than this version's schema".into()));
-        }
-        let column = self.group.get_column_reader(self.next)?;
-        self.next += 1;
-        let mut reader = get_typed_column_reader::<T>(column);
+    /// Values and definition levels of a column; `None` where the file does not have it.
+    fn column<T: DataType>(
+        &self,
+        name: &str,
+        optional: bool,
+    ) -> Result<Option<(Vec<T::T>, Vec<i16>)>, ParquetError> {
+        let columns = self.group.metadata().columns();
+        let Some(index) = columns.iter().position(|column| column.column_descr().name() == name) else {
+            return Ok(None);
+        };
+        let mut reader = get_typed_column_reader::<T>(self.group.get_column_reader(index)?);
         let (mut values, mut levels) = (Vec::new(), Vec::new());
         let mut read = 0;
         while read < self.rows {
@@ -297,32 +301,27 @@ impl<'a> GroupReader<'a> {
             }
             read += records;
         }
-        Ok((values, levels))
+        Ok(Some((values, levels)))
     }
 
     /// A column that has a value in every row.
-    pub(super) fn required<T: DataType>(&mut self) -> Result<std::vec::IntoIter<T::T>, ParquetError> {
-        Ok(self.column::<T>(false)?.0.into_iter())
+    pub(super) fn required<T: DataType>(&self, name: &str) -> Result<std::vec::IntoIter<T::T>, ParquetError> {
+        let column = self.column::<T>(name, false)?;
+        let missing = || ParquetError::General(format!("column {name} is missing"));
+        Ok(column.ok_or_else(missing)?.0.into_iter())
     }
 
-    /// A column that has a value in some rows.
-    pub(super) fn optional<T: DataType>(&mut self) -> Result<std::vec::IntoIter<Option<T::T>>, ParquetError> {
-        let (values, levels) = self.column::<T>(true)?;
+    /// A column that has a value in some rows, or in none where the file does not have it.
+    pub(super) fn optional<T: DataType>(
+        &self,
+        name: &str,
+    ) -> Result<std::vec::IntoIter<Option<T::T>>, ParquetError> {
+        let Some((values, levels)) = self.column::<T>(name, true)? else {
+            return Ok(vec![None; self.rows].into_iter());
+        };
         let mut values = values.into_iter();
         let spread: Vec<_> =
             levels.into_iter().map(|level| if level == 1 { values.next() } else { None }).collect();
         Ok(spread.into_iter())
-    }
-
-    /// The optional column of this name, which files of earlier versions do not have: there it is null.
-    pub(super) fn added<T: DataType>(
-        &mut self,
-        name: &str,
-    ) -> Result<std::vec::IntoIter<Option<T::T>>, ParquetError> {
-        let columns = self.group.metadata().columns();
-        if columns.get(self.next).is_some_and(|column| column.column_descr().name() == name) {
-            return self.optional::<T>();
-        }
-        Ok(vec![None; self.rows].into_iter())
     }
 }

@@ -7,9 +7,10 @@ use super::*;
 
 /// A part of one row with all columns but those that were added later.
 fn write_part_of_an_earlier_version(path: &Path) {
-    let is_old = |line: &&str| !RequestRow::ADDED.iter().any(|name| line.contains(&format!(" {name} ")));
-    let schema = RequestRow::SCHEMA.replace(';', " ;").lines().filter(is_old).collect::<String>();
-    let schema = Arc::new(parse_message_type(&schema).unwrap());
+    let all = parse_message_type(&RequestRow::schema()).unwrap();
+    let is_old = |column: &&Arc<Type>| !RequestRow::ADDED.contains(&column.name());
+    let old = all.get_fields().iter().filter(is_old).cloned().collect();
+    let schema = Arc::new(Type::group_type_builder("requests").with_fields(old).build().unwrap());
     let file = File::create(path).unwrap();
     let mut file = SerializedFileWriter::new(file, Arc::clone(&schema), Arc::default()).unwrap();
     let mut group = file.next_row_group().unwrap();

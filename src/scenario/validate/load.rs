@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::{is_path, weight};
+use crate::record::row::POD_HEADER;
 use crate::scenario::load::{
     Abort, Connections, Dns, Family, Grpc, Http, Load, LoadFrom, LoadJob, Pace, Request, Stage, Tls,
     TlsVersion,
@@ -96,6 +97,8 @@ pub(super) fn load(raw: raw::Load, document: &Document, dir: &Path) -> Result<Lo
         retry_delay: raw.retry.and_then(|retry| retry.delay).map_or(Duration::ZERO, |span| span.0),
         max_requests,
         max_age: max_age.map(|span| span.0),
+        pod_header: raw.pod_header.unwrap_or_else(|| POD_HEADER.to_owned()),
+        keep_headers: raw.keep_headers,
         success,
         connect_to: raw.connect_to,
         unix_socket: raw.unix_socket.map(|path| dir.join(path)),
@@ -110,6 +113,7 @@ pub(super) fn load(raw: raw::Load, document: &Document, dir: &Path) -> Result<Lo
             raw::LoadFrom::Cluster => LoadFrom::Cluster,
         }),
         job: job(raw.job.unwrap_or_default(), document)?,
+        evidence: raw.evidence,
         abort: raw.abort.map(|raw| abort(&raw, document)).transpose()?,
     })
 }

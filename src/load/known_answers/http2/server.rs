@@ -250,7 +250,7 @@ impl Connection {
         };
         {
             let mut log = self.log.lock().unwrap();
-            let key = (id.source, id.seq);
+            let key = (id.source().to_owned(), id.seq);
             let times = log.get(&key).map_or(1, |earlier| earlier.times + 1);
             assert!(times == 1 || self.habits.may_come_again, "the request came twice");
             log.insert(key, Truth { times, ..truth });

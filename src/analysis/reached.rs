@@ -1,0 +1,139 @@
+//! What is worth saying of who the requests reached: rows that are nobody's, retries of gateways, and headers
+//! that name no pod.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::figures::count;
+use super::findings::finding;
+use super::model::{Finding, Severity};
+use crate::record::RowSource;
+use crate::record::row::POD_HEADER;
+use crate::timeline::requests::{Strangers, Unmatched};
+use crate::timeline::{Request, Requests, Timeline};
+
+/// Pods that a finding names.
+const MAX_NAMED: usize = 3;
+
+/// What requests add up to, of the warm-up too.
+#[derive(Debug, Default)]
+pub(super) struct Reached {
+    strangers: Strangers,
+    unmatched: Unmatched,
+    /// Answers that named a pod.
+    named: u64,
+    /// Rows of proxies with a request's id and times that cannot be.
+    impossible_rows: u64,
+    /// Requests that were answered after a pod had failed them.
+    saved: u64,
+    /// For each pod the attempts that it failed, of such requests.
+    hidden: BTreeMap<Arc<str>, u64>,
+}
+
+impl Reached {
+    /// What is known before the requests are gone through.
+    pub(super) fn of<R: RowSource>(requests: &Requests<R>) -> Self {
+        let (strangers, unmatched) = (requests.strangers, requests.unmatched.clone());
+        Self { strangers, unmatched, ..Self::default() }
+    }
+
+    /// Adds a request; `is_ok` tells whether its client was content.
+    pub(super) fn add(&mut self, request: &Request, is_ok: bool) {
+        self.named += u64::from(request.row.pod.is_some());
+        self.impossible_rows += u64::from(request.impossible_rows);
+        let mut failed = request.other_attempts.iter().filter(|attempt| attempt.has_failed()).peekable();
+        if is_ok && failed.peek().is_some() {
+            self.saved += 1;
+            failed.for_each(|attempt| *self.hidden.entry(Arc::clone(&attempt.pod)).or_default() += 1);
+        }
+    }
+
+    /// What is to be said of it.
+    pub(super) fn findings(&self, timeline: &Timeline) -> Vec<Finding> {
+        let findings = [
+            self.strange(),
+            self.unknown(),
+            self.impossible(),
+            self.retried(),
+            self.unmatched(timeline.info.load.other.get("pod_header").and_then(|name| name.as_str())),
+        ];
+        findings.into_iter().flatten().collect()
+    }
+
+    fn strange(&self) -> Option<Finding> {
+        let n = self.strangers.other_runs;
+        let (requests, carry) = plural(n, "request", "carry");
+        let what = format!(
+            "{requests} that the proxies recorded {carry} an id of another run, or one without a run: \
+             not counted"
+        );
+        let why = "anybody can send the header rolldrop-id; this run's ids have a random part";
+        let remedy =
+            "nothing, where another run measures the same pods; else see who sends them (served/*.parquet)";
+        (n > 0).then(|| finding(Severity::Info, what, why, remedy))
+    }
+
+    fn unknown(&self) -> Option<Finding> {
+        let n = self.strangers.no_request;
+        let (requests, carry) = plural(n, "request", "carry");
+        let what = format!(
+            "{requests} that the proxies recorded {carry} an id of this run and the number of no request that it \
+             recorded: not counted"
+        );
+        let why =
+            "rows of the load are missing, or somebody who saw the run's requests sent others with such ids";
+        (n > 0).then(|| finding(Severity::Warning, what, why, "see who else sends them (served/*.parquet)"))
+    }
+
+    fn impossible(&self) -> Option<Finding> {
+        let n = self.impossible_rows;
+        let (rows, have) = plural(n, "row", "have");
+        let what = format!(
+            "{rows} of the proxies {have} a request's id and a time before it was sent or after it ended: not counted"
+        );
+        let why = "somebody who saw the run's requests repeats their ids, or a clock went wrong by more than \
+                   was measured";
+        (n > 0).then(|| finding(Severity::Warning, what, why, "see who sends them (served/*.parquet)"))
+    }
+
+    fn retried(&self) -> Option<Finding> {
+        let failures: u64 = self.hidden.values().sum();
+        let mut by_pod: Vec<(&Arc<str>, u64)> = self.hidden.iter().map(|(pod, n)| (pod, *n)).collect();
+        by_pod.sort_by_key(|(pod, n)| (std::cmp::Reverse(*n), Arc::clone(pod)));
+        let named: Vec<String> =
+            by_pod.iter().take(MAX_NAMED).map(|(pod, n)| format!("{pod} {}", count(*n))).collect();
+        let more = by_pod.len().saturating_sub(MAX_NAMED);
+        let more = if more > 0 { format!(" and {more} more pods") } else { String::new() };
+        let what = format!(
+            "a gateway's retries hid {} ({}{more}): another pod gave the answer",
+            if failures == 1 { "1 failure".to_owned() } else { format!("{} failures", count(failures)) },
+            named.join(", "),
+        );
+        let why = "the id of one request reached several pods; these requests count as ok, as their clients saw them";
+        let remedy = "a client that reaches the pods without that gateway would have lost them";
+        (self.saved > 0).then(|| finding(Severity::Info, what, why, remedy))
+    }
+
+    fn unmatched(&self, header: Option<&str>) -> Option<Finding> {
+        let Unmatched { answers, values } = &self.unmatched;
+        let header = header.unwrap_or(POD_HEADER);
+        let some: Vec<String> = values.keys().take(MAX_NAMED).map(|value| format!("{value:?}")).collect();
+        let (n, name) = plural(*answers, "answer", "name");
+        let what = format!("{n} {name} in {header} no pod that the run watched, such as {}", some.join(", "));
+        let why = "they count as answers whose pod is not known: a pod is named by its name, its host name, \
+                   NAME.NAMESPACE or its address";
+        let remedy = "name another header (--pod-header), or nothing where these are other pods";
+        let severity = if self.named == 0 { Severity::Warning } else { Severity::Info };
+        (*answers > 0).then(|| finding(severity, what, why, remedy))
+    }
+}
+
+/// A number of things, and a verb in their number.
+fn plural(n: u64, noun: &str, verb: &str) -> (String, String) {
+    match (n, verb) {
+        (1, "have") => (format!("1 {noun}"), "has".to_owned()),
+        (1, "carry") => (format!("1 {noun}"), "carries".to_owned()),
+        (1, _) => (format!("1 {noun}"), format!("{verb}s")),
+        (n, _) => (format!("{} {noun}s", count(n)), verb.to_owned()),
+    }
+}

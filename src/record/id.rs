@@ -1,0 +1,272 @@
+//! Which request this is: the id that a request carries, so that both ends can be joined.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// The name of the request header that carries a [`RequestId`].
+pub const ID_HEADER: &str = "rolldrop-id";
+
+/// The longest id that is one, in bytes, without its number. Ids come over the network.
+const MAX_NAME_BYTES: usize = 128;
+/// Characters of a random run id: 60 bits.
+const RUN_CHARACTERS: usize = 12;
+/// The characters of a random run id, five bits each (Crockford's base 32).
+const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+
+/// The random part that the ids of one run share. Whoever does not see the run's requests cannot
+/// guess it, so that requests of strangers are no part of the run.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct RunId(Box<str>);
+
+/// A text that is no [`RunId`].
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0:?} is not a run id: letters a to z and digits, at most 64")]
+pub struct BadRunId(String);
+
+impl RunId {
+    /// A new one.
+    pub fn random() -> Self {
+        let mut bits: u64 = rand::random();
+        let mut next = || {
+            let character = ALPHABET[usize::try_from(bits % 32).unwrap_or(0)];
+            bits /= 32;
+            char::from(character)
+        };
+        let text: String = (0..RUN_CHARACTERS).map(|_| next()).collect();
+        Self(text.into())
+    }
+
+    /// The text itself.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for RunId {
+    type Err = BadRunId;
+
+    fn from_str(text: &str) -> Result<Self, BadRunId> {
+        let is_good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        match (1..=64).contains(&text.len()) && text.bytes().all(is_good) {
+            true => Ok(Self(text.into())),
+            false => Err(BadRunId(text.to_owned())),
+        }
+    }
+}
+
+impl TryFrom<String> for RunId {
+    type Error = BadRunId;
+
+    fn try_from(text: String) -> Result<Self, BadRunId> {
+        text.parse()
+    }
+}
+
+impl From<RunId> for String {
+    fn from(id: RunId) -> Self {
+        id.0.into()
+    }
+}
+
+/// Identifies a request across both ends: `<run>-<source>-<seq>`, split at the last dash, and the
+/// first. An id with one dash has no run part.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RequestId {
+    /// `<run>-<source>`, or the source alone.
+    name: Box<str>,
+    /// Length of the run part; 0 where there is none.
+    run_bytes: u8,
+    /// The request's number within its source, from 0.
+    pub seq: u64,
+}
+
+impl RequestId {
+    /// The id of a run's request; without a run part that of a version that had none. `source` may contain
+    /// dashes.
+    pub fn new(run: Option<&RunId>, source: &str, seq: u64) -> Self {
+        match run {
+            Some(run) => {
+                Self { run_bytes: run_bytes(run.as_str()), name: format!("{run}-{source}").into(), seq }
+            }
+            None => Self { run_bytes: 0, name: source.into(), seq },
+        }
+    }
+
+    /// From the three parts as they are recorded.
+    ///
+    /// # Errors
+    /// When they make no id.
+    pub fn of_parts(run: Option<&str>, source: &str, seq: u64) -> Result<Self, BadRequestId> {
+        let (name, run_bytes): (Box<str>, u8) = match run {
+            Some(run) => (format!("{run}-{source}").into(), run_bytes(run)),
+            None => (source.into(), 0),
+        };
+        let is_good = match run {
+            Some(run) => !run.is_empty() && !run.contains('-'),
+            None => true,
+        };
+        match is_good && !source.is_empty() && name.len() <= MAX_NAME_BYTES {
+            true => Ok(Self { name, run_bytes, seq }),
+            false => Err(BadRequestId(format!("{name}-{seq}"))),
+        }
+    }
+
+    /// The random part of the run that sent the request; `None` in an id without one.
+    pub fn run(&self) -> Option<&str> {
+        (self.run_bytes > 0).then(|| &self.name[..usize::from(self.run_bytes)])
+    }
+
+    /// The load source that sent the request.
+    pub fn source(&self) -> &str {
+        match self.run_bytes {
+            0 => &self.name,
+            run => &self.name[usize::from(run) + 1..],
+        }
+    }
+}
+
+/// A run part is shorter than the longest id.
+fn run_bytes(run: &str) -> u8 {
+    u8::try_from(run.len()).unwrap_or(u8::MAX)
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.name, self.seq)
+    }
+}
+
+/// A `rolldrop-id` that is no [`RequestId`].
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0:?} is not a request id of the form RUN-SOURCE-SEQ")]
+pub struct BadRequestId(String);
+
+impl FromStr for RequestId {
+    type Err = BadRequestId;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let bad = || BadRequestId(s.chars().take(MAX_NAME_BYTES).collect());
+        let (name, seq) = s.rsplit_once('-').ok_or_else(bad)?;
+        let is_number = seq.bytes().all(|byte| byte.is_ascii_digit());
+        let run_bytes = name.find('-');
+        let has_parts = run_bytes != Some(0) && !name.is_empty() && !name.ends_with('-');
+        if !is_number || !has_parts || name.len() > MAX_NAME_BYTES {
+            return Err(bad());
+        }
+        let run_bytes = u8::try_from(run_bytes.unwrap_or(0)).map_err(|_| bad())?;
+        Ok(Self { name: name.into(), run_bytes, seq: seq.parse().map_err(|_| bad())? })
+    }
+}
+
+/// An object with the id's parts, as in the row stream of a proxy.
+impl Serialize for RequestId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut parts = serializer.serialize_struct("RequestId", 3)?;
+        match self.run() {
+            Some(run) => parts.serialize_field("run", run)?,
+            None => parts.skip_field("run")?,
+        }
+        parts.serialize_field("source", self.source())?;
+        parts.serialize_field("seq", &self.seq)?;
+        parts.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for RequestId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Parts {
+            #[serde(default)]
+            run: Option<String>,
+            source: String,
+            seq: u64,
+        }
+
+        let Parts { run, source, seq } = Parts::deserialize(deserializer)?;
+        Self::of_parts(run.as_deref(), &source, seq).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parts(id: &str) -> Option<(Option<String>, String, u64)> {
+        let id: RequestId = id.parse().ok()?;
+        Some((id.run().map(str::to_owned), id.source().to_owned(), id.seq))
+    }
+
+    #[test]
+    fn a_request_id_splits_at_the_last_dash_and_the_first() {
+        let some = |run: &str, source: &str, seq| Some((Some(run.to_owned()), source.to_owned(), seq));
+        assert_eq!(parts("k3v9x2ab-load-node-2-17"), some("k3v9x2ab", "load-node-2", 17));
+        assert_eq!(parts("load-0-17"), some("load", "0", 17), "of an earlier version: of no run");
+        assert_eq!(parts("hook-1"), Some((None, "hook".to_owned(), 1)));
+        for bad in [
+            "",
+            "17",
+            "-17",
+            "load-",
+            "load-x",
+            "load-+1",
+            "-a-1",
+            "a--1",
+            "a- 1",
+            "load-99999999999999999999",
+        ] {
+            assert!(bad.parse::<RequestId>().is_err(), "{bad}");
+        }
+        let long = "x".repeat(MAX_NAME_BYTES);
+        assert!(format!("{long}-1").parse::<RequestId>().is_ok());
+        assert!(format!("{long}x-1").parse::<RequestId>().is_err());
+    }
+
+    #[test]
+    fn a_run_id_is_random_and_has_no_dash() {
+        let run = RunId::random();
+        assert_eq!(run.as_str().len(), RUN_CHARACTERS);
+        assert_eq!(run.as_str().parse(), Ok(run.clone()));
+        assert_ne!(run, RunId::random());
+        for bad in ["", "a-b", "A", "a b", "\u{e4}"] {
+            assert!(bad.parse::<RunId>().is_err(), "{bad}");
+        }
+        let id = RequestId::new(Some(&run), "load-3", 41);
+        assert_eq!((id.run(), id.source(), id.seq), (Some(run.as_str()), "load-3", 41));
+        assert_eq!(id.to_string(), format!("{run}-load-3-41"));
+    }
+
+    #[test]
+    fn a_row_of_an_earlier_proxy_has_no_run_part() {
+        let earlier = r#"{"source":"load-0","seq":7}"#;
+        let id: RequestId = serde_json::from_str(earlier).unwrap();
+        assert_eq!((id.run(), id.source(), id.seq), (None, "load-0", 7));
+        assert_eq!(serde_json::to_string(&id).unwrap(), earlier);
+        assert!(serde_json::from_str::<RequestId>(r#"{"run":"a-b","source":"x","seq":7}"#).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn an_id_reads_back_and_nothing_breaks_it(text in "[a-z0-9-]{0,20}", any in ".{0,40}") {
+            for text in [text, any] {
+                if let Ok(id) = text.parse::<RequestId>() {
+                    let again = RequestId::of_parts(id.run(), id.source(), id.seq);
+                    prop_assert_eq!(again.as_ref(), Ok(&id));
+                    let json = serde_json::to_string(&id).unwrap();
+                    prop_assert_eq!(serde_json::from_str::<RequestId>(&json).unwrap(), id);
+                }
+            }
+        }
+    }
+}

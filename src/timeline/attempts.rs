@@ -1,0 +1,532 @@
+//! Which rows of the proxies belong to which request.
+//!
+//! A row is a request's if it carries the run's random part and the number of a request, and if its
+//! times can be: nobody reads a request before it is sent. What is left are the request itself and,
+//! where several pods read it, a gateway's attempts. Anybody can send a request with an id, so that
+//! what is not a request's own is counted and has no other effect.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use super::clocks::Clocks;
+use crate::record::{Outcome, RequestRow, RunId, ServedEnd, ServedRow, Stamp};
+
+/// The step in which the moments of plainly answered requests are kept, in nanoseconds.
+const STEP_NS: i64 = 10_000;
+/// These moments are kept from so long before the first request on, in nanoseconds.
+const BEFORE_NS: i64 = 60_000_000_000;
+/// Rows of requests that have more than one are kept in this number; beyond it the first one counts.
+const MAX_FURTHER: usize = 200_000;
+/// Pods that can be told apart: 20 bits.
+const MAX_PODS: usize = (1 << 20) - 1;
+
+/// A request as it reached a pod beside which a proxy runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attempt {
+    /// The pod.
+    pub pod: Arc<str>,
+    /// When the pod had read the request's head, on the coordinator's clock; `None` where that is not kept.
+    pub head: Option<Stamp>,
+    /// How it ended there.
+    pub ended: ServedEnd,
+    /// The status that the pod gave, where it is kept and there was one.
+    pub status: Option<u16>,
+}
+
+impl Attempt {
+    fn of(row: &ServedRow) -> Self {
+        Self { pod: Arc::clone(&row.pod), head: row.head, ended: row.ended, status: row.status }
+    }
+
+    /// Whether the pod failed it: it gave no complete answer, or one that says that it could not.
+    pub fn has_failed(&self) -> bool {
+        self.ended != ServedEnd::Complete || self.status.is_some_and(|status| status >= 500)
+    }
+}
+
+/// Rows of proxies that have an id and belong to no request of the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Strangers {
+    /// Their ids have another run's random part, or none.
+    pub other_runs: u64,
+    /// They have the run's random part, and no request has their number.
+    pub no_request: u64,
+}
+
+/// The attempts of one request, of which one answered it.
+#[derive(Debug, Default)]
+pub(super) struct Joined<T> {
+    /// The one that answered, or failed last.
+    pub(super) last: Option<T>,
+    /// The others, in order of time.
+    pub(super) others: Vec<Attempt>,
+    /// Rows whose times cannot be.
+    pub(super) impossible: u32,
+}
+
+/// A request as its client knows it.
+struct Client<'a> {
+    row: &'a RequestRow,
+    /// Its stamps are within ± this many nanoseconds; `None` where its clock was never compared.
+    uncertainty_ns: Option<i64>,
+    /// Runs of earlier versions are read as they were then: their ids did not tell strangers apart.
+    is_checked: bool,
+}
+
+impl Client<'_> {
+    /// Whether a pod can have read the request at `head`, on a clock that is known to ± `own_ns`. A pod reads a
+    /// request after it was sent, and before the client has all of its answer. What a client gave up
+    /// waiting for may still lie in a queue, and is read when the client has gone.
+    fn has_sent(&self, head: Option<Stamp>, own_ns: Option<i64>, ended: ServedEnd) -> bool {
+        if !self.is_checked {
+            return true;
+        }
+        let Some(sent) = self.row.sent else { return false };
+        // The id of WebSocket's first message is that of the handshake before it.
+        let has_shaken_hands = self.row.status == Some(101);
+        let sent = self.row.tls.or(self.row.connected).filter(|_| has_shaken_hands).unwrap_or(sent);
+        let Some(head) = head else { return true };
+        let Some((own_ns, client_ns)) = own_ns.zip(self.uncertainty_ns) else { return true };
+        let slack_ns = own_ns.saturating_add(client_ns);
+        let gave_up =
+            matches!(self.row.outcome, Outcome::ResponseTimeout | Outcome::BodyTimeout | Outcome::Cancelled);
+        let is_before_the_end = head.ns_since(self.row.end) <= slack_ns;
+        sent.ns_since(head) <= slack_ns && (is_before_the_end || gave_up && ended == ServedEnd::ClientGone)
+    }
+}
+
+/// The proxies' rows of all requests that may have been plainly answered: eight bytes for each request.
+#[derive(Debug)]
+pub(super) struct Proxied {
+    /// The random part of the run's ids; `None` in runs of earlier versions.
+    run: Option<RunId>,
+    sources: HashMap<Arc<str>, OfSource>,
+    /// Further rows of ids that have more than one.
+    further: HashMap<(Arc<str>, u64), Vec<ServedRow>>,
+    further_rows: usize,
+    /// No request has a higher number.
+    highest_seq: u64,
+    /// The source that was expected last.
+    last: Option<Arc<str>>,
+    pods: Vec<Pod>,
+    numbers: HashMap<Arc<str>, u32>,
+    /// From here on moments are kept.
+    base: Stamp,
+    pub(super) strangers: Strangers,
+}
+
+/// The rows of one load source's requests.
+#[derive(Debug, Default)]
+struct OfSource {
+    /// By the number of the request, the first row of its id.
+    first: Vec<Option<Seen>>,
+    /// Whether the source's clock was compared with the coordinator's.
+    is_compared: bool,
+}
+
+#[derive(Debug)]
+struct Pod {
+    name: Arc<str>,
+    /// The clock of its proxy is known to ± this many nanoseconds at the least; `None` where it was never
+    /// compared.
+    uncertainty_ns: Option<i64>,
+}
+
+/// A row in eight bytes.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// From the highest bit: 20 bits with the pod's number from 1 on, 3 with the end, 9 with the status.
+    what: NonZeroU32,
+    /// When the head had been read, in steps; the highest value is not known.
+    head: u32,
+}
+
+impl Seen {
+    fn new(pod: u32, served: &ServedRow, base: Stamp) -> Option<Self> {
+        let ended = ServedEnd::ALL.iter().position(|end| *end == served.ended)?;
+        let status = served.status.and_then(|status| status.checked_sub(99)).filter(|status| *status < 512);
+        let what = pod << 12 | u32::try_from(ended).ok()? << 9 | u32::from(status.unwrap_or(0));
+        let steps = |head: Stamp| head.ns_since(base).max(0) / STEP_NS;
+        let head = served.head.and_then(|head| u32::try_from(steps(head)).ok()).unwrap_or(u32::MAX);
+        Some(Self { what: NonZeroU32::new(what)?, head })
+    }
+
+    /// The pod's place in the list of pods.
+    fn pod(self) -> usize {
+        (self.what.get() >> 12) as usize - 1
+    }
+
+    fn ended(self) -> ServedEnd {
+        ServedEnd::ALL.get((self.what.get() >> 9 & 7) as usize).copied().unwrap_or(ServedEnd::Cancelled)
+    }
+
+    fn status(self) -> Option<u16> {
+        let status = u16::try_from(self.what.get() & 511).ok().filter(|status| *status > 0);
+        status.map(|status| status + 99)
+    }
+
+    /// Up to one step before it was.
+    fn head(self, base: Stamp) -> Option<Stamp> {
+        (self.head < u32::MAX).then(|| base.shifted_ns(i64::from(self.head) * STEP_NS))
+    }
+}
+
+impl Proxied {
+    /// No row yet, of a run whose ids share `run`.
+    pub(super) fn new(run: Option<RunId>) -> Self {
+        Self {
+            run,
+            sources: HashMap::new(),
+            further: HashMap::new(),
+            further_rows: 0,
+            highest_seq: 0,
+            last: None,
+            pods: Vec::new(),
+            numbers: HashMap::new(),
+            base: Stamp::default(),
+            strangers: Strangers::default(),
+        }
+    }
+
+    /// There is such a request. Ids that no request has are not kept: anybody can send some.
+    pub(super) fn expect(&mut self, row: &RequestRow, clocks: &Clocks) {
+        self.highest_seq = self.highest_seq.max(row.seq);
+        if self.last.as_ref() != Some(&row.source) {
+            let is_compared = clocks.uncertainty_ns(&row.source, row.end).is_some();
+            self.sources.entry(Arc::clone(&row.source)).or_default().is_compared = is_compared;
+            self.last = Some(Arc::clone(&row.source));
+        }
+    }
+
+    /// The first request was due then. To be called before the first row is taken.
+    pub(super) fn begin_at(&mut self, first: Stamp) {
+        self.base = first.shifted_ns(-BEFORE_NS);
+    }
+
+    /// Whether a row's id is one of the run's; counts those that are not.
+    pub(super) fn is_own(&mut self, served: &ServedRow) -> bool {
+        let Some(id) = &served.request else { return false };
+        let is_of_run = self.run.as_ref().is_none_or(|run| id.run() == Some(run.as_str()));
+        let has_request = self.sources.contains_key(id.source()) && id.seq <= self.highest_seq;
+        match (is_of_run, has_request) {
+            (true, true) => true,
+            (true, false) => {
+                self.strangers.no_request += 1;
+                false
+            }
+            (false, _) => {
+                self.strangers.other_runs += 1;
+                false
+            }
+        }
+    }
+
+    /// Takes a row that [is the run's own](Self::is_own), on the coordinator's clock.
+    pub(super) fn put(&mut self, served: &ServedRow, uncertainty_ns: Option<i64>) {
+        let Some(id) = &served.request else { return };
+        let Some(number) = self.number(&served.pod, uncertainty_ns) else { return };
+        let Some(seen) = Seen::new(number, served, self.base) else { return };
+        let Ok(seq) = usize::try_from(id.seq) else { return };
+        let Some(source) = self.sources.get_mut(id.source()) else { return };
+        if source.first.len() <= seq {
+            source.first.resize(seq + 1, None);
+        }
+        // In a run of an earlier version the last one counts, as it did then.
+        if source.first[seq].is_none() || self.run.is_none() {
+            source.first[seq] = Some(seen);
+        } else if self.further_rows < MAX_FURTHER {
+            self.further_rows += 1;
+            self.further.entry((id.source().into(), id.seq)).or_default().push(served.clone());
+        }
+    }
+
+    /// The number of a pod, counted from 1; `None` where there are too many.
+    fn number(&mut self, pod: &Arc<str>, uncertainty_ns: Option<i64>) -> Option<u32> {
+        let number = match self.numbers.get(pod) {
+            Some(number) => *number,
+            None if self.pods.len() < MAX_PODS => {
+                self.pods.push(Pod { name: Arc::clone(pod), uncertainty_ns });
+                let number = u32::try_from(self.pods.len()).ok()?;
+                self.numbers.insert(Arc::clone(pod), number);
+                number
+            }
+            None => return None,
+        };
+        let known = &mut self.pods[number as usize - 1].uncertainty_ns;
+        *known = known.zip(uncertainty_ns).map(|(a, b)| a.max(b));
+        Some(number)
+    }
+
+    /// The attempts of a request that was plainly answered, and whose stamps are within ± `uncertainty_ns` of
+    /// the coordinator's clock.
+    pub(super) fn of(&self, row: &RequestRow, uncertainty_ns: i64) -> Joined<Arc<str>> {
+        let nothing = Joined { last: None, others: Vec::new(), impossible: 0 };
+        if self.pods.is_empty() {
+            return nothing;
+        }
+        let Some(source) = self.sources.get(&row.source) else { return nothing };
+        let seen = usize::try_from(row.seq).ok().and_then(|seq| *source.first.get(seq)?);
+        let Some(seen) = seen else { return nothing };
+        let pod = &self.pods[seen.pod()];
+        let client = self.client(row, source, uncertainty_ns);
+        // What was rounded off adds to the uncertainty.
+        let own_ns = pod.uncertainty_ns.map(|ns| ns.saturating_add(STEP_NS));
+        let head = seen.head(self.base);
+        let fits = client.has_sent(head, own_ns, seen.ended());
+        let further = match self.further.is_empty() {
+            true => None,
+            false => self.further.get(&(Arc::clone(&row.source), row.seq)),
+        };
+        let Some(further) = further else {
+            let last = fits.then(|| Arc::clone(&pod.name));
+            return Joined { last, impossible: u32::from(!fits), ..nothing };
+        };
+        let first = Attempt { pod: Arc::clone(&pod.name), head, ended: seen.ended(), status: seen.status() };
+        let own_ns = |served: &ServedRow| {
+            let number = self.numbers.get(&served.pod)?;
+            self.pods.get(*number as usize - 1)?.uncertainty_ns
+        };
+        let fitting =
+            further.iter().filter(|served| client.has_sent(served.head, own_ns(served), served.ended));
+        let mut attempts: Vec<Attempt> =
+            fits.then_some(first).into_iter().chain(fitting.map(Attempt::of)).collect();
+        let impossible = u32::try_from(1 + further.len() - attempts.len()).unwrap_or(u32::MAX);
+        attempts.sort_by_key(|attempt| attempt.head);
+        let answered = attempts.iter().rposition(|attempt| !attempt.has_failed());
+        let last = answered.or(attempts.len().checked_sub(1)).map(|last| attempts.remove(last).pod);
+        Joined { last, others: attempts, impossible }
+    }
+
+    /// The attempts of any other request. `rows` has all rows of its id, each with the uncertainty of its
+    /// proxy's clock.
+    pub(super) fn choose(
+        &self,
+        row: &RequestRow,
+        uncertainty_ns: i64,
+        rows: Vec<(ServedRow, Option<i64>)>,
+    ) -> Joined<ServedRow> {
+        let Some(source) = self.sources.get(&row.source).filter(|_| self.run.is_some()) else {
+            let last = rows.into_iter().next_back().map(|(served, _)| served);
+            return Joined { last, others: Vec::new(), impossible: 0 };
+        };
+        let client = self.client(row, source, uncertainty_ns);
+        let all = rows.len();
+        let fitting = rows.into_iter();
+        let mut fitting: Vec<ServedRow> = fitting
+            .filter(|(served, own_ns)| client.has_sent(served.head, *own_ns, served.ended))
+            .map(|(served, _)| served)
+            .collect();
+        let impossible = u32::try_from(all - fitting.len()).unwrap_or(u32::MAX);
+        fitting.sort_by_key(|served| served.head);
+        let answered =
+            |served: &ServedRow| served.ended == ServedEnd::Complete && served.status == row.status;
+        let last = fitting.iter().rposition(answered).or(fitting.len().checked_sub(1));
+        let last = last.map(|last| fitting.remove(last));
+        Joined { last, others: fitting.iter().map(Attempt::of).collect(), impossible }
+    }
+
+    fn client<'a>(&self, row: &'a RequestRow, source: &OfSource, uncertainty_ns: i64) -> Client<'a> {
+        Client {
+            row,
+            uncertainty_ns: source.is_compared.then_some(uncertainty_ns),
+            is_checked: self.run.is_some(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::record::{Event, EventKind, Phase, Protocol, Records, RequestId};
+    use crate::timeline::Joins;
+    use crate::timeline::requests::Requests;
+
+    const MS: i64 = 1_000_000;
+
+    fn at(ms: i64) -> Stamp {
+        Stamp::from_unix_ns(1_800_000_000_000_000_000 + ms * MS)
+    }
+
+    fn run() -> RunId {
+        "k3v9x2abcdef".parse().unwrap()
+    }
+
+    /// Sent 10 ms after `from`, and ended 20 ms after that.
+    fn row(seq: u64, from: i64, outcome: Outcome, status: Option<u16>) -> RequestRow {
+        RequestRow {
+            connect_start: Some(at(from)),
+            sent: Some(at(from + 10)),
+            outcome,
+            final_outcome: outcome,
+            status,
+            ..RequestRow::not_sent("load-0".into(), seq, "web".into(), Phase::Main, at(from), at(from + 30))
+        }
+    }
+
+    fn served(id: RequestId, pod: &str, head: i64, ended: ServedEnd, status: Option<u16>) -> ServedRow {
+        ServedRow {
+            source: pod.into(),
+            request: Some(id),
+            pod: pod.into(),
+            peer_addr: "10.0.0.9:4000".into(),
+            protocol: Protocol::Http1,
+            accepted: at(head - 1),
+            head: Some(at(head)),
+            end: at(head + 5),
+            status,
+            grpc_status: None,
+            ended,
+            detail: None,
+            conn: 0,
+            conn_first_request: true,
+            stream: None,
+            bytes_from_client: None,
+            bytes_from_app: None,
+        }
+    }
+
+    fn own(seq: u64) -> RequestId {
+        RequestId::new(Some(&run()), "load-0", seq)
+    }
+
+    /// Clocks that are known to ± 1 ms: those of the load, and of pods a and b.
+    fn clocks(records: &Records) -> Clocks {
+        let sample = |of: &str| {
+            let of = of.to_owned();
+            let kind = EventKind::ClockSample { of, offset_ns: 0, uncertainty_ns: MS };
+            Event::new(at(0), "coordinator", kind)
+        };
+        Clocks::new(&records.info, &["load-0", "a", "b"].map(sample))
+    }
+
+    fn joined(requests: Vec<RequestRow>, served: Vec<ServedRow>) -> Requests<Records> {
+        let info = serde_json::from_value(serde_json::json!({
+            "format": 1, "tool": {"name": "rolldrop", "version": "0"}, "run": run(), "name": "x",
+            "scenario": null, "cluster": {"version": "", "dataplane": "", "nodes": 1, "endpoints": 2,
+            "namespace": ""}, "targets": [], "sources": [], "started": at(0), "complete": true,
+            "load": {"rate": 1.0, "duration_s": 1.0, "warmup_s": 0.0, "connections": "fresh",
+                "connect_timeout_s": 1.0, "response_timeout_s": 1.0, "success": [[200, 299]]},
+        }));
+        let records = Records {
+            info: info.unwrap(),
+            events: Vec::new(),
+            requests,
+            served,
+            torn: Vec::new(),
+            corrupt: Vec::new(),
+        };
+        let clocks = clocks(&records);
+        let joins = Joins {
+            names: crate::timeline::names::PodNames::default(),
+            addresses: crate::timeline::addresses::Addresses::of(&records.info, &[], &clocks),
+            run: records.info.run.clone(),
+            needs_proof: false,
+        };
+        Requests::open(records, clocks, joins).unwrap_or_else(|never| match never {})
+    }
+
+    /// Pod, other attempts' pods, impossible rows.
+    type Found = (Option<String>, Vec<String>, u32);
+
+    fn found(requests: &Requests<Records>) -> BTreeMap<u64, Found> {
+        let mut all = BTreeMap::new();
+        let went = requests.each(|request| {
+            let others = request.other_attempts.iter().map(|attempt| attempt.pod.to_string()).collect();
+            let pod = request.proxy.as_ref().map(ToString::to_string);
+            all.insert(request.row.seq, (pod, others, request.impossible_rows));
+        });
+        went.unwrap_or_else(|never| match never {});
+        all
+    }
+
+    #[test]
+    fn ids_without_the_runs_part_are_nobodys_and_are_counted() {
+        let ids =
+            ["load-0-1", "0123456789ab-load-0-1", "x-1", "k3v9x2abcdef-load-0-99", "k3v9x2abcdef-other-1"];
+        let strange = |id: &&str| served(id.parse().unwrap(), "b", 15, ServedEnd::Complete, Some(200));
+        let mut rows: Vec<ServedRow> = ids.iter().map(strange).collect();
+        rows.push(served(own(1), "a", 15, ServedEnd::Complete, Some(200)));
+        rows.extend(ids.iter().map(strange));
+        for outcome in [Outcome::Ok, Outcome::ResetBeforeResponse] {
+            let requests = joined(vec![row(1, 0, outcome, None)], rows.clone());
+            assert_eq!(found(&requests)[&1], (Some("a".into()), vec![], 0), "{outcome}");
+            assert_eq!(requests.strangers, Strangers { other_runs: 6, no_request: 4 });
+        }
+    }
+
+    #[test]
+    fn rows_with_times_that_cannot_be_are_ignored_and_counted() {
+        // Sent at 10, ended at 30; both clocks are known to 1 ms, and a little for what samples hide.
+        for (head, is_possible) in
+            [(-500, false), (0, false), (15, true), (29, true), (50, false), (9000, false)]
+        {
+            for (outcome, status) in [(Outcome::Ok, Some(200)), (Outcome::HttpError, Some(503))] {
+                let forged = served(own(1), "b", head, ServedEnd::Complete, Some(200));
+                let requests = joined(vec![row(1, 0, outcome, status)], vec![forged]);
+                let expected = if is_possible { (Some("b".into()), vec![], 0) } else { (None, vec![], 1) };
+                assert_eq!(found(&requests)[&1], expected, "{head} {outcome}");
+            }
+        }
+        // Nothing was sent, so that nobody can have read it.
+        let refused = RequestRow { sent: None, ..row(1, 0, Outcome::ConnectRefused, None) };
+        let forged = served(own(1), "b", 15, ServedEnd::Complete, Some(200));
+        assert_eq!(found(&joined(vec![refused], vec![forged]))[&1], (None, vec![], 1));
+    }
+
+    #[test]
+    fn what_a_client_gave_up_waiting_for_may_be_read_later() {
+        let late = |ended| served(own(1), "a", 2000, ended, None);
+        let row = || row(1, 0, Outcome::ResponseTimeout, None);
+        let read = joined(vec![row()], vec![late(ServedEnd::ClientGone)]);
+        assert_eq!(found(&read)[&1], (Some("a".into()), vec![], 0));
+        let answered = joined(vec![row()], vec![late(ServedEnd::Complete)]);
+        assert_eq!(found(&answered)[&1], (None, vec![], 1));
+    }
+
+    #[test]
+    fn a_proxy_whose_clock_was_never_compared_is_believed() {
+        let row = row(1, 0, Outcome::Ok, Some(200));
+        let served = served(own(1), "c", -500, ServedEnd::Complete, Some(200));
+        assert_eq!(found(&joined(vec![row], vec![served]))[&1], (Some("c".into()), vec![], 0));
+    }
+
+    #[test]
+    fn of_a_gateways_attempts_the_pod_that_answered_counts_and_the_others_are_kept() {
+        let eof = |pod, head| served(own(1), pod, head, ServedEnd::UpstreamEof, None);
+        let answer = |pod, head, status| served(own(1), pod, head, ServedEnd::Complete, Some(status));
+        let one = |outcome, status, rows: Vec<ServedRow>| {
+            // In whatever order they arrive.
+            let backwards = rows.iter().rev().cloned().collect();
+            let of = |rows| found(&joined(vec![row(1, 0, outcome, status)], rows)).remove(&1);
+            let found = of(rows);
+            assert_eq!(found, of(backwards));
+            found.unwrap()
+        };
+        let both = |pod: &str, other: &str| (Some(pod.to_owned()), vec![other.to_owned()], 0);
+        let ok = |rows| one(Outcome::Ok, Some(200), rows);
+        assert_eq!(ok(vec![eof("a", 12), answer("b", 20, 200)]), both("b", "a"));
+        assert_eq!(ok(vec![answer("a", 12, 503), answer("b", 20, 200)]), both("b", "a"));
+        assert_eq!(ok(vec![answer("a", 12, 200), eof("b", 20)]), both("a", "b"), "mirrored");
+        let lost = |status, rows| one(Outcome::HttpError, Some(status), rows);
+        assert_eq!(lost(502, vec![eof("a", 12), eof("b", 20)]), both("b", "a"), "the last one failed it");
+        assert_eq!(lost(500, vec![answer("a", 12, 500), eof("b", 20)]), both("a", "b"), "its own answer");
+    }
+
+    #[test]
+    fn a_row_in_eight_bytes_tells_pod_end_status_and_time() {
+        assert_eq!(size_of::<Option<Seen>>(), 8);
+        for (&ended, status) in ServedEnd::ALL.iter().zip([None, Some(100), Some(200), Some(503), Some(599)])
+        {
+            let row = served(own(1), "a", 1234, ended, status);
+            let pod = u32::try_from(MAX_PODS).unwrap();
+            let seen = Seen::new(pod, &row, at(-60_000)).unwrap();
+            assert_eq!((seen.pod(), seen.ended(), seen.status()), (MAX_PODS - 1, ended, status));
+            assert_eq!(seen.head(at(-60_000)), Some(at(1234)));
+        }
+        let far = served(own(1), "a", 100_000_000, ServedEnd::Complete, None);
+        assert_eq!(Seen::new(1, &far, at(0)).unwrap().head(at(0)), None);
+    }
+}

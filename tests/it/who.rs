@@ -1,0 +1,211 @@
+//! Who a request reached, as headers say it: named by any header, over HTTP/1.1 and HTTP/2, with known answers.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rolldrop::record::event::AnswerHeaders;
+use rolldrop::record::{EventKind, Outcome, RequestId, RunDir};
+
+use crate::harness::Rolldrop;
+use crate::runs::{Dataplane, measure};
+
+/// For each id the pod that the server named, and whether it answered with an error.
+type Truth = Arc<Mutex<BTreeMap<String, (String, bool)>>>;
+
+/// Names a pod by its own rule, behind which a gateway names itself; every fifth answer is the gateway's error.
+fn answer(request: &Request<Incoming>, truth: &Truth) -> Response<Full<Bytes>> {
+    let id = request.headers()["rolldrop-id"].to_str().expect("an id").to_owned();
+    let seq = id.parse::<RequestId>().expect("an id").seq;
+    let (pod, is_error) = (format!("web-{}", seq % 3), seq.is_multiple_of(5));
+    truth.lock().expect("the truth").insert(id, (pod.clone(), is_error));
+    let answer = Response::builder()
+        .header("server", "envoy")
+        .header("via", if seq.is_multiple_of(2) { "1.1 a" } else { "1.1 b" })
+        .header("x-served-by", pod)
+        .header("x-served-by", "edge-7")
+        .header("x-envoy-response-flags", "UF")
+        .header("x-cache", "MISS")
+        .header("x-other", "not kept");
+    answer.status(if is_error { 503 } else { 200 }).body(Full::from("hello")).expect("an answer")
+}
+
+/// Serves until the test process ends.
+fn serve(http2: bool) -> (SocketAddr, Truth) {
+    let truth = Truth::default();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.set_nonblocking(true).expect("a socket");
+    let address = listener.local_addr().expect("an address");
+    let log = Arc::clone(&truth);
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+            while let Ok((stream, _)) = listener.accept().await {
+                let log = Arc::clone(&log);
+                let service = service_fn(move |request| {
+                    let answer = answer(&request, &log);
+                    async move { Ok::<_, Infallible>(answer) }
+                });
+                let stream = TokioIo::new(stream);
+                tokio::spawn(async move {
+                    if http2 {
+                        let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                        let _ = server.serve_connection(stream, service).await;
+                    } else {
+                        let server = hyper::server::conn::http1::Builder::new();
+                        let _ = server.serve_connection(stream, service).await;
+                    }
+                });
+            }
+        });
+    });
+    (address, truth)
+}
+
+#[test]
+fn any_header_names_the_pod_and_headers_of_errors_are_kept_in_both_versions_of_http() {
+    for (http, connections) in [("1.1", "fresh"), ("1.1", "keepalive"), ("2", "keepalive")] {
+        let (address, truth) = serve(http == "2");
+        let finished = Rolldrop::new(["load", &format!("http://{address}/"), "-r", "300", "-n", "150"])
+            .args(["--http", http, "--connections", connections, "-c", "2", "--out", "run", "--workers", "2"])
+            .args(["--pod-header", "X-Served-By", "--keep-header", "x-cache"])
+            .args(["--connect-timeout", "60s", "--response-timeout", "60s"])
+            .finish()
+            .expect_code(0);
+        let records = RunDir::open(&finished.dir().join("run")).and_then(|run| run.read()).expect("a run");
+        let truth = truth.lock().expect("the truth");
+        let mut answered = 0;
+        for row in records.requests.iter().filter(|row| row.outcome != Outcome::NotSent) {
+            let id = records.info.request_id(row).to_string();
+            let (pod, is_error) = truth.get(&id).unwrap_or_else(|| panic!("{id} did not arrive\n{finished}"));
+            assert_eq!(row.pod.as_deref(), Some(&*format!("{pod}, edge-7")), "{row:?}");
+            assert_eq!(row.outcome == Outcome::HttpError, *is_error, "{row:?}");
+            let kept: Option<BTreeMap<String, String>> =
+                row.headers.as_deref().map(|headers| serde_json::from_str(headers).expect("JSON"));
+            let via = if row.seq.is_multiple_of(2) { "1.1 a" } else { "1.1 b" };
+            let expected =
+                [("server", "envoy"), ("via", via), ("x-cache", "MISS"), ("x-envoy-response-flags", "UF")];
+            let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
+            assert_eq!(kept, is_error.then(|| expected.into()), "{row:?}");
+            answered += 1;
+        }
+        assert!(answered > 100, "{answered} answers\n{finished}");
+        let told: Vec<&AnswerHeaders> = records
+            .events
+            .iter()
+            .filter_map(|event| match &event.kind {
+                EventKind::AnswerHeaders(answers) => Some(answers),
+                _ => None,
+            })
+            .collect();
+        let [told] = told[..] else { panic!("{told:?}\n{finished}") };
+        assert_eq!((told.answers, &told.server), (answered, &BTreeMap::from([("envoy".into(), answered)])));
+        assert_eq!((told.via.len(), told.via.values().sum::<u64>()), (2, answered), "{told:?}");
+        let balances_requests = told.pods_within_connection_changed > 0;
+        assert_eq!(balances_requests, connections == "keepalive", "{told:?}");
+        assert!(records.info.run.is_some() && finished.dir().join("run/run.json").exists());
+    }
+}
+
+/// Two pods with the recording proxy beside them, and a stranger who sends requests with ids of its own making.
+const SCENARIO: &str = r#"
+apiVersion: rolldrop.dev/v1
+kind: Scenario
+metadata: {name: stranger, description: somebody else sends ids}
+spec:
+  cluster: {embedded: {nodes: 1}}
+  manifests:
+    - inline:
+        apiVersion: apps/v1
+        kind: Deployment
+        metadata: {name: web}
+        spec:
+          replicas: 2
+          selector: {matchLabels: {app: web}}
+          template:
+            metadata: {labels: {app: web}}
+            spec:
+              terminationGracePeriodSeconds: 5
+              containers:
+                - name: app
+                  image: rolldrop
+                  args: [workload, --listen, "$(POD_IP):8080"]
+                  env:
+                    - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+                    - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+                  ports: [{name: http, containerPort: 8080}]
+                  readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 1}
+    - inline:
+        apiVersion: v1
+        kind: Service
+        metadata: {name: web}
+        spec:
+          selector: {app: web}
+          ports: [{name: http, port: 8080, targetPort: http}]
+    - inline:
+        apiVersion: apps/v1
+        kind: Deployment
+        metadata: {name: stranger}
+        spec:
+          selector: {matchLabels: {app: stranger}}
+          template:
+            metadata: {labels: {app: stranger}}
+            spec:
+              terminationGracePeriodSeconds: 1
+              containers:
+                - name: app
+                  image: host
+                  command:
+                    - sh
+                    - -c
+                    - |
+                      n=0
+                      while :; do
+                        for id in load-0-$n 0123456789ab-load-0-$n x-$n; do
+                          curl -s -o /dev/null -m 5 -H "rolldrop-id: $id" "http://$WEB_SERVICE_HOST:8080/"
+                        done
+                        n=$((n + 1))
+                      done
+  target: {service: web, port: http, path: /}
+  sidecar: {inject: true}
+  load: {rate: 60, warmup: 1s, duration: 9s, timeout: {connect: 10s, response: 30s}}
+  disruptions:
+    - {at: 4s, action: deletePod, selector: app=web, count: 1}
+"#;
+
+#[test]
+fn a_strangers_requests_with_ids_change_nothing_and_are_told_of() {
+    let run = measure(SCENARIO, Dataplane::Userspace, &[]);
+    let own = run.records.info.run.as_ref().expect("a run's part");
+    let with_id: Vec<_> = run.records.served.iter().filter_map(|row| row.request.as_ref()).collect();
+    let strange = with_id.iter().filter(|id| id.run() != Some(own.as_str())).count();
+    assert!(strange >= 90, "{strange} of a stranger\n{}", run.finished);
+    let what: Vec<&str> = run.result.findings.iter().map(|finding| finding.what.as_str()).collect();
+    let told = what.iter().find(|what| what.contains("carry an id of another run")).expect("a finding");
+    let count: String =
+        told.split(' ').next().unwrap_or_default().chars().filter(char::is_ascii_digit).collect();
+    assert_eq!(count.parse(), Ok(strange), "{told}");
+    assert!(!what.iter().any(|what| what.contains("a time before it was sent")), "{what:?}");
+
+    let (log, tables) = RunDir::open(&run.path).and_then(|run| run.recorded()).expect("the run reads");
+    let (_, requests) = rolldrop::timeline::Timeline::build(log, tables).expect("the rows read");
+    let mut joined = 0;
+    let compared = requests.each(|request| {
+        // Both ends name the same pod: a stranger's row would name another one half of the time.
+        if request.row.outcome == Outcome::Ok {
+            assert!(request.proxy.is_some(), "{request:?}");
+            assert_eq!(request.proxy, request.row.pod, "{request:?}");
+            assert!(request.other_attempts.is_empty() && request.impossible_rows == 0, "{request:?}");
+            joined += 1;
+        }
+    });
+    compared.expect("the rows read");
+    assert!(joined > 300, "{joined}\n{}", run.finished);
+}
