@@ -146,10 +146,15 @@ fn phases_and_endpoints_of_the_next_pod_of_a_name_are_not_this_ones() {
         pod(11_000, "web-0", "u1", json!({"change": "deleted"})),
         pod(12_000, "web-0", "u2", json!({"ip": "10.0.0.2"})),
         slice(12_100, "10.0.0.2", true, false),
-        deleted(40_050, "web-0", "u2", 40_000, "3"),
+        pod(
+            40_050,
+            "web-0",
+            "u2",
+            json!({"ip": "10.0.0.2", "deletion_timestamp": ns(40_000) + 30 * SECOND_NS, "deletion_grace_s": 30}),
+        ),
         slice(40_100, "10.0.0.2", false, true),
         phase(40_200, "web-0~1", "sigterm"),
-        pod(41_000, "web-0", "u2", json!({"change": "deleted"})),
+        pod(41_000, "web-0", "u2", json!({"change": "deleted", "ip": "10.0.0.2"})),
     ];
     let timeline = timeline(events);
     let [first, second] = &timeline.ends[..] else { panic!("{:#?}", timeline.ends) };

@@ -32,7 +32,7 @@ async fn beats_are_recorded_slow_down_when_there_are_too_many_and_end_where_they
     let beats = timeout(Duration::from_secs(60), session.beat()).await;
     assert!(beats.is_err());
     session.finish(CancellationToken::new()).await.unwrap();
-    let events = run_dir.recorded().unwrap().0.events;
+    let events = events_of(&run_dir);
     let beats = events.iter().filter(|event| matches!(event.kind, EventKind::Beat { .. })).count();
     let checks = events.iter().filter(|event| matches!(event.kind, EventKind::BeatCheck { .. })).count();
     assert_eq!((beats, asked.load(Ordering::SeqCst)), (38, 41));
