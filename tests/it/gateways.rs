@@ -215,23 +215,13 @@ fn addresses(events: &[Event]) -> BTreeMap<&str, &str> {
     pods.collect()
 }
 
-#[test]
-fn what_a_gateway_lost_is_that_of_the_pod_that_its_own_log_names() {
-    let _turn = turn();
-    let (cluster, [traefik, haproxy]) = gateways();
-    let scenario = SCENARIO.replace("TRAEFIK", &traefik).replace("HAPROXY", &haproxy);
-    let kubeconfig = cluster.kubeconfig();
-    let run = || {
-        let words = ["run", "scenario.yaml", "--out", "run", "--yes", "--kubeconfig"];
-        Rolldrop::new(words).args([&kubeconfig]).file("scenario.yaml", &scenario).finish()
-    };
-
-    // Whose pods a URL leads to, the Ingress says, or else the scenario.
+/// The Ingress says it, or else the scenario.
+fn finds_whose_pods_a_url_leads_to(kubeconfig: &Path) {
     let live = "apiVersion: rolldrop.dev/v1\nkind: Scenario\nmetadata: {name: live}\nspec:\n  target: {url: 'http://HOST/'}\n";
     let plan = |host: &str, sidecar: &str| {
         let words = ["run", "live.yaml", "--dry-run", "--kubeconfig"];
         let scenario = format!("{}  sidecar: {sidecar}\n", live.replace("HOST", host));
-        Rolldrop::new(words).args([&kubeconfig]).file("live.yaml", &scenario).finish()
+        Rolldrop::new(words).args([kubeconfig]).file("live.yaml", &scenario).finish()
     };
     let patch = "/apis/apps/v1/namespaces/default/deployments/idle ";
     for (host, sidecar) in [
@@ -244,6 +234,20 @@ fn what_a_gateway_lost_is_that_of_the_pod_that_its_own_log_names() {
     }
     let unknown = plan("10.0.0.9", "{inject: true, workloads: [deployment/none]}").expect_code(2);
     assert!(unknown.stderr().contains("there is no Deployment none in namespace default"), "{unknown}");
+}
+
+#[test]
+fn what_a_gateway_lost_is_that_of_the_pod_that_its_own_log_names() {
+    let _turn = turn();
+    let (cluster, [traefik, haproxy]) = gateways();
+    let scenario = SCENARIO.replace("TRAEFIK", &traefik).replace("HAPROXY", &haproxy);
+    let kubeconfig = cluster.kubeconfig();
+    let run = || {
+        let words = ["run", "scenario.yaml", "--out", "run", "--yes", "--kubeconfig"];
+        Rolldrop::new(words).args([&kubeconfig]).file("scenario.yaml", &scenario).finish()
+    };
+
+    finds_whose_pods_a_url_leads_to(&kubeconfig);
 
     // Nobody has said that these balance requests, and nobody waits for the pods but the run.
     let finished = repeated(run).expect_code(0);
