@@ -133,6 +133,7 @@ pub fn analyse<R: RowSource>(
                 &requests,
                 &latency_ms,
                 &terminations,
+                &recommendation,
             ))
             .collect(),
         verdict,
@@ -223,9 +224,19 @@ fn count(timeline: &Timeline, sums: &Sums<'_>, judged: &[Judged<'_>]) -> Request
         let row = &j.request.row;
         *c.by_cause.entry(j.cause).or_default() += 1;
         c.in_window += u64::from(j.in_window);
+        let was_under_way =
+            j.candidates.iter().all(|c| j.request.begun() < timeline.ends[c.termination].t0.earliest);
+        let is_known = j.candidates.iter().any(|c| c.why.is_certain());
+        c.in_flight += u64::from(j.in_window && was_under_way);
+        c.by_time += u64::from(j.in_window && !was_under_way && !is_known);
         c.outside_window += u64::from(!j.in_window);
         c.unattributed += u64::from(j.cause == Cause::Unattributed);
         c.ambiguous += u64::from(j.candidates.len() > 1);
+        // The only connections that are tracked here are the generator's own.
+        if j.cause == Cause::StaleFlow {
+            c.stale_flow_own += 1;
+            *c.stale_flow_own_by_outcome.entry(row.outcome).or_default() += 1;
+        }
         let method = method(row);
         let is_idempotent = retry::is_idempotent(method) && row.outcome != Outcome::HttpError;
         c.retry_hidden.safe_idempotent += u64::from(is_idempotent);
@@ -277,9 +288,12 @@ fn terminations(
                         lost: gap.is_lost,
                     })
                     .collect(),
+                t0_basis: Some(end.t0.basis),
                 t0_uncertainty_s: end.t0.latest.seconds_since(end.t0.earliest),
                 t0_s: timeline.seconds(end.t0.latest),
                 timeline: stages(end, last),
+                pre_stop_seconds: end.pre_stop_sleep_s.map(|s| u64::try_from(s).unwrap_or(0)),
+                grace_period_seconds: u64::try_from(end.grace_s).unwrap_or(0),
                 exit_code: end.exit_code,
                 windows,
                 requests: model::TerminationRequests::default(),

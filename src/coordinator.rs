@@ -6,6 +6,7 @@
 //! the tables of the proxies. It sends no load and judges nothing.
 
 mod apply;
+mod beats;
 mod caller;
 mod collect;
 mod disrupt;

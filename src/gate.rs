@@ -23,7 +23,7 @@ pub fn check(result: &RunResult, expect: &Expect) -> Vec<Check> {
         }));
     };
     if let Some(bounds) = &expect.dropped {
-        counts("dropped", bounds, result.requests.dropped);
+        counts("dropped", bounds, result.requests.lost());
     }
     if let Some(bounds) = &expect.terminations {
         counts("terminations", bounds, result.terminations.len() as u64);

@@ -5,6 +5,7 @@
 //! no Kubernetes client, no HTTP and no statistics. The run directory's format
 //! is documented in `docs/run-directory.md`.
 
+pub mod action;
 pub mod cause;
 pub mod clock;
 pub mod event;

@@ -14,6 +14,7 @@ pub use window::{Window, WindowBasis};
 use crate::record::Outcome;
 use crate::record::run_info::{ClusterInfo, Pacing, Tool};
 pub use crate::record::{Cause, Mode};
+pub use crate::timeline::T0Basis;
 
 /// The version of `result.json`.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -72,7 +73,8 @@ pub struct RunResult {
     /// What other settings would have done to the terminations seen.
     #[serde(rename = "what_if")]
     pub what_if: Vec<WhatIf>,
-    /// Longest time in which no request succeeded while requests were scheduled, in seconds.
+    /// Longest time in which each scheduled request failed, by intended send time: from the first of them to the next
+    /// that succeeded, in seconds.
     #[serde(rename = "longest_outage_s")]
     pub longest_outage_s: f64,
     /// What a reader should know, most severe first.
@@ -170,21 +172,42 @@ pub struct RequestCounts {
     pub by_outcome: BTreeMap<Outcome, u64>,
     /// The dropped ones, by cause.
     pub by_cause: BTreeMap<Cause, u64>,
-    /// Dropped inside the window of the termination they are attributed to.
+    /// Dropped inside the window of each termination that may explain them.
     pub in_window: u64,
+    /// Of those in a window, begun before t0: they were under way when their pod's deletion took effect.
+    #[serde(default)]
+    pub in_flight: u64,
+    /// Of those in a window and not under way at t0, attributed by time and outcome alone. That puts them into a
+    /// window, so it is no evidence of one.
+    #[serde(default)]
+    pub by_time: u64,
     /// Dropped otherwise.
     pub outside_window: u64,
-    /// Dropped without a cause that could be told.
+    /// Dropped without a cause that fits.
     pub unattributed: u64,
-    /// Dropped for a cause that is known, by one of several terminations that cannot be told apart: charged to none of them.
+    /// Dropped by one of several terminations, and nothing says by which.
     #[serde(default)]
     pub ambiguous: u64,
+    /// Of the dropped ones, those that a connection-tracking entry of the generator's own earlier connections sent
+    /// to a pod that was gone. They say something of the generator: no headline, limit or comparison counts them.
+    #[serde(default)]
+    pub stale_flow_own: u64,
+    /// The same, by outcome.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub stale_flow_own_by_outcome: BTreeMap<Outcome, u64>,
     /// Dropped requests that a retrying client would have hidden.
     pub retry_hidden: RetryHidden,
     /// By load source, whose rows did not all arrive: requests that are known by count alone, and are in
     /// no other figure.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub without_rows: BTreeMap<String, BTreeMap<Outcome, u64>>,
+}
+
+impl RequestCounts {
+    /// The dropped requests without the generator's own stale flows: the figure of headlines, limits and comparisons.
+    pub fn lost(&self) -> u64 {
+        self.dropped - self.stale_flow_own
+    }
 }
 
 /// Dropped requests that a retrying client would have hidden from its user.
@@ -296,10 +319,19 @@ pub struct Termination {
     pub watch_gaps: Vec<WatchGap>,
     /// t0 latest minus t0 earliest, in seconds.
     pub t0_uncertainty_s: f64,
+    /// What is known of t0, and from what; not in results of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub t0_basis: Option<T0Basis>,
     /// When t0 (latest) was, in seconds since the counted part of the load began.
     pub t0_s: f64,
     /// Stages, in seconds since t0 latest.
     pub timeline: BTreeMap<Stage, f64>,
+    /// The preStop sleep that was set, in seconds: 0 without a hook, `None` where a hook of another kind hides it.
+    #[serde(default)]
+    pub pre_stop_seconds: Option<u64>,
+    /// The grace period of its deletion, in seconds.
+    #[serde(default)]
+    pub grace_period_seconds: u64,
     /// The main container's exit code, if it was seen. With several: the first that is not 0.
     pub exit_code: Option<i32>,
     /// The window towards each consumer.
@@ -391,6 +423,18 @@ pub struct Recommendation {
     /// The same, where requests were lost that such a sleep would have saved: what the run suggests and does not prove.
     #[serde(default)]
     pub suggested_seconds: Option<u64>,
+}
+
+impl Recommendation {
+    /// The sleep that is recommended or, without proof, suggested; never shorter than the one that is set.
+    pub fn advised_seconds(&self) -> Option<u64> {
+        self.pre_stop_seconds.or(self.suggested_seconds)
+    }
+
+    /// Of all modes, the one that advises the longest sleep: the advice of a run, in all its forms.
+    pub fn longest(all: &[Self]) -> Option<&Self> {
+        all.iter().filter(|rec| rec.advised_seconds().is_some()).max_by_key(|rec| rec.advised_seconds())
+    }
 }
 
 /// What another preStop sleep would have done to the terminations seen.

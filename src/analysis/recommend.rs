@@ -115,7 +115,7 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
         units,
         consumers: consumers.into_iter().map(str::to_owned).collect(),
         basis: format!(
-            "the longest of the windows lasted {largest:.3} s at most; that is rounded up, with {} s of margin; {stopping_text}",
+            "the longest of the windows lasted {largest:.3} s at most; that is rounded up, with {} s of margin, and nothing goes below what is set; {stopping_text}",
             policy.margin_s
         ),
         terminations_needed: needed.saturating_sub(units),

@@ -129,7 +129,10 @@ impl<'a> Sums<'a> {
         self.reuses.add(r);
         for (last, withdrawal) in self.last_reached.iter_mut().zip(&timeline.withdrawals) {
             let is_its = r.pod().is_some_and(|pod| **pod == *withdrawal.pod);
-            if is_its && r.is_new_connection() && r.begun() >= withdrawal.asked {
+            // What comes after its return is no sign of how long the Service took to let it go.
+            let is_then = r.begun() >= withdrawal.asked
+                && withdrawal.returned.is_none_or(|returned| r.begun() < returned);
+            if is_its && r.is_new_connection() && is_then {
                 *last = (*last).max(Some(r.begun()));
             }
         }
@@ -176,7 +179,7 @@ impl<'a> Sums<'a> {
             if !is_closed_loop {
                 self.response.add(response_ns);
             }
-            let is_near = disrupted.iter().any(|(from, to)| (*from..=*to).contains(&row.scheduled));
+            let is_near = disrupted.iter().any(|(from, to)| row.scheduled <= *to && row.end >= *from);
             self.outside_ok += u64::from(!is_near && class == Class::Ok);
             self.outside_app_errors += u64::from(!is_near && class == Class::AppError);
             let values = if is_near { &mut self.disrupted } else { &mut self.steady };

@@ -2,7 +2,8 @@
 
 mod clocks;
 mod corners;
-
+mod rollouts;
+mod said;
 mod sound;
 
 use std::sync::Arc;

@@ -21,7 +21,7 @@ use super::report::{Format, print, text_options};
 use super::signals::Interrupts;
 use super::stages;
 use crate::analysis::model::Verdict;
-use crate::load::{Plan, Prepared, Summary};
+use crate::load::{Plan, Prepared, Summary, check_conntrack};
 use crate::record::run_dir::EventLog;
 use crate::record::run_info::{ClusterInfo, FORMAT_VERSION, LoadPlan, Target, Tool};
 use crate::record::{Clock, Event, EventKind, Expect, RunDir, RunInfo, Stamp};
@@ -44,6 +44,9 @@ impl LoadArgs {
         let title = title(&targets);
         let (interrupts, progress) = (Interrupts::listen()?, Progress::new(self.quiet));
         let (planned, stages, warmup) = (Planned::of(&plan), plan.stages(), plan.warmup());
+        if self.evidence.is_some() {
+            check_conntrack()?;
+        }
         let Some(prepared) = interrupts.stop.run_until_cancelled(Prepared::new(plan.clone())).await else {
             return Ok(Exit::Interrupted.into());
         };

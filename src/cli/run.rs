@@ -77,6 +77,7 @@ impl RunArgs {
             collecting: &self.collecting,
             max_busy: self.max_busy.map(Percent::share),
             service_proxy: self.assume.service_proxy(),
+            beats: !self.no_beats,
         };
         if self.dry_run {
             let scratch = std::env::temp_dir().join(format!("rolldrop-dry-run-{}", std::process::id()));

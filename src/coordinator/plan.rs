@@ -8,7 +8,7 @@ mod evidence;
 use std::fmt;
 
 use futures::{StreamExt, TryStreamExt, stream};
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
@@ -26,6 +26,7 @@ use super::apply::is_ownable;
 use super::routes;
 use super::sidecar::{Live, Sidecars};
 use super::{Caller, CoordinatorError, preflight, service_proxy, versions};
+use crate::record::Evidence;
 use crate::scenario::{Disruption, Place, Scenario};
 
 /// Not a call, but a program that the run starts here.
@@ -34,6 +35,8 @@ const RUN: &str = "run";
 const REVIEWS: usize = 8;
 /// Stands for the name of what owns all that a run creates.
 const OWNER: &str = "rolldrop-run-...";
+/// Why that is created.
+const OWNS_ALL: &str = "what owns all that the run creates";
 /// By this a manifest shows that it has a proxy, whose rows are collected.
 const ADMIN_PORT: &str = "rolldrop-admin";
 
@@ -47,6 +50,8 @@ pub struct Work<'a> {
     pub sidecars: Option<Sidecars<'a>>,
     /// Whether a command ends pods, in place of the scenario's disruptions.
     pub has_command: bool,
+    /// Whether the run writes to an object of its own while pods may end.
+    pub beats: bool,
     /// How many pods send the load; `None` where it does not come from the cluster.
     pub load_workers: Option<usize>,
 }
@@ -267,7 +272,7 @@ impl Caller {
     /// # Errors
     /// When it cannot be done, or reading what it takes fails.
     pub async fn plan(&self, work: &Work<'_>) -> Result<Plan, CoordinatorError> {
-        let Work { scenario, secrets, sidecars, has_command, load_workers } = work;
+        let Work { scenario, secrets, sidecars, has_command, beats, load_workers } = work;
         let mut plan = Plan::default();
         plan.open_call("/version", "whether it has what the scenario uses");
         let version = self.server_version().await?;
@@ -283,7 +288,8 @@ impl Caller {
         plan.helps("list", &self.own::<Event>(), "what is there");
         plan.helps("watch", &self.own::<Event>(), "to the end of the run");
         let nodes = About::all(ApiResource::erase::<Node>(&()), None);
-        for explains in self.workload_kinds().into_iter().chain([nodes]) {
+        let replica_sets = self.own::<ReplicaSet>();
+        for explains in self.workload_kinds().into_iter().chain([replica_sets, nodes]) {
             plan.helps("list", &explains, "what there is: who ends pods");
             plan.helps("watch", &explains, "to the end of the run");
         }
@@ -320,7 +326,10 @@ impl Caller {
 
         self.plan_evidence(work, &mut plan).await?;
         if let Some(workers) = load_workers {
-            self.plan_load(*workers, &mut plan, &mut undo);
+            self.plan_load(*workers, scenario.load.evidence, &mut plan, &mut undo);
+        }
+        if *beats {
+            self.plan_beats(&mut plan, &mut undo);
         }
         if *has_command {
             for kind in self.workload_kinds() {
@@ -357,13 +366,17 @@ impl Caller {
     }
 
     /// The Job whose pods send the load.
-    fn plan_load(&self, workers: usize, plan: &mut Plan, undo: &mut Plan) {
+    fn plan_load(&self, workers: usize, evidence: Option<Evidence>, plan: &mut Plan, undo: &mut Plan) {
         self.plan_owner(plan, undo);
         let s = if workers == 1 { "" } else { "s" };
+        let privileged = match evidence {
+            None => "",
+            Some(Evidence::Conntrack) => ", as root with NET_ADMIN in the network of their nodes",
+        };
         let (secrets, jobs) = (self.own::<Secret>(), self.own::<Job>());
         for (about, why) in [
             (&secrets, "the token by which the load workers know the run".to_owned()),
-            (&jobs, format!("an Indexed Job of {workers} load worker{s}")),
+            (&jobs, format!("an Indexed Job of {workers} load worker{s}{privileged}")),
         ] {
             let group = root(&about.resource);
             plan.open_call(group.clone(), "where the kind is");
@@ -382,12 +395,31 @@ impl Caller {
 
     /// What is created before anything that it owns, once.
     fn plan_owner(&self, plan: &mut Plan, undo: &mut Plan) {
-        let (config_maps, why) = (self.own::<ConfigMap>(), "what owns all that the run creates");
-        if !plan.calls.iter().any(|call| call.why == why) {
-            plan.must("create", &config_maps, why);
+        let config_maps = self.own::<ConfigMap>();
+        if !plan.calls.iter().any(|call| call.why == OWNS_ALL) {
+            plan.must("create", &config_maps, OWNS_ALL);
             undo.must("delete", &config_maps.later(OWNER), "what owned all that the run created");
             undo.open_call(root(&ApiResource::erase::<ConfigMap>(&())), "where the kind is");
         }
+    }
+
+    /// Beats, without which the deletions of others are known to a second only.
+    fn plan_beats(&self, plan: &mut Plan, undo: &mut Plan) {
+        let (config_maps, group) = (self.own::<ConfigMap>(), root(&ApiResource::erase::<ConfigMap>(&())));
+        if !plan.calls.iter().any(|call| call.why == OWNS_ALL) {
+            plan.helps("create", &config_maps, OWNS_ALL);
+            undo.helps("delete", &config_maps.clone().later(OWNER), "what owned all that the run created");
+            undo.open_call(group, "where the kind is");
+        }
+        let why = "ten times a second while pods may end: by its versions the deletions of others are \
+                   placed in time";
+        plan.helps("patch", &config_maps.later(OWNER), why);
+        plan.helps("list", &self.own::<Pod>(), "one pod, once a second: the version of the pods' store");
+        plan.own.push(
+            "writes to a ConfigMap of its own ten times a second while pods may end, and removes it \
+                       at the end (--no-beats: not)"
+                .to_owned(),
+        );
     }
 
     async fn plan_manifest(

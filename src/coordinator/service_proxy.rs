@@ -182,11 +182,11 @@ fn mode_of_node(node: &Node) -> Option<ServiceProxy> {
     if words.iter().any(|word| word.trim_start_matches('-').starts_with("disable-kube-proxy")) {
         return Some(ServiceProxy::Unknown);
     }
-    let of_proxy = words.iter().filter_map(|word| {
+    let mut of_proxy = words.iter().filter_map(|word| {
         let (_, rest) = word.split_once("proxy-mode=")?;
         Some(mode(rest))
     });
-    of_proxy.last().or_else(|| Some(mode("")))
+    of_proxy.next_back().or_else(|| Some(mode("")))
 }
 
 /// Whether this process is on one of these nodes: a node is named after its host, unless somebody has

@@ -72,7 +72,7 @@ pub enum ConntrackError {
     /// The targets' connections have none.
     #[error(
         "--evidence conntrack has nothing to go by: the kernel tracked no connection to {to}. A kube-proxy \
-         replacement that balances at the socket leaves no entries"
+         replacement that balances at the socket leaves no entries, nor are there any in a pod's own network"
     )]
     NoEntry {
         /// The targets.

@@ -142,6 +142,7 @@ mod tests {
             url: "http://10.96.0.7:80/x".into(),
             consumer: "Service web (Service proxy of this host)".into(),
             balances: Balances::Connections,
+            balances_because: None,
             service: Some("web".into()),
             routing,
         }

@@ -193,8 +193,11 @@ mod tests {
             "{corrupt:?}"
         );
         std::fs::remove_file(&cut).unwrap();
-        // Any byte of the pages.
-        for place in (4..bytes.len() / 2).step_by(37) {
+        // Any byte of the pages, which end where the metadata begin: these are before their length and a mark.
+        let (rest, _mark) = bytes.split_last_chunk::<4>().unwrap();
+        let (rest, length) = rest.split_last_chunk::<4>().unwrap();
+        let pages = rest.len() - usize::try_from(u32::from_le_bytes(*length)).unwrap();
+        for place in (4..pages).step_by(37) {
             let mut flipped = bytes.clone();
             flipped[place] ^= 0x10;
             std::fs::write(&whole, flipped).unwrap();

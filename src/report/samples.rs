@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::analysis::model::{
     Analysis, Candidate, ChartData, Check, CheckVerdict, Finding, IntegrityStatus, LateArrival, Latencies,
     LatencyBucket, LatencyHistograms, LoadResult, Lost, Mode, Percentiles, Recommendation, RequestCounts,
-    RetryHidden, RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage, Start, Termination,
+    RetryHidden, RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage, Start, T0Basis, Termination,
     TerminationRequests, Verdict, WhatIf, Why, Window, WindowBasis, WindowSummary,
 };
 use crate::record::run_info::{ClusterInfo, Pacing, Tool};
@@ -270,9 +270,9 @@ impl Sample {
         let mut requests =
             TerminationRequests { seen: Some(shape.dropped + 9), ..TerminationRequests::default() };
         for lost in &self.analysis.lost[before..] {
-            requests.dropped.add(1.0, true);
-            requests.by_outcome.entry(lost.outcome).or_default().add(1.0, true);
-            requests.by_cause.entry(lost.cause).or_default().add(1.0, true);
+            requests.dropped.add(1.0);
+            requests.by_outcome.entry(lost.outcome).or_default().add(1.0);
+            requests.by_cause.entry(lost.cause).or_default().add(1.0);
         }
         let late = if shape.dropped == 0 { 14 } else { 3 };
         let late_end = shape.window.min(shape.exit);
@@ -289,8 +289,12 @@ impl Sample {
             cause: None,
             watch_gaps: Vec::new(),
             t0_uncertainty_s: 0.011,
+            t0_basis: Some(T0Basis::OwnCall),
             t0_s,
             timeline,
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few seconds")]
+            pre_stop_seconds: Some(shape.sleep as u64),
+            grace_period_seconds: 30,
             exit_code: Some(0),
             windows: vec![Window {
                 consumer: CONSUMER.into(),
@@ -380,6 +384,7 @@ impl Sample {
                 coverage: 0.05_f64.powf(1.0 / n as f64),
                 coverage_asked: 0.9,
                 terminations: n,
+                units: n,
                 consumers: vec![CONSUMER.into()],
                 basis: String::new(),
                 refused_because: vec![format!(

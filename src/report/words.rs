@@ -1,18 +1,24 @@
 //! The sentences that every form of the report shares, so that text, Markdown, HTML and charts agree.
 
+mod losses;
+
 use std::collections::BTreeMap;
+
+pub(super) use losses::{
+    by_estimate, dropped_by_cause, dropped_by_outcome, dropped_of, groups, most_lost_first, whereabouts,
+};
 
 use super::format::{self, count, counted, either, len, list, percent, seconds, seconds_unit};
 use crate::analysis::model::{
-    Bounded, CheckVerdict, LoadResult, Mode, Recommendation, RequestCounts, RunResult, Severity, Termination,
-    Verdict, Window, WindowBasis, WindowSummary,
+    CheckVerdict, LoadResult, Mode, Recommendation, RunResult, Severity, Termination, Verdict, Window,
+    WindowBasis, WindowSummary,
 };
 use crate::record::service_proxy::ProxyEvidence;
 use crate::record::{Cause, Outcome};
 
 /// The answer in one sentence.
 pub(super) fn headline(result: &RunResult) -> String {
-    let dropped = result.requests.dropped;
+    let dropped = result.requests.lost();
     let lost = format!(
         "{} of {} requests {} dropped",
         count(dropped),
@@ -20,9 +26,9 @@ pub(super) fn headline(result: &RunResult) -> String {
         either(dropped, "was", "were")
     );
     match (result.terminations.len(), dropped) {
-        (0, 0) => format!("{lost}; no pod went away meanwhile."),
-        (0, _) => format!("{lost}, and no pod went away meanwhile."),
-        (n, _) => format!("{lost} as {} went away.", counted(len(n), "pod")),
+        (0, 0) => format!("{lost}; no pod ended meanwhile."),
+        (0, _) => format!("{lost}, and no pod ended meanwhile."),
+        (n, _) => format!("{lost} as {} ended.", counted(len(n), "pod")),
     }
 }
 
@@ -34,36 +40,9 @@ pub(super) fn latency(load: &LoadResult) -> (&'static str, &'static str) {
     }
 }
 
-/// Where the dropped requests fell, if any were.
-pub(super) fn whereabouts(result: &RunResult) -> Option<String> {
-    let RequestCounts { dropped, in_window, outside_window, ambiguous, .. } = result.requests;
-    let hit = result.terminations.iter().filter(|t| t.requests.dropped.at_most > 0).count();
-    let whose = match (hit, result.terminations.len()) {
-        _ if ambiguous > 0 => {
-            let overlap = format!("{} where several overlap", count(ambiguous));
-            format!("the endpoint-propagation windows of terminating pods ({overlap})")
-        }
-        (1, _) => "the endpoint-propagation window of one terminating pod".to_owned(),
-        (n, of) if n == of => format!("the endpoint-propagation windows of the {n} pods"),
-        (n, of) => format!("the endpoint-propagation windows of {n} of the {of} pods"),
-    };
-    match (dropped, in_window, outside_window) {
-        (0, ..) => None,
-        (1, 1, 0) => Some(format!("It fell into {whose}.")),
-        (1, ..) => Some("It fell outside every endpoint-propagation window.".to_owned()),
-        (_, all, 0) => Some(format!("All {} fell into {whose}.", count(all))),
-        (_, 0, _) => {
-            Some("None of them fell into the endpoint-propagation window of a terminating pod.".to_owned())
-        }
-        (_, inside, outside) => {
-            Some(format!("{} fell into {whose}, {} outside.", count(inside), count(outside)))
-        }
-    }
-}
-
 /// Why requests were dropped, in a line: the most frequent cause first.
 pub(super) fn causes(result: &RunResult) -> Option<String> {
-    let causes = by_count(&result.requests.by_cause);
+    let causes = dropped_by_cause(&result.requests);
     let told: Vec<String> = match causes[..] {
         [(only, _)] => vec![cause(only).to_owned()],
         _ => causes.iter().map(|&(each, n)| format!("{} ({})", cause(each), count(n))).collect(),
@@ -84,10 +63,9 @@ pub(super) fn remedy(result: &RunResult) -> Option<Remedy> {
     if matches!(result.verdict, Verdict::Invalid { .. }) {
         return None;
     }
-    let (most, _) = *by_count(&result.requests.by_cause).first()?;
-    let sleeps = || result.recommendation.iter().filter_map(|rec| Some((sleep_of(rec)?.0, rec)));
+    let (most, _) = *dropped_by_cause(&result.requests).first()?;
     if most.is_helped_by_sleep()
-        && let Some((_, longest)) = sleeps().max_by_key(|(sleep, _)| *sleep)
+        && let Some(longest) = Recommendation::longest(&result.recommendation)
         && let Some((yaml, note)) = sleep_hook(longest, &result.cluster.version)
     {
         return Some(Remedy::Yaml(yaml, note));
@@ -219,49 +197,11 @@ pub(super) const fn check(verdict: CheckVerdict) -> &'static str {
     }
 }
 
-/// The entries of a map of counts between limits, most first, by their best estimates.
-pub(super) fn by_estimate<K: Copy + Ord>(counts: &BTreeMap<K, Bounded>) -> Vec<(K, Bounded)> {
-    let mut entries: Vec<(K, Bounded)> = counts.iter().map(|(&k, &n)| (k, n)).collect();
-    entries.sort_by(|a, b| b.1.estimate.total_cmp(&a.1.estimate).then(a.0.cmp(&b.0)));
-    entries
-}
-
-/// What a termination dropped, of the requests that are known to have reached its pod.
-pub(super) fn dropped_of(termination: &Termination) -> String {
-    let requests = &termination.requests;
-    match requests.seen {
-        Some(seen) if requests.dropped.is_exact() => {
-            format!("{} of {}", count(requests.dropped.at_most), count(seen))
-        }
-        _ => format::bounded(&requests.dropped),
-    }
-}
-
-/// The terminations that may have lost most come first, and stay in the order of time among equals.
-pub(super) fn most_lost_first(a: &Termination, b: &Termination) -> std::cmp::Ordering {
-    b.requests.dropped.estimate.total_cmp(&a.requests.dropped.estimate)
-}
-
 /// The entries of a map of counts, most first.
 pub(super) fn by_count<K: Copy + Ord>(counts: &BTreeMap<K, u64>) -> Vec<(K, u64)> {
     let mut entries: Vec<(K, u64)> = counts.iter().filter(|&(_, &n)| n > 0).map(|(&k, &n)| (k, n)).collect();
     entries.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
     entries
-}
-
-/// The dropped requests of all terminations and of none, by outcome.
-///
-/// `by_outcome` of the counts holds every row; which of them were dropped is the analysis's to
-/// say, so `http_error` counts only as far as it exceeds the app's own errors.
-pub(super) fn dropped_by_outcome(requests: &RequestCounts) -> Vec<(Outcome, u64)> {
-    let mut counts = requests.by_outcome.clone();
-    for kind in [Outcome::Ok, Outcome::NotSent, Outcome::Cancelled] {
-        counts.remove(&kind);
-    }
-    if let Some(n) = counts.get_mut(&Outcome::HttpError) {
-        *n = n.saturating_sub(requests.app_errors);
-    }
-    by_count(&counts)
 }
 
 /// `0.098 to 0.142 s`, or what is known of it.
@@ -369,17 +309,17 @@ pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
             out.push(sentence(&rec.basis));
         }
         None => {
-            out.push("This run is too little for a recommendation.".to_owned());
+            out.push("This run is not enough for a recommendation.".to_owned());
             out.extend(rec.refused_because.iter().map(|why| sentence(why)));
             if let Some(sleep) = rec.suggested_seconds {
                 out.push(format!(
-                    "What it suggests, without proof: a preStop sleep of {sleep} s in the app's container, which outlasts every \
+                    "It suggests, without proof, a preStop sleep of {sleep} s in the app's container, which outlasts every \
                      window seen."
                 ));
             } else if let Some(covers) = rec.covers_all_seen_seconds {
                 out.push(format!(
-                    "Every window seen was over within {covers} s, and no request was lost for want of a sleep: \
-                     nothing here asks for another sleep."
+                    "Every window seen was over within {covers} s, and no request was lost that a longer sleep would \
+                     have saved: nothing here asks for another one."
                 ));
             }
         }
@@ -398,15 +338,10 @@ pub(super) fn yaml(rec: &Recommendation, version: &str) -> Vec<String> {
     lines
 }
 
-/// The sleep that is recommended, or merely suggested, and what to say of it.
-fn sleep_of(rec: &Recommendation) -> Option<(u64, &'static str)> {
-    let recommended = rec.pre_stop_seconds.map(|sleep| (sleep, "per container"));
-    recommended.or_else(|| Some((rec.suggested_seconds?, "suggested, not proven")))
-}
-
 /// The hook that sleeps so long on a cluster of this version, and a note.
 fn sleep_hook(rec: &Recommendation, version: &str) -> Option<(String, String)> {
-    let (sleep, note) = sleep_of(rec)?;
+    let sleep = rec.advised_seconds()?;
+    let note = if rec.pre_stop_seconds.is_some() { "per container" } else { "suggested, not proven" };
     Some(if lacks_sleep_hooks(version) {
         (
             format!("lifecycle: {{preStop: {{exec: {{command: [sleep, \"{sleep}\"]}}}}}}"),
@@ -482,14 +417,6 @@ fn with_s(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_several_windows_explain_is_said_to_be_so() {
-        let mut result = crate::report::samples::naive_exit().result;
-        result.requests.ambiguous = 7;
-        let said = whereabouts(&result).unwrap();
-        assert!(said.contains("windows of terminating pods (7 where several overlap)"), "{said}");
-    }
 
     #[test]
     fn fragments_become_sentences_and_names_stay_names() {

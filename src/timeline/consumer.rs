@@ -134,6 +134,7 @@ mod tests {
             balances,
             balances_because: because,
             service: service.map(str::to_owned),
+            routing: None,
         }
     }
 
@@ -146,7 +147,7 @@ mod tests {
     }
 
     fn other(row: RequestRow) -> Request {
-        Request { row, proxy: None, served: None, uncertainty_ns: 0 }
+        Request::of(row)
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::phases::LifeOf;
 use crate::record::Stamp;
 use crate::record::event::{Change, EndpointSliceEvent, EndpointState};
 
@@ -43,12 +44,43 @@ impl Usable {
     }
 }
 
+/// Whose endpoint is meant.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EndpointOf<'a> {
+    pod: &'a str,
+    /// The pod's address: with StatefulSets another pod follows under the same name.
+    address: Option<&'a str>,
+    /// When the next pod of the name was first shown.
+    until: Option<Stamp>,
+}
+
+impl<'a> EndpointOf<'a> {
+    /// Of whichever pod bears this name.
+    pub(super) fn named(pod: &'a str) -> Self {
+        Self { pod, address: None, until: None }
+    }
+
+    /// Of one pod.
+    pub(super) fn life(life: LifeOf<'a>, address: Option<&'a str>) -> Self {
+        Self { pod: life.name, address, until: life.until }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Changed {
+    at: Stamp,
+    pod: String,
+    address: String,
+    change: EndpointChange,
+}
+
 /// The history of all endpoints.
 #[derive(Clone, Debug, Default)]
 pub struct Endpoints {
     slices: BTreeMap<String, (Option<String>, Vec<EndpointState>)>,
-    shown: BTreeMap<String, Shown>,
-    changes: Vec<(Stamp, String, EndpointChange)>,
+    /// By pod and address.
+    shown: BTreeMap<(String, String), Shown>,
+    changes: Vec<Changed>,
     /// By Service, and of all together.
     usable: BTreeMap<Option<String>, Vec<Usable>>,
     /// When anything of a Service's slices changed, also what makes no difference to what it can use.
@@ -58,44 +90,98 @@ pub struct Endpoints {
     /// When what was shown was not what was so.
     blind: Vec<(Stamp, Stamp)>,
     named: BTreeSet<String>,
+    /// Since a gap of the watch: the slices that no list has shown again, and when the list came.
+    missing: BTreeSet<String>,
+    listed: Option<Stamp>,
 }
 
 impl Endpoints {
     /// Takes in what the watch showed at `at`; call it in order.
     pub(super) fn observe(&mut self, at: Stamp, event: &EndpointSliceEvent) {
         let slice = format!("{}/{}", event.namespace, event.name);
+        if event.change == Change::Listed {
+            self.listed = Some(at);
+        } else {
+            // A watch goes on only after the whole list.
+            self.listed.get_or_insert(at);
+            self.end_list();
+        }
+        self.missing.remove(&slice);
+        let service = event.service.clone();
         match event.change {
             Change::Deleted => self.slices.remove(&slice),
             Change::Listed | Change::Applied => {
-                self.slices.insert(slice, (event.service.clone(), event.endpoints.clone()))
+                self.slices.insert(slice, (service.clone(), event.endpoints.clone()))
             }
         };
-        let mut now: BTreeMap<String, Shown> = BTreeMap::new();
+        self.compare(at);
+        if service.is_some() {
+            self.count(at, service);
+        }
+        self.count(at, None);
+    }
+
+    /// Between these, what was shown was not what was so; what is missing in the list that follows a gap
+    /// is gone.
+    pub(super) fn was_blind(&mut self, from: Stamp, to: Stamp, is_lost: bool) {
+        self.blind.push((from, to));
+        if is_lost {
+            self.end_list();
+            (self.missing, self.listed) = (self.slices.keys().cloned().collect(), None);
+        }
+    }
+
+    /// No more events follow.
+    pub(super) fn end(&mut self) {
+        self.end_list();
+    }
+
+    /// Drops what the list after a gap did not show; nothing where there was none.
+    fn end_list(&mut self) {
+        let Some(at) = self.listed else { return };
+        let gone = std::mem::take(&mut self.missing);
+        let services: BTreeSet<Option<String>> =
+            gone.iter().filter_map(|slice| Some(self.slices.remove(slice)?.0)).collect();
+        if gone.is_empty() {
+            return;
+        }
+        self.compare(at);
+        services.into_iter().flatten().for_each(|service| self.count(at, Some(service)));
+        self.count(at, None);
+    }
+
+    /// Notes what has changed since the slices were last looked at.
+    fn compare(&mut self, at: Stamp) {
+        let mut now: BTreeMap<(String, String), Shown> = BTreeMap::new();
         for endpoint in self.slices.values().flat_map(|(_, endpoints)| endpoints) {
             if let Some(pod) = &endpoint.pod {
-                let shown = now.entry(pod.clone()).or_insert(Shown { ready: false, terminating: false });
+                let key = (pod.clone(), endpoint.address.clone());
+                let shown = now.entry(key).or_insert(Shown { ready: false, terminating: false });
                 shown.ready |= endpoint.ready;
                 shown.terminating |= endpoint.terminating;
             }
         }
-        for (pod, shown) in &now {
-            self.named.insert(pod.clone());
-            let before = self.shown.get(pod);
+        let mut changes = Vec::new();
+        for (key, shown) in &now {
+            self.named.insert(key.0.clone());
+            let before = self.shown.get(key);
             if shown.ready && !before.is_some_and(|b| b.ready) {
-                self.changes.push((at, pod.clone(), EndpointChange::Ready));
+                changes.push((key, EndpointChange::Ready));
             }
             if shown.terminating && !before.is_some_and(|b| b.terminating) {
-                self.changes.push((at, pod.clone(), EndpointChange::Terminating));
+                changes.push((key, EndpointChange::Terminating));
             }
         }
-        for pod in self.shown.keys().filter(|pod| !now.contains_key(*pod)) {
-            self.changes.push((at, pod.clone(), EndpointChange::Removed));
-        }
+        let removed = self.shown.keys().filter(|key| !now.contains_key(*key));
+        changes.extend(removed.map(|key| (key, EndpointChange::Removed)));
+        let changed = |((pod, address), change): (&(String, String), EndpointChange)| Changed {
+            at,
+            pod: pod.clone(),
+            address: address.clone(),
+            change,
+        };
+        self.changes.extend(changes.into_iter().map(changed));
         self.shown = now;
-        if event.service.is_some() {
-            self.count(at, event.service.clone());
-        }
-        self.count(at, None);
     }
 
     /// Which endpoints of a Service, or of all, can be used from now on.
@@ -140,14 +226,16 @@ impl Endpoints {
         self.changed.get(&service.map(str::to_owned)).map_or(&[], Vec::as_slice)
     }
 
-    /// Between these, what was shown was not what was so.
-    pub(super) fn was_blind(&mut self, from: Stamp, to: Stamp) {
-        self.blind.push((from, to));
-    }
-
-    /// When `pod` first changed in this way at or after `from`.
-    pub(super) fn first(&self, pod: &str, change: EndpointChange, from: Stamp) -> Option<Stamp> {
-        self.changes.iter().find(|(at, p, c)| *at >= from && p == pod && *c == change).map(|(at, ..)| *at)
+    /// When an endpoint first changed in this way at or after `from`.
+    pub(super) fn first(&self, of: EndpointOf<'_>, change: EndpointChange, from: Stamp) -> Option<Stamp> {
+        let of_pod = || self.changes.iter().filter(|changed| changed.pod == of.pod);
+        // One whose address no slice ever had is known by its name alone.
+        let address = of.address.filter(|address| of_pod().any(|changed| changed.address == **address));
+        let is_its = |changed: &&Changed| address.is_none_or(|address| changed.address == address);
+        let is_then =
+            |at: Stamp| at >= from && (address.is_some() || of.until.is_none_or(|until| at < until));
+        let mut changes = of_pod().filter(is_its).filter(|changed| changed.change == change);
+        changes.find(|changed| is_then(changed.at)).map(|changed| changed.at)
     }
 
     /// Whether `pod` was ever an endpoint.
@@ -217,10 +305,10 @@ mod tests {
         endpoints.observe(at(30), &slice(&[]));
         assert!(!endpoints.none_usable(None, at(25)));
         assert!(endpoints.none_usable(None, at(30)));
-        assert_eq!(endpoints.first("a", EndpointChange::Ready, at(0)), Some(at(10)));
-        assert_eq!(endpoints.first("a", EndpointChange::Terminating, at(0)), Some(at(20)));
-        assert_eq!(endpoints.first("a", EndpointChange::Removed, at(0)), Some(at(30)));
-        assert_eq!(endpoints.first("a", EndpointChange::Removed, at(31)), None);
+        assert_eq!(endpoints.first(EndpointOf::named("a"), EndpointChange::Ready, at(0)), Some(at(10)));
+        assert_eq!(endpoints.first(EndpointOf::named("a"), EndpointChange::Terminating, at(0)), Some(at(20)));
+        assert_eq!(endpoints.first(EndpointOf::named("a"), EndpointChange::Removed, at(0)), Some(at(30)));
+        assert_eq!(endpoints.first(EndpointOf::named("a"), EndpointChange::Removed, at(31)), None);
     }
 
     #[test]
@@ -238,7 +326,68 @@ mod tests {
         assert!(endpoints.none_usable(Some("web"), at(20)));
         assert!(!endpoints.none_usable(Some("other"), at(20)) && !endpoints.none_usable(None, at(20)));
         assert!(!endpoints.none_usable(Some("unknown"), at(20)));
-        endpoints.was_blind(at(19), at(25));
+        endpoints.was_blind(at(19), at(25), false);
         assert!(!endpoints.none_usable(Some("web"), at(22)) && endpoints.none_usable(Some("web"), at(26)));
+    }
+
+    #[test]
+    fn a_slice_that_vanished_in_a_gap_is_gone_and_none_is_where_no_list_followed() {
+        let at = Stamp::from_unix_ns;
+        let named = |name: &str, change, pod: &str| EndpointSliceEvent {
+            change,
+            name: name.into(),
+            service: Some(name.into()),
+            ..slice(&[(pod, true, true, false)])
+        };
+        let mut endpoints = Endpoints::default();
+        endpoints.observe(at(10), &named("web", Change::Listed, "a"));
+        endpoints.observe(at(10), &named("api", Change::Listed, "b"));
+        endpoints.was_blind(at(20), at(30), true);
+        let mut unlisted = endpoints.clone();
+        endpoints.observe(at(31), &named("web", Change::Listed, "a"));
+        endpoints.end();
+        let removed = |endpoints: &Endpoints, pod| {
+            endpoints.first(EndpointOf::named(pod), EndpointChange::Removed, at(0))
+        };
+        assert_eq!((removed(&endpoints, "a"), removed(&endpoints, "b")), (None, Some(at(31))));
+        assert!(endpoints.none_usable(Some("api"), at(32)) && !endpoints.none_usable(Some("web"), at(32)));
+        unlisted.end();
+        assert_eq!(removed(&unlisted, "b"), None, "nobody looked");
+        // The watch went on after a list that showed nothing.
+        unlisted.observe(at(40), &named("new", Change::Applied, "c"));
+        assert_eq!((removed(&unlisted, "a"), removed(&unlisted, "b")), (Some(at(40)), Some(at(40))));
+    }
+
+    #[test]
+    fn the_endpoint_of_the_next_pod_of_a_name_is_another_one() {
+        let at = Stamp::from_unix_ns;
+        let with = |address: &str, ready, terminating| {
+            let mut event = slice(&[("web-0", ready, true, terminating)]);
+            event.endpoints[0].address = address.into();
+            event
+        };
+        let mut endpoints = Endpoints::default();
+        endpoints.observe(at(10), &with("10.0.0.1", true, false));
+        // From one to the other in one update: the name is never without an endpoint.
+        endpoints.observe(at(20), &with("10.0.0.2", false, false));
+        endpoints.observe(at(30), &with("10.0.0.2", true, false));
+        endpoints.observe(at(40), &with("10.0.0.2", false, true));
+        let life = |uid, from, until: Option<i64>| LifeOf {
+            name: "web-0",
+            uid,
+            from: at(from),
+            until: until.map(at),
+        };
+        let first = EndpointOf::life(life("u1", 5, Some(18)), Some("10.0.0.1"));
+        let second = EndpointOf::life(life("u2", 18, None), Some("10.0.0.2"));
+        assert_eq!(endpoints.first(first, EndpointChange::Removed, at(15)), Some(at(20)));
+        assert_eq!(
+            endpoints.first(first, EndpointChange::Terminating, at(15)),
+            None,
+            "that is the next one's"
+        );
+        assert_eq!(endpoints.first(second, EndpointChange::Ready, at(18)), Some(at(30)));
+        let nameless = EndpointOf::life(life("u1", 5, Some(18)), None);
+        assert_eq!(endpoints.first(nameless, EndpointChange::Terminating, at(15)), None, "after its time");
     }
 }

@@ -6,10 +6,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rolldrop::record::{EventKind, Outcome, RequestId, RunDir};
+use rolldrop::record::{EventKind, Outcome, RunDir};
 use rolldrop::timeline::{Request, Timeline};
 
 use crate::harness::{Rolldrop, wait_for, written};
+use crate::kernel::unprivileged;
 use crate::runs;
 
 const LIMIT: Duration = Duration::from_secs(90);
@@ -160,7 +161,7 @@ fn the_pod_of_each_connection_is_the_one_that_the_kernel_names_lost_ones_include
         lost_with_entry += u64::from(row.outcome != Outcome::Ok);
         let pod = request.pod().unwrap_or_else(|| panic!("no pod: {row:?}"));
         assert!(row.pod.is_none(), "the app names itself: {row:?}");
-        let id = RequestId { source: row.source.to_string(), seq: row.seq }.to_string();
+        let id = timeline.info.request_id(row).to_string();
         if let Some(folder) = answered_by.get(&id) {
             assert!(folder.contains(&**pod), "{folder} answered, {pod} is named: {row:?}");
             confirmed += 1;
@@ -184,4 +185,18 @@ fn where_the_kernel_cannot_say_nothing_is_touched() {
     let finished = Rolldrop::new(args).finish().expect_code(2);
     assert!(finished.stderr().contains("the Service proxy is in userspace mode"), "{finished}");
     assert!(!finished.stderr().contains("deploying"), "{finished}");
+}
+
+#[test]
+fn without_the_right_a_load_does_not_begin() {
+    let (program, _dir) = unprivileged();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.set_nonblocking(true).expect("a listener");
+    let url = format!("http://{}/", listener.local_addr().expect("its address"));
+    let output =
+        program.command().args(["load", &url, "--evidence", "conntrack"]).output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("takes the right NET_ADMIN"), "{said}");
+    assert!(listener.accept().is_err(), "something was sent");
 }

@@ -5,6 +5,7 @@
 
 mod api;
 mod bad_input;
+mod beats;
 mod chart;
 mod churn;
 mod cluster;
@@ -49,6 +50,7 @@ mod proxy_admin;
 mod proxy_ends;
 mod recorded_runs;
 mod report_size;
+mod rollouts;
 mod runs;
 mod sample_server;
 mod soak;

@@ -166,4 +166,9 @@ impl Lost {
             _ => None,
         }
     }
+
+    /// Whether this termination may explain it.
+    pub fn may_be(&self, termination: usize) -> bool {
+        self.candidates.iter().any(|candidate| candidate.termination == termination)
+    }
 }

@@ -22,7 +22,7 @@ fn connect(records: &mut Records, ms: i64, port: u16, outcome: Outcome) {
 }
 
 /// A connect that times out after 1 s, from one port.
-fn timeout(records: &mut Records, ms: i64, port: u16) {
+pub(super) fn timeout(records: &mut Records, ms: i64, port: u16) {
     connect(records, ms, port, Outcome::ConnectTimeout);
     let row = records.requests.last_mut().unwrap();
     row.end = row.scheduled.shifted_ns(1000 * MS);
@@ -115,7 +115,7 @@ fn a_generator_that_falls_behind_makes_the_run_invalid() {
 }
 
 /// 29 pods, one after the other, each routed to for 100 ms after its deletion.
-fn many(n: i64) -> Records {
+pub(super) fn many(n: i64) -> Records {
     let mut records = records();
     for e in 0..n {
         let pod = format!("p{e}");

@@ -178,7 +178,7 @@ pub(in super::super) struct LoadArgs {
     /// Ask the kernel's connection tracking where each connection goes, and write it into the rows. Takes the right
     /// NET_ADMIN
     #[arg(long, value_name = "conntrack")]
-    evidence: Option<Evidence>,
+    pub(super) evidence: Option<Evidence>,
     /// Worker threads
     #[arg(long, default_value_t = 1, value_name = "N")]
     workers: usize,

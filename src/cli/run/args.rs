@@ -128,6 +128,11 @@ pub(in crate::cli) struct RunArgs {
     /// Go on without asking, on a cluster that is not the run's own.
     #[arg(short, long)]
     pub(super) yes: bool,
+    /// Do not write to a ConfigMap of the run's own ten times a second while pods may end. By the
+    /// versions of these writes the deletions of others are known to a tenth of a second, without them
+    /// to a second only.
+    #[arg(long)]
+    pub(super) no_beats: bool,
     /// The run directory to make [default: rolldrop-runs/SCENARIO-TIME].
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,

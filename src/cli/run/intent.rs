@@ -30,6 +30,8 @@ pub(super) struct Intent<'a> {
     pub(super) max_busy: Option<f64>,
     /// What implements Services, as the user states it.
     pub(super) service_proxy: Option<&'a ServiceProxy>,
+    /// Whether the run writes to an object of its own while pods may end.
+    pub(super) beats: bool,
 }
 
 impl Intent<'_> {
@@ -44,7 +46,8 @@ impl Intent<'_> {
         let has_command = self.command.is_some();
         let secrets = self.secrets(scenario, &caller.namespace);
         let sidecars = self.sidecars(scenario);
-        let work = Work { scenario, secrets: &secrets, sidecars, has_command, load_workers };
+        let work =
+            Work { scenario, secrets: &secrets, sidecars, has_command, beats: self.beats, load_workers };
         caller.plan(&work).await.map_err(interruption)
     }
 

@@ -30,6 +30,8 @@ use crate::scenario::{Place, Scenario};
 const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(15);
 /// The load before a command is run, where no disruption of the scenario says when.
 const STEADY_PART: Duration = Duration::from_secs(3);
+/// Beats begin so long before the first disruption.
+const BEATS_BEFORE: Duration = Duration::from_secs(1);
 /// The load goes on for so long after what a command began has settled: a Service proxy may
 /// lag by a second or so.
 const AFTERMATH: Duration = Duration::from_secs(3);
@@ -143,11 +145,13 @@ impl Measuring<'_> {
             info.aborted = Some(self.given_up(&control).await);
             pending::<Infallible>().await
         };
+        let beats = self.beat(zero);
         let ((), ended) = tokio::try_join!(self.disrupt(zero, rate, &control), async {
             tokio::select! {
                 ended = loading => anyhow::Ok(ended?),
                 never = stages => match never {},
                 never = giving_up => match never {},
+                never = beats => match never {},
             }
         })?;
         info.sources = sending.recorders();
@@ -198,6 +202,33 @@ impl Measuring<'_> {
         Ok(())
     }
 
+    /// Writes to an object of the run's own, from shortly before pods may end.
+    async fn beat(self, zero: Stamp) -> Infallible {
+        let Self { run, scenario, session, .. } = self;
+        if !run.intent.beats {
+            return pending().await;
+        }
+        let disruptions = scenario.disruptions.iter().map(|disruption| disruption.at);
+        let first = match run.intent.command {
+            Some(_) => self.steady_part(),
+            // A run that disrupts nothing watches what others do, whenever they do it.
+            None => disruptions.min().unwrap_or_default(),
+        };
+        if self.wait_until(zero + first - BEATS_BEFORE).await.is_err() {
+            return pending().await;
+        }
+        session.beat().await
+    }
+
+    /// How long the load lasts before the user's command is run.
+    fn steady_part(self) -> Duration {
+        let scenario = self.scenario;
+        let first = scenario.disruptions.iter().map(|disruption| disruption.at).min();
+        // Nothing is disrupted while the load rises, nor before a limit to it has something to go by.
+        let looks_back = scenario.load.abort.map_or(Duration::ZERO, |abort| abort.over);
+        first.unwrap_or(STEADY_PART.max(scenario.load.steady_from() + looks_back))
+    }
+
     /// Has the user's command end pods, after a steady part, and waits until that has settled.
     async fn disrupt_by(
         self,
@@ -205,12 +236,8 @@ impl Measuring<'_> {
         zero: Stamp,
         control: &load::Control,
     ) -> anyhow::Result<()> {
-        let Self { run, scenario, session, halt, .. } = self;
-        let first = scenario.disruptions.iter().map(|disruption| disruption.at).min();
-        // Nothing is disrupted while the load rises, nor before a limit to it has something to go by.
-        let looks_back = scenario.load.abort.map_or(Duration::ZERO, |abort| abort.over);
-        let first = first.unwrap_or(STEADY_PART.max(scenario.load.steady_from() + looks_back));
-        if self.wait_until(zero + first).await.is_err() {
+        let Self { run, session, halt, .. } = self;
+        if self.wait_until(zero + self.steady_part()).await.is_err() {
             return Ok(());
         }
         let before = session.workloads().await.map_err(interruption)?;

@@ -33,8 +33,14 @@ async fn planned(
     let caller = Caller { client, namespace: "shop".into(), limits, stop };
     let scenario =
         scenario::parse::<Value>(ASKING, "x.yaml", std::path::Path::new("."), &[]).unwrap().scenario;
-    let work =
-        Work { scenario: &scenario, secrets: &[], sidecars: None, has_command: false, load_workers: workers };
+    let work = Work {
+        scenario: &scenario,
+        secrets: &[],
+        sidecars: None,
+        has_command: false,
+        beats: false,
+        load_workers: workers,
+    };
     caller.plan(&work).await.map_err(|error| error.to_string())
 }
 
@@ -42,6 +48,9 @@ async fn planned(
 async fn privileged_workers_are_an_effect_that_is_asked_for() {
     let plan = planned("nftables", Some("privileged"), Some(2)).await.unwrap();
     insta::assert_snapshot!(plan.effects.join("\n"), @"runs 2 load workers as root with NET_ADMIN in the network of their nodes, where each asks the kernel to which pod its connections go (--evidence conntrack)");
+    let calls: Vec<String> = plan.calls.iter().map(ToString::to_string).collect();
+    let job = calls.iter().find(|call| call.contains("/jobs ")).expect("a Job");
+    assert!(job.contains("2 load workers, as root with NET_ADMIN in the network of their nodes"), "{job}");
     assert_eq!(planned("nftables", None, Some(1)).await.unwrap().effects.len(), 1);
     let local = planned("iptables", Some("restricted"), None).await.unwrap();
     assert!(local.effects.is_empty() && local.own[0].contains("asks the kernel"), "{:?}", local.own);

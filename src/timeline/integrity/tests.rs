@@ -34,7 +34,7 @@ fn served(seq: u64) -> ServedRow {
     let ms = i64::try_from(seq).unwrap() * 10;
     ServedRow {
         source: "a".into(),
-        request: Some(RequestId { source: "load-0".into(), seq }),
+        request: Some(RequestId::new(None, "load-0", seq)),
         pod: "a".into(),
         peer_addr: "".into(),
         protocol: Protocol::Http1,
@@ -76,6 +76,7 @@ fn whole() -> Records {
     }
     let info = RunInfo {
         format: 2,
+        run: None,
         tool: Tool { name: "rolldrop".into(), version: "0".into() },
         name: "made-up".into(),
         scenario: serde_json::Value::Null,

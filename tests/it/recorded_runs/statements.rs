@@ -1,13 +1,14 @@
 //! What rolldrop states about a recorded run, in one form for comparison.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::time::Duration;
 
-use rolldrop::analysis::model::{Bounded, Window};
-use rolldrop::analysis::{self, Class, Policy};
+use rolldrop::analysis::model::{Bounded, LossGroup, Window};
+use rolldrop::analysis::{self, Policy};
 use rolldrop::record::run_info::Balances;
-use rolldrop::record::{Cause, Phase, RunDir, Stamp};
+use rolldrop::record::service_proxy::ServiceProxy;
+use rolldrop::record::{Cause, RunDir, Stamp};
 use rolldrop::timeline::{Request, Timeline};
 
 use super::truth::Uid;
@@ -18,6 +19,8 @@ pub(super) struct Statements {
     pub(super) terminations: Vec<Termination>,
     /// Each lost request.
     pub(super) lost: Vec<Lost>,
+    /// Terminations that share lost requests.
+    pub(super) groups: Vec<Group>,
     /// For each target: what it balances.
     pub(super) balances: Vec<(String, Balances)>,
 }
@@ -31,7 +34,7 @@ pub(super) struct Termination {
     pub(super) seen: Option<Stamp>,
     /// By target.
     pub(super) windows: Vec<Bounds>,
-    /// Lost requests: at least, at most, and the best estimate.
+    /// Lost requests.
     pub(super) dropped: Bounded,
 }
 
@@ -39,6 +42,14 @@ pub(super) struct Termination {
 pub(super) struct Bounds {
     pub(super) lower: Option<Stamp>,
     pub(super) upper: Option<Stamp>,
+}
+
+/// What is stated about terminations that share lost requests.
+pub(super) struct Group {
+    pub(super) pods: BTreeSet<Uid>,
+    pub(super) dropped: u64,
+    /// By target: at least one of their windows lasted so long, in seconds.
+    pub(super) lower_s: Vec<Option<f64>>,
 }
 
 /// What is stated about one lost request.
@@ -50,24 +61,20 @@ pub(super) struct Lost {
 }
 
 impl Statements {
-    /// Analyses the run directory `run`.
+    /// Analyses the run directory `run`, in a cluster whose Service proxy is stated to be kube-proxy with nftables.
     pub(super) fn of(run: &Path) -> Self {
-        let (log, tables) = RunDir::open(run).and_then(|run| run.recorded()).expect("a run");
+        let (mut log, tables) = RunDir::open(run).and_then(|run| run.recorded()).expect("a run");
+        log.info.cluster.assume(&ServiceProxy::Nftables).expect("a mode that the run does not know");
         let (timeline, requests) = Timeline::build(log, tables).expect("rows");
-        let policy = Policy::default();
-        let analysis = analysis::analyse(&timeline, &requests, &policy).expect("rows");
+        let analysis = analysis::analyse(&timeline, &requests, &Policy::default()).expect("rows");
         let result = analysis.result;
-        let is_lost = |r: &&Request| r.row.phase == Phase::Main && policy.class(&r.row) == Class::Dropped;
-        let rows: Vec<&Request> = requests.others.iter().filter(is_lost).collect();
-        assert_eq!(rows.len(), analysis.lost.len(), "every lost request is stated");
-        let lost = rows.into_iter().zip(&analysis.lost).map(|(request, lost)| Lost {
-            request: request.clone(),
+        let uid = |termination: usize| result.terminations[termination].uid.clone();
+        let by_id: HashMap<_, &Request> =
+            requests.others.iter().map(|r| ((&r.row.source, r.row.seq), r)).collect();
+        let lost = analysis.lost.iter().map(|lost| Lost {
+            request: by_id[&(&lost.source, lost.seq)].clone(),
             cause: lost.cause,
-            candidates: lost
-                .candidates
-                .iter()
-                .map(|c| result.terminations[c.termination].uid.clone())
-                .collect(),
+            candidates: lost.candidates.iter().map(|c| uid(c.termination)).collect(),
         });
         let terminations = result.terminations.iter().zip(&timeline.ends).map(|(said, end)| {
             let latest = since(timeline.origin, said.t0_s);
@@ -80,10 +87,20 @@ impl Statements {
                 dropped: said.requests.dropped,
             }
         });
+        let targets = &timeline.info.targets;
+        let group = |group: &LossGroup| Group {
+            pods: group.terminations.iter().map(|&e| uid(e)).collect(),
+            dropped: group.dropped,
+            lower_s: targets
+                .iter()
+                .map(|t| group.windows.iter().find(|w| w.consumer == t.consumer).and_then(|w| w.lower_s))
+                .collect(),
+        };
         Self {
             terminations: terminations.collect(),
             lost: lost.collect(),
-            balances: timeline.info.targets.iter().map(|t| (t.name.clone(), t.balances)).collect(),
+            groups: result.groups.iter().map(group).collect(),
+            balances: targets.iter().map(|t| (t.name.clone(), t.balances)).collect(),
         }
     }
 }
