@@ -4,10 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use rolldrop::analysis::model::Cause;
-use rolldrop::analysis::{self, Analysis, Class, Policy};
+use rolldrop::analysis::{self, Analysis, Policy};
 use rolldrop::record::run_info::{Balances, BalancesBecause, Target};
-use rolldrop::record::{Event, EventKind, Phase, RequestRow, RunDir};
+use rolldrop::record::{Cause, Event, EventKind, RunDir};
 use rolldrop::timeline::Timeline;
 use serde_json::{Value, json};
 
@@ -192,23 +191,19 @@ fn failed_by_haproxy(log: &str) -> BTreeSet<u64> {
     failed.collect()
 }
 
-/// A run as it is analysed, with the lost requests in order.
+/// A run as it is analysed.
 struct Analysed {
     events: Vec<Event>,
     targets: Vec<Target>,
     analysis: Analysis,
-    lost: Vec<RequestRow>,
 }
 
 fn analysed(run: &Path) -> Analysed {
     let (log, rows) = RunDir::open(run).and_then(|run| run.recorded()).expect("records");
     let events = log.events.clone();
     let (timeline, requests) = Timeline::build(log, rows).expect("rows");
-    let policy = Policy::default();
-    let analysis = analysis::analyse(&timeline, &requests, &policy).expect("rows");
-    let rows = requests.others.into_iter().map(|request| request.row);
-    let is_lost = |row: &RequestRow| row.phase == Phase::Main && policy.class(row) == Class::Dropped;
-    Analysed { events, targets: timeline.info.targets, analysis, lost: rows.filter(is_lost).collect() }
+    let analysis = analysis::analyse(&timeline, &requests, &Policy::default()).expect("rows");
+    Analysed { events, targets: timeline.info.targets, analysis }
 }
 
 /// The addresses that pods had, by their UIDs.
@@ -218,6 +213,27 @@ fn addresses(events: &[Event]) -> BTreeMap<&str, &str> {
         _ => None,
     });
     pods.collect()
+}
+
+/// The Ingress says it, or else the scenario.
+fn finds_whose_pods_a_url_leads_to(kubeconfig: &Path) {
+    let live = "apiVersion: rolldrop.dev/v1\nkind: Scenario\nmetadata: {name: live}\nspec:\n  target: {url: 'http://HOST/'}\n";
+    let plan = |host: &str, sidecar: &str| {
+        let words = ["run", "live.yaml", "--dry-run", "--kubeconfig"];
+        let scenario = format!("{}  sidecar: {sidecar}\n", live.replace("HOST", host));
+        Rolldrop::new(words).args([kubeconfig]).file("live.yaml", &scenario).finish()
+    };
+    let patch = "/apis/apps/v1/namespaces/default/deployments/idle ";
+    for (host, sidecar) in [
+        ("idle.example", "{inject: true}"),
+        ("other.example", "{inject: true, workloads: [deployment/idle]}"),
+    ] {
+        let planned = plan(host, sidecar).expect_code(0);
+        let patches = |line: &str| line.starts_with("PATCH") || line.contains("PATCH ");
+        assert!(planned.stdout().lines().any(|line| patches(line) && line.contains(patch)), "{planned}");
+    }
+    let unknown = plan("10.0.0.9", "{inject: true, workloads: [deployment/none]}").expect_code(2);
+    assert!(unknown.stderr().contains("there is no Deployment none in namespace default"), "{unknown}");
 }
 
 #[test]
@@ -231,28 +247,11 @@ fn what_a_gateway_lost_is_that_of_the_pod_that_its_own_log_names() {
         Rolldrop::new(words).args([&kubeconfig]).file("scenario.yaml", &scenario).finish()
     };
 
-    // Whose pods a URL leads to, the Ingress says, or else the scenario.
-    let live = "apiVersion: rolldrop.dev/v1\nkind: Scenario\nmetadata: {name: live}\nspec:\n  target: {url: 'http://HOST/'}\n";
-    let plan = |host: &str, sidecar: &str| {
-        let words = ["run", "live.yaml", "--dry-run", "--kubeconfig"];
-        let scenario = format!("{}  sidecar: {sidecar}\n", live.replace("HOST", host));
-        Rolldrop::new(words).args([&kubeconfig]).file("live.yaml", &scenario).finish()
-    };
-    let patch = "/apis/apps/v1/namespaces/default/deployments/idle ";
-    for (host, sidecar) in [
-        ("idle.example", "{inject: true}"),
-        ("other.example", "{inject: true, workloads: [deployment/idle]}"),
-    ] {
-        let planned = plan(host, sidecar).expect_code(0);
-        let patches = |line: &str| line.starts_with("PATCH") || line.contains("PATCH ");
-        assert!(planned.stdout().lines().any(|line| patches(line) && line.contains(patch)), "{planned}");
-    }
-    let unknown = plan("10.0.0.9", "{inject: true, workloads: [deployment/none]}").expect_code(2);
-    assert!(unknown.stderr().contains("there is no Deployment none in namespace default"), "{unknown}");
+    finds_whose_pods_a_url_leads_to(&kubeconfig);
 
     // Nobody has said that these balance requests, and nobody waits for the pods but the run.
     let finished = repeated(run).expect_code(0);
-    let Analysed { events, targets, analysis, lost } = analysed(&finished.dir().join("run"));
+    let Analysed { events, targets, analysis } = analysed(&finished.dir().join("run"));
     for target in &targets {
         let because = target.balances_because.as_ref();
         assert!(matches!(because, Some(BalancesBecause::GatewayStatus { .. })), "{because:?}\n{finished}");
@@ -263,19 +262,18 @@ fn what_a_gateway_lost_is_that_of_the_pod_that_its_own_log_names() {
     let chosen = chosen_by_traefik(&log(&cluster, "traefik"));
     let failed = failed_by_haproxy(&log(&cluster, "haproxy"));
     let addresses = addresses(&events);
-    assert_eq!(lost.len(), analysis.lost.len(), "{finished}");
     let mut of_balancer = BTreeSet::new();
     let mut of_ingress = 0;
-    for (row, drop) in lost.iter().zip(&analysis.lost) {
-        assert_eq!(drop.cause, Cause::GatewayToDeadPod, "{row:?}\n{finished}");
-        let named = drop.only().map(|e| analysis.result.terminations[e].uid.as_str());
-        let named = named.unwrap_or_else(|| panic!("attributed to no pod: {row:?}\n{finished}"));
-        if *row.target == *"ingress" {
+    for lost in &analysis.lost {
+        assert_eq!(lost.cause, Cause::GatewayToDeadPod, "{lost:?}\n{finished}");
+        let only = lost.only().unwrap_or_else(|| panic!("attributed to no pod alone: {lost:?}\n{finished}"));
+        let named = analysis.result.terminations[only].uid.as_str();
+        if *lost.target == *"ingress" {
             of_ingress += 1;
-            let chosen = chosen.get(&row.seq).map(String::as_str);
-            assert_eq!(chosen, addresses.get(named).copied(), "{row:?}\n{finished}");
+            let chosen = chosen.get(&lost.seq).map(String::as_str);
+            assert_eq!(chosen, addresses.get(named).copied(), "{lost:?}\n{finished}");
         } else {
-            of_balancer.insert(row.seq);
+            of_balancer.insert(lost.seq);
         }
     }
     assert!(of_ingress >= 10 && of_balancer.len() >= 10, "{of_ingress}, {}\n{finished}", of_balancer.len());
