@@ -210,6 +210,7 @@ fn error(row: &RequestRow) -> String {
 mod tests {
     use super::*;
     use crate::load::{Settings, Target};
+    use crate::record::Stamp;
 
     fn rows() -> Vec<RequestRow> {
         let at = |ns: i64| Stamp::from_unix_ns(1_767_225_600_000_000_000 + ns);
