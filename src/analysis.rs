@@ -10,49 +10,48 @@
 mod cause;
 mod charts;
 pub mod compare;
+mod death;
 mod evidence;
 pub(crate) mod figures;
 mod findings;
 mod flows;
+mod gateway;
+mod judge;
 mod latency;
 pub mod model;
 mod outages;
+mod phase;
 pub mod policy;
 mod reached;
 mod recommend;
+mod route;
+mod shares;
 pub mod stats;
 mod streams;
 mod sums;
+mod suspects;
+mod tracked;
+mod tries;
 pub mod validity;
 mod window;
+pub mod working;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
-use cause::{Facts, Served};
-use evidence::{Evidence, Place};
+use evidence::Evidence;
+pub(crate) use judge::Judged;
 pub use model::{Analysis, RunResult};
-use model::{Cause, Latencies, LoadResult, Mode, RequestCounts, Stage, Start, Termination, Verdict, Window};
+use model::{Latencies, LoadResult, Mode, RequestCounts, Stage, Start, Termination, Verdict, Window};
 pub use policy::{Class, Policy};
 use sums::Sums;
 
 use crate::record::retry;
-use crate::record::{Outcome, Phase, RequestRow, RowSource, Stamp};
-use crate::timeline::{PodEnd, Request, Requests, Timeline};
+use crate::record::run_info::Target;
+use crate::record::{Cause, Outcome, RequestRow, RowSource, Stamp};
+use crate::timeline::{PodEnd, Requests, Timeline};
 
 /// The chance, shared by the terminations of a mode, that an upper bound is too small.
 const ALPHA: f64 = 0.05;
-
-/// A dropped request with what was concluded about it.
-#[derive(Debug)]
-pub(crate) struct Judged<'a> {
-    pub(crate) request: &'a Request,
-    pub(crate) cause: Cause,
-    /// The termination it is charged to.
-    pub(crate) termination: Option<usize>,
-    /// The terminations that could explain it; the one above, or several.
-    pub(crate) candidates: Vec<usize>,
-    pub(crate) in_window: bool,
-}
 
 /// Analyses one run.
 ///
@@ -63,13 +62,17 @@ pub fn analyse<R: RowSource>(
     requests: &Requests<R>,
     policy: &Policy,
 ) -> Result<Analysis, R::Error> {
-    let evidence = evidence::gather(timeline, requests, policy)?;
     let modes = modes(&timeline.ends);
-    let windows = windows(timeline, &modes, &evidence);
-    let sums = Sums::of(timeline, requests, policy, &evidence, &disrupted(timeline, &windows))?;
-    let judged = judge(timeline, &requests.others, policy, &evidence, &windows, &sums);
+    let alpha = alpha(timeline, &modes);
+    let evidence = evidence::gather(timeline, requests, policy, &alpha)?;
+    let windows = windows(timeline, &evidence, &alpha);
+    let disrupted = disrupted(timeline, &windows);
+    let sums = Sums::of(timeline, requests, policy, &evidence, &disrupted)?;
+    let judged = judge::judge(timeline, &requests.others, policy, &evidence, &windows, &sums);
     let terminations = terminations(timeline, &modes, &evidence, &sums, &judged, windows);
+    let groups = shares::groups(timeline, &terminations, &judged);
     let requests = count(timeline, &sums, &judged);
+    let not_working = working::Outside::of(timeline, &sums, &judged, &disrupted).finding(&requests);
 
     let load = LoadResult {
         rate: match timeline.info.load.is_closed_loop() {
@@ -82,56 +85,71 @@ pub fn analyse<R: RowSource>(
         not_sent: requests.not_sent,
         send_lag_us: sums.lag.send_lag(),
     };
-    let invalid = validity::invalid(timeline, &load, &terminations);
+    let measured = validity::Measured::of(&terminations, &sums.response.percentiles());
+    let invalid = validity::invalid(timeline, &load, measured, &terminations);
     let partial = validity::partial(timeline, &sums);
     let verdict = match (invalid.is_empty(), partial.is_empty()) {
         (false, _) => Verdict::Invalid { why: invalid },
         (true, false) => Verdict::Partial { why: partial.clone() },
         (true, true) => Verdict::Valid,
     };
-    let is_invalid = matches!(verdict, Verdict::Invalid { .. });
-    let recommendation = recommend::recommendations(timeline, &terminations, &judged, policy, is_invalid);
-    let covering = recommendation.iter().filter_map(|r| r.covers_all_seen_seconds).max();
     let latency_ms = Latencies {
         response: sums.response.percentiles(),
         service: sums.service.percentiles(),
         steady: sums.steady.percentiles(),
         disrupted: sums.disrupted.percentiles(),
     };
+    let ground = recommend::Ground {
+        timeline,
+        terminations: &terminations,
+        judged: &judged,
+        policy,
+        verdict: &verdict,
+        service_s: latency_ms.service.p99 / 1e3,
+    };
+    let recommendation = recommend::recommendations(ground);
+    let covering = recommendation.iter().filter_map(|r| r.covers_all_seen_seconds).max();
+    let what_if = recommend::what_if(ground, covering);
     let result = RunResult {
         schema_version: model::SCHEMA_VERSION,
         tool: timeline.info.tool.clone(),
         scenario: timeline.info.name.clone(),
         cluster: timeline.info.cluster.clone(),
         complete: partial.is_empty(),
+        integrity: validity::integrity(timeline),
         command: timeline
             .commands
             .iter()
             .find(|command| command.code != Some(0))
             .or(timeline.commands.last())
             .map(command_result),
-        findings: findings::findings(
-            timeline,
-            &sums,
-            &verdict,
-            &partial,
-            &requests,
-            &latency_ms,
-            &terminations,
-        ),
+        findings: not_working
+            .into_iter()
+            .chain(findings::findings(
+                timeline,
+                &sums,
+                &verdict,
+                &partial,
+                &requests,
+                &latency_ms,
+                &terminations,
+                &recommendation,
+            ))
+            .collect(),
         verdict,
         load,
         requests,
         latency_ms,
-        starts: starts(timeline, &sums),
+        starts: starts(timeline, &evidence),
         windows_s: recommend::summaries(&terminations),
-        what_if: recommend::what_if(timeline, &terminations, &judged, covering),
+        what_if,
         recommendation,
         terminations,
+        groups,
         longest_outage_s: sums.outages.longest_s(),
         checks: Vec::new(),
     };
-    Ok(Analysis { result, charts: charts::charts(timeline, &judged, sums) })
+    Ok(Analysis { result, lost: charts::lost(timeline, judged), charts: charts::charts(timeline, sums) })
 }
 
 /// The length of the counted part: as planned, or until the load was stopped.
@@ -166,13 +184,23 @@ fn modes(ends: &[PodEnd]) -> Vec<Mode> {
     ends.iter().map(mode).collect()
 }
 
-fn windows(timeline: &Timeline, modes: &[Mode], evidence: &Evidence) -> Vec<Vec<Window>> {
-    let alpha = |mode: &Mode| ALPHA / modes.iter().filter(|other| *other == mode).count() as f64;
-    let bound = |((end, mode), tails): ((&PodEnd, &Mode), &Vec<evidence::Tail>)| {
+/// By termination, the chance that an upper bound of its windows is too small: shared between all windows that one
+/// statement covers, those of its mode towards all consumers.
+fn alpha(timeline: &Timeline, modes: &[Mode]) -> Vec<f64> {
+    let targets = timeline.info.targets.len().max(1);
+    let alpha = |mode| ALPHA / (targets * modes.iter().filter(|other| *other == mode).count()) as f64;
+    modes.iter().map(alpha).collect()
+}
+
+fn windows(timeline: &Timeline, evidence: &Evidence, alpha: &[f64]) -> Vec<Vec<Window>> {
+    let bound = |((end, tails), alpha): ((&PodEnd, &Vec<evidence::Tail>), &f64)| {
         let targets = timeline.info.targets.iter().zip(tails);
-        targets.map(|(target, tail)| window::window(end, target, tail, alpha(mode))).collect()
+        let window = |(target, tail): (&Target, _)| {
+            window::window(end, target, tail, target.balancing(&timeline.info.cluster), *alpha)
+        };
+        targets.map(window).collect()
     };
-    timeline.ends.iter().zip(modes).zip(&evidence.tails).map(bound).collect()
+    timeline.ends.iter().zip(&evidence.tails).zip(alpha).map(bound).collect()
 }
 
 /// Where a window ends at the latest: its bound, or the last arrival that was seen where it has none.
@@ -181,79 +209,6 @@ fn window_end(end: &PodEnd, window: &Window, tail_last: Option<Stamp>) -> Stamp 
         Some(upper_s) => end.t0.earliest + std::time::Duration::from_secs_f64(upper_s.max(0.0)),
         None => tail_last.map_or(end.t0.latest, |at| at.max(end.t0.latest)),
     }
-}
-
-fn judge<'a>(
-    timeline: &'a Timeline,
-    others: &'a [Request],
-    policy: &Policy,
-    evidence: &Evidence,
-    windows: &[Vec<Window>],
-    sums: &Sums<'_>,
-) -> Vec<Judged<'a>> {
-    let Sums { first_served, streams, .. } = sums;
-    let mut judged = Vec::new();
-    for ((request, place), &stale) in others.iter().zip(&evidence.places).zip(&evidence.stale) {
-        let row = &request.row;
-        if row.phase == Phase::Warmup || policy.class(row) != Class::Dropped {
-            continue;
-        }
-        let begun = request.begun();
-        let starting = match place {
-            Place::Pod { name, .. } => first_served.get(name).is_none_or(|at| begun < *at),
-            // Nobody saw it arrive: a pod whose endpoint is ready and that has served nothing yet fits.
-            _ => timeline.pods.iter().any(|life| {
-                !life.listed
-                    && life.endpoint_ready.is_some_and(|at| at <= begun)
-                    && first_served.get(life.name.as_str()).is_some_and(|at| begun < *at)
-            }),
-        };
-        let target = timeline.info.targets.iter().position(|t| *t.name == *row.target);
-        let service = target.and_then(|t| timeline.info.targets[t].service.as_deref());
-        let facts = Facts {
-            outcome: row.outcome,
-            reused: row.conn_reused && streams.has_answered(row),
-            shared: streams.shared(row),
-            bytes_received: row.bytes_received,
-            begun,
-            end: row.end,
-            served: request.served.as_deref().map(Served::of),
-            no_endpoint: timeline.endpoints.none_usable(service, begun),
-            stale,
-            starting,
-            restarting: timeline
-                .restarts
-                .iter()
-                .any(|restart| restart.from <= row.end && restart.to.is_none_or(|to| begun <= to)),
-        };
-        let candidates: Vec<usize> = match place {
-            Place::Pod { ending, .. } => ending.iter().copied().collect(),
-            Place::OneOf(candidates) => candidates.clone(),
-            Place::Unknown => Vec::new(),
-        };
-        let mut causes = candidates.iter().map(|&e| cause::cause(&facts, Some(&timeline.ends[e])));
-        let cause = match causes.next() {
-            None => cause::cause(&facts, None),
-            Some(first) if causes.all(|c| c == first) => first,
-            Some(_) => Cause::Unattributed,
-        };
-        let inside = |&e: &usize| {
-            let end = &timeline.ends[e];
-            target.is_some_and(|t| {
-                let until = window_end(end, &windows[e][t], evidence.tails[e][t].last_possible);
-                begun <= until && row.end >= end.t0.earliest
-            })
-        };
-        let termination = if let [only] = candidates[..] { Some(only) } else { None };
-        judged.push(Judged {
-            request,
-            cause,
-            termination,
-            in_window: !candidates.is_empty() && candidates.iter().all(inside),
-            candidates,
-        });
-    }
-    judged
 }
 
 /// The counts with what was concluded about the dropped requests.
@@ -269,9 +224,19 @@ fn count(timeline: &Timeline, sums: &Sums<'_>, judged: &[Judged<'_>]) -> Request
         let row = &j.request.row;
         *c.by_cause.entry(j.cause).or_default() += 1;
         c.in_window += u64::from(j.in_window);
+        let was_under_way =
+            j.candidates.iter().all(|c| j.request.begun() < timeline.ends[c.termination].t0.earliest);
+        let is_known = j.candidates.iter().any(|c| c.why.is_certain());
+        c.in_flight += u64::from(j.in_window && was_under_way);
+        c.by_time += u64::from(j.in_window && !was_under_way && !is_known);
         c.outside_window += u64::from(!j.in_window);
         c.unattributed += u64::from(j.cause == Cause::Unattributed);
         c.ambiguous += u64::from(j.candidates.len() > 1);
+        // The only connections that are tracked here are the generator's own.
+        if j.cause == Cause::StaleFlow {
+            c.stale_flow_own += 1;
+            *c.stale_flow_own_by_outcome.entry(row.outcome).or_default() += 1;
+        }
         let method = method(row);
         let is_idempotent = retry::is_idempotent(method) && row.outcome != Outcome::HttpError;
         c.retry_hidden.safe_idempotent += u64::from(is_idempotent);
@@ -305,7 +270,8 @@ fn terminations(
         .zip(windows)
         .zip(&evidence.tails)
         .map(|(((end, mode), windows), tails)| {
-            let last = tails.iter().filter_map(|t| t.last_certain).max().filter(|at| *at > end.t0.latest);
+            let last =
+                tails.iter().filter_map(evidence::Tail::last_certain).max().filter(|at| *at > end.t0.latest);
             Termination {
                 pod: end.pod.clone(),
                 uid: end.uid.clone(),
@@ -322,9 +288,12 @@ fn terminations(
                         lost: gap.is_lost,
                     })
                     .collect(),
+                t0_basis: Some(end.t0.basis),
                 t0_uncertainty_s: end.t0.latest.seconds_since(end.t0.earliest),
                 t0_s: timeline.seconds(end.t0.latest),
                 timeline: stages(end, last),
+                pre_stop_seconds: end.pre_stop_sleep_s.map(|s| u64::try_from(s).unwrap_or(0)),
+                grace_period_seconds: u64::try_from(end.grace_s).unwrap_or(0),
                 exit_code: end.exit_code,
                 windows,
                 requests: model::TerminationRequests::default(),
@@ -332,28 +301,19 @@ fn terminations(
             }
         })
         .collect();
-    let mut lost: HashMap<(usize, &str), u64> = HashMap::new();
-    for j in judged {
-        let Some(e) = j.termination else { continue };
-        let t = &mut terminations[e].requests;
-        t.dropped += 1;
-        t.seen += 1;
-        *t.by_outcome.entry(j.request.row.outcome).or_default() += 1;
-        *t.by_cause.entry(j.cause).or_default() += 1;
-        if j.request.is_new_connection() {
-            *lost.entry((e, &j.request.row.target)).or_default() += 1;
-        }
+    for (e, (t, lost)) in
+        terminations.iter_mut().zip(shares::requests(timeline.ends.len(), judged)).enumerate()
+    {
+        let names_it = |j: &Judged<'_>| j.candidates.iter().any(|c| c.termination == e && c.why.is_certain());
+        let is_named = sums.seen[e] > 0
+            || evidence.first_served.contains_key(t.pod.as_str())
+            || judged.iter().any(names_it);
+        let seen = is_named.then(|| sums.seen[e] + lost.dropped.at_least);
+        t.requests = model::TerminationRequests { seen, ..lost };
     }
-    for (t, answered) in terminations.iter_mut().zip(&sums.seen) {
-        t.requests.seen += answered;
-    }
-    for (e, t) in terminations.iter_mut().enumerate() {
-        let dead = timeline.info.targets.iter().zip(&t.windows).filter(|(_, w)| w.rate_before > 0.0);
-        t.dead_seconds = dead
-            .map(|(target, w)| {
-                lost.get(&(e, target.name.as_str())).map_or(0.0, |n| *n as f64 / w.rate_before)
-            })
-            .max_by(f64::total_cmp);
+    let dead = shares::dead_seconds(timeline, &terminations, judged);
+    for (t, dead_seconds) in terminations.iter_mut().zip(dead) {
+        t.dead_seconds = dead_seconds;
     }
     terminations
 }
@@ -378,7 +338,7 @@ fn stages(end: &PodEnd, last_connection: Option<Stamp>) -> BTreeMap<Stage, f64> 
     .collect()
 }
 
-fn starts(timeline: &Timeline, sums: &Sums<'_>) -> Vec<Start> {
+fn starts(timeline: &Timeline, evidence: &Evidence) -> Vec<Start> {
     let began = timeline.pods.iter().filter(|p| !p.listed);
     began
         .map(|p| Start {
@@ -388,7 +348,7 @@ fn starts(timeline: &Timeline, sums: &Sums<'_>) -> Vec<Start> {
                 ("ip_reported", p.ip_reported),
                 ("ready", p.ready),
                 ("endpoint_ready", p.endpoint_ready),
-                ("first_request", sums.first_served.get(p.name.as_str()).copied()),
+                ("first_request", evidence.first_served.get(p.name.as_str()).copied()),
             ]
             .into_iter()
             .filter_map(|(stage, at)| Some((stage.to_owned(), at?.seconds_since(p.created))))

@@ -16,6 +16,7 @@ mod rate;
 mod report;
 mod run;
 mod scenarios;
+mod service_proxy;
 mod signals;
 mod stages;
 mod workload;

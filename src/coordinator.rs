@@ -6,6 +6,7 @@
 //! the tables of the proxies. It sends no load and judges nothing.
 
 mod apply;
+mod beats;
 mod caller;
 mod collect;
 mod disrupt;
@@ -18,7 +19,9 @@ mod plan;
 mod preflight;
 mod recorder;
 mod rollout;
+mod routes;
 mod server_clock;
+mod service_proxy;
 mod sidecar;
 mod sinks;
 mod targets;
@@ -32,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
@@ -44,13 +47,15 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::Origin;
 use crate::machine;
+use crate::record::event::NameAnswer;
+use crate::record::routing::ServiceRules;
 use crate::record::run_info::{ClusterInfo, Role, Source};
 use crate::record::wire::AdminToken;
 use crate::record::{Clock, EventKind, RunDir, Stamp};
 use crate::scenario::{Disruption, Place, Target};
 
 pub use caller::Caller;
-pub use disrupt::{Disrupted, NoPrograms, Programs, UnderLoad, codes};
+pub use disrupt::{Disrupted, Losses, NoPrograms, Programs, Settle, Silence, UnderLoad, codes, until_silent};
 pub use error::CoordinatorError;
 use journal::Journal;
 pub use journal::JournalError;
@@ -141,6 +146,8 @@ pub struct Session {
     /// another chooses: of several at once each would else take the same pods.
     taken: tokio::sync::Mutex<BTreeSet<String>>,
     gitops: GitOps,
+    /// The longest time for which the load keeps an answer of the DNS, once it is known.
+    period: Mutex<Duration>,
 }
 
 impl Session {
@@ -201,6 +208,7 @@ impl Session {
             gitops,
             owner,
             taken,
+            period: Mutex::default(),
         };
         session.await_first_lists().await?;
         Ok(session)
@@ -228,7 +236,18 @@ impl Session {
 
     /// Records an event of another source, stamped on that source's clock.
     pub fn record_of(&self, source: &str, at: Stamp, kind: EventKind) {
+        if let EventKind::NameAnswer(NameAnswer { ttl_s: Some(ttl_s), .. }) = &kind {
+            let ttl = Duration::try_from_secs_f64(*ttl_s).unwrap_or_default();
+            let mut period = self.period.lock().unwrap_or_else(PoisonError::into_inner);
+            *period = ttl.max(*period);
+        }
         self.recorder.handle().event_of(source, at, kind);
+    }
+
+    /// The period of the clock that a consumer has of its own, as far as it is known: for so long the load
+    /// keeps an answer of the DNS. Zero where there is none.
+    pub(crate) fn period(&self) -> Duration {
+        *self.period.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Creates the manifests' objects, labelled with the run's name.
@@ -257,9 +276,12 @@ impl Session {
     ) -> Result<Ready, CoordinatorError> {
         let mut found = Vec::with_capacity(targets.len());
         let mut endpoints_of = BTreeMap::new();
-        for Target { name, place, balances, .. } in targets {
-            let (url, consumer, service) = match place {
-                Place::Url(url) => (url.to_string(), Consumer::Url(url.to_string()), None),
+        for Target { name, place, balances, balances_because, .. } in targets {
+            let (url, consumer, service, rules) = match place {
+                Place::Url(url) => {
+                    let consumer = Consumer::Url(url.to_string());
+                    (url.to_string(), consumer, None, ServiceRules::default())
+                }
                 Place::Service { name: service_name, port, path, node } => {
                     let service = preflight::service(&self.caller, service_name).await?;
                     let wanted = preflight::wanted_endpoints(&service, manifests);
@@ -267,10 +289,15 @@ impl Session {
                     endpoints_of.insert(service_name, endpoints);
                     let way = Way { service: &service, name: service_name, port: port.as_deref(), path };
                     let (url, consumer) = way.find(&self.caller, node.as_deref()).await?;
-                    (url, consumer, Some(service_name.clone()))
+                    (url, consumer, Some(service_name.clone()), service_proxy::rules(&service))
                 }
             };
-            found.push(Found { name: name.clone(), url, consumer, balances: *balances, service });
+            let (balances, balances_because) = (*balances, balances_because.clone());
+            let name = name.clone();
+            found.push(Found { name, url, consumer, balances, balances_because, service, rules });
+        }
+        if targets.iter().any(|target| matches!(target.place, Place::Url(_))) {
+            self.await_own_workloads(manifests).await?;
         }
         let endpoints = endpoints_of.into_values().sum();
         for disruption in disruptions {
@@ -285,7 +312,7 @@ impl Session {
     pub async fn disrupt(
         &self,
         disruptions: &[Disruption],
-        load: UnderLoad,
+        load: UnderLoad<'_>,
         programs: &dyn Programs,
     ) -> Disrupted {
         disrupt::run(self, disruptions, load, programs).await
@@ -428,21 +455,50 @@ impl Session {
         }
     }
 
+    /// Waits until the workloads among the manifests have the pods that they ask for: of a URL nobody knows
+    /// the endpoints.
+    async fn await_own_workloads(&self, manifests: &[Value]) -> Result<(), CoordinatorError> {
+        let name = |object: &Value| {
+            let title = format!("{} {}", object["kind"].as_str()?, object["metadata"]["name"].as_str()?);
+            (!object["spec"]["template"].is_null()).then_some(title)
+        };
+        let own: Vec<String> = manifests.iter().filter_map(name).collect();
+        if own.is_empty() {
+            return Ok(());
+        }
+        let deadline = Instant::now() + self.caller.limits.ready;
+        let mut stuck_since: Option<Instant> = None;
+        while let Some(missing) = self.workloads().await?.missing_of(&own) {
+            let now = Instant::now();
+            match self.views.read(|view| view.stuck_container(|_| true)) {
+                Some(why) if now >= *stuck_since.get_or_insert(now) + self.caller.limits.stuck => {
+                    return Err(CoordinatorError::PodNeverStarts(why));
+                }
+                Some(_) => {}
+                None => stuck_since = None,
+            }
+            if now >= deadline {
+                return Err(CoordinatorError::WorkloadNotReady { missing, limit: self.caller.limits.ready });
+            }
+            let look_again = (now + Duration::from_millis(500)).min(deadline);
+            let _ = self.caller.stoppable(timeout_at(look_again, self.views.changed())).await?;
+        }
+        Ok(())
+    }
+
     async fn fingerprint(&self, endpoints: usize) -> Result<ClusterInfo, CoordinatorError> {
-        let client = || self.caller.client.clone();
         let version = self.caller.server_version().await?;
-        // Both are read where rights allow; without them the fingerprint says less.
-        let nodes = Api::<Node>::all(client());
+        // All of it is read where rights allow; without them the fingerprint says less.
+        let nodes = Api::<Node>::all(self.caller.client.clone());
         let params = ListParams::default();
         let nodes = self.caller.ask("list nodes", || nodes.list(&params)).await?;
-        let maps = Api::<ConfigMap>::namespaced(client(), "kube-system");
-        let kube_proxy =
-            self.caller.ask("read kube-proxy's configuration", || maps.get("kube-proxy")).await?;
-        let mode = kube_proxy.ok().and_then(|map| preflight::kube_proxy_mode(&map));
+        let nodes = nodes.map(|list| list.items).unwrap_or_default();
+        let (dataplane, dataplane_from) = service_proxy::find(&self.caller, &nodes).await?;
         Ok(ClusterInfo {
             version,
-            dataplane: mode.unwrap_or_else(|| "unknown".into()),
-            nodes: nodes.map_or(0, |list| list.items.len()),
+            dataplane,
+            dataplane_from,
+            nodes: nodes.len(),
             endpoints,
             namespace: self.caller.namespace.clone(),
         })

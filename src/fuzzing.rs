@@ -31,6 +31,7 @@ pub const TARGETS: &[(&str, Entry)] = &[
     ("load_response", load::fuzzing::response),
     ("load_http2", load::fuzzing::http2),
     ("load_grpc", load::fuzzing::grpc),
+    ("load_conntrack", load::fuzzing::conntrack),
     ("load_websocket", load::fuzzing::websocket),
     ("targets", targets),
     ("scenario", read_scenario),

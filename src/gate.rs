@@ -6,8 +6,8 @@
 use crate::analysis::RunResult;
 use crate::analysis::compare::model::{Comparison, Judgement, Row};
 use crate::analysis::figures::count;
-use crate::analysis::model::{Cause, Check, CheckVerdict, CommandResult, Verdict};
-use crate::record::{Bounds, Expect};
+use crate::analysis::model::{Check, CheckVerdict, CommandResult, Verdict};
+use crate::record::{Bounds, Cause, Expect};
 
 /// Checks every expectation, in a fixed order.
 pub fn check(result: &RunResult, expect: &Expect) -> Vec<Check> {
@@ -23,7 +23,7 @@ pub fn check(result: &RunResult, expect: &Expect) -> Vec<Check> {
         }));
     };
     if let Some(bounds) = &expect.dropped {
-        counts("dropped", bounds, result.requests.dropped);
+        counts("dropped", bounds, result.requests.lost());
     }
     if let Some(bounds) = &expect.terminations {
         counts("terminations", bounds, result.terminations.len() as u64);
@@ -110,14 +110,11 @@ fn count_check(name: String, limit: String, observed: u64, met: bool) -> Check {
 
 fn window_check(result: &RunResult, max_s: f64) -> Check {
     let windows = || result.terminations.iter().flat_map(|t| t.windows.iter().map(move |w| (&t.pod, w)));
-    let beyond = windows().find(|(_, w)| w.lower_s > max_s);
+    let beyond = windows().find_map(|(pod, w)| Some((pod, w.lower_s.filter(|lower| *lower > max_s)?)));
     let open = windows().filter(|(_, w)| w.upper_s.is_none_or(|u| u > max_s)).count();
     let largest = windows().filter_map(|(_, w)| w.upper_s).max_by(f64::total_cmp);
-    let (verdict, why) = if let Some((pod, w)) = beyond {
-        (
-            CheckVerdict::Fail,
-            format!("pod {pod} still got new connections {:.3} s after its deletion", w.lower_s),
-        )
+    let (verdict, why) = if let Some((pod, lower_s)) = beyond {
+        (CheckVerdict::Fail, format!("pod {pod} still got new connections {lower_s:.3} s after its deletion"))
     } else if windows().next().is_none() {
         (CheckVerdict::Inconclusive, "no window was measured".to_owned())
     } else if open > 0 {

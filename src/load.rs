@@ -17,6 +17,7 @@ mod address;
 mod answer_headers;
 mod connect_to;
 mod connection;
+mod conntrack;
 mod deadlines;
 mod exchange;
 mod failure;
@@ -64,6 +65,7 @@ use tokio_util::sync::CancellationToken;
 use crate::record::parts::PartError;
 use crate::record::{RunDirError, Stamp};
 pub use connect_to::{ConnectTo, NotAnOverride};
+pub use conntrack::{ConntrackError, check as check_conntrack};
 pub use grpc::{NotAMethod, Rpc, status_name};
 pub use pace::{Arrivals, Length, NotAStage, Pace, Stage};
 pub use plan::{Connections, Grpc, Http, Plan, PlanError, Settings, Share, Target, keep_headers};
@@ -134,6 +136,9 @@ pub enum LoadError {
     /// The rows' directory could not be made.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
+    /// The evidence that was asked for is not to be had.
+    #[error(transparent)]
+    Conntrack(#[from] ConntrackError),
     /// Rows could not be written.
     #[error(transparent)]
     Part(#[from] PartError),

@@ -15,6 +15,13 @@ pub(crate) fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     init.into_iter().flatten().chain(main.into_iter().flatten())
 }
 
+/// Kind and name of an object's controller, such as `ReplicaSet/web-7d4b9`.
+pub(crate) fn controller(object: &impl ResourceExt) -> Option<String> {
+    let mut owners = object.owner_references().iter();
+    let owner = owners.find(|owner| owner.controller == Some(true))?;
+    Some(format!("{}/{}", owner.kind, owner.name))
+}
+
 /// What a watch said of a pod.
 pub(crate) fn pod_event(change: Change, pod: &Pod) -> PodEvent {
     let spec = pod.spec.as_ref();
@@ -46,11 +53,7 @@ pub(crate) fn pod_event(change: Change, pod: &Pod) -> PodEvent {
         disruption_target: condition("DisruptionTarget").map(|c| c.reason.clone().unwrap_or_default()),
         disruption_message: condition("DisruptionTarget").and_then(|c| c.message.clone()),
         reason: status.and_then(|s| s.reason.clone()),
-        owner: pod
-            .owner_references()
-            .iter()
-            .find(|owner| owner.controller == Some(true))
-            .map(|owner| format!("{}/{}", owner.kind, owner.name)),
+        owner: controller(pod),
         containers: sidecars.chain(main).map(|(c, sidecar)| container_state(pod, c, sidecar)).collect(),
     }
 }

@@ -5,8 +5,11 @@
 //! no Kubernetes client, no HTTP and no statistics. The run directory's format
 //! is documented in `docs/run-directory.md`.
 
+pub mod action;
+pub mod cause;
 pub mod clock;
 pub mod event;
+pub mod evidence;
 pub mod expect;
 pub mod id;
 pub mod mode;
@@ -14,14 +17,19 @@ pub mod offsets;
 pub mod outcome;
 pub mod parts;
 pub mod retry;
+pub mod routing;
 pub mod row;
 pub mod rows;
 pub mod run_dir;
 pub mod run_info;
+pub mod service_proxy;
+pub mod timing;
 pub mod wire;
 
+pub use cause::Cause;
 pub use clock::{Clock, ClockOffset, Stamp};
 pub use event::{Event, EventKind};
+pub use evidence::{Evidence, UnknownEvidence};
 pub use expect::{Bounds, Expect, WindowBounds};
 pub use id::{RequestId, RunId};
 pub use mode::Mode;

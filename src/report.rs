@@ -10,6 +10,7 @@ mod comparison;
 mod format;
 mod html;
 mod junit;
+mod lost;
 mod markdown;
 #[cfg(test)]
 mod samples;
@@ -58,6 +59,11 @@ pub fn junit(result: &RunResult) -> String {
     junit::render(result)
 }
 
+/// `lost.csv`: one row for each dropped request, as `docs/run-directory.md` describes it.
+pub fn lost(analysis: &Analysis) -> String {
+    lost::render(analysis)
+}
+
 /// `report.html`: one file that needs no other, with the charts inside.
 pub fn html(analysis: &Analysis, charts: &[Chart]) -> String {
     html::render(&analysis.result, charts)
@@ -72,7 +78,8 @@ pub fn charts(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
     charts::draw(analysis)
 }
 
-/// Every file of the report: `result.json`, `summary.md`, `junit.xml`, `report.html` and `charts/*.png`.
+/// Every file of the report: `result.json`, `lost.csv`, `summary.md`, `junit.xml`, `report.html` and
+/// `charts/*.png`.
 ///
 /// # Errors
 ///
@@ -82,6 +89,7 @@ pub fn all(analysis: &Analysis) -> Result<Vec<ReportFile>, ChartError> {
     let file = |path: &str, bytes| ReportFile { path: path.to_owned(), bytes };
     let mut files = vec![
         file("result.json", json(&analysis.result)),
+        file("lost.csv", lost(analysis).into_bytes()),
         file("summary.md", markdown(analysis).into_bytes()),
         file("junit.xml", junit(&analysis.result).into_bytes()),
         file("report.html", html(analysis, &charts).into_bytes()),

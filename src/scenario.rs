@@ -14,12 +14,13 @@ mod validate;
 pub mod yaml;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::record::Expect;
-use crate::record::run_info::Balances;
+use crate::record::run_info::{Balances, BalancesBecause};
 
 pub use builtin::{BUILTIN, Builtin, DEFAULT};
 pub use disruption::{
@@ -47,8 +48,14 @@ pub struct Scenario {
     pub load: Load,
     /// Whether the manifests are given the recording proxy as a sidecar.
     pub inject_sidecar: bool,
+    /// The workloads whose pods get it, where no target says which.
+    pub sidecar_workloads: Vec<Workload>,
     /// What ends pods, and when.
     pub disruptions: Vec<Disruption>,
+    /// How long nothing may be lost after a termination before the next; `None` lets the rate decide.
+    pub settle: Option<Duration>,
+    /// When the next comes though requests are still lost.
+    pub settle_max: Duration,
     /// The gate.
     pub expect: Expect,
     /// The YAML, with what replaced parts of it.
@@ -103,6 +110,8 @@ pub struct Target {
     pub weight: u32,
     /// What whoever leads there balances, and so what shows its window.
     pub balances: Balances,
+    /// Why.
+    pub balances_because: BalancesBecause,
     /// Where it is.
     pub place: Place,
 }

@@ -3,45 +3,47 @@
 //! Pure: data in, data out. It decides what happened when; why a request was
 //! lost, and what follows from it, is the job of [`crate::analysis`].
 
+mod actions;
+mod addresses;
 mod attempts;
+mod beats;
 pub mod clocks;
+mod commands;
+mod consumer;
 pub mod endpoints;
 mod explain;
+pub mod integrity;
+mod load;
 mod names;
+mod phases;
 pub mod pods;
 pub mod requests;
 pub mod restarts;
+mod tracked;
+mod watches;
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
 
+pub use actions::{Refused, Withdrawal};
+use addresses::Addresses;
+pub use beats::{Beats, BeatsState};
 use clocks::{API_SERVER, Clocks};
-use endpoints::{EndpointChange, Endpoints};
+pub use commands::Command;
+use endpoints::Endpoints;
+pub use integrity::{Hole, Integrity};
 use names::PodNames;
-pub use pods::{PodEnd, PodLife, Stages, T0};
-pub use requests::{Request, Requests};
+pub use pods::{PodEnd, PodLife, Stages, T0, T0Basis};
+use requests::Joins;
+pub use requests::{Agreement, Request, Requests};
 pub use restarts::Restart;
+pub use tracked::Tracked;
+pub use watches::Gap;
+use watches::{ENDPOINT_SLICES, PODS};
 
-use crate::record::event::{Action, ActionName, AnswerHeaders, Change, MachineSample};
-use crate::record::run_info::Rows;
-use crate::record::{EventKind, Mode, Outcome, RowSource, RunInfo, RunLog, Stamp};
-
-/// What a watch of these is called.
-const PODS: &str = "pods";
-const ENDPOINT_SLICES: &str = "endpointslices";
-
-/// A stretch in which a watch saw nothing.
-#[derive(Clone, Debug)]
-pub struct Gap {
-    /// The resource.
-    pub resource: String,
-    /// Whether what happened is unknown. Else it came late: when it was seen says little.
-    pub is_lost: bool,
-    /// From.
-    pub from: Stamp,
-    /// To.
-    pub to: Stamp,
-}
+use crate::record::event::{AnswerHeaders, MachineSample, NameAnswer};
+use crate::record::run_info::{Rows, Target};
+use crate::record::service_proxy::ServiceProxy;
+use crate::record::{Event, EventKind, Outcome, RowSource, RunInfo, RunLog, Stamp};
 
 /// How the hand-over of a proxy's rows ended.
 #[derive(Clone, Debug)]
@@ -52,51 +54,6 @@ pub struct HandOver {
     pub source: String,
     /// How many there were, and how many arrived.
     pub rows: Rows,
-}
-
-/// A program that the run started.
-#[derive(Clone, Debug)]
-pub struct Command {
-    /// The disruption of the scenario that it is; `None` for the command line's.
-    pub disruption: Option<u32>,
-    /// Its words.
-    pub words: Vec<String>,
-    /// When it was started.
-    pub started: Stamp,
-    /// When it ended, if it did while the run lasted.
-    pub ended: Option<Stamp>,
-    /// Its exit code.
-    pub code: Option<i32>,
-    /// The signal that ended it.
-    pub signal: Option<i32>,
-    /// How pods ended by it; `None` where the run ended before that was known.
-    pub mode: Option<Mode>,
-}
-
-/// An action that was asked for and not done.
-#[derive(Clone, Debug)]
-pub struct Refused {
-    /// The action.
-    pub action: ActionName,
-    /// The pod, where the action names one.
-    pub pod: Option<String>,
-    /// The API server's status code; `None` where it was not asked, or did not answer.
-    pub status: Option<u16>,
-    /// Why.
-    pub why: String,
-}
-
-/// A pod that left its Services while it lived on.
-#[derive(Clone, Debug)]
-pub struct Withdrawal {
-    /// Its name.
-    pub pod: String,
-    /// When that was asked for.
-    pub asked: Stamp,
-    /// When the answer was there.
-    pub answered: Stamp,
-    /// When a watch showed its endpoint gone.
-    pub endpoint_removed: Option<Stamp>,
 }
 
 /// One run on one clock, but for its [`Requests`].
@@ -125,10 +82,14 @@ pub struct Timeline {
     pub refused: Vec<Refused>,
     /// Containers that ended in pods that stay.
     pub restarts: Vec<Restart>,
+    /// How often the run had a node's agent restarted.
+    pub agent_restarts: usize,
     /// Pods that left their Services while they lived on.
     pub withdrawals: Vec<Withdrawal>,
     /// The history of the endpoints.
     pub endpoints: Endpoints,
+    /// The beats, by which the deletions of others are known.
+    pub beats: Beats,
     /// Gaps of the watches.
     pub gaps: Vec<Gap>,
     /// When the watch of pods last began with a list.
@@ -139,10 +100,18 @@ pub struct Timeline {
     pub answers: BTreeMap<String, AnswerHeaders>,
     /// How the proxies' rows ended.
     pub hand_overs: Vec<HandOver>,
+    /// What the kernel said of the connections of the load, where it was asked.
+    pub tracked: Option<Tracked>,
     /// Warnings that were recorded.
     pub warnings: Vec<String>,
     /// What could not be read.
     pub torn: Vec<String>,
+    /// What could not be read, and no kill explains.
+    pub corrupt: Vec<String>,
+    /// For how long the answers of the DNS held, by name: in seconds, the longest.
+    ttls: BTreeMap<String, f64>,
+    /// Whether what could be read is whole and agrees with itself.
+    pub integrity: Integrity,
     /// Clocks that matter here and were never compared with the coordinator's.
     pub unsampled_clocks: Vec<String>,
 }
@@ -153,88 +122,41 @@ impl Timeline {
     /// # Errors
     /// When its rows cannot be read.
     pub fn build<R: RowSource>(log: RunLog, rows: R) -> Result<(Self, Requests<R>), R::Error> {
-        let RunLog { info, events, torn } = log;
+        let RunLog { mut info, events, torn, corrupt } = log;
         let clocks = Clocks::new(&info, &events);
-        let names = PodNames::of(&events, &clocks);
-        let requests = Requests::open(rows, clocks.clone(), names, info.run.clone())?;
+        let joins = Joins {
+            names: PodNames::of(&events, &clocks),
+            addresses: Addresses::of(&info, &events, &clocks),
+            run: info.run.clone(),
+            needs_proof: info.cluster.dataplane == ServiceProxy::Ipvs,
+        };
+        let requests = Requests::open(rows, clocks.clone(), joins)?;
 
-        let mut endpoints = Endpoints::default();
-        let (mut started, mut counted) = (None, None);
-        let (mut ended, mut announced) = (None::<Stamp>, None);
-        let (mut gaps, mut hand_overs, mut warnings) = (vec![], vec![], vec![]);
-        let mut commands: Vec<Command> = Vec::new();
-        let mut actions: Vec<(Stamp, &Action)> = Vec::new();
-        let mut pods_listed = None;
-        let mut stages = Vec::new();
-        let mut tallies = BTreeMap::new();
-        let mut machine: BTreeMap<String, Vec<_>> = BTreeMap::new();
-        let mut answers: BTreeMap<String, AnswerHeaders> = BTreeMap::new();
-        for event in &events {
-            let at = clocks.place(&event.source, event.at);
-            match &event.kind {
-                EventKind::LoadStarted { warmup_s, .. } => {
-                    let warmup_s = Duration::from_secs_f64(warmup_s.max(0.0));
-                    started = Some(started.map_or(at, |t: Stamp| t.min(at)));
-                    counted = Some(counted.map_or(at + warmup_s, |t: Stamp| t.min(at + warmup_s)));
-                }
-                EventKind::LoadStage { from, to, .. } => stages.push((at, *from, *to)),
-                EventKind::LoadEnded { scheduled } => {
-                    ended = Some(ended.map_or(at, |t| t.max(at)));
-                    announced = Some(announced.unwrap_or(0) + scheduled);
-                }
-                EventKind::LoadCounted { of, outcomes } => {
-                    tallies.insert(of.clone(), outcomes.clone());
-                }
-                EventKind::CommandStarted { command: words, disruption } => commands.push(Command {
-                    disruption: *disruption,
-                    words: words.clone(),
-                    started: at,
-                    ended: None,
-                    code: None,
-                    signal: None,
-                    mode: None,
-                }),
-                EventKind::CommandEnded { code, signal, disruption } => {
-                    if let Some(command) = commands.iter_mut().rfind(|c| c.disruption == *disruption) {
-                        (command.ended, command.code, command.signal) = (Some(at), *code, *signal);
-                    }
-                }
-                EventKind::CommandSettled { mode, disruption } => {
-                    if let Some(command) = commands.iter_mut().rfind(|c| c.disruption == *disruption) {
-                        command.mode = Some(*mode);
-                    }
-                }
-                EventKind::Pod(pod) if pod.change == Change::Listed => pods_listed = Some(at),
-                EventKind::Action(action) => actions.push((at, action)),
-                EventKind::EndpointSlice(slice) => endpoints.observe(at, slice),
-                EventKind::WatchGap { resource, from } | EventKind::WatchLate { resource, from } => {
-                    let is_lost = matches!(event.kind, EventKind::WatchGap { .. });
-                    if resource == ENDPOINT_SLICES {
-                        endpoints.was_blind(*from, at);
-                    }
-                    gaps.push(Gap { resource: resource.clone(), is_lost, from: *from, to: at });
-                }
-                EventKind::Machine(sample) => {
-                    machine.entry(event.source.clone()).or_default().push((at, *sample));
-                }
-                EventKind::AnswerHeaders(of_source) => {
-                    let all = answers.entry(of_source.target.clone()).or_insert_with(|| AnswerHeaders {
-                        target: of_source.target.clone(),
-                        ..AnswerHeaders::default()
-                    });
-                    all.merge(of_source);
-                }
-                EventKind::ProxyEnded { pod, of, rows } => {
-                    hand_overs.push(HandOver { pod: pod.clone(), source: of.clone(), rows: *rows });
-                }
-                EventKind::Warning { message } => warnings.push(message.clone()),
-                _ => {}
-            }
-        }
-        let load_started = started.or(requests.first_scheduled).unwrap_or(info.started);
-        let origin = counted.unwrap_or(load_started);
-        let load_ended = ended.or(requests.last_end).unwrap_or(load_started);
-        let (pods, ends) = pods::build(&events, &clocks, &endpoints, &commands, load_started..=load_ended);
+        let mut seen = Collectors::default();
+        events.iter().for_each(|event| seen.observe(&clocks, event));
+        seen.endpoints.end();
+        let Collectors { load, actions, watches, notes, endpoints, pods, .. } = seen;
+        let (beats, commands) = (seen.beats.finish(), seen.commands.0);
+
+        let load_started = load.started.or(requests.first_scheduled).unwrap_or(info.started);
+        let origin = load.counted.unwrap_or(load_started);
+        let load_ended = load.ended.or(requests.last_end).unwrap_or(load_started);
+        consumer::settle(&mut info.targets, &requests, &notes.answers);
+        let integrity = requests.integrity((&info, &events), (load_started, load_ended))?;
+        let mut hand_overs = notes.hand_overs;
+        let ending_before = pods.ending_before(load_started);
+        hand_overs.retain(|proxy| !ending_before.contains(proxy.pod.as_str()));
+        let others = pods::Others {
+            clocks: &clocks,
+            beats: &beats,
+            endpoints: &endpoints,
+            actions: &actions.0,
+            commands: &commands,
+            histories: &seen.histories,
+            phases: &seen.phases,
+            watches: &watches,
+        };
+        let (pods, ends) = pods.finish(&others, &(load_started..=load_ended));
         let mut unsampled_clocks: Vec<String> = clocks.unsampled().map(str::to_owned).collect();
         if ends.iter().any(|e| !e.own && e.stages.deletion_seen.is_some()) && !clocks.knows(API_SERVER) {
             unsampled_clocks.push(API_SERVER.to_owned());
@@ -242,25 +164,31 @@ impl Timeline {
         let timeline = Self {
             info,
             origin,
-            stages,
+            stages: load.stages,
             load_ended,
-            announced,
-            tallies,
+            announced: load.announced,
+            tallies: load.tallies,
             ends_by_name: ends_by_name(&pods, &ends),
             pods,
             ends,
             commands,
-            refused: refused(&actions),
-            restarts: restarts::build(&events, &clocks),
-            withdrawals: withdrawals(&actions, &endpoints),
+            refused: actions.refused(),
+            restarts: seen.restarts.restarts,
+            agent_restarts: actions.agent_restarts(),
+            withdrawals: actions.withdrawals(&endpoints),
             endpoints,
-            gaps,
-            pods_listed,
-            machine,
-            answers,
+            beats,
+            gaps: watches.gaps,
+            pods_listed: watches.pods_listed,
+            machine: notes.machine,
+            answers: notes.answers,
             hand_overs,
-            warnings,
+            tracked: seen.tracked.finish(requests.agreement),
+            warnings: notes.warnings,
             torn,
+            corrupt,
+            ttls: notes.ttls,
+            integrity,
             unsampled_clocks,
         };
         Ok((timeline, requests))
@@ -277,6 +205,24 @@ impl Timeline {
         let lives = self.ends_by_name.get(pod)?;
         let begun = lives.partition_point(|(created, _)| *created <= at);
         lives.get(begun.saturating_sub(1))?.1
+    }
+
+    /// For how long clients of this target keep an answer of the DNS, in seconds: the longest that was seen.
+    /// `None` where they ask no DNS, or its answers have no limit. A window towards such a consumer is a draw
+    /// of its phase plus a delay.
+    pub fn period_s(&self, target: &Target) -> Option<f64> {
+        self.ttls.get(target.host()?).copied()
+    }
+
+    /// Where requests of the load are missing in the record, by time: what happened there cannot be told
+    /// from the requests, whichever target they went to.
+    pub fn holes(&self) -> &[Hole] {
+        &self.integrity.holes
+    }
+
+    /// The first hole that a stretch of time meets.
+    pub fn hole_in(&self, from: Stamp, until: Stamp) -> Option<&Hole> {
+        self.holes().iter().find(|hole| hole.from <= until && from <= hole.to)
     }
 
     /// Whether a list came after a gap of the watch of pods, so that it tells who is gone.
@@ -302,38 +248,86 @@ fn ends_by_name(pods: &[PodLife], ends: &[PodEnd]) -> HashMap<String, Vec<(Stamp
     lives
 }
 
-/// What was refused for good: an eviction that a budget held up may have been done later, and so may any
-/// call over a fault of the API server.
-fn refused(actions: &[(Stamp, &Action)]) -> Vec<Refused> {
-    let is_done_later = |number: usize, (asked, action): &(Stamp, &Action)| {
-        let mut later = actions[number + 1..].iter().map(|(_, later)| later).filter(|later| {
-            later.disruption == action.disruption && later.action == action.action && later.pod == action.pod
-        });
-        match action.pod {
-            Some(_) => later.next().is_some(),
-            // Of what names no pod, what the run itself refused took no time, and is not made again.
-            None => action.answered > *asked && later.any(|later| later.error.is_none()),
-        }
-    };
-    let mut refused: Vec<Refused> = Vec::new();
-    for (number, entry) in actions.iter().enumerate() {
-        let Action { action, pod, status, error, .. } = entry.1;
-        let Some(why) = error else { continue };
-        if !is_done_later(number, entry) {
-            let (pod, why) = (pod.clone(), why.clone());
-            refused.push(Refused { action: *action, pod, status: *status, why });
-        }
-    }
-    refused
+/// What takes in the events of a run, each kind of event by one of these or by several that make
+/// different things of it.
+#[derive(Default)]
+struct Collectors<'a> {
+    load: load::Collector,
+    commands: commands::Collector,
+    actions: actions::Collector<'a>,
+    watches: watches::Collector,
+    pods: pods::Collector,
+    restarts: restarts::Collector<'a>,
+    endpoints: Endpoints,
+    phases: phases::Collector<'a>,
+    beats: beats::Collector,
+    histories: explain::Histories,
+    tracked: tracked::Collector,
+    notes: Notes,
 }
 
-fn withdrawals(actions: &[(Stamp, &Action)], endpoints: &Endpoints) -> Vec<Withdrawal> {
-    let relabelled =
-        actions.iter().filter(|(_, action)| action.action == ActionName::Relabel && action.error.is_none());
-    let withdrawal = |(asked, action): &(Stamp, &Action)| {
-        let pod = action.pod.clone()?;
-        let endpoint_removed = endpoints.first(&pod, EndpointChange::Removed, *asked);
-        Some(Withdrawal { pod, asked: *asked, answered: action.answered, endpoint_removed })
-    };
-    relabelled.filter_map(withdrawal).collect()
+impl<'a> Collectors<'a> {
+    fn observe(&mut self, clocks: &Clocks, event: &'a Event) {
+        let (at, kind) = (clocks.place(&event.source, event.at), &event.kind);
+        self.load.observe(at, kind);
+        self.commands.observe(at, kind);
+        self.actions.observe(at, kind);
+        self.watches.observe(at, kind);
+        self.pods.observe(at, kind);
+        self.restarts.observe(at, kind);
+        self.phases.observe(at, &event.source, kind);
+        self.beats.observe(at, kind);
+        self.histories.observe(at, kind);
+        self.tracked.observe(clocks, event);
+        self.notes.observe(at, &event.source, kind);
+        match kind {
+            EventKind::EndpointSlice(slice) => self.endpoints.observe(at, slice),
+            EventKind::WatchGap { resource, from } if resource == ENDPOINT_SLICES => {
+                self.endpoints.was_blind(*from, at, true);
+            }
+            EventKind::WatchLate { resource, from } if resource == ENDPOINT_SLICES => {
+                self.endpoints.was_blind(*from, at, false);
+            }
+            _ => {}
+        }
+    }
 }
+
+/// What is passed on as it was recorded.
+#[derive(Default)]
+struct Notes {
+    machine: BTreeMap<String, Vec<(Stamp, MachineSample)>>,
+    hand_overs: Vec<HandOver>,
+    warnings: Vec<String>,
+    /// By target, over all load sources.
+    answers: BTreeMap<String, AnswerHeaders>,
+    /// For how long the answers of the DNS held, by name.
+    ttls: BTreeMap<String, f64>,
+}
+
+impl Notes {
+    fn observe(&mut self, at: Stamp, source: &str, kind: &EventKind) {
+        match kind {
+            EventKind::Machine(sample) => {
+                self.machine.entry(source.to_owned()).or_default().push((at, *sample));
+            }
+            EventKind::ProxyEnded { pod, of, rows } => {
+                self.hand_overs.push(HandOver { pod: pod.clone(), source: of.clone(), rows: *rows });
+            }
+            EventKind::AnswerHeaders(of_source) => {
+                let target = of_source.target.clone();
+                let none = || AnswerHeaders { target: target.clone(), ..AnswerHeaders::default() };
+                self.answers.entry(target.clone()).or_insert_with(none).merge(of_source);
+            }
+            EventKind::NameAnswer(NameAnswer { name, ttl_s: Some(ttl_s), .. }) => {
+                let longest = self.ttls.entry(name.clone()).or_insert(*ttl_s);
+                *longest = longest.max(*ttl_s);
+            }
+            EventKind::Warning { message } => self.warnings.push(message.clone()),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,9 @@
 //! Why one request was dropped: small decisions over facts, after the table
 //! "What a client sees" of the termination notes.
 
-use super::model::Cause;
-use crate::record::{Outcome, ServedEnd, ServedRow, Stamp};
+use std::collections::BTreeMap;
+
+use crate::record::{Cause, Outcome, ServedEnd, ServedRow, Stamp};
 use crate::timeline::PodEnd;
 
 /// Longer than a round trip to any client: a close that comes so long after a request did not cross
@@ -10,6 +11,9 @@ use crate::timeline::PodEnd;
 const ROUND_TRIP_NS: i64 = 200_000_000;
 /// The same between a proxy and the app beside it.
 const BESIDE_NS: i64 = 5_000_000;
+
+/// A cause is stated if its share among all that may explain a request is so large.
+const OUTWEIGHS: f64 = 0.8;
 
 /// What a cause is decided on.
 #[derive(Clone, Copy, Debug)]
@@ -25,12 +29,10 @@ pub(super) struct Facts {
     pub end: Stamp,
     /// What the proxy beside the pod saw of it.
     pub served: Option<Served>,
-    /// No endpoint was usable when it began.
-    pub no_endpoint: bool,
-    /// Its source port repeats that of an earlier connect that nobody answered: the old entry led it.
+    /// Its source port repeats that of an earlier connect that nobody answered: the old entry routed it.
     pub stale: bool,
-    /// Its pod, or the only pod that fits, had not served yet.
-    pub starting: bool,
+    /// The app or the machine showed signs of its own that it could not keep up.
+    pub overloaded: bool,
     /// A container had ended then in a pod that stays, and was not back yet.
     pub restarting: bool,
 }
@@ -61,12 +63,44 @@ impl Facts {
     }
 }
 
-/// The cause, given the termination that the request belongs to, if any.
-pub(super) fn cause(f: &Facts, end: Option<&PodEnd>) -> Cause {
-    match cause_by_pods(f, end) {
-        Cause::Unattributed if f.restarting && end.is_none() => cause_of_restart(f),
+/// What may have cost a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Explanation<'a> {
+    /// The end of a pod.
+    Termination(&'a PodEnd),
+    /// A pod that was starting.
+    Starting,
+    /// A Service without an endpoint.
+    NoEndpoint,
+    /// The Service proxy, as it changed its rules.
+    RuleSwap,
+    /// None of these.
+    Nothing,
+}
+
+impl Explanation<'_> {
+    fn end(&self) -> Option<&PodEnd> {
+        if let Explanation::Termination(end) = self { Some(end) } else { None }
+    }
+}
+
+/// The cause, if the request was lost by this.
+pub(super) fn cause(f: &Facts, by: Explanation<'_>) -> Cause {
+    match cause_by_pods(f, by) {
+        Cause::Unattributed if f.restarting && by.end().is_none() => cause_of_restart(f),
         cause => cause,
     }
+}
+
+/// The cause that explanations with these weights amount to: one that outweighs all others together.
+pub(super) fn outweighing(f: &Facts, explanations: &[(Explanation<'_>, f64)]) -> Cause {
+    let mut weights: BTreeMap<Cause, f64> = BTreeMap::new();
+    for (by, weight) in explanations {
+        *weights.entry(cause(f, *by)).or_default() += weight;
+    }
+    let all: f64 = weights.values().sum();
+    let is_beyond = |(_, weight): &(Cause, f64)| *weight >= OUTWEIGHS * all;
+    weights.into_iter().find(is_beyond).map_or(Cause::Unattributed, |(cause, _)| cause)
 }
 
 /// A container ended under it, in a pod that stays: what an ending pod does to a request.
@@ -88,9 +122,9 @@ fn cause_of_restart(f: &Facts) -> Cause {
     }
 }
 
-fn cause_by_pods(f: &Facts, end: Option<&PodEnd>) -> Cause {
+fn cause_by_pods(f: &Facts, by: Explanation<'_>) -> Cause {
     if let Some(served) = f.served {
-        return cause_of_served(f, served, end);
+        return cause_of_served(f, served, by);
     }
     match f.outcome {
         Outcome::HttpError | Outcome::Ok => Cause::GatewayError,
@@ -98,63 +132,59 @@ fn cause_by_pods(f: &Facts, end: Option<&PodEnd>) -> Cause {
         | Outcome::ConnectTimeout
         | Outcome::ConnectUnreachable
         | Outcome::ConnectError
-        | Outcome::DnsError => cause_of_no_connection(f, end),
+        | Outcome::DnsError => cause_of_no_connection(f, by),
         Outcome::ResetBeforeResponse | Outcome::EofBeforeResponse | Outcome::TlsError => {
-            cause_of_no_answer(f, end)
+            cause_of_no_answer(f, by)
         }
-        Outcome::H2RefusedStream | Outcome::H2Goaway => cause_of_left_out(f, end),
-        Outcome::ResetMidResponse | Outcome::TruncatedBody if end.is_some() => Cause::KilledInFlight,
-        Outcome::ResponseTimeout | Outcome::BodyTimeout => cause_of_timeout(f, end),
+        Outcome::H2RefusedStream | Outcome::H2Goaway => cause_of_left_out(f, by.end()),
+        Outcome::ResetMidResponse | Outcome::TruncatedBody if by.end().is_some() => Cause::KilledInFlight,
+        Outcome::ResponseTimeout | Outcome::BodyTimeout => cause_of_timeout(f, by.end()),
         _ => Cause::Unattributed,
     }
 }
 
 /// The request reached the proxy beside the pod.
-fn cause_of_served(f: &Facts, served: Served, end: Option<&PodEnd>) -> Cause {
+fn cause_of_served(f: &Facts, served: Served, by: Explanation<'_>) -> Cause {
+    let is_ending = by.end().is_some();
     // On a connection of HTTP/1.1, or an HTTP/2 one without other requests, that had carried one before.
     let unanswered_reuse = f.reused && !f.shared && served.status.is_none();
     match served.ended {
         _ if matches!(f.outcome, Outcome::HttpError | Outcome::Ok) => Cause::GatewayError,
-        ServedEnd::UpstreamRefused if end.is_some() => Cause::RoutedToDeadPod,
-        ServedEnd::UpstreamRefused if f.starting => Cause::NotReadyYet,
+        ServedEnd::UpstreamRefused if is_ending => Cause::RoutedToDeadPod,
+        ServedEnd::UpstreamRefused if matches!(by, Explanation::Starting) => Cause::NotReadyYet,
         // A kernel resets what the app has not read, and closes what it has.
         ServedEnd::UpstreamReset if unanswered_reuse => Cause::IdleCloseRace,
         ServedEnd::UpstreamEof if unanswered_reuse && served.waited_ns < BESIDE_NS => Cause::IdleCloseRace,
-        ServedEnd::UpstreamReset if end.is_some() && served.status.is_none() && !f.reused => {
+        ServedEnd::UpstreamReset if is_ending && served.status.is_none() && !f.reused => {
             Cause::AcceptQueueReset
         }
-        ServedEnd::UpstreamReset | ServedEnd::UpstreamEof | ServedEnd::Cancelled if end.is_some() => {
+        ServedEnd::UpstreamReset | ServedEnd::UpstreamEof | ServedEnd::Cancelled if is_ending => {
             Cause::KilledInFlight
         }
-        _ if is_timeout(f.outcome) => cause_of_timeout(f, end),
-        ServedEnd::Complete | ServedEnd::ClientGone if end.is_some() => Cause::KilledInFlight,
+        _ if is_timeout(f.outcome) => cause_of_timeout(f, by.end()),
+        ServedEnd::Complete | ServedEnd::ClientGone if is_ending => Cause::KilledInFlight,
         _ => Cause::Unattributed,
     }
 }
 
 /// No connection came about.
-fn cause_of_no_connection(f: &Facts, end: Option<&PodEnd>) -> Cause {
-    if f.stale {
-        Cause::StaleFlow
-    } else if f.no_endpoint {
-        Cause::NoReadyEndpoint
-    } else if f.outcome == Outcome::DnsError {
-        Cause::Unattributed
-    } else if end.is_some() {
-        Cause::RoutedToDeadPod
-    } else if f.outcome == Outcome::ConnectTimeout {
-        Cause::Overload
-    } else if f.starting {
-        Cause::NotReadyYet
-    } else {
-        Cause::Unattributed
+fn cause_of_no_connection(f: &Facts, by: Explanation<'_>) -> Cause {
+    match by {
+        _ if f.stale => Cause::StaleFlow,
+        Explanation::NoEndpoint => Cause::NoReadyEndpoint,
+        _ if f.outcome == Outcome::DnsError => Cause::Unattributed,
+        Explanation::Termination(_) => Cause::RoutedToDeadPod,
+        Explanation::Starting => Cause::NotReadyYet,
+        Explanation::RuleSwap => Cause::RuleSwap,
+        Explanation::Nothing if f.outcome == Outcome::ConnectTimeout && f.overloaded => Cause::Overload,
+        Explanation::Nothing => Cause::Unattributed,
     }
 }
 
 /// A connection came about, and ended before a byte of the answer.
-fn cause_of_no_answer(f: &Facts, end: Option<&PodEnd>) -> Cause {
+fn cause_of_no_answer(f: &Facts, by: Explanation<'_>) -> Cause {
     if f.reused {
-        return match end {
+        return match by.end() {
             _ if f.bytes_received > 0 => Cause::Unattributed,
             // A kernel resets what the server has not read.
             _ if !f.shared && (f.outcome == Outcome::ResetBeforeResponse || !f.had_arrived()) => {
@@ -164,12 +194,11 @@ fn cause_of_no_answer(f: &Facts, end: Option<&PodEnd>) -> Cause {
             None => Cause::Unattributed,
         };
     }
-    let Some(end) = end else {
-        return match (f.no_endpoint, f.starting) {
-            (true, _) => Cause::NoReadyEndpoint,
-            (_, true) => Cause::NotReadyYet,
-            _ => Cause::Unattributed,
-        };
+    let end = match by {
+        Explanation::Termination(end) => end,
+        Explanation::NoEndpoint => return Cause::NoReadyEndpoint,
+        Explanation::Starting => return Cause::NotReadyYet,
+        Explanation::RuleSwap | Explanation::Nothing => return Cause::Unattributed,
     };
     let closed = end.stages.listener_closed.or(end.stages.app_exited).unwrap_or(end.may_stop_from());
     match f.outcome {
@@ -191,9 +220,12 @@ fn cause_of_left_out(f: &Facts, end: Option<&PodEnd>) -> Cause {
     }
 }
 
-/// The answer did not come in time: for the pod's end only if that fell into the wait.
+/// The answer did not come in time: for the pod's end only if that fell into the wait. A pod that is not ending and
+/// does not answer is overloaded only if something else says so.
 fn cause_of_timeout(f: &Facts, end: Option<&PodEnd>) -> Cause {
-    let Some(end) = end else { return Cause::Overload };
+    let Some(end) = end else {
+        return if f.overloaded { Cause::Overload } else { Cause::Unattributed };
+    };
     let exit = end.stages.app_exited.or(end.stages.containers_terminated);
     match exit {
         Some(exit) if f.begun <= exit && exit <= f.end => Cause::KilledInFlight,
@@ -219,47 +251,68 @@ mod tests {
             begun: Stamp::from_unix_ns(0),
             end: Stamp::from_unix_ns(1),
             served: None,
-            no_endpoint: false,
             stale: false,
-            starting: false,
+            overloaded: false,
             restarting: false,
         };
         let refused = Facts { outcome: Outcome::ConnectRefused, ..plain };
         let eof = Facts { outcome: Outcome::EofBeforeResponse, ..plain };
+        let full = Facts { overloaded: true, ..plain };
         let served = |ended, waited_ns| Some(Served { ended, status: None, waited_ns });
-        for (facts, expected) in [
-            (plain, Cause::Overload),
-            (Facts { stale: true, ..plain }, Cause::StaleFlow),
-            (Facts { outcome: Outcome::ResponseTimeout, ..plain }, Cause::Overload),
-            (refused, Cause::Unattributed),
-            (Facts { no_endpoint: true, ..refused }, Cause::NoReadyEndpoint),
-            (Facts { starting: true, ..refused }, Cause::NotReadyYet),
-            (Facts { restarting: true, ..refused }, Cause::RoutedToDeadPod),
-            (Facts { restarting: true, ..eof }, Cause::KilledInFlight),
-            (eof, Cause::Unattributed),
-            (Facts { reused: true, ..eof }, Cause::IdleCloseRace),
-            (Facts { reused: true, shared: true, ..eof }, Cause::Unattributed),
-            (Facts { reused: true, end: Stamp::from_unix_ns(ROUND_TRIP_NS + 1), ..eof }, Cause::Unattributed),
-            (Facts { outcome: Outcome::H2RefusedStream, reused: true, ..plain }, Cause::Overload),
-            (Facts { outcome: Outcome::H2Goaway, reused: true, ..plain }, Cause::IdleCloseRace),
-            (Facts { outcome: Outcome::H2Goaway, reused: true, shared: true, ..plain }, Cause::Unattributed),
-            (Facts { outcome: Outcome::HttpError, ..plain }, Cause::GatewayError),
+        let dead = Facts { served: served(ServedEnd::UpstreamRefused, 0), ..eof };
+        use Explanation::{NoEndpoint, Nothing, RuleSwap, Starting};
+        for (facts, by, expected) in [
+            (plain, Nothing, Cause::Unattributed),
+            (full, Nothing, Cause::Overload),
+            (Facts { stale: true, ..plain }, Nothing, Cause::StaleFlow),
+            (Facts { outcome: Outcome::ResponseTimeout, ..plain }, Nothing, Cause::Unattributed),
+            (Facts { outcome: Outcome::ResponseTimeout, ..full }, Nothing, Cause::Overload),
+            (refused, Nothing, Cause::Unattributed),
+            (refused, NoEndpoint, Cause::NoReadyEndpoint),
+            (refused, Starting, Cause::NotReadyYet),
+            (refused, RuleSwap, Cause::RuleSwap),
+            (Facts { restarting: true, ..refused }, Nothing, Cause::RoutedToDeadPod),
+            (Facts { restarting: true, ..eof }, Nothing, Cause::KilledInFlight),
+            (eof, Nothing, Cause::Unattributed),
+            (Facts { reused: true, ..eof }, Nothing, Cause::IdleCloseRace),
+            (Facts { reused: true, shared: true, ..eof }, Nothing, Cause::Unattributed),
             (
-                Facts { served: served(ServedEnd::UpstreamRefused, 0), starting: true, ..eof },
-                Cause::NotReadyYet,
+                Facts { reused: true, end: Stamp::from_unix_ns(ROUND_TRIP_NS + 1), ..eof },
+                Nothing,
+                Cause::Unattributed,
             ),
-            (Facts { served: served(ServedEnd::UpstreamEof, 0), ..eof }, Cause::Unattributed),
+            (Facts { outcome: Outcome::H2RefusedStream, reused: true, ..plain }, Nothing, Cause::Overload),
+            (Facts { outcome: Outcome::H2Goaway, reused: true, ..plain }, Nothing, Cause::IdleCloseRace),
+            (
+                Facts { outcome: Outcome::H2Goaway, reused: true, shared: true, ..plain },
+                Nothing,
+                Cause::Unattributed,
+            ),
+            (Facts { outcome: Outcome::HttpError, ..plain }, Nothing, Cause::GatewayError),
+            (dead, Starting, Cause::NotReadyYet),
+            (Facts { served: served(ServedEnd::UpstreamEof, 0), ..eof }, Nothing, Cause::Unattributed),
             (
                 Facts { served: served(ServedEnd::UpstreamReset, 0), reused: true, ..eof },
+                Nothing,
                 Cause::IdleCloseRace,
             ),
-            (Facts { served: served(ServedEnd::UpstreamEof, 0), reused: true, ..eof }, Cause::IdleCloseRace),
+            (
+                Facts { served: served(ServedEnd::UpstreamEof, 0), reused: true, ..eof },
+                Nothing,
+                Cause::IdleCloseRace,
+            ),
             (
                 Facts { served: served(ServedEnd::UpstreamEof, BESIDE_NS), reused: true, ..eof },
+                Nothing,
                 Cause::Unattributed,
             ),
         ] {
-            assert_eq!(cause(&facts, None), expected, "{facts:?}");
+            assert_eq!(cause(&facts, by), expected, "{facts:?}");
         }
+        let told =
+            |weights: [f64; 2]| outweighing(&refused, &[(Starting, weights[0]), (NoEndpoint, weights[1])]);
+        assert_eq!(told([0.9, 0.1]), Cause::NotReadyYet);
+        assert_eq!(told([0.1, 0.9]), Cause::NoReadyEndpoint);
+        assert_eq!(told([0.5, 0.5]), Cause::Unattributed);
     }
 }

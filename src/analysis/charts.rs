@@ -1,13 +1,14 @@
 //! The series behind the charts, in seconds since the counted part of the load began.
 
+use std::sync::Arc;
+
 use super::Judged;
-use super::model::{ChartData, Drop, LatencyHistograms};
+use super::model::{ChartData, LatencyHistograms, Lost};
 use super::sums::Sums;
 use crate::timeline::Timeline;
 
-pub(super) fn charts(timeline: &Timeline, judged: &[Judged<'_>], sums: Sums<'_>) -> ChartData {
+pub(super) fn charts(timeline: &Timeline, sums: Sums<'_>) -> ChartData {
     let mut charts = ChartData {
-        drops: judged.iter().map(|j| dropped(timeline, j)).collect(),
         late_ok: sums.late_ok,
         latency: LatencyHistograms { steady: sums.steady.buckets(), disrupted: sums.disrupted.buckets() },
         end_s: sums.end_s,
@@ -28,14 +29,24 @@ pub(super) fn charts(timeline: &Timeline, judged: &[Judged<'_>], sums: Sums<'_>)
     charts
 }
 
-fn dropped(timeline: &Timeline, j: &Judged<'_>) -> Drop {
-    Drop {
-        scheduled_s: timeline.seconds(j.request.row.scheduled),
-        begun_s: timeline.seconds(j.request.begun()),
-        ended_s: timeline.seconds(j.request.row.end),
-        outcome: j.request.row.outcome,
-        cause: j.cause,
-        termination: j.termination,
-        in_window: j.in_window,
-    }
+/// The dropped requests, as files and charts hold them.
+pub(super) fn lost(timeline: &Timeline, judged: Vec<Judged<'_>>) -> Vec<Lost> {
+    let lost = |j: Judged<'_>| {
+        let row = &j.request.row;
+        Lost {
+            source: Arc::clone(&row.source),
+            seq: row.seq,
+            target: Arc::clone(&row.target),
+            scheduled: row.scheduled,
+            begun: j.request.begun(),
+            ended: row.end,
+            begun_s: timeline.seconds(j.request.begun()),
+            outcome: row.outcome,
+            status: row.status,
+            cause: j.cause,
+            in_window: j.in_window,
+            candidates: j.candidates,
+        }
+    };
+    judged.into_iter().map(lost).collect()
 }

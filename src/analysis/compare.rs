@@ -5,6 +5,7 @@
 //! of a false alarm (Holm). Runs that differ in more than their results are refused.
 
 mod blocks;
+pub(super) mod episodes;
 mod exact;
 pub mod model;
 pub mod sample;
@@ -254,12 +255,31 @@ fn modes(baseline: &[Sample], candidate: &[Sample]) -> BTreeSet<Mode> {
     baseline.iter().chain(candidate).flat_map(|s| &s.terminations).map(|t| t.mode).collect()
 }
 
+/// What is lost together, where pods end so.
+const fn unit(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Isolated => "termination",
+        _ => "episode of terminations that overlap",
+    }
+}
+
+/// The plural of [`unit`].
+const fn units(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Isolated => "terminations",
+        _ => "episodes of terminations that overlap",
+    }
+}
+
+/// Drops by what is lost together: one termination alone, or all that overlap.
 fn terminations(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Vec<Row> {
     let mut rows = Vec::new();
-    for mode in modes(baseline, candidate) {
+    let modes: BTreeSet<Mode> =
+        baseline.iter().chain(candidate).flat_map(|s| &s.episodes).map(|episode| episode.mode).collect();
+    for mode in modes {
         let lost = |samples: &[Sample]| -> Vec<Weighed> {
-            let ended = samples.iter().flat_map(|s| &s.terminations).filter(|t| t.mode == mode);
-            ended.map(|t| Weighed::one(t.dropped as f64)).collect()
+            let episodes = samples.iter().flat_map(|s| &s.episodes).filter(|episode| episode.mode == mode);
+            episodes.map(|episode| Weighed::one(episode.dropped as f64)).collect()
         };
         let (lost_a, lost_b) = (lost(baseline), lost(candidate));
         let hit = |lost: &[Weighed]| Of {
@@ -269,7 +289,7 @@ fn terminations(baseline: &[Sample], candidate: &[Sample], options: &Options) ->
         let (a, b) = (hit(&lost_a), hit(&lost_b));
         let name = mode.as_str();
         let (metric, label) =
-            (format!("terminations.{name}.with_drops"), format!("terminations with a drop ({name})"));
+            (format!("terminations.{name}.with_drops"), format!("{} with a drop ({name})", units(mode)));
         let mut row = Row {
             baseline: (a.n > 0).then(|| a.share()),
             candidate: (b.n > 0).then(|| b.share()),
@@ -293,13 +313,13 @@ fn terminations(baseline: &[Sample], candidate: &[Sample], options: &Options) ->
         rows.push(row);
         let (mean_a, mean_b) = (exact::mean(&lost_a), exact::mean(&lost_b));
         let (metric, label) =
-            (format!("terminations.{name}.dropped"), format!("drops per termination ({name})"));
+            (format!("terminations.{name}.dropped"), format!("drops per {} ({name})", unit(mode)));
         rows.push(Row {
             baseline: Some(mean_a),
             candidate: Some(mean_b),
             p: Some(exact::permutation(&lost_a, &lost_b)),
             verdict: Some(less_is_better(mean_a, mean_b)),
-            why: format!("permutation test over {} and {} terminations", a.n, b.n),
+            why: format!("permutation test over {} and {} {}", a.n, b.n, units(mode)),
             ..Row::unknown(metric, label, Unit::Count)
         });
     }

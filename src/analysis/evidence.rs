@@ -1,76 +1,87 @@
-//! Which pod each request went to, and until when each ended pod was routed to.
+//! Which pod each request was routed to, and until when each ended pod was routed to.
 //!
-//! What either end says about the pod counts first: the proxy's row, the
-//! response header, and for a reused connection the pod it had led to. Failed
-//! requests that no one saw arrive are linked by time: they belong to a
-//! termination when they begin before the pod's arrivals have been silent for
-//! so long that another one is implausible. Each such request carries the
-//! evidence on. One that several terminations could explain is charged to
-//! none, yet moves the upper bound of each.
+//! What names the pod counts first: the proxy's row, the kernel's connection tracking, the response header, and for a
+//! reused connection the pod that it had reached before. Nobody names most lost requests. What may explain these is
+//! the job of [`super::suspects`]; until when a pod may have been routed to, that of [`super::route`] where connections
+//! are balanced at random, and else of the silence of the pod's own arrivals.
 //!
-//! A connection that stood before t0 and was cut off with its pod says nothing of what was routed
-//! there after t0, but of what was before: it is one of the arrivals whose rate says how long a
-//! silence means something. Requests that take long are lost so, and without a proxy in the pod
-//! nobody names theirs.
+//! A connection that stood before t0 and was cut off with its pod says nothing of what was routed there after t0, but
+//! of what was before: it is one of the arrivals whose rate says how long a silence means something.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::death::Death;
 use super::flows::Flows;
+use super::gateway::{self, Gateway, Watching};
 use super::policy::{Class, Policy};
+use super::route::{self, Reach, Route};
+use super::suspects::{LAG_NS, Suspects, Verdict};
+use super::tries::{Loss, Tries};
+use crate::record::routing::Balancing;
 use crate::record::run_info::Balances;
 use crate::record::{Outcome, RowSource, Stamp};
 use crate::timeline::requests::Connection;
-use crate::timeline::{PodEnd, Request, Requests, Timeline};
+use crate::timeline::{Request, Requests, Timeline};
 
-/// A pod's silence is taken as its end when arrivals at its rate would be silent
-/// for so long with this probability only. Stricter than the bounds themselves:
-/// a wrongly cut chain would strand real losses.
-const LINK_ALPHA: f64 = 1e-6;
 /// How many of a pod's last arrivals before t0 show its share at t0.
 const RECENT: usize = 50;
-/// Without any rate: how long after the endpoint's removal a consumer may lag.
-/// The Service proxy's minSyncPeriod of 1 s, and some.
-const LAG_NS: i64 = 1_500_000_000;
-
-/// Where a request went.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// To this pod, as one of the ends says; with the index of its termination if it was under way.
-    Pod { name: Arc<str>, ending: Option<usize> },
-    /// By time, to one of the pods of these terminations.
-    OneOf(Vec<usize>),
-    /// Not known.
-    Unknown,
-}
 
 /// The arrivals of one pod from one target.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Tail {
     /// New arrivals a second before t0, see [`Arrivals::rate_at`]; 0 when fewer than two were seen.
     pub rate: f64,
-    /// The last arrival that surely was this pod's.
-    pub last_certain: Option<Stamp>,
-    /// The last that may have been.
-    pub last_possible: Option<Stamp>,
-    /// Certain arrivals after t0 latest.
+    /// The pod's part of all new connections of the target, if each endpoint gets the same.
+    pub rate_expected: f64,
+    /// The last arrival that surely was this pod's, and is named as such.
+    pub last_named: Option<Stamp>,
+    /// Whether only the kernel's connection tracking names it.
+    pub is_tracked: bool,
+    /// Named arrivals after t0 latest.
     pub late: u64,
+    /// The last that only this pod's termination explains.
+    pub last_alone: Option<Stamp>,
+    /// The last that shows that the rules still held this pod, whichever pod it was routed to.
+    pub last_in_order: Option<Stamp>,
+    /// The last that may have been this pod's.
+    pub last_possible: Option<Stamp>,
     /// Uncertainty of the client's clock, in nanoseconds.
     pub uncertainty_ns: i64,
     /// The last moment at which this target was tried at all.
     pub observed_until: Option<Stamp>,
+    /// What random balancing says; `None` where the consumer does not balance so, or that is not known.
+    pub reach: Option<Reach>,
+}
+
+impl Tail {
+    /// A named arrival.
+    fn arrival(&mut self, at: Stamp, t0_latest: Stamp, is_tracked: bool) {
+        if self.last_named.is_none_or(|last| last <= at) {
+            (self.last_named, self.is_tracked) = (Some(at), is_tracked);
+        }
+        self.last_possible = self.last_possible.max(Some(at));
+        self.late += u64::from(at > t0_latest);
+    }
+
+    /// The last arrival that surely was this pod's.
+    pub(super) fn last_certain(&self) -> Option<Stamp> {
+        self.last_named.max(self.last_alone)
+    }
 }
 
 /// All that was found out.
 #[derive(Debug)]
 pub(super) struct Evidence {
     /// One per request that was not plainly answered.
-    pub places: Vec<Place>,
+    pub verdicts: Vec<Verdict>,
     /// By termination, then by target.
     pub tails: Vec<Vec<Tail>>,
-    /// One per request that was not plainly answered: whether a connection-tracking entry led it, and not
+    /// One per request that was not plainly answered: whether a connection-tracking entry routed it, and not
     /// the consumer.
     pub stale: Vec<bool>,
+    /// When each pod was first sent a request that it answered.
+    pub first_served: HashMap<Arc<str>, Stamp>,
     /// Where connections led of which some request does not name the pod.
     connections: HashMap<Connection, Led>,
 }
@@ -81,6 +92,13 @@ struct Led {
     /// Of that request: its intended send time and number.
     order: (Stamp, u64),
     pod: Arc<str>,
+}
+
+impl Gathered {
+    /// The pod that a request reached, where that is known.
+    pub(super) fn pod<'a>(&'a self, r: &'a Request) -> Option<&'a Arc<str>> {
+        pod(&self.connections, r)
+    }
 }
 
 impl Evidence {
@@ -109,9 +127,17 @@ pub(super) fn silence_s(rate: f64, alpha: f64) -> f64 {
     (1.0 / alpha).ln() / rate
 }
 
+/// Whether a request is what this consumer routes: a connection, or behind an L7 consumer a request.
+pub(super) fn arrives(r: &Request, balances: Balances) -> bool {
+    match balances {
+        Balances::Connections => r.is_new_connection(),
+        Balances::Requests => r.row.sent.is_some() || r.row.connect_start.is_some(),
+    }
+}
+
 /// Arrivals at a pod before its t0.
 #[derive(Clone, Debug, Default)]
-struct Arrivals {
+pub(super) struct Arrivals {
     n: usize,
     first: Option<Stamp>,
     /// The last [`RECENT`], in order.
@@ -119,7 +145,7 @@ struct Arrivals {
 }
 
 impl Arrivals {
-    fn add(&mut self, at: Stamp) {
+    pub(super) fn add(&mut self, at: Stamp) {
         self.n += 1;
         self.first = Some(self.first.map_or(at, |first| first.min(at)));
         self.recent.insert(self.recent.partition_point(|other| *other <= at), at);
@@ -134,7 +160,7 @@ impl Arrivals {
     /// of its whole life can be too high just before t0, which would make the bound
     /// too short. So the smaller counts of that rate and of the rate of the last
     /// [`RECENT`] arrivals.
-    fn rate_at(&self, t0: Stamp) -> f64 {
+    pub(super) fn rate_at(&self, t0: Stamp) -> f64 {
         // The first arrival opens the interval, so it is not counted in it.
         let rate = |n: usize, first: Option<Stamp>| match first {
             Some(first) if n > 1 && t0 > first => (n - 1) as f64 / t0.seconds_since(first),
@@ -144,163 +170,182 @@ impl Arrivals {
     }
 }
 
-/// Finds out where requests went.
-pub(super) fn gather<R: RowSource>(
-    timeline: &Timeline,
-    requests: &Requests<R>,
-    policy: &Policy,
-) -> Result<Evidence, R::Error> {
-    let targets: HashMap<&str, usize> =
-        timeline.info.targets.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
-    let target_of = |r: &Request| targets.get(&*r.row.target).copied();
-    let balances =
-        |target: Option<usize>| target.map_or(Balances::Connections, |t| timeline.info.targets[t].balances);
-    // An arrival is what the consumer routes: a connection, or behind an L7 consumer a request.
-    let arrives = |r: &Request, balances: Balances| match balances {
-        Balances::Connections => r.is_new_connection(),
-        Balances::Requests => r.row.sent.is_some() || r.row.connect_start.is_some(),
-    };
+/// What is gathered while the requests go by.
+#[derive(Debug)]
+pub(super) struct Gathered {
+    pub tails: Vec<Vec<Tail>>,
+    /// Arrivals before t0, by termination and target.
+    pub before: Vec<Vec<Arrivals>>,
+    pub tries: Vec<Tries>,
+    pub first_served: HashMap<Arc<str>, Stamp>,
+    /// By target and pod: when a pod that started had surely come to serve, where nobody names pods.
+    pub quiet: Vec<Vec<Option<Stamp>>>,
+    connections: HashMap<Connection, Led>,
+    /// By target: the last moment at which it was tried at all, and the uncertainty of its clients' clocks.
+    observed: Vec<(Option<Stamp>, i64)>,
+}
 
-    let mut connections: HashMap<Connection, Led> = HashMap::new();
-    let mut tails = vec![vec![Tail::default(); timeline.info.targets.len()]; timeline.ends.len()];
-    let mut before = vec![vec![Arrivals::default(); timeline.info.targets.len()]; timeline.ends.len()];
-    // The last moment at which a target was tried at all, and the uncertainty of its clients' clocks.
-    let mut observed = vec![(None::<Stamp>, 0); timeline.info.targets.len()];
-    let mut add = |r: &Request| {
-        let target = target_of(r);
-        let balances = balances(target);
+impl Gathered {
+    fn new(timeline: &Timeline) -> Self {
+        let (ends, targets) = (timeline.ends.len(), timeline.info.targets.len());
+        Self {
+            tails: vec![vec![Tail::default(); targets]; ends],
+            before: vec![vec![Arrivals::default(); targets]; ends],
+            tries: vec![Tries::new(timeline); targets],
+            first_served: HashMap::new(),
+            quiet: vec![vec![None; timeline.pods.len()]; targets],
+            connections: HashMap::new(),
+            observed: vec![(None, 0); targets],
+        }
+    }
+
+    /// Takes in any request; `unnamed` are the connections of which some request does not name the pod.
+    fn add(&mut self, timeline: &Timeline, target: Option<usize>, r: &Request, is_unnamed: bool) {
+        let balances = target.map_or(Balances::Connections, |t| timeline.info.targets[t].balances);
         if balances == Balances::Connections
-            && !requests.unnamed.is_empty()
+            && is_unnamed
             && let Some((connection, pod)) = r.connection().zip(r.pod())
-            && requests.unnamed.contains(&connection)
         {
             let order = (r.row.scheduled, r.row.seq);
-            let led = connections.entry(connection).or_insert_with(|| Led { order, pod: Arc::clone(pod) });
+            let led =
+                self.connections.entry(connection).or_insert_with(|| Led { order, pod: Arc::clone(pod) });
             if led.order < order {
                 *led = Led { order, pod: Arc::clone(pod) };
+            }
+        }
+        if r.row.outcome == Outcome::Ok
+            && let Some(pod) = r.pod()
+        {
+            match self.first_served.get_mut(pod) {
+                Some(at) => *at = r.begun().min(*at),
+                None => _ = self.first_served.insert(Arc::clone(pod), r.begun()),
             }
         }
         let Some(target) = target else { return };
         if r.row.outcome == Outcome::NotSent || !arrives(r, balances) {
             return;
         }
-        let (until, uncertainty_ns) = &mut observed[target];
+        let (until, uncertainty_ns) = &mut self.observed[target];
         *until = (*until).max(Some(r.begun()));
         *uncertainty_ns = r.uncertainty_ns.max(*uncertainty_ns);
         let Some(end) = r.pod().and_then(|pod| timeline.end_of(pod, r.begun())) else { return };
         let t0 = timeline.ends[end].t0;
         if r.begun() < t0.earliest {
-            before[end][target].add(r.begun());
+            self.before[end][target].add(r.begun());
         }
-        tails[end][target].arrival(r.begun(), t0.latest);
-    };
-    let mut flows = Flows::of(&requests.others);
-    requests.others.iter().for_each(&mut add);
-    requests.plain(|r| {
-        add(r);
-        flows.answered(r);
-    })?;
-    let stale = flows.stale(&requests.others);
-    for ((tails, before), end) in tails.iter_mut().zip(&before).zip(&timeline.ends) {
-        for ((tail, before), (until, uncertainty_ns)) in tails.iter_mut().zip(before).zip(&observed) {
-            (tail.observed_until, tail.uncertainty_ns) = (*until, *uncertainty_ns);
-            tail.rate = before.rate_at(end.t0.earliest);
-        }
+        self.tails[end][target].arrival(r.begun(), t0.latest, r.named().is_none());
     }
-    let place = |r: &Request| match pod(&connections, r) {
-        Some(pod) => Place::Pod { name: Arc::clone(pod), ending: ending(timeline, pod, r) },
-        None => Place::Unknown,
-    };
-    let mut places: Vec<Place> = requests.others.iter().map(place).collect();
 
-    let mut unseen: Vec<usize> = (0..places.len())
-        .filter(|&i| {
-            !stale[i]
-                && places[i] == Place::Unknown
-                && policy.class(&requests.others[i].row) == Class::Dropped
-        })
-        .collect();
-    unseen.sort_by_key(|&i| requests.others[i].begun());
-    for i in unseen {
-        let r = &requests.others[i];
-        let Some(target) = target_of(r) else { continue };
-        let balances = balances(Some(target));
-        let service = timeline.info.targets[target].service.as_deref();
-        if timeline.endpoints.none_usable(service, r.begun()) {
-            continue;
-        }
-        let fits = |e: &usize| {
-            let end = &timeline.ends[*e];
-            let reach = if r.row.conn_reused && balances == Balances::Connections {
-                end.gone().map(|at| at.shifted_ns(LAG_NS))
-            } else {
-                Some(reach(timeline, *e, &tails[*e][target]))
-            };
-            r.row.end.shifted_ns(r.uncertainty_ns) >= end.may_stop_from()
-                && reach.is_none_or(|until| r.begun().shifted_ns(-r.uncertainty_ns) <= until)
-        };
-        let candidates: Vec<usize> = (0..timeline.ends.len()).filter(fits).collect();
-        if arrives(r, balances) && tells_of_a_dead_pod(r, balances) {
-            for &e in &candidates {
-                let t0 = timeline.ends[e].t0;
-                let tail = &mut tails[e][target];
-                if r.begun() < t0.earliest {
-                    if candidates.len() == 1 && was_cut_off_with(r, &timeline.ends[e]) {
-                        // They come in order: what came after t0 is linked at the whole rate.
-                        before[e][target].add(r.begun());
-                        tail.rate = before[e][target].rate_at(t0.earliest);
-                    }
-                } else if candidates.len() == 1 {
-                    tail.arrival(r.begun(), t0.latest);
-                } else {
-                    tail.last_possible = tail.last_possible.max(Some(r.begun()));
-                }
+    fn finish(&mut self, timeline: &Timeline) {
+        for ((tails, before), end) in self.tails.iter_mut().zip(&self.before).zip(&timeline.ends) {
+            for ((tail, before), (until, uncertainty_ns)) in tails.iter_mut().zip(before).zip(&self.observed)
+            {
+                (tail.observed_until, tail.uncertainty_ns) = (*until, *uncertainty_ns);
+                tail.rate = before.rate_at(end.t0.earliest);
             }
         }
-        if !candidates.is_empty() {
-            places[i] = Place::OneOf(candidates);
+        self.tries.iter_mut().for_each(Tries::sort);
+        let endpoints = timeline.endpoints.most(None).max(1);
+        for (number, target) in timeline.info.targets.iter().enumerate() {
+            let rate = self.tries[number].rate();
+            for (tails, end) in self.tails.iter_mut().zip(&timeline.ends) {
+                let usable = timeline.endpoints.usable_at(target.service.as_deref(), end.t0.earliest);
+                tails[number].rate_expected =
+                    usable.map_or(0.0, |usable| rate / usable.pods.len().max(1) as f64);
+            }
+        }
+        for (quiet, tries) in self.quiet.iter_mut().zip(&self.tries) {
+            for (quiet, life) in quiet.iter_mut().zip(&timeline.pods) {
+                let ready = life.endpoint_ready.filter(|_| !life.listed);
+                *quiet = ready.and_then(|at| route::quiet_since(tries, at.shifted_ns(LAG_NS), endpoints));
+            }
         }
     }
-    Ok(Evidence { places, tails, stale, connections })
 }
 
-impl Tail {
-    fn arrival(&mut self, at: Stamp, t0_latest: Stamp) {
-        self.last_certain = self.last_certain.max(Some(at));
-        self.last_possible = self.last_possible.max(Some(at));
-        self.late += u64::from(at > t0_latest);
+/// Finds out where requests went. `alpha` is, by termination, the chance that an upper bound may be too small.
+pub(super) fn gather<R: RowSource>(
+    timeline: &Timeline,
+    requests: &Requests<R>,
+    policy: &Policy,
+    alpha: &[f64],
+) -> Result<Evidence, R::Error> {
+    let targets: HashMap<&str, usize> =
+        timeline.info.targets.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
+    let target_of = |r: &Request| targets.get(&*r.row.target).copied();
+    let is_unnamed = |r: &Request| {
+        !requests.unnamed.is_empty() && r.connection().is_some_and(|c| requests.unnamed.contains(&c))
+    };
+
+    let mut gathered = Gathered::new(timeline);
+    let mut flows = Flows::of(&requests.others);
+    let mut gateways = gateway::watch(timeline, &requests.others, policy);
+    for r in &requests.others {
+        gathered.add(timeline, target_of(r), r, is_unnamed(r));
     }
-}
-
-/// Until when a request that nobody saw arrive may have been this pod's.
-fn reach(timeline: &Timeline, end: usize, tail: &Tail) -> Stamp {
-    let end = &timeline.ends[end];
-    let last = tail.last_possible.map_or(end.t0.latest, |at| at.max(end.t0.latest));
-    if tail.rate > 0.0 {
-        return last + std::time::Duration::from_secs_f64(silence_s(tail.rate, LINK_ALPHA).min(1e6));
+    requests.plain(|r| {
+        let target = target_of(r);
+        gathered.add(timeline, target, r, is_unnamed(r));
+        if let Some(target) = target
+            && r.is_new_connection()
+        {
+            gathered.tries[target].answered(r.begun(), r.pod().is_some());
+        }
+        flows.answered(r);
+        if let Some(gateway) = target.and_then(|target| gateways[target].as_mut()) {
+            gateway.answered(&r.row);
+        }
+    })?;
+    let gateways: Vec<Option<Gateway>> =
+        gateways.into_iter().map(|watching| watching.map(Watching::done)).collect();
+    let stale = flows.stale(&requests.others);
+    for (number, (r, stale)) in requests.others.iter().zip(&stale).enumerate() {
+        let Some(target) = target_of(r).filter(|_| r.is_new_connection() && !stale) else { continue };
+        match policy.class(&r.row) {
+            Class::NotSent => {}
+            Class::Ok | Class::AppError => gathered.tries[target].answered(r.begun(), r.pod().is_some()),
+            // Of one that was cut off it is not known what would have become of it.
+            Class::Dropped | Class::Cancelled => {
+                let pod = r.pod().map(Arc::clone);
+                gathered.tries[target].lost(Loss { at: r.begun(), request: number, pod });
+            }
+        }
     }
-    let removed = end.stages.endpoint_removed.or(end.gone()).unwrap_or(end.t0.latest);
-    last.max(removed).shifted_ns(LAG_NS)
+    gathered.finish(timeline);
+
+    let mut deaths: Vec<Death> = timeline.ends.iter().map(Death::of).collect();
+    reaches(timeline, &mut gathered, &deaths, alpha);
+    let suspects = Suspects::new(timeline, policy, &requests.others, &stale, &gateways);
+    let verdicts = suspects.verdicts(&mut gathered, &deaths);
+    // Failures that only one pod explains tell from when on it was dead, which sharpens all that rests on that.
+    if suspects.found_dead(&verdicts, &mut deaths) {
+        reaches(timeline, &mut gathered, &deaths, alpha);
+    }
+    let verdicts = suspects.verdicts(&mut gathered, &deaths);
+    let Gathered { tails, first_served, connections, .. } = gathered;
+    Ok(Evidence { verdicts, tails, stale, first_served, connections })
 }
 
-/// Whether a new connection had come about and was cut off before the pod had gone.
-fn was_cut_off_with(r: &Request, end: &PodEnd) -> bool {
-    r.row.connected.is_some()
-        && matches!(r.row.outcome, Outcome::ResetBeforeResponse | Outcome::EofBeforeResponse)
-        && end.gone().is_none_or(|gone| r.row.end.shifted_ns(-r.uncertainty_ns) <= gone)
-}
-
-/// Whether a failure is what a connection to a pod that is gone looks like, so
-/// that it shows where the consumer still routed to.
-fn tells_of_a_dead_pod(r: &Request, balances: Balances) -> bool {
-    match r.row.outcome {
-        Outcome::ConnectRefused
-        | Outcome::ConnectTimeout
-        | Outcome::ConnectUnreachable
-        | Outcome::ConnectError
-        | Outcome::ResetBeforeResponse
-        | Outcome::EofBeforeResponse => true,
-        Outcome::HttpError => balances == Balances::Requests,
-        _ => false,
+/// What random balancing says of each pod, where a target's consumer balances so.
+fn reaches(timeline: &Timeline, gathered: &mut Gathered, deaths: &[Death], alpha: &[f64]) {
+    let dead_since: HashMap<&str, Stamp> = timeline
+        .ends
+        .iter()
+        .zip(deaths)
+        .filter_map(|(end, death)| Some((end.pod.as_str(), death.sure?)))
+        .collect();
+    let is_dead = |pod: &str, at: Stamp| dead_since.get(pod).is_some_and(|since| *since <= at);
+    for (number, target) in timeline.info.targets.iter().enumerate() {
+        let Balancing::Random { .. } = target.balancing(&timeline.info.cluster) else { continue };
+        let states = timeline.endpoints.usable(target.service.as_deref());
+        for (e, end) in timeline.ends.iter().enumerate() {
+            let tail = &mut gathered.tails[e][number];
+            let Some(route) = Route::of(end, states) else { continue };
+            // Two bounds share α where a pod's own arrivals are named.
+            let alpha = if tail.rate > 0.0 { alpha[e] / 2.0 } else { alpha[e] };
+            let from = tail.last_named.map_or(end.t0.latest, |at| at.max(end.t0.latest));
+            let tries = &gathered.tries[number];
+            tail.reach = Some(route::reach(end, &deaths[e], &route, tries, from, alpha, &is_dead));
+        }
     }
 }

@@ -3,10 +3,15 @@
 use std::collections::BTreeMap;
 
 use super::figures::count;
-use super::model::{Cause, Finding, Latencies, RequestCounts, Severity, Termination, Verdict};
+use super::model::{
+    Finding, FindingKind, Latencies, Recommendation, RequestCounts, Severity, Termination, Verdict,
+};
+use super::phase::Phases;
 use super::sums::Sums;
-use crate::record::Stamp;
-use crate::timeline::{Refused, Restart, Timeline, Withdrawal};
+use super::tracked;
+use crate::record::run_info::{BalancesBecause, Target};
+use crate::record::{Cause, Stamp};
+use crate::timeline::{BeatsState, Refused, Restart, T0Basis, Timeline, Withdrawal};
 
 /// Everything worth saying, most severe first.
 pub(super) fn findings(
@@ -17,50 +22,62 @@ pub(super) fn findings(
     requests: &RequestCounts,
     latency_ms: &Latencies,
     terminations: &[Termination],
+    recommendation: &[Recommendation],
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Verdict::Invalid { why } = verdict {
-        for what in why {
-            findings.push(finding(
-                Severity::Error,
-                what.clone(),
-                "the figures of this run would describe the measurement, not the cluster",
-                "repeat it with a lower rate or on a less busy machine",
-            ));
-        }
+        findings.extend(why.iter().map(|what| {
+            let is_of_record = timeline.integrity.contradictions.contains(what);
+            let (kind, why, remedy) = match is_of_record {
+                true => (
+                    FindingKind::Corrupt,
+                    "what was recorded contradicts itself, so that no figure can be relied on",
+                    "look for parts that were copied, changed or mixed with another run's, or repeat the run",
+                ),
+                false => (
+                    FindingKind::Invalid,
+                    "the figures of this run would describe the measurement, not the cluster",
+                    "repeat it with a lower rate or on a less busy machine",
+                ),
+            };
+            Finding { kind: Some(kind), ..finding(Severity::Error, what.clone(), why, remedy) }
+        }));
     }
-    let covering = terminations
-        .iter()
-        .flat_map(|t| &t.windows)
-        .filter_map(|w| w.upper_s)
-        .fold(None, |max: Option<f64>, u| Some(max.map_or(u, |m| m.max(u))))
-        .map_or(1, |u| super::stats::ceil_seconds(u).max(1));
+    let sleep = sleep_in_words(terminations, recommendation);
     for (&cause, &n) in &requests.by_cause {
-        let (why, remedy) = explain(cause, covering);
+        let (why, remedy) = explain(cause, &sleep);
+        // The generator's own fault is no error of what was measured.
+        let severity = if cause == Cause::StaleFlow { Severity::Warning } else { Severity::Error };
         let what =
             format!("{}: {} {}", cause.as_str(), count(n), if n == 1 { "request" } else { "requests" });
-        findings.push(Finding { cause: Some(cause), ..finding(Severity::Error, what, why, &remedy) });
+        findings.push(Finding { cause: Some(cause), ..finding(severity, what, why, &remedy) });
     }
     if requests.ambiguous > 0 {
         findings.push(finding(
             Severity::Warning,
             format!(
-                "{} dropped requests fit several terminations and are charged to none",
+                "{} dropped requests fit several terminations: what each of these lost is an interval",
                 count(requests.ambiguous)
             ),
-            "the pods ended so close together that the time of a refused connection does not tell them apart",
-            "delete pods further apart to learn the share of each; the total is not affected",
+            "the pods ended so close together that neither time nor outcome says which of them lost a request",
+            "let responses name their pod, or delete pods further apart; totals of the groups are exact",
         ));
     }
-    for what in partial {
-        findings.push(finding(
-            Severity::Warning,
-            what.clone(),
-            "what was not recorded is in no figure",
-            "read the counts as lower bounds, or repeat the run",
-        ));
-    }
+    findings.extend(partial.iter().map(|what| {
+        let is_corrupt = timeline.corrupt.contains(what);
+        let (kind, severity, why) = match is_corrupt {
+            true => (
+                FindingKind::Corrupt,
+                Severity::Error,
+                "it is no longer as it was written, and is in no figure",
+            ),
+            false => (FindingKind::Missing, Severity::Warning, "what was not recorded is in no figure"),
+        };
+        let remedy = "read the counts as lower bounds, or repeat the run";
+        Finding { kind: Some(kind), ..finding(severity, what.clone(), why, remedy) }
+    }));
     findings.extend(unbounded(terminations));
+    findings.extend(timeline.info.targets.iter().filter_map(|target| in_step(timeline, target)));
     let killed: Vec<&str> =
         terminations.iter().filter(|t| t.exit_code == Some(137)).map(|t| t.pod.as_str()).collect();
     if let Some(pod) = killed.first() {
@@ -78,10 +95,13 @@ pub(super) fn findings(
             ),
         ));
     }
+    findings.extend(deletions_of_others(timeline));
     findings.extend(refusals(timeline));
     findings.extend(timeline.restarts.iter().filter(|r| r.from >= timeline.origin).map(restarted));
+    findings.extend(agents_restarted(timeline.agent_restarts));
     let left_alive = timeline.withdrawals.iter().zip(&sums.last_reached);
     findings.extend(left_alive.map(|(withdrawal, last)| lived_on(withdrawal, *last)));
+    findings.extend(timeline.info.targets.iter().filter_map(taken_for_a_gateway));
     for clock in &timeline.unsampled_clocks {
         findings.push(finding(
             Severity::Warning,
@@ -100,6 +120,7 @@ pub(super) fn findings(
         ));
     }
     findings.extend(sums.reached.findings(timeline));
+    findings.extend(timeline.tracked.iter().flat_map(|said| tracked::findings(said, timeline)));
     for message in &timeline.warnings {
         findings.push(finding(Severity::Warning, message.clone(), "recorded during the run", ""));
     }
@@ -114,7 +135,7 @@ pub(super) fn findings(
             "take reset_before_response and connect_refused for one when you compare with a run without it",
         ));
     }
-    if requests.dropped == 0 && !terminations.is_empty() {
+    if requests.lost() == 0 && !terminations.is_empty() {
         let n = terminations.len() as u64;
         let bound = super::stats::share_upper(0, n, 0.95) * 100.0;
         findings.push(finding(
@@ -125,19 +146,36 @@ pub(super) fn findings(
         ));
     }
     if terminations.is_empty() {
-        findings.push(finding(
-            Severity::Info,
-            "no pod ended under load".to_owned(),
-            "the run shows the steady state only",
-            "add a disruption to the scenario to measure a termination",
-        ));
+        let (why, remedy) = match timeline.restarts.is_empty() && timeline.withdrawals.is_empty() {
+            true => (
+                "the run shows the steady state only",
+                "add a disruption to the scenario to measure a termination",
+            ),
+            false => ("the disruptions of this run end no pod, so there is no window", ""),
+        };
+        findings.push(finding(Severity::Info, "no pod ended under load".to_owned(), why, remedy));
     }
     findings.sort_by_key(|f| f.severity);
     findings
 }
 
 pub(super) fn finding(severity: Severity, what: String, why: &str, remedy: &str) -> Finding {
-    Finding { severity, cause: None, what, why: why.to_owned(), remedy: remedy.to_owned() }
+    Finding { severity, kind: None, cause: None, what, why: why.to_owned(), remedy: remedy.to_owned() }
+}
+
+/// Terminations that all met a consumer's own clock at about the same phase.
+fn in_step(timeline: &Timeline, target: &Target) -> Option<Finding> {
+    let period_s = timeline.period_s(target)?;
+    let phases = Phases::of(period_s, timeline.ends.iter().map(|end| end.t0.latest));
+    (!phases.are_random).then(|| {
+        let what = format!(
+            "the pods ended at about one phase of the {:.0} s for which {} keeps an answer of the DNS",
+            phases.period_s, target.consumer
+        );
+        let why = "windows towards it are one draw of up to that period, however many there are";
+        let remedy = "end pods at random phases: a jitter of at least the period";
+        Finding { kind: Some(FindingKind::InPhase), ..finding(Severity::Warning, what, why, remedy) }
+    })
 }
 
 /// The windows that have no upper bound: one finding for each consumer and reason.
@@ -164,6 +202,54 @@ pub(super) fn unbounded(terminations: &[Termination]) -> impl Iterator<Item = Fi
             "raise the rate of new connections, or keep the load on for longer after the termination";
         finding(Severity::Warning, what, why, remedy)
     })
+}
+
+/// A URL of which the answers showed that requests are balanced there.
+fn taken_for_a_gateway(target: &Target) -> Option<Finding> {
+    let because = target.balances_because.as_ref()?;
+    let is_seen = match because {
+        BalancesBecause::GatewayStatus { .. }
+        | BalancesBecause::GatewayHeader { .. }
+        | BalancesBecause::PodsOfOneConnection { .. } => true,
+        BalancesBecause::Stated | BalancesBecause::Service | BalancesBecause::Assumed => false,
+    };
+    is_seen.then(|| {
+        finding(
+            Severity::Info,
+            format!("{} is taken for a gateway that balances requests: {because}", target.consumer),
+            "a gateway keeps connections to pods, so that requests show its windows and not connections",
+            "say `balances: connections` or `balances: requests` of the target if you know it",
+        )
+    })
+}
+
+/// What it costs that beats do not say when others deleted pods.
+fn deletions_of_others(timeline: &Timeline) -> Option<Finding> {
+    let ends = timeline.ends.iter().filter(|end| end.t0.basis == T0Basis::Timestamp);
+    let widths: Vec<f64> = ends.map(|end| end.t0.latest.seconds_since(end.t0.earliest)).collect();
+    let widest = widths.iter().copied().reduce(f64::max)?;
+    let (why, remedy) = match &timeline.beats.state {
+        BeatsState::Absent => (
+            "a deletionTimestamp has whole seconds, and this run had no beats (writes of its own, by whose \
+             versions the deletions of others are placed in time)"
+                .to_owned(),
+            "allow the run to create and patch a ConfigMap of its own, and leave --no-beats out",
+        ),
+        BeatsState::Dropped { why } => (
+            format!("a deletionTimestamp has whole seconds, and the run's beats were dropped: {why}"),
+            "let the run delete the pods itself (deletePod, evict)",
+        ),
+        BeatsState::Usable => (
+            "a deletionTimestamp has whole seconds, and no beat came between".to_owned(),
+            "see the warnings for what held the beats up",
+        ),
+    };
+    let pods = match widths.len() {
+        1 => "the deletion of 1 pod by somebody else is".to_owned(),
+        n => format!("the deletions of {} pods by others are", count(n as u64)),
+    };
+    let what = format!("{pods} known to {widest:.2} s only; upper bounds of windows are wider by that");
+    Some(finding(Severity::Info, what, &why, remedy))
 }
 
 /// What was asked for and not done, each reason once.
@@ -199,15 +285,33 @@ fn refusals(timeline: &Timeline) -> Vec<Finding> {
 
 /// A container that ended in a pod that stays.
 fn restarted(restart: &Restart) -> Finding {
-    let Restart { pod, container, exit_code, from, to } = restart;
+    let Restart { pod, container, exit_code, is_crash, from, to } = restart;
     let code = exit_code.map(|code| format!(" (exit code {code})")).unwrap_or_default();
     let back = match to {
         Some(to) => format!("was ready again {:.1} s later", to.seconds_since(*from)),
         None => "was not ready again while it was watched".to_owned(),
     };
-    let what = format!("container {container} of pod {pod} ended{code} and {back}");
-    let why = "the pod stays, so this is no termination: requests that it costs are in no window";
-    finding(Severity::Warning, what, why, "see why it ended; a readinessProbe shortens what it costs")
+    let how = if *is_crash { "was killed by this run" } else { "ended" };
+    let what = format!("container {container} of pod {pod} {how}{code} and {back}");
+    let why = "the pod stays, so this is no termination: requests that it costs are in no window, no preStop hook \
+               runs, and its endpoint stays until the kubelet has noticed";
+    let remedy = match is_crash {
+        true => "more replicas and clients that retry; a readinessProbe shortens what it costs",
+        false => "see why it ended; a readinessProbe shortens what it costs",
+    };
+    finding(Severity::Warning, what, why, remedy)
+}
+
+/// Restarts of nodes' agents by the run.
+fn agents_restarted(restarts: usize) -> Option<Finding> {
+    let what = match restarts {
+        0 => return None,
+        1 => "the agent of a node was restarted by this run".to_owned(),
+        n => format!("agents of nodes were restarted {n} times by this run"),
+    };
+    let why = "containers go on without the agent, so this is no termination: probes and statuses pause, and a pod \
+               that was ending gets its whole grace period again";
+    Some(finding(Severity::Info, what, why, ""))
 }
 
 /// A pod that left its Services while it lived on, and when it was last sent a new connection.
@@ -226,21 +330,35 @@ fn lived_on(withdrawal: &Withdrawal, last: Option<Stamp>) -> Finding {
     finding(Severity::Info, what, why, "")
 }
 
-/// Why such drops happen, and what helps.
-fn explain(cause: Cause, covering_s: u64) -> (&'static str, String) {
-    let sleep =
-        format!("a preStop sleep of {covering_s} s, or an app that serves on for so long after SIGTERM");
+/// The sleep that helps, as all forms of the report name it: what is advised, or, where nothing can be, what it has to exceed.
+fn sleep_in_words(terminations: &[Termination], recommendation: &[Recommendation]) -> String {
+    let serves_on = "or an app that keeps serving for that time after SIGTERM";
+    if let Some(seconds) = Recommendation::longest(recommendation).and_then(Recommendation::advised_seconds) {
+        return format!("a preStop sleep of {seconds} s, {serves_on}");
+    }
+    let set = terminations.iter().filter_map(|t| t.pre_stop_seconds).max().unwrap_or(0) as f64;
+    let seen = terminations.iter().flat_map(|t| &t.windows).filter_map(|w| w.lower_s).fold(0.0, f64::max);
+    match set.max(seen) {
+        at_least if at_least > 0.0 => {
+            format!("a preStop sleep that outlasts the windows, longer than {at_least:.3} s, {serves_on}")
+        }
+        _ => format!("a preStop sleep that outlasts the windows, {serves_on}"),
+    }
+}
+
+/// Why such drops happen, and what helps; `sleep` is the sleep that does.
+fn explain(cause: Cause, sleep: &str) -> (&'static str, String) {
     match cause {
         Cause::RoutedToDeadPod => (
-            "the app stops as soon as it is told to, and nothing waits for the Service to learn of it",
-            sleep,
+            "the app stops as soon as it gets SIGTERM, and nothing waits until the Service routes elsewhere",
+            sleep.to_owned(),
         ),
         Cause::AcceptQueueReset => (
             "the app closed its listener while connections that it had not accepted stood in the queue",
-            sleep,
+            sleep.to_owned(),
         ),
         Cause::KilledInFlight => (
-            "the app ended before it had answered what it had read",
+            "the app ended before it had answered what it had accepted",
             "finish requests in flight on SIGTERM; with exit code 137 a longer terminationGracePeriodSeconds"
                 .into(),
         ),
@@ -249,13 +367,12 @@ fn explain(cause: Cause, covering_s: u64) -> (&'static str, String) {
             "answer with Connection: close while draining; a client idle timeout below the server's".into(),
         ),
         Cause::StaleFlow => (
-            "a connection from the source port of one that nobody answered follows its connection-tracking \
-             entry, for up to 120 s, to a pod that is gone, though the rules lead elsewhere by then",
-            format!(
-                "clients that keep their connections, and {sleep}; to keep it out of a measurement, more \
-                 source ports (net.ipv4.ip_local_port_range, load.sourcePorts) or a lower rate, so that \
-                 120 s use none twice"
-            ),
+            "the generator used a source port again: its earlier connection from there got no answer, and for up to \
+             120 s its connection-tracking entry sends the next one to the same pod, though the rules have changed; \
+             headline and limits do not count these requests",
+            "more source ports (net.ipv4.ip_local_port_range, load.sourcePorts) or a lower rate, so that 120 s \
+             use none twice"
+                .into(),
         ),
         Cause::NoReadyEndpoint => (
             "all pods of the Service were away or not ready at once",
@@ -266,16 +383,25 @@ fn explain(cause: Cause, covering_s: u64) -> (&'static str, String) {
             "a readinessProbe that fails until the app listens".into(),
         ),
         Cause::GatewayError => (
-            "a gateway status came back: a proxy in between, or the app itself, gave up on the request",
-            "apply the same remedies at the proxy's upstream; let it retry".into(),
+            "a gateway status came back, and no pod was ending that explains it: a gateway, or the app itself, \
+             gave up on the request",
+            "see the gateway's own log; let it retry requests that may be sent twice".into(),
+        ),
+        Cause::GatewayToDeadPod => (
+            "a gateway sent requests to a pod that was ending, and answered with 502, 503, 504 or nothing",
+            format!("{sleep}; and let the gateway retry requests that may be sent twice"),
+        ),
+        Cause::RuleSwap => (
+            "a Service proxy replaced its rules, and in that instant the Service was not in them",
+            "no setting of the pod helps; clients that try again after a refused connection".into(),
         ),
         Cause::Overload => (
             "the app or the machine could not keep up, or packets were lost",
             "lower the rate or add capacity; then measure again".into(),
         ),
         Cause::Unattributed => (
-            "no termination in reach explains them, or those in reach would explain them differently",
-            "see the rows in requests/*.parquet that are not ok".into(),
+            "no termination explains them, or those that may explain them differ in the cause",
+            "see lost.csv: each request with its outcome and the pods that may explain it".into(),
         ),
     }
 }

@@ -36,6 +36,12 @@ impl Values {
         }
     }
 
+    /// A quantile in nanoseconds; 0 without values.
+    pub(super) fn quantile_ns(&self, quantile: f64) -> i64 {
+        let value = self.histogram.as_ref().map_or(0, |h| h.value_at_quantile(quantile));
+        i64::try_from(value).unwrap_or(i64::MAX)
+    }
+
     pub(super) fn percentiles(&self) -> Percentiles {
         let at = |q| self.at(q, 1e6);
         Percentiles { n: self.n(), p50: at(0.5), p90: at(0.9), p99: at(0.99), p99_9: at(0.999), max: at(1.0) }

@@ -1,13 +1,20 @@
 //! The result of the analysis: what `result.json` holds (schemaVersion 1), and
 //! the series that the charts draw.
 
+mod losses;
+mod window;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::record::Mode;
+pub use losses::{Bounded, Candidate, GroupWindow, LossGroup, Lost, TerminationRequests, Why};
+pub use window::{Window, WindowBasis};
+
 use crate::record::Outcome;
 use crate::record::run_info::{ClusterInfo, Pacing, Tool};
+pub use crate::record::{Cause, Mode};
+pub use crate::timeline::T0Basis;
 
 /// The version of `result.json`.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -17,6 +24,8 @@ pub const SCHEMA_VERSION: u32 = 1;
 pub struct Analysis {
     /// The numbers.
     pub result: RunResult,
+    /// Every dropped request.
+    pub lost: Vec<Lost>,
     /// The series behind the charts.
     pub charts: ChartData,
 }
@@ -35,6 +44,9 @@ pub struct RunResult {
     pub cluster: ClusterInfo,
     /// Whether the run came to its end and every source handed over all its rows.
     pub complete: bool,
+    /// Whether the record was looked into for what is missing or contradicts itself.
+    #[serde(default)]
+    pub integrity: IntegrityStatus,
     /// Whether the measurement can be believed.
     pub verdict: Verdict,
     /// The user's command, where one ended the pods.
@@ -49,6 +61,8 @@ pub struct RunResult {
     pub latency_ms: Latencies,
     /// One entry per pod that ended.
     pub terminations: Vec<Termination>,
+    /// The terminations that share dropped requests, in order of their first.
+    pub groups: Vec<LossGroup>,
     /// One entry per pod that began.
     pub starts: Vec<Start>,
     /// The windows of all terminations, per consumer and mode.
@@ -59,7 +73,8 @@ pub struct RunResult {
     /// What other settings would have done to the terminations seen.
     #[serde(rename = "what_if")]
     pub what_if: Vec<WhatIf>,
-    /// Longest time in which no request succeeded while requests were scheduled, in seconds.
+    /// Longest time in which each scheduled request failed, by intended send time: from the first of them to the next
+    /// that succeeded, in seconds.
     #[serde(rename = "longest_outage_s")]
     pub longest_outage_s: f64,
     /// What a reader should know, most severe first.
@@ -157,21 +172,42 @@ pub struct RequestCounts {
     pub by_outcome: BTreeMap<Outcome, u64>,
     /// The dropped ones, by cause.
     pub by_cause: BTreeMap<Cause, u64>,
-    /// Dropped inside the window of the termination they are attributed to.
+    /// Dropped inside the window of each termination that may explain them.
     pub in_window: u64,
+    /// Of those in a window, begun before t0: they were under way when their pod's deletion took effect.
+    #[serde(default)]
+    pub in_flight: u64,
+    /// Of those in a window and not under way at t0, attributed by time and outcome alone. That puts them into a
+    /// window, so it is no evidence of one.
+    #[serde(default)]
+    pub by_time: u64,
     /// Dropped otherwise.
     pub outside_window: u64,
-    /// Dropped without a cause that could be told.
+    /// Dropped without a cause that fits.
     pub unattributed: u64,
-    /// Dropped for a cause that is known, by one of several terminations that cannot be told apart: charged to none of them.
+    /// Dropped by one of several terminations, and nothing says by which.
     #[serde(default)]
     pub ambiguous: u64,
+    /// Of the dropped ones, those that a connection-tracking entry of the generator's own earlier connections sent
+    /// to a pod that was gone. They say something of the generator: no headline, limit or comparison counts them.
+    #[serde(default)]
+    pub stale_flow_own: u64,
+    /// The same, by outcome.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub stale_flow_own_by_outcome: BTreeMap<Outcome, u64>,
     /// Dropped requests that a retrying client would have hidden.
     pub retry_hidden: RetryHidden,
     /// By load source, whose rows did not all arrive: requests that are known by count alone, and are in
     /// no other figure.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub without_rows: BTreeMap<String, BTreeMap<Outcome, u64>>,
+}
+
+impl RequestCounts {
+    /// The dropped requests without the generator's own stale flows: the figure of headlines, limits and comparisons.
+    pub fn lost(&self) -> u64 {
+        self.dropped - self.stale_flow_own
+    }
 }
 
 /// Dropped requests that a retrying client would have hidden from its user.
@@ -183,76 +219,13 @@ pub struct RetryHidden {
     pub safe_idempotent: u64,
 }
 
-/// Why a request was dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Cause {
-    /// A new connection was routed to a pod that no longer accepted any.
-    RoutedToDeadPod,
-    /// The pod ended while it worked on the request.
-    KilledInFlight,
-    /// The server closed an idle connection as the client used it.
-    IdleCloseRace,
-    /// The connection stood in the accept queue of a listener that closed.
-    AcceptQueueReset,
-    /// A conntrack entry led to a pod that was gone, after the window.
-    StaleFlow,
-    /// No endpoint was ready.
-    NoReadyEndpoint,
-    /// A starting pod got traffic before it could serve.
-    NotReadyYet,
-    /// A proxy in between answered with a gateway status.
-    GatewayError,
-    /// Timeouts with no termination near.
-    Overload,
-    /// None of these could be told.
-    Unattributed,
-}
-
-impl Cause {
-    /// Every cause.
-    pub const ALL: &'static [Cause] = &[
-        Cause::RoutedToDeadPod,
-        Cause::KilledInFlight,
-        Cause::IdleCloseRace,
-        Cause::AcceptQueueReset,
-        Cause::StaleFlow,
-        Cause::NoReadyEndpoint,
-        Cause::NotReadyYet,
-        Cause::GatewayError,
-        Cause::Overload,
-        Cause::Unattributed,
-    ];
-
-    /// The name used in files and on the command line.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Cause::RoutedToDeadPod => "routed_to_dead_pod",
-            Cause::KilledInFlight => "killed_in_flight",
-            Cause::IdleCloseRace => "idle_close_race",
-            Cause::AcceptQueueReset => "accept_queue_reset",
-            Cause::StaleFlow => "stale_flow",
-            Cause::NoReadyEndpoint => "no_ready_endpoint",
-            Cause::NotReadyYet => "not_ready_yet",
-            Cause::GatewayError => "gateway_error",
-            Cause::Overload => "overload",
-            Cause::Unattributed => "unattributed",
-        }
-    }
-
-    /// Whether requests are lost by it because the app stopped before its clients knew: a preStop
-    /// sleep saves them.
-    pub const fn is_helped_by_sleep(self) -> bool {
-        matches!(self, Cause::RoutedToDeadPod | Cause::AcceptQueueReset)
-    }
-}
-
 /// Latencies in milliseconds, of requests that were answered.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latencies {
-    /// From the intended send time; empty for a closed loop, which has none.
+    /// From the intended send time to the end; empty for a closed loop, which has none.
     pub response: Percentiles,
-    /// From the actual send time.
+    /// From the actual send time to the end: when connecting began, or on a connection that stood when
+    /// the request was written. With the send lag it adds up to the response time.
     pub service: Percentiles,
     /// Response time (closed loop: service time) of requests scheduled away from any termination.
     pub steady: Percentiles,
@@ -346,17 +319,27 @@ pub struct Termination {
     pub watch_gaps: Vec<WatchGap>,
     /// t0 latest minus t0 earliest, in seconds.
     pub t0_uncertainty_s: f64,
+    /// What is known of t0, and from what; not in results of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub t0_basis: Option<T0Basis>,
     /// When t0 (latest) was, in seconds since the counted part of the load began.
     pub t0_s: f64,
     /// Stages, in seconds since t0 latest.
     pub timeline: BTreeMap<Stage, f64>,
+    /// The preStop sleep that was set, in seconds: 0 without a hook, `None` where a hook of another kind hides it.
+    #[serde(default)]
+    pub pre_stop_seconds: Option<u64>,
+    /// The grace period of its deletion, in seconds.
+    #[serde(default)]
+    pub grace_period_seconds: u64,
     /// The main container's exit code, if it was seen. With several: the first that is not 0.
     pub exit_code: Option<i32>,
     /// The window towards each consumer.
     pub windows: Vec<Window>,
     /// The requests that concern this pod from t0 on.
     pub requests: TerminationRequests,
-    /// Dropped new connections attributed to this pod, divided by the rate at which it got new connections before t0; in seconds.
+    /// The best estimate of the new connections that this pod dropped after t0, divided by the rate at which it got
+    /// new connections before; in seconds, and never beyond its window's upper bound.
     pub dead_seconds: Option<f64>,
 }
 
@@ -372,36 +355,6 @@ pub struct WatchGap {
     /// Whether what happened is not known. Else it was shown late: a stage that was seen then may have
     /// been reached at any time of the stretch.
     pub lost: bool,
-}
-
-/// The endpoint-propagation window of one pod towards one consumer, in seconds since t0.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Window {
-    /// The consumer, as in `run.json`.
-    pub consumer: String,
-    /// The last new connection to the pod, from t0 latest; 0 when none came after t0.
-    pub lower_s: f64,
-    /// What the end is not later than, from t0 earliest; `None` when it cannot be bounded.
-    pub upper_s: Option<f64>,
-    /// Whether the end lies beyond what was observed, or cannot be bounded, and why.
-    pub censored: Option<String>,
-    /// New connections a second that the pod got before t0.
-    pub rate_before: f64,
-    /// New connections that came after t0.
-    pub late_arrivals: u64,
-}
-
-/// The requests that concern a pod from t0 on.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct TerminationRequests {
-    /// Requests that reached the pod or were attributed to it.
-    pub seen: u64,
-    /// Of those, dropped.
-    pub dropped: u64,
-    /// The dropped ones, by outcome.
-    pub by_outcome: BTreeMap<Outcome, u64>,
-    /// The dropped ones, by cause.
-    pub by_cause: BTreeMap<Cause, u64>,
 }
 
 /// The beginning of one pod.
@@ -430,7 +383,7 @@ pub struct WindowSummary {
     pub p99: Option<f64>,
     /// Largest upper bound.
     pub max: Option<f64>,
-    /// Smallest and largest lower bound.
+    /// Smallest and largest lower bound, of the windows that have one.
     pub lower: Option<(f64, f64)>,
     /// Number of windows that are censored.
     pub censored: usize,
@@ -453,19 +406,35 @@ pub struct Recommendation {
     pub coverage_asked: f64,
     /// Number of terminations it rests on.
     pub terminations: usize,
+    /// Of these, how many ended their windows apart from each other: pods that one sync of a Service proxy takes out of
+    /// its rules count once. What confidence and coverage are computed from.
+    #[serde(default)]
+    pub units: usize,
     /// The consumers that were measured.
     pub consumers: Vec<String>,
     /// How it was made, in one sentence.
     pub basis: String,
     /// Why nothing is recommended, one sentence each; empty when something is.
     pub refused_because: Vec<String>,
-    /// Terminations still needed for the coverage asked; 0 when enough were seen.
+    /// Independent terminations still needed for the coverage asked; 0 when enough were seen.
     pub terminations_needed: usize,
     /// The smallest whole-second sleep that would have covered every window seen: a fact, no recommendation.
     pub covers_all_seen_seconds: Option<u64>,
     /// The same, where requests were lost that such a sleep would have saved: what the run suggests and does not prove.
     #[serde(default)]
     pub suggested_seconds: Option<u64>,
+}
+
+impl Recommendation {
+    /// The sleep that is recommended or, without proof, suggested; never shorter than the one that is set.
+    pub fn advised_seconds(&self) -> Option<u64> {
+        self.pre_stop_seconds.or(self.suggested_seconds)
+    }
+
+    /// Of all modes, the one that advises the longest sleep: the advice of a run, in all its forms.
+    pub fn longest(all: &[Self]) -> Option<&Self> {
+        all.iter().filter(|rec| rec.advised_seconds().is_some()).max_by_key(|rec| rec.advised_seconds())
+    }
 }
 
 /// What another preStop sleep would have done to the terminations seen.
@@ -477,7 +446,8 @@ pub struct WhatIf {
     pub windows_covered: usize,
     /// Of so many terminations.
     pub terminations: usize,
-    /// Dropped requests that it would have saved: `routed_to_dead_pod` and `accept_queue_reset` begun before t0 + sleep.
+    /// Dropped requests that it would have saved: those of causes that a sleep helps, begun before t0 + sleep, and
+    /// requests that were cut off as the pod ended, on connections of their own, if those take no longer than others.
     pub drops_avoided: u64,
     /// Dropped requests that it would not have saved.
     pub drops_left: u64,
@@ -495,11 +465,41 @@ pub enum Severity {
     Info,
 }
 
+/// Findings that programs may want to tell from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FindingKind {
+    /// Outside terminations fewer requests succeeded than a target that works answers.
+    NotWorking,
+    /// A limit of the measurement was passed: its figures do not describe the cluster.
+    Invalid,
+    /// The record contradicts itself, or a part of it is damaged.
+    Corrupt,
+    /// Something was not recorded, or is not there any more.
+    Missing,
+    /// Terminations met a consumer's own clock always at about the same phase.
+    InPhase,
+}
+
+/// Whether the record was looked into for what is missing in it, or contradicts itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IntegrityStatus {
+    /// It was; what was found is among the verdict's reasons.
+    Checked,
+    /// The format of the run directory has no totals and no checksums.
+    #[default]
+    Unchecked,
+}
+
 /// Something that a reader should know, with its reason and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     /// How much it matters.
     pub severity: Severity,
+    /// What it is, where a program may want to know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<FindingKind>,
     /// The cause of dropped requests that it is about, if it is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
@@ -550,8 +550,6 @@ impl Check {
 /// The series behind the charts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ChartData {
-    /// Every dropped request.
-    pub drops: Vec<Drop>,
     /// Late arrivals that were answered.
     pub late_ok: Vec<LateArrival>,
     /// Response times of answered requests, steady against disrupted.
@@ -563,25 +561,6 @@ pub struct ChartData {
     pub stages: Vec<(f64, f64, f64)>,
     /// Length of the counted part as measured, in seconds since the counted part of the load began.
     pub end_s: f64,
-}
-
-/// One dropped request, as the charts draw it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Drop {
-    /// Intended send time, in seconds since the counted part of the load began.
-    pub scheduled_s: f64,
-    /// When it connected (or was sent, on a reused connection), in seconds since the counted part of the load began.
-    pub begun_s: f64,
-    /// When it ended, in seconds since the counted part of the load began.
-    pub ended_s: f64,
-    /// Its outcome.
-    pub outcome: Outcome,
-    /// Its cause.
-    pub cause: Cause,
-    /// Index into [`RunResult::terminations`], if attributed.
-    pub termination: Option<usize>,
-    /// Whether it lies inside that pod's window.
-    pub in_window: bool,
 }
 
 /// A new connection to a terminating pod whose request was answered.

@@ -1,11 +1,13 @@
 //! What the windows support saying about settings, and what they do not.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::Judged;
-use super::model::{Mode, Recommendation, Termination, WhatIf, WindowSummary};
+use super::model::{Candidate, Mode, Recommendation, Termination, Verdict, WhatIf, WindowSummary};
 use super::policy::Policy;
 use super::stats;
+use crate::record::Cause;
 use crate::timeline::{PodEnd, Timeline};
 
 /// A pod that gets new connections too seldom shows its window too coarsely:
@@ -25,7 +27,7 @@ pub(super) fn summaries(terminations: &[Termination]) -> Vec<WindowSummary> {
         .map(|((mode, consumer), windows)| {
             let mut upper: Vec<f64> = windows.iter().filter_map(|w| w.upper_s).collect();
             upper.sort_by(f64::total_cmp);
-            let lower = windows.iter().map(|w| w.lower_s);
+            let lower = || windows.iter().filter_map(|w| w.lower_s);
             WindowSummary {
                 consumer: consumer.to_owned(),
                 mode,
@@ -34,59 +36,47 @@ pub(super) fn summaries(terminations: &[Termination]) -> Vec<WindowSummary> {
                 p90: stats::nearest_rank(&upper, 0.90),
                 p99: stats::nearest_rank(&upper, 0.99),
                 max: upper.last().copied(),
-                lower: Some((lower.clone().fold(f64::INFINITY, f64::min), lower.fold(0.0, f64::max))),
+                lower: lower().reduce(f64::min).zip(lower().reduce(f64::max)),
                 censored: windows.iter().filter(|w| w.censored.is_some()).count(),
             }
         })
         .collect()
 }
 
-/// One recommendation or refusal per mode.
-pub(super) fn recommendations(
-    timeline: &Timeline,
-    terminations: &[Termination],
-    judged: &[Judged<'_>],
-    policy: &Policy,
-    invalid: bool,
-) -> Vec<Recommendation> {
-    let modes: BTreeSet<Mode> = terminations.iter().map(|t| t.mode).collect();
-    let of = |mode| {
-        let lost = |j: &&Judged<'_>| {
-            is_helped_by_sleep(j) && j.candidates.iter().any(|&e| terminations[e].mode == mode)
-        };
-        let mut recommendation = recommendation(mode, timeline, terminations, policy, invalid);
-        if judged.iter().any(|j| lost(&j)) {
-            recommendation.suggested_seconds = recommendation.covers_all_seen_seconds;
-        }
-        recommendation
-    };
-    modes.into_iter().map(of).collect()
+/// What all recommendations of a run rest on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ground<'a> {
+    pub timeline: &'a Timeline,
+    pub terminations: &'a [Termination],
+    pub judged: &'a [Judged<'a>],
+    pub policy: &'a Policy,
+    pub verdict: &'a Verdict,
+    /// How long a request takes, in seconds: what a sleep has to leave to one that it is to save.
+    pub service_s: f64,
 }
 
-fn recommendation(
-    mode: Mode,
-    timeline: &Timeline,
-    terminations: &[Termination],
-    policy: &Policy,
-    invalid: bool,
-) -> Recommendation {
+/// One recommendation or refusal per mode.
+pub(super) fn recommendations(ground: Ground<'_>) -> Vec<Recommendation> {
+    let modes: BTreeSet<Mode> = ground.terminations.iter().map(|t| t.mode).collect();
+    modes.into_iter().map(|mode| recommendation(ground, mode)).collect()
+}
+
+fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
+    let Ground { timeline, terminations, policy, .. } = ground;
     let of_mode = || terminations.iter().zip(&timeline.ends).filter(|(t, _)| t.mode == mode);
     let windows = || of_mode().flat_map(|(t, _)| &t.windows);
     let n = of_mode().count();
-    let needed = stats::wilks_needed(policy.coverage, policy.confidence);
-    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    let units = units(timeline.info.targets.len(), of_mode().map(|(t, _)| t));
     let mut refused_because = Vec::new();
-    if invalid {
-        refused_because.push("the measurement is not valid".to_owned());
+    match ground.verdict {
+        Verdict::Valid => {}
+        Verdict::Partial { .. } => refused_because.push("the record is not whole".to_owned()),
+        Verdict::Invalid { .. } => refused_because.push("the measurement is not valid".to_owned()),
     }
-    if n < needed {
-        refused_because.push(format!(
-            "the longest window of {n} covers, with {} confidence, {} of future ones only; to say so of {} takes {} more terminations",
-            percent(policy.confidence),
-            percent(stats::wilks_coverage(n, policy.confidence)),
-            percent(policy.coverage),
-            needed - n
-        ));
+    let is_sound = refused_because.is_empty();
+    let needed = stats::wilks_needed(policy.coverage, policy.confidence);
+    if units < needed {
+        refused_because.push(too_few(policy, n, units, needed));
     }
     let censored = windows().filter(|w| w.upper_s.is_none()).count();
     if censored > 0 {
@@ -100,11 +90,15 @@ fn recommendation(
         ));
     }
     let largest = windows().filter_map(|w| w.upper_s).fold(0.0, f64::max);
-    let covers_all = (n > 0 && censored == 0 && !invalid && windows().next().is_some())
+    let covers_all = (n > 0 && censored == 0 && is_sound && windows().next().is_some())
         .then(|| stats::ceil_seconds(largest));
-    let pre_stop = covers_all.filter(|_| refused_because.is_empty()).map(|s| s + policy.margin_s);
+    let set = Settings::of(of_mode().map(|(_, end)| end));
+    // No advice lowers what is set.
+    let pre_stop =
+        covers_all.filter(|_| refused_because.is_empty()).map(|s| (s + policy.margin_s).max(set.pre_stop_s));
     let stopping = of_mode().map(|(_, e)| stopping_s(e)).try_fold(0.0f64, |max, s| s.map(|s| max.max(s)));
-    let grace = pre_stop.zip(stopping).map(|(p, s)| p + stats::ceil_seconds(s) + policy.margin_s);
+    let grace =
+        pre_stop.zip(stopping).map(|(p, s)| (p + stats::ceil_seconds(s) + policy.margin_s).max(set.grace_s));
     let stopping_text = match stopping {
         Some(s) => format!("the slowest pod took {s:.2} s from SIGTERM to its end"),
         None => "how long a pod takes from SIGTERM to its end was not seen for every pod".to_owned(),
@@ -115,24 +109,107 @@ fn recommendation(
         pre_stop_seconds: pre_stop,
         termination_grace_period_seconds: grace,
         confidence: policy.confidence,
-        coverage: stats::wilks_coverage(n, policy.confidence),
+        coverage: stats::wilks_coverage(units, policy.confidence),
         coverage_asked: policy.coverage,
         terminations: n,
+        units,
         consumers: consumers.into_iter().map(str::to_owned).collect(),
         basis: format!(
-            "the longest of the windows lasted {largest:.3} s at most; that is rounded up, with {} s of margin; {stopping_text}",
+            "the longest of the windows lasted {largest:.3} s at most; that is rounded up, with {} s of margin, and nothing goes below what is set; {stopping_text}",
             policy.margin_s
         ),
-        terminations_needed: needed.saturating_sub(n),
+        terminations_needed: needed.saturating_sub(units),
         refused_because,
         covers_all_seen_seconds: covers_all,
-        suggested_seconds: None,
+        suggested_seconds: covers_all
+            .filter(|s| *s > set.pre_stop_s && has_saved(ground, mode, *s, set.pre_stop_s)),
     }
 }
 
-/// Whether the request was lost because the app stopped before the consumers knew.
-fn is_helped_by_sleep(j: &Judged<'_>) -> bool {
-    j.cause.is_helped_by_sleep()
+/// Why so many windows are not enough.
+fn too_few(policy: &Policy, n: usize, units: usize, needed: usize) -> String {
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    let what = if units < n {
+        format!("the longest window of {n} pods, which left the rules in {units} steps that count,")
+    } else {
+        format!("the longest window of {n}")
+    };
+    format!(
+        "{what} covers {} of future ones at {} confidence; {} more are needed to claim {} coverage",
+        percent(stats::wilks_coverage(units, policy.confidence)),
+        percent(policy.confidence),
+        needed - units,
+        percent(policy.coverage)
+    )
+}
+
+/// How many independent ends the windows show. Pods that one sync of a Service proxy takes out of its rules share the
+/// end of their windows, so windows that may have ended at the same moment count once: as many as have ends that lie
+/// apart for sure. With several consumers, the one that shows the fewest.
+fn units<'a>(consumers: usize, terminations: impl Iterator<Item = &'a Termination> + Clone) -> usize {
+    let of_consumer = |consumer: usize| {
+        let end = |t: &Termination| {
+            let window = t.windows.get(consumer);
+            let lower_s = window.and_then(|w| w.lower_s).unwrap_or(0.0);
+            let upper_s = window.and_then(|w| w.upper_s).unwrap_or(f64::INFINITY);
+            (t.t0_s + lower_s, t.t0_s - t.t0_uncertainty_s + upper_s)
+        };
+        let mut ends: Vec<(f64, f64)> = terminations.clone().map(end).collect();
+        ends.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let mut apart = 0;
+        let mut last = f64::NEG_INFINITY;
+        for (from, to) in ends {
+            if from > last {
+                apart += 1;
+                last = to;
+            }
+        }
+        apart
+    };
+    (0..consumers).map(of_consumer).min().unwrap_or(0)
+}
+
+/// What is set for the pods of a mode already: the largest of each.
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    pre_stop_s: u64,
+    grace_s: u64,
+}
+
+impl Settings {
+    fn of<'a>(ends: impl Iterator<Item = &'a PodEnd> + Clone) -> Self {
+        let largest =
+            |values: &mut dyn Iterator<Item = i64>| values.filter_map(|s| u64::try_from(s).ok()).max();
+        Self {
+            pre_stop_s: largest(&mut ends.clone().filter_map(|end| end.pre_stop_sleep_s)).unwrap_or(0),
+            grace_s: largest(&mut ends.map(|end| end.grace_s)).unwrap_or(0),
+        }
+    }
+}
+
+/// Whether requests were lost in this mode that a sleep of so many seconds would have saved.
+fn has_saved(ground: Ground<'_>, mode: Mode, pre_stop_s: u64, had_s: u64) -> bool {
+    let is_of_mode =
+        |j: &&Judged<'_>| j.candidates.iter().any(|c| ground.terminations[c.termination].mode == mode);
+    ground.judged.iter().filter(is_of_mode).any(|j| saves(ground, j, pre_stop_s, had_s))
+}
+
+/// Whether a request would not have been lost, had every pod that may have lost it slept so long before it stopped,
+/// rather than the time that is set.
+///
+/// One that was routed to a pod that no longer took it would have been taken. One that was cut off as the pod ended
+/// would have been answered, if it takes no longer than requests do: whether an app had read it or not is all the same.
+fn saves(ground: Ground<'_>, j: &Judged<'_>, pre_stop_s: u64, had_s: u64) -> bool {
+    let takes_s = match j.cause {
+        cause if cause.is_helped_by_sleep() => 0.0,
+        Cause::KilledInFlight if !j.request.row.conn_reused => ground.service_s,
+        _ => return false,
+    };
+    let until =
+        |c: &Candidate| ground.timeline.ends[c.termination].t0.earliest + Duration::from_secs(pre_stop_s);
+    pre_stop_s > had_s
+        && !j.candidates.is_empty()
+        && j.candidates.iter().all(|c| until(c).seconds_since(j.request.begun()) > takes_s)
 }
 
 /// From SIGTERM to the end of app and proxy; `None` if not seen or cut short by SIGKILL.
@@ -146,39 +223,28 @@ fn stopping_s(end: &PodEnd) -> Option<f64> {
 
 /// What some sleeps would have done. Shorter ones than a pod already had are
 /// left out: what they would have lost was not seen.
-pub(super) fn what_if(
-    timeline: &Timeline,
-    terminations: &[Termination],
-    judged: &[Judged<'_>],
-    covering: Option<u64>,
-) -> Vec<WhatIf> {
+pub(super) fn what_if(ground: Ground<'_>, covering: Option<u64>) -> Vec<WhatIf> {
+    let terminations = ground.terminations;
     if terminations.is_empty() {
         return Vec::new();
     }
-    let had = timeline.ends.iter().filter_map(|e| u64::try_from(e.pre_stop_sleep_s?).ok()).max().unwrap_or(0);
+    let had = Settings::of(ground.timeline.ends.iter()).pre_stop_s;
     let sleeps: BTreeSet<u64> =
         [0, 1, 2, 5, 10].into_iter().chain(covering).chain([had]).filter(|s| *s >= had).collect();
     sleeps
         .into_iter()
         .map(|pre_stop_seconds| {
-            let sleep = std::time::Duration::from_secs(pre_stop_seconds);
-            let covered = |t: &&Termination| {
+            let is_covered = |t: &&Termination| {
                 !t.windows.is_empty()
                     && t.windows.iter().all(|w| w.upper_s.is_some_and(|u| u <= pre_stop_seconds as f64))
             };
-            let avoided = |j: &&Judged<'_>| {
-                is_helped_by_sleep(j)
-                    && pre_stop_seconds > had
-                    && !j.candidates.is_empty()
-                    && j.candidates.iter().all(|&e| j.request.begun() < timeline.ends[e].t0.earliest + sleep)
-            };
-            let drops_avoided = judged.iter().filter(avoided).count() as u64;
+            let avoided = ground.judged.iter().filter(|j| saves(ground, j, pre_stop_seconds, had)).count();
             WhatIf {
                 pre_stop_seconds,
-                windows_covered: terminations.iter().filter(covered).count(),
+                windows_covered: terminations.iter().filter(is_covered).count(),
                 terminations: terminations.len(),
-                drops_avoided,
-                drops_left: judged.len() as u64 - drops_avoided,
+                drops_avoided: avoided as u64,
+                drops_left: (ground.judged.len() - avoided) as u64,
             }
         })
         .collect()

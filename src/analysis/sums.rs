@@ -1,7 +1,6 @@
 //! What all requests add up to, once it is known when the run was disrupted.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::evidence::{self, Evidence};
 use super::flows::Reuses;
@@ -22,16 +21,20 @@ pub(super) struct Sums<'a> {
     pub counts: RequestCounts,
     /// All that were recorded, the warm-up's too.
     pub recorded: u64,
-    /// From the intended begin to the actual one.
+    /// Send lags.
     pub lag: Values,
-    /// From the intended send time to the end.
+    /// Response times of what was answered.
     pub response: Values,
-    /// From the actual send time to the end.
+    /// Service times of the same.
     pub service: Values,
     /// The one that counts, away from any termination.
     pub steady: Values,
     /// The same near one.
     pub disrupted: Values,
+    /// Those that were answered with success away from any termination.
+    pub outside_ok: u64,
+    /// The same, with an error of the app's own.
+    pub outside_app_errors: u64,
     /// By second of the intended send time, and the times of the answered ones.
     pub seconds: Vec<(Second, FewValues)>,
     /// The last intended send time, in seconds since the counted part began.
@@ -40,8 +43,6 @@ pub(super) struct Sums<'a> {
     pub late_ok: Vec<LateArrival>,
     /// By termination, the requests that its pod answered since t0.
     pub seen: Vec<u64>,
-    /// When each pod was first sent a request that it answered, in the warm-up too.
-    pub first_served: HashMap<Arc<str>, Stamp>,
     /// HTTP/2 connections of lost requests.
     pub streams: Streams,
     pub outages: Outages<'a>,
@@ -78,11 +79,12 @@ impl<'a> Sums<'a> {
             service,
             steady,
             disrupted: near,
+            outside_ok: 0,
+            outside_app_errors: 0,
             seconds: Vec::new(),
             end_s: 0.0,
             late_ok: Vec::new(),
             seen: vec![0; timeline.ends.len()],
-            first_served: HashMap::new(),
             streams: Streams::of(of_class(&[Class::Dropped]).map(|r| &r.row)),
             outages: Outages::of(of_class(&[Class::Dropped, Class::AppError])),
             reached: Reached::of(requests),
@@ -125,17 +127,12 @@ impl<'a> Sums<'a> {
     fn add_any(&mut self, timeline: &Timeline, r: &Request) {
         self.streams.add(&r.row);
         self.reuses.add(r);
-        if r.row.outcome == Outcome::Ok
-            && let Some(pod) = r.pod()
-        {
-            match self.first_served.get_mut(pod) {
-                Some(at) => *at = r.begun().min(*at),
-                None => _ = self.first_served.insert(Arc::clone(pod), r.begun()),
-            }
-        }
         for (last, withdrawal) in self.last_reached.iter_mut().zip(&timeline.withdrawals) {
             let is_its = r.pod().is_some_and(|pod| **pod == *withdrawal.pod);
-            if is_its && r.is_new_connection() && r.begun() >= withdrawal.asked {
+            // What comes after its return is no sign of how long the Service took to let it go.
+            let is_then = r.begun() >= withdrawal.asked
+                && withdrawal.returned.is_none_or(|returned| r.begun() < returned);
+            if is_its && r.is_new_connection() && is_then {
                 *last = (*last).max(Some(r.begun()));
             }
         }
@@ -164,25 +161,27 @@ impl<'a> Sums<'a> {
         if let Some(count) = tally.and_then(|tally| tally.get_mut(&r.row.outcome)) {
             *count = count.saturating_sub(1);
         }
-        if class != Class::NotSent {
-            self.lag.add(r.begun().ns_since(r.row.scheduled));
+        if let Some(ns) = r.row.send_lag_ns() {
+            self.lag.add(ns);
         }
     }
 
     /// Adds to the latencies and to the seconds of the run.
     fn time(&mut self, timeline: &Timeline, class: Class, r: &Request, disrupted: &[(Stamp, Stamp)]) {
         let row = &r.row;
-        let response_ns = row.end.ns_since(row.scheduled);
+        let response_ns = row.response_ns();
         if matches!(row.outcome, Outcome::Ok | Outcome::HttpError) {
             let is_closed_loop = timeline.info.load.is_closed_loop();
-            let service_ns = row.sent.map(|sent| row.end.ns_since(sent));
+            let service_ns = row.service_ns();
             if let Some(ns) = service_ns {
                 self.service.add(ns);
             }
             if !is_closed_loop {
                 self.response.add(response_ns);
             }
-            let is_near = disrupted.iter().any(|(from, to)| (*from..=*to).contains(&row.scheduled));
+            let is_near = disrupted.iter().any(|(from, to)| row.scheduled <= *to && row.end >= *from);
+            self.outside_ok += u64::from(!is_near && class == Class::Ok);
+            self.outside_app_errors += u64::from(!is_near && class == Class::AppError);
             let values = if is_near { &mut self.disrupted } else { &mut self.steady };
             values.add(service_ns.filter(|_| is_closed_loop).unwrap_or(response_ns));
         }

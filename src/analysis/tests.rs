@@ -2,6 +2,9 @@
 
 mod clocks;
 mod corners;
+mod rollouts;
+mod said;
+mod sound;
 
 use std::sync::Arc;
 
@@ -9,12 +12,13 @@ use proptest::prelude::*;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 
+use super::model::{Bounded, WindowBasis};
 use super::*;
 use crate::gate;
 use crate::record::event::{Action, ActionName, Change, ContainerState, PodEvent};
 use crate::record::run_info::{Balances, ClusterInfo, LoadPlan, Pacing, Target, Tool};
 use crate::record::{
-    Bounds, Event, EventKind, Expect, Protocol, Records, RequestId, RequestRow, RunInfo, ServedEnd,
+    Bounds, Event, EventKind, Expect, Phase, Protocol, Records, RequestId, RequestRow, RunInfo, ServedEnd,
     ServedRow, WindowBounds,
 };
 
@@ -38,7 +42,9 @@ fn records() -> Records {
             url: "http://web".into(),
             consumer: "service web".into(),
             balances: Balances::Connections,
+            balances_because: None,
             service: None,
+            routing: None,
         }],
         load: LoadPlan {
             pacing: Pacing::Constant,
@@ -56,6 +62,7 @@ fn records() -> Records {
         ended: Some(at(10_000)),
         complete: true,
         interrupted: false,
+        max_busy: None,
         aborted: None,
     };
     let load = EventKind::LoadStarted { rate: 300.0, duration_s: 10.0, warmup_s: 0.0 };
@@ -63,7 +70,7 @@ fn records() -> Records {
     for pod in ["a", "b", "c"] {
         events.push(pod_event(-1000, pod, Change::Applied));
     }
-    Records { info, events, requests: Vec::new(), served: Vec::new(), torn: Vec::new() }
+    Records { info, events, requests: Vec::new(), served: Vec::new(), torn: Vec::new(), corrupt: Vec::new() }
 }
 
 fn pod_event(ms: i64, pod: &str, change: Change) -> Event {
@@ -156,10 +163,13 @@ fn refused_connections_carry_the_window_on_and_are_charged_to_the_pod() {
     assert_eq!((r.total, r.ok, r.dropped, r.in_window), (3000, 2993, 7, 7));
     assert_eq!(r.by_cause, BTreeMap::from([(Cause::RoutedToDeadPod, 7)]));
     let t = &result.terminations[0];
-    assert_eq!((t.pod.as_str(), t.mode, t.requests.dropped), ("b", Mode::Isolated, 7));
+    assert_eq!((t.pod.as_str(), t.mode, t.requests.dropped), ("b", Mode::Isolated, Bounded::exactly(7)));
+    assert_eq!(result.groups.len(), 1);
+    assert_eq!((&result.groups[0].terminations[..], result.groups[0].dropped), (&[0][..], 7));
     let w = &t.windows[0];
     // The last of them begins at 93.3 ms; at 100/s, 3.0/λ = 30 ms of silence bound the end.
-    assert!((w.lower_s - 0.083).abs() < 0.001, "{w:?}");
+    assert!((w.lower_s.unwrap() - 0.083).abs() < 0.001, "{w:?}");
+    assert_eq!((w.lower_basis, w.upper_basis), (Some(WindowBasis::Failures), Some(WindowBasis::Named)));
     assert!((w.upper_s.unwrap() - 0.123).abs() < 0.001, "{w:?}");
     assert!((t.dead_seconds.unwrap() - 0.07).abs() < 0.001, "{t:?}");
     let advice = &result.recommendation[0];
@@ -207,13 +217,22 @@ fn connections_cut_off_with_their_pod_count_among_those_before_its_end() {
 }
 
 #[test]
-fn what_two_terminations_explain_is_charged_to_neither() {
+fn what_two_terminations_explain_is_an_interval_of_each_and_exact_of_both() {
     let mut records = three_pods();
     delete(&mut records, 5000, "c");
     let result = analysed(records).result;
     assert_eq!((result.requests.dropped, result.requests.ambiguous, result.requests.in_window), (7, 7, 7));
     assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::RoutedToDeadPod, 7)]));
-    assert!(result.terminations.iter().all(|t| t.requests.dropped == 0));
+    let either = Bounded { at_least: 0, at_most: 7, estimate: 3.5 };
+    for t in &result.terminations {
+        assert_eq!(t.requests.dropped, either, "{t:?}");
+        assert_eq!(t.requests.by_cause, BTreeMap::from([(Cause::RoutedToDeadPod, either)]));
+        assert!(t.dead_seconds.unwrap() > 0.0, "{t:?}");
+    }
+    let [group] = &result.groups[..] else { panic!("{:?}", result.groups) };
+    assert_eq!((&group.terminations[..], group.dropped), (&[0, 1][..], 7));
+    // One of both windows lasted until the last refusal.
+    assert!((group.windows[0].lower_s.unwrap() - 0.083).abs() < 0.001, "{group:?}");
 }
 
 #[test]
@@ -332,7 +351,7 @@ fn bounds_missed(seed: u64, before: fn(i64) -> u32, after: u32) -> u32 {
             }
         }
         let window = analysed(records).result.terminations[0].windows[0].clone();
-        assert!(window.lower_s <= 0.200, "{window:?}");
+        assert!(window.lower_s.is_none_or(|lower_s| lower_s <= 0.200), "{window:?}");
         missed += u32::from(window.upper_s.unwrap() < 0.200);
     }
     missed
@@ -370,8 +389,18 @@ proptest! {
         let result = analysed(records).result;
         prop_assert!(closes(&result.requests));
         prop_assert_eq!(result.requests.total + result.requests.warmup, rows);
-        let charged: u64 = result.terminations.iter().map(|t| t.requests.dropped).sum();
-        prop_assert!(charged <= result.requests.dropped);
+        let explained: u64 = result.groups.iter().map(|group| group.dropped).sum();
+        prop_assert!(explained <= result.requests.dropped);
+        for group in &result.groups {
+            let of = || group.terminations.iter().map(|&e| &result.terminations[e].requests.dropped);
+            prop_assert!(of().map(|n| n.at_least).sum::<u64>() <= group.dropped);
+            prop_assert!((of().map(|n| n.estimate).sum::<f64>() - group.dropped as f64).abs() < 1e-6);
+            prop_assert!(of().all(|n| n.at_least as f64 <= n.estimate && n.estimate <= n.at_most as f64 + 1e-9));
+        }
+        for t in &result.terminations {
+            let upper_s = t.windows[0].upper_s.unwrap_or(f64::INFINITY);
+            prop_assert!(t.dead_seconds.is_none_or(|dead_s| dead_s <= upper_s));
+        }
     }
 
     #[test]

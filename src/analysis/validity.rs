@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::figures::count;
-use super::model::{LoadResult, Termination, WatchGap};
+use super::model::{IntegrityStatus, LoadResult, Percentiles, Termination, WatchGap};
 use super::sums::Sums;
 use crate::record::Outcome;
 use crate::record::event::MachineSample;
@@ -21,11 +21,77 @@ pub struct Limits {
     pub steal: f64,
     /// Threads of one measuring process that stood waiting for a CPU, averaged over the load.
     pub run_queue_delay: f64,
+    /// Share of CPU time in use on the machine that sends the load, averaged over the load. The nearer to 1,
+    /// the longer whatever becomes runnable waits: at 0.95 a queue is twenty times its length at none. On the
+    /// embedded cluster the pods, the Service proxy and the load share that machine. A closed loop uses all
+    /// that there is, by intent, and has no such limit; nor has a load that comes from pods of the cluster.
+    pub busy: f64,
+    /// 99th percentile of the send lag as a share of what is measured: of the median window, or where no pod
+    /// ended of the 99th percentile of the response time. Above a half the generator's own lag is the
+    /// greater part of it.
+    pub send_lag_share: f64,
+    /// A send lag up to this, in milliseconds, is that of an ordinary scheduler, however short a window is.
+    pub send_lag_floor_ms: f64,
 }
 
 /// The stated limits.
-pub const LIMITS: Limits =
-    Limits { not_sent_share: 0.001, send_lag_p99_ms: 100.0, steal: 0.20, run_queue_delay: 1.0 };
+pub const LIMITS: Limits = Limits {
+    not_sent_share: 0.001,
+    send_lag_p99_ms: 100.0,
+    steal: 0.20,
+    run_queue_delay: 1.0,
+    busy: 0.95,
+    send_lag_share: 0.5,
+    send_lag_floor_ms: 20.0,
+};
+
+/// What a run measures, in milliseconds: the send lag has to be small beside it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Measured {
+    /// Windows; the median of their bounds.
+    Windows(f64),
+    /// Latencies alone; the 99th percentile of the response time.
+    Latency(f64),
+}
+
+impl Measured {
+    /// What a run with these terminations measures.
+    pub(super) fn of(terminations: &[Termination], response: &Percentiles) -> Self {
+        let windows = terminations.iter().flat_map(|t| &t.windows);
+        let mut bounds: Vec<f64> = windows.filter_map(|w| w.upper_s.or(w.lower_s)).collect();
+        bounds.sort_by(f64::total_cmp);
+        match bounds.get(bounds.len() / 2) {
+            Some(median_s) => Self::Windows(median_s * 1e3),
+            None => Self::Latency(response.p99),
+        }
+    }
+
+    /// Why the load generator's lag is too large to measure it, if it is.
+    pub fn drowned_by(self, load: &LoadResult) -> Option<String> {
+        let (what, measured_ms) = match self {
+            Self::Windows(ms) => ("median window", ms),
+            Self::Latency(ms) => ("99th percentile of the response time", ms),
+        };
+        let lag_ms = load.send_lag_us.p99 / 1000.0;
+        let limit_ms = (LIMITS.send_lag_share * measured_ms).max(LIMITS.send_lag_floor_ms);
+        // What has no intended send times has no lag.
+        let is_drowned = !load.is_closed_loop() && lag_ms > limit_ms;
+        is_drowned.then(|| {
+            format!(
+                "one request in a hundred was sent {lag_ms:.0} ms late or later, and the {what} is \
+                 {measured_ms:.0} ms (limit {limit_ms:.0} ms): the lag is the load generator's own"
+            )
+        })
+    }
+}
+
+/// Whether the record was looked into.
+pub(super) fn integrity(timeline: &Timeline) -> IntegrityStatus {
+    match timeline.info.has_checks() {
+        true => IntegrityStatus::Checked,
+        false => IntegrityStatus::Unchecked,
+    }
+}
 
 /// Each reason why a load was not what was asked for.
 pub fn not_as_planned(load: &LoadResult) -> Vec<String> {
@@ -54,8 +120,18 @@ pub fn not_as_planned(load: &LoadResult) -> Vec<String> {
 }
 
 /// Each reason why the run is invalid.
-pub(super) fn invalid(timeline: &Timeline, load: &LoadResult, terminations: &[Termination]) -> Vec<String> {
+pub(super) fn invalid(
+    timeline: &Timeline,
+    load: &LoadResult,
+    measured: Measured,
+    terminations: &[Termination],
+) -> Vec<String> {
     let mut why = not_as_planned(load);
+    why.extend(timeline.integrity.contradictions.iter().cloned());
+    if why.is_empty() {
+        why.extend(measured.drowned_by(load));
+    }
+    let mut busiest: Option<f64> = None;
     for (source, samples) in &timeline.machine {
         let average = |value: fn(&MachineSample) -> f64| {
             let during =
@@ -79,7 +155,9 @@ pub(super) fn invalid(timeline: &Timeline, load: &LoadResult, terminations: &[Te
                 LIMITS.run_queue_delay
             ));
         }
+        busiest = Some(average(|s| s.busy).max(busiest.unwrap_or(0.0)));
     }
+    why.extend(busiest.and_then(|busy| too_busy(timeline, load, busy)));
     for gap in terminations.iter().flat_map(|t| t.watch_gaps.iter().map(move |gap| (gap, &t.pod))) {
         let (WatchGap { resource, from_s, to_s, lost }, pod) = gap;
         if *lost {
@@ -89,6 +167,20 @@ pub(super) fn invalid(timeline: &Timeline, load: &LoadResult, terminations: &[Te
     }
     why.extend(blind_at_the_end(timeline));
     why
+}
+
+/// Why a machine that is so busy cannot measure, if it cannot.
+fn too_busy(timeline: &Timeline, load: &LoadResult, busy: f64) -> Option<String> {
+    let comes_from_pods = timeline.info.load.other.contains_key("load_workers");
+    let limit = timeline.info.max_busy.unwrap_or(LIMITS.busy);
+    (busy >= limit && limit < 1.0 && !load.is_closed_loop() && !comes_from_pods).then(|| {
+        format!(
+            "{:.0} % of the processors' time was in use on the machine that sent the load (limit {:.0} %): what is \
+             late by that is not the cluster's",
+            busy * 100.0,
+            limit * 100.0
+        )
+    })
 }
 
 /// What happened to pods until the load ended is not known if their watch did not come back: then no
@@ -111,7 +203,8 @@ pub(super) fn partial(timeline: &Timeline, sums: &Sums<'_>) -> Vec<String> {
     } else if !timeline.info.complete {
         why.push("the run did not come to its end".to_owned());
     }
-    why.extend(timeline.torn.iter().cloned());
+    why.extend(timeline.torn.iter().chain(&timeline.corrupt).cloned());
+    why.extend(timeline.integrity.missing.iter().cloned());
     let loads = timeline.info.sources.iter().filter(|source| source.role == Role::Load);
     let handed_over: Vec<_> = loads.filter_map(|source| Some((&source.name, source.rows?))).collect();
     let by_count = |source: &String| sums.counts.without_rows.get(source);
@@ -120,7 +213,10 @@ pub(super) fn partial(timeline: &Timeline, sums: &Sums<'_>) -> Vec<String> {
     );
     // Sources that hand over say so each for itself.
     let rows = sums.recorded;
-    if let Some(announced) = timeline.announced.filter(|a| *a != rows && handed_over.is_empty()) {
+    if let Some(announced) = timeline
+        .announced
+        .filter(|a| *a != rows && handed_over.is_empty() && timeline.integrity.missing.is_empty())
+    {
         why.push(format!("{} requests were scheduled, {} were recorded", count(announced), count(rows)));
     }
     why.extend(timeline.hand_overs.iter().filter_map(missing_rows));

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, bail};
 
-use super::report::{Analysed, analyse};
+use super::report::{Analysed, Given, analyse};
 use crate::analysis::Policy;
 use crate::analysis::compare::model::Comparison;
 use crate::analysis::compare::sample::SAMPLE_FORMAT;
@@ -29,7 +29,7 @@ pub(super) struct CompareArgs {
 
 /// A share that is written in percent.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Percent(f64);
+pub(super) struct Percent(f64);
 
 impl FromStr for Percent {
     type Err = String;
@@ -38,6 +38,13 @@ impl FromStr for Percent {
         let percent = text.trim().trim_end_matches('%').trim().parse::<f64>().ok();
         let percent = percent.filter(|percent| (0.0..=1000.0).contains(percent));
         percent.map(|percent| Self(percent / 100.0)).ok_or_else(|| "takes percent, such as 5%".to_owned())
+    }
+}
+
+impl Percent {
+    /// As a share: 1 for 100 %.
+    pub(super) fn share(self) -> f64 {
+        self.0
     }
 }
 
@@ -69,7 +76,7 @@ pub(super) fn sample(run_dir: &RunDir, analysed: &Analysed) -> anyhow::Result<Sa
 fn read(path: &Path) -> anyhow::Result<Sample> {
     if path.is_dir() {
         let run_dir = RunDir::open(path)?;
-        return sample(&run_dir, &analyse(&run_dir, None)?);
+        return sample(&run_dir, &analyse(&run_dir, &Given::default())?);
     }
     let failed = || format!("failed to read the baseline {}", path.display());
     let text = std::fs::read_to_string(path).with_context(failed)?;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use crate::analysis::model::{CheckVerdict, RunResult, Verdict};
+use crate::analysis::model::{CheckVerdict, FindingKind, RunResult, Verdict};
 
 /// How a command ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(super) enum Exit {
     GateFailed,
     /// Usage, scenario or environment error: nothing was measured.
     Error,
-    /// Measured, but the measurement is invalid or incomplete.
+    /// Measured, but the measurement is invalid or incomplete, or the target does not work.
     Invalid,
     /// Measured, but the gate cannot tell.
     Inconclusive,
@@ -24,10 +24,11 @@ pub(super) enum Exit {
 impl Exit {
     /// The status of a finished run: 130 > 2 > 3 (invalid) > 1 > 3 (inconclusive) > 0.
     pub(super) fn of(result: &RunResult, interrupted: bool) -> Self {
+        let is_working = !result.findings.iter().any(|found| found.kind == Some(FindingKind::NotWorking));
         let any = |verdict| result.checks.iter().any(|check| check.verdict == verdict);
         if interrupted {
             Exit::Interrupted
-        } else if result.verdict != Verdict::Valid {
+        } else if result.verdict != Verdict::Valid || !is_working {
             Exit::Invalid
         } else if any(CheckVerdict::Fail) {
             Exit::GateFailed

@@ -8,7 +8,7 @@ use anyhow::Context;
 
 use super::compare::{CompareArgs, sample};
 use super::exit::Exit;
-use super::report::{analyse, print};
+use super::report::{Given, analyse, print};
 use crate::analysis::model::{CheckVerdict, Verdict};
 use crate::gate;
 use crate::record::{Bounds, RunDir, WindowBounds};
@@ -61,7 +61,7 @@ impl GateArgs {
                  --baseline"
             );
         }
-        let mut analysed = analyse(&run_dir, Some(&expect))?;
+        let mut analysed = analyse(&run_dir, &Given { expect: Some(&expect), ..Given::default() })?;
         if !baseline.is_empty() {
             let comparison = self.compare.compare(&baseline, &[sample(&run_dir, &analysed)?])?;
             analysed.analysis.result.checks.extend(gate::against_baseline(&comparison));

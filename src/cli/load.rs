@@ -21,7 +21,7 @@ use super::report::{Format, print, text_options};
 use super::signals::Interrupts;
 use super::stages;
 use crate::analysis::model::Verdict;
-use crate::load::{Plan, Prepared, Summary};
+use crate::load::{Plan, Prepared, Summary, check_conntrack};
 use crate::record::run_dir::EventLog;
 use crate::record::run_info::{ClusterInfo, FORMAT_VERSION, LoadPlan, Target, Tool};
 use crate::record::{Clock, Event, EventKind, Expect, RunDir, RunInfo, Stamp};
@@ -44,10 +44,13 @@ impl LoadArgs {
         let title = title(&targets);
         let (interrupts, progress) = (Interrupts::listen()?, Progress::new(self.quiet));
         let (planned, stages, warmup) = (Planned::of(&plan), plan.stages(), plan.warmup());
+        if self.evidence.is_some() {
+            check_conntrack()?;
+        }
         let Some(prepared) = interrupts.stop.run_until_cancelled(Prepared::new(plan.clone())).await else {
             return Ok(Exit::Interrupted.into());
         };
-        let mut prepared = prepared?.with_records(&self.record)?;
+        let mut prepared = prepared?.with_evidence(clock)?.with_records(&self.record)?;
         // What cannot be written is found out before the first request, not after the last.
         let mut run = match &self.out {
             Some(path) => Some(Recording::begin(RunDir::create(path)?, &plan, clock)?),
@@ -155,7 +158,7 @@ impl Recording {
             name: "load".to_owned(),
             scenario: serde_json::json!({ "load": load }),
             expect: Expect::default(),
-            cluster: ClusterInfo { dataplane: "unknown".to_owned(), ..ClusterInfo::default() },
+            cluster: ClusterInfo::default(),
             targets: plan.targets(),
             load,
             sources: plan.recorders(),
@@ -163,6 +166,7 @@ impl Recording {
             ended: None,
             complete: false,
             interrupted: false,
+            max_busy: None,
             aborted: None,
         };
         dir.write_info(&info)?;

@@ -4,7 +4,7 @@
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -12,10 +12,11 @@ use tokio::io::BufReader;
 use tokio::net::TcpListener;
 
 use super::signals::Interrupts;
+use crate::load;
 use crate::load::process::worker;
 use crate::load::remote::server::{self, Visit};
 use crate::record::wire::AdminToken;
-use crate::record::{Clock, RunDir};
+use crate::record::{Clock, Evidence, RunDir};
 
 /// The variable with the token of the run, for a worker in a pod.
 pub(super) const TOKEN_VARIABLE: &str = "ROLLDROP_LOAD_TOKEN";
@@ -24,8 +25,11 @@ pub(super) const TOKEN_VARIABLE: &str = "ROLLDROP_LOAD_TOKEN";
 #[derive(Debug, clap::Args)]
 pub(super) struct LoadWorkerArgs {
     /// The run directory that the rows go to; with --listen, an empty one of the worker's own.
-    #[arg(long, value_name = "DIR")]
-    out: PathBuf,
+    #[arg(long, value_name = "DIR", required_unless_present = "check_evidence")]
+    out: Option<PathBuf>,
+    /// Send nothing: find out whether this evidence can be had from here.
+    #[arg(long, value_name = "EVIDENCE")]
+    check_evidence: Option<Evidence>,
     /// Take orders over HTTP here, of those who know the token in ROLLDROP_LOAD_TOKEN.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
@@ -40,14 +44,19 @@ pub(super) struct LoadWorkerArgs {
 impl LoadWorkerArgs {
     /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        if let Some(Evidence::Conntrack) = self.check_evidence {
+            load::check_conntrack()?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let out = self.out.clone().unwrap_or_default();
         match self.listen {
-            Some(address) => self.serve_run(address)?,
-            None => self.serve_parent()?,
+            Some(address) => self.serve_run(address, &out)?,
+            None => Self::serve_parent(&out)?,
         }
         Ok(ExitCode::SUCCESS)
     }
 
-    fn serve_parent(self) -> anyhow::Result<()> {
+    fn serve_parent(out: &Path) -> anyhow::Result<()> {
         // A session of its own: a Ctrl-C at the terminal is the business of whoever gives the
         // orders. A process that leads one already needs none.
         #[cfg(unix)]
@@ -55,7 +64,7 @@ impl LoadWorkerArgs {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let orders = BufReader::new(tokio::io::stdin());
         runtime.block_on(worker::serve(
-            || RunDir::open(&self.out),
+            || RunDir::open(out),
             None,
             Clock::start(),
             orders,
@@ -71,11 +80,11 @@ impl LoadWorkerArgs {
         Ok(())
     }
 
-    fn serve_run(self, address: SocketAddr) -> anyhow::Result<()> {
+    fn serve_run(self, address: SocketAddr, out: &Path) -> anyhow::Result<()> {
         let token = std::env::var(TOKEN_VARIABLE)?.parse::<AdminToken>();
         let token =
             token.with_context(|| format!("failed to read a token from the variable {TOKEN_VARIABLE}"))?;
-        let run_dir = RunDir::create(&self.out).context("failed to make the directory of the rows")?;
+        let run_dir = RunDir::create(out).context("failed to make the directory of the rows")?;
         let visit = self.visit.zip(self.name).map(|(address, name)| Visit { address, name });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {

@@ -8,8 +8,10 @@ use anyhow::Context;
 
 use super::compare::{self, CompareArgs};
 use super::exit::Exit;
+use super::service_proxy::AssumeArgs;
 use crate::analysis::{self, Analysis, Policy, RunResult};
 use crate::gate;
+use crate::record::service_proxy::ServiceProxy;
 use crate::record::{Expect, RunDir, Tables};
 use crate::report::{self, TextOptions};
 use crate::timeline::{Requests, Timeline};
@@ -39,6 +41,8 @@ pub(super) struct ReportArgs {
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
     #[command(flatten)]
+    assume: AssumeArgs,
+    #[command(flatten)]
     compare: CompareArgs,
 }
 
@@ -50,7 +54,8 @@ impl ReportArgs {
         let mut samples = Vec::new();
         for path in &self.runs {
             let run_dir = RunDir::open(path)?;
-            let analysed = analyse(&run_dir, None)?;
+            let given = Given { service_proxy: self.assume.service_proxy(), ..Given::default() };
+            let analysed = analyse(&run_dir, &given)?;
             write(&run_dir, &analysed.analysis)?;
             if baseline.is_empty() {
                 show(&run_dir, &analysed.analysis, self.format)?;
@@ -87,11 +92,23 @@ pub(super) struct Analysed {
     pub(super) analysis: Analysis,
 }
 
-/// Reads a run and analyses it, with its own expectations or with `expect`.
-pub(super) fn analyse(run_dir: &RunDir, expect: Option<&Expect>) -> anyhow::Result<Analysed> {
+/// What is given beside a run's records.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Given<'a> {
+    /// What is expected, in place of what the run itself expects.
+    pub(super) expect: Option<&'a Expect>,
+    /// What implements Services, as the user states it.
+    pub(super) service_proxy: Option<&'a ServiceProxy>,
+}
+
+/// Reads a run and analyses it.
+pub(super) fn analyse(run_dir: &RunDir, given: &Given<'_>) -> anyhow::Result<Analysed> {
     const FAILED: &str = "failed to read the run";
-    let (log, tables) = run_dir.recorded().context(FAILED)?;
-    let expect = expect.cloned().unwrap_or_else(|| log.info.expect.clone());
+    let (mut log, tables) = run_dir.recorded().context(FAILED)?;
+    if let Some(stated) = given.service_proxy {
+        log.info.cluster.assume(stated)?;
+    }
+    let expect = given.expect.unwrap_or(&log.info.expect).clone();
     let (timeline, requests) = Timeline::build(log, tables).context(FAILED)?;
     let mut analysis = analysis::analyse(&timeline, &requests, &Policy::default()).context(FAILED)?;
     analysis.result.checks = gate::check(&analysis.result, &expect);
@@ -100,7 +117,7 @@ pub(super) fn analyse(run_dir: &RunDir, expect: Option<&Expect>) -> anyhow::Resu
 
 /// Makes a run's report in its directory, and prints it.
 pub(super) fn make(run_dir: &RunDir, format: Format) -> anyhow::Result<RunResult> {
-    let Analysed { analysis, .. } = analyse(run_dir, None)?;
+    let Analysed { analysis, .. } = analyse(run_dir, &Given::default())?;
     write(run_dir, &analysis)?;
     show(run_dir, &analysis, format)?;
     Ok(analysis.result)

@@ -11,6 +11,7 @@ mod args;
 mod command;
 mod consent;
 mod dry;
+mod evidence;
 mod intent;
 mod manifests;
 mod programs;
@@ -27,6 +28,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use tokio_util::sync::CancellationToken;
 
+use super::compare::Percent;
 use super::exit::Exit;
 use super::progress::Progress;
 use super::report;
@@ -73,6 +75,9 @@ impl RunArgs {
             naming: self.naming(cluster.as_ref()),
             yes: self.yes,
             collecting: &self.collecting,
+            max_busy: self.max_busy.map(Percent::share),
+            service_proxy: self.assume.service_proxy(),
+            beats: !self.no_beats,
         };
         if self.dry_run {
             let scratch = std::env::temp_dir().join(format!("rolldrop-dry-run-{}", std::process::id()));
@@ -173,6 +178,7 @@ impl Run<'_> {
         let plan = self.intent.plan(scenario, &first, load_workers).await?;
         plan.warnings.iter().for_each(|warning| self.progress.warn(warning));
         first.check_rights(&plan).await.map_err(interruption)?;
+        evidence::check(scenario, cluster, load_workers, self.interrupts).await?;
         let Self { progress, interrupts, intent, .. } = self;
         consent::ask(&plan, cluster, &caller.namespace, intent, progress, interrupts).await?;
         let run = run_name(&scenario.name, self.clock.now());
@@ -258,10 +264,10 @@ impl Run<'_> {
     async fn deploy(&self, scenario: &Scenario, session: &Session) -> anyhow::Result<Ready> {
         self.progress.step("deploying");
         // First, so that it goes last: pods of before take what they refer to also while they end.
-        let secrets = self.intent.secrets(scenario, session.namespace())?;
+        let secrets = self.intent.secrets(scenario, session.namespace());
         session.deploy(&secrets).await.map_err(interruption)?;
         session.deploy(&scenario.manifests).await.map_err(interruption)?;
-        if let Some(sidecars) = self.intent.sidecars(scenario)? {
+        if let Some(sidecars) = self.intent.sidecars(scenario) {
             self.progress.step("adding the sidecar, and waiting until that is rolled out");
             let notes = session.inject_sidecars(&sidecars).await.map_err(interruption)?;
             notes.iter().for_each(|note| self.progress.say(note));
@@ -269,7 +275,11 @@ impl Run<'_> {
         self.progress.step("waiting for the pods to be ready");
         let disruptions = if self.intent.command.is_some() { &[][..] } else { &scenario.disruptions };
         let ready = session.await_ready(&scenario.targets, &scenario.manifests, disruptions).await;
-        ready.map_err(interruption)
+        let mut ready = ready.map_err(interruption)?;
+        if let Some(stated) = self.intent.service_proxy {
+            ready.cluster.assume(stated)?;
+        }
+        Ok(ready)
     }
 
     /// Says and records what bears on the result.

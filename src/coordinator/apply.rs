@@ -50,7 +50,7 @@ impl Session {
     }
 
     /// Creates what owns the rest.
-    async fn create_owner(&self) -> Result<OwnerReference, CoordinatorError> {
+    pub(super) async fn create_owner(&self) -> Result<OwnerReference, CoordinatorError> {
         let (resource, run) = (ApiResource::erase::<ConfigMap>(&()), self.journal().run().to_owned());
         let name = owner_name(&run);
         let mut object = DynamicObject::new(&name, &resource);

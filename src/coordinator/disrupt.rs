@@ -9,6 +9,7 @@ mod nodes;
 mod others;
 mod pods;
 mod recovery;
+mod silence;
 
 use std::ops::{Add, AddAssign};
 use std::time::Duration;
@@ -22,6 +23,8 @@ use crate::record::{EventKind, Mode, Stamp, event};
 use crate::scenario::{Action, Disruption, Repeat, Restore, Until};
 pub use others::{NoPrograms, Programs, codes};
 use recovery::Whole;
+use silence::NoLosses;
+pub use silence::{Losses, Settle, Silence, until_silent};
 
 /// What became of the disruptions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,19 +56,33 @@ impl Add for Disrupted {
 
 /// The load that goes on meanwhile.
 #[derive(Clone, Copy, Debug)]
-pub struct UnderLoad {
+pub struct UnderLoad<'a> {
     /// When its counted part begins.
     pub zero: Stamp,
     /// When it ends at the latest.
     pub end: Stamp,
     /// Requests per second; 0 where that is not known.
     pub rate: f64,
+    /// How long a termination is waited out.
+    pub settle: Settle,
+    /// A loss is known so long after its request was sent, at the latest.
+    pub known_after: Duration,
+    /// What it loses.
+    pub losses: &'a dyn Losses,
+}
+
+impl UnderLoad<'static> {
+    /// A load of which only these are known.
+    pub fn of(zero: Stamp, end: Stamp, rate: f64) -> Self {
+        let (settle, known_after) = (Settle::default(), Duration::ZERO);
+        Self { zero, end, rate, settle, known_after, losses: &NoLosses }
+    }
 }
 
 /// What an action is about must be there before anything is disrupted, and within its limits.
 pub(super) async fn check(session: &Session, disruption: &Disruption) -> Result<(), CoordinatorError> {
     let now = session.clock.now();
-    let load = UnderLoad { zero: now, end: now, rate: 0.0 };
+    let load = UnderLoad::of(now, now, 0.0);
     let acting = Acting { session, index: 0, disruption, load, programs: &NoPrograms };
     match &disruption.action {
         Action::DeletePod(pods) | Action::Evict(pods) => acting.check_pods(pods).await,
@@ -84,7 +101,7 @@ pub(super) async fn check(session: &Session, disruption: &Disruption) -> Result<
 pub(super) async fn run(
     session: &Session,
     disruptions: &[Disruption],
-    load: UnderLoad,
+    load: UnderLoad<'_>,
     programs: &dyn Programs,
 ) -> Disrupted {
     let all = disruptions.iter().enumerate().map(|(index, disruption)| {
@@ -101,7 +118,7 @@ struct Acting<'a> {
     session: &'a Session,
     index: u32,
     disruption: &'a Disruption,
-    load: UnderLoad,
+    load: UnderLoad<'a>,
     programs: &'a dyn Programs,
 }
 
@@ -251,10 +268,11 @@ impl Acting<'_> {
 
     async fn until_due(&self, repetition: u32) -> Result<(), CoordinatorError> {
         let is_again = repetition > 0 && self.disruption.every.is_zero();
+        let period = self.session.period();
         if is_again {
-            return Ok(());
+            return self.session.caller.stoppable(sleep(self.disruption.phase(repetition, period))).await;
         }
-        let due = self.load.zero + self.disruption.due(repetition);
+        let due = self.load.zero + self.disruption.due(repetition, period);
         let due = if repetition > 0 { due.min(self.load.end) } else { due };
         let due = self.session.clock.instant(due).unwrap_or_else(std::time::Instant::now);
         self.session.caller.stoppable(sleep_until(due.into())).await

@@ -42,6 +42,9 @@ pub enum CoordinatorError {
     /// A pod says that it cannot start.
     #[error("a pod never starts: {0}")]
     PodNeverStarts(String),
+    /// Where connections go cannot be found out.
+    #[error("--evidence conntrack: {0}")]
+    NoEvidence(String),
     /// No pod of the load's Job was ready in time.
     #[error("no load worker is ready after {limit:?}: {why}")]
     NoLoadWorker {
@@ -59,6 +62,14 @@ pub enum CoordinatorError {
         ready: usize,
         /// Endpoints that were waited for.
         wanted: usize,
+        /// The limit.
+        limit: Duration,
+    },
+    /// Workloads of the run did not get their pods in time.
+    #[error("{missing} after {limit:?}")]
+    WorkloadNotReady {
+        /// Which, and what it lacks.
+        missing: String,
         /// The limit.
         limit: Duration,
     },

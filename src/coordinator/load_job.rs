@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout_at};
 use super::apply::RUN_LABEL;
 use super::view::View;
 use super::{Caller, CoordinatorError, Session};
+use crate::record::Evidence;
 use crate::record::event::PodEvent;
 use crate::record::wire::AdminToken;
 
@@ -57,6 +58,8 @@ pub struct LoadJob<'a> {
     pub collector: Option<&'a str>,
     /// After this the Job ends, whatever goes on.
     pub lifetime: Duration,
+    /// Who is asked where connections go: the kernel of a node tells only those in the node's own network.
+    pub evidence: Option<Evidence>,
 }
 
 /// A worker's pod, ready for orders.

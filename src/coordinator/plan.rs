@@ -3,17 +3,19 @@
 //! take is in [`disruptions`].
 
 mod disruptions;
+mod evidence;
 
 use std::fmt;
 
 use futures::{StreamExt, TryStreamExt, stream};
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Node, Pod, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::Ingress;
 use kube::api::{ApiResource, PostParams};
 use kube::core::TypeMeta;
 use kube::discovery::Scope;
@@ -21,9 +23,11 @@ use kube::{Api, Resource};
 use serde_json::Value;
 
 use super::apply::is_ownable;
+use super::routes;
 use super::sidecar::{Live, Sidecars};
-use super::{Caller, CoordinatorError, versions};
-use crate::scenario::{Place, Scenario};
+use super::{Caller, CoordinatorError, preflight, service_proxy, versions};
+use crate::record::Evidence;
+use crate::scenario::{Disruption, Place, Scenario};
 
 /// Not a call, but a program that the run starts here.
 const RUN: &str = "run";
@@ -31,6 +35,8 @@ const RUN: &str = "run";
 const REVIEWS: usize = 8;
 /// Stands for the name of what owns all that a run creates.
 const OWNER: &str = "rolldrop-run-...";
+/// Why that is created.
+const OWNS_ALL: &str = "what owns all that the run creates";
 /// By this a manifest shows that it has a proxy, whose rows are collected.
 const ADMIN_PORT: &str = "rolldrop-admin";
 
@@ -44,6 +50,8 @@ pub struct Work<'a> {
     pub sidecars: Option<Sidecars<'a>>,
     /// Whether a command ends pods, in place of the scenario's disruptions.
     pub has_command: bool,
+    /// Whether the run writes to an object of its own while pods may end.
+    pub beats: bool,
     /// How many pods send the load; `None` where it does not come from the cluster.
     pub load_workers: Option<usize>,
 }
@@ -221,6 +229,20 @@ impl Plan {
     }
 }
 
+/// What is read to find out what implements Services; the first that says so is the last that is read.
+fn plan_service_proxy(plan: &mut Plan) {
+    fn of<K: Resource<DynamicType = ()>>() -> About {
+        About::all(ApiResource::erase::<K>(&()), Some(service_proxy::NAMESPACE))
+    }
+    plan.helps("get", &of::<ConfigMap>().named(service_proxy::CILIUM), "whether Cilium implements Services");
+    let set = of::<DaemonSet>().named(service_proxy::DAEMON_SET);
+    plan.helps("get", &set, "whether kube-proxy implements Services");
+    for name in service_proxy::KUBE_PROXY_MAPS {
+        plan.helps("get", &of::<ConfigMap>().named(name), "kube-proxy's mode, how connections are balanced");
+    }
+    plan.helps("list", &of::<Pod>(), "kube-proxy's pods, for its mode, if it is not known by then");
+}
+
 /// How a change is undone, the last call first.
 fn undo_change(about: &About, undo: &mut Plan) {
     undo.must("patch", about, "changed back, by a merge patch");
@@ -250,7 +272,7 @@ impl Caller {
     /// # Errors
     /// When it cannot be done, or reading what it takes fails.
     pub async fn plan(&self, work: &Work<'_>) -> Result<Plan, CoordinatorError> {
-        let Work { scenario, secrets, sidecars, has_command, load_workers } = work;
+        let Work { scenario, secrets, sidecars, has_command, beats, load_workers } = work;
         let mut plan = Plan::default();
         plan.open_call("/version", "whether it has what the scenario uses");
         let version = self.server_version().await?;
@@ -266,7 +288,8 @@ impl Caller {
         plan.helps("list", &self.own::<Event>(), "what is there");
         plan.helps("watch", &self.own::<Event>(), "to the end of the run");
         let nodes = About::all(ApiResource::erase::<Node>(&()), None);
-        for explains in self.workload_kinds().into_iter().chain([nodes]) {
+        let replica_sets = self.own::<ReplicaSet>();
+        for explains in self.workload_kinds().into_iter().chain([replica_sets, nodes]) {
             plan.helps("list", &explains, "what there is: who ends pods");
             plan.helps("watch", &explains, "to the end of the run");
         }
@@ -292,8 +315,7 @@ impl Caller {
         }
         plan.open_call("/version", "for the report");
         plan.helps("list", &About::all(ApiResource::erase::<Node>(&()), None), "for the report: how many");
-        let config = About::all(ApiResource::erase::<ConfigMap>(&()), Some("kube-system"));
-        plan.helps("get", &config.named("kube-proxy"), "for the report: its mode");
+        plan_service_proxy(&mut plan);
         let proxies = About { subresource: "proxy", ..self.own::<Pod>().later("pod:port") };
         let why = "what the proxies recorded, of each pod that has one";
         if sidecars.is_some() || scenario.manifests.iter().any(|m| m.to_string().contains(ADMIN_PORT)) {
@@ -302,8 +324,12 @@ impl Caller {
             plan.helps("get", &proxies, why);
         }
 
+        self.plan_evidence(work, &mut plan).await?;
         if let Some(workers) = load_workers {
-            self.plan_load(*workers, &mut plan, &mut undo);
+            self.plan_load(*workers, scenario.load.evidence, &mut plan, &mut undo);
+        }
+        if *beats {
+            self.plan_beats(&mut plan, &mut undo);
         }
         if *has_command {
             for kind in self.workload_kinds() {
@@ -312,19 +338,45 @@ impl Caller {
             }
         }
         self.plan_disruptions(disruptions, &mut plan, &mut undo).await?;
+        plan.effects.extend(self.random_phases(scenario, disruptions).await?);
         undo.calls.reverse();
         plan.calls.append(&mut undo.calls);
         Ok(plan)
     }
 
+    /// What is done to meet all phases of consumers that have a clock of their own, in words.
+    async fn random_phases(
+        &self,
+        scenario: &Scenario,
+        disruptions: &[Disruption],
+    ) -> Result<Option<String>, CoordinatorError> {
+        let Some(first) = disruptions.first() else { return Ok(None) };
+        for target in &scenario.targets {
+            if let Place::Service { name, node: None, .. } = &target.place
+                && preflight::is_headless(self, name, &scenario.manifests).await?
+            {
+                return Ok(Some(format!(
+                    "clients of the headless Service {name} keep an answer of the DNS for its TTL: each disruption is \
+                     late by a random share of that, or of its jitter if that is longer (seed {})",
+                    first.seed
+                )));
+            }
+        }
+        Ok(None)
+    }
+
     /// The Job whose pods send the load.
-    fn plan_load(&self, workers: usize, plan: &mut Plan, undo: &mut Plan) {
+    fn plan_load(&self, workers: usize, evidence: Option<Evidence>, plan: &mut Plan, undo: &mut Plan) {
         self.plan_owner(plan, undo);
         let s = if workers == 1 { "" } else { "s" };
+        let privileged = match evidence {
+            None => "",
+            Some(Evidence::Conntrack) => ", as root with NET_ADMIN in the network of their nodes",
+        };
         let (secrets, jobs) = (self.own::<Secret>(), self.own::<Job>());
         for (about, why) in [
             (&secrets, "the token by which the load workers know the run".to_owned()),
-            (&jobs, format!("an Indexed Job of {workers} load worker{s}")),
+            (&jobs, format!("an Indexed Job of {workers} load worker{s}{privileged}")),
         ] {
             let group = root(&about.resource);
             plan.open_call(group.clone(), "where the kind is");
@@ -343,12 +395,31 @@ impl Caller {
 
     /// What is created before anything that it owns, once.
     fn plan_owner(&self, plan: &mut Plan, undo: &mut Plan) {
-        let (config_maps, why) = (self.own::<ConfigMap>(), "what owns all that the run creates");
-        if !plan.calls.iter().any(|call| call.why == why) {
-            plan.must("create", &config_maps, why);
+        let config_maps = self.own::<ConfigMap>();
+        if !plan.calls.iter().any(|call| call.why == OWNS_ALL) {
+            plan.must("create", &config_maps, OWNS_ALL);
             undo.must("delete", &config_maps.later(OWNER), "what owned all that the run created");
             undo.open_call(root(&ApiResource::erase::<ConfigMap>(&())), "where the kind is");
         }
+    }
+
+    /// Beats, without which the deletions of others are known to a second only.
+    fn plan_beats(&self, plan: &mut Plan, undo: &mut Plan) {
+        let (config_maps, group) = (self.own::<ConfigMap>(), root(&ApiResource::erase::<ConfigMap>(&())));
+        if !plan.calls.iter().any(|call| call.why == OWNS_ALL) {
+            plan.helps("create", &config_maps, OWNS_ALL);
+            undo.helps("delete", &config_maps.clone().later(OWNER), "what owned all that the run created");
+            undo.open_call(group, "where the kind is");
+        }
+        let why = "ten times a second while pods may end: by its versions the deletions of others are \
+                   placed in time";
+        plan.helps("patch", &config_maps.later(OWNER), why);
+        plan.helps("list", &self.own::<Pod>(), "one pod, once a second: the version of the pods' store");
+        plan.own.push(
+            "writes to a ConfigMap of its own ten times a second while pods may end, and removes it \
+                       at the end (--no-beats: not)"
+                .to_owned(),
+        );
     }
 
     async fn plan_manifest(
@@ -383,6 +454,12 @@ impl Caller {
         plan.open_call("/version", "whether it has native sidecars");
         for kind in std::iter::once(self.own::<Service>()).chain(self.workload_kinds()) {
             plan.must("list", &kind, "whose pods are the target's");
+        }
+        if sidecars.services.is_empty() && sidecars.workloads.is_empty() {
+            let routes = About::all(routes::http_route(), Some(&self.namespace));
+            for kind in [self.own::<Ingress>(), routes] {
+                plan.helps("list", &kind, "which Service the target's URL leads to");
+            }
         }
         let injection = self.plan_sidecars(sidecars).await?;
         let (services, workloads): (Vec<_>, Vec<_>) =

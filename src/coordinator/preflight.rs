@@ -1,6 +1,6 @@
 //! What must hold before load is sent: the Service is there, and has endpoints.
 
-use k8s_openapi::api::core::v1::{ConfigMap, Service};
+use k8s_openapi::api::core::v1::Service;
 use kube::Api;
 use serde_json::Value;
 
@@ -10,6 +10,24 @@ pub(super) async fn service(caller: &Caller, name: &str) -> Result<Service, Coor
     let what = format!("read Service {name} in namespace {} (-n names another)", caller.namespace);
     let api = Api::<Service>::namespaced(caller.client.clone(), &caller.namespace);
     caller.ask(&what, || api.get(name)).await?.map_err(|e| CoordinatorError::api(&what, &e))
+}
+
+/// Whether a Service has no address, so that clients ask the DNS for its pods: one of these manifests, or one
+/// that is there. One that is neither is not.
+pub(super) async fn is_headless(
+    caller: &Caller,
+    name: &str,
+    manifests: &[Value],
+) -> Result<bool, CoordinatorError> {
+    let own =
+        manifests.iter().find(|object| object["kind"] == "Service" && object["metadata"]["name"] == *name);
+    if let Some(own) = own {
+        return Ok(own["spec"]["clusterIP"] == "None");
+    }
+    let api = Api::<Service>::namespaced(caller.client.clone(), &caller.namespace);
+    let found = caller.ask(&format!("read Service {name}"), || api.get_opt(name)).await?;
+    let spec = found.ok().flatten().and_then(|service| service.spec);
+    Ok(spec.and_then(|spec| spec.cluster_ip).as_deref() == Some("None"))
 }
 
 /// How many endpoints to wait for: the replicas of the manifests whose pods the Service selects, else one.
@@ -24,17 +42,6 @@ pub(super) fn wanted_endpoints(service: &Service, manifests: &[Value]) -> usize 
     usize::try_from(replicas).unwrap_or(usize::MAX).max(1)
 }
 
-/// The mode in kube-proxy's configuration, where a cluster keeps it as most do.
-pub(super) fn kube_proxy_mode(map: &ConfigMap) -> Option<String> {
-    let config = map.data.as_ref()?.get("config.conf")?;
-    let config: Value = serde_saphyr::from_str(config).ok()?;
-    config.get("mode").and_then(Value::as_str).map(|mode| match mode {
-        // kube-proxy's own default on Linux.
-        "" => "iptables".to_owned(),
-        mode => mode.to_owned(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,13 +54,5 @@ mod tests {
         let deployment = |app: &str, replicas: u64| json!({"spec": {"replicas": replicas, "template": {"metadata": {"labels": {"app": app, "x": "y"}}}}});
         assert_eq!(wanted_endpoints(&service, &[deployment("web", 3), deployment("db", 9)]), 3);
         assert_eq!(wanted_endpoints(&service, &[]), 1);
-    }
-
-    #[test]
-    fn the_mode_of_kube_proxy_is_read_from_its_configuration() {
-        let map = |config: &str| serde_json::from_value(json!({"data": {"config.conf": config}})).unwrap();
-        assert_eq!(kube_proxy_mode(&map("kind: X\nmode: nftables\n")).as_deref(), Some("nftables"));
-        assert_eq!(kube_proxy_mode(&map("mode: \"\"\n")).as_deref(), Some("iptables"));
-        assert_eq!(kube_proxy_mode(&map("kind: X\n")), None);
     }
 }

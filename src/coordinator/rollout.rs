@@ -58,6 +58,14 @@ impl Workload {
 }
 
 impl Workloads {
+    /// What is missing of one of these, in words; nothing of those that the cluster does not show.
+    pub(super) fn missing_of(&self, titles: &[String]) -> Option<String> {
+        titles.iter().find_map(|title| {
+            let missing = self.0.get(title)?.missing.as_ref()?;
+            Some(format!("{title}: {missing}"))
+        })
+    }
+
     /// What is not settled of what was, or has changed since.
     fn unsettled_since(&self, before: &Workloads) -> Option<String> {
         let mut unsettled = self.0.iter().filter_map(|(name, now)| {

@@ -11,11 +11,13 @@ use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::{Api, Resource};
 use serde_json::Value;
 use tokio::time::sleep;
+use url::Url;
 
 use super::undo::{ATTEMPTS, FOLLOW};
 use super::view::View;
 use super::{Caller, CoordinatorError, Session};
 use crate::inject::{self, KubernetesVersion, SecretKey};
+use crate::scenario::Workload;
 
 /// Prefixes of labels and annotations by which a GitOps controller knows its objects.
 const GITOPS: [(&str, &str); 3] = [
@@ -38,6 +40,10 @@ pub enum GitOps {
 pub struct Sidecars<'a> {
     /// The Services that lead to the pods.
     pub services: Vec<&'a str>,
+    /// The workloads that make them, where they are named.
+    pub workloads: Vec<&'a Workload>,
+    /// Where neither a Service nor a workload is named: URLs that lead to one Service.
+    pub urls: Vec<&'a Url>,
     /// The sidecar's image.
     pub image: &'a str,
     /// Where the token is that its admin port asks for.
@@ -252,17 +258,17 @@ impl Caller {
         &self,
         sidecars: &'a Sidecars<'a>,
     ) -> Result<Injection<'a>, CoordinatorError> {
-        let services = &sidecars.services;
+        let services = self.sidecar_services(sidecars).await?;
         let version = self.server_version().await?;
         let kubernetes: KubernetesVersion = version
             .parse()
             .map_err(|error| CoordinatorError::Sidecar(format!("Kubernetes {version}: {error}")))?;
         let all = self.live::<Service>().await?;
         let mut named = Vec::new();
-        for name in services {
+        for name in &services {
             let is_it = |service: &&Live| service.current["metadata"]["name"] == **name;
             let unknown = || CoordinatorError::Service {
-                service: (*name).to_owned(),
+                service: name.clone(),
                 why: format!("is not there in namespace {}", self.namespace),
             };
             named.push(all.iter().find(is_it).ok_or_else(unknown)?);
@@ -270,7 +276,18 @@ impl Caller {
         let mut workloads = self.live::<Deployment>().await?;
         workloads.extend(self.live::<StatefulSet>().await?);
         workloads.extend(self.live::<DaemonSet>().await?);
-        workloads.retain(|workload| named.iter().any(|service| service.selects(workload.pod_labels())));
+        for wanted in &sidecars.workloads {
+            if !workloads.iter().any(|workload| workload.title() == wanted.to_string()) {
+                let namespace = &self.namespace;
+                return Err(CoordinatorError::Sidecar(format!(
+                    "there is no {wanted} in namespace {namespace}: correct sidecar.workloads, or name the namespace by -n"
+                )));
+            }
+        }
+        workloads.retain(|workload| {
+            named.iter().any(|service| service.selects(workload.pod_labels()))
+                || sidecars.workloads.iter().any(|wanted| workload.title() == wanted.to_string())
+        });
         if workloads.is_empty() {
             return Err(CoordinatorError::Sidecar(format!(
                 "no Deployment, StatefulSet or DaemonSet in namespace {} has the pods of Service {}: put the \
@@ -286,6 +303,25 @@ impl Caller {
         let mut injection = Injection { sidecars, kubernetes, live, notes: Vec::new() };
         injection.want()?;
         Ok(injection)
+    }
+
+    /// The Services that lead to the pods that are meant.
+    async fn sidecar_services(&self, sidecars: &Sidecars<'_>) -> Result<Vec<String>, CoordinatorError> {
+        let services: Vec<String> = sidecars.services.iter().map(|name| (*name).to_owned()).collect();
+        if !services.is_empty() || !sidecars.workloads.is_empty() {
+            return Ok(services);
+        }
+        let behind = self.services_behind(&sidecars.urls).await?;
+        let why = match behind.len() {
+            1 => return Ok(behind.into_iter().collect()),
+            0 => "no Ingress or HTTPRoute".to_owned(),
+            _ => format!("more than one Service ({})", behind.into_iter().collect::<Vec<_>>().join(", ")),
+        };
+        Err(CoordinatorError::Sidecar(format!(
+            "{why} of namespace {} is behind the target's URL: name the workloads whose pods it leads to \
+             (sidecar: {{inject: true, workloads: [deployment/web]}})",
+            self.namespace
+        )))
     }
 
     /// All objects of a kind, with every field that they have, also those that are not known here.

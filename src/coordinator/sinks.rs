@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Event as ClusterEvent, Node, Pod, PodTemplateSpec};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{Api, Resource, ResourceExt};
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::view::{SeenPod, Views};
 use super::watch::{Following, Need, Sink, follow};
 use super::{Caller, Recorder};
-use crate::observed::{pod_event, statuses};
+use crate::observed::{controller, pod_event, statuses};
 use crate::record::event::{Change, EndpointSliceEvent, EndpointState, NodeEvent, WorkloadEvent};
 use crate::record::{Clock, EventKind};
 
@@ -41,6 +41,7 @@ impl Watches<'_> {
         self.own::<EndpointSlice>(tasks, Need::Must, None, SliceSink(views()));
         self.own::<ClusterEvent>(tasks, Need::Helps, Some("involvedObject.kind=Pod"), ClusterEventSink);
         self.own::<Deployment>(tasks, Need::Helps, None, Changed::of(deployment));
+        self.own::<ReplicaSet>(tasks, Need::Helps, None, Changed::of(replica_set));
         self.own::<StatefulSet>(tasks, Need::Helps, None, Changed::of(stateful_set));
         self.own::<DaemonSet>(tasks, Need::Helps, None, Changed::of(daemon_set));
         let nodes = Api::<Node>::all(self.caller.client.clone());
@@ -178,28 +179,40 @@ impl<K: ResourceExt> Sink<K> for Changed<K> {
 fn deployment(object: &Deployment) -> EventKind {
     let spec = object.spec.as_ref();
     let replicas = spec.map(|spec| spec.replicas.unwrap_or(1));
-    workload("Deployment", &object.name_any(), replicas, spec.map(|spec| &spec.template))
+    workload("Deployment", object, replicas, spec.map(|spec| &spec.template))
+}
+
+fn replica_set(object: &ReplicaSet) -> EventKind {
+    let spec = object.spec.as_ref();
+    let replicas = spec.map(|spec| spec.replicas.unwrap_or(1));
+    workload("ReplicaSet", object, replicas, spec.and_then(|spec| spec.template.as_ref()))
 }
 
 fn stateful_set(object: &StatefulSet) -> EventKind {
     let spec = object.spec.as_ref();
     let replicas = spec.map(|spec| spec.replicas.unwrap_or(1));
-    workload("StatefulSet", &object.name_any(), replicas, spec.map(|spec| &spec.template))
+    workload("StatefulSet", object, replicas, spec.map(|spec| &spec.template))
 }
 
 fn daemon_set(object: &DaemonSet) -> EventKind {
-    workload("DaemonSet", &object.name_any(), None, object.spec.as_ref().map(|spec| &spec.template))
+    workload("DaemonSet", object, None, object.spec.as_ref().map(|spec| &spec.template))
 }
 
 /// Said as if it had been applied: what the watch said of it is put in later.
-fn workload(kind: &str, name: &str, replicas: Option<i32>, template: Option<&PodTemplateSpec>) -> EventKind {
+fn workload(
+    kind: &str,
+    object: &impl ResourceExt,
+    replicas: Option<i32>,
+    template: Option<&PodTemplateSpec>,
+) -> EventKind {
     let template = serde_json::to_vec(&template).unwrap_or_default();
     let digest = ring::digest::digest(&ring::digest::SHA256, &template);
     let digest = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     EventKind::Workload(WorkloadEvent {
         change: Change::Applied,
-        workload: format!("{kind}/{name}"),
+        workload: format!("{kind}/{}", object.name_any()),
         replicas,
+        owner: controller(object),
         template: digest.chars().take(DIGEST_DIGITS).collect(),
     })
 }

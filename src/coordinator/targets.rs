@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::record::run_info::{Balances, ClusterInfo, Target};
+use crate::record::routing::{Routing, ServiceRules};
+use crate::record::run_info::{Balances, BalancesBecause, ClusterInfo, Target};
 
 /// The targets of the load as the cluster shows them.
 #[derive(Clone, Debug)]
@@ -21,8 +22,11 @@ pub(super) struct Found {
     pub(super) url: String,
     pub(super) consumer: Consumer,
     pub(super) balances: Balances,
+    pub(super) balances_because: BalancesBecause,
     /// The Service that it is, or is a way to.
     pub(super) service: Option<String>,
+    /// What that Service asks of those who balance its connections.
+    pub(super) rules: ServiceRules,
 }
 
 /// Who leads a client to the pods.
@@ -71,7 +75,8 @@ impl Consumer {
 
 impl Found {
     fn seen_from(&self, seat: Seat<'_>) -> Target {
-        let Self { name, url, consumer, balances, service } = self.clone();
+        let Self { name, url, consumer, balances, balances_because, service, .. } = self.clone();
+        let routing = Some(self.routing());
         let (consumer, name) = match (&consumer, seat) {
             // What leads to it there is each node's own.
             (Consumer::ServiceProxy { .. }, Seat::Node(node)) => {
@@ -79,7 +84,17 @@ impl Found {
             }
             _ => (consumer.seen_from(seat), name),
         };
-        Target { name, url, consumer, balances, service }
+        let balances_because = Some(balances_because);
+        Target { name, url, consumer, balances, balances_because, service, routing }
+    }
+
+    fn routing(&self) -> Routing {
+        match self.consumer {
+            Consumer::Url(_) => Routing::Url,
+            Consumer::Dns { .. } => Routing::Dns,
+            Consumer::ServiceProxy { .. } => Routing::ClusterIp(self.rules.clone()),
+            Consumer::NodePort { .. } => Routing::NodePort(self.rules.clone()),
+        }
     }
 }
 
@@ -134,7 +149,9 @@ mod tests {
             url: "http://x/".into(),
             consumer,
             balances: Balances::Connections,
+            balances_because: BalancesBecause::Assumed,
             service: None,
+            rules: ServiceRules::default(),
         };
         let service = || "web".to_owned();
         let targets = vec![

@@ -1,8 +1,12 @@
 //! The coordinator against an API server that answers as told.
 
+mod beats;
 mod conflicts;
 mod disrupting;
+mod evidence;
 mod load_job;
+mod phases;
+mod service_proxy;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -97,13 +101,14 @@ fn session(client: Client, limits: Limits) -> (Session, RunDir, TempDir) {
         owner: OnceCell::new(),
         taken: tokio::sync::Mutex::default(),
         gitops: GitOps::Refuse,
+        period: Mutex::default(),
     };
     (session, run_dir, dir)
 }
 
 /// A load of a minute.
-fn beside(zero: Stamp) -> UnderLoad {
-    UnderLoad { zero, end: zero + Duration::from_secs(60), rate: 0.0 }
+fn beside(zero: Stamp) -> UnderLoad<'static> {
+    UnderLoad::of(zero, zero + Duration::from_secs(60), 0.0)
 }
 
 fn pod(name: &str, container: ContainerState) -> view::SeenPod {
@@ -267,8 +272,14 @@ async fn the_calls_that_change_something_are_those_of_the_plan_in_their_order() 
     let scenario =
         scenario::parse::<Value>(PLANNED, "x.yaml", std::path::Path::new("."), &[]).unwrap().scenario;
     let (session, _, _dir) = session(client, Limits::default());
-    let work =
-        Work { scenario: &scenario, secrets: &[], sidecars: None, has_command: false, load_workers: None };
+    let work = Work {
+        scenario: &scenario,
+        secrets: &[],
+        sidecars: None,
+        has_command: false,
+        beats: false,
+        load_workers: None,
+    };
     let plan = session.caller.plan(&work).await.unwrap();
     assert_eq!(changing(&calls), [], "making a plan only reads");
     insta::assert_snapshot!(plan.effects.join("\n"), @r"
@@ -309,8 +320,14 @@ async fn a_missing_right_is_named_before_anything_is_touched() {
         limits: Limits::default(),
         stop: CancellationToken::new(),
     };
-    let work =
-        Work { scenario: &scenario, secrets: &[], sidecars: None, has_command: false, load_workers: Some(3) };
+    let work = Work {
+        scenario: &scenario,
+        secrets: &[],
+        sidecars: None,
+        has_command: false,
+        beats: false,
+        load_workers: Some(3),
+    };
     let plan = caller.plan(&work).await.unwrap();
     let error = caller.check_rights(&plan).await.unwrap_err().to_string();
     for right in [

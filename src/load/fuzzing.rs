@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 
 use super::answer_headers::Wanted;
+pub(crate) use super::conntrack::fuzzing::fuzz as conntrack;
 use super::grpc::{Answer, Call, Messages};
 use super::http2::fuzz_frames;
 use super::plan::Grpc;

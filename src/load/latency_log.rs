@@ -29,7 +29,7 @@ pub(super) type ByOutcome = BTreeMap<Outcome, Histogram<u64>>;
 pub(super) fn add(by_outcome: &mut ByOutcome, row: &RequestRow) {
     if row.phase == Phase::Main && !matches!(row.outcome, Outcome::NotSent | Outcome::Cancelled) {
         let histogram = by_outcome.entry(row.outcome).or_insert_with(tally::histogram);
-        tally::record(histogram, tally::response_ns(row));
+        tally::record(histogram, row.response_ns());
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 use super::connection::{self, Buffers};
+use super::conntrack::{self, ConntrackError, Listener, Origins};
 use super::deadlines::Deadlines;
 use super::exchange::{Context, Endpoint};
 use super::feed::Feed;
@@ -24,10 +25,12 @@ use super::running::{Run, Running};
 use super::websocket::Messages;
 use super::worker::Task;
 use super::{Control, Http, LoadError, Plan, PlanError, Settings, http2, tls};
-use crate::record::{Clock, RequestRow, RunDir, Stamp, retry};
+use crate::record::{Clock, Evidence, RequestRow, RunDir, Stamp, retry};
 
 /// From the start to the schedule's zero, so that every worker is ready for its first request.
 const LEAD: Duration = Duration::from_millis(50);
+/// The row of a request that has ended comes to the recorder within so long.
+const ROWS_WAIT: Duration = Duration::from_secs(10);
 /// Batches of rows that may wait for the recorder.
 pub(super) const WAITING_BATCHES: usize = 64;
 
@@ -45,6 +48,8 @@ pub struct Prepared {
     records: Vec<RecordWriter>,
     /// What is told of the load while it lasts goes there.
     journal: Option<Arc<Journal>>,
+    /// Hears where connections go, where that is wanted.
+    listener: Option<Listener>,
 }
 
 impl Prepared {
@@ -75,7 +80,8 @@ impl Prepared {
             Some(ports) if ports < workers => return Err(PlanError::TooFewPorts { ports, workers }.into()),
             _ => {}
         }
-        let prepared = Self { plan, routes, names, ports, records: Vec::new(), journal: None };
+        let records = Vec::new();
+        let prepared = Self { plan, routes, names, ports, records, journal: None, listener: None };
         prepared.check_addresses()?;
         if !prepared.plan.settings.reuse_ports {
             prepared.check_ports()?;
@@ -100,16 +106,40 @@ impl Prepared {
         Ok(())
     }
 
+    /// The same load, of whose connections the kernel is asked where they go, if its settings say so.
+    ///
+    /// # Errors
+    /// When the kernel does not say.
+    pub fn with_evidence(mut self, clock: Clock) -> Result<Self, LoadError> {
+        let settings = &self.plan.settings;
+        match settings.evidence {
+            None => return Ok(self),
+            Some(Evidence::Conntrack) => {}
+        }
+        let local = conntrack::local_addresses().map_err(ConntrackError::Io)?.collect();
+        let timeouts = settings.connect_timeout + settings.tls_timeout + settings.response_timeout;
+        let origins = Origins {
+            local,
+            chosen: settings.source_addresses.clone(),
+            ports: self.ports.as_ref().map(|ports| ports.iter().copied().collect()),
+            longest: timeouts + ROWS_WAIT,
+        };
+        self.listener = Some(Listener::begin(origins, clock)?);
+        Ok(self)
+    }
+
     /// Waits until every target gives some answer.
     ///
     /// # Errors
-    /// When one gives none within the limit.
+    /// When one gives none within the limit, or the kernel that is to say where connections go knows of none of them.
     pub(super) async fn first_answers(&mut self, limit: Duration, clock: Clock) -> Result<(), LoadError> {
         for (target, route) in self.plan.targets.iter().zip(&self.routes) {
             let (tls, walk) = (client(&self.plan, target), Walk::new(route.clone(), 0));
             let from = attempts_from(&self.plan.settings, &mut self.ports);
             first_answer(target, &walk, tls.as_ref(), from, limit, clock).await?;
         }
+        let remotes: Vec<SocketAddr> = self.routes.iter().flat_map(Route::remotes).collect();
+        self.listener.as_ref().map_or(Ok(()), |listener| listener.check_has_any_to(&remotes))?;
         Ok(())
     }
 
@@ -219,7 +249,7 @@ impl Prepared {
     /// # Errors
     /// When the files cannot be created, or no thread can be started.
     pub fn start_at(self, zero: Stamp, clock: Clock, run_dir: Option<&RunDir>) -> Result<Running, LoadError> {
-        let Self { plan, routes, names, ports, records, journal } = self;
+        let Self { plan, routes, names, ports, records, journal, listener } = self;
         let sources = plan.sources();
         let mut tables = Vec::new();
         let mut log = None;
@@ -269,6 +299,7 @@ impl Prepared {
             tables,
             log,
             journal,
+            listener,
         };
         run.begin(control)
     }

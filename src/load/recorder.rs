@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use super::conntrack::Listener;
 use super::latency_log::{self, ByOutcome, INTERVAL, LatencyLog, LogFile, interval_of};
 use super::records::RecordWriter;
 use super::remote::journal::JournalWriter;
@@ -34,6 +35,7 @@ pub(super) struct Recorder<'a> {
     records: Vec<RecordWriter>,
     seconds: Option<Seconds<'a>>,
     live: Live<'a>,
+    listener: Option<Listener>,
 }
 
 /// What the recorder writes.
@@ -46,6 +48,8 @@ pub(super) struct Files<'a> {
     pub(super) log: Option<&'a mut LogFile>,
     /// What is told while the load lasts, where somebody far away listens.
     pub(super) journal: Option<JournalWriter>,
+    /// Says where connections went, where that is wanted.
+    pub(super) listener: Option<Listener>,
 }
 
 impl<'a> Recorder<'a> {
@@ -60,9 +64,9 @@ impl<'a> Recorder<'a> {
         progress: &'a Mutex<Progress>,
         sources: &[String],
     ) -> Result<Self, LoadError> {
-        let Files { tables, records, log, journal } = files;
+        let Files { tables, records, log, journal, listener } = files;
         let seconds = log.map(|file| Seconds::begin(file, journal, zero)).transpose()?;
-        Ok(Self { clock, tables, records, seconds, live: Live::new(progress, zero, sources) })
+        Ok(Self { clock, tables, records, seconds, live: Live::new(progress, zero, sources), listener })
     }
 
     /// Records until every worker has dropped its sender. `failed` is called
@@ -109,7 +113,10 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    fn write(&mut self, batch: Option<Batch>, now: Stamp) -> Result<(), LoadError> {
+    fn write(&mut self, mut batch: Option<Batch>, now: Stamp) -> Result<(), LoadError> {
+        if let (Some(listener), Some(batch)) = (&self.listener, &mut batch) {
+            listener.fill_in(batch.worker, &mut batch.rows);
+        }
         if let Some(seconds) = &mut self.seconds {
             if let Some(batch) = &batch {
                 seconds.add(&batch.rows);
@@ -224,7 +231,7 @@ impl<'a> Live<'a> {
             }
             self.error_statuses.add(row);
             if tally::is_answered(row) {
-                tally::record(&mut self.recent, tally::response_ns(row));
+                tally::record(&mut self.recent, row.response_ns());
             }
         }
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);

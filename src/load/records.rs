@@ -161,7 +161,7 @@ impl<'a> VegetaResult<'a> {
             seq: row.seq,
             code,
             timestamp: timestamp.to_string(),
-            latency: tally::response_ns(row),
+            latency: row.response_ns(),
             bytes_out: row.bytes_sent,
             bytes_in: row.bytes_received,
             error: error(row),

@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::answer_headers::AllAnswers;
+use super::conntrack::Listener;
 use super::latency_log::LogFile;
 use super::recorder::{Files, Recorder};
 use super::records::RecordWriter;
@@ -84,6 +85,7 @@ pub(super) struct Run {
     pub(super) tables: Vec<PartWriter<RequestRow>>,
     pub(super) log: Option<LogFile>,
     pub(super) journal: Option<Arc<Journal>>,
+    pub(super) listener: Option<Listener>,
 }
 
 impl Run {
@@ -110,20 +112,25 @@ impl Run {
         happened: &UnboundedSender<Event>,
     ) -> Result<Summary, LoadError> {
         let journal = self.journal.map(Journal::writer);
-        let files = Files { tables: self.tables, records: self.records, log: self.log.as_mut(), journal };
+        let (tables, records, listener) = (self.tables, self.records, self.listener.clone());
+        let files = Files { tables, records, log: self.log.as_mut(), journal, listener };
         let recorder = Recorder::new(self.clock, self.started, files, &control.progress, &self.sources)?;
         // Without one of its workers or its record the load is not what was asked for.
         let end_all = || control.abort();
         let ended = CancellationToken::new();
+        let source = self.sources.first().cloned().unwrap_or_default();
+        let tell = |at, kind| {
+            // Nobody may want to know.
+            let _ = happened.send(Event::new(at, source.as_str(), kind));
+        };
         let (recorded, done, followed) = thread::scope(|scope| {
-            let follow = || {
-                let source = self.sources.first().map(String::as_str).unwrap_or_default();
-                follow(self.names, self.clock, ended.clone(), |at, kind| {
-                    // Nobody may want to know.
-                    let _ = happened.send(Event::new(at, source, kind));
-                })
-            };
+            let names = self.names;
+            let follow = || follow(names, self.clock, ended.clone(), tell);
             let names = thread::Builder::new().name("load-names".to_owned()).spawn_scoped(scope, follow);
+            let listening = self.listener.as_ref().map(|listener| {
+                let listen = || listener.listen(&ended);
+                thread::Builder::new().name("load-conntrack".to_owned()).spawn_scoped(scope, listen)
+            });
             let threads: Vec<_> = self
                 .tasks
                 .into_iter()
@@ -151,15 +158,24 @@ impl Run {
                 })
                 .collect();
             ended.cancel();
+            // Without the thread the recorder empties the queue when rows come.
+            if let Some(Err(error)) = listening {
+                tracing::warn!(%error, "no thread listens to the kernel");
+            }
             (recorded, done, names.map(thread::ScopedJoinHandle::join))
         });
         recorded?;
+        self.listener.iter().flat_map(Listener::events).for_each(|(at, kind)| tell(at, kind));
         followed.map_err(LoadError::Worker)?.map_err(|_| LoadError::Panicked)?.map_err(LoadError::Worker)?;
         let is_stopped = control.stop.is_cancelled();
         let (mut scheduled, mut tally, mut answers) = (0, Tally::default(), AllAnswers::default());
-        for done in done {
+        let at = self.clock.now();
+        for (of, done) in self.sources.iter().cloned().zip(done) {
             let done = done?;
             scheduled += done.scheduled;
+            let (warmup, main) = (done.tally.warmup, done.tally.outcomes.total());
+            // Nobody may want to know.
+            let _ = happened.send(Event::new(at, of.clone(), EventKind::LoadScheduled { of, warmup, main }));
             tally.merge(&done.tally);
             done.answers.iter().for_each(|(target, of_target)| answers.add(target, of_target));
         }

@@ -12,7 +12,7 @@ use serde::de::{Deserializer, Error};
 use serde::{Deserialize, Serialize};
 
 use crate::record::retry::go_hides;
-use crate::record::{Outcome, Phase, RequestRow, Stamp};
+use crate::record::{Outcome, Phase, RequestRow};
 
 /// Significant decimal digits of every histogram.
 const DIGITS: u8 = 3;
@@ -30,16 +30,6 @@ pub(super) fn histogram() -> Histogram<u64> {
 pub(super) fn record(histogram: &mut Histogram<u64>, ns: i64) {
     let recorded = histogram.record(u64::try_from(ns).unwrap_or(0));
     debug_assert!(recorded.is_ok(), "a histogram that grows takes every value: {recorded:?}");
-}
-
-/// Response time: from the intended send time to the end.
-pub(super) fn response_ns(row: &RequestRow) -> i64 {
-    row.end.ns_since(row.scheduled)
-}
-
-/// When the client turned to the request: the actual send time, before any delay by the server.
-pub(super) fn begun(row: &RequestRow) -> Option<Stamp> {
-    row.connect_start.or(row.sent)
 }
 
 /// Whether there was a complete response.
@@ -186,13 +176,12 @@ pub struct Tally {
     pub go_hidden: u64,
     /// Requests that were not sent, by reason.
     pub not_sent: BTreeMap<Arc<str>, u64>,
-    /// Response times of the answered requests (`ok`, `http_error`): from the
-    /// intended send time to the end, in nanoseconds.
+    /// Response times of the answered requests (`ok`, `http_error`), in nanoseconds, as
+    /// [`RequestRow::response_ns`] defines them.
     pub response_ns: Histogram<u64>,
-    /// Service times of the same: from the actual send time (when connecting
-    /// began, or on a reused connection when the request was written).
+    /// Service times of the same, as [`RequestRow::service_ns`] defines them.
     pub service_ns: Histogram<u64>,
-    /// Send lag of every request sent: actual minus intended send time, in nanoseconds.
+    /// Send lag of every request sent, in nanoseconds: [`RequestRow::send_lag_ns`].
     pub send_lag_ns: Histogram<u64>,
 }
 
@@ -236,11 +225,11 @@ impl Tally {
         if let Some(reason) = &row.not_sent_reason {
             *self.not_sent.entry(reason.clone()).or_default() += 1;
         }
-        let Some(begun) = begun(row) else { return };
-        record(&mut self.send_lag_ns, begun.ns_since(row.scheduled));
+        let (Some(lag_ns), Some(service_ns)) = (row.send_lag_ns(), row.service_ns()) else { return };
+        record(&mut self.send_lag_ns, lag_ns);
         if is_answered(row) {
-            record(&mut self.response_ns, response_ns(row));
-            record(&mut self.service_ns, row.end.ns_since(begun));
+            record(&mut self.response_ns, row.response_ns());
+            record(&mut self.service_ns, service_ns);
         }
     }
 
@@ -270,6 +259,7 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Stamp;
 
     fn row(outcome: Outcome, connect_start: Option<i64>, sent: Option<i64>, end: i64) -> RequestRow {
         let ms = |ms: i64| Stamp::from_unix_ns(ms * 1_000_000);

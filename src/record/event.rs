@@ -4,10 +4,10 @@
 //! its own clock; a reader skips kinds that it does not know.
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Display};
 
 use serde::{Deserialize, Serialize};
 
+pub use super::action::ActionName;
 use super::run_info::Rows;
 use super::{ClockOffset, Mode, Outcome, Stamp, mode};
 
@@ -65,6 +65,15 @@ pub enum EventKind {
     LoadEnded {
         /// Requests that were scheduled, warm-up included.
         scheduled: u64,
+    },
+    /// A load source ended: how many requests it had scheduled, each of which has its row.
+    LoadScheduled {
+        /// The source of the load.
+        of: String,
+        /// Requests of the warm-up.
+        warmup: u64,
+        /// Requests of the counted part.
+        main: u64,
     },
     /// Of a load source not all rows arrived, but this is how many of its requests had ended; the
     /// source of the event is the coordinator.
@@ -159,6 +168,22 @@ pub enum EventKind {
         /// When it was interrupted.
         from: Stamp,
     },
+    /// A write of the coordinator to an object of its own, by which the writes of others are placed in
+    /// time; the event's stamp is when it was sent.
+    Beat {
+        /// When the whole answer had been received.
+        answered: Stamp,
+        /// The version that the write made, `metadata.resourceVersion`.
+        version: String,
+    },
+    /// The version of a list of pods that was made between two beats; the event's stamp is when it was
+    /// asked for. By it beats are checked.
+    BeatCheck {
+        /// When the whole answer had been received.
+        answered: Stamp,
+        /// The list's version, `metadata.resourceVersion`.
+        version: String,
+    },
     /// What a workload is to be, as a watch showed it: at first, and when that changed.
     Workload(WorkloadEvent),
     /// A node as a watch showed it: at first, and when that changed.
@@ -169,6 +194,19 @@ pub enum EventKind {
     AnswerHeaders(AnswerHeaders),
     /// What the name of a target leads to: at first, and whenever it is something else.
     NameAnswer(NameAnswer),
+    /// The kernel said more of connections than the load source could take in: some of those that were opened
+    /// in the interval that ends at the event's stamp have no `routed_to`, though there was an entry.
+    ConntrackGap {
+        /// From.
+        from: Stamp,
+    },
+    /// What the kernel said of the connections of the process of a load source, at its end.
+    ConntrackEnded {
+        /// Connections that requests with a row opened.
+        connections: u64,
+        /// Those of them that the kernel had an entry for.
+        routed: u64,
+    },
     /// Something that a reader of the report should know.
     Warning {
         /// What, and what it means for the result.
@@ -181,65 +219,6 @@ impl EventKind {
     pub fn clock_sample(of: &str, sample: ClockOffset) -> Self {
         let ClockOffset { offset_ns, uncertainty_ns } = sample;
         EventKind::ClockSample { of: of.to_owned(), offset_ns, uncertainty_ns }
-    }
-}
-
-/// What a disruption does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum ActionName {
-    /// Deletes pods.
-    DeletePod,
-    /// Evicts pods.
-    Evict,
-    /// Kills a container of a pod.
-    Crash,
-    /// Changes a label, so that pods leave their Services.
-    Relabel,
-    /// Restarts a workload's pods.
-    RollingRestart,
-    /// Gives a workload's container another image.
-    SetImage,
-    /// Patches an object.
-    Patch,
-    /// Changes a workload's number of replicas.
-    Scale,
-    /// Cordons a node and evicts its pods.
-    Drain,
-    /// Shuts a node down.
-    NodeShutdown,
-    /// Restarts a node's agent.
-    RestartNodeAgent,
-    /// Runs a program.
-    Exec,
-    /// Waits for what others do.
-    Observe,
-}
-
-impl ActionName {
-    /// The name used in files.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            ActionName::DeletePod => "deletePod",
-            ActionName::Evict => "evict",
-            ActionName::Crash => "crash",
-            ActionName::Relabel => "relabel",
-            ActionName::RollingRestart => "rollingRestart",
-            ActionName::SetImage => "setImage",
-            ActionName::Patch => "patch",
-            ActionName::Scale => "scale",
-            ActionName::Drain => "drain",
-            ActionName::NodeShutdown => "nodeShutdown",
-            ActionName::RestartNodeAgent => "restartNodeAgent",
-            ActionName::Exec => "exec",
-            ActionName::Observe => "observe",
-        }
-    }
-}
-
-impl Display for ActionName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 
@@ -328,12 +307,15 @@ pub struct PodEvent {
 pub struct WorkloadEvent {
     /// What the watch said.
     pub change: Change,
-    /// Kind and name, such as `Deployment/web`.
+    /// Kind and name, such as `Deployment/web` or `ReplicaSet/web-7d4b9`.
     pub workload: String,
     /// How many pods it is to have; `None` where nodes decide.
     pub replicas: Option<i32>,
     /// A digest of the pod template: another one is a rollout.
     pub template: String,
+    /// Kind and name of its controller, such as `Rollout/web`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
 }
 
 /// What of a node bears on the ends of its pods.

@@ -13,12 +13,18 @@ const SLEW_PPM: i64 = 500;
 /// How many rates are tried, each twice the one before: up to that of a clock that jumps.
 const RATES: usize = 24;
 
+/// Samples that need a faster drift than this contradict each other: it is twenty times the fastest at which
+/// Linux corrects a clock, and a hundred times what a bad crystal does.
+const PLAUSIBLE_PPM: i64 = 10_000;
+
 /// The offset of a clock, as far as samples tell. There is one at least.
 #[derive(Clone, Debug)]
 pub struct Offsets {
     /// In order of time.
     bounds: Vec<Bounds>,
     drift_ppm: i64,
+    /// Whether no clock that runs on could have shown all of them.
+    contradict: bool,
 }
 
 /// What that clock minus ours lies between, in nanoseconds.
@@ -86,10 +92,16 @@ impl Offsets {
         let mut rates = std::iter::successors(Some(SLEW_PPM), |ppm| ppm.checked_mul(2)).take(RATES);
         let Some(drift_ppm) = rates.find(|ppm| are_consistent(&narrowed(&samples, *ppm))) else {
             // A clock that was set: anything between may be.
-            return Some(Self { bounds: vec![hull(&samples)], drift_ppm: SLEW_PPM });
+            return Some(Self { bounds: vec![hull(&samples)], drift_ppm: SLEW_PPM, contradict: true });
         };
+        let contradict = drift_ppm > PLAUSIBLE_PPM;
         let drift_ppm = if drift_ppm > SLEW_PPM { 2 * drift_ppm } else { drift_ppm };
-        Some(Self { bounds: narrowed(&samples, drift_ppm), drift_ppm })
+        Some(Self { bounds: narrowed(&samples, drift_ppm), drift_ppm, contradict })
+    }
+
+    /// Whether the samples contradict each other, so that no offset is right.
+    pub fn contradict(&self) -> bool {
+        self.contradict
     }
 
     /// The offset at a moment of that clock.

@@ -20,9 +20,11 @@ use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{ColumnPath, Type};
 
 use super::{Clock, RequestRow, ServedRow, Stamp};
+use checksum::Summed;
 use columns::{GroupReader, GroupWriter};
 
 mod cells;
+pub(in crate::record) mod checksum;
 mod columns;
 pub mod csv;
 #[cfg(test)]
@@ -91,7 +93,7 @@ pub struct PartWriter<R: Row> {
     clock: Clock,
     next_part: u32,
     opened: Option<Stamp>,
-    part: Option<SerializedFileWriter<File>>,
+    part: Option<SerializedFileWriter<Summed>>,
     part_rows: usize,
     columns: R::Buffer,
     /// Rows in the columns.
@@ -190,7 +192,7 @@ impl<R: Row> PartWriter<R> {
         self.opened = None;
         self.part_rows = 0;
         let Some(part) = self.part.take() else { return Ok(()) };
-        part.close().map_err(|e| unwritten(self.part_path(), e))?;
+        checksum::close(part).map_err(|e| unwritten(self.part_path(), e))?;
         let path = self.part_path();
         fs::rename(&path, path.with_extension("")).map_err(|source| PartError::Io { path, source })?;
         self.next_part += 1;
@@ -216,13 +218,20 @@ pub fn read_table<R: Row>(run_dir: &Path) -> Result<Vec<R>, PartError> {
     Ok(rows)
 }
 
-/// Goes through the rows of one table, in the order of their files' names. Few groups of them are in memory at a
-/// time: one is read while the one before is gone through.
+/// Goes through the rows of one table, in the order of their files' names.
 ///
 /// # Errors
 /// When a file cannot be read, or is no part of this table.
 pub fn each_row<R: Row>(run_dir: &Path, each: impl FnMut(R)) -> Result<(), PartError> {
-    let paths = parts_of::<R>(run_dir)?;
+    each_row_of(&parts_of::<R>(run_dir)?, each)
+}
+
+/// Goes through the rows of these parts, in their order. Few groups of rows are in memory at a time: one is
+/// read while the one before is gone through.
+///
+/// # Errors
+/// When a file cannot be read, or is no part of this table.
+pub fn each_row_of<R: Row>(paths: &[PathBuf], each: impl FnMut(R)) -> Result<(), PartError> {
     std::thread::scope(|scope| {
         let (read, groups) = mpsc::sync_channel::<Vec<R>>(0);
         let reading = scope.spawn(move || {
@@ -319,12 +328,13 @@ fn unwritten(path: PathBuf, source: ParquetError) -> PartError {
     }
 }
 
-fn open_part<R: Row>(path: &Path) -> Result<SerializedFileWriter<File>, PartError> {
+fn open_part<R: Row>(path: &Path) -> Result<SerializedFileWriter<Summed>, PartError> {
     let file = File::create(path).map_err(|source| PartError::Io { path: path.to_owned(), source })?;
     let parquet = |source| PartError::Parquet { path: path.to_owned(), source };
     let schema = Arc::new(parse_message_type(&R::schema()).map_err(parquet)?);
     let properties = properties(&schema);
-    SerializedFileWriter::new(file, schema, properties).map_err(|e| unwritten(path.to_owned(), e))
+    SerializedFileWriter::new(Summed::new(file), schema, properties)
+        .map_err(|e| unwritten(path.to_owned(), e))
 }
 
 /// Numbers are delta-packed: that takes little time, and stamps leave nothing for a compression.
@@ -343,7 +353,7 @@ fn properties(schema: &Type) -> WriterPropertiesPtr {
 }
 
 fn write_columns<R: Row>(
-    part: &mut SerializedFileWriter<File>,
+    part: &mut SerializedFileWriter<Summed>,
     columns: &mut R::Buffer,
 ) -> Result<(), ParquetError> {
     let mut group = GroupWriter::begin(part)?;

@@ -124,7 +124,7 @@ pub struct RequestRow {
     /// How that handshake went.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_session: Option<TlsSession>,
-    /// When the request was written: the actual send time.
+    /// When the request was written.
     #[serde(rename = "sent_ns", default, skip_serializing_if = "Option::is_none")]
     pub sent: Option<Stamp>,
     /// When the complete response head was there.

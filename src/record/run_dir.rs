@@ -1,11 +1,14 @@
 //! The run directory: the durable record of one run.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
+use super::event::EVENT_VERSION;
 use super::parts::{PartError, PartWriter, Row};
-use super::run_info::FORMAT_VERSION;
+use super::rows::Checksums;
+use super::run_info::{FORMAT_VERSION, OLDEST_FORMAT};
 use super::{Clock, Event, RequestRow, RowSource, RunInfo, ServedRow, Tables};
 
 const INFO: &str = "run.json";
@@ -74,6 +77,9 @@ pub struct RunLog {
     /// What could not be read, and why that is no error: a run that was killed
     /// leaves a torn last line and parts that were never closed.
     pub torn: Vec<String>,
+    /// What could not be read, and no kill explains: it is no longer as it was written, or of a version
+    /// that this one does not know.
+    pub corrupt: Vec<String>,
 }
 
 /// Everything that a run directory holds, in memory.
@@ -89,12 +95,19 @@ pub struct Records {
     pub served: Vec<ServedRow>,
     /// As in [`RunLog`].
     pub torn: Vec<String>,
+    /// As in [`RunLog`].
+    pub corrupt: Vec<String>,
 }
 
 impl Records {
     /// A copy of all but the rows.
     pub fn log(&self) -> RunLog {
-        RunLog { info: self.info.clone(), events: self.events.clone(), torn: self.torn.clone() }
+        RunLog {
+            info: self.info.clone(),
+            events: self.events.clone(),
+            torn: self.torn.clone(),
+            corrupt: self.corrupt.clone(),
+        }
     }
 }
 
@@ -159,7 +172,8 @@ impl RunDir {
         };
         let value: serde_json::Value = serde_json::from_str(&text).map_err(malformed)?;
         let format = value.get("format").and_then(serde_json::Value::as_u64);
-        if let Some(found) = format.filter(|f| *f != u64::from(FORMAT_VERSION)) {
+        let known = u64::from(OLDEST_FORMAT)..=u64::from(FORMAT_VERSION);
+        if let Some(found) = format.filter(|found| !known.contains(found)) {
             return Err(RunDirError::OtherFormat { path, found });
         }
         serde_json::from_str(&text).map_err(malformed)
@@ -209,17 +223,18 @@ impl RunDir {
     /// # Errors
     /// When a file that should be whole is not.
     pub fn recorded(&self) -> Result<(RunLog, Tables), RunDirError> {
-        let mut torn = Vec::new();
+        let (mut torn, mut corrupt) = (Vec::new(), Vec::new());
         let info = self.info()?;
-        let events = self.read_events(&mut torn)?;
-        let tables = Tables::open(&self.path, &mut torn)?;
+        let events = self.read_events(&mut torn, &mut corrupt)?;
+        let checksums = if info.has_checks() { Checksums::Written } else { Checksums::None };
+        let tables = Tables::open(&self.path, checksums, &mut torn, &mut corrupt)?;
         for table in [RequestRow::TABLE, ServedRow::TABLE] {
             let open = fs::read_dir(self.path.join(table)).into_iter().flatten().flatten();
             for entry in open.filter(|e| e.path().extension().is_some_and(|e| e == "part")) {
                 torn.push(format!("{table}/{} was never closed", entry.file_name().to_string_lossy()));
             }
         }
-        Ok((RunLog { info, events, torn }, tables))
+        Ok((RunLog { info, events, torn, corrupt }, tables))
     }
 
     /// Reads all that was recorded into memory: 0.3 kB for each row.
@@ -227,14 +242,19 @@ impl RunDir {
     /// # Errors
     /// When a file that should be whole is not.
     pub fn read(&self) -> Result<Records, RunDirError> {
-        let (RunLog { info, events, torn }, tables) = self.recorded()?;
+        let (RunLog { info, events, torn, corrupt }, tables) = self.recorded()?;
         let (mut requests, mut served) = (Vec::new(), Vec::new());
         tables.requests(&mut |row| requests.push(row))?;
         tables.served(&mut |row| served.push(row))?;
-        Ok(Records { info, events, requests, served, torn })
+        Ok(Records { info, events, requests, served, torn, corrupt })
     }
 
-    fn read_events(&self, torn: &mut Vec<String>) -> Result<Vec<Event>, RunDirError> {
+    /// Events of another version are left out and counted in `corrupt`: they may mean anything.
+    fn read_events(
+        &self,
+        torn: &mut Vec<String>,
+        corrupt: &mut Vec<String>,
+    ) -> Result<Vec<Event>, RunDirError> {
         let path = self.path.join(EVENTS);
         let io = |source| RunDirError::Io { path: path.clone(), source };
         let file = match File::open(&path) {
@@ -248,6 +268,7 @@ impl RunDir {
         let mut events = Vec::new();
         let mut reader = BufReader::new(file);
         let mut line = Vec::new();
+        let mut unknown: BTreeMap<u32, (u64, usize)> = BTreeMap::new();
         for number in 1.. {
             line.clear();
             if reader.read_until(b'\n', &mut line).map_err(io)? == 0 {
@@ -258,21 +279,44 @@ impl RunDir {
                 break;
             }
             match parse_event(&line) {
-                Ok(Some(event)) => events.push(event),
-                Ok(None) => {}
+                Ok(Line::Event(event)) => events.push(*event),
+                Ok(Line::Kind) => {}
+                Ok(Line::Version(v)) => unknown.entry(v).or_insert((0, number)).0 += 1,
                 Err(e) => return Err(RunDirError::Malformed { path, line: number, why: e.to_string() }),
             }
         }
+        corrupt.extend(unknown.into_iter().map(|(v, (events, first))| {
+            format!(
+                "{EVENTS} has {events} events of version {v}, which this version of rolldrop does not know \
+                 (the first in line {first}): they are left out"
+            )
+        }));
         Ok(events)
     }
 }
 
-/// A line's event, or `None` if it is of a kind that a later version added.
-fn parse_event(line: &[u8]) -> Result<Option<Event>, serde_json::Error> {
+/// What a line of events.jsonl holds.
+enum Line {
+    Event(Box<Event>),
+    /// Of a kind that a later version of rolldrop added, which leaves the others as they were.
+    Kind,
+    /// Of another version of the format.
+    Version(u32),
+}
+
+fn parse_event(line: &[u8]) -> Result<Line, serde_json::Error> {
+    #[derive(serde::Deserialize)]
+    struct Version {
+        v: u32,
+    }
     match serde_json::from_slice::<Event>(line) {
-        Ok(event) => Ok(Some(event)),
-        Err(e) if is_unknown_kind(line, &e) => Ok(None),
-        Err(e) => Err(e),
+        Ok(event) if event.v == EVENT_VERSION => Ok(Line::Event(Box::new(event))),
+        Ok(event) => Ok(Line::Version(event.v)),
+        Err(e) => match serde_json::from_slice::<Version>(line) {
+            Ok(Version { v }) if v != EVENT_VERSION => Ok(Line::Version(v)),
+            _ if is_unknown_kind(line, &e) => Ok(Line::Kind),
+            _ => Err(e),
+        },
     }
 }
 
@@ -327,7 +371,7 @@ mod tests {
         bytes.truncate(bytes.len() - 5);
         fs::write(&path, bytes).unwrap();
         let mut torn = Vec::new();
-        assert_eq!(run.read_events(&mut torn).unwrap(), [warning(1)]);
+        assert_eq!(run.read_events(&mut torn, &mut Vec::new()).unwrap(), [warning(1)]);
         assert_eq!(torn, ["events.jsonl ends in the middle of line 2"]);
     }
 
@@ -337,13 +381,29 @@ mod tests {
         let run = RunDir::create(dir.path()).unwrap();
         let path = run.path().join(EVENTS);
         fs::write(&path, "{\"v\":1,\"t_ns\":1,\"source\":\"x\",\"kind\":\"of_tomorrow\"}\n").unwrap();
-        assert_eq!(run.read_events(&mut Vec::new()).unwrap(), []);
+        let read = || run.read_events(&mut Vec::new(), &mut Vec::new());
+        assert_eq!(read().unwrap(), []);
         let unknown_mode = r#"{"v":1,"t_ns":1,"source":"x","kind":"command_settled","mode":"of_tomorrow"}"#;
         fs::write(&path, format!("{unknown_mode}\n")).unwrap();
-        assert!(run.read_events(&mut Vec::new()).is_err(), "a value that is not known is not passed over");
+        assert!(read().is_err(), "a value that is not known is not passed over");
         fs::write(&path, "nonsense\n").unwrap();
-        let error = run.read_events(&mut Vec::new()).unwrap_err().to_string();
+        let error = read().unwrap_err().to_string();
         assert!(error.contains("events.jsonl:1: "), "{error}");
+    }
+
+    #[test]
+    fn events_of_another_version_are_counted_and_not_taken_for_ones_of_this() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = RunDir::create(dir.path()).unwrap();
+        let known = serde_json::to_string(&warning(1)).unwrap();
+        let other = known.replace("\"v\":1", "\"v\":2");
+        let strange = "{\"v\":2,\"what\":[]}";
+        fs::write(run.path().join(EVENTS), format!("{known}\n{other}\n{strange}\n")).unwrap();
+        let mut corrupt = Vec::new();
+        assert_eq!(run.read_events(&mut Vec::new(), &mut corrupt).unwrap(), [warning(1)]);
+        assert_eq!(corrupt.len(), 1);
+        assert!(corrupt[0].contains("has 2 events of version 2"), "{corrupt:?}");
+        assert!(corrupt[0].contains("the first in line 2"), "{corrupt:?}");
     }
 
     #[test]

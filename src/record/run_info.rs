@@ -1,18 +1,24 @@
 //! `run.json`: what was run, on what, by whom, and whether it came to its end.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::routing::Routing;
+use super::service_proxy::{ProxyEvidence, ServiceProxy};
 use super::{Expect, RequestId, RequestRow, RunId, Stamp};
 
-/// The version of the run directory's format.
-pub const FORMAT_VERSION: u32 = 1;
+/// The version of the run directory's format. The second has checksums and totals: a record that is not
+/// whole can be told from one that is.
+pub const FORMAT_VERSION: u32 = 2;
+/// The oldest version that is read.
+pub const OLDEST_FORMAT: u32 = 1;
 
 /// The contents of `run.json`. Written when the run begins and again when it ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunInfo {
-    /// The format's version, [`FORMAT_VERSION`].
+    /// The format's version, from [`OLDEST_FORMAT`] to [`FORMAT_VERSION`].
     pub format: u32,
     /// Name and version of the tool.
     pub tool: Tool,
@@ -44,12 +50,21 @@ pub struct RunInfo {
     /// Whether it was interrupted on purpose (Ctrl-C).
     #[serde(default)]
     pub interrupted: bool,
+    /// The share of its processors' time that the measuring machine may have in use, where that is another
+    /// than the stated limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_busy: Option<f64>,
     /// Why it was given up: more was dropped than `load.abort` allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aborted: Option<String>,
 }
 
 impl RunInfo {
+    /// Whether its format has what it takes to tell whether the record is whole.
+    pub fn has_checks(&self) -> bool {
+        self.format > OLDEST_FORMAT
+    }
+
     /// The id that a request of the run carried.
     pub fn request_id(&self, row: &RequestRow) -> RequestId {
         RequestId::new(self.run.as_ref(), &row.source, row.seq)
@@ -77,14 +92,44 @@ impl Tool {
 pub struct ClusterInfo {
     /// The API server's version, such as `v1.36.2`.
     pub version: String,
-    /// What implements Services: a kube-proxy mode, or an embedded dataplane; `unknown` where it can't be seen.
-    pub dataplane: String,
+    /// What implements Services; `unknown` where that could not be found out.
+    pub dataplane: ServiceProxy,
+    /// How that is known; `None` where it is not, and in runs of before 0.2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dataplane_from: Option<ProxyEvidence>,
     /// Number of nodes.
     pub nodes: usize,
     /// Number of endpoints of the target Services when the load began.
     pub endpoints: usize,
     /// Namespace of the target.
     pub namespace: String,
+}
+
+/// The user stated one thing, and the cluster shows another.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "--assume-service-proxy says {stated}, but the cluster's Service proxy is {found}: leave the option out"
+)]
+pub struct Contradiction {
+    stated: ServiceProxy,
+    found: ServiceProxy,
+}
+
+impl ClusterInfo {
+    /// Takes what the user states for what implements Services, where nothing else is known of it.
+    ///
+    /// # Errors
+    /// When something else is known.
+    pub fn assume(&mut self, stated: &ServiceProxy) -> Result<(), Contradiction> {
+        let is_free = !self.dataplane.is_known() || self.dataplane_from == Some(ProxyEvidence::Assumed);
+        if is_free {
+            self.dataplane = stated.clone();
+            self.dataplane_from = Some(ProxyEvidence::Assumed);
+        } else if self.dataplane != *stated {
+            return Err(Contradiction { stated: stated.clone(), found: self.dataplane.clone() });
+        }
+        Ok(())
+    }
 }
 
 /// Something that load is sent to: one consumer's view of the pods.
@@ -98,9 +143,15 @@ pub struct Target {
     pub consumer: String,
     /// Whether it balances connections or single requests.
     pub balances: Balances,
+    /// Why it is taken for that; absent in runs of 0.1.0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub balances_because: Option<BalancesBecause>,
     /// The Service whose endpoints it leads to, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
+    /// What routes new connections, and by which rules; `None` in runs of before 0.2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub routing: Option<Routing>,
 }
 
 /// What a consumer balances, and so what shows its window.
@@ -111,6 +162,62 @@ pub enum Balances {
     Connections,
     /// Single requests: an L7 proxy, which pools its connections to pods.
     Requests,
+}
+
+/// Why a consumer is taken for one that balances connections, or requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum BalancesBecause {
+    /// The scenario or the command line says so.
+    Stated,
+    /// It is a Service: its Service proxy routes connections.
+    Service,
+    /// It is a URL, and its answers have not shown otherwise.
+    Assumed,
+    /// It answered with a gateway's status, and that answer named no pod.
+    GatewayStatus {
+        /// The most frequent one.
+        status: u16,
+        /// How often a gateway's status came, all of them together.
+        answers: u64,
+    },
+    /// Its answers have a header that a gateway adds.
+    GatewayHeader {
+        /// Its name.
+        header: String,
+        /// The most frequent value.
+        value: String,
+    },
+    /// Requests of one connection reached several pods.
+    PodsOfOneConnection {
+        /// Two of them.
+        pods: [String; 2],
+    },
+}
+
+impl fmt::Display for BalancesBecause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stated => f.write_str("the scenario or the command line says so"),
+            Self::Service => f.write_str("it is a Service"),
+            Self::Assumed => f.write_str("nothing in its answers shows otherwise"),
+            Self::GatewayStatus { status, answers: 1 } => {
+                write!(f, "it answered {status} itself, without the name of a pod")
+            }
+            Self::GatewayStatus { status, answers } => {
+                write!(
+                    f,
+                    "{answers} answers without the name of a pod have a gateway's status, such as {status}"
+                )
+            }
+            Self::GatewayHeader { header, value } => {
+                write!(f, "its answers have the header \"{header}: {value}\"")
+            }
+            Self::PodsOfOneConnection { pods: [one, other] } => {
+                write!(f, "requests of one connection reached the pods {one} and {other}")
+            }
+        }
+    }
 }
 
 /// The load that a run set out to send.
@@ -233,4 +340,27 @@ pub enum Role {
     Load,
     /// Runs beside a pod.
     Proxy,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_stated_fills_a_gap_and_overrules_nothing() {
+        let mut cluster = ClusterInfo::default();
+        cluster.assume(&ServiceProxy::Iptables).unwrap();
+        cluster.assume(&ServiceProxy::Nftables).unwrap();
+        assert_eq!(
+            (&cluster.dataplane, cluster.dataplane_from),
+            (&ServiceProxy::Nftables, Some(ProxyEvidence::Assumed))
+        );
+        let dataplane_from = Some(ProxyEvidence::ConfigMap);
+        let mut found =
+            ClusterInfo { dataplane: ServiceProxy::Ipvs, dataplane_from, ..ClusterInfo::default() };
+        assert_eq!(found.assume(&ServiceProxy::Ipvs), Ok(()));
+        assert_eq!(found.dataplane_from, dataplane_from);
+        let error = found.assume(&ServiceProxy::Iptables).unwrap_err().to_string();
+        assert!(error.contains("says iptables, but the cluster's Service proxy is ipvs"), "{error}");
+    }
 }

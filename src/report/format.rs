@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 pub(super) use crate::analysis::figures::count;
+use crate::analysis::model::Bounded;
 
 /// What stands where a value is missing or not finite.
 pub(super) const NONE: &str = "–";
@@ -10,6 +11,16 @@ pub(super) const NONE: &str = "–";
 /// A count with its noun: `1 pod`, `3 pods`. Adds an `s`; a noun of another kind goes through [`either`].
 pub(super) fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), either(n, "", "s"))
+}
+
+/// A count between two limits: one figure where it is known, else `3 to 9, best estimate 5.2`.
+pub(super) fn bounded(n: &Bounded) -> String {
+    let range = match n.at_least {
+        _ if n.is_exact() => return count(n.at_most),
+        0 => format!("up to {}", count(n.at_most)),
+        least => format!("{} to {}", count(least), count(n.at_most)),
+    };
+    format!("{range}, best estimate {:.1}", n.estimate)
 }
 
 /// `one` if `n` is 1, else `many`.
@@ -142,6 +153,14 @@ mod tests {
             ["0 %", "0.27 %", "36.8 %", "100 %"]
         );
         assert_eq!([percent(0.95), percent(0.00001)], ["95 %", "less than 0.01 %"]);
+    }
+
+    #[test]
+    fn a_count_that_is_not_known_is_an_interval() {
+        let between = |at_least, at_most, estimate| bounded(&Bounded { at_least, at_most, estimate });
+        assert_eq!(between(3, 9, 5.21), "3 to 9, best estimate 5.2");
+        assert_eq!(between(0, 1_234, 7.0), "up to 1,234, best estimate 7.0");
+        assert_eq!([bounded(&Bounded::exactly(0)), bounded(&Bounded::exactly(8))], ["0", "8"]);
     }
 
     #[test]

@@ -6,9 +6,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use super::charts::Chart;
-use super::format::{NONE, count, len, millis, percent, plain, seconds};
+use super::format::{NONE, bounded, count, len, millis, percent, plain, seconds};
 use super::words::{self, Remedy};
-use crate::analysis::model::{RunResult, Stage, Termination, Verdict};
+use crate::analysis::model::{RunResult, Stage, Verdict};
 
 const STYLE: &str = include_str!("html/style.css");
 
@@ -45,7 +45,7 @@ pub(super) fn render(result: &RunResult, charts: &[Chart]) -> String {
     findings(&mut page, result);
     recommendations(&mut page, result);
     windows(&mut page, result);
-    terminations(&mut page, &result.terminations);
+    terminations(&mut page, result);
     what_if(&mut page, result);
     requests(&mut page, result);
     latency(&mut page, result);
@@ -191,31 +191,32 @@ fn windows(page: &mut String, result: &RunResult) {
         "upper max",
         "censored",
     ];
-    let note = "How long new connections still went to a pod that was going away, in seconds.";
+    let note = "How long new connections still went to a pod after its deletion, in seconds.";
     table(page, "Endpoint-propagation windows", note, &columns, rows);
 }
 
-fn terminations(page: &mut String, all: &[Termination]) {
+fn terminations(page: &mut String, result: &RunResult) {
+    let all = &result.terminations;
     if all.is_empty() {
         return;
     }
     let rows = all.iter().map(|t| {
-        let lost: Vec<String> = words::by_count(&t.requests.by_outcome)
+        let lost: Vec<String> = words::by_estimate(&t.requests.by_outcome)
             .iter()
-            .map(|(o, n)| format!("{} {o}", count(*n)))
+            .map(|(o, n)| format!("{} {o}", bounded(n)))
             .collect();
-        let causes: Vec<String> = words::by_count(&t.requests.by_cause)
+        let causes: Vec<String> = words::by_estimate(&t.requests.by_cause)
             .iter()
-            .map(|(c, n)| format!("{} {}", count(*n), c.as_str()))
+            .map(|(c, n)| format!("{} {c}", bounded(n)))
             .collect();
         vec![
             Cell::head(&t.pod),
             Cell::text(t.node.as_deref().unwrap_or(NONE)),
             Cell::text(words::mode(t.mode)),
-            Cell::number(count(t.requests.dropped)),
-            Cell::number(count(t.requests.seen)),
-            Cell::text(&lost.join(", ")),
-            Cell::text(&causes.join(", ")),
+            Cell::number(bounded(&t.requests.dropped)),
+            Cell::number(t.requests.seen.map_or_else(|| NONE.to_owned(), count)),
+            Cell::text(&lost.join("; ")),
+            Cell::text(&causes.join("; ")),
             Cell::text(&words::longest_window(t).map_or_else(|| NONE.to_owned(), words::window)),
             Cell::number(format!("{} s", seconds(t.t0_uncertainty_s))),
             Cell::number(t.dead_seconds.map_or_else(|| NONE.to_owned(), |v| format!("{} s", seconds(v)))),
@@ -235,9 +236,17 @@ fn terminations(page: &mut String, all: &[Termination]) {
         "dead time",
         "exit code",
     ];
-    let note = "t0 is when the deletion took effect; it is known within the time given. Dead time: dropped new connections divided by the rate at which \
-                the pod got new connections before.";
+    let note = "t0 is when the deletion took effect; it is known within the time given. Dead time: the best estimate of the new connections \
+                that the pod dropped, divided by the rate at which it got new connections before.";
     table(page, "Terminations", note, &columns, rows);
+    let groups = words::groups(result);
+    if !groups.is_empty() {
+        page.push_str("<p>What several pods may have lost. The totals are exact:</p>\n<ul>\n");
+        for group in groups {
+            let _ = writeln!(page, "<li>{}</li>", escape(&group));
+        }
+        page.push_str("</ul>\n");
+    }
     let causes = words::why_they_ended(all);
     if !causes.is_empty() {
         page.push_str("<p>Why they ended, as far as the cluster says:</p>\n<ul>\n");
@@ -251,8 +260,9 @@ fn terminations(page: &mut String, all: &[Termination]) {
         vec![
             Cell::head(&t.pod),
             Cell::text(&w.consumer),
-            Cell::number(seconds(w.lower_s)),
+            Cell::number(w.lower_s.map_or_else(|| NONE.to_owned(), seconds)),
             Cell::number(w.upper_s.map_or_else(|| NONE.to_owned(), seconds)),
+            Cell::text(&words::basis(w)),
             Cell::text(w.censored.as_deref().unwrap_or_default()),
             Cell::number(count(w.late_arrivals)),
             Cell::number(plain(w.rate_before)),
@@ -263,6 +273,7 @@ fn terminations(page: &mut String, all: &[Termination]) {
         "consumer",
         "lower bound",
         "upper bound",
+        "known by",
         "censored because",
         "late arrivals",
         "new connections/s before",
@@ -314,7 +325,10 @@ fn requests(page: &mut String, result: &RunResult) {
         row("answered", r.ok),
         row("dropped", r.dropped),
         row("of those, in the window of a terminating pod", r.in_window),
+        row("of these, under way when its deletion took effect", r.in_flight),
+        row("of these, attributed by time and outcome alone", r.by_time),
         row("of those, outside", r.outside_window),
+        row("of those, the generator's own stale flows, which no headline counts", r.stale_flow_own),
         row("of those, hidden by the retries of Go's net/http", r.retry_hidden.go_net_http),
         row("of those, hidden by retrying safe and idempotent methods", r.retry_hidden.safe_idempotent),
         row("errors of the app", r.app_errors),
@@ -344,7 +358,7 @@ fn requests(page: &mut String, result: &RunResult) {
 fn latency(page: &mut String, result: &RunResult) {
     let l = &result.latency_ms;
     let (what, _) = words::latency(&result.load);
-    let [steady, disrupted] = ["steady", "while a pod went away"].map(|when| format!("{what}, {when}"));
+    let [steady, disrupted] = ["steady", "while a pod ended"].map(|when| format!("{what}, {when}"));
     let rows = [
         ("response time", l.response),
         ("service time", l.service),
@@ -358,7 +372,7 @@ fn latency(page: &mut String, result: &RunResult) {
     });
     let note = format!(
         "Milliseconds, of answered requests. Response time counts from the intended send time, service time from the \
-         actual one. Longest time without any answered request: {} s.",
+         actual one, when connecting began or a request was written on a connection that stood. Longest time in which every request failed: {} s.",
         seconds(result.longest_outage_s)
     );
     table(page, "Latency", &note, &["", "requests", "p50", "p90", "p99", "p99.9", "max"], rows);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::format::{NONE, count, counted, len, millis, seconds};
+use super::format::{NONE, bounded, count, counted, len, millis, seconds};
 use super::words::{self, Remedy};
 use crate::analysis::model::{RunResult, Termination};
 
@@ -25,7 +25,7 @@ pub(super) fn render(result: &RunResult) -> String {
     for (outcome, n) in words::dropped_by_outcome(&result.requests) {
         lost.push(format!("- class: {} `{outcome}` ({})", count(n), words::outcome(outcome)));
     }
-    for (cause, n) in words::by_count(&result.requests.by_cause) {
+    for (cause, n) in words::dropped_by_cause(&result.requests) {
         lost.push(format!("- cause: {} `{}` ({})", count(n), cause.as_str(), words::cause(cause)));
     }
     match words::remedy(result) {
@@ -34,7 +34,7 @@ pub(super) fn render(result: &RunResult) -> String {
         None => {}
     }
     section(&mut out, &lost.join("\n"));
-    terminations(&mut out, &result.terminations);
+    terminations(&mut out, result);
     windows(&mut out, result);
     recommendations(&mut out, result);
     latency(&mut out, result);
@@ -46,21 +46,22 @@ pub(super) fn render(result: &RunResult) -> String {
     out
 }
 
-fn terminations(out: &mut String, all: &[Termination]) {
+fn terminations(out: &mut String, result: &RunResult) {
+    let all = &result.terminations;
     if all.is_empty() {
         return;
     }
     section(out, "## Terminations");
     let mut order: Vec<&Termination> = all.iter().collect();
     if all.len() > LISTED {
-        order.sort_by_key(|t| std::cmp::Reverse(t.requests.dropped));
+        order.sort_by(|a, b| words::most_lost_first(a, b));
     }
     let rows = order.iter().take(LISTED).map(|t| {
         vec![
             format!("`{}`", t.pod.replace('`', "'")),
             words::mode(t.mode).to_owned(),
-            count(t.requests.dropped),
-            count(t.requests.seen),
+            bounded(&t.requests.dropped),
+            t.requests.seen.map_or_else(|| NONE.to_owned(), count),
             words::longest_window(t).map_or_else(|| NONE.to_owned(), words::window),
             format!("{} s", seconds(t.t0_uncertainty_s)),
             t.exit_code.map_or_else(|| NONE.to_owned(), |code| code.to_string()),
@@ -73,8 +74,11 @@ fn terminations(out: &mut String, all: &[Termination]) {
         rows,
     );
     if order.len() > LISTED {
-        section(out, &format!("{} more, with fewer drops.", counted(len(order.len() - LISTED), "pod")));
+        section(out, &format!("{}, which lost fewer.", counted(len(order.len() - LISTED), "more pod")));
     }
+    let groups: Vec<String> =
+        words::groups(result).iter().map(|group| format!("- {}", escape(group))).collect();
+    section(out, &groups.join("\n"));
     let causes = words::why_they_ended(all);
     let mut lines: Vec<String> = causes
         .iter()
@@ -99,7 +103,7 @@ fn windows(out: &mut String, result: &RunResult) {
     if !lines.is_empty() {
         section(
             out,
-            "## Endpoint-propagation window\n\nHow long new connections still went to a pod that was going away.",
+            "## Endpoint-propagation window\n\nHow long new connections still went to a pod after its deletion.",
         );
         section(out, &lines.join("\n"));
     }
@@ -127,7 +131,7 @@ fn latency(out: &mut String, result: &RunResult) {
     }
     let (what, _) = words::latency(&result.load);
     section(out, &format!("## {}", words::sentence(what).trim_end_matches('.')));
-    let rows = [("steady", latencies.steady), ("while a pod went away", latencies.disrupted)];
+    let rows = [("steady", latencies.steady), ("while a pod ended", latencies.disrupted)];
     let rows = rows.into_iter().filter(|(_, p)| p.n > 0).map(|(name, p)| {
         let mut row = vec![name.to_owned(), count(p.n)];
         row.extend([p.p50, p.p90, p.p99, p.p99_9, p.max].map(|v| format!("{} ms", millis(v))));

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use crate::analysis::model::{
-    Analysis, Cause, ChartData, Check, CheckVerdict, Drop, Finding, LateArrival, Latencies, LatencyBucket,
-    LatencyHistograms, LoadResult, Mode, Percentiles, Recommendation, RequestCounts, RetryHidden, RunResult,
-    SCHEMA_VERSION, Second, SendLag, Severity, Stage, Start, Termination, TerminationRequests, Verdict,
-    WhatIf, Window, WindowSummary,
+    Analysis, Candidate, ChartData, Check, CheckVerdict, Finding, IntegrityStatus, LateArrival, Latencies,
+    LatencyBucket, LatencyHistograms, LoadResult, Lost, Mode, Percentiles, Recommendation, RequestCounts,
+    RetryHidden, RunResult, SCHEMA_VERSION, Second, SendLag, Severity, Stage, Start, T0Basis, Termination,
+    TerminationRequests, Verdict, WhatIf, Why, Window, WindowBasis, WindowSummary,
 };
-use crate::record::Outcome;
 use crate::record::run_info::{ClusterInfo, Pacing, Tool};
+use crate::record::{Cause, Outcome, Stamp};
 
 const CONSUMER: &str = "service web (service proxy of this host)";
 
@@ -26,6 +26,7 @@ pub(super) fn naive_exit() -> Analysis {
     let mut analysis = run.finish();
     analysis.result.findings = vec![
         Finding {
+            kind: None,
             severity: Severity::Error,
             cause: Some(Cause::RoutedToDeadPod),
             what: "24 new connections went to pods that no longer accepted any".into(),
@@ -34,6 +35,7 @@ pub(super) fn naive_exit() -> Analysis {
                 .into(),
         },
         Finding {
+            kind: None,
             severity: Severity::Info,
             cause: None,
             what: "3 terminations are few".into(),
@@ -190,11 +192,13 @@ impl Sample {
             cluster: ClusterInfo {
                 version: "v1.36.2".into(),
                 dataplane: "userspace".into(),
+                dataplane_from: None,
                 nodes: 2,
                 endpoints: 3,
                 namespace: "default".into(),
             },
             complete: true,
+            integrity: IntegrityStatus::Checked,
             verdict: Verdict::Valid,
             load: LoadResult {
                 pacing: Pacing::Constant,
@@ -212,6 +216,7 @@ impl Sample {
                 disrupted: Percentiles::default(),
             },
             terminations: Vec::new(),
+            groups: Vec::new(),
             starts: Vec::new(),
             windows_s: Vec::new(),
             recommendation: Vec::new(),
@@ -235,7 +240,7 @@ impl Sample {
             end_s: f64::from(seconds),
             ..ChartData::default()
         };
-        Self { analysis: Analysis { result, charts }, seconds }
+        Self { analysis: Analysis { result, lost: Vec::new(), charts }, seconds }
     }
 
     fn terminate(&mut self, t0_s: f64, pod: &str, mode: Mode, shape: &Shape) {
@@ -254,7 +259,7 @@ impl Sample {
             (Stage::EndpointRemoved, shape.exit + 0.234),
             (Stage::PodDeleted, shape.exit + 0.81),
         ]);
-        let before = self.analysis.charts.drops.len();
+        let before = self.analysis.lost.len();
         for i in 0..shape.dropped {
             let span = shape.window - shape.exit.min(shape.window * 0.2);
             let after = shape.exit.min(shape.window * 0.2) + span * (i + 1) as f64 / shape.dropped as f64;
@@ -263,10 +268,11 @@ impl Sample {
             self.lose(t0_s + after, outcome, Cause::RoutedToDeadPod, Some(index));
         }
         let mut requests =
-            TerminationRequests { seen: shape.dropped + 9, dropped: shape.dropped, ..Default::default() };
-        for drop in &self.analysis.charts.drops[before..] {
-            *requests.by_outcome.entry(drop.outcome).or_default() += 1;
-            *requests.by_cause.entry(drop.cause).or_default() += 1;
+            TerminationRequests { seen: Some(shape.dropped + 9), ..TerminationRequests::default() };
+        for lost in &self.analysis.lost[before..] {
+            requests.dropped.add(1.0);
+            requests.by_outcome.entry(lost.outcome).or_default().add(1.0);
+            requests.by_cause.entry(lost.cause).or_default().add(1.0);
         }
         let late = if shape.dropped == 0 { 14 } else { 3 };
         let late_end = shape.window.min(shape.exit);
@@ -283,16 +289,22 @@ impl Sample {
             cause: None,
             watch_gaps: Vec::new(),
             t0_uncertainty_s: 0.011,
+            t0_basis: Some(T0Basis::OwnCall),
             t0_s,
             timeline,
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few seconds")]
+            pre_stop_seconds: Some(shape.sleep as u64),
+            grace_period_seconds: 30,
             exit_code: Some(0),
             windows: vec![Window {
                 consumer: CONSUMER.into(),
-                lower_s: shape.window,
+                lower_s: Some(shape.window),
                 upper_s: Some(shape.window + 0.042),
+                lower_basis: Some(WindowBasis::Named),
+                upper_basis: Some(WindowBasis::Named),
                 censored: None,
                 rate_before: 99.7,
-                late_arrivals: requests.seen,
+                late_arrivals: shape.dropped + 9,
             }],
             requests,
             dead_seconds: Some(shape.dropped as f64 / 99.7),
@@ -308,14 +320,24 @@ impl Sample {
     fn lose(&mut self, begun_s: f64, outcome: Outcome, cause: Cause, termination: Option<usize>) {
         let wait = if outcome == Outcome::ConnectTimeout { 1.0 } else { 0.001 };
         let in_window = termination.is_some();
-        self.analysis.charts.drops.push(Drop {
-            scheduled_s: begun_s,
+        let stamp = |s: f64| Stamp::from_unix_ns(0) + std::time::Duration::from_secs_f64(s);
+        let seq = self.analysis.lost.len() as u64;
+        self.analysis.lost.push(Lost {
+            source: "load-0".into(),
+            seq,
+            target: "web".into(),
+            scheduled: stamp(begun_s),
+            begun: stamp(begun_s),
+            ended: stamp(begun_s + wait),
             begun_s,
-            ended_s: begun_s + wait,
             outcome,
+            status: None,
             cause,
-            termination,
             in_window,
+            candidates: termination
+                .map(|termination| Candidate { termination, share: 1.0, why: Why::Named })
+                .into_iter()
+                .collect(),
         });
         let second = self.analysis.charts.seconds.iter_mut().rev().find(|s| s.at_s <= begun_s).unwrap();
         second.ok = second.ok.saturating_sub(1);
@@ -338,7 +360,7 @@ impl Sample {
             let n = result.terminations.len();
             let mode = first.mode;
             let uppers = || result.terminations.iter().filter_map(|t| t.windows[0].upper_s);
-            let lowers = || result.terminations.iter().map(|t| t.windows[0].lower_s);
+            let lowers = || result.terminations.iter().filter_map(|t| t.windows[0].lower_s);
             let max = uppers().fold(0.0, f64::max);
             let needed = 29_usize.saturating_sub(n);
             result.windows_s = vec![WindowSummary {
@@ -362,6 +384,7 @@ impl Sample {
                 coverage: 0.05_f64.powf(1.0 / n as f64),
                 coverage_asked: 0.9,
                 terminations: n,
+                units: n,
                 consumers: vec![CONSUMER.into()],
                 basis: String::new(),
                 refused_because: vec![format!(

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::*;
 use crate::analysis::compare::model::{Change, ChangeKind, Judgement, Row, Side, Unit};
-use crate::analysis::model::{Cause, Mode, Stage};
-use crate::record::Outcome;
+use crate::analysis::model::{Mode, Stage, WindowBasis};
+use crate::record::{Cause, Outcome};
 
 fn every_sample() -> [(&'static str, Analysis); 7] {
     [
@@ -36,7 +36,7 @@ fn plain_text(analysis: &Analysis) -> String {
 #[test]
 fn the_text_of_a_run_that_drops() {
     insta::assert_snapshot!(plain_text(&samples::naive_exit()), @"
-    24 of 9,000 requests were dropped as 3 pods went away.
+    24 of 9,000 requests were dropped as 3 pods ended.
     All 24 fell into the endpoint-propagation windows of the 3 pods.
       class  24 connect_refused: the connection was refused
       cause  24 routed_to_dead_pod: routed to a pod that no longer accepted connections
@@ -50,21 +50,21 @@ fn the_text_of_a_run_that_drops() {
       web-7d4b9c6f5-m8zrt  isolated  9 of 18  0.141 to 0.183 s    0.011 s     0
       web-7d4b9c6f5-vc4hd  isolated  7 of 16  0.098 to 0.140 s    0.011 s     0
 
-    ENDPOINT-PROPAGATION WINDOW   how long new connections still went to a pod that was going away
+    ENDPOINT-PROPAGATION WINDOW   how long new connections still went to a pod after its deletion
       service web (service proxy of this host): at least 0.098 to 0.141 s, depending on the pod, and at
       most 0.183 s (3 pods, isolated; median of the upper bounds 0.161 s)
 
     PRESTOP SLEEP   for pods that end one at a time
-      This run is too little for a recommendation. The longest window of 3 covers, with 95 % confidence,
-      37 % of future ones only; to say so of 90 % takes 26 more terminations. What it suggests, without
-      proof: a preStop sleep of 1 s in the app's container, which outlasts every window seen.
+      This run is not enough for a recommendation. The longest window of 3 covers, with 95 % confidence,
+      37 % of future ones only; to say so of 90 % takes 26 more terminations. It suggests, without
+      proof, a preStop sleep of 1 s in the app's container, which outlasts every window seen.
           lifecycle: {preStop: {sleep: {seconds: 1}}}   # suggested, not proven
 
     LATENCY   response time of answered requests, from the intended send time
                                    requests          p50          p99          max
       steady                          8,100      1.21 ms      4.43 ms      24.6 ms
-      while a pod went away             720      1.94 ms      7.09 ms      39.4 ms
-      longest time without any answered request: 0.041 s
+      while a pod ended                 720      1.94 ms      7.09 ms      39.4 ms
+      longest time in which every request failed: 0.041 s
 
     FINDINGS
       error    24 new connections went to pods that no longer accepted any.
@@ -86,7 +86,7 @@ fn the_text_of_a_run_that_drops() {
 #[test]
 fn the_text_of_a_run_without_a_drop() {
     insta::assert_snapshot!(plain_text(&samples::prestop_sleep()), @"
-    0 of 9,000 requests were dropped as 3 pods went away.
+    0 of 9,000 requests were dropped as 3 pods ended.
       run    rolldrop 0.1.0 · scenario prestop-sleep · 300 requests/s for 30 s · Kubernetes v1.36.2 ·
              userspace dataplane · 2 nodes · 3 endpoints
 
@@ -96,20 +96,21 @@ fn the_text_of_a_run_without_a_drop() {
       web-59c7d8b44-fx2lk  isolated   0 of 9  0.126 to 0.168 s    0.011 s     0
       web-59c7d8b44-zzd9s  isolated   0 of 9  0.126 to 0.168 s    0.011 s     0
 
-    ENDPOINT-PROPAGATION WINDOW   how long new connections still went to a pod that was going away
+    ENDPOINT-PROPAGATION WINDOW   how long new connections still went to a pod after its deletion
       service web (service proxy of this host): at least 0.126 s and at most 0.168 s (3 pods, isolated;
       median of the upper bounds 0.168 s)
 
     PRESTOP SLEEP   for pods that end one at a time
-      This run is too little for a recommendation. The longest window of 3 covers, with 95 % confidence,
+      This run is not enough for a recommendation. The longest window of 3 covers, with 95 % confidence,
       37 % of future ones only; to say so of 90 % takes 26 more terminations. Every window seen was over
-      within 1 s, and no request was lost for want of a sleep: nothing here asks for another sleep.
+      within 1 s, and no request was lost that a longer sleep would have saved: nothing here asks for
+      another one.
 
     LATENCY   response time of answered requests, from the intended send time
                                    requests          p50          p99          max
       steady                          8,100      1.21 ms      4.43 ms      24.6 ms
-      while a pod went away             720      1.94 ms      7.09 ms      39.4 ms
-      longest time without any answered request: 0.041 s
+      while a pod ended                 720      1.94 ms      7.09 ms      39.4 ms
+      longest time in which every request failed: 0.041 s
 
     CHECKS
       pass          dropped.max: observed 0, limit at most 0
@@ -129,7 +130,7 @@ fn the_text_of_a_partial_run() {
     PARTIAL MEASUREMENT: the record is not whole; the numbers cover only what was recorded. Interrupted
     8 s into the run.
 
-    1 of 400 requests was dropped as 1 pod went away.
+    1 of 400 requests was dropped as 1 pod ended.
     It fell into the endpoint-propagation window of one terminating pod.
       class  1 connect_refused: the connection was refused
       cause  1 routed_to_dead_pod: routed to a pod that no longer accepted connections
@@ -141,19 +142,19 @@ fn the_text_of_a_partial_run() {
       checkout-0  other  1 of 10  at least 0.200 s    0.011 s     –
       why    checkout-0: evicted by the kubelet of node node-1: The node was low on resource: memory.
 
-    ENDPOINT-PROPAGATION WINDOW   how long new connections still went to a pod that was going away
+    ENDPOINT-PROPAGATION WINDOW   how long new connections still went to a pod after its deletion
       service web (service proxy of this host): at least 0.200 s and no upper bound could be set (1 pod,
       other; 1 of 1 not fully bounded)
       1 window could not be bounded fully: the pod exited while new connections still came
 
     PRESTOP SLEEP   for pods that end in another way
-      This run is too little for a recommendation. The only window is censored.
+      This run is not enough for a recommendation. The only window is censored.
 
     LATENCY   response time of answered requests, from the intended send time
                                    requests          p50          p99          max
       steady                            360      1.21 ms      4.43 ms      24.6 ms
-      while a pod went away             240      1.94 ms      7.09 ms      39.4 ms
-      longest time without any answered request: 0.041 s
+      while a pod ended                 240      1.94 ms      7.09 ms      39.4 ms
+      longest time in which every request failed: 0.041 s
 
     PARTIAL: the record is not whole; the numbers cover only what was recorded
       because  interrupted 8 s into the run
@@ -165,14 +166,14 @@ fn the_text_of_a_partial_run() {
 #[test]
 fn the_text_of_a_run_in_which_nothing_happened() {
     insta::assert_snapshot!(plain_text(&samples::quiet()), @r"
-    0 of 4,000 requests were dropped; no pod went away meanwhile.
+    0 of 4,000 requests were dropped; no pod ended meanwhile.
       run    rolldrop 0.1.0 · scenario watch · 200 requests/s for 20 s · Kubernetes v1.36.2 · userspace
              dataplane · 2 nodes · 3 endpoints
 
     LATENCY   response time of answered requests, from the intended send time
                                    requests          p50          p99          max
       steady                          3,600      1.21 ms      4.43 ms      24.6 ms
-      longest time without any answered request: 0.041 s
+      longest time in which every request failed: 0.041 s
 
     VALID: the generator kept its schedule and no recorder lost anything
       0 of 4,000 requests not sent (0 %); send lag p99 0.41 ms, max 2.31 ms
@@ -269,6 +270,7 @@ fn all_files_of_a_report_are_made() {
         paths,
         [
             "result.json",
+            "lost.csv",
             "summary.md",
             "junit.xml",
             "report.html",
@@ -287,6 +289,7 @@ fn all_files_of_a_report_are_made() {
 fn charts_are_drawn_of_an_analysis_that_holds_nothing() {
     let mut analysis = samples::quiet();
     analysis.charts = Default::default();
+    analysis.lost.clear();
     analysis.result.latency_ms = Default::default();
     assert_eq!(charts(&analysis).unwrap().len(), 3);
 }
@@ -296,14 +299,14 @@ fn numbers_that_are_none_break_no_form() {
     let mut analysis = samples::naive_exit();
     let [t0, t1, t2] = &mut analysis.result.terminations[..] else { panic!("three terminations") };
     t0.windows[0].upper_s = Some(f64::INFINITY);
-    t1.windows[0].lower_s = f64::NAN;
+    t1.windows[0].lower_s = Some(f64::NAN);
     t2.t0_s = f64::NAN;
     t2.timeline.insert(Stage::AppExited, f64::NAN);
     analysis.result.latency_ms.steady.p99 = f64::NAN;
     analysis.result.windows_s[0].max = Some(f64::INFINITY);
     analysis.result.load.duration_s = f64::INFINITY;
     analysis.charts.end_s = f64::INFINITY;
-    analysis.charts.drops[0].begun_s = f64::NAN;
+    analysis.lost[0].begun_s = f64::NAN;
     analysis.charts.seconds[3].p99_ms = Some(f64::NAN);
     analysis.charts.latency.steady[0].to_ms = f64::INFINITY;
     assert_eq!(charts(&analysis).unwrap().len(), 3);
@@ -420,6 +423,7 @@ fn the_schema_knows_every_name() {
     };
     let outcomes = Outcome::ALL.iter().map(|o| o.as_str().to_owned()).collect();
     assert_eq!(described("outcome"), outcomes);
+    assert_eq!(described("window_basis"), WindowBasis::ALL.iter().map(|b| b.as_str().to_owned()).collect());
     assert_eq!(described("cause"), Cause::ALL.iter().map(|c| c.as_str().to_owned()).collect());
     for (def, names) in [
         ("mode", vec![Mode::Isolated.as_str(), Mode::Other.as_str()]),

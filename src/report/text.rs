@@ -32,7 +32,7 @@ impl Default for TextOptions {
 pub(super) fn render(result: &RunResult, options: &TextOptions) -> String {
     let mut page = Page::new(options);
     answer(&mut page, result);
-    terminations(&mut page, &result.terminations);
+    terminations(&mut page, result);
     windows(&mut page, result);
     for rec in &result.recommendation {
         recommendation(&mut page, rec, &result.cluster.version);
@@ -115,7 +115,7 @@ fn answer(page: &mut Page, result: &RunResult) {
         let lead = if i == 0 { "  class" } else { "" };
         page.paragraph(lead, 9, None, &format!("{} {outcome}: {}", count(*n), words::outcome(*outcome)));
     }
-    for (i, (cause, n)) in words::by_count(&result.requests.by_cause).iter().enumerate() {
+    for (i, (cause, n)) in words::dropped_by_cause(&result.requests).iter().enumerate() {
         let lead = if i == 0 { "  cause" } else { "" };
         page.paragraph(lead, 9, None, &format!("{} {}: {}", count(*n), cause.as_str(), words::cause(*cause)));
     }
@@ -130,6 +130,7 @@ fn answer(page: &mut Page, result: &RunResult) {
         (requests.app_errors, "answered with an error of the app"),
         (requests.not_sent, "not sent, by the generator's fault"),
         (requests.cancelled, "cut off by the end of the run"),
+        (requests.stale_flow_own, "lost to the generator's own stale flows, as it used source ports again"),
     ]
     .into_iter()
     .filter(|(n, _)| *n > 0)
@@ -141,7 +142,8 @@ fn answer(page: &mut Page, result: &RunResult) {
     page.paragraph("  run", 9, None, &words::provenance(result));
 }
 
-fn terminations(page: &mut Page, all: &[Termination]) {
+fn terminations(page: &mut Page, result: &RunResult) {
+    let all = &result.terminations;
     if all.is_empty() {
         return;
     }
@@ -154,8 +156,7 @@ fn terminations(page: &mut Page, all: &[Termination]) {
     );
     let mut order: Vec<&Termination> = all.iter().collect();
     if all.len() > LISTED {
-        // The pods that lost most come first, and stay in the order of time among equals.
-        order.sort_by_key(|t| std::cmp::Reverse(t.requests.dropped));
+        order.sort_by(|a, b| words::most_lost_first(a, b));
     }
     let rows: Vec<[String; 6]> = order
         .iter()
@@ -164,7 +165,7 @@ fn terminations(page: &mut Page, all: &[Termination]) {
             [
                 t.pod.clone(),
                 words::mode(t.mode).to_owned(),
-                format!("{} of {}", count(t.requests.dropped), count(t.requests.seen)),
+                words::dropped_of(t),
                 words::longest_window(t).map_or_else(|| NONE.to_owned(), words::window),
                 seconds_unit(t.t0_uncertainty_s),
                 t.exit_code.map_or_else(|| NONE.to_owned(), |code| code.to_string()),
@@ -189,13 +190,10 @@ fn terminations(page: &mut Page, all: &[Termination]) {
         ));
     }
     if order.len() > LISTED {
-        let rest = &order[LISTED..];
-        let dropped = rest.iter().map(|t| t.requests.dropped).sum();
-        page.line(&format!(
-            "  and {} more with {}",
-            counted(len(rest.len()), "pod"),
-            counted(dropped, "dropped request")
-        ));
+        page.line(&format!("  and {}, which lost fewer", counted(len(order.len() - LISTED), "more pod")));
+    }
+    for (i, group) in words::groups(result).iter().enumerate() {
+        page.paragraph(if i == 0 { "  shared" } else { "" }, 9, None, group);
     }
     let causes = words::why_they_ended(all);
     for (i, (whom, why)) in causes.iter().take(LISTED).enumerate() {
@@ -212,7 +210,7 @@ fn windows(page: &mut Page, result: &RunResult) {
     }
     page.heading(
         "ENDPOINT-PROPAGATION WINDOW",
-        "how long new connections still went to a pod that was going away",
+        "how long new connections still went to a pod after its deletion",
     );
     for summary in &result.windows_s {
         let text = format!("{}: {}", summary.consumer, words::window_summary(summary));
@@ -239,14 +237,14 @@ fn latency(page: &mut Page, result: &RunResult) {
     let (what, from) = words::latency(&result.load);
     page.heading("LATENCY", &format!("{what} of answered requests, {from}"));
     page.line(&format!("  {:<26}  {:>9}  {:>11}  {:>11}  {:>11}", "", "requests", "p50", "p99", "max"));
-    let rows = [("steady", latencies.steady), ("while a pod went away", latencies.disrupted)];
+    let rows = [("steady", latencies.steady), ("while a pod ended", latencies.disrupted)];
     for (name, p) in rows.into_iter().filter(|(_, p)| p.n > 0) {
         let [p50, p99, max] = [p.p50, p.p99, p.max].map(|v| format!("{} ms", millis(v)));
         page.line(&format!("  {name:<26}  {:>9}  {p50:>11}  {p99:>11}  {max:>11}", count(p.n)));
     }
     if result.longest_outage_s > 0.0 {
         page.line(&format!(
-            "  longest time without any answered request: {} s",
+            "  longest time in which every request failed: {} s",
             seconds(result.longest_outage_s)
         ));
     }

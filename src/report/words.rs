@@ -1,17 +1,24 @@
 //! The sentences that every form of the report shares, so that text, Markdown, HTML and charts agree.
 
+mod losses;
+
 use std::collections::BTreeMap;
+
+pub(super) use losses::{
+    by_estimate, dropped_by_cause, dropped_by_outcome, dropped_of, groups, most_lost_first, whereabouts,
+};
 
 use super::format::{self, count, counted, either, len, list, percent, seconds, seconds_unit};
 use crate::analysis::model::{
-    Cause, CheckVerdict, LoadResult, Mode, Recommendation, RequestCounts, RunResult, Severity, Termination,
-    Verdict, Window, WindowSummary,
+    CheckVerdict, LoadResult, Mode, Recommendation, RunResult, Severity, Termination, Verdict, Window,
+    WindowBasis, WindowSummary,
 };
-use crate::record::Outcome;
+use crate::record::service_proxy::ProxyEvidence;
+use crate::record::{Cause, Outcome};
 
 /// The answer in one sentence.
 pub(super) fn headline(result: &RunResult) -> String {
-    let dropped = result.requests.dropped;
+    let dropped = result.requests.lost();
     let lost = format!(
         "{} of {} requests {} dropped",
         count(dropped),
@@ -19,9 +26,9 @@ pub(super) fn headline(result: &RunResult) -> String {
         either(dropped, "was", "were")
     );
     match (result.terminations.len(), dropped) {
-        (0, 0) => format!("{lost}; no pod went away meanwhile."),
-        (0, _) => format!("{lost}, and no pod went away meanwhile."),
-        (n, _) => format!("{lost} as {} went away.", counted(len(n), "pod")),
+        (0, 0) => format!("{lost}; no pod ended meanwhile."),
+        (0, _) => format!("{lost}, and no pod ended meanwhile."),
+        (n, _) => format!("{lost} as {} ended.", counted(len(n), "pod")),
     }
 }
 
@@ -33,36 +40,9 @@ pub(super) fn latency(load: &LoadResult) -> (&'static str, &'static str) {
     }
 }
 
-/// Where the dropped requests fell, if any were.
-pub(super) fn whereabouts(result: &RunResult) -> Option<String> {
-    let RequestCounts { dropped, in_window, outside_window, ambiguous, .. } = result.requests;
-    let hit = result.terminations.iter().filter(|t| t.requests.dropped > 0).count();
-    let whose = match (hit, result.terminations.len()) {
-        _ if ambiguous > 0 => {
-            let overlap = format!("{} where several overlap", count(ambiguous));
-            format!("the endpoint-propagation windows of terminating pods ({overlap})")
-        }
-        (1, _) => "the endpoint-propagation window of one terminating pod".to_owned(),
-        (n, of) if n == of => format!("the endpoint-propagation windows of the {n} pods"),
-        (n, of) => format!("the endpoint-propagation windows of {n} of the {of} pods"),
-    };
-    match (dropped, in_window, outside_window) {
-        (0, ..) => None,
-        (1, 1, 0) => Some(format!("It fell into {whose}.")),
-        (1, ..) => Some("It fell outside every endpoint-propagation window.".to_owned()),
-        (_, all, 0) => Some(format!("All {} fell into {whose}.", count(all))),
-        (_, 0, _) => {
-            Some("None of them fell into the endpoint-propagation window of a terminating pod.".to_owned())
-        }
-        (_, inside, outside) => {
-            Some(format!("{} fell into {whose}, {} outside.", count(inside), count(outside)))
-        }
-    }
-}
-
 /// Why requests were dropped, in a line: the most frequent cause first.
 pub(super) fn causes(result: &RunResult) -> Option<String> {
-    let causes = by_count(&result.requests.by_cause);
+    let causes = dropped_by_cause(&result.requests);
     let told: Vec<String> = match causes[..] {
         [(only, _)] => vec![cause(only).to_owned()],
         _ => causes.iter().map(|&(each, n)| format!("{} ({})", cause(each), count(n))).collect(),
@@ -83,10 +63,9 @@ pub(super) fn remedy(result: &RunResult) -> Option<Remedy> {
     if matches!(result.verdict, Verdict::Invalid { .. }) {
         return None;
     }
-    let (most, _) = *by_count(&result.requests.by_cause).first()?;
-    let sleeps = || result.recommendation.iter().filter_map(|rec| Some((sleep_of(rec)?.0, rec)));
+    let (most, _) = *dropped_by_cause(&result.requests).first()?;
     if most.is_helped_by_sleep()
-        && let Some((_, longest)) = sleeps().max_by_key(|(sleep, _)| *sleep)
+        && let Some(longest) = Recommendation::longest(&result.recommendation)
         && let Some((yaml, note)) = sleep_hook(longest, &result.cluster.version)
     {
         return Some(Remedy::Yaml(yaml, note));
@@ -155,9 +134,11 @@ pub(super) const fn cause(cause: Cause) -> &'static str {
         Cause::StaleFlow => "an old conntrack entry led to a pod that was gone",
         Cause::NoReadyEndpoint => "no endpoint was ready",
         Cause::NotReadyYet => "sent to a pod that could not serve yet",
-        Cause::GatewayError => "a proxy in between answered with a gateway error",
+        Cause::GatewayError => "a gateway answered with an error of its own",
+        Cause::GatewayToDeadPod => "a gateway sent it to a pod that was ending",
+        Cause::RuleSwap => "refused in the instant in which a Service proxy changed its rules",
         Cause::Overload => "timed out with no termination near",
-        Cause::Unattributed => "no cause could be told",
+        Cause::Unattributed => "no cause fits",
     }
 }
 
@@ -223,27 +204,38 @@ pub(super) fn by_count<K: Copy + Ord>(counts: &BTreeMap<K, u64>) -> Vec<(K, u64)
     entries
 }
 
-/// The dropped requests of all terminations and of none, by outcome.
-///
-/// `by_outcome` of the counts holds every row; which of them were dropped is the analysis's to
-/// say, so `http_error` counts only as far as it exceeds the app's own errors.
-pub(super) fn dropped_by_outcome(requests: &RequestCounts) -> Vec<(Outcome, u64)> {
-    let mut counts = requests.by_outcome.clone();
-    for kind in [Outcome::Ok, Outcome::NotSent, Outcome::Cancelled] {
-        counts.remove(&kind);
-    }
-    if let Some(n) = counts.get_mut(&Outcome::HttpError) {
-        *n = n.saturating_sub(requests.app_errors);
-    }
-    by_count(&counts)
-}
-
 /// `0.098 to 0.142 s`, or what is known of it.
 pub(super) fn window(window: &Window) -> String {
-    match (window.upper_s.filter(|u| u.is_finite()), &window.censored) {
-        (Some(upper), None) => format!("{} to {} s", seconds(window.lower_s), seconds(upper)),
-        (Some(upper), Some(_)) => format!("{} to {} s (censored)", seconds(window.lower_s), seconds(upper)),
-        (None, _) => format!("at least {}", seconds_unit(window.lower_s)),
+    let [lower, upper] = [window.lower_s, window.upper_s].map(|bound| bound.filter(|s| s.is_finite()));
+    let censored = if window.censored.is_some() { " (censored)" } else { "" };
+    match (lower, upper) {
+        (Some(lower), Some(upper)) => format!("{} to {} s{censored}", seconds(lower), seconds(upper)),
+        (None, Some(upper)) => format!("at most {}{censored}", seconds_unit(upper)),
+        (Some(lower), None) => format!("at least {}", seconds_unit(lower)),
+        (None, None) => "not known".to_owned(),
+    }
+}
+
+/// What the bounds of a window rest on.
+pub(super) fn basis(w: &Window) -> String {
+    match (w.lower_basis, w.upper_basis) {
+        (Some(lower), Some(upper)) if lower == upper => rests_on(lower).to_owned(),
+        (Some(lower), Some(upper)) => format!("{}; upper bound: {}", rests_on(lower), rests_on(upper)),
+        (Some(only), None) | (None, Some(only)) => rests_on(only).to_owned(),
+        (None, None) => String::new(),
+    }
+}
+
+/// A basis as a fragment.
+const fn rests_on(basis: WindowBasis) -> &'static str {
+    match basis {
+        WindowBasis::Named => "connections of which the pod is named",
+        WindowBasis::Conntrack => "the kernel's connection tracking",
+        WindowBasis::Failures => "failures that only this window explains",
+        WindowBasis::Order => "failures of several pods, in the EndpointSlice's order",
+        WindowBasis::Balance => "answers of other pods, under random balancing",
+        WindowBasis::BalanceAssumed => "answers of other pods, under balancing that is assumed to be random",
+        WindowBasis::Gateway => "a gateway's failures",
     }
 }
 
@@ -259,7 +251,7 @@ pub(super) fn censored(terminations: &[Termination]) -> Vec<String> {
 
 /// The longest window of a termination: the one that reaches furthest.
 pub(super) fn longest_window(termination: &Termination) -> Option<&Window> {
-    let reach = |w: &Window| w.upper_s.unwrap_or(f64::INFINITY).max(w.lower_s);
+    let reach = |w: &Window| w.upper_s.unwrap_or(f64::INFINITY).max(w.lower_s.unwrap_or(0.0));
     termination.windows.iter().max_by(|a, b| reach(a).total_cmp(&reach(b)))
 }
 
@@ -317,17 +309,17 @@ pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
             out.push(sentence(&rec.basis));
         }
         None => {
-            out.push("This run is too little for a recommendation.".to_owned());
+            out.push("This run is not enough for a recommendation.".to_owned());
             out.extend(rec.refused_because.iter().map(|why| sentence(why)));
             if let Some(sleep) = rec.suggested_seconds {
                 out.push(format!(
-                    "What it suggests, without proof: a preStop sleep of {sleep} s in the app's container, which outlasts every \
+                    "It suggests, without proof, a preStop sleep of {sleep} s in the app's container, which outlasts every \
                      window seen."
                 ));
             } else if let Some(covers) = rec.covers_all_seen_seconds {
                 out.push(format!(
-                    "Every window seen was over within {covers} s, and no request was lost for want of a sleep: \
-                     nothing here asks for another sleep."
+                    "Every window seen was over within {covers} s, and no request was lost that a longer sleep would \
+                     have saved: nothing here asks for another one."
                 ));
             }
         }
@@ -346,15 +338,10 @@ pub(super) fn yaml(rec: &Recommendation, version: &str) -> Vec<String> {
     lines
 }
 
-/// The sleep that is recommended, or merely suggested, and what to say of it.
-fn sleep_of(rec: &Recommendation) -> Option<(u64, &'static str)> {
-    let recommended = rec.pre_stop_seconds.map(|sleep| (sleep, "per container"));
-    recommended.or_else(|| Some((rec.suggested_seconds?, "suggested, not proven")))
-}
-
 /// The hook that sleeps so long on a cluster of this version, and a note.
 fn sleep_hook(rec: &Recommendation, version: &str) -> Option<(String, String)> {
-    let (sleep, note) = sleep_of(rec)?;
+    let sleep = rec.advised_seconds()?;
+    let note = if rec.pre_stop_seconds.is_some() { "per container" } else { "suggested, not proven" };
     Some(if lacks_sleep_hooks(version) {
         (
             format!("lifecycle: {{preStop: {{exec: {{command: [sleep, \"{sleep}\"]}}}}}}"),
@@ -385,8 +372,10 @@ pub(super) fn provenance(result: &RunResult) -> String {
     if !cluster.version.is_empty() {
         parts.push(format!("Kubernetes {}", cluster.version));
     }
-    if !cluster.dataplane.is_empty() {
-        parts.push(format!("{} dataplane", cluster.dataplane));
+    if cluster.dataplane.is_known() || !cluster.version.is_empty() {
+        let assumed = cluster.dataplane_from == Some(ProxyEvidence::Assumed);
+        let how = if assumed { " (assumed)" } else { "" };
+        parts.push(format!("{} dataplane{how}", cluster.dataplane));
     }
     if cluster.nodes > 0 {
         parts.push(counted(len(cluster.nodes), "node"));
@@ -428,14 +417,6 @@ fn with_s(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_several_windows_explain_is_said_to_be_so() {
-        let mut result = crate::report::samples::naive_exit().result;
-        result.requests.ambiguous = 7;
-        let said = whereabouts(&result).unwrap();
-        assert!(said.contains("windows of terminating pods (7 where several overlap)"), "{said}");
-    }
 
     #[test]
     fn fragments_become_sentences_and_names_stay_names() {

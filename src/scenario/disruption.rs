@@ -87,11 +87,16 @@ impl fmt::Display for Until {
 }
 
 impl Disruption {
-    /// When a repetition, counted from 0, is due, since the counted part of the load began.
-    pub fn due(&self, repetition: u32) -> Duration {
-        self.at
-            + self.every * repetition
-            + self.jitter.mul_f64(self.random(repetition).random_range(0.0..=1.0))
+    /// When a repetition, counted from 0, is due, since the counted part of the load began. Where a consumer
+    /// has a clock of its own, with this `period`, repetitions meet all of its phases: each is late by a share
+    /// of the period, or of the jitter if that is longer.
+    pub fn due(&self, repetition: u32, period: Duration) -> Duration {
+        self.at + self.every * repetition + self.phase(repetition, self.jitter.max(period))
+    }
+
+    /// A share of a period, drawn for a repetition from the load's seed.
+    pub fn phase(&self, repetition: u32, period: Duration) -> Duration {
+        period.mul_f64(self.random(repetition).random_range(0.0..=1.0))
     }
 
     /// Puts things into the order in which a repetition, counted from 0, takes them.
@@ -464,5 +469,39 @@ mod tests {
         assert_eq!(order(7, 0), order(7, 0));
         assert_ne!(order(7, 0), order(7, 1));
         assert_ne!(order(7, 0), order(8, 0));
+    }
+
+    #[test]
+    fn repetitions_meet_all_phases_of_a_consumers_clock() {
+        let disruption = |seed, jitter_s| Disruption {
+            at: Duration::from_secs(1),
+            every: Duration::from_secs(5),
+            jitter: Duration::from_secs(jitter_s),
+            seed,
+            repeat: Repeat::Times(60),
+            allow_outage: false,
+            action: Action::Observe { lasts: None },
+        };
+        let phases = |seed, jitter_s, period_s: u64| -> Vec<f64> {
+            let disruption = disruption(seed, jitter_s);
+            let due = (0..60).map(|n| disruption.due(n, Duration::from_secs(period_s)).as_secs_f64());
+            due.map(|s| (s - 1.0) % 5.0).collect()
+        };
+        assert!(phases(3, 0, 0).iter().all(|phase| *phase == 0.0), "without a clock it is on time");
+        let met = phases(3, 0, 5);
+        for fifth in 0..5 {
+            let second = f64::from(fifth)..f64::from(fifth + 1);
+            let within = met.iter().filter(|phase| second.contains(phase)).count();
+            assert!(within >= 4, "{within} of 60 in second {fifth}: {met:?}");
+        }
+        assert_eq!(met, phases(3, 0, 5), "it is drawn from the seed");
+        assert_ne!(met, phases(4, 0, 5));
+        let longer = disruption(3, 20);
+        let no_clock = Duration::ZERO;
+        assert_eq!(
+            longer.due(7, Duration::from_secs(5)),
+            longer.due(7, no_clock),
+            "a longer jitter is enough"
+        );
     }
 }

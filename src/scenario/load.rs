@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::record::Evidence;
+
 /// The load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
@@ -86,6 +88,8 @@ pub struct Load {
     pub from: Option<LoadFrom>,
     /// The pods that send it, where it comes from the cluster.
     pub job: LoadJob,
+    /// Who is asked where connections went, beside the answers.
+    pub evidence: Option<Evidence>,
     /// When the run is given up.
     pub abort: Option<Abort>,
 }

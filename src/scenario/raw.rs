@@ -13,8 +13,8 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-use crate::record::Bounds;
 use crate::record::run_info::Balances;
+use crate::record::{Bounds, Evidence};
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -34,7 +34,7 @@ pub(super) struct Metadata {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Spec<C> {
     pub(super) cluster: Option<Cluster<C>>,
     #[serde(default)]
@@ -46,6 +46,8 @@ pub(super) struct Spec<C> {
     pub(super) sidecar: Sidecar,
     #[serde(default)]
     pub(super) disruptions: Vec<disruption::Disruption>,
+    pub(super) settle: Option<Span>,
+    pub(super) settle_max: Option<Span>,
     #[serde(default)]
     pub(super) expect: Expect,
 }
@@ -69,6 +71,8 @@ pub(super) struct Manifest {
 pub(super) struct Sidecar {
     #[serde(default)]
     pub(super) inject: bool,
+    #[serde(default)]
+    pub(super) workloads: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -170,6 +174,7 @@ pub(super) struct Load {
     pub(super) spin: Option<Span>,
     pub(super) from: Option<LoadFrom>,
     pub(super) job: Option<LoadJob>,
+    pub(super) evidence: Option<Evidence>,
     pub(super) abort: Option<Abort>,
 }
 

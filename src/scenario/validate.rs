@@ -4,15 +4,18 @@ mod disruption;
 mod load;
 
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::raw;
 use super::yaml::Document;
-use super::{ClusterChoice, Disruption, Load, Loaded, Place, Scenario, ScenarioError, Target};
-use crate::record::run_info::Balances;
+use super::{ClusterChoice, Disruption, Load, Loaded, Place, Scenario, ScenarioError, Target, Workload};
+use crate::record::run_info::{Balances, BalancesBecause};
 use crate::record::{Bounds, Expect, WindowBounds};
 
+/// How long a termination is waited out while requests are still lost.
+const SETTLE_MAX: Duration = Duration::from_secs(300);
 const API_VERSION: &str = "rolldrop.dev/v1";
 
 pub(super) fn validate<C>(
@@ -41,6 +44,14 @@ pub(super) fn validate<C>(
         .map(|(index, d)| disruption::disruption(d, index, &load, &manifests, document))
         .collect::<Result<Vec<_>, _>>()?;
     is_steady_first(&load, &disruptions, document)?;
+    let sidecar_workloads = sidecar_workloads(&spec.sidecar, document)?;
+    let settle = spec.settle.map(|span| span.0);
+    let settle_max = spec.settle_max.map_or(SETTLE_MAX.max(settle.unwrap_or_default()), |span| span.0);
+    if settle.is_some_and(|settle| settle > settle_max) {
+        return Err(
+            document.error("spec.settleMax", "is shorter than settle: make it longer, or leave it out")
+        );
+    }
     let expect = expect(spec.expect, document)?;
     let scenario = Scenario {
         name: raw.metadata.name,
@@ -49,7 +60,10 @@ pub(super) fn validate<C>(
         targets,
         load,
         inject_sidecar: spec.sidecar.inject,
+        sidecar_workloads,
         disruptions,
+        settle,
+        settle_max,
         expect,
         document: document.clone(),
     };
@@ -118,7 +132,7 @@ fn targets(
     for (index, one) in raw.all.into_iter().enumerate() {
         let key = if raw.is_list { format!("spec.target[{index}]") } else { "spec.target".to_owned() };
         let weight = weight(one.weight, &key, document)?;
-        let balances = one.balances.unwrap_or(Balances::Connections);
+        let stated = one.balances;
         let own_name = one.name.clone();
         let place = place(one, &key, manifests, document)?;
         let name = own_name.unwrap_or_else(|| match &place {
@@ -130,9 +144,26 @@ fn targets(
             let why = format!("{name:?} is the name of another target: give each its own");
             return Err(document.error(&format!("{key}.name"), why));
         }
-        targets.push(Target { name, weight, balances, place });
+        let balances_because = match (stated, &place) {
+            (Some(_), _) => BalancesBecause::Stated,
+            (None, Place::Service { .. }) => BalancesBecause::Service,
+            (None, Place::Url(_)) => BalancesBecause::Assumed,
+        };
+        let balances = stated.unwrap_or(Balances::Connections);
+        targets.push(Target { name, weight, balances, balances_because, place });
     }
     Ok(targets)
+}
+
+fn sidecar_workloads(raw: &raw::Sidecar, document: &Document) -> Result<Vec<Workload>, ScenarioError> {
+    if !raw.inject && !raw.workloads.is_empty() {
+        return Err(document.error("spec.sidecar.workloads", "needs inject: true beside it"));
+    }
+    let workload = |(index, text): (usize, &String)| {
+        text.parse::<Workload>()
+            .map_err(|why| document.error(&format!("spec.sidecar.workloads[{index}]"), why))
+    };
+    raw.workloads.iter().enumerate().map(workload).collect()
 }
 
 fn weight(raw: Option<u32>, key: &str, document: &Document) -> Result<u32, ScenarioError> {

@@ -341,6 +341,7 @@ mod tests {
 
     use super::*;
     use crate::record::{Event, EventKind, Phase, Protocol, Records, RequestId};
+    use crate::timeline::Joins;
     use crate::timeline::requests::Requests;
 
     const MS: i64 = 1_000_000;
@@ -409,10 +410,22 @@ mod tests {
             "load": {"rate": 1.0, "duration_s": 1.0, "warmup_s": 0.0, "connections": "fresh",
                 "connect_timeout_s": 1.0, "response_timeout_s": 1.0, "success": [[200, 299]]},
         }));
-        let records = Records { info: info.unwrap(), events: Vec::new(), requests, served, torn: Vec::new() };
-        let (clocks, names) = (clocks(&records), crate::timeline::names::PodNames::default());
-        let run = records.info.run.clone();
-        Requests::open(records, clocks, names, run).unwrap_or_else(|never| match never {})
+        let records = Records {
+            info: info.unwrap(),
+            events: Vec::new(),
+            requests,
+            served,
+            torn: Vec::new(),
+            corrupt: Vec::new(),
+        };
+        let clocks = clocks(&records);
+        let joins = Joins {
+            names: crate::timeline::names::PodNames::default(),
+            addresses: crate::timeline::addresses::Addresses::of(&records.info, &[], &clocks),
+            run: records.info.run.clone(),
+            needs_proof: false,
+        };
+        Requests::open(records, clocks, joins).unwrap_or_else(|never| match never {})
     }
 
     /// Pod, other attempts' pods, impossible rows.

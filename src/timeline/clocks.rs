@@ -52,6 +52,12 @@ impl Clocks {
         self.sampled.contains_key(source) || self.told.contains_key(source)
     }
 
+    /// Sources whose clock samples contradict each other. That of the API server may be set while it runs.
+    pub fn contradictory(&self) -> impl Iterator<Item = &str> {
+        let sampled = self.sampled.iter().filter(|(of, offsets)| offsets.contradict() && *of != API_SERVER);
+        sampled.map(|(of, _)| of.as_str())
+    }
+
     /// How well the clock of a source is known when it showed `at`, in nanoseconds; `None` where it was never
     /// compared with the coordinator's.
     pub fn uncertainty_ns(&self, source: &str, at: Stamp) -> Option<i64> {

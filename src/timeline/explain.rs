@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::pods::T0;
-use crate::record::event::{NodeEvent, PodEvent, WorkloadEvent};
+use crate::record::event::{Change, NodeEvent, PodEvent, WorkloadEvent};
 use crate::record::{EventKind, Mode, Stamp};
 
 /// A watch may show a change this much later than another one shows what followed from it.
@@ -77,8 +77,17 @@ impl Histories {
         if ended_by_itself {
             return told(Mode::Other, format!("ended by itself: {}", pod.phase));
         }
-        let workload = workload_of(pod.owner.as_deref()?)?;
-        let history = self.workloads.get(&workload)?;
+        let owner = pod.owner.as_deref()?;
+        let (mode, cause) = match self.custom_owner(owner) {
+            Some(custom) => self.by_replica_sets(owner, custom, t0)?,
+            None => self.by_workload(&workload_of(owner)?, seen, t0)?,
+        };
+        told(mode, cause)
+    }
+
+    /// By what was asked of a workload.
+    fn by_workload(&self, workload: &str, seen: Stamp, t0: T0) -> Option<(Mode, String)> {
+        let history = self.workloads.get(workload)?;
         let name = workload.replace('/', " ");
         let changes = history.iter().zip(history.iter().skip(1));
         let mut scaled = None;
@@ -87,7 +96,7 @@ impl Histories {
                 break;
             }
             if before.template != after.template && *at > seen {
-                return told(Mode::Rollout, format!("rollout of {name}"));
+                return Some((Mode::Rollout, format!("rollout of {name}")));
             }
             if let (Some(from), Some(to)) = (before.replicas, after.replicas)
                 && from > to
@@ -96,7 +105,42 @@ impl Histories {
                 scaled = Some(format!("{name} was scaled from {from} to {to}"));
             }
         }
-        told(Mode::ScaleDown, scaled?)
+        Some((Mode::ScaleDown, scaled?))
+    }
+
+    /// The controller of a ReplicaSet, where that is no Deployment but a kind that this program need not
+    /// know, such as an Argo Rollout.
+    fn custom_owner(&self, owner: &str) -> Option<&str> {
+        let (_, set) = self.workloads.get(owner).filter(|_| owner.starts_with("ReplicaSet/"))?.last()?;
+        set.owner.as_deref().filter(|owner| !owner.starts_with("Deployment/"))
+    }
+
+    /// By what a controller did to its ReplicaSets: a rollout has another one grow.
+    fn by_replica_sets(&self, own: &str, controller: &str, t0: T0) -> Option<(Mode, String)> {
+        // The last size before the pod's end from which it went another way, and the one after it.
+        let resized = |set: &str, is_meant: fn(i32, i32) -> bool| {
+            let history = self.workloads.get(set)?;
+            let sizes = history.iter().map(|(at, event)| (*at, event.replicas.unwrap_or(0)));
+            // One that was made while the run watched has grown from nothing.
+            let made = history.first().filter(|(_, event)| event.change == Change::Applied);
+            let sizes: Vec<(Stamp, i32)> = made.map(|(at, _)| (*at, 0)).into_iter().chain(sizes).collect();
+            let steps = sizes.windows(2).map(|two| (two[1].0, two[0].1, two[1].1));
+            let mut known = steps.filter(|(at, ..)| at.ns_since(t0.latest) <= WATCH_LAG_NS);
+            known.rfind(|(_, from, to)| is_meant(*from, *to))
+        };
+        let (shrunk_at, from, to) = resized(own, |from, to| to < from)?;
+        if t0.earliest.ns_since(shrunk_at) > SCALED_NS {
+            return None;
+        }
+        let name = controller.replace('/', " ");
+        let of_controller = |history: &[(Stamp, WorkloadEvent)]| {
+            history.last().is_some_and(|(_, set)| set.owner.as_deref() == Some(controller))
+        };
+        let mut others = self.workloads.iter().filter(|(set, history)| *set != own && of_controller(history));
+        Some(match others.any(|(set, _)| resized(set, |from, to| to > from).is_some()) {
+            true => (Mode::Rollout, format!("rollout of {name}")),
+            false => (Mode::ScaleDown, format!("{name} was scaled from {from} to {to}")),
+        })
     }
 
     fn is_cordoned(&self, node: &str, at: Stamp) -> bool {
@@ -121,6 +165,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::timeline::T0Basis;
 
     fn at(s: i64) -> Stamp {
         Stamp::from_unix_ns(s * 1_000_000_000)
@@ -156,8 +201,12 @@ mod tests {
             histories.observe(at(1), &EventKind::Node(serde_json::from_value(event).unwrap()));
         }
         let told = |more, seen, s, by_itself| {
-            let explained =
-                histories.explain(&pod(more), at(seen), T0 { earliest: at(s), latest: at(s) }, by_itself);
+            let explained = histories.explain(
+                &pod(more),
+                at(seen),
+                T0 { earliest: at(s), latest: at(s), basis: T0Basis::Timestamp },
+                by_itself,
+            );
             explained.map(|explained| (explained.mode, explained.cause))
         };
         let known = |mode: Mode, cause: &str| Some((mode, cause.to_owned()));
@@ -188,5 +237,31 @@ mod tests {
         evicted["reason"] = "Evicted".into();
         let cause = "evicted by the kubelet of node n1: so it is";
         assert_eq!(told(evicted, 0, 5, true), known(Mode::Other, cause));
+    }
+
+    #[test]
+    fn a_rollout_of_a_kind_that_is_not_known_is_seen_by_its_replica_sets() {
+        let histories = |sizes: &[(i64, &str, i32, &str)]| {
+            let mut histories = Histories::default();
+            for (s, set, replicas, change) in sizes {
+                let event = json!({"change": change, "workload": format!("ReplicaSet/{set}"),
+                    "replicas": replicas, "template": set, "owner": "Rollout/web"});
+                histories.observe(at(*s), &EventKind::Workload(serde_json::from_value(event).unwrap()));
+            }
+            histories
+        };
+        let told = |sizes: &[(i64, &str, i32, &str)], s: i64| {
+            let t0 = T0 { earliest: at(s), latest: at(s), basis: T0Basis::Timestamp };
+            let explained = histories(sizes).explain(&pod(json!({})), at(0), t0, false);
+            explained.map(|explained| (explained.mode, explained.cause))
+        };
+        let listed = (0, "web-7d9f", 3, "listed");
+        let rollout = [listed, (10, "web-55aa", 1, "applied"), (12, "web-7d9f", 2, "applied")];
+        assert_eq!(told(&rollout, 12), Some((Mode::Rollout, "rollout of Rollout web".to_owned())));
+        let scaled = [listed, (0, "web-55aa", 0, "listed"), (12, "web-7d9f", 2, "applied")];
+        let cause = "Rollout web was scaled from 3 to 2".to_owned();
+        assert_eq!(told(&scaled, 12), Some((Mode::ScaleDown, cause)));
+        assert_eq!(told(&scaled, 60), None, "long after that");
+        assert_eq!(told(&[listed], 12), None, "somebody deleted it");
     }
 }

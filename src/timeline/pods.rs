@@ -1,16 +1,25 @@
 //! The lives of pods, and how they ended, from what the watches showed.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod ending;
+mod seen;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
 
-use super::Command;
-use super::clocks::{API_SERVER, Clocks};
-use super::endpoints::{EndpointChange, Endpoints};
-use super::explain::Histories;
-use crate::record::event::{Action, Change, ContainerState, PodEvent, ProxyPhase};
-use crate::record::{Event, EventKind, Mode, Stamp};
+use serde::{Deserialize, Serialize};
 
-/// The resolution of a deletionTimestamp.
+use super::beats::Beats;
+use super::clocks::Clocks;
+use super::endpoints::{EndpointChange, EndpointOf, Endpoints};
+use super::explain::Histories;
+use super::phases::{self, LifeOf};
+use super::{Command, watches};
+use crate::record::event::Action;
+use crate::record::{EventKind, Mode, Stamp};
+use ending::{Ending, Evidence};
+use seen::Seen;
+
+/// A second, in nanoseconds.
 const SECOND_NS: i64 = 1_000_000_000;
 
 /// The beginning of one pod.
@@ -43,6 +52,37 @@ pub struct T0 {
     pub earliest: Stamp,
     /// Not after this.
     pub latest: Stamp,
+    /// What these rest on.
+    pub basis: T0Basis,
+}
+
+/// What is known of the time at which a deletion took effect, and from what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum T0Basis {
+    /// The run's own call: from when it was sent to when it was answered.
+    OwnCall,
+    /// Beats: the run's own writes with the next smaller and the next larger version.
+    Beats,
+    /// The deletionTimestamp, which has whole seconds, and the watch.
+    Timestamp,
+    /// A gap of the watch, in which the pod vanished.
+    Gap,
+    /// The end of its containers: nobody had deleted it.
+    EndOfContainers,
+}
+
+impl T0Basis {
+    /// The name used in files.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            T0Basis::OwnCall => "own_call",
+            T0Basis::Beats => "beats",
+            T0Basis::Timestamp => "timestamp",
+            T0Basis::Gap => "gap",
+            T0Basis::EndOfContainers => "end_of_containers",
+        }
+    }
 }
 
 /// The stages of a pod's end that were seen.
@@ -119,350 +159,97 @@ impl PodEnd {
     }
 }
 
-/// What the watch showed of one UID.
-#[derive(Clone, Debug)]
-struct Seen {
-    life: PodLife,
-    last: PodEvent,
-    last_at: Stamp,
-    deletion: Option<(Stamp, Stamp, i64)>,
-    terminal: Option<Stamp>,
-    containers_terminated: Option<Stamp>,
-    deleted: Option<Stamp>,
-    exit_code: Option<i32>,
+/// Takes in what the watch of pods showed.
+#[derive(Debug, Default)]
+pub(super) struct Collector(BTreeMap<String, Seen>);
+
+/// The other records that tell of pods' ends.
+pub(super) struct Others<'a> {
+    pub(super) clocks: &'a Clocks,
+    pub(super) beats: &'a Beats,
+    pub(super) endpoints: &'a Endpoints,
+    pub(super) actions: &'a [(Stamp, &'a Action)],
+    pub(super) commands: &'a [Command],
+    pub(super) histories: &'a Histories,
+    pub(super) phases: &'a phases::Collector<'a>,
+    pub(super) watches: &'a watches::Collector,
 }
 
-impl Seen {
-    fn new(at: Stamp, event: &PodEvent) -> Self {
-        let life = PodLife {
-            name: event.name.clone(),
-            uid: event.uid.clone(),
-            created: at,
-            listed: event.change == Change::Listed,
-            ip: None,
-            is_probed: None,
-            ip_reported: None,
-            ready: None,
-            endpoint_ready: None,
-        };
-        Self {
-            life,
-            last: event.clone(),
-            last_at: at,
-            deletion: None,
-            terminal: None,
-            containers_terminated: None,
-            deleted: None,
-            exit_code: None,
+impl Collector {
+    pub(super) fn observe(&mut self, at: Stamp, kind: &EventKind) {
+        if let EventKind::Pod(pod) = kind {
+            self.0.entry(pod.uid.clone()).or_insert_with(|| Seen::new(at, pod)).observe(at, pod);
         }
     }
 
-    fn observe(&mut self, at: Stamp, event: &PodEvent) {
-        self.last = event.clone();
-        self.last_at = at;
-        if let Some(ip) = &event.ip {
-            self.life.ip_reported.get_or_insert(at);
-            self.life.ip.get_or_insert_with(|| ip.clone());
+    /// For each name the times at which pods were first shown that bore it.
+    fn names(&self) -> HashMap<&str, BTreeSet<Stamp>> {
+        let mut names: HashMap<&str, BTreeSet<Stamp>> = HashMap::new();
+        for Seen { life, .. } in self.0.values() {
+            names.entry(&life.name).or_default().insert(life.created);
         }
-        let is_new = self.life.ready.is_none();
-        self.life.is_probed = self.life.is_probed.or_else(|| is_probed(event, is_new));
-        if event.ready {
-            self.life.ready.get_or_insert(at);
-        }
-        if let (None, Some(stamp)) = (self.deletion, event.deletion_timestamp) {
-            self.deletion = Some((at, stamp, event.deletion_grace_s.unwrap_or(event.grace_s)));
-        }
-        if matches!(event.phase.as_str(), "Failed" | "Succeeded") {
-            self.terminal.get_or_insert(at);
-        }
-        let main: Vec<&ContainerState> = event.containers.iter().filter(|c| !c.sidecar).collect();
-        if !main.is_empty() && main.iter().all(|c| c.state.as_deref() == Some("terminated")) {
-            self.containers_terminated.get_or_insert(at);
-            let codes = || main.iter().filter_map(|c| c.exit_code);
-            self.exit_code = codes().find(|c| *c != 0).or_else(|| codes().next());
-        }
-        if event.change == Change::Deleted {
-            self.deleted.get_or_insert(at);
-        }
+        names
     }
 
-    fn pre_stop_sleep_s(&self) -> Option<i64> {
-        let mut main = self.last.containers.iter().filter(|c| !c.sidecar).peekable();
-        if main.peek().is_none() || main.clone().any(|c| c.pre_stop_other) {
-            return None;
-        }
-        // Every container counts: the first to be told to stop can refuse.
-        main.map(|c| c.pre_stop_sleep_s.unwrap_or(0)).min()
+    /// The names of pods that were being deleted before `begun`, by a run before, for example: what
+    /// becomes of them is no business of this one.
+    pub(super) fn ending_before(&self, begun: Stamp) -> BTreeSet<&str> {
+        let names = self.names();
+        let is_ending = |pod: &&Seen| pod.deletion.as_ref().is_some_and(|deletion| deletion.seen < begun);
+        let is_last = |life: &&PodLife| names[life.name.as_str()].last() == Some(&life.created);
+        let ending = self.0.values().filter(is_ending).map(|pod| &pod.life);
+        ending.filter(is_last).map(|life| life.name.as_str()).collect()
     }
-}
 
-/// Whether the main containers of a pod are probed before it is ready, as far as one event says so.
-/// `is_new`: it was never seen ready before.
-fn is_probed(event: &PodEvent, is_new: bool) -> Option<bool> {
-    let main = || event.containers.iter().filter(|c| !c.sidecar);
-    if main().any(|c| c.readiness_probe == Some(true)) {
-        return Some(true);
-    }
-    if main().next().is_some() && main().all(|c| c.readiness_probe == Some(false)) {
-        return Some(false);
-    }
-    // Records of older versions say nothing of probes. A pod whose containers all run is ready at once
-    // without one, and an ending one keeps its readiness until they have ended.
-    let waits = is_new
-        && !event.ready
-        && event.deletion_timestamp.is_none()
-        && event.phase == "Running"
-        && event.containers.iter().all(|c| c.state.as_deref() == Some("running"));
-    (waits && main().next().is_some()).then_some(true)
-}
-
-/// Builds the lives and the ends of all pods. Ends after the load are the run's own
-/// clearing up and those before it its setting up: neither is measured.
-pub(super) fn build(
-    events: &[Event],
-    clocks: &Clocks,
-    endpoints: &Endpoints,
-    commands: &[Command],
-    load: RangeInclusive<Stamp>,
-) -> (Vec<PodLife>, Vec<PodEnd>) {
-    let mut seen: BTreeMap<String, Seen> = BTreeMap::new();
-    let mut actions: Vec<(Stamp, &Action)> = Vec::new();
-    let mut histories = Histories::default();
-    let mut gaps: Vec<(Stamp, Stamp)> = Vec::new();
-    let mut phases: Vec<(Stamp, &str, ProxyPhase)> = Vec::new();
-    for event in events {
-        let at = clocks.place(&event.source, event.at);
-        match &event.kind {
-            EventKind::Pod(pod) => {
-                seen.entry(pod.uid.clone()).or_insert_with(|| Seen::new(at, pod)).observe(at, pod);
-            }
-            EventKind::Action(action) if action.mode.is_some() => actions.push((at, action)),
-            EventKind::WatchGap { resource, from } if resource == "pods" => gaps.push((*from, at)),
-            EventKind::ProxyPhase { pod, phase } => phases.push((at, pod, *phase)),
-            other => histories.observe(at, other),
-        }
-    }
-    // A gap tells who is gone only once the list after it was seen.
-    let listed = seen.values().map(|s| s.last_at).max();
-    gaps.retain(|(_, to)| listed.is_some_and(|at| at >= *to));
-    let acted: BTreeSet<&str> = actions.iter().filter_map(|(_, a)| a.pod.as_deref()).collect();
-    let (mut lives, mut ends) = (Vec::new(), Vec::new());
-    for mut pod in seen.into_values() {
-        let name = pod.life.name.clone();
+    /// The lives and the ends of all pods. Ends after the load are the run's own clearing up and those
+    /// before it its setting up: neither is measured.
+    pub(super) fn finish(
+        mut self,
+        others: &Others<'_>,
+        load: &RangeInclusive<Stamp>,
+    ) -> (Vec<PodLife>, Vec<PodEnd>) {
+        let Others { endpoints, watches, .. } = others;
+        let ending = others.actions.iter().filter(|(_, action)| action.mode.is_some());
+        let acted: BTreeSet<&str> = ending.clone().filter_map(|(_, a)| a.pod.as_deref()).collect();
         // A pod that no Service ever named took no requests: its end loses none.
-        if !endpoints.is_empty() && !endpoints.ever_named(&name) && !acted.contains(name.as_str()) {
-            continue;
+        self.0.retain(|_, Seen { life: PodLife { name, .. }, .. }| {
+            endpoints.is_empty() || endpoints.ever_named(name) || acted.contains(name.as_str())
+        });
+        let evidence = Evidence {
+            clocks: others.clocks,
+            beats: others.beats,
+            endpoints,
+            actions: ending.copied().collect(),
+            commands: others.commands,
+            histories: others.histories,
+            phases: others.phases,
+            gaps: watches.pods_missed(),
+        };
+        let names = self.names();
+        let (mut lives, mut ends) = (Vec::new(), Vec::new());
+        for pod in self.0.values() {
+            let PodLife { name, uid, created, .. } = &pod.life;
+            let until = names[name.as_str()].range(*created..).find(|at| *at > created).copied();
+            let life = LifeOf { name, uid, from: *created, until };
+            let of = EndpointOf::life(life, pod.life.ip.as_deref());
+            let endpoint_ready = endpoints.first(of, EndpointChange::Ready, *created);
+            let end = Ending { evidence: &evidence, pod, life }.find();
+            ends.extend(end.filter(|end| is_under_load(end, load)));
+            lives.push(PodLife { endpoint_ready, ..pod.life.clone() });
         }
-        pod.life.endpoint_ready = endpoints.first(&name, EndpointChange::Ready, pod.life.created);
-        let causes = Causes { actions: &actions, commands, histories: &histories };
-        if let Some(end) = end_of(&pod, clocks, endpoints, &causes, &gaps, &phases)
-            && is_under_load(&end, &load)
-        {
-            ends.push(end);
-        }
-        lives.push(pod.life);
+        lives.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
+        ends.sort_by(|a, b| (a.t0.earliest, &a.pod).cmp(&(b.t0.earliest, &b.pod)));
+        (lives, ends)
     }
-    lives.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
-    ends.sort_by(|a, b| (a.t0.earliest, &a.pod).cmp(&(b.t0.earliest, &b.pod)));
-    (lives, ends)
 }
 
-/// Whether a pod ended while load was sent, or may have: of one that was lost in a gap it is only known
-/// that it did so at some time of that.
+/// Whether a pod ended while load was sent, or may have.
 fn is_under_load(end: &PodEnd, load: &RangeInclusive<Stamp>) -> bool {
-    if end.is_lost {
-        end.t0.latest >= *load.start() && end.t0.earliest <= *load.end()
-    } else {
-        end.t0.earliest >= *load.start() && end.t0.latest <= *load.end()
-    }
-}
-
-/// What may have ended a pod.
-struct Causes<'a> {
-    actions: &'a [(Stamp, &'a Action)],
-    commands: &'a [Command],
-    histories: &'a Histories,
-}
-
-/// A deletion that the run itself asked for.
-struct Own<'a> {
-    /// The first call of which it may have been the effect.
-    sent: Stamp,
-    action: &'a Action,
-    t0: T0,
-}
-
-impl<'a> Causes<'a> {
-    /// The run's own deletion of a pod. `second` is when it took effect by the API server's own
-    /// account, to the second.
-    fn own(&self, pod: &Seen, second: Option<T0>) -> Option<Own<'a>> {
-        let is_this = |a: &&&'a (Stamp, &'a Action)| match &a.1.uid {
-            Some(uid) => *uid == pod.life.uid,
-            None => a.1.pod.as_deref() == Some(pod.life.name.as_str()),
-        };
-        let attempts: Vec<&(Stamp, &Action)> = self.actions.iter().filter(|a| is_this(&a)).collect();
-        let is_accepted = |a: &&&(Stamp, &Action)| a.1.status.is_some_and(|s| (200..300).contains(&s));
-        let accepted = attempts.iter().find(is_accepted);
-        // One without an answer, or with one that says nothing, may have been the one that was carried out.
-        let may_be = |a: &&&(Stamp, &Action)| !a.1.is_undone && a.1.status.is_none_or(|s| s >= 500);
-        let doubtful = attempts.iter().take_while(|a| !is_accepted(a)).find(may_be);
-        let (sent, action) = doubtful.or(accepted)?;
-        let (earliest, action) = (*sent, accepted.map_or(*action, |(_, accepted)| *accepted));
-        let latest = match accepted {
-            Some((_, accepted)) => accepted.answered,
-            // Without an answer the deletion is only known to have come before the watch showed it.
-            None => pod.deletion?.0,
-        };
-        let mut t0 = T0 { earliest, latest: latest.max(earliest) };
-        if let Some(second) = second.filter(|_| doubtful.is_some()) {
-            let both = T0 { earliest: earliest.max(second.earliest), latest: t0.latest.min(second.latest) };
-            match (both.earliest <= both.latest, accepted) {
-                (true, _) => t0 = both,
-                (false, Some(_)) => {}
-                // It was somebody else's.
-                (false, None) => return None,
-            }
+    match end.t0.basis {
+        // It did so at some time of these.
+        T0Basis::Gap | T0Basis::EndOfContainers => {
+            end.t0.latest >= *load.start() && end.t0.earliest <= *load.end()
         }
-        Some(Own { sent: *sent, action, t0 })
-    }
-}
-
-fn end_of(
-    pod: &Seen,
-    clocks: &Clocks,
-    endpoints: &Endpoints,
-    causes: &Causes<'_>,
-    gaps: &[(Stamp, Stamp)],
-    phases: &[(Stamp, &str, ProxyPhase)],
-) -> Option<PodEnd> {
-    let name = pod.life.name.as_str();
-    let second = pod.deletion.map(|(at, stamp, grace_s)| {
-        let offset = clocks.offset(API_SERVER, stamp.shifted_ns(-grace_s * SECOND_NS));
-        let second = clocks.place(API_SERVER, stamp).shifted_ns(-grace_s * SECOND_NS);
-        let latest = second.shifted_ns(SECOND_NS + offset.uncertainty_ns).min(at);
-        T0 { earliest: second.shifted_ns(-offset.uncertainty_ns).min(latest), latest }
-    });
-    let own = causes.own(pod, second);
-    // One that ended by itself may be deleted later.
-    let first = match (pod.terminal, pod.deletion) {
-        (Some(terminal), Some((deletion, ..))) if terminal < deletion => Some(terminal),
-        (terminal, None) => terminal.or(pod.deleted),
-        _ => None,
-    };
-    let phase = |which: ProxyPhase| {
-        phases
-            .iter()
-            .find(|(at, p, k)| *p == name && *k == which && *at >= pod.life.created)
-            .map(|(at, ..)| *at)
-    };
-    let deletion_seen = pod.deletion.map(|(at, ..)| at);
-    let t0 = if let Some(own) = &own {
-        own.t0
-    } else if let Some(first) = first {
-        let signs = [ProxyPhase::PreStop, ProxyPhase::ListenerClosed, ProxyPhase::Sigterm];
-        let first =
-            signs.into_iter().filter_map(phase).chain(pod.containers_terminated).fold(first, Stamp::min);
-        T0 { earliest: first, latest: first }
-    } else if let Some(second) = second {
-        second
-    } else {
-        // Gone between two lists: the later one does not show it any more.
-        let (from, to) = gaps.iter().find(|(_, to)| *to > pod.last_at)?;
-        T0 { earliest: *from, latest: *to }
-    };
-    let grace_s = pod.deletion.map_or(pod.last.grace_s, |(.., grace_s)| grace_s);
-    let sleep_s = pod.pre_stop_sleep_s();
-    let after = |at: Stamp| (at >= t0.earliest).then_some(at);
-    let stages = Stages {
-        delete_sent: own.as_ref().map(|own| own.sent),
-        deletion_seen,
-        endpoint_terminating: endpoints.first(name, EndpointChange::Terminating, t0.earliest),
-        kill_began: phase(ProxyPhase::PreStop),
-        listener_closed: phase(ProxyPhase::ListenerClosed),
-        app_exited: phase(ProxyPhase::Sigterm),
-        proxy_exited: phase(ProxyPhase::Exit),
-        containers_terminated: pod.containers_terminated.and_then(after),
-        endpoint_removed: endpoints.first(name, EndpointChange::Removed, t0.earliest),
-        pod_deleted: pod.deleted,
-    };
-    let ended_by_itself = first.is_some() && pod.deleted != first;
-    let explained = match &own {
-        Some(own) => Some((None, format!("{} by this run", own.action.action))),
-        None => {
-            let explained = causes.histories.explain(&pod.last, pod.life.created, t0, ended_by_itself);
-            explained.map(|explained| (Some(explained.mode), explained.cause))
-        }
-    };
-    let known = explained.as_ref().and_then(|(mode, _)| *mode);
-    // A node that shuts down ends its pods without deleting them.
-    let by_shutdown = known == Some(Mode::NodeShutdown);
-    let may_be = |a: &Action| match a.mode {
-        Some(Mode::NodeShutdown) => by_shutdown,
-        // What is known to have been something else was not the action.
-        mode => pod.deletion.is_some() && (known.is_none() || known == mode),
-    };
-    let commanded = causes.commands.iter().rfind(|command| command.started <= t0.latest);
-    let action = own.as_ref().map(|own| own.action).or_else(|| {
-        let begun = |at: Stamp| at <= t0.latest && commanded.is_none_or(|command| command.started <= at);
-        let mut latest = causes.actions.iter().rev();
-        let found = latest.find(|(at, a)| a.pod.is_none() && a.error.is_none() && begun(*at) && may_be(a));
-        found.map(|(_, action)| *action)
-    });
-    let mode = action.and_then(|a| a.mode).or(known).or_else(|| commanded?.mode);
-    Some(PodEnd {
-        pod: name.to_owned(),
-        uid: pod.life.uid.clone(),
-        ip: pod.life.ip.clone(),
-        is_probed: pod.life.is_probed,
-        node: pod.last.node.clone(),
-        mode: mode.unwrap_or(Mode::Other),
-        disruption: action.map(|a| a.disruption).or_else(|| commanded?.disruption),
-        cause: explained.map(|(_, cause)| cause),
-        own: own.is_some(),
-        is_lost: own.is_none() && first.is_none() && second.is_none(),
-        t0,
-        grace_s,
-        pre_stop_sleep_s: sleep_s,
-        stages,
-        exit_code: pod.exit_code,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn whether_a_pod_is_probed_is_recorded_or_seen_in_its_start() {
-        let event = |ready: bool, state: &str, probe: serde_json::Value| -> PodEvent {
-            let container = |name: &str, sidecar: bool, probe: &serde_json::Value| {
-                json!({"name": name, "sidecar": sidecar, "pre_stop_sleep_s": null, "pre_stop_other": false,
-                    "state": state, "reason": null, "exit_code": null, "restarts": 0, "readiness_probe": probe})
-            };
-            let pod = json!({
-                "change": "applied", "namespace": "shop", "name": "web-1", "uid": "u", "resource_version": "1",
-                "node": "n1", "ip": "10.0.0.1", "phase": "Running", "ready": ready, "deletion_timestamp": null,
-                "deletion_grace_s": null, "grace_s": 30, "disruption_target": null,
-                "containers": [container("app", false, &probe), container("proxy", true, &json!(true))],
-            });
-            serde_json::from_value(pod).unwrap()
-        };
-        let life = |events: &[PodEvent]| {
-            let mut seen = Seen::new(Stamp::from_unix_ns(1), &events[0]);
-            events.iter().for_each(|event| seen.observe(Stamp::from_unix_ns(1), event));
-            seen.life
-        };
-        let told = |events: &[PodEvent]| life(events).is_probed;
-        let null = || serde_json::Value::Null;
-        assert_eq!(told(&[event(true, "running", json!(true))]), Some(true));
-        assert_eq!(told(&[event(true, "running", json!(false))]), Some(false));
-        assert_eq!(told(&[event(false, "waiting", null()), event(true, "running", null())]), None);
-        let late = [event(false, "running", null()), event(true, "running", null())];
-        assert_eq!(told(&late), Some(true), "it ran and was not ready");
-        let lost = [event(true, "running", null()), event(false, "running", null())];
-        assert_eq!(told(&lost), None, "its node is away");
-        assert_eq!(life(&lost).ip.as_deref(), Some("10.0.0.1"));
+        _ => end.t0.earliest >= *load.start() && end.t0.latest <= *load.end(),
     }
 }

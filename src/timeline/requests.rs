@@ -6,12 +6,15 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use super::addresses::Addresses;
 pub use super::attempts::{Attempt, Strangers};
 use super::attempts::{Joined, Proxied};
 use super::clocks::Clocks;
+use super::consumer::KeptConnections;
+use super::integrity::{self, Integrity};
 use super::names::PodNames;
 pub use super::names::Unmatched;
-use crate::record::{ClockOffset, Outcome, RequestRow, RowSource, RunId, ServedRow, Stamp};
+use crate::record::{ClockOffset, Event, Outcome, RequestRow, RowSource, RunId, RunInfo, ServedRow, Stamp};
 
 /// A connection: its load source, and its number there.
 pub type Connection = (Arc<str>, u64);
@@ -25,6 +28,8 @@ pub struct Request {
     pub proxy: Option<Arc<str>>,
     /// What that proxy recorded, where the request is one of [`Requests::others`].
     pub served: Option<Box<ServedRow>>,
+    /// The pod that the kernel sent its connection to, as far as that is known and may be relied on.
+    pub routed: Option<Arc<str>>,
     /// Where several pods read it, the others, in order of time: a gateway in between tried again.
     pub other_attempts: Vec<Attempt>,
     /// Rows of proxies with its id whose times cannot be: they are not of this request.
@@ -40,6 +45,7 @@ impl Request {
             row,
             proxy: None,
             served: None,
+            routed: None,
             other_attempts: Vec::new(),
             impossible_rows: 0,
             uncertainty_ns: 0,
@@ -48,7 +54,7 @@ impl Request {
 
     /// When the attempt began: connecting, or sending on a connection that stood.
     pub fn begun(&self) -> Stamp {
-        self.row.connect_start.or(self.row.sent).unwrap_or(self.row.scheduled)
+        self.row.actually_sent().unwrap_or(self.row.scheduled)
     }
 
     /// Whether it opened a connection.
@@ -56,8 +62,13 @@ impl Request {
         !self.row.conn_reused && self.row.connect_start.is_some()
     }
 
-    /// The pod that it reached, as either end says.
+    /// The pod that it reached, as either end says, or that the kernel sent its connection to.
     pub fn pod(&self) -> Option<&Arc<str>> {
+        self.named().or(self.routed.as_ref())
+    }
+
+    /// The pod that it reached, as either end says.
+    pub fn named(&self) -> Option<&Arc<str>> {
         self.proxy.as_ref().or(self.row.pod.as_ref())
     }
 
@@ -70,6 +81,19 @@ impl Request {
     pub fn order(&self) -> (Stamp, &str, u64) {
         (self.row.scheduled, &self.row.source, self.row.seq)
     }
+}
+
+/// By what requests are joined with proxies' rows and with pods.
+#[derive(Debug)]
+pub(super) struct Joins {
+    /// The pods, as headers call them.
+    pub names: PodNames,
+    /// The pods by their addresses.
+    pub addresses: Addresses,
+    /// What the ids of the run's requests share.
+    pub run: Option<RunId>,
+    /// Whether the kernel's word is relied on only where answers agree with it.
+    pub needs_proof: bool,
 }
 
 /// All requests of a run.
@@ -85,14 +109,48 @@ pub struct Requests<R> {
     pub unmatched: Unmatched,
     /// Connections that carried a request, not their first, of which the client does not know the pod.
     pub unnamed: HashSet<Connection>,
+    /// How the kernel's word and that of the answers agree.
+    pub agreement: Agreement,
+    /// The pods that requests of kept connections reached.
+    pub(super) kept: KeptConnections,
     /// The first intended send time.
     pub(super) first_scheduled: Option<Stamp>,
     /// When the last one ended.
     pub(super) last_end: Option<Stamp>,
     rows: R,
     clocks: Clocks,
-    names: PodNames,
+    joins: Joins,
     proxied: Proxied,
+    looked_at: integrity::Rows,
+}
+
+/// How the pods that the kernel sent connections to agree with those that the answers name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Agreement {
+    /// Requests of which the kernel knows the address that their connection was sent to.
+    pub routed: u64,
+    /// Those of them where that is the address of a pod.
+    pub to_pods: u64,
+    /// Those where the answer names the same pod.
+    pub agreed: u64,
+    /// Those where it names another one.
+    pub disagreed: u64,
+    /// Whether the kernel's word was relied on.
+    pub is_relied_on: bool,
+}
+
+impl Agreement {
+    /// Under IPVS the kernel's entries are believed when so many answers agree with them, and none does not.
+    const PROOF: u64 = 20;
+
+    fn add(&mut self, request: &Request) {
+        self.routed += u64::from(request.row.routed_to.is_some());
+        let Some(routed) = &request.routed else { return };
+        self.to_pods += 1;
+        if let Some(pod) = request.named() {
+            *(if pod == routed { &mut self.agreed } else { &mut self.disagreed }) += 1;
+        }
+    }
 }
 
 /// Whether a request was answered, and the answer says nothing else.
@@ -101,30 +159,32 @@ pub fn is_plain(row: &RequestRow) -> bool {
 }
 
 impl<R: RowSource> Requests<R> {
-    /// Goes through the rows for the first time. The ids of the run's requests share `run`.
-    pub(super) fn open(
-        rows: R,
-        clocks: Clocks,
-        names: PodNames,
-        run: Option<RunId>,
-    ) -> Result<Self, R::Error> {
+    /// Goes through the rows for the first time.
+    pub(super) fn open(rows: R, clocks: Clocks, joins: Joins) -> Result<Self, R::Error> {
         let mut others = Vec::new();
         let mut all = 0;
         let mut unnamed = HashSet::new();
         let (mut first_scheduled, mut last_end) = (None::<Stamp>, None::<Stamp>);
+        let mut looked_at = integrity::Rows::default();
         let mut unmatched = Unmatched::default();
-        let mut proxied = Proxied::new(run);
+        let mut proxied = Proxied::new(joins.run.clone());
+        let mut agreement = Agreement::default();
+        let mut kept = KeptConnections::default();
         rows.requests(&mut |row| {
-            let mut request = place_request(row, &clocks);
-            if let Some(value) = name_pod(&mut request.row, &names) {
+            let mut request = place_request(row, &clocks, Some(&joins.addresses));
+            if let Some(value) = name_pod(&mut request.row, &joins.names) {
                 unmatched.add(&value);
             }
+            agreement.add(&request);
             let row = &request.row;
             all += 1;
+            looked_at.add(row, request.uncertainty_ns);
             first_scheduled = Some(first_scheduled.map_or(row.scheduled, |first| first.min(row.scheduled)));
             last_end = last_end.max(Some(row.end));
             proxied.expect(row, &clocks);
-            if row.conn_reused && row.pod.is_none() {
+            kept.see(row);
+            let is_named = row.pod.is_some() || (request.routed.is_some() && !joins.needs_proof);
+            if row.conn_reused && !is_named {
                 unnamed.extend(request.connection());
             }
             if !is_plain(row) {
@@ -139,6 +199,7 @@ impl<R: RowSource> Requests<R> {
         proxied.begin_at(first_scheduled.unwrap_or_default());
         let mut served: HashMap<usize, Vec<(ServedRow, Option<i64>)>> = HashMap::new();
         rows.served(&mut |row| {
+            looked_at.add_served(&row, &clocks);
             if !proxied.is_own(&row) {
                 return;
             }
@@ -158,19 +219,38 @@ impl<R: RowSource> Requests<R> {
             request.served = joined.last.map(Box::new);
             (request.other_attempts, request.impossible_rows) = (joined.others, joined.impossible);
         }
+        agreement.is_relied_on =
+            !joins.needs_proof || (agreement.agreed >= Agreement::PROOF && agreement.disagreed == 0);
+        if !agreement.is_relied_on {
+            others.iter_mut().for_each(|request| request.routed = None);
+        }
         let strangers = proxied.strangers;
         Ok(Self {
             others,
             all,
             strangers,
             unmatched,
-            names,
             unnamed,
+            kept,
+            agreement,
             first_scheduled,
             last_end,
             rows,
             clocks,
+            joins,
             proxied,
+            looked_at,
+        })
+    }
+
+    /// Whether the record is whole, of a load that lasted from the one to the other.
+    pub(super) fn integrity(
+        &self,
+        (info, events): (&RunInfo, &[Event]),
+        lasted: (Stamp, Stamp),
+    ) -> Result<Integrity, R::Error> {
+        integrity::look(&self.looked_at, (info, events, &self.clocks), lasted, |each| {
+            self.rows.requests(&mut |row| each(&place_request(row, &self.clocks, None).row))
         })
     }
 
@@ -181,12 +261,12 @@ impl<R: RowSource> Requests<R> {
     pub fn plain(&self, mut each: impl FnMut(&Request)) -> Result<(), R::Error> {
         self.rows.requests(&mut |row| {
             if is_plain(&row) {
-                let mut request = place_request(row, &self.clocks);
-                name_pod(&mut request.row, &self.names);
+                let addresses = self.agreement.is_relied_on.then_some(&self.joins.addresses);
+                let mut request = place_request(row, &self.clocks, addresses);
+                name_pod(&mut request.row, &self.joins.names);
                 let joined = self.proxied.of(&request.row, request.uncertainty_ns);
                 let Joined { last: proxy, others: other_attempts, impossible: impossible_rows } = joined;
-                request = Request { proxy, other_attempts, impossible_rows, ..request };
-                each(&request);
+                each(&Request { proxy, other_attempts, impossible_rows, ..request });
             }
         })
     }
@@ -215,7 +295,7 @@ fn name_pod(row: &mut RequestRow, names: &PodNames) -> Option<Arc<str>> {
 }
 
 /// A request's stamps lie close together, so one offset serves for all, and keeps their distances.
-fn place_request(mut row: RequestRow, clocks: &Clocks) -> Request {
+fn place_request(mut row: RequestRow, clocks: &Clocks, addresses: Option<&Addresses>) -> Request {
     let ClockOffset { offset_ns, uncertainty_ns } = clocks.offset(&row.source, row.end);
     let stages = [&mut row.connect_start, &mut row.connected, &mut row.tls, &mut row.sent, &mut row.head];
     for stamp in stages.into_iter().flatten() {
@@ -223,7 +303,9 @@ fn place_request(mut row: RequestRow, clocks: &Clocks) -> Request {
     }
     row.scheduled = row.scheduled.shifted_ns(-offset_ns);
     row.end = row.end.shifted_ns(-offset_ns);
-    Request { uncertainty_ns, ..Request::of(row) }
+    let mut request = Request { uncertainty_ns, ..Request::of(row) };
+    request.routed = addresses.and_then(|all| all.routed_to(&request.row, request.begun())).cloned();
+    request
 }
 
 /// A connection may have been accepted long before the request.

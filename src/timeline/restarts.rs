@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::clocks::Clocks;
-use crate::record::event::ActionName;
-use crate::record::{Event, EventKind, Stamp};
+use crate::record::event::{ActionName, ContainerState, PodEvent};
+use crate::record::{EventKind, Stamp};
 
 /// How long before a watch shows a container's end that end may have been, where the watch last
 /// showed something longer ago: a kubelet looks at its containers once a second.
@@ -19,6 +18,8 @@ pub struct Restart {
     pub container: String,
     /// The exit code of its run, where it was seen.
     pub exit_code: Option<i32>,
+    /// Whether the run had it killed.
+    pub is_crash: bool,
     /// Not before this.
     pub from: Stamp,
     /// When the pod was ready again, if it was.
@@ -34,66 +35,81 @@ struct Seen {
     open: Option<usize>,
 }
 
-/// Finds the restarts that the watch of pods shows.
-pub(super) fn build(events: &[Event], clocks: &Clocks) -> Vec<Restart> {
-    let mut restarts: Vec<Restart> = Vec::new();
-    let mut seen: BTreeMap<(String, String), Seen> = BTreeMap::new();
-    let mut crashes: BTreeMap<&str, Stamp> = BTreeMap::new();
-    for event in events {
-        let at = clocks.place(&event.source, event.at);
-        let pod = match &event.kind {
-            EventKind::Pod(pod) => pod,
-            EventKind::Action(action) if action.action == ActionName::Crash => {
-                crashes.extend(action.uid.as_deref().map(|uid| (uid, at)));
-                continue;
-            }
-            _ => continue,
-        };
-        let is_ending = pod.deletion_timestamp.is_some() || pod.disruption_target.is_some();
-        let stays = !is_ending && pod.phase == "Running";
-        for container in pod.containers.iter().filter(|container| !container.sidecar) {
-            let runs = container.state.as_deref() == Some("running");
-            let key = (pod.uid.clone(), container.name.clone());
-            let Some(last) = seen.get_mut(&key) else {
-                if runs {
-                    let first = Seen { running_at: at, restarts: container.restarts, open: None };
-                    seen.insert(key, first);
-                }
-                continue;
-            };
-            let has_ended = !runs || container.restarts > last.restarts;
-            if has_ended && last.open.is_none() && stays {
-                let shown = last.running_at.max(at.shifted_ns(-SEEN_WITHIN_NS));
-                let asked = crashes.get(pod.uid.as_str()).filter(|asked| **asked >= last.running_at);
-                last.open = Some(restarts.len());
-                restarts.push(Restart {
-                    pod: pod.name.clone(),
-                    container: container.name.clone(),
-                    exit_code: container.exit_code,
-                    from: asked.copied().unwrap_or(shown),
-                    to: None,
+/// Takes in what the watch of pods shows, and the crashes that the run asked for.
+#[derive(Debug, Default)]
+pub(super) struct Collector<'a> {
+    pub(super) restarts: Vec<Restart>,
+    /// By the pod's UID and the container's name.
+    seen: BTreeMap<(String, String), Seen>,
+    crashes: BTreeMap<&'a str, Stamp>,
+}
+
+impl<'a> Collector<'a> {
+    pub(super) fn observe(&mut self, at: Stamp, kind: &'a EventKind) {
+        match kind {
+            EventKind::Pod(pod) => {
+                pod.containers.iter().filter(|container| !container.sidecar).for_each(|container| {
+                    self.observe_container(at, pod, container);
                 });
             }
-            if let Some(open) = last.open {
-                let restart = &mut restarts[open];
-                restart.exit_code = restart.exit_code.or(container.exit_code);
-                if runs && pod.ready {
-                    restart.to = Some(at);
-                    last.open = None;
-                }
+            EventKind::Action(action) if action.action == ActionName::Crash => {
+                self.crashes.extend(action.uid.as_deref().map(|uid| (uid, at)));
             }
-            if runs {
-                (last.running_at, last.restarts) = (at, container.restarts);
-            }
+            _ => {}
         }
     }
-    restarts
+
+    fn observe_container(&mut self, at: Stamp, pod: &PodEvent, container: &ContainerState) {
+        let is_ending = pod.deletion_timestamp.is_some() || pod.disruption_target.is_some();
+        let stays = !is_ending && pod.phase == "Running";
+        let runs = container.state.as_deref() == Some("running");
+        let key = (pod.uid.clone(), container.name.clone());
+        let Some(last) = self.seen.get_mut(&key) else {
+            if runs {
+                let first = Seen { running_at: at, restarts: container.restarts, open: None };
+                self.seen.insert(key, first);
+            }
+            return;
+        };
+        let has_ended = !runs || container.restarts > last.restarts;
+        if has_ended && last.open.is_none() && stays {
+            let shown = last.running_at.max(at.shifted_ns(-SEEN_WITHIN_NS));
+            let asked = self.crashes.get(pod.uid.as_str()).filter(|asked| **asked >= last.running_at);
+            last.open = Some(self.restarts.len());
+            self.restarts.push(Restart {
+                pod: pod.name.clone(),
+                container: container.name.clone(),
+                exit_code: container.exit_code,
+                is_crash: asked.is_some(),
+                from: asked.copied().unwrap_or(shown),
+                to: None,
+            });
+        }
+        if let Some(open) = last.open {
+            let restart = &mut self.restarts[open];
+            restart.exit_code = restart.exit_code.or(container.exit_code);
+            if runs && pod.ready {
+                restart.to = Some(at);
+                last.open = None;
+            }
+        }
+        if runs {
+            (last.running_at, last.restarts) = (at, container.restarts);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::event::{Action, Change, ContainerState, PodEvent};
+    use crate::record::Event;
+    use crate::record::event::{Action, Change};
+
+    fn restarts(events: &[Event]) -> Vec<Restart> {
+        let mut collector = Collector::default();
+        events.iter().for_each(|event| collector.observe(event.at, &event.kind));
+        collector.restarts
+    }
 
     fn pod(at_ns: i64, state: &str, restarts: i32, exit_code: Option<i32>, ready: bool) -> Event {
         let container = ContainerState {
@@ -144,10 +160,11 @@ mod tests {
             pod: "web-1".into(),
             container: "app".into(),
             exit_code: Some(137),
+            is_crash: false,
             from: at(8 * second),
             to: Some(at(12 * second)),
         };
-        assert_eq!(build(&ends, &Clocks::default()), std::slice::from_ref(&restart));
+        assert_eq!(restarts(&ends), std::slice::from_ref(&restart));
 
         let crash = Action {
             is_undone: false,
@@ -163,7 +180,7 @@ mod tests {
         let crash = Event::new(at(9 * second), "coordinator", EventKind::Action(crash));
         let [first, rest @ ..] = ends;
         let events: Vec<Event> = [first, crash].into_iter().chain(rest).collect();
-        let asked = Restart { from: at(9 * second), ..restart };
-        assert_eq!(build(&events, &Clocks::default()), [asked]);
+        let asked = Restart { from: at(9 * second), is_crash: true, ..restart };
+        assert_eq!(restarts(&events), [asked]);
     }
 }

@@ -153,7 +153,7 @@ fn each_consumer_has_a_window_of_its_own() {
     for node in ["node-1", "node-2"] {
         let window = of(&format!("(Service proxy of node {node})"));
         let (begin, end) = left(node);
-        let lower = answered.unix_ns() as f64 / 1e9 + window.lower_s;
+        let lower = answered.unix_ns() as f64 / 1e9 + window.lower_s.unwrap_or(0.0);
         let upper = sent.unix_ns() as f64 / 1e9 + window.upper_s.expect("a bound");
         assert!(
             lower <= end && begin <= upper,

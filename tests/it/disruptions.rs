@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use rolldrop::analysis::model::{Cause, Mode, Stage};
+use rolldrop::analysis::model::{Mode, Stage};
 use rolldrop::record::event::{ActionName, Change};
-use rolldrop::record::{EventKind, Outcome, RequestRow};
+use rolldrop::record::{Cause, EventKind, Outcome, RequestRow};
 
 use crate::harness::Rolldrop;
 use crate::kubectl::{Kubectl, SharedCluster};

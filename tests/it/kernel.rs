@@ -38,14 +38,14 @@ struct Cluster {
 }
 
 /// How the binary is run.
-struct Program {
+pub(crate) struct Program {
     /// A command that runs it, as another user for example.
     through: Vec<&'static str>,
     binary: PathBuf,
 }
 
 impl Program {
-    fn command(&self) -> Command {
+    pub(crate) fn command(&self) -> Command {
         let mut words = self.through.iter().map(OsStr::new).chain([self.binary.as_os_str()]);
         let mut command = Command::new(words.next().expect("the binary at least"));
         command.args(words);
@@ -54,7 +54,7 @@ impl Program {
 }
 
 /// Binary and directory of a user without privileges: whoever runs the tests, but not root.
-fn unprivileged() -> (Program, tempfile::TempDir) {
+pub(crate) fn unprivileged() -> (Program, tempfile::TempDir) {
     const NOBODY: u32 = 65534;
     let dir = tempfile::tempdir().expect("a temporary directory");
     if !nix::unistd::geteuid().is_root() {

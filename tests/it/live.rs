@@ -102,6 +102,7 @@ impl Shop {
                 "POST /configmaps",
                 "PATCH /deployments/web",
                 "PATCH /services/web",
+                "PATCH /configmaps/{rolldrop-run-...}",
                 "DELETE /pods/{pod}",
                 "PATCH /services/web",
                 "PATCH /deployments/web",
@@ -303,11 +304,18 @@ fn a_rollout_of_what_is_there_is_measured_from_a_cold_start() {
     assert_eq!(modes, [Mode::Rollout; 2], "{finished}");
     assert!(result.requests.total > 500, "{finished}");
 
-    // Without a command it watches, and nothing is changed.
-    let observed =
-        run(&["run", "-t", "svc/web:named", "-n", "shop", "-d", "2s", "--out", "run"]).expect_code(0);
-    let changes = std::fs::read_to_string(observed.dir().join("run/changes.jsonl")).expect("changes.jsonl");
-    assert_eq!(changes.lines().count(), 1, "{changes}");
+    // Without a command it watches, and nothing is changed but what the beats are written to.
+    let changes = |more: &[&str]| {
+        let words = ["run", "-t", "svc/web:named", "-n", "shop", "-d", "2s", "--out", "run"];
+        let observed = run(&[&words[..], more].concat()).expect_code(0);
+        std::fs::read_to_string(observed.dir().join("run/changes.jsonl")).expect("changes.jsonl")
+    };
+    let unchanged = changes(&["--no-beats"]);
+    assert_eq!(unchanged.lines().count(), 1, "{unchanged}");
+    let beaten = changes(&[]);
+    let changed = beaten.lines().filter(|line| line.contains("\"entry\":\"change\""));
+    assert_eq!(changed.filter(|line| line.contains("ConfigMap")).count(), 1, "{beaten}");
+    assert_eq!(beaten.matches("\"entry\":\"change\"").count(), 1, "{beaten}");
     let unnamed = ["run", "-t", "svc/web:named", "-n", "shop", "--set", "sidecar.inject=true", "--yes"];
     let unnamed = run(&unnamed).expect_code(2);
     assert!(unnamed.stderr().contains("would change a cluster that is not named"), "{unnamed}");

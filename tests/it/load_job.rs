@@ -104,7 +104,10 @@ fn each_nodes_service_proxy_is_a_consumer_of_a_load_from_the_cluster() {
         assert_eq!(windows, consumers.map(|(_, consumer)| consumer));
         for window in &termination.windows {
             assert!(window.rate_before > 5.0, "{window:?}");
-            assert!(window.upper_s.is_some_and(|upper| window.lower_s <= upper && upper < 4.0), "{window:?}");
+            assert!(
+                window.upper_s.is_some_and(|upper| window.lower_s <= Some(upper) && upper < 4.0),
+                "{window:?}"
+            );
         }
     }
     let changes = fs::read_to_string(run.path.join("changes.jsonl")).expect("changes.jsonl");

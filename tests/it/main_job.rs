@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use rolldrop::analysis::model::{Cause, Verdict};
-use rolldrop::record::{EventKind, Outcome, Phase};
+use rolldrop::analysis::model::Verdict;
+use rolldrop::record::{Cause, EventKind, Outcome, Phase};
 
 use crate::runs::{self, Dataplane, MeasuredRun};
 
@@ -13,7 +13,7 @@ fn naive_exit_drops_requests_and_attributes_them() {
         let requests = &run.result.requests;
         assert!(requests.dropped > 0, "{}", run.finished);
         assert_eq!(run.result.terminations.len(), 3);
-        let attributed: u64 = run.result.terminations.iter().map(|t| t.requests.dropped).sum();
+        let attributed: u64 = run.result.groups.iter().map(|group| group.dropped).sum();
         assert_eq!(attributed + requests.unattributed, requests.dropped, "{}", run.finished);
         let killed_in_flight = requests.by_cause.get(&Cause::KilledInFlight).copied().unwrap_or(0);
         assert!(requests.outside_window <= killed_in_flight, "{}", run.finished);
@@ -21,7 +21,7 @@ fn naive_exit_drops_requests_and_attributes_them() {
             Dataplane::Kernel => "nftables",
             Dataplane::Userspace => "userspace",
         };
-        assert_eq!(run.result.cluster.dataplane, dataplane);
+        assert_eq!(run.result.cluster.dataplane, dataplane.into());
     }
 }
 
@@ -35,7 +35,7 @@ fn without_a_sidecar_clients_are_refused_and_then_not_answered() {
     assert!(outcomes(Outcome::ConnectTimeout) > 0, "{}", run.finished);
     assert_eq!(run.result.terminations.len(), 4, "{}", run.finished);
     assert!(run.result.terminations.iter().all(|t| t.windows[0].upper_s.is_some()), "{}", run.finished);
-    let attributed: u64 = run.result.terminations.iter().map(|t| t.requests.dropped).sum();
+    let attributed: u64 = run.result.groups.iter().map(|group| group.dropped).sum();
     assert_eq!(attributed + requests.unattributed, requests.dropped, "{}", run.finished);
 }
 

@@ -37,7 +37,9 @@ pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, St
             url: "http://web".into(),
             consumer: "service web".into(),
             balances: Balances::Connections,
+            balances_because: None,
             service: None,
+            routing: None,
         }],
         load: LoadPlan {
             pacing: Pacing::Constant,
@@ -55,6 +57,7 @@ pub(crate) fn synthetic(rate: f64, duration_s: f64, (started, ended): (Stamp, St
         ended: Some(ended),
         complete: true,
         interrupted: false,
+        max_busy: None,
         aborted: None,
     }
 }

@@ -1,8 +1,7 @@
 //! Stale flows, on the kernel dataplane: met when source ports are used again early, told apart
 //! from the window, and avoided by walking the ports.
 
-use rolldrop::analysis::model::Cause;
-use rolldrop::record::{Outcome, RequestRow};
+use rolldrop::record::{Cause, Outcome, RequestRow};
 
 use crate::runs::{Dataplane, MeasuredRun, measure, stopped_routing};
 
@@ -78,7 +77,7 @@ fn ports_that_are_used_again_early_meet_stale_flows_which_move_no_window() {
     for termination in &run.result.terminations {
         let window = termination.windows.first().expect("a window");
         let (_, after) = stopped[&termination.pod];
-        let lower = zero + termination.t0_s + window.lower_s;
+        let lower = zero + termination.t0_s + window.lower_s.unwrap_or(0.0);
         assert!(lower <= after + TOLERANCE_S, "{window:?}\n{}", run.finished);
     }
 }

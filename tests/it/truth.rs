@@ -6,16 +6,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
-use rolldrop::record::Outcome;
+use rolldrop::record::{EventKind, Outcome, RequestRow};
 use serde_json::Value;
 
 use crate::harness::written;
 use crate::runs::{self, Dataplane, MeasuredRun, json_lines, seconds, stopped_routing};
 
 /// A bound that must always hold is tested at this chance of failing by accident.
-const ALPHA: f64 = 1e-6;
+pub(crate) const ALPHA: f64 = 1e-6;
 /// Two processes of one machine anchor their clocks this well to each other.
-const CLOCK_TOLERANCE_S: f64 = 0.001;
+pub(crate) const CLOCK_TOLERANCE_S: f64 = 0.001;
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
@@ -28,28 +28,27 @@ fn the_measured_bounds_contain_when_the_service_proxy_stopped_routing() {
     }
 }
 
+/// When the counted part of the load began, in Unix seconds.
+pub(crate) fn zero_s(run: &MeasuredRun) -> f64 {
+    let started = run.records.events.iter().find_map(|event| match event.kind {
+        EventKind::LoadStarted { warmup_s, .. } => Some(event.at.unix_ns() as f64 / 1e9 + warmup_s),
+        _ => None,
+    });
+    started.expect("the load's beginning")
+}
+
 /// Holds the windows of a run against the Service proxy's log.
 pub(crate) fn bounds_hold(run: &MeasuredRun) {
     let stopped = stopped_routing(run);
-    let zero = run
-        .records
-        .events
-        .iter()
-        .find_map(|e| match e.kind {
-            rolldrop::record::EventKind::LoadStarted { warmup_s, .. } => {
-                Some(e.at.unix_ns() as f64 / 1e9 + warmup_s)
-            }
-            _ => None,
-        })
-        .expect("the load's beginning");
+    let zero = zero_s(run);
     for termination in &run.result.terminations {
         let (before, after) = stopped[&termination.pod];
         let window = termination.windows.first().expect("a window");
         let t0_latest = zero + termination.t0_s;
         let t0_earliest = t0_latest - termination.t0_uncertainty_s;
-        let upper = t0_latest + window.lower_s + (1.0 / ALPHA).ln() / window.rate_before;
+        let upper = t0_latest + window.lower_s.unwrap_or(0.0) + (1.0 / ALPHA).ln() / window.rate_before;
         // Of a window that may be empty it is only known that it does not end before it begins.
-        let lower = if window.lower_s > 0.0 { t0_latest + window.lower_s } else { t0_earliest };
+        let lower = window.lower_s.map_or(t0_earliest, |lower_s| t0_latest + lower_s);
         let said =
             format!("{}: {window:?}, truth {:.6}\n{}", termination.pod, after - t0_latest, run.finished);
         assert!(lower <= after + CLOCK_TOLERANCE_S, "below the lower bound: {said}");
@@ -92,36 +91,50 @@ fn every_outcome_is_what_the_server_did() {
     }
 }
 
+/// To which pods the userspace dataplane's Service proxy sent connections, by the client's port.
+pub(crate) struct Routes(HashMap<u16, Vec<(f64, String)>>);
+
+pub(crate) fn routes(run: &MeasuredRun) -> Routes {
+    let mut routes: HashMap<u16, Vec<(f64, String)>> = HashMap::new();
+    for line in json_lines(&run.path.join("cluster/service-proxy.jsonl")) {
+        if line["kind"] == "connection" {
+            let port = text(&line["client"]).rsplit(':').next().and_then(|p| p.parse().ok()).expect("a port");
+            routes.entry(port).or_default().push((seconds(&line["t_ns"]), text(&line["pod"])));
+        }
+    }
+    Routes(routes)
+}
+
+impl Routes {
+    /// The pod to which the fresh connection of this request was sent.
+    pub(crate) fn of(&self, row: &RequestRow) -> &str {
+        let begun = row.connect_start.expect("a fresh connection").unix_ns() as f64 / 1e9;
+        let routed = &self.0[&row.local_port.expect("a port")];
+        &routed.iter().find(|(at, _)| *at >= begun - CLOCK_TOLERANCE_S).expect("a route").1
+    }
+}
+
 #[test]
 fn drops_are_attributed_to_the_pods_to_which_their_connections_were_routed() {
     // Which pod a connection goes to, the kernel does not write down.
     let of_userspace = |run: &&MeasuredRun| run.dataplane == Dataplane::Userspace;
     let run = runs::naive_exit().iter().find(of_userspace).expect("a run");
-    let routes: HashMap<u16, Vec<(f64, String)>> = {
-        let mut routes: HashMap<u16, Vec<(f64, String)>> = HashMap::new();
-        for line in json_lines(&run.path.join("cluster/service-proxy.jsonl")) {
-            if line["kind"] == "connection" {
-                let port =
-                    text(&line["client"]).rsplit(':').next().and_then(|p| p.parse().ok()).expect("a port");
-                routes.entry(port).or_default().push((seconds(&line["t_ns"]), text(&line["pod"])));
-            }
-        }
-        routes
-    };
+    let routes = routes(run);
     // The pods that truly lost a request, by the route of its connection.
     let mut lost: BTreeMap<String, u64> = BTreeMap::new();
     for row in run.records.requests.iter().filter(|row| row.outcome != Outcome::Ok) {
-        let begun = row.connect_start.expect("a fresh connection").unix_ns() as f64 / 1e9;
-        let routed = &routes[&row.local_port.expect("a port")];
-        let (_, pod) = routed.iter().find(|(at, _)| *at >= begun - CLOCK_TOLERANCE_S).expect("a route");
-        *lost.entry(pod.clone()).or_default() += 1;
+        let pod = routes.of(row);
+        *lost.entry(pod.to_owned()).or_default() += 1;
     }
     let said: BTreeMap<String, u64> = run
         .result
         .terminations
         .iter()
-        .map(|t| (t.pod.clone(), t.requests.dropped))
-        .filter(|(_, dropped)| *dropped > 0)
+        .filter(|t| t.requests.dropped.at_most > 0)
+        .map(|t| {
+            assert!(t.requests.dropped.is_exact(), "{t:?}\n{}", run.finished);
+            (t.pod.clone(), t.requests.dropped.at_most)
+        })
         .collect();
     assert_eq!(said, lost, "{}", run.finished);
 }

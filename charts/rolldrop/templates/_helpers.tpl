@@ -138,6 +138,9 @@ template:
           - --namespace={{ . }}
           {{- end }}
           - --yes
+          {{- if not .Values.beats }}
+          - --no-beats
+          {{- end }}
           {{- if include "rolldrop.creates" . }}
           - --image={{ include "rolldrop.image" . }}
           {{- end }}

@@ -7,7 +7,7 @@ The rules of the Role, as JSON: what the scenario takes, and no more. They are t
 {{- $rules := list
   (dict "apiGroups" (list "") "resources" (list "pods" "events") "verbs" (list "list" "watch"))
   (dict "apiGroups" (list "discovery.k8s.io") "resources" (list "endpointslices") "verbs" (list "list" "watch"))
-  (dict "apiGroups" (list "apps") "resources" (list "deployments" "statefulsets" "daemonsets") "verbs" (list "list" "watch"))
+  (dict "apiGroups" (list "apps") "resources" (list "deployments" "replicasets" "statefulsets" "daemonsets") "verbs" (list "list" "watch"))
 -}}
 
 {{- $ownServices := list -}}
@@ -70,8 +70,10 @@ The rules of the Role, as JSON: what the scenario takes, and no more. They are t
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "pods/proxy") "verbs" (list "get" "create")) -}}
 {{- end -}}
 
-{{/* A ConfigMap of a name of its own owns all that the run creates. */}}
-{{- if include "rolldrop.creates" . -}}
+{{/* A ConfigMap of a name of its own owns all that the run creates, and beats are written to it. */}}
+{{- if .Values.beats -}}
+{{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "configmaps") "verbs" (list "create" "patch" "delete")) -}}
+{{- else if include "rolldrop.creates" . -}}
 {{- $rules = append $rules (dict "apiGroups" (list "") "resources" (list "configmaps") "verbs" (list "create" "delete")) -}}
 {{- end -}}
 

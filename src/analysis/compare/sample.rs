@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::episodes::{Episode, episodes};
 use crate::analysis::model::{Analysis, Mode, RunResult, Verdict};
 use crate::analysis::policy::{Class, Policy};
 use crate::record::{Outcome, Phase, RowSource};
 use crate::timeline::{Request, Requests, Timeline};
 
 /// The version of a sample's form in files.
-pub const SAMPLE_FORMAT: u32 = 1;
+pub const SAMPLE_FORMAT: u32 = 2;
 
 /// The most blocks that a run is cut into, where blocks of 0.1 s would be more.
 const MOST_BLOCKS: f64 = 600.0;
@@ -38,10 +39,13 @@ pub struct Sample {
     pub duration_s: f64,
     /// Requests of the counted part.
     pub total: u64,
-    /// Of those, dropped.
+    /// Of those, dropped, without the generator's own stale flows.
     pub dropped: u64,
     /// The pods that ended.
     pub terminations: Vec<Ended>,
+    /// What of them is lost together.
+    #[serde(default)]
+    pub episodes: Vec<Episode>,
     /// Length of a block, in seconds.
     pub block_s: f64,
     /// The counted part, cut into blocks by intended send time.
@@ -53,8 +57,6 @@ pub struct Sample {
 pub struct Ended {
     /// How it came.
     pub mode: Mode,
-    /// Requests charged to it.
-    pub dropped: u64,
     /// The upper bound of its window towards each consumer, in seconds; `None` where there is none.
     pub windows_s: BTreeMap<String, Option<f64>>,
 }
@@ -123,16 +125,16 @@ impl Sample {
             is_closed_loop,
             duration_s: result.load.duration_s,
             total: result.requests.total,
-            dropped: result.requests.dropped,
+            dropped: result.requests.lost(),
             terminations: result
                 .terminations
                 .iter()
                 .map(|t| Ended {
                     mode: t.mode,
-                    dropped: t.requests.dropped,
                     windows_s: t.windows.iter().map(|w| (w.consumer.clone(), w.upper_s)).collect(),
                 })
                 .collect(),
+            episodes: episodes(analysis),
             block_s,
             blocks,
         })
@@ -205,7 +207,7 @@ fn fingerprint(timeline: &Timeline, result: &RunResult) -> BTreeMap<String, Stri
     }
     if !info.cluster.version.is_empty() {
         put("cluster version", info.cluster.version.clone());
-        put("dataplane", info.cluster.dataplane.clone());
+        put("dataplane", info.cluster.dataplane.to_string());
         put("nodes", info.cluster.nodes.to_string());
         put("endpoints", info.cluster.endpoints.to_string());
     }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use statrs::function::factorial::ln_binomial;
 
+use super::episodes::Episode;
 use super::sample::{Block, Ended, SAMPLE_FORMAT, bin};
 use super::*;
 use crate::record::Outcome;
@@ -60,7 +61,7 @@ fn run_of(seconds: u32, service: Service, rng: &mut SmallRng) -> Sample {
     of(blocks, Vec::new())
 }
 
-fn of(blocks: Vec<Block>, terminations: Vec<Ended>) -> Sample {
+fn of(blocks: Vec<Block>, episodes: Vec<Episode>) -> Sample {
     Sample {
         format: SAMPLE_FORMAT,
         name: "run".into(),
@@ -70,7 +71,8 @@ fn of(blocks: Vec<Block>, terminations: Vec<Ended>) -> Sample {
         duration_s: blocks.len() as f64 / 10.0,
         total: blocks.iter().map(|b| b.total).sum(),
         dropped: blocks.iter().map(Block::lost).sum(),
-        terminations,
+        terminations: episodes.iter().flat_map(|e| vec![ended(e.mode, 0.1); e.terminations]).collect(),
+        episodes,
         block_s: 0.1,
         blocks,
     }
@@ -174,16 +176,19 @@ fn a_tolerance_makes_small_differences_the_same() {
     assert!(change.lower <= change.estimate && change.estimate <= change.upper, "{change:?}");
 }
 
-fn ended(dropped: u64, window_s: f64) -> Ended {
+fn ended(mode: Mode, window_s: f64) -> Ended {
     let windows_s = BTreeMap::from([("service web".to_owned(), Some(window_s))]);
-    Ended { mode: Mode::Isolated, dropped, windows_s }
+    Ended { mode, windows_s }
+}
+
+fn alone(dropped: u64) -> Episode {
+    Episode { mode: Mode::Isolated, terminations: 1, dropped }
 }
 
 #[test]
 fn three_terminations_against_three_tell_nothing_and_ten_do() {
     let verdict = |n: usize| {
-        let side =
-            |dropped| of(vec![Block { total: 20, ..Block::default() }; 300], vec![ended(dropped, 0.1); n]);
+        let side = |dropped| of(vec![Block { total: 20, ..Block::default() }; 300], vec![alone(dropped); n]);
         let comparison = compare(&[side(0)], &[side(7)], &quick()).unwrap();
         let row = &comparison.rows[1];
         assert_eq!(row.metric, "terminations.isolated.with_drops");
@@ -194,6 +199,21 @@ fn three_terminations_against_three_tell_nothing_and_ten_do() {
     assert_eq!(few, Some(Judgement::CannotTell), "{why}");
     assert!(why.contains("shows with 4 a side"), "{why}");
     assert_eq!(verdict(10).0, Some(Judgement::Worse));
+}
+
+#[test]
+fn a_rollout_is_one_witness_and_its_losses_count_whoever_lost_them() {
+    let side = |dropped| {
+        let episode = Episode { mode: Mode::Rollout, terminations: 6, dropped };
+        of(vec![Block { total: 20, ..Block::default() }; 300], vec![episode])
+    };
+    let comparison = compare(&[side(0)], &[side(96)], &quick()).unwrap();
+    let row = comparison.rows.iter().find(|row| row.metric == "terminations.rollout.with_drops").unwrap();
+    assert!(row.why.starts_with("0 of 1, then 1 of 1"), "{row:?}");
+    assert_eq!((row.verdict, row.looks_worse()), (Some(Judgement::CannotTell), true));
+    let gate = crate::gate::against_baseline(&comparison);
+    let check = gate.iter().find(|check| check.name == "baseline.terminations.rollout.dropped").unwrap();
+    assert_eq!(check.verdict, crate::analysis::model::CheckVerdict::Inconclusive, "{check:?}");
 }
 
 #[test]

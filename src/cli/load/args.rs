@@ -15,6 +15,7 @@ use crate::load::{
     self, Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Pace, PortRange, Record,
     Rpc, Settings, Stage, Target, dns_server, targets,
 };
+use crate::record::Evidence;
 use crate::record::row::POD_HEADER;
 use crate::scenario::text;
 
@@ -174,6 +175,10 @@ pub(in super::super) struct LoadArgs {
     /// An address that connections come from; may be given as often as there are workers
     #[arg(long = "source-address", value_name = "ADDRESS")]
     source_addresses: Vec<IpAddr>,
+    /// Ask the kernel's connection tracking where each connection goes, and write it into the rows. Takes the right
+    /// NET_ADMIN
+    #[arg(long, value_name = "conntrack")]
+    pub(super) evidence: Option<Evidence>,
     /// Worker threads
     #[arg(long, default_value_t = 1, value_name = "N")]
     workers: usize,
@@ -285,6 +290,7 @@ impl LoadArgs {
             source_ports: self.source_ports,
             source_addresses: self.source_addresses.clone(),
             reuse_ports: self.reuse_ports,
+            evidence: self.evidence,
         })
     }
 

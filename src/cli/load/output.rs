@@ -82,7 +82,7 @@ struct WithRetries {
 pub(super) struct Latencies {
     /// From the intended send time; none in a closed loop, which has no such time.
     pub(super) response: Option<Percentiles>,
-    /// From the actual send time.
+    /// From the actual send time, as in result.json.
     pub(super) service: Percentiles,
 }
 

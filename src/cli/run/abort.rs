@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, interval};
 
 use crate::analysis::{Class, Policy};
+use crate::coordinator::Losses;
 use crate::load::{Control, Progress};
 use crate::record::Outcome;
 use crate::scenario::{Abort, Scenario};
@@ -50,7 +51,7 @@ struct Drops {
 impl Drops {
     /// Why the load is to be given up, if it is.
     fn look(&mut self, now: Instant, progress: &Progress) -> Option<String> {
-        let (ended, dropped) = self.count(progress);
+        let (ended, dropped) = count(&self.policy, progress);
         // The last look before the stretch is where it begins.
         while self.seen.get(1).is_some_and(|(at, ..)| now.duration_since(*at) >= self.limit.over) {
             self.seen.pop_front();
@@ -68,30 +69,48 @@ impl Drops {
             )
         })
     }
+}
 
-    /// How many requests have ended as their user sees it, and how many of them were dropped.
-    fn count(&self, progress: &Progress) -> (u64, u64) {
-        let (mut ended, mut dropped) = (0, 0);
-        let mut add = |class, count| match class {
-            Class::Ok | Class::AppError => ended += count,
-            Class::Dropped => {
-                ended += count;
-                dropped += count;
-            }
-            Class::NotSent | Class::Cancelled => {}
-        };
-        for (outcome, count) in progress.outcomes.iter().filter(|(outcome, _)| *outcome != Outcome::HttpError)
-        {
-            add(self.policy.class_of(outcome, None, None), count);
-        }
-        for (status, count) in &progress.error_statuses.http {
-            add(self.policy.class_of(Outcome::HttpError, Some(*status), None), *count);
-        }
-        for (status, count) in &progress.error_statuses.grpc {
-            add(self.policy.class_of(Outcome::HttpError, None, Some(*status)), *count);
-        }
-        (ended, dropped)
+/// What a load that is under way has lost.
+#[derive(Debug)]
+pub(super) struct Lost<'a> {
+    control: &'a Control,
+    policy: Policy,
+}
+
+impl<'a> Lost<'a> {
+    pub(super) fn of(control: &'a Control) -> Self {
+        Self { control, policy: Policy::default() }
     }
+}
+
+impl Losses for Lost<'_> {
+    fn lost(&self) -> u64 {
+        count(&self.policy, &self.control.progress()).1
+    }
+}
+
+/// How many requests have ended as their user sees it, and how many of them were dropped.
+fn count(policy: &Policy, progress: &Progress) -> (u64, u64) {
+    let (mut ended, mut dropped) = (0, 0);
+    let mut add = |class, count| match class {
+        Class::Ok | Class::AppError => ended += count,
+        Class::Dropped => {
+            ended += count;
+            dropped += count;
+        }
+        Class::NotSent | Class::Cancelled => {}
+    };
+    for (outcome, count) in progress.outcomes.iter().filter(|(outcome, _)| *outcome != Outcome::HttpError) {
+        add(policy.class_of(outcome, None, None), count);
+    }
+    for (status, count) in &progress.error_statuses.http {
+        add(policy.class_of(Outcome::HttpError, Some(*status), None), *count);
+    }
+    for (status, count) in &progress.error_statuses.grpc {
+        add(policy.class_of(Outcome::HttpError, None, Some(*status)), *count);
+    }
+    (ended, dropped)
 }
 
 #[cfg(test)]

@@ -8,11 +8,14 @@ use super::consent::Naming;
 use super::sending::{Collecting, Resources};
 use super::target::{self, TargetArg};
 use crate::cli::admin_token::TokenArgs;
+use crate::cli::compare::Percent;
 use crate::cli::rate::Rate;
 use crate::cli::report::Format;
+use crate::cli::service_proxy::AssumeArgs;
 use crate::cluster::Choice;
 use crate::cluster::embedded::{self, config::DataplaneChoice};
 use crate::load;
+use crate::record::Evidence;
 use crate::scenario::{self, ClusterChoice, Loaded};
 
 /// Arguments of `rolldrop run`.
@@ -77,10 +80,20 @@ pub(in crate::cli) struct RunArgs {
     load_resources: Option<Resources>,
     #[command(flatten)]
     pub(super) collecting: Collecting,
+    /// Ask the kernel's connection tracking to which pod each connection was sent, also where nobody answered. Pods
+    /// that send the load then run in their nodes' network, as root with NET_ADMIN; from here it takes that right.
+    #[arg(long, value_name = "conntrack")]
+    evidence: Option<Evidence>,
     /// Add the sidecar also to objects that Argo CD or Flux manages. They change it back in mid-run,
     /// unless they are paused.
     #[arg(long)]
     pub(super) change_gitops: bool,
+    /// The share of its processors' time that the machine that sends the load may have in use, on average over
+    /// the load, before the run is called invalid; 100% for no limit [default: 95%]
+    #[arg(long, value_name = "PERCENT", env = "ROLLDROP_MAX_BUSY", hide_env_values = true)]
+    pub(super) max_busy: Option<Percent>,
+    #[command(flatten)]
+    pub(super) assume: AssumeArgs,
     /// Requests per second, over all workers, or max: a closed loop.
     #[arg(short, long, value_name = "RATE|max", conflicts_with = "stages", allow_negative_numbers = true)]
     rate: Option<Rate>,
@@ -99,6 +112,13 @@ pub(in crate::cli) struct RunArgs {
     /// may end in *; may be given several times.
     #[arg(long = "keep-header", value_name = "NAME")]
     keep_headers: Vec<String>,
+    /// How long nothing may be lost after a termination before the next one, and before the load of a
+    /// COMMAND ends [default: what the rate of requests asks for; it begins anew with each lost request].
+    #[arg(long, value_name = "D", value_parser = crate::cli::parse_duration)]
+    settle: Option<Duration>,
+    /// When that wait ends though requests are still lost [default: 5m].
+    #[arg(long, value_name = "D", value_parser = crate::cli::parse_duration)]
+    settle_max: Option<Duration>,
     /// Replace a value of the scenario, such as load.rate=50; may be repeated.
     #[arg(long = "set", value_name = "PATH=VALUE")]
     set: Vec<String>,
@@ -108,6 +128,11 @@ pub(in crate::cli) struct RunArgs {
     /// Go on without asking, on a cluster that is not the run's own.
     #[arg(short, long)]
     pub(super) yes: bool,
+    /// Do not write to a ConfigMap of the run's own ten times a second while pods may end. By the
+    /// versions of these writes the deletions of others are known to a tenth of a second, without them
+    /// to a second only.
+    #[arg(long)]
+    pub(super) no_beats: bool,
     /// The run directory to make [default: rolldrop-runs/SCENARIO-TIME].
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
@@ -152,9 +177,12 @@ impl RunArgs {
             let names: Vec<String> = self.keep_headers.iter().map(|name| quoted(name)).collect();
             overrides.push(format!("load.keepHeaders=[{}]", names.join(", ")));
         }
+        overrides.extend(self.settle.map(|d| format!("settle={}ms", d.as_millis())));
+        overrides.extend(self.settle_max.map(|d| format!("settleMax={}ms", d.as_millis())));
         overrides.extend(self.load_from.as_ref().map(|from| format!("load.from={from}")));
         overrides.extend(self.load_workers.map(|workers| format!("load.job.workers={workers}")));
         overrides.extend(self.load_resources.as_ref().map(Resources::as_override));
+        overrides.extend(self.evidence.map(|evidence| format!("load.evidence={evidence}")));
         overrides
     }
 

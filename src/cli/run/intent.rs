@@ -10,7 +10,8 @@ use super::consent::{self, Naming};
 use super::interruption;
 use super::sending::Collecting;
 use crate::coordinator::{Caller, GitOps, Plan, Sidecars, Work};
-use crate::scenario::{Place, Scenario, ScenarioError};
+use crate::record::service_proxy::ServiceProxy;
+use crate::scenario::{Place, Scenario, Workload};
 
 /// What is to be done beside what the scenario says.
 pub(super) struct Intent<'a> {
@@ -25,6 +26,12 @@ pub(super) struct Intent<'a> {
     /// Whether it is agreed to beforehand.
     pub(super) yes: bool,
     pub(super) collecting: &'a Collecting,
+    /// The share of its processors' time that this machine may have in use, if not the stated limit.
+    pub(super) max_busy: Option<f64>,
+    /// What implements Services, as the user states it.
+    pub(super) service_proxy: Option<&'a ServiceProxy>,
+    /// Whether the run writes to an object of its own while pods may end.
+    pub(super) beats: bool,
 }
 
 impl Intent<'_> {
@@ -37,24 +44,22 @@ impl Intent<'_> {
     ) -> anyhow::Result<Plan> {
         consent::check_namespaces(&caller.namespace, scenario)?;
         let has_command = self.command.is_some();
-        let secrets = self.secrets(scenario, &caller.namespace)?;
-        let sidecars = self.sidecars(scenario)?;
-        let work = Work { scenario, secrets: &secrets, sidecars, has_command, load_workers };
+        let secrets = self.secrets(scenario, &caller.namespace);
+        let sidecars = self.sidecars(scenario);
+        let work =
+            Work { scenario, secrets: &secrets, sidecars, has_command, beats: self.beats, load_workers };
         caller.plan(&work).await.map_err(interruption)
     }
 
     /// The Secrets with the sidecars' token.
-    pub(super) fn secrets(&self, scenario: &Scenario, namespace: &str) -> Result<Vec<Value>, ScenarioError> {
-        let has_live = self.sidecars(scenario)?.is_some();
+    pub(super) fn secrets(&self, scenario: &Scenario, namespace: &str) -> Vec<Value> {
+        let has_live = self.sidecars(scenario).is_some();
         let secrets = |secret: &AdminSecret| secret.manifests(namespace, &scenario.manifests, has_live);
-        Ok(self.admin_secret.as_ref().map(secrets).unwrap_or_default())
+        self.admin_secret.as_ref().map(secrets).unwrap_or_default()
     }
 
     /// Whose pods get the sidecar, of those that are not the scenario's.
-    pub(super) fn sidecars<'s>(
-        &'s self,
-        scenario: &'s Scenario,
-    ) -> Result<Option<Sidecars<'s>>, ScenarioError> {
+    pub(super) fn sidecars<'s>(&'s self, scenario: &'s Scenario) -> Option<Sidecars<'s>> {
         let is_own = |name: &str| {
             let named = |object: &Value| object["kind"] == "Service" && object["metadata"]["name"] == *name;
             scenario.manifests.iter().any(named)
@@ -66,15 +71,24 @@ impl Intent<'_> {
         // Several ways may lead to one.
         let services: Vec<&str> = services.collect::<BTreeSet<_>>().into_iter().collect();
         let has_own = scenario.manifests.iter().any(|object| !object["spec"]["template"].is_null());
-        let Some(secret) = &self.admin_secret else { return Ok(None) };
-        if services.is_empty() && has_own {
-            return Ok(None);
+        let secret = self.admin_secret.as_ref()?;
+        let is_live = |workload: &&Workload| {
+            let is_it = |object: &Value| {
+                object["kind"] == format!("{:?}", workload.kind)
+                    && object["metadata"]["name"] == workload.name.as_str()
+            };
+            !scenario.manifests.iter().any(is_it)
+        };
+        let workloads: Vec<&Workload> = scenario.sidecar_workloads.iter().filter(is_live).collect();
+        if services.is_empty() && workloads.is_empty() && has_own {
+            return None;
         }
-        if services.is_empty() {
-            let why =
-                "there is no workload among the manifests, and no target is a Service: which pods are meant?";
-            return Err(scenario.invalid("spec.sidecar.inject", why));
-        }
-        Ok(Some(Sidecars { services, image: self.image, admin_token: &secret.key, gitops: self.gitops }))
+        let urls = scenario.targets.iter().filter_map(|target| match &target.place {
+            Place::Url(url) => Some(url),
+            Place::Service { .. } => None,
+        });
+        let (image, admin_token, gitops) = (self.image, &secret.key, self.gitops);
+        let urls = urls.collect();
+        Some(Sidecars { services, workloads, urls, image, admin_token, gitops })
     }
 }

@@ -71,15 +71,21 @@ pub(super) async fn load_workers(
     match load.job.workers {
         Some(workers) => Ok(Some(workers)),
         None => {
-            let peak = match &load.pace {
-                crate::scenario::Pace::Open(stages) => {
-                    stages.iter().map(|stage| stage.from.max(stage.to)).fold(0.0, f64::max)
-                }
-                crate::scenario::Pace::Closed => 0.0,
-            };
             let nodes = caller.schedulable_nodes().await.map_err(interruption)?;
-            Ok(Some(coordinator::default_workers(nodes, peak)))
+            // In their nodes' network they have the same port.
+            let most = if load.evidence.is_some() { nodes.max(1) } else { usize::MAX };
+            Ok(Some(coordinator::default_workers(nodes, peak_rate(load)).min(most)))
         }
+    }
+}
+
+/// The highest rate of a load, in requests per second; 0 for a closed loop.
+fn peak_rate(load: &crate::scenario::Load) -> f64 {
+    match &load.pace {
+        crate::scenario::Pace::Open(stages) => {
+            stages.iter().map(|stage| stage.from.max(stage.to)).fold(0.0, f64::max)
+        }
+        crate::scenario::Pace::Closed => 0.0,
     }
 }
 
@@ -148,6 +154,7 @@ pub(super) async fn in_cluster<N: Note>(
         token: &token,
         collector: collector.as_deref(),
         lifetime: scenario.load.job.start_limit + length + LIFETIME,
+        evidence: scenario.load.evidence,
     };
     session.make_load_job(&job).await.map_err(interruption)?;
     let limit = scenario.load.job.start_limit;

@@ -6,9 +6,8 @@ use std::str::FromStr;
 use anyhow::Context;
 use serde_json::Value;
 
-use crate::analysis::model::Cause;
 use crate::load;
-use crate::record::run_info;
+use crate::record::{Cause, run_info};
 use crate::scenario::{self, Connections, Pace, Place, Scenario, ScenarioError, TlsVersion};
 
 /// The resolved scenario without what may be secret: the values of headers and of Secrets, and bodies.
@@ -72,7 +71,9 @@ pub(super) fn expected_targets(scenario: &Scenario) -> Vec<run_info::Target> {
         url: url(&target.place),
         consumer: String::new(),
         balances: target.balances,
+        balances_because: Some(target.balances_because.clone()),
         service: None,
+        routing: None,
     };
     scenario.targets.iter().map(target).collect()
 }
@@ -179,6 +180,7 @@ pub(super) fn load_settings(
         source_ports: load.source_ports.map(|(first, last)| load::PortRange { first, last }),
         source_addresses: load.source_addresses.clone(),
         reuse_ports: load.reuse_ports,
+        evidence: load.evidence,
     })
 }
 

@@ -10,7 +10,7 @@ use crate::record::run_info::Balances;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum TargetArg {
     Service { name: String, port: Option<String>, node: Option<String> },
-    Url { url: String, balances: Balances },
+    Url { url: String, balances: Option<Balances> },
 }
 
 impl FromStr for TargetArg {
@@ -42,8 +42,8 @@ impl FromStr for TargetArg {
             return Ok(Self::Service { name: name.to_owned(), port, node });
         }
         let (url, balances) = match text.strip_prefix("l7:") {
-            Some(url) => (url, Balances::Requests),
-            None => (text, Balances::Connections),
+            Some(url) => (url, Some(Balances::Requests)),
+            None => (text, None),
         };
         let is_url = url::Url::parse(url).is_ok_and(|url| url.has_host());
         if is_url { Ok(Self::Url { url: url.to_owned(), balances }) } else { Err(form()) }
@@ -63,6 +63,7 @@ impl TargetArg {
                 }
                 target
             }
+            Self::Url { url, balances: None } => json!({"url": url}),
             Self::Url { url, balances } => json!({"url": url, "balances": balances}),
         }
     }

@@ -6,7 +6,7 @@ use std::future::pending;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use tokio::time::sleep_until;
+use tokio::time::{sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::abort;
@@ -18,18 +18,20 @@ use super::{Interrupted, Run, interruption, reach};
 use crate::cli::progress::Planned;
 use crate::cli::stages;
 use crate::cluster::Cluster;
-use crate::coordinator::{self, CoordinatorError, Ready, Session, UnderLoad};
+use crate::coordinator::{self, CoordinatorError, Ready, Session, Settle, Silence, UnderLoad, until_silent};
 use crate::load;
 use crate::load::process::Note;
 use crate::load::remote::collect::Collected;
 use crate::record::run_info::{FORMAT_VERSION, LoadPlan, RunInfo, Tool};
 use crate::record::{EventKind, Stamp};
-use crate::scenario::Scenario;
+use crate::scenario::{Place, Scenario};
 
 /// How long the target may take to answer for the first time, once its pods are ready.
 const FIRST_ANSWER_LIMIT: Duration = Duration::from_secs(15);
 /// The load before a command is run, where no disruption of the scenario says when.
 const STEADY_PART: Duration = Duration::from_secs(3);
+/// Beats begin so long before the first disruption.
+const BEATS_BEFORE: Duration = Duration::from_secs(1);
 /// The load goes on for so long after what a command began has settled: a Service proxy may
 /// lag by a second or so.
 const AFTERMATH: Duration = Duration::from_secs(3);
@@ -105,6 +107,7 @@ impl Measuring<'_> {
             ended: None,
             complete: false,
             interrupted: false,
+            max_busy: run.intent.max_busy,
             aborted: None,
         };
         if let Some(nodes) = sending.nodes() {
@@ -142,11 +145,13 @@ impl Measuring<'_> {
             info.aborted = Some(self.given_up(&control).await);
             pending::<Infallible>().await
         };
+        let beats = self.beat(zero);
         let ((), ended) = tokio::try_join!(self.disrupt(zero, rate, &control), async {
             tokio::select! {
                 ended = loading => anyhow::Ok(ended?),
                 never = stages => match never {},
                 never = giving_up => match never {},
+                never = beats => match never {},
             }
         })?;
         info.sources = sending.recorders();
@@ -176,32 +181,63 @@ impl Measuring<'_> {
     async fn disrupt(self, zero: Stamp, rate: f64, control: &load::Control) -> anyhow::Result<()> {
         let Self { run, scenario, session, .. } = self;
         if let Some(command) = run.intent.command {
-            self.disrupt_by(command, zero).await?;
+            self.disrupt_by(command, zero, control).await?;
             control.stop();
             return Ok(());
         }
-        let load = UnderLoad { zero, end: zero + scenario.load.duration, rate };
+        let losses = &abort::Lost::of(control);
+        let end = zero + scenario.load.duration;
+        let (settle, known_after) = (settle(scenario), known_after(scenario));
+        let load = UnderLoad { zero, end, rate, settle, known_after, losses };
         let programs = UserPrograms::new(self)?;
         let disrupted = session.disrupt(&scenario.disruptions, load, &programs).await;
         tracing::debug!(?disrupted, "disruptions carried out");
         if scenario.ends_with_its_disruptions() {
-            let aftermath = run.clock.now() + AFTERMATH;
-            if aftermath < load.end {
-                let _interrupted = self.wait_until(aftermath).await;
+            let left =
+                Duration::try_from_secs_f64(load.end.seconds_since(run.clock.now())).unwrap_or_default();
+            if timeout(left, self.aftermath(control)).await.is_ok() {
                 control.stop();
             }
         }
         Ok(())
     }
 
-    /// Has the user's command end pods, after a steady part, and waits until that has settled.
-    async fn disrupt_by(self, command: &UserCommand, zero: Stamp) -> anyhow::Result<()> {
-        let Self { run, scenario, session, halt, .. } = self;
+    /// Writes to an object of the run's own, from shortly before pods may end.
+    async fn beat(self, zero: Stamp) -> Infallible {
+        let Self { run, scenario, session, .. } = self;
+        if !run.intent.beats {
+            return pending().await;
+        }
+        let disruptions = scenario.disruptions.iter().map(|disruption| disruption.at);
+        let first = match run.intent.command {
+            Some(_) => self.steady_part(),
+            // A run that disrupts nothing watches what others do, whenever they do it.
+            None => disruptions.min().unwrap_or_default(),
+        };
+        if self.wait_until(zero + first - BEATS_BEFORE).await.is_err() {
+            return pending().await;
+        }
+        session.beat().await
+    }
+
+    /// How long the load lasts before the user's command is run.
+    fn steady_part(self) -> Duration {
+        let scenario = self.scenario;
         let first = scenario.disruptions.iter().map(|disruption| disruption.at).min();
         // Nothing is disrupted while the load rises, nor before a limit to it has something to go by.
         let looks_back = scenario.load.abort.map_or(Duration::ZERO, |abort| abort.over);
-        let first = first.unwrap_or(STEADY_PART.max(scenario.load.steady_from() + looks_back));
-        if self.wait_until(zero + first).await.is_err() {
+        first.unwrap_or(STEADY_PART.max(scenario.load.steady_from() + looks_back))
+    }
+
+    /// Has the user's command end pods, after a steady part, and waits until that has settled.
+    async fn disrupt_by(
+        self,
+        command: &UserCommand,
+        zero: Stamp,
+        control: &load::Control,
+    ) -> anyhow::Result<()> {
+        let Self { run, session, halt, .. } = self;
+        if self.wait_until(zero + self.steady_part()).await.is_err() {
             return Ok(());
         }
         let before = session.workloads().await.map_err(interruption)?;
@@ -218,8 +254,21 @@ impl Measuring<'_> {
             Err(CoordinatorError::Interrupted) => return Ok(()),
             settled => settled?,
         }
-        let _interrupted = self.wait_until(run.clock.now() + AFTERMATH).await;
+        self.aftermath(control).await;
         Ok(())
+    }
+
+    /// Waits, while the load goes on, until nothing more is lost of what has been done to the pods.
+    async fn aftermath(self, control: &load::Control) {
+        let Self { run, scenario, session, halt, .. } = self;
+        let Settle { silence, most } = settle(scenario);
+        let silence = silence.unwrap_or(AFTERMATH + known_after(scenario));
+        let losses = abort::Lost::of(control);
+        let waited = halt.run_until_cancelled(until_silent(&losses, silence, most)).await;
+        if waited == Some(Silence::NeverCame) {
+            let most_s = most.as_secs_f64();
+            run.warn(session, &format!("requests were still lost when the load ended, {most_s:.0} s after the last termination (--settle-max): the windows may be longer than what was measured"));
+        }
     }
 
     /// What KUBECONFIG says to programs that the run starts, where that is not the user's own.
@@ -268,4 +317,16 @@ impl Measuring<'_> {
         }
         Ok(())
     }
+}
+
+/// How long terminations are waited out.
+fn settle(scenario: &Scenario) -> Settle {
+    Settle { silence: scenario.settle, most: scenario.settle_max }
+}
+
+/// After which time a request that was lost is known to be. Behind a gateway, a pod that is gone is only
+/// noticed by an answer that does not come.
+fn known_after(scenario: &Scenario) -> Duration {
+    let is_url = scenario.targets.iter().any(|target| matches!(target.place, Place::Url(_)));
+    if is_url { scenario.load.response_timeout } else { Duration::ZERO }
 }

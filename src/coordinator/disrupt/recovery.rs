@@ -9,12 +9,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use super::super::Workloads;
 use super::super::view::View;
-use super::Acting;
 use super::pods::{is_ready, list};
+use super::{Acting, Silence, UnderLoad, until_silent};
+use crate::record::EventKind;
 use crate::record::event::EndpointState;
 use crate::scenario::{Action, Pods, Repeat};
 
@@ -71,7 +72,6 @@ impl Acting<'_> {
             match &self.disruption.action {
                 Action::DeletePod(pods) | Action::Evict(pods) | Action::Crash { pods, .. } => {
                     self.pods_recovered(pods, whole).await;
-                    self.quiet(pods, whole).await;
                     true
                 }
                 Action::Relabel { pods, .. } => {
@@ -86,7 +86,13 @@ impl Acting<'_> {
             }
         };
         let limit = self.session.caller.limits.recovery;
-        match self.while_loaded(timeout(limit, recovered)).await {
+        let mut over = self.while_loaded(timeout(limit, recovered)).await;
+        if let (Some(Ok(true)), Action::DeletePod(pods) | Action::Evict(pods) | Action::Crash { pods, .. }) =
+            (&over, &self.disruption.action)
+        {
+            over = self.while_loaded(self.quiet(pods, whole)).await.map(|()| Ok(true));
+        }
+        match over {
             Some(Ok(true)) if self.load_left_ns() >= AFTERMATH_NS => Ok(()),
             None | Some(Ok(true)) => {
                 Err("the pods of the one before had not recovered when the load ended".to_owned())
@@ -113,8 +119,9 @@ impl Acting<'_> {
     }
 
     /// Waits until one more connection to a pod that is gone is implausible: ln(n/α)/λ after the
-    /// last moment at which a Service proxy may have led one there, where λ is the rate of new
-    /// connections that one pod gets and n the number of terminations.
+    /// last moment at which a Service proxy may have routed one there, where λ is the rate of new
+    /// connections that one pod gets and n the number of terminations. Other consumers take longer: so
+    /// the wait begins anew with each request that is lost ([`until_silent`]).
     async fn quiet(&self, pods: &Pods, whole: &Whole) {
         let per_pod = self.load.rate / whole.ready.max(1) as f64;
         let many = match self.disruption.repeat {
@@ -123,7 +130,17 @@ impl Acting<'_> {
         };
         let silence_s = (many.max(1) as f64 / ALPHA).ln() / per_pod;
         let silence = Duration::try_from_secs_f64(silence_s).unwrap_or(LONGEST_QUIET).min(LONGEST_QUIET);
-        sleep(PROXY_LAG + if self.load.rate > 0.0 { silence } else { Duration::ZERO }).await;
+        let silence = PROXY_LAG + if self.load.rate > 0.0 { silence } else { Duration::ZERO };
+        let UnderLoad { settle, known_after, losses, .. } = self.load;
+        let silence = settle.silence.unwrap_or(silence + known_after);
+        if until_silent(losses, silence, settle.most).await == Silence::NeverCame {
+            let most_s = settle.most.as_secs_f64();
+            let message = format!(
+                "requests were still lost {most_s:.0} s after the pods had been replaced (--settle-max): the windows may \
+                 be longer than what was measured"
+            );
+            self.session.record(EventKind::Warning { message });
+        }
     }
 }
 

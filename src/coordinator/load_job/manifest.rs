@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use crate::record::Evidence;
+
 use super::{COMPONENT, COMPONENT_LABEL, LOAD_PORT, LoadJob, OS_LABEL, RUN_LABEL, TOKEN_KEY};
 
 /// The variable with the token.
@@ -39,13 +41,16 @@ pub(super) fn job(name: &str, run: &str, job: &LoadJob<'_>) -> Value {
         "securityContext": {
             "allowPrivilegeEscalation": false,
             "readOnlyRootFilesystem": true,
-            "capabilities": {"drop": ["ALL"]},
+            "capabilities": match job.evidence {
+                None => json!({"drop": ["ALL"]}),
+                Some(Evidence::Conntrack) => json!({"drop": ["ALL"], "add": ["NET_ADMIN"]}),
+            },
         },
         // What it wrote last is then why it ended.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": "rows", "mountPath": "/rows"}],
     });
-    json!({
+    let mut manifest = json!({
         "apiVersion": "batch/v1", "kind": "Job",
         "metadata": {"name": name, "labels": {COMPONENT_LABEL: COMPONENT}},
         "spec": {
@@ -82,5 +87,55 @@ pub(super) fn job(name: &str, run: &str, job: &LoadJob<'_>) -> Value {
                 },
             },
         },
-    })
+    });
+    if let Some(Evidence::Conntrack) = job.evidence {
+        let pod = &mut manifest["spec"]["template"]["spec"];
+        pod["hostNetwork"] = true.into();
+        // Else names would be looked up as the node does.
+        pod["dnsPolicy"] = "ClusterFirstWithHostNet".into();
+        // A right that is added is in effect for root only.
+        pod["securityContext"]["runAsNonRoot"] = false.into();
+        for id in ["runAsUser", "runAsGroup", "fsGroup"] {
+            pod["securityContext"][id] = 0.into();
+        }
+    }
+    manifest
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn only_for_the_kernels_word_a_worker_is_root_in_its_nodes_network() {
+        let (resources, token) = (BTreeMap::new(), "secret".parse().unwrap());
+        let made = |evidence| {
+            let (image, lifetime) = ("rolldrop", Duration::from_secs(1));
+            let load = LoadJob {
+                workers: 2,
+                image,
+                resources: &resources,
+                token: &token,
+                collector: None,
+                lifetime,
+                evidence,
+            };
+            let mut pod = job("load", "run", &load)["spec"]["template"]["spec"].take();
+            let container = pod["containers"][0]["securityContext"].take();
+            (pod, container)
+        };
+        let (pod, container) = made(None);
+        assert_eq!(
+            (&pod["hostNetwork"], &pod["securityContext"]["runAsUser"]),
+            (&Value::Null, &json!(65532))
+        );
+        assert_eq!(container["capabilities"], json!({"drop": ["ALL"]}));
+        let (pod, container) = made(Some(Evidence::Conntrack));
+        assert_eq!((&pod["hostNetwork"], &pod["securityContext"]["runAsUser"]), (&json!(true), &json!(0)));
+        assert_eq!(pod["dnsPolicy"], "ClusterFirstWithHostNet");
+        assert_eq!(container["capabilities"], json!({"drop": ["ALL"], "add": ["NET_ADMIN"]}));
+        assert_eq!(container["allowPrivilegeEscalation"], json!(false));
+    }
 }

@@ -272,7 +272,7 @@ impl Caller {
                 // Once here, as how often is known only then.
                 Repeat::Until(_) => 1,
             };
-            due.extend((0..times).map(|n| (disruption.due(n), disruption)));
+            due.extend((0..times).map(|n| (disruption.due(n, Duration::ZERO), disruption)));
         }
         due.sort_by_key(|(at, _)| *at);
         for (at, disruption) in due {

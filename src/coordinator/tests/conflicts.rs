@@ -54,7 +54,9 @@ fn token() -> SecretKey {
 async fn inject(session: &Session) -> Result<Vec<String>, CoordinatorError> {
     let token = token();
     let (services, image, gitops) = (vec!["web"], "rolldrop", GitOps::Refuse);
-    session.inject_sidecars(&Sidecars { services, image, admin_token: &token, gitops }).await
+    let (workloads, urls) = (Vec::new(), Vec::new());
+    let sidecars = Sidecars { services, workloads, urls, image, admin_token: &token, gitops };
+    session.inject_sidecars(&sidecars).await
 }
 
 /// The changes that were asked for.

@@ -42,7 +42,8 @@ async fn make(session: &Session) {
     let resources = BTreeMap::from([("memory".to_owned(), "256Mi".to_owned())]);
     let lifetime = Duration::from_secs(3600);
     let (workers, image) = (3, "rolldrop");
-    let job = LoadJob { workers, image, resources: &resources, token: &token, collector: None, lifetime };
+    let (collector, evidence) = (None, None);
+    let job = LoadJob { workers, image, resources: &resources, token: &token, collector, lifetime, evidence };
     session.make_load_job(&job).await.unwrap();
 }
 

@@ -12,6 +12,7 @@ use crate::load::pace::{Arrivals, Pace};
 use crate::load::ports::PortRange;
 use crate::load::resolve::DnsSettings;
 use crate::load::tls::TlsSettings;
+use crate::record::Evidence;
 use crate::record::row::POD_HEADER;
 
 /// The response headers that are kept of requests that are not ok where nothing else is said: those by which
@@ -123,6 +124,8 @@ pub struct Settings {
     pub source_addresses: Vec<IpAddr>,
     /// Whether a source port may be used again before the system has forgotten its last connection.
     pub reuse_ports: bool,
+    /// Who is asked where connections went, beside the answers.
+    pub evidence: Option<Evidence>,
 }
 
 impl Settings {
@@ -165,6 +168,7 @@ impl Settings {
             source_ports: None,
             source_addresses: Vec::new(),
             reuse_ports: false,
+            evidence: None,
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::load::connect_to::ConnectTo;
 use crate::load::pace::{Arrivals, Pace, Stage};
 use crate::load::resolve::Family;
 use crate::record::row::POD_HEADER;
-use crate::record::run_info::{self, Balances, LoadPlan, Pacing, Role, Source};
+use crate::record::run_info::{self, Balances, BalancesBecause, LoadPlan, Pacing, Role, Source};
 
 impl Plan {
     /// The plan as `run.json` holds it. Headers and body stay out: they may hold secrets.
@@ -58,6 +58,9 @@ impl Plan {
         }
         if settings.http != Http::Http1 {
             other.insert("streams".to_owned(), self.streams().into());
+        }
+        if let Some(evidence) = settings.evidence {
+            other.insert("evidence".to_owned(), evidence.as_str().into());
         }
         if let Some(grpc) = &settings.grpc {
             other.insert("grpc".to_owned(), grpc.rpc.to_string().into());
@@ -117,7 +120,9 @@ impl Plan {
             url: target.url.clone(),
             consumer: target.name.to_string(),
             balances: Balances::Connections,
+            balances_because: Some(BalancesBecause::Assumed),
             service: None,
+            routing: None,
         };
         self.targets.iter().map(target).collect()
     }

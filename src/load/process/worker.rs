@@ -134,6 +134,10 @@ where
                 Some(event) = events.recv(), if is_heard => self.say(&Report::Event(event)),
                 summary = running.join() => {
                     let summary = summary?;
+                    // What it told last, when nothing was waiting yet.
+                    while let (true, Ok(event)) = (is_heard, events.try_recv()) {
+                        is_heard = self.say(&Report::Event(event)).is_ok();
+                    }
                     // All of it, for whoever shows how it went.
                     if is_heard {
                         let _ = self.say(&Report::Progress(control.progress()));
@@ -183,7 +187,7 @@ async fn ready(order: Prepare, clock: Clock) -> Result<(Prepared, Vec<String>), 
         Some(share) => plan.part(share)?,
         None => plan,
     };
-    let mut prepared = Prepared::new(plan).await?;
+    let mut prepared = Prepared::new(plan).await?.with_evidence(clock)?;
     prepared.first_answers(first_answer_limit, clock).await?;
     let left_out = prepared.choose_families(clock).await;
     Ok((prepared, left_out))

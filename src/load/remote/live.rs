@@ -147,9 +147,9 @@ impl Beside {
                 self.left += 1;
             }
         }
-        if let (Phase::Main, true, Some(begun)) = (row.phase, tally::is_answered(row), tally::begun(row)) {
+        if let (Phase::Main, true, Some(ns)) = (row.phase, tally::is_answered(row), row.service_ns()) {
             let service = self.service.get_or_insert_with(tally::histogram);
-            tally::record(service, row.end.ns_since(begun));
+            tally::record(service, ns);
         }
     }
 

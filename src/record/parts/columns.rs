@@ -5,7 +5,6 @@
 //! runs and written as runs: the crate would look every single value up in its dictionary.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::mem::take;
 
 use bytes::Bytes;
@@ -22,16 +21,18 @@ use parquet::file::writer::{
 };
 use parquet::schema::types::ColumnDescPtr;
 
+use super::checksum::Summed;
+
 /// Writes the columns of one row group, in the schema's order.
 pub struct GroupWriter<'a> {
     /// The columns that are still to come.
     columns: std::vec::IntoIter<ColumnDescPtr>,
-    group: SerializedRowGroupWriter<'a, File>,
+    group: SerializedRowGroupWriter<'a, Summed>,
 }
 
 impl<'a> GroupWriter<'a> {
     /// Begins a row group of the file.
-    pub(super) fn begin(file: &'a mut SerializedFileWriter<File>) -> Result<Self, ParquetError> {
+    pub(super) fn begin(file: &'a mut SerializedFileWriter<Summed>) -> Result<Self, ParquetError> {
         let columns = file.schema_descr().columns().to_vec().into_iter();
         Ok(Self { columns, group: file.next_row_group()? })
     }

@@ -7,7 +7,7 @@ use super::canvas::{Anchor, Canvas, Dash, Pattern, Rect, Text};
 use super::frame::{self, Key, LANE, LEFT, RIGHT, SMALL, WIDTH, anchored, bold, colored};
 use super::{Chart, ChartError, palette};
 use crate::analysis::Analysis;
-use crate::analysis::model::{RunResult, Stage, Termination};
+use crate::analysis::model::{Candidate, Lost, RunResult, Stage, Termination};
 use crate::record::Outcome;
 use crate::report::format::{count, counted, len, seconds, seconds_unit};
 use crate::report::words::{self, Remedy};
@@ -46,8 +46,20 @@ struct Series {
     most: u64,
     /// Terminations that have no panel.
     hidden: usize,
-    /// Dropped requests that belong to no termination.
+    /// Dropped requests that no termination explains.
     elsewhere: u64,
+}
+
+/// How a dropped request is drawn: the pod's own ones below, those that other pods explain as well above them.
+type Kind = (Whose, Outcome);
+
+/// Whose a dropped request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Whose {
+    /// Only this pod's end explains it.
+    Own,
+    /// Other pods' ends explain it as well; it is drawn in the row of each.
+    Shared,
 }
 
 /// One pod.
@@ -55,8 +67,8 @@ struct Series {
 struct Panel {
     /// Index into the terminations.
     termination: usize,
-    /// Drops by bin, counted from t0 (negative before it), and outcome.
-    bins: BTreeMap<i64, BTreeMap<Outcome, u64>>,
+    /// Drops by bin, counted from t0 (negative before it), and kind.
+    bins: BTreeMap<i64, BTreeMap<Kind, u64>>,
     /// Answered arrivals on new connections, in seconds since t0.
     late: Vec<f64>,
     /// Stages, in order of time: when, and which of [`MARKS`].
@@ -68,18 +80,21 @@ struct Panel {
 fn series(analysis: &Analysis) -> Series {
     let all = &analysis.result.terminations;
     let mut order: Vec<usize> = (0..all.len()).collect();
-    order.sort_by_key(|&i| std::cmp::Reverse(all[i].requests.dropped));
+    order.sort_by(|&a, &b| words::most_lost_first(&all[a], &all[b]));
     order.truncate(PANELS);
     order.sort_unstable();
 
     let windows = order.iter().filter_map(|&i| words::longest_window(&all[i]));
-    let bounds = windows.flat_map(|w| [Some(w.lower_s), w.upper_s]).flatten().filter(|t| t.is_finite());
+    let bounds = windows.flat_map(|w| [w.lower_s, w.upper_s]).flatten().filter(|t| t.is_finite());
     let window_end = bounds.fold(0.0, f64::max);
     let near = (3.0 * window_end).max(NEAR_S);
     let offsets = |panel: usize| {
         let since = all[panel].t0_s;
-        let drops = analysis.charts.drops.iter().filter(move |d| d.termination == Some(panel));
-        drops.map(move |d| (d.begun_s - since, d.outcome))
+        let drops = analysis.lost.iter().filter(move |lost| lost.may_be(panel));
+        drops.map(move |lost| {
+            let whose = if lost.only().is_some() { Whose::Own } else { Whose::Shared };
+            (lost.begun_s - since, (whose, lost.outcome))
+        })
     };
     let late = |panel: usize| {
         let since = all[panel].t0_s;
@@ -108,9 +123,9 @@ fn series(analysis: &Analysis) -> Series {
     let mut panels = Vec::with_capacity(order.len());
     for &i in &order {
         let mut panel = Panel { termination: i, ..Panel::default() };
-        for (offset, outcome) in offsets(i) {
+        for (offset, kind) in offsets(i) {
             if (from_s..=shown_to_s).contains(&offset) {
-                *panel.bins.entry(bin_of(offset, bin_s)).or_default().entry(outcome).or_default() += 1;
+                *panel.bins.entry(bin_of(offset, bin_s)).or_default().entry(kind).or_default() += 1;
             } else {
                 panel.drops_beyond += 1;
             }
@@ -121,7 +136,7 @@ fn series(analysis: &Analysis) -> Series {
         panels.push(panel);
     }
     let most = panels.iter().flat_map(|p| p.bins.values()).map(|bin| bin.values().sum()).max().unwrap_or(0);
-    let elsewhere = len(analysis.charts.drops.iter().filter(|d| d.termination.is_none()).count());
+    let elsewhere = len(analysis.lost.iter().filter(|lost| lost.candidates.is_empty()).count());
     Series { hidden: all.len() - panels.len(), panels, from_s, to_s, left_out_s, bin_s, most, elsewhere }
 }
 
@@ -155,24 +170,37 @@ fn bin_of(offset_s: f64, bin_s: f64) -> i64 {
 /// The finding.
 fn title(analysis: &Analysis) -> String {
     let result = &analysis.result;
-    let (dropped, total) = (result.requests.dropped, result.requests.total);
+    let (dropped, total) = (result.requests.lost(), result.requests.total);
     if dropped == 0 || result.terminations.is_empty() {
         return words::headline(result).trim_end_matches('.').to_owned();
     }
     let lead = format!("{} of {} requests dropped", count(dropped), count(total));
-    let delays: Vec<f64> = analysis
-        .charts
-        .drops
-        .iter()
-        .filter_map(|d| Some(d.begun_s - result.terminations.get(d.termination?)?.t0_s))
-        .collect();
-    let Some(last) = delays.iter().copied().reduce(f64::max) else {
-        return format!("{lead}, none of which could be attributed to a pod's deletion");
+    // Of what several pods may have lost, the earliest deletion counts: so it is true whichever it was.
+    let since_first = |lost: &Lost| {
+        let t0 = |c: &Candidate| result.terminations.get(c.termination).map(|t| t.t0_s);
+        lost.candidates.iter().filter_map(t0).reduce(f64::min).map(|t0_s| lost.begun_s - t0_s)
     };
-    let within = format!("within {} of a pod's deletion", seconds_unit(last.max(0.001)));
+    let delays: Vec<f64> = analysis.lost.iter().filter_map(since_first).filter(|s| s.is_finite()).collect();
+    let bounds = delays.iter().copied().reduce(f64::min).zip(delays.iter().copied().reduce(f64::max));
+    let Some((first, last)) = bounds else {
+        return format!("{lead}, none of which a pod's deletion explains");
+    };
+    let is_shared = analysis.lost.iter().any(|lost| lost.candidates.len() > 1);
+    let of = match (is_shared, delays.len()) {
+        (false, _) => "a pod's deletion",
+        (true, 1) => "the deletion of a pod that may have lost it",
+        (true, _) => "the deletion of a pod that may have lost them",
+    };
+    let within = match first < -0.0005 {
+        true => {
+            let [before, after] = [-first, last.max(0.0)].map(seconds_unit);
+            format!("from {before} before to {after} after {of}")
+        }
+        false => format!("within {} of {of}", seconds_unit(last.max(0.001))),
+    };
     match (len(delays.len()), dropped) {
         (1, 1) => format!("{lead}, {within}"),
-        (n, of) if n >= of => format!("{lead}, all {within}"),
+        (n, all) if n >= all => format!("{lead}, all {within}"),
         (n, _) => format!("{lead}, {} of them {within}", count(n)),
     }
 }
@@ -186,23 +214,25 @@ fn subtitle(series: &Series, result: &RunResult) -> String {
     });
     let cause = words::causes(result).map(|causes| format!("Cause: {causes}"));
     let answer: Vec<String> = cause.into_iter().chain(remedy).collect();
-    let what = match (result.requests.dropped, series.panels.is_empty()) {
+    let what = match (result.requests.lost(), series.panels.is_empty()) {
         (_, true) => "Lost requests over the time since a pod's deletion",
         (0, false) => {
             "New connections that a pod still got after its deletion took effect show how long its window was"
         }
-        (_, false) => "Time at which each lost request was begun, since its pod's deletion took effect",
+        (_, false) => {
+            "Time at which each lost request was begun, since the deletion of a pod that may have lost it took effect"
+        }
     };
     let mut parts = vec![what.to_owned()];
     if series.hidden > 0 {
         parts.push(format!(
-            "the {} pods that lost most, of {}",
+            "the {} pods that may have lost most, of {}",
             series.panels.len(),
             count(len(result.terminations.len()))
         ));
     }
     if series.elsewhere > 0 {
-        parts.push(format!("{} not put down to one pod, see the run timeline", count(series.elsewhere)));
+        parts.push(format!("{} that no pod's end explains, see the run timeline", count(series.elsewhere)));
     }
     format!("{}\n{}", answer.join(" · "), parts.join(" · ")).trim_start().to_owned()
 }
@@ -252,9 +282,13 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
 }
 
 fn legend(series: &Series) -> Vec<Key> {
-    let outcomes: BTreeSet<Outcome> =
+    let kinds: BTreeSet<Kind> =
         series.panels.iter().flat_map(|p| p.bins.values()).flat_map(|bin| bin.keys().copied()).collect();
+    let outcomes: BTreeSet<Outcome> = kinds.iter().map(|kind| kind.1).collect();
     let mut keys: Vec<Key> = outcomes.into_iter().map(Key::outcome).collect();
+    if kinds.iter().any(|kind| kind.0 == Whose::Shared) {
+        keys.push(Key::Outlined("the same, of this pod or another: drawn for each".into(), palette::MUTED));
+    }
     if series.panels.iter().any(|p| !p.late.is_empty()) {
         keys.push(Key::Tick("answered, on a new connection".into(), palette::ANSWERED_MARK));
     }
@@ -263,7 +297,9 @@ fn legend(series: &Series) -> Vec<Key> {
         keys.push(Key::WindowMaybe("window: upper bound".into()));
     }
     if series.panels.len() > LABELLED {
-        keys.extend(MARKS.iter().map(|&(_, label, dash)| Key::Mark(label.into(), dash)));
+        let drawn: BTreeSet<usize> =
+            series.panels.iter().flat_map(|p| p.marks.iter().map(|mark| mark.1)).collect();
+        keys.extend(drawn.into_iter().map(|i| Key::Mark(MARKS[i].1.into(), MARKS[i].2)));
     }
     keys
 }
@@ -293,7 +329,7 @@ fn draw_panel(
     frame::x_grid(canvas, Rect { bottom: rug.bottom, ..plot }, &ticks, x);
     frame::y_grid(canvas, plot, &y.whole_ticks(4), &y);
     draw_window(canvas, termination, Rect { bottom: rug.bottom, ..plot }, x);
-    draw_bars(canvas, series, panel, plot, x, &y);
+    draw_bars(canvas, series, panel, plot, x, &y)?;
     for &at in &panel.late {
         canvas.rule(
             (x.px(at), rug.top + 3.0),
@@ -354,9 +390,7 @@ fn draw_header(
     let name_style = Text { size: 18.0, ..bold(SMALL) };
     let name = canvas.fit(&termination.pod, &name_style, 480.0);
     canvas.text(LEFT, baseline, &name, &name_style);
-    let requests = &termination.requests;
-    let mut parts =
-        vec![format!("{} of {} dropped", count(requests.dropped), counted(requests.seen, "request"))];
+    let mut parts = vec![format!("{} dropped", words::dropped_of(termination))];
     if let Some(window) = words::longest_window(termination) {
         let which = if termination.windows.len() > 1 { "longest window" } else { "window" };
         parts.push(format!("{which} {}", words::window(window)));
@@ -378,7 +412,7 @@ fn draw_header(
 
 fn draw_window(canvas: &mut Canvas, termination: &Termination, area: Rect, x: &Axis) {
     let Some(window) = words::longest_window(termination) else { return };
-    let lower = x.px(window.lower_s);
+    let lower = x.px(window.lower_s.unwrap_or(0.0));
     canvas.shade(Rect { left: x.px(0.0), right: lower, ..area }, palette::WINDOW, false);
     let upper = x.px(window.upper_s.unwrap_or(f64::MAX));
     if upper > lower {
@@ -390,12 +424,19 @@ fn draw_window(canvas: &mut Canvas, termination: &Termination, area: Rect, x: &A
     }
 }
 
-fn draw_bars(canvas: &mut Canvas, series: &Series, panel: &Panel, plot: Rect, x: &Axis, y: &Axis) {
+fn draw_bars(
+    canvas: &mut Canvas,
+    series: &Series,
+    panel: &Panel,
+    plot: Rect,
+    x: &Axis,
+    y: &Axis,
+) -> Result<(), ChartError> {
     for (&bin, counts) in &panel.bins {
         let from = bin as f64 * series.bin_s;
         let (left, right) = (x.px(from) + 0.5, x.px(from + series.bin_s) - 0.5);
         let mut height = 0;
-        for (&outcome, &n) in counts {
+        for (&(whose, outcome), &n) in counts {
             let (color, pattern) = palette::outcome(outcome);
             let step = if series.most <= BLOCKS { 1 } else { n };
             for _ in 0..n / step {
@@ -406,11 +447,19 @@ fn draw_bars(canvas: &mut Canvas, series: &Series, panel: &Panel, plot: Rect, x:
                     bottom: y.px(height as f64).min(plot.bottom),
                 };
                 let gap = if step == 1 { 1.0 } else { 0.0 };
-                canvas.fill(Rect { top: bar.top + gap, ..bar }, color, pattern);
+                let bar = Rect { top: bar.top + gap, ..bar };
+                match whose {
+                    Whose::Own => canvas.fill(bar, color, pattern),
+                    Whose::Shared => {
+                        canvas.fill(bar, palette::WHITE, Pattern::Plain);
+                        canvas.outline(bar, color)?;
+                    }
+                }
                 height += step;
             }
         }
     }
+    Ok(())
 }
 
 fn len_px(n: usize) -> f64 {
@@ -420,6 +469,7 @@ fn len_px(n: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analysis::model::{Bounded, Why};
     use crate::report::samples;
 
     #[test]
@@ -429,12 +479,15 @@ mod tests {
         assert_eq!(series.panels.len(), 3);
         for panel in &series.panels {
             let plotted: u64 = panel.bins.values().flat_map(BTreeMap::values).sum();
-            assert_eq!(plotted, analysis.result.terminations[panel.termination].requests.dropped);
+            assert_eq!(
+                Bounded::exactly(plotted),
+                analysis.result.terminations[panel.termination].requests.dropped
+            );
             assert_eq!(panel.drops_beyond, 0);
             let t0 = analysis.result.terminations[panel.termination].t0_s;
-            for drop in analysis.charts.drops.iter().filter(|d| d.termination == Some(panel.termination)) {
+            for drop in analysis.lost.iter().filter(|lost| lost.only() == Some(panel.termination)) {
                 let bin = bin_of(drop.begun_s - t0, series.bin_s);
-                assert!(panel.bins[&bin].contains_key(&drop.outcome));
+                assert!(panel.bins[&bin].contains_key(&(Whose::Own, drop.outcome)));
             }
         }
         assert!(series.from_s < 0.0 && series.to_s > 0.16, "{series:?}");
@@ -443,7 +496,7 @@ mod tests {
             subtitle(&series, &analysis.result),
             "Cause: routed to a pod that no longer accepted connections · Remedy: lifecycle: {preStop: \
              {sleep: {seconds: 1}}} (suggested, not proven)\nTime at which each lost request was begun, since \
-             its pod's deletion took effect"
+             the deletion of a pod that may have lost it took effect"
         );
     }
 
@@ -465,7 +518,44 @@ mod tests {
         let analysis = samples::rollout();
         let series = series(&analysis);
         assert_eq!((series.panels.len(), series.hidden), (8, 4));
-        assert!(subtitle(&series, &analysis.result).contains("the 8 pods that lost most, of 12"));
+        assert!(subtitle(&series, &analysis.result).contains("the 8 pods that may have lost most, of 12"));
+    }
+
+    #[test]
+    fn what_two_pods_explain_is_drawn_in_both_rows_and_the_title_says_so() {
+        let mut analysis = samples::naive_exit();
+        for lost in analysis.lost.iter_mut().filter(|lost| lost.only() == Some(1)) {
+            let other = Candidate { termination: 0, share: 0.5, why: Why::Time };
+            lost.candidates[0].share = 0.5;
+            lost.candidates.push(other);
+        }
+        // As where both were deleted at once.
+        let at_s = analysis.result.terminations[1].t0_s;
+        analysis.result.terminations[0].t0_s = at_s;
+        let series = series(&analysis);
+        let shared = |panel: &Panel| -> u64 {
+            let of = panel.bins.values().flatten().filter(|((whose, _), _)| *whose == Whose::Shared);
+            of.map(|(_, n)| n).sum()
+        };
+        assert_eq!(series.panels.iter().map(shared).collect::<Vec<_>>(), [9, 9, 0]);
+        assert_eq!(series.elsewhere, 0);
+        assert!(legend(&series).iter().any(|key| matches!(key, Key::Outlined(..))));
+        analysis.lost.retain(|lost| lost.may_be(1));
+        analysis.result.requests.dropped = 9;
+        let said = title(&analysis);
+        assert!(
+            said.ends_with("all within 0.141 s of the deletion of a pod that may have lost them"),
+            "{said}"
+        );
+        draw(&analysis).unwrap();
+    }
+
+    #[test]
+    fn requests_that_were_under_way_at_the_deletion_are_said_to_be_so() {
+        let mut analysis = samples::naive_exit();
+        analysis.lost[0].begun_s = analysis.result.terminations[0].t0_s - 0.45;
+        let said = title(&analysis);
+        assert!(said.ends_with("all from 0.450 s before to 0.141 s after a pod's deletion"), "{said}");
     }
 
     #[test]

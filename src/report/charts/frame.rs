@@ -41,6 +41,8 @@ pub(super) const fn bold(base: Text) -> Text {
 pub(super) enum Key {
     /// A filled area.
     Area(String, RGBColor, Pattern),
+    /// An area of which only the outline is drawn.
+    Outlined(String, RGBColor),
     /// The certain part of the window.
     Window(String),
     /// The possible part of the window.
@@ -65,6 +67,7 @@ impl Key {
             Key::Area(label, ..)
             | Key::Window(label)
             | Key::WindowMaybe(label)
+            | Key::Outlined(label, _)
             | Key::Tick(label, _)
             | Key::Mark(label, _)
             | Key::Line(label, ..) => label,
@@ -187,6 +190,7 @@ fn draw_legend(canvas: &mut Canvas, top: f64, legend: &[Key]) -> Result<f64, Cha
         let swatch = Rect { left: x, top: y - 15.0, right: x + SWATCH, bottom: y + 2.0 };
         match key {
             Key::Area(_, color, pattern) => canvas.fill(swatch, *color, *pattern),
+            Key::Outlined(_, color) => canvas.outline(swatch, *color)?,
             Key::Window(_) => canvas.shade(swatch, palette::WINDOW, false),
             Key::WindowMaybe(_) => {
                 canvas.shade(swatch, palette::WINDOW_MAYBE, true);

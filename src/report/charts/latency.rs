@@ -69,12 +69,12 @@ fn title(result: &RunResult) -> String {
     let what = what.trim_end_matches('.');
     match (steady.n, disrupted.n) {
         (0, 0) => "No request was answered".to_owned(),
-        (_, 0) => format!("{what} p99 {} ms; no pod went away", millis(steady.p99)),
+        (_, 0) => format!("{what} p99 {} ms; no pod ended", millis(steady.p99)),
         (0, _) => {
-            format!("{what} p99 {} ms while pods went away; no steady state", millis(disrupted.p99))
+            format!("{what} p99 {} ms while pods ended; no steady state", millis(disrupted.p99))
         }
         _ => format!(
-            "Answered requests: p99 {} ms while a pod went away, {} ms otherwise",
+            "Answered requests: p99 {} ms while a pod ended, {} ms otherwise",
             millis(disrupted.p99),
             millis(steady.p99)
         ),
@@ -95,7 +95,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
         legend.push(Key::Area(key("steady", &latencies.steady), palette::STEADY, Pattern::Plain));
     }
     if latencies.disrupted.n > 0 {
-        legend.push(Key::Line(key("while a pod went away", &latencies.disrupted), palette::DISRUPTED, 4));
+        legend.push(Key::Line(key("while a pod ended", &latencies.disrupted), palette::DISRUPTED, 4));
     }
     let top = frame::head(&mut canvas, words::warning(result), &title, subtitle, &legend)?;
     let bottom = f64::from(HEIGHT) - 110.0;

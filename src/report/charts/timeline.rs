@@ -87,9 +87,9 @@ fn larger(a: Option<f64>, b: Option<f64>) -> Option<f64> {
 fn title(result: &RunResult, series: &Series) -> String {
     let hit = len(series.columns.iter().filter(|s| !s.dropped.is_empty()).count());
     let run = format!("{} of the run", seconds_unit(series.end_s));
-    match (result.requests.dropped, result.terminations.len()) {
+    match (result.requests.lost(), result.terminations.len()) {
         (0, 0) => format!("No request dropped and no pod gone in {run}"),
-        (0, n) => format!("No request dropped in {run}, in which {} went away", counted(len(n), "pod")),
+        (0, n) => format!("No request dropped in {run}, in which {} ended", counted(len(n), "pod")),
         (n, pods) => {
             let steps = if series.step_s > 1.0 {
                 format!("{} of {}", counted(hit, "step"), seconds_unit(series.step_s))
@@ -98,9 +98,9 @@ fn title(result: &RunResult, series: &Series) -> String {
             };
             let (lost, verb) = (counted(n, "request"), either(n, "was", "were"));
             match pods {
-                0 => format!("{lost} {verb} dropped in {steps} of the run; no pod went away"),
+                0 => format!("{lost} {verb} dropped in {steps} of the run; no pod ended"),
                 pods => format!(
-                    "{lost} {verb} dropped in {steps} of the run; {} went away",
+                    "{lost} {verb} dropped in {steps} of the run; {} ended",
                     counted(len(pods), "pod")
                 ),
             }
@@ -282,7 +282,7 @@ fn draw_latency(canvas: &mut Canvas, series: &Series, plot: Rect, x: &Axis) -> R
     Ok(())
 }
 
-/// The names of the pods that went away, in a row of their own above the plots.
+/// The names of the pods that ended, in a row of their own above the plots.
 fn draw_names(canvas: &mut Canvas, series: &Series, top: f64, x: &Axis) {
     for (at, _) in &series.disruptions {
         canvas.rule((x.px(*at), top + 4.0), (x.px(*at), top + 24.0), 1.5, palette::INK, Dash::Solid);

@@ -113,6 +113,7 @@ pub(super) fn load(raw: raw::Load, document: &Document, dir: &Path) -> Result<Lo
             raw::LoadFrom::Cluster => LoadFrom::Cluster,
         }),
         job: job(raw.job.unwrap_or_default(), document)?,
+        evidence: raw.evidence,
         abort: raw.abort.map(|raw| abort(&raw, document)).transpose()?,
     })
 }

@@ -81,11 +81,11 @@ impl Cluster {
     }
 }
 
-/// How many requests a run says were dropped as its one pod went away.
+/// How many requests a run says were dropped as its one pod ended.
 #[track_caller]
 fn dropped(log: &str) -> u64 {
     let headline = log.lines().find(|line| line.contains(" of 400 requests "));
-    let headline = headline.filter(|line| line.contains(" dropped as 1 pod went away")).expect(log);
+    let headline = headline.filter(|line| line.contains(" dropped as 1 pod ended")).expect(log);
     let (number, _) = headline.trim().split_once(' ').expect(log);
     number.parse().expect(log)
 }

@@ -1,13 +1,14 @@
 //! What rolldrop states about a recorded run, in one form for comparison.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::time::Duration;
 
-use rolldrop::analysis::model::{Cause, Window};
-use rolldrop::analysis::{self, Class, Policy};
+use rolldrop::analysis::model::{Bounded, LossGroup, Window};
+use rolldrop::analysis::{self, Policy};
 use rolldrop::record::run_info::Balances;
-use rolldrop::record::{Phase, RunDir, Stamp};
+use rolldrop::record::service_proxy::ServiceProxy;
+use rolldrop::record::{Cause, RunDir, Stamp};
 use rolldrop::timeline::{Request, Timeline};
 
 use super::truth::Uid;
@@ -18,6 +19,8 @@ pub(super) struct Statements {
     pub(super) terminations: Vec<Termination>,
     /// Each lost request.
     pub(super) lost: Vec<Lost>,
+    /// Terminations that share lost requests.
+    pub(super) groups: Vec<Group>,
     /// For each target: what it balances.
     pub(super) balances: Vec<(String, Balances)>,
 }
@@ -31,8 +34,8 @@ pub(super) struct Termination {
     pub(super) seen: Option<Stamp>,
     /// By target.
     pub(super) windows: Vec<Bounds>,
-    /// Lost requests: at least, at most, and the best estimate.
-    pub(super) dropped: Dropped,
+    /// Lost requests.
+    pub(super) dropped: Bounded,
 }
 
 /// Between which moments a window is stated to end.
@@ -41,11 +44,12 @@ pub(super) struct Bounds {
     pub(super) upper: Option<Stamp>,
 }
 
-/// How many lost requests a pod is stated to have.
-pub(super) struct Dropped {
-    pub(super) at_least: u64,
-    pub(super) at_most: u64,
-    pub(super) estimate: f64,
+/// What is stated about terminations that share lost requests.
+pub(super) struct Group {
+    pub(super) pods: BTreeSet<Uid>,
+    pub(super) dropped: u64,
+    /// By target: at least one of their windows lasted so long, in seconds.
+    pub(super) lower_s: Vec<Option<f64>>,
 }
 
 /// What is stated about one lost request.
@@ -57,37 +61,46 @@ pub(super) struct Lost {
 }
 
 impl Statements {
-    /// Analyses the run directory `run`.
+    /// Analyses the run directory `run`, in a cluster whose Service proxy is stated to be kube-proxy with nftables.
     pub(super) fn of(run: &Path) -> Self {
-        let (log, tables) = RunDir::open(run).and_then(|run| run.recorded()).expect("a run");
+        let (mut log, tables) = RunDir::open(run).and_then(|run| run.recorded()).expect("a run");
+        log.info.cluster.assume(&ServiceProxy::Nftables).expect("a mode that the run does not know");
         let (timeline, requests) = Timeline::build(log, tables).expect("rows");
-        let policy = Policy::default();
-        let analysis = analysis::analyse(&timeline, &requests, &policy).expect("rows");
+        let analysis = analysis::analyse(&timeline, &requests, &Policy::default()).expect("rows");
         let result = analysis.result;
-        let is_lost = |r: &&Request| r.row.phase == Phase::Main && policy.class(&r.row) == Class::Dropped;
-        let rows: Vec<&Request> = requests.others.iter().filter(is_lost).collect();
-        assert_eq!(rows.len(), analysis.charts.drops.len(), "every lost request is in the charts' data");
-        let lost = rows.into_iter().zip(&analysis.charts.drops).map(|(request, drop)| Lost {
-            request: request.clone(),
-            cause: drop.cause,
-            candidates: drop.termination.iter().map(|&e| result.terminations[e].uid.clone()).collect(),
+        let uid = |termination: usize| result.terminations[termination].uid.clone();
+        let by_id: HashMap<_, &Request> =
+            requests.others.iter().map(|r| ((&r.row.source, r.row.seq), r)).collect();
+        let lost = analysis.lost.iter().map(|lost| Lost {
+            request: by_id[&(&lost.source, lost.seq)].clone(),
+            cause: lost.cause,
+            candidates: lost.candidates.iter().map(|c| uid(c.termination)).collect(),
         });
         let terminations = result.terminations.iter().zip(&timeline.ends).map(|(said, end)| {
             let latest = since(timeline.origin, said.t0_s);
             let earliest = since(latest, -said.t0_uncertainty_s);
-            let dropped = said.requests.dropped;
             Termination {
                 uid: said.uid.clone(),
                 earliest,
                 seen: end.stages.deletion_seen,
                 windows: said.windows.iter().map(|window| Bounds::of(window, earliest, latest)).collect(),
-                dropped: Dropped { at_least: dropped, at_most: dropped, estimate: dropped as f64 },
+                dropped: said.requests.dropped,
             }
         });
+        let targets = &timeline.info.targets;
+        let group = |group: &LossGroup| Group {
+            pods: group.terminations.iter().map(|&e| uid(e)).collect(),
+            dropped: group.dropped,
+            lower_s: targets
+                .iter()
+                .map(|t| group.windows.iter().find(|w| w.consumer == t.consumer).and_then(|w| w.lower_s))
+                .collect(),
+        };
         Self {
             terminations: terminations.collect(),
             lost: lost.collect(),
-            balances: timeline.info.targets.iter().map(|t| (t.name.clone(), t.balances)).collect(),
+            groups: result.groups.iter().map(group).collect(),
+            balances: targets.iter().map(|t| (t.name.clone(), t.balances)).collect(),
         }
     }
 }
@@ -95,7 +108,7 @@ impl Statements {
 impl Bounds {
     fn of(window: &Window, earliest: Stamp, latest: Stamp) -> Self {
         Self {
-            lower: Some(since(latest, window.lower_s)),
+            lower: window.lower_s.map(|lower_s| since(latest, lower_s)),
             upper: window.upper_s.map(|upper_s| since(earliest, upper_s)),
         }
     }

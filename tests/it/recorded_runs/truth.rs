@@ -92,6 +92,11 @@ impl Truth {
         near.filter(|c| ending.get(&c.pod).is_some_and(|from| c.at >= *from)).map(|c| c.pod.clone()).collect()
     }
 
+    /// When the last connection straight to a pod's address was made.
+    pub(super) fn last_dialled(&self, pod: &Uid) -> Option<Stamp> {
+        self.dialled.iter().rfind(|c| c.pod == *pod).map(|c| c.at)
+    }
+
     /// When a pod left the Service's rules: the first change after `t0` that is without it.
     pub(super) fn left_rules(&self, pod: &Uid, t0: Stamp) -> Option<Stamp> {
         self.rules.iter().find(|(at, pods)| *at >= t0 && !pods.contains(pod)).map(|(at, _)| *at)

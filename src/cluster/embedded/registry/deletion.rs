@@ -221,6 +221,20 @@ impl Registry {
                 Step::Keep if is_due(resource, current) => Outcome::Due,
                 _ => Outcome::Terminating,
             };
+            let is_deleted = match &step {
+                Step::Replace(object) => object["metadata"]["deletionTimestamp"].is_string(),
+                Step::Remove => true,
+                _ => false,
+            };
+            if resource == Resource::Pods
+                && !is_dry_run
+                && is_deleted
+                && !current["metadata"]["deletionTimestamp"].is_string()
+            {
+                // Within the change, so that no other one comes between.
+                let (uid, t_ns) = (current["metadata"]["uid"].as_str(), self.inner.clock.now().unix_ns());
+                tracing::debug!(uid, t_ns, "a pod's deletion takes effect");
+            }
             if is_dry_run {
                 would_be = match step {
                     Step::Replace(object) => Some(Arc::new(object)),

@@ -1,0 +1,64 @@
+//! Whether terminations met a consumer's clock at random phases.
+//!
+//! A consumer that looks at endpoints only every so often (a client that keeps an answer of the DNS, a load
+//! balancer's health check) has windows that are a draw of its phase, from nothing to the whole period, plus a
+//! delay. Terminations that always meet it at one phase show one such draw, however many they are.
+
+use std::f64::consts::TAU;
+
+use crate::record::Stamp;
+
+/// Below this chance that phases at random lie so close together they are called not random.
+const ALPHA: f64 = 0.01;
+
+/// How the terminations of a mode met a clock with this period.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Phases {
+    /// The period, in seconds: an upper bound of windows is this at least, plus what the news takes.
+    pub(super) period_s: f64,
+    /// Whether nothing speaks against it that all phases were met with the same chance.
+    pub(super) are_random: bool,
+}
+
+impl Phases {
+    /// Of terminations that began at these times. Rayleigh's test: for phases at random, the chance that
+    /// the mean of n unit vectors is R or longer is about exp(-n R²) (Mardia and Jupp, Directional
+    /// Statistics, 2000, section 6.3).
+    pub(super) fn of(period_s: f64, begun: impl IntoIterator<Item = Stamp>) -> Self {
+        let (mut n, mut x, mut y) = (0.0, 0.0, 0.0);
+        for at in begun {
+            // Nanoseconds since 1970 are exact to less than a microsecond.
+            let period_ns = period_s * 1e9;
+            let angle = (at.unix_ns() as f64).rem_euclid(period_ns) / period_ns * TAU;
+            n += 1.0;
+            x += angle.cos();
+            y += angle.sin();
+        }
+        let p = if n > 0.0 { (-(x * x + y * y) / n).exp() } else { 1.0 };
+        Self { period_s, are_random: p >= ALPHA }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rand::{RngExt, SeedableRng};
+
+    use super::*;
+
+    fn at(seconds: f64) -> Stamp {
+        Stamp::from_unix_ns(1_800_000_000_000_000_000) + Duration::from_secs_f64(seconds)
+    }
+
+    #[test]
+    fn deletions_every_five_seconds_meet_a_clock_of_five_seconds_at_one_phase() {
+        let in_step = Phases::of(5.0, (0..30).map(|n| at(f64::from(n) * 5.0 + 0.02 * f64::from(n % 3))));
+        assert!(!in_step.are_random);
+        let mut rng = rand::rngs::SmallRng::seed_from_u64(1);
+        let jittered: Vec<Stamp> =
+            (0..30).map(|n| at(f64::from(n) * 5.0 + rng.random_range(0.0..5.0))).collect();
+        assert!(Phases::of(5.0, jittered).are_random);
+        assert!(Phases::of(5.0, []).are_random);
+    }
+}

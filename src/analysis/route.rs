@@ -1,0 +1,220 @@
+//! Whether a Service still routed to a pod that had ended, from what became of the connections that it routed.
+//!
+//! A Service proxy that balances at random sends a new connection to a given endpoint with probability 1/n, n being
+//! the endpoints in its rules. Its rules are a state that the EndpointSlices once had, and it takes these states in
+//! their order. So while the rules still hold pod A, they also hold every pod that the slices dropped later, and each
+//! new connection fails with at least the share of those that are known to be dead. Connections that are answered are
+//! evidence against that.
+//!
+//! The evidence is a likelihood ratio: the pod in the rules until now, against the pod taken out at the best earlier
+//! moment. As a sum over connections, reset at 0 (Page's CUSUM), it exceeds ln(1/α) while the pod is still in the rules
+//! with probability α at most: backwards from the true moment it is a martingale (Ville's inequality). So the last
+//! moment at which it is below ln(1/α) is an upper bound of the window at confidence 1 − α.
+//!
+//! For one dead pod this is the plain rule that k answered connections in a row leave (1 − 1/n)^k. It rests on random
+//! balancing, which [`crate::record::run_info`] must know or be told.
+
+use super::death::Death;
+use super::tries::{Answered, Tries, Try};
+use crate::record::Stamp;
+use crate::timeline::PodEnd;
+use crate::timeline::endpoints::Usable;
+
+/// Evidence beyond which a pod is taken for out of the rules: e⁻⁹·² is 10⁻⁴. Stricter than the bounds themselves, as a
+/// loss that is wrongly taken from a pod is lost to it.
+const OUT: f64 = 9.2;
+/// How far before t0 the state can lie that the rules have, in nanoseconds. Older states only matter while pods were
+/// replaced shortly before, by the number of endpoints.
+const OLDEST_NS: i64 = 3_000_000_000;
+/// Also where every endpoint in the rules is dead, this share of connections may be answered: rules that have just been
+/// replaced, a pod that the watch shows late.
+const SURE: f64 = 0.95;
+/// Also where no other pod explains a loss, something else does in so many of the cases in which this one would.
+const STRAY: f64 = 1.0 / 50.0;
+const MS_NS: i64 = 1_000_000;
+
+/// What a Service's slices showed of one pod.
+#[derive(Debug)]
+pub(super) struct Route<'a> {
+    /// The states that the rules can have while they hold the pod.
+    holding: Vec<&'a Usable>,
+    /// The state after the last of these.
+    after: Option<&'a Usable>,
+    /// Whether the slices dropped the pod once and for all, not to take it up again.
+    is_dropped_once: bool,
+}
+
+impl<'a> Route<'a> {
+    /// `None` if the pod was not seen to be an endpoint that can be used.
+    pub(super) fn of(end: &PodEnd, states: &'a [Usable]) -> Option<Self> {
+        // The name may come back with another pod.
+        let gone = end.gone().unwrap_or(Stamp::from_unix_ns(i64::MAX));
+        let own = &states[..states.partition_point(|state| state.from <= gone)];
+        let last = own.iter().rposition(|state| state.holds(&end.pod))?;
+        let from = end.t0.earliest.shifted_ns(-OLDEST_NS);
+        let first = own.partition_point(|state| state.from <= from).saturating_sub(1).min(last);
+        let span = &own[first..=last];
+        let since = span.iter().rposition(|state| !state.holds(&end.pod)).map_or(0, |gap| gap + 1);
+        // A pod that was dropped for a moment and taken up again before its end was not dropped by that.
+        let was_dropped =
+            span[..since].iter().any(|state| state.from >= end.t0.earliest && !state.holds(&end.pod));
+        Some(Self {
+            holding: span.iter().filter(|state| state.holds(&end.pod)).collect(),
+            after: states.get(last + 1),
+            is_dropped_once: !was_dropped,
+        })
+    }
+
+    /// The most endpoints that the rules can have held with the pod.
+    fn most(&self) -> usize {
+        self.holding.iter().map(|state| state.pods.len()).max().unwrap_or(1)
+    }
+
+    /// The least share of connections that fail at `at` while the rules hold the pod, if this is dead; and the share
+    /// that fails when they do not.
+    fn shares(&self, pod: &str, at: Stamp, is_dead: &impl Fn(&str, Stamp) -> bool) -> Shares {
+        let share = |state: &Usable, besides: &str| {
+            let dead = state.pods.iter().filter(|other| *other == besides || is_dead(other, at)).count();
+            dead as f64 / state.pods.len().max(1) as f64
+        };
+        let held = self.holding.iter().map(|state| share(state, pod)).fold(SURE, f64::min);
+        let freed = self.after.map_or(0.0, |state| share(state, ""));
+        Shares { held, freed: freed.min(0.9 * held).max(STRAY * held) }
+    }
+}
+
+/// Shares of new connections that fail.
+#[derive(Clone, Copy, Debug)]
+struct Shares {
+    held: f64,
+    freed: f64,
+}
+
+impl Shares {
+    /// What a connection that was answered says against the pod being in the rules.
+    fn answered(self) -> f64 {
+        ((1.0 - self.freed) / (1.0 - self.held)).ln()
+    }
+
+    /// What one that was lost says; it is negative.
+    fn lost(self) -> f64 {
+        (self.freed / self.held).ln()
+    }
+}
+
+/// How long a pod may have been routed to.
+#[derive(Clone, Debug)]
+pub(super) struct Reach {
+    /// No connection that began later was routed to it.
+    pub until: Option<Stamp>,
+    /// Later than this it was not in the rules, but for a chance of α; `None` where the connections do not say so.
+    pub upper: Option<Stamp>,
+    /// When the slices dropped the pod, if they did.
+    pub dropped: Option<Stamp>,
+    /// Whether the slices dropped it once and for all, so that the rules held it until they took that up.
+    pub is_in_order: bool,
+    /// The first of the losses that are looked at, and for each from there the evidence against the pod.
+    first: usize,
+    against: Vec<f64>,
+}
+
+impl Reach {
+    /// The weight of the pod among those that may explain a loss: its likelihood against that it was out by then.
+    pub(super) fn weight(&self, loss: usize) -> f64 {
+        match loss.checked_sub(self.first) {
+            Some(number) => self.against.get(number).map_or(0.0, |against| (-against).exp()),
+            None => 1.0,
+        }
+    }
+}
+
+/// Goes through what was tried from `from` on: t0, or the last connection that surely was routed to the pod.
+///
+/// `is_dead` tells whether a pod surely accepts no connections at a time.
+pub(super) fn reach(
+    end: &PodEnd,
+    death: &Death,
+    route: &Route<'_>,
+    tries: &Tries,
+    from: Stamp,
+    alpha: f64,
+    is_dead: &impl Fn(&str, Stamp) -> bool,
+) -> Reach {
+    let bound = (1.0 / alpha).ln();
+    let out = OUT.max(bound);
+    // That a connection went elsewhere, whoever answered it, has this weight while the pod lives.
+    let elsewhere = elsewhere(route.most());
+    let first = tries.first_loss(from);
+    let mut reach = Reach {
+        until: None,
+        upper: None,
+        dropped: route.after.map(|state| state.from),
+        is_in_order: route.is_dropped_once,
+        first,
+        against: Vec::new(),
+    };
+    let mut against = 0.0f64;
+    let mut below = true;
+    let mut shares: Option<(Stamp, Shares)> = None;
+    for (at, what) in tries.since(from) {
+        if below {
+            // What is counted by the millisecond may have begun at its end.
+            reach.upper = Some(at.shifted_ns(MS_NS));
+        }
+        let is_sure = death.is_sure(at);
+        let shares = match shares {
+            // Who is dead changes slowly.
+            Some((since, known)) if at.ns_since(since) < 5_000_000 => known,
+            _ => {
+                let known = route.shares(&end.pod, at, is_dead);
+                shares = Some((at, known));
+                known
+            }
+        };
+        match what {
+            Try::Answered(Answered { named, unnamed }) => {
+                let answered = if is_sure { shares.answered() } else { 0.0 };
+                against += f64::from(named) * answered.max(elsewhere) + f64::from(unnamed) * answered;
+            }
+            Try::Lost(loss) => {
+                reach.against.push(against);
+                match &loss.pod {
+                    Some(pod) if **pod == *end.pod => against = 0.0,
+                    Some(_) => against += elsewhere,
+                    None if at < death.earliest => {}
+                    None => against = (against + shares.lost()).max(0.0),
+                }
+            }
+        }
+        below = against < bound;
+        if against >= out {
+            reach.until = Some(at);
+            return reach;
+        }
+    }
+    if below {
+        reach.upper = None;
+    }
+    reach
+}
+
+/// What a connection that was routed elsewhere says against one of `n` endpoints being in the rules.
+fn elsewhere(n: usize) -> f64 {
+    -(1.0 - 1.0 / n.max(1) as f64).max(1.0 - SURE).ln()
+}
+
+/// From when on no pod of `n` can have refused connections since `from`: so many were answered in a row.
+pub(super) fn quiet_since(tries: &Tries, from: Stamp, n: usize) -> Option<Stamp> {
+    let each = elsewhere(n);
+    let mut against = 0.0;
+    for (at, what) in tries.since(from) {
+        match what {
+            Try::Answered(Answered { named, unnamed }) => against += each * f64::from(named + unnamed),
+            Try::Lost(..) => against = 0.0,
+        }
+        if against >= OUT {
+            return Some(at);
+        }
+    }
+    None
+}

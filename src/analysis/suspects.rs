@@ -1,0 +1,410 @@
+//! What may explain each lost request: the terminations, each with its share, and what is none.
+//!
+//! Where something names the pod of a request there is one suspect. Where nothing does, a termination is one as long as
+//! the pod may have been routed to ([`super::route`], or the silence of its own arrivals) and the request did not end
+//! before the pod can have stopped. Competing explanations are weighed, not ranked: each has a weight (the likelihood of
+//! the pod being in the rules, of its having stopped, and of such an outcome from it), and its share is that over all.
+//!
+//! A failure is evidence of a pod's lower bound only if nothing but terminations explains it. If several do, it shows
+//! that the rules held one of them, and so all that the EndpointSlices dropped later: the last of these.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::death::Death;
+use super::evidence::{Gathered, Tail, arrives, ending, silence_s};
+use super::gateway::{self, Gateway, is_gateways};
+use super::model::{Candidate, Why};
+use super::policy::{Class, Policy};
+use crate::record::routing::Balancing;
+use crate::record::run_info::Balances;
+use crate::record::{Outcome, RequestRow, Stamp};
+use crate::timeline::{PodEnd, PodLife, Request, Timeline};
+
+/// A pod's silence is taken as its end when arrivals at its rate would be silent for so long with this probability
+/// only. Stricter than the bounds themselves: a chain of losses that is cut wrongly would strand real ones.
+const LINK_ALPHA: f64 = 1e-6;
+/// How long after its endpoint's removal a consumer may route to a pod, where nothing else tells: the Service proxy's
+/// minSyncPeriod of 1 s, and some.
+pub(super) const LAG_NS: i64 = 1_500_000_000;
+/// An explanation with a smaller share than this does not compete.
+const NEGLIGIBLE: f64 = 0.01;
+/// The weight of an outcome that hardly fits.
+const UNFIT: f64 = 0.02;
+/// The weight of an explanation that takes a rare coincidence: on a real v1.36.2 one of 75,000 new connections was
+/// refused by a change of rules, beside 1,133 that were lost to dead pods.
+const RARE: f64 = 1e-3;
+/// Longer than a round trip to any client: a connection that breaks so soon had been routed to a dead pod.
+const ROUND_TRIP_NS: i64 = 200_000_000;
+
+/// What may explain one request.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Verdict {
+    /// The pod that it reached, where that is known.
+    pub pod: Option<Arc<str>>,
+    /// The terminations that may explain it. Their shares and those below sum to 1, if there is any.
+    pub candidates: Vec<Candidate>,
+    /// The share of pods that were starting.
+    pub starting: f64,
+    /// Of no endpoint being there.
+    pub no_endpoint: f64,
+    /// Of a change of the Service proxy's rules.
+    pub rule_swap: f64,
+}
+
+impl Verdict {
+    /// The termination that alone explains it.
+    pub(super) fn only(&self) -> Option<usize> {
+        if self.is_a_termination() && self.candidates.len() == 1 {
+            Some(self.candidates[0].termination)
+        } else {
+            None
+        }
+    }
+
+    /// Whether nothing but a termination explains it.
+    fn is_a_termination(&self) -> bool {
+        !self.candidates.is_empty() && self.starting + self.no_endpoint + self.rule_swap == 0.0
+    }
+}
+
+/// The lost requests of a run whose pods nobody names, and what is asked of all of them.
+#[derive(Debug)]
+pub(super) struct Suspects<'a> {
+    timeline: &'a Timeline,
+    others: &'a [Request],
+    targets: HashMap<&'a str, usize>,
+    /// The lost ones, by when they began.
+    lost: Vec<usize>,
+    /// By termination and target: whether the pod is an endpoint of that target, as far as it is known.
+    serves: Vec<Vec<bool>>,
+    is_random: Vec<bool>,
+    /// By target: what its gateway may have sent where, if it is one.
+    gateways: &'a [Option<Gateway>],
+}
+
+impl<'a> Suspects<'a> {
+    pub(super) fn new(
+        timeline: &'a Timeline,
+        policy: &Policy,
+        others: &'a [Request],
+        stale: &[bool],
+        gateways: &'a [Option<Gateway>],
+    ) -> Self {
+        let targets = &timeline.info.targets;
+        let is_lost = |&n: &usize| !stale[n] && policy.class(&others[n].row) == Class::Dropped;
+        let mut lost: Vec<usize> = (0..others.len()).filter(is_lost).collect();
+        lost.sort_by_key(|&n| (others[n].begun(), n));
+        let serves = |end: &PodEnd| {
+            let of = |service: Option<&str>| {
+                let states = timeline.endpoints.usable(service);
+                states.is_empty() || states.iter().any(|state| state.holds(&end.pod))
+            };
+            targets.iter().map(|target| of(target.service.as_deref())).collect()
+        };
+        Self {
+            timeline,
+            others,
+            targets: targets.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect(),
+            lost,
+            serves: timeline.ends.iter().map(serves).collect(),
+            is_random: targets
+                .iter()
+                .map(|target| matches!(target.balancing(&timeline.info.cluster), Balancing::Random { .. }))
+                .collect(),
+            gateways,
+        }
+    }
+
+    /// Explains each request that was not plainly answered; of those that were not lost, only the pod is told. What
+    /// the losses show about the pods' windows goes into their tails.
+    pub(super) fn verdicts(&self, gathered: &mut Gathered, deaths: &[Death]) -> Vec<Verdict> {
+        for tail in gathered.tails.iter_mut().flatten() {
+            (tail.last_alone, tail.last_in_order, tail.last_possible) = (None, None, tail.last_named);
+        }
+        let losses = gathered
+            .tries
+            .iter()
+            .map(|tries| tries.losses.iter().enumerate().map(|(place, loss)| (loss.request, place)).collect())
+            .collect::<Vec<HashMap<usize, usize>>>();
+        let mut verdicts: Vec<Verdict> = self.others.iter().map(|r| self.named(gathered, r)).collect();
+        for &number in &self.lost {
+            let r = &self.others[number];
+            let Some(&target) = self.targets.get(&*r.row.target).filter(|_| verdicts[number].pod.is_none())
+            else {
+                continue;
+            };
+            let loss = losses[target].get(&number).copied();
+            let verdict = self.weigh(gathered, deaths, target, r, loss);
+            self.learn(gathered, target, r, &verdict);
+            verdicts[number] = verdict;
+        }
+        verdicts
+    }
+
+    fn named(&self, gathered: &Gathered, r: &Request) -> Verdict {
+        let Some(pod) = gathered.pod(r) else { return Verdict::default() };
+        let why = if r.named().is_none() && r.routed.is_some() { Why::Conntrack } else { Why::Named };
+        let candidate = |termination| Candidate { termination, share: 1.0, why };
+        let candidates: Vec<Candidate> = ending(self.timeline, pod, r).map(candidate).into_iter().collect();
+        let life = self.timeline.pods.iter().rfind(|life| *life.name == **pod && life.created <= r.row.end);
+        let has_served = || gathered.first_served.get(pod).is_some_and(|at| *at <= r.begun());
+        let is_starting = candidates.is_empty() && life.is_some() && !has_served();
+        let starting = if is_starting { 1.0 } else { 0.0 };
+        Verdict { pod: Some(Arc::clone(pod)), candidates, starting, ..Verdict::default() }
+    }
+
+    /// Weighs what may explain a lost request whose pod nobody names.
+    fn weigh(
+        &self,
+        gathered: &Gathered,
+        deaths: &[Death],
+        target: usize,
+        r: &Request,
+        loss: Option<usize>,
+    ) -> Verdict {
+        if let Some(gateway) = self.gateways[target].as_ref().filter(|_| is_gateways(&r.row)) {
+            return self.behind_a_gateway(gateway, target, r);
+        }
+        let mut candidates = Vec::new();
+        for (termination, death) in deaths.iter().enumerate() {
+            let tail = &gathered.tails[termination][target];
+            if self.serves[termination][target] && self.may_be(termination, target, tail, death, r) {
+                let share = weight(r, death, tail, loss);
+                candidates.push(Candidate { termination, share, why: why(&r.row) });
+            }
+        }
+        let service = self.timeline.info.targets[target].service.as_deref();
+        let refused = if is_unreachable(&r.row) { UNFIT } else { 1.0 };
+        let mut verdict = Verdict { candidates, ..Verdict::default() };
+        if r.is_new_connection() || r.row.connect_start.is_none() {
+            if self.timeline.endpoints.none_usable(service, r.begun()) {
+                verdict.no_endpoint = refused;
+            }
+            verdict.starting = refused * self.starting(gathered, target, r);
+        }
+        if self.is_random[target] && r.row.outcome == Outcome::ConnectRefused && self.was_changed(service, r)
+        {
+            verdict.rule_swap = RARE;
+        }
+        verdict.normalise();
+        verdict
+    }
+
+    /// What may explain a request that a gateway lost. It sends requests also to pods that are no endpoints any more,
+    /// and says 503 where it has none.
+    fn behind_a_gateway(&self, gateway: &Gateway, target: usize, r: &Request) -> Verdict {
+        let service = self.timeline.info.targets[target].service.as_deref();
+        if r.row.status == Some(503) && gateway::none_usable(self.timeline, service, &r.row) {
+            return Verdict { no_endpoint: 1.0, ..Verdict::default() };
+        }
+        let candidates = gateway.candidates(&r.row);
+        let share = 1.0 / candidates.len() as f64;
+        let candidate = |termination| Candidate { termination, share, why: Why::Gateway };
+        Verdict { candidates: candidates.into_iter().map(candidate).collect(), ..Verdict::default() }
+    }
+
+    /// Whether the pod may have been routed to when the request began, and had not stopped after it ended.
+    fn may_be(&self, termination: usize, target: usize, tail: &Tail, death: &Death, r: &Request) -> bool {
+        let end = &self.timeline.ends[termination];
+        let balances = self.timeline.info.targets[target].balances;
+        let until = if r.row.conn_reused && balances == Balances::Connections {
+            end.gone().map(|at| at.shifted_ns(LAG_NS))
+        } else {
+            match &tail.reach {
+                Some(reach) => reach.until,
+                None => Some(reach_by_silence(end, tail)),
+            }
+        };
+        r.row.end.shifted_ns(r.uncertainty_ns) >= death.earliest
+            && until.is_none_or(|until| r.begun().shifted_ns(-r.uncertainty_ns) <= until)
+    }
+
+    /// The weight of pods that were starting: in the rules, and not known to have answered anybody.
+    fn starting(&self, gathered: &Gathered, target: usize, r: &Request) -> f64 {
+        let begun = r.begun();
+        let weight = |(number, life): (usize, &PodLife)| {
+            life.endpoint_ready.filter(|at| !life.listed && *at <= begun.shifted_ns(r.uncertainty_ns))?;
+            let served = gathered.first_served.get(life.name.as_str()).copied();
+            let is_serving = served.or(gathered.quiet[target][number]).is_some_and(|at| at <= begun);
+            // A probe that passed has shown that it listens.
+            (!is_serving).then_some(if life.is_probed == Some(true) { RARE } else { 1.0 })
+        };
+        self.timeline.pods.iter().enumerate().filter_map(weight).fold(0.0, f64::max)
+    }
+
+    /// Whether the Service proxy may have been changing its rules: after a change of the slices, also one that
+    /// changes no rule.
+    fn was_changed(&self, service: Option<&str>, r: &Request) -> bool {
+        let changes = self.timeline.endpoints.changes(service);
+        let before = changes.partition_point(|at| *at <= r.begun());
+        before.checked_sub(1).is_some_and(|last| r.begun().ns_since(changes[last]) <= LAG_NS)
+    }
+
+    /// What a lost request shows about the windows of those that may explain it.
+    fn learn(&self, gathered: &mut Gathered, target: usize, r: &Request, verdict: &Verdict) {
+        let balances = self.timeline.info.targets[target].balances;
+        if !arrives(r, balances) || !tells_of_a_dead_pod(r, balances) {
+            return;
+        }
+        let begun = r.begun();
+        for candidate in &verdict.candidates {
+            let tail = &mut gathered.tails[candidate.termination][target];
+            if begun >= self.timeline.ends[candidate.termination].t0.earliest {
+                tail.last_possible = tail.last_possible.max(Some(begun));
+            }
+        }
+        if let Some(only) = verdict.only() {
+            let end = &self.timeline.ends[only];
+            let tail = &mut gathered.tails[only][target];
+            if begun >= end.t0.earliest {
+                tail.last_alone = tail.last_alone.max(Some(begun));
+            } else if was_cut_off_with(r, end) {
+                // They come in order: what came after t0 is linked at the whole rate.
+                gathered.before[only][target].add(begun);
+                tail.rate = gathered.before[only][target].rate_at(end.t0.earliest);
+            }
+        } else if verdict.is_a_termination() {
+            for last in self.last_dropped(gathered, target, verdict) {
+                let tail = &mut gathered.tails[last][target];
+                if begun >= self.timeline.ends[last].t0.earliest {
+                    tail.last_in_order = tail.last_in_order.max(Some(begun));
+                }
+            }
+        }
+    }
+
+    /// Those of the candidates that the slices dropped last, where the order is known of all.
+    fn last_dropped(&self, gathered: &Gathered, target: usize, verdict: &Verdict) -> Vec<usize> {
+        let reach = |c: &Candidate| gathered.tails[c.termination][target].reach.as_ref();
+        if !verdict.candidates.iter().all(|c| reach(c).is_some_and(|reach| reach.is_in_order)) {
+            return Vec::new();
+        }
+        let never = Stamp::from_unix_ns(i64::MAX);
+        let dropped = |c: &Candidate| reach(c).and_then(|reach| reach.dropped).unwrap_or(never);
+        let last = verdict.candidates.iter().map(dropped).max();
+        let is_last = |c: &&Candidate| Some(dropped(c)) == last;
+        verdict.candidates.iter().filter(is_last).map(|c| c.termination).collect()
+    }
+
+    /// Puts in from when on pods are seen to be dead: the second connect that failed and that only one termination
+    /// explains. One may have another reason.
+    pub(super) fn found_dead(&self, verdicts: &[Verdict], deaths: &mut [Death]) -> bool {
+        let mut failed: Vec<Vec<Stamp>> = vec![Vec::new(); deaths.len()];
+        for &number in &self.lost {
+            let r = &self.others[number];
+            if let Some(only) = verdicts[number].only()
+                && verdicts[number].pod.is_none()
+                && r.is_new_connection()
+                && (r.row.outcome == Outcome::ConnectRefused || is_unreachable(&r.row))
+                && r.begun() >= self.timeline.ends[only].t0.latest
+            {
+                failed[only].push(r.begun());
+            }
+        }
+        let mut has_changed = false;
+        for (failed, death) in failed.iter().zip(deaths) {
+            if let Some(second) = failed.get(1)
+                && !death.is_sure(*second)
+            {
+                death.seen_dead(*second);
+                has_changed = true;
+            }
+        }
+        has_changed
+    }
+}
+
+impl Verdict {
+    /// Makes shares of weights, and leaves out what does not compete.
+    fn normalise(&mut self) {
+        let terminations: f64 = self.candidates.iter().map(|c| c.share).sum();
+        let sum = |verdict: &Self| terminations + verdict.starting + verdict.no_endpoint + verdict.rule_swap;
+        let all = sum(self);
+        for rival in [&mut self.starting, &mut self.no_endpoint, &mut self.rule_swap] {
+            if *rival < NEGLIGIBLE * all {
+                *rival = 0.0;
+            }
+        }
+        let all = sum(self).max(f64::MIN_POSITIVE);
+        for share in self.candidates.iter_mut().map(|c| &mut c.share).chain([
+            &mut self.starting,
+            &mut self.no_endpoint,
+            &mut self.rule_swap,
+        ]) {
+            *share /= all;
+        }
+    }
+}
+
+/// How well a lost request fits the end of a pod.
+fn weight(r: &Request, death: &Death, tail: &Tail, loss: Option<usize>) -> f64 {
+    let row = &r.row;
+    let routed = || {
+        let in_rules = loss.zip(tail.reach.as_ref()).map_or(1.0, |(loss, reach)| reach.weight(loss));
+        in_rules * death.chance_by(r.begun()) * death.fits(row.outcome, r.begun())
+    };
+    let weight = match row.outcome {
+        _ if row.conn_reused => death.cuts_off(row.end),
+        Outcome::ResetBeforeResponse | Outcome::EofBeforeResponse => {
+            let is_quick = row.end.ns_since(r.begun()) <= ROUND_TRIP_NS;
+            death.cuts_off(row.end).max(if is_quick { routed() } else { 0.0 })
+        }
+        Outcome::ResetMidResponse | Outcome::TruncatedBody => death.cuts_off(row.end),
+        Outcome::ResponseTimeout | Outcome::BodyTimeout => {
+            if r.begun() <= death.likely && death.likely <= row.end { 1.0 } else { UNFIT }
+        }
+        _ => routed(),
+    };
+    weight.max(1e-9)
+}
+
+/// Why a termination may explain a request of which nobody names the pod.
+fn why(row: &RequestRow) -> Why {
+    match row.outcome {
+        Outcome::ConnectRefused => Why::Refused,
+        Outcome::ConnectTimeout | Outcome::ConnectUnreachable => Why::Unreachable,
+        Outcome::ResetBeforeResponse
+        | Outcome::EofBeforeResponse
+        | Outcome::ResetMidResponse
+        | Outcome::TruncatedBody => Why::CutOff,
+        Outcome::Ok | Outcome::HttpError => Why::Gateway,
+        _ => Why::Time,
+    }
+}
+
+fn is_unreachable(row: &RequestRow) -> bool {
+    matches!(row.outcome, Outcome::ConnectTimeout | Outcome::ConnectUnreachable)
+}
+
+/// Until when a request that nobody saw arrive may have been this pod's, by the silence of its own arrivals.
+fn reach_by_silence(end: &PodEnd, tail: &Tail) -> Stamp {
+    let last = tail.last_possible.map_or(end.t0.latest, |at| at.max(end.t0.latest));
+    if tail.rate > 0.0 {
+        return last + std::time::Duration::from_secs_f64(silence_s(tail.rate, LINK_ALPHA).min(1e6));
+    }
+    let removed = end.stages.endpoint_removed.or(end.gone()).unwrap_or(end.t0.latest);
+    last.max(removed).shifted_ns(LAG_NS)
+}
+
+/// Whether a new connection had come about and was cut off before the pod had gone.
+fn was_cut_off_with(r: &Request, end: &PodEnd) -> bool {
+    r.row.connected.is_some()
+        && matches!(r.row.outcome, Outcome::ResetBeforeResponse | Outcome::EofBeforeResponse)
+        && end.gone().is_none_or(|gone| r.row.end.shifted_ns(-r.uncertainty_ns) <= gone)
+}
+
+/// Whether a failure is what a connection to a pod that is gone looks like, so
+/// that it shows where the consumer still routed to.
+fn tells_of_a_dead_pod(r: &Request, balances: Balances) -> bool {
+    match r.row.outcome {
+        Outcome::ConnectRefused
+        | Outcome::ConnectTimeout
+        | Outcome::ConnectUnreachable
+        | Outcome::ConnectError
+        | Outcome::ResetBeforeResponse
+        | Outcome::EofBeforeResponse => true,
+        Outcome::HttpError | Outcome::ResponseTimeout => balances == Balances::Requests,
+        _ => false,
+    }
+}

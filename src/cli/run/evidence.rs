@@ -1,0 +1,36 @@
+//! Whether the evidence that a run asks for is to be had, found out before anything is touched.
+
+use std::process::Stdio;
+
+use anyhow::{Context, bail};
+
+use super::Interrupted;
+use crate::cli::signals::Interrupts;
+use crate::cluster::Cluster;
+use crate::scenario::Scenario;
+
+/// Asks a process that is where the load will come from. Pods of a load that comes from the cluster find out for
+/// themselves, before it begins: nobody else is where they will be.
+pub(super) async fn check(
+    scenario: &Scenario,
+    cluster: &Cluster,
+    load_workers: Option<usize>,
+    interrupts: &Interrupts,
+) -> anyhow::Result<()> {
+    let Some(evidence) = scenario.load.evidence.filter(|_| load_workers.is_none()) else { return Ok(()) };
+    let program = std::env::current_exe().context("failed to find this program")?;
+    let mut command = cluster.command(&program).context("failed to find this program")?;
+    command.args(["load-worker", "--check-evidence", evidence.as_str()]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    let Some(output) = interrupts.stop.run_until_cancelled(command.output()).await else {
+        bail!(Interrupted)
+    };
+    let output = output.context("failed to ask for evidence where the load comes from")?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let why =
+        said.lines().last().unwrap_or("it ended without a word").trim_start_matches("rolldrop: ").to_owned();
+    bail!(why)
+}

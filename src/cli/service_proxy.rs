@@ -1,0 +1,25 @@
+//! `--assume-service-proxy`, which `rolldrop run` and `rolldrop report` share.
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+
+use crate::record::service_proxy::ServiceProxy;
+
+/// What the user knows of the cluster.
+#[derive(Debug, clap::Args)]
+pub(super) struct AssumeArgs {
+    /// What implements Services, where that cannot be seen: upper bounds that rest on how it spreads
+    /// connections are then given, and called assumed. It is an error where something else is seen
+    #[arg(long, value_name = "MODE", value_parser = parser())]
+    assume_service_proxy: Option<ServiceProxy>,
+}
+
+impl AssumeArgs {
+    /// What the user states, if anything.
+    pub(super) fn service_proxy(&self) -> Option<&ServiceProxy> {
+        self.assume_service_proxy.as_ref()
+    }
+}
+
+fn parser() -> impl TypedValueParser<Value = ServiceProxy> {
+    PossibleValuesParser::new(ServiceProxy::STATED).map(|name| ServiceProxy::from(name.as_str()))
+}

@@ -1,0 +1,143 @@
+//! Beats: writes to the run's own ConfigMap, by whose versions the writes of others are placed in time.
+//!
+//! A deletion that the run does not make itself is known by its timestamp to a second only. Its version
+//! lies between those of two beats, and so did its time. That holds where ConfigMaps and pods share one
+//! store, which Kubernetes does not promise: lists of pods, asked for between beats, show the version of
+//! the pods' own store at that moment. Whether it holds is judged in [`crate::timeline::beats`].
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::apply::owner_name;
+use super::caller::{Pauses, is_passing, retry_after};
+use super::{CoordinatorError, Session};
+use crate::record::EventKind;
+
+/// From one beat to the next. Sooner makes the time of a deletion hardly better known: the API server
+/// takes some time for each.
+const PERIOD: Duration = Duration::from_millis(100);
+/// From one beat to the next where the API server asks for less.
+const LONGEST_PERIOD: Duration = Duration::from_secs(2);
+/// After so many beats that it took without complaint, they come twice as often again.
+const GOOD_BEATS: u32 = 50;
+/// How long an answer may take. What took longer says little.
+const LONGEST_ANSWER: Duration = Duration::from_secs(5);
+/// Each of the first beats is followed by a look at the pods' own versions, and then each tenth.
+const FIRST_CHECKS: u64 = 25;
+const BEATS_PER_CHECK: u64 = 10;
+
+/// How fast beats come.
+#[derive(Debug)]
+struct Pace {
+    period: Duration,
+    good: u32,
+}
+
+impl Pace {
+    fn taken(&mut self) {
+        self.good += 1;
+        if self.good >= GOOD_BEATS && self.period > PERIOD {
+            *self = Self { period: (self.period / 2).max(PERIOD), good: 0 };
+        }
+    }
+
+    /// The API server asks for less.
+    fn refused(&mut self) {
+        *self = Self { period: (self.period * 2).min(LONGEST_PERIOD), good: 0 };
+    }
+}
+
+impl Session {
+    /// Writes to the run's own ConfigMap some ten times a second, for as long as it is awaited. Where
+    /// that is not allowed it says so and ends: the run goes on.
+    pub async fn beat(&self) -> Infallible {
+        if let Err(why) = self.beat_until_refused().await {
+            let message = format!(
+                "beats ended: {why}; from here on the deletions of others are known to a second only"
+            );
+            self.record(EventKind::Warning { message });
+        }
+        pending().await
+    }
+
+    async fn beat_until_refused(&self) -> Result<(), CoordinatorError> {
+        self.owner.get_or_try_init(|| self.create_owner()).await?;
+        let name = owner_name(self.journal().run());
+        let (client, namespace) = (self.caller.client.clone(), &self.caller.namespace);
+        let config_maps = Api::<ConfigMap>::namespaced(client.clone(), namespace);
+        let pods = Api::<Pod>::namespaced(client, namespace);
+        let mut pace = Pace { period: PERIOD, good: 0 };
+        let mut pauses = Pauses::default();
+        for number in 0u64.. {
+            let begun = Instant::now();
+            let patch = Patch::Merge(json!({"data": {"beat": number.to_string()}}));
+            let params = PatchParams::default();
+            let sent = self.clock.now();
+            let answer = timeout(LONGEST_ANSWER, config_maps.patch_metadata(&name, &params, &patch)).await;
+            let answered = self.clock.now();
+            let pause = match answer {
+                Ok(Ok(object)) => {
+                    let version = object.resource_version().unwrap_or_default();
+                    self.record_at(sent, EventKind::Beat { answered, version });
+                    pace.taken();
+                    pauses = Pauses::default();
+                    if number < FIRST_CHECKS || number.is_multiple_of(BEATS_PER_CHECK) {
+                        self.check_beats(&pods).await;
+                    }
+                    pace.period.saturating_sub(begun.elapsed())
+                }
+                Ok(Err(error)) if is_too_many(&error) => {
+                    pace.refused();
+                    retry_after(&error).unwrap_or(pace.period)
+                }
+                Ok(Err(error)) if !is_passing(&error) => {
+                    return Err(CoordinatorError::api(&format!("patch ConfigMap {name}"), &error));
+                }
+                Ok(Err(_)) | Err(_) => pauses.next(),
+            };
+            sleep(pause).await;
+        }
+        Ok(())
+    }
+
+    /// Records the version of the pods' store, as a list gives it.
+    async fn check_beats(&self, pods: &Api<Pod>) {
+        let params = ListParams::default().limit(1);
+        let sent = self.clock.now();
+        let listed = timeout(LONGEST_ANSWER, pods.list_metadata(&params)).await;
+        let answered = self.clock.now();
+        if let Ok(Ok(list)) = listed {
+            let version = list.metadata.resource_version.unwrap_or_default();
+            self.record_at(sent, EventKind::BeatCheck { answered, version });
+        }
+    }
+}
+
+fn is_too_many(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 429)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beats_slow_down_when_there_are_too_many_and_recover() {
+        let mut pace = Pace { period: PERIOD, good: 0 };
+        pace.refused();
+        assert_eq!(pace.period, 2 * PERIOD);
+        (0..GOOD_BEATS - 1).for_each(|_| pace.taken());
+        assert_eq!(pace.period, 2 * PERIOD);
+        pace.taken();
+        assert_eq!(pace.period, PERIOD);
+        (0..10).for_each(|_| pace.refused());
+        assert_eq!(pace.period, LONGEST_PERIOD);
+    }
+}

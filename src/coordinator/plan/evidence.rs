@@ -1,0 +1,66 @@
+//! What it takes to ask the kernel where connections go, and whether it can say.
+
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use kube::api::ApiResource;
+use kube::{Api, ResourceExt};
+
+use super::{About, Plan, Work};
+use crate::coordinator::{Caller, CoordinatorError, service_proxy};
+use crate::record::Evidence;
+use crate::record::service_proxy::ServiceProxy;
+
+/// The label by which a namespace says which pods it takes.
+const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
+
+impl Caller {
+    /// Adds what asking the kernel takes, if the scenario does.
+    ///
+    /// # Errors
+    /// When it cannot say, or the pods that would ask are not allowed.
+    pub(super) async fn plan_evidence(
+        &self,
+        work: &Work<'_>,
+        plan: &mut Plan,
+    ) -> Result<(), CoordinatorError> {
+        match work.scenario.load.evidence {
+            None => return Ok(()),
+            Some(Evidence::Conntrack) => {}
+        }
+        let config = About::all(ApiResource::erase::<ConfigMap>(&()), Some(service_proxy::NAMESPACE));
+        plan.helps("get", &config, "whether the Service proxy leaves connections to the kernel");
+        // Without the right to read it the load workers find out.
+        let (mode, _) = service_proxy::find(self, &[]).await?;
+        if mode == ServiceProxy::Userspace {
+            return Err(CoordinatorError::NoEvidence(
+                "the Service proxy is in userspace mode: it opens connections of its own to the pods, of which the \
+                 kernel does not know whose they are. On the embedded cluster say --dataplane kernel"
+                    .to_owned(),
+            ));
+        }
+        let Some(workers) = work.load_workers else {
+            plan.own.push(
+                "asks the kernel where the load comes from to which pod each of its connections goes".into(),
+            );
+            return Ok(());
+        };
+        let namespace = About::all(ApiResource::erase::<Namespace>(&()), None).named(&self.namespace);
+        plan.helps("get", &namespace, "whether it takes privileged pods");
+        let namespaces = Api::<Namespace>::all(self.client.clone());
+        let found = self.ask("read the namespace", || namespaces.get(&self.namespace)).await?;
+        if let Some(level) = found.ok().and_then(|found| found.labels().get(ENFORCE).cloned())
+            && level != "privileged"
+        {
+            return Err(CoordinatorError::NoEvidence(format!(
+                "namespace {} takes {level} pods only ({ENFORCE}), and the load workers would be in their nodes' \
+                 network with NET_ADMIN: name another (-n), or leave --evidence out",
+                self.namespace
+            )));
+        }
+        let s = if workers == 1 { "" } else { "s" };
+        plan.effects.push(format!(
+            "runs {workers} load worker{s} as root with NET_ADMIN in the network of their nodes, where each asks the \
+             kernel to which pod its connections go (--evidence conntrack)"
+        ));
+        Ok(())
+    }
+}

@@ -1,0 +1,180 @@
+//! The Services that a URL leads to, by the Ingresses and HTTPRoutes of the namespace.
+//!
+//! What they say is enough to know whose pods are meant; what a controller makes of them (its own
+//! annotations, filters, weights) is not looked at.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::networking::v1::{Ingress, IngressBackend};
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectList};
+use serde_json::Value;
+use url::Url;
+
+use super::{Caller, CoordinatorError};
+
+/// One way through a gateway.
+#[derive(Clone, Debug)]
+struct Route {
+    /// How much it says of the host: nothing, a wildcard, a name.
+    host: Host,
+    /// The length of the path that it asks for.
+    path: usize,
+    service: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Host {
+    Default,
+    Any,
+    Wildcard,
+    Exact,
+}
+
+/// The kind of the Gateway API's routes.
+pub(super) fn http_route() -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk("gateway.networking.k8s.io", "v1", "HTTPRoute"))
+}
+
+impl Caller {
+    /// The Services that these URLs lead to. Kinds that the cluster does not know, or does not show, lead
+    /// nowhere.
+    pub(super) async fn services_behind(&self, urls: &[&Url]) -> Result<BTreeSet<String>, CoordinatorError> {
+        let params = ListParams::default();
+        let ingresses = Api::<Ingress>::namespaced(self.client.clone(), &self.namespace);
+        let ingresses =
+            shown("list ingresses", self.ask("list ingresses", || ingresses.list(&params)).await?)?;
+        let kind = http_route();
+        let routes = Api::<DynamicObject>::namespaced_with(self.client.clone(), &self.namespace, &kind);
+        let routes = shown("list httproutes", self.ask("list httproutes", || routes.list(&params)).await?)?;
+        let routes: Vec<Value> = routes.into_iter().map(|route| route.data["spec"].clone()).collect();
+        Ok(urls.iter().flat_map(|url| services_behind(url, &ingresses, &routes)).collect())
+    }
+}
+
+/// The items of a list; none where it may not be seen, or there is no such kind.
+fn shown<T: Clone>(what: &str, listed: kube::Result<ObjectList<T>>) -> Result<Vec<T>, CoordinatorError> {
+    match listed {
+        Ok(list) => Ok(list.items),
+        Err(kube::Error::Api(status)) if [403, 404].contains(&status.code) => Ok(Vec::new()),
+        Err(error) => Err(CoordinatorError::api(what, &error)),
+    }
+}
+
+/// The Services of the most specific routes that fit a URL. `http_routes` are the specs of HTTPRoutes.
+fn services_behind(url: &Url, ingresses: &[Ingress], http_routes: &[Value]) -> BTreeSet<String> {
+    let fitting: Vec<Route> = ingresses
+        .iter()
+        .flat_map(|ingress| of_ingress(url, ingress))
+        .chain(http_routes.iter().flat_map(|spec| of_http_route(url, spec)))
+        .collect();
+    let Some(best) = fitting.iter().map(|route| (route.host, route.path)).max() else {
+        return BTreeSet::new();
+    };
+    fitting.into_iter().filter(|route| (route.host, route.path) == best).map(|route| route.service).collect()
+}
+
+fn of_ingress(url: &Url, ingress: &Ingress) -> Vec<Route> {
+    let Some(spec) = &ingress.spec else { return Vec::new() };
+    let service = |backend: &IngressBackend| backend.service.as_ref().map(|service| service.name.clone());
+    let default = spec.default_backend.as_ref().and_then(service);
+    let mut routes: Vec<Route> =
+        default.into_iter().map(|service| Route { host: Host::Default, path: 0, service }).collect();
+    for rule in spec.rules.iter().flatten() {
+        let Some(host) = host_fits(url, rule.host.as_deref()) else { continue };
+        for path in rule.http.iter().flat_map(|http| &http.paths) {
+            let prefix = path.path.as_deref().unwrap_or("/");
+            let is_exact = path.path_type == "Exact";
+            if let (true, Some(service)) = (path_fits(url, prefix, is_exact), service(&path.backend)) {
+                routes.push(Route { host, path: prefix.len(), service });
+            }
+        }
+    }
+    routes
+}
+
+fn of_http_route(url: &Url, spec: &Value) -> Vec<Route> {
+    let hostnames: Vec<&str> =
+        spec["hostnames"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let host = match hostnames[..] {
+        [] => host_fits(url, None),
+        _ => hostnames.iter().filter_map(|host| host_fits(url, Some(host))).max(),
+    };
+    let Some(host) = host else { return Vec::new() };
+    let mut routes = Vec::new();
+    for rule in spec["rules"].as_array().into_iter().flatten() {
+        let matches = rule["matches"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let fitting = matches.iter().filter_map(|one| {
+            let prefix = one["path"]["value"].as_str().unwrap_or("/");
+            path_fits(url, prefix, one["path"]["type"] == "Exact").then_some(prefix.len())
+        });
+        let path = if matches.is_empty() { Some(1) } else { fitting.max() };
+        let Some(path) = path else { continue };
+        for backend in rule["backendRefs"].as_array().into_iter().flatten() {
+            if matches!(backend["kind"].as_str(), None | Some("Service"))
+                && backend["weight"] != 0
+                && let Some(name) = backend["name"].as_str()
+            {
+                routes.push(Route { host, path, service: name.to_owned() });
+            }
+        }
+    }
+    routes
+}
+
+fn host_fits(url: &Url, rule: Option<&str>) -> Option<Host> {
+    let host = url.host_str().unwrap_or_default();
+    match rule {
+        None | Some("" | "*") => Some(Host::Any),
+        Some(rule) => match rule.strip_prefix('*') {
+            Some(domain) => host.ends_with(domain).then_some(Host::Wildcard),
+            None => (rule == host).then_some(Host::Exact),
+        },
+    }
+}
+
+fn path_fits(url: &Url, prefix: &str, is_exact: bool) -> bool {
+    let (path, whole) = (url.path(), prefix.trim_end_matches('/'));
+    match path.strip_prefix(whole) {
+        _ if is_exact => path == prefix,
+        Some(rest) => rest.is_empty() || rest.starts_with('/'),
+        None => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_most_specific_route_says_whose_pods_are_meant() {
+        let path = |path: &str, service: &str| {
+            json!({"pathType": "Prefix", "path": path,
+            "backend": {"service": {"name": service, "port": {"number": 80}}}})
+        };
+        let ingress = |spec: Value| serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
+        let ingresses: [Ingress; 2] = [
+            ingress(json!({"rules": [
+                {"host": "shop.example", "http": {"paths": [path("/", "web"), path("/api", "api")]}},
+                {"host": "*.example", "http": {"paths": [path("/", "other")]}},
+            ]})),
+            ingress(json!({"defaultBackend": {"service": {"name": "fallback", "port": {"number": 80}}}})),
+        ];
+        let routes = [json!({"hostnames": ["new.example"], "rules": [
+            {"matches": [{"path": {"type": "PathPrefix", "value": "/"}}],
+             "backendRefs": [{"name": "blue", "weight": 9}, {"name": "green"}, {"name": "off", "weight": 0}]},
+        ]})];
+        let behind = |url: &str| {
+            let services = services_behind(&url.parse().unwrap(), &ingresses, &routes);
+            services.into_iter().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(behind("https://shop.example/"), "web");
+        assert_eq!(behind("https://shop.example/api/v1"), "api");
+        assert_eq!(behind("https://shop.example/apis"), "web");
+        assert_eq!(behind("http://blog.example/"), "other");
+        assert_eq!(behind("http://new.example/x"), "blue green");
+        assert_eq!(behind("http://10.0.0.1:8000/"), "fallback");
+        assert!(services_behind(&"http://x/".parse().unwrap(), &[], &[]).is_empty());
+    }
+}

@@ -1,0 +1,331 @@
+//! Finds out what implements Services in a cluster: from the settings of kube-proxy and of Cilium,
+//! where clusters keep them, from the arguments that kube-proxy was started with, and from
+//! kube-proxy itself, where this process is on one of the cluster's nodes.
+//!
+//! Each of these may be missing, and needs a right that only helps. Where two answers contradict each
+//! other, the mode is unknown.
+
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{ConfigMap, Container, Node, Pod, PodSpec, Service};
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use super::{Caller, CoordinatorError};
+use crate::record::routing::{ServiceRules, SessionAffinity, TrafficPolicy};
+use crate::record::service_proxy::{ProxyEvidence, ServiceProxy};
+
+/// The namespace in which clusters keep their own programs.
+pub(super) const NAMESPACE: &str = "kube-system";
+/// Cilium's settings.
+pub(super) const CILIUM: &str = "cilium-config";
+/// kube-proxy's settings: with kubeadm and most others, and with EKS.
+pub(super) const KUBE_PROXY_MAPS: [&str; 2] = ["kube-proxy", "kube-proxy-config"];
+/// What runs kube-proxy on each node, where it runs in pods.
+pub(super) const DAEMON_SET: &str = "kube-proxy";
+/// What kube-proxy's pods are labelled with: those of a DaemonSet, and static ones.
+pub(super) const POD_LABELS: [&str; 2] = ["k8s-app=kube-proxy", "component=kube-proxy"];
+/// In these annotations of a node k3s and RKE2 keep the arguments that they were started with.
+const NODE_ARGS: [&str; 2] = ["k3s.io/node-args", "rke2.io/node-args"];
+/// Where kube-proxy says its mode: on its node's loopback address only.
+const METRICS: &str = "127.0.0.1:10249";
+/// Annotations by which a Service asks for topology hints; `Disabled` asks for none.
+const TOPOLOGY: [&str; 2] =
+    ["service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints"];
+
+/// What implements Services, and how that is known.
+pub(super) type Known = (ServiceProxy, Option<ProxyEvidence>);
+
+const UNKNOWN: Known = (ServiceProxy::Unknown, None);
+
+/// Asks the cluster what implements Services.
+///
+/// # Errors
+/// When the API server does not answer, or the run is interrupted. A missing right is no error.
+pub(super) async fn find(caller: &Caller, nodes: &[Node]) -> Result<Known, CoordinatorError> {
+    let of_maps = |mode| (mode, Some(ProxyEvidence::ConfigMap));
+    let of_arguments = |mode| (mode, Some(ProxyEvidence::Arguments));
+    let maps = Api::<ConfigMap>::namespaced(caller.client.clone(), NAMESPACE);
+    let map = async |name: &str| {
+        let what = format!("read ConfigMap {NAMESPACE}/{name}");
+        Ok::<_, CoordinatorError>(caller.ask(&what, || maps.get(name)).await?.ok())
+    };
+    if map(CILIUM).await?.is_some_and(|map| replaces_kube_proxy(&map)) {
+        return Ok(of_maps(ServiceProxy::Cilium));
+    }
+    let sets = Api::<DaemonSet>::namespaced(caller.client.clone(), NAMESPACE);
+    let set = caller.ask("read kube-proxy's DaemonSet", || sets.get(DAEMON_SET)).await?.ok();
+    if set.as_ref().is_some_and(is_switched_off) {
+        // Its settings are still there, but something else has its place.
+        return Ok(UNKNOWN);
+    }
+    for name in KUBE_PROXY_MAPS {
+        if let Some(mode) = map(name).await?.as_ref().and_then(configured_mode) {
+            return Ok(of_maps(mode));
+        }
+    }
+    let pods = Api::<Pod>::namespaced(caller.client.clone(), NAMESPACE);
+    for labels in POD_LABELS {
+        let params = ListParams::default().labels(labels);
+        let pods = caller.ask("list kube-proxy's pods", || pods.list(&params)).await?;
+        let specs = pods.iter().flatten().filter_map(|pod| pod.spec.as_ref());
+        if let Some(mode) = agreed(specs.filter_map(mode_of_pod)) {
+            return Ok(of_arguments(mode));
+        }
+    }
+    if let Some(mode) = agreed(nodes.iter().filter_map(mode_of_node)) {
+        return Ok(of_arguments(mode));
+    }
+    if is_here(nodes)
+        && let Some(mode) = ask_kube_proxy(METRICS).await
+    {
+        return Ok((mode, Some(ProxyEvidence::ProxyMode)));
+    }
+    Ok(UNKNOWN)
+}
+
+/// What a Service asks of those who balance its connections.
+pub(super) fn rules(service: &Service) -> ServiceRules {
+    let spec = service.spec.clone().unwrap_or_default();
+    let policy = |policy: Option<String>| match policy.as_deref() {
+        Some("Local") => TrafficPolicy::Local,
+        _ => TrafficPolicy::Cluster,
+    };
+    let hints = TOPOLOGY.iter().filter_map(|name| service.annotations().get(*name));
+    let mut hints = hints.filter(|value| !value.eq_ignore_ascii_case("disabled"));
+    ServiceRules {
+        session_affinity: match spec.session_affinity.as_deref() {
+            Some("ClientIP") => SessionAffinity::ClientIp,
+            _ => SessionAffinity::None,
+        },
+        internal_traffic: policy(spec.internal_traffic_policy),
+        external_traffic: policy(spec.external_traffic_policy),
+        distribution: spec.traffic_distribution.or_else(|| hints.next().cloned()),
+    }
+}
+
+/// kube-proxy's word for a mode; an empty one is its default on Linux.
+fn mode(word: &str) -> ServiceProxy {
+    match word.trim() {
+        "" => ServiceProxy::Iptables,
+        word => word.into(),
+    }
+}
+
+/// What all of them say; `None` if there is none, or if they contradict each other.
+fn agreed(mut modes: impl Iterator<Item = ServiceProxy>) -> Option<ServiceProxy> {
+    let first = modes.next()?;
+    modes.all(|other| other == first).then_some(first)
+}
+
+/// The mode in kube-proxy's settings, under whatever key they are.
+fn configured_mode(map: &ConfigMap) -> Option<ServiceProxy> {
+    map.data.iter().flatten().find_map(|(_, text)| {
+        let config: Value = serde_saphyr::from_str(text).ok()?;
+        match config.get("mode") {
+            Some(Value::String(word)) => Some(mode(word)),
+            _ => (config.get("kind")? == "KubeProxyConfiguration").then(|| mode("")),
+        }
+    })
+}
+
+/// Whether Cilium has kube-proxy's place, or a part of it.
+fn replaces_kube_proxy(map: &ConfigMap) -> bool {
+    let setting = map.data.as_ref().and_then(|data| data.get("kube-proxy-replacement"));
+    setting.is_some_and(|value| ["true", "strict", "partial", "probe"].contains(&value.as_str()))
+}
+
+/// Whether no node is to run it: so it is switched off where something else takes its place.
+fn is_switched_off(set: &DaemonSet) -> bool {
+    set.status.as_ref().is_some_and(|status| status.desired_number_scheduled == 0)
+}
+
+/// The mode that a pod of kube-proxy was started with; `None` where a file has it.
+fn mode_of_pod(spec: &PodSpec) -> Option<ServiceProxy> {
+    spec.containers.iter().find_map(|Container { command, args, .. }| {
+        // A shell's line is one word with all of them.
+        let words = command.iter().chain(args).flatten().flat_map(|word| word.split_whitespace());
+        let words: Vec<&str> = words.map(|word| word.trim_matches(['"', '\''])).collect();
+        if !words.iter().any(|word| word.ends_with("kube-proxy")) && option(&words, "proxy-mode").is_none() {
+            return None;
+        }
+        // A file overrules the options.
+        match option(&words, "config") {
+            Some(_) => None,
+            None => Some(mode(option(&words, "proxy-mode").unwrap_or_default())),
+        }
+    })
+}
+
+/// The value of an option, with or without a `=`.
+fn option<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
+    let value = |(index, word): (usize, &&'a str)| {
+        let rest = word.trim_start_matches('-').strip_prefix(name)?;
+        match rest.strip_prefix('=') {
+            Some(value) => Some(value),
+            None if rest.is_empty() => words.get(index + 1).copied(),
+            None => None,
+        }
+    };
+    words.iter().enumerate().filter(|(_, word)| word.starts_with('-')).find_map(value)
+}
+
+/// The mode of the kube-proxy that is a part of this node's agent: k3s and RKE2.
+fn mode_of_node(node: &Node) -> Option<ServiceProxy> {
+    let text = NODE_ARGS.iter().find_map(|name| node.annotations().get(*name))?;
+    let words: Vec<String> = serde_json::from_str(text).ok()?;
+    if words.iter().any(|word| word.trim_start_matches('-').starts_with("disable-kube-proxy")) {
+        return Some(ServiceProxy::Unknown);
+    }
+    let mut of_proxy = words.iter().filter_map(|word| {
+        let (_, rest) = word.split_once("proxy-mode=")?;
+        Some(mode(rest))
+    });
+    of_proxy.next_back().or_else(|| Some(mode("")))
+}
+
+/// Whether this process is on one of these nodes: a node is named after its host, unless somebody has
+/// chosen otherwise. Another cluster's kube-proxy must not be asked.
+fn is_here(nodes: &[Node]) -> bool {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = host.trim();
+    !host.is_empty() && nodes.iter().any(|node| node.name_any() == host.to_lowercase())
+}
+
+/// What kube-proxy says of itself.
+async fn ask_kube_proxy(address: &str) -> Option<ServiceProxy> {
+    const LIMIT: Duration = Duration::from_secs(1);
+    const LONGEST: u64 = 4096;
+    let answer = async {
+        let mut stream = TcpStream::connect(address).await?;
+        let request = format!("GET /proxyMode HTTP/1.0\r\nHost: {address}\r\n\r\n");
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.take(LONGEST).read_to_string(&mut answer).await?;
+        std::io::Result::Ok(answer)
+    };
+    let answer = timeout(LIMIT, answer).await.ok()?.ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let is_ok = head.split_whitespace().nth(1) == Some("200");
+    let said = ServiceProxy::from(body.trim());
+    // Whatever else listens there says something else.
+    (is_ok && !matches!(said, ServiceProxy::Other(_) | ServiceProxy::Unknown)).then_some(said)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn map(key: &str, text: &str) -> ConfigMap {
+        serde_json::from_value(json!({"data": {key: text}})).unwrap()
+    }
+
+    #[test]
+    fn the_mode_is_read_from_settings_under_any_key() {
+        let of = |key: &str, text: &str| configured_mode(&map(key, text));
+        assert_eq!(of("config.conf", "kind: X\nmode: nftables\n"), Some(ServiceProxy::Nftables));
+        assert_eq!(of("config", "mode: \"\"\n"), Some(ServiceProxy::Iptables));
+        assert_eq!(of("config", "kind: KubeProxyConfiguration\n"), Some(ServiceProxy::Iptables));
+        assert_eq!(of("config.conf", "kind: X\n"), None);
+        // That of EKS has only this one under its name.
+        assert_eq!(of("kubeconfig", "kind: Config\nclusters: []\n"), None);
+    }
+
+    #[test]
+    fn the_mode_is_read_from_the_arguments_of_a_pod() {
+        let of = |command: Value| {
+            let container = json!({"name": "x", "command": command});
+            mode_of_pod(&serde_json::from_value(json!({"containers": [container]})).unwrap())
+        };
+        let ipvs = Some(ServiceProxy::Ipvs);
+        assert_eq!(of(json!(["kube-proxy", "--proxy-mode=ipvs", "--v=2"])), ipvs);
+        assert_eq!(of(json!(["/usr/bin/kube-proxy", "--proxy-mode", "ipvs"])), ipvs);
+        assert_eq!(of(json!(["/bin/sh", "-c", "exec kube-proxy --proxy-mode=ipvs 1>>/log 2>&1"])), ipvs);
+        assert_eq!(of(json!(["kube-proxy", "--v=2"])), Some(ServiceProxy::Iptables));
+        // The file is what counts, and it is not here.
+        assert_eq!(of(json!(["kube-proxy", "--config=/var/lib/config.conf", "--proxy-mode=ipvs"])), None);
+        assert_eq!(of(json!(["sleep", "1"])), None);
+    }
+
+    #[test]
+    fn the_mode_is_read_from_the_arguments_of_an_agent_that_contains_kube_proxy() {
+        let of = |name: &str, words: Value| {
+            let annotations = json!({name: words.to_string()});
+            mode_of_node(&serde_json::from_value(json!({"metadata": {"annotations": annotations}})).unwrap())
+        };
+        let k3s = |words| of("k3s.io/node-args", words);
+        assert_eq!(k3s(json!(["server", "--disable", "traefik"])), Some(ServiceProxy::Iptables));
+        let ipvs = Some(ServiceProxy::Ipvs);
+        assert_eq!(k3s(json!(["agent", "--kube-proxy-arg", "proxy-mode=ipvs"])), ipvs);
+        assert_eq!(of("rke2.io/node-args", json!(["server", "--kube-proxy-arg=proxy-mode=ipvs"])), ipvs);
+        assert_eq!(k3s(json!(["server", "--disable-kube-proxy"])), Some(ServiceProxy::Unknown));
+        assert_eq!(of("other", json!([])), None);
+    }
+
+    #[test]
+    fn contradicting_answers_are_none() {
+        let (one, other) = (ServiceProxy::Ipvs, ServiceProxy::Iptables);
+        assert_eq!(agreed([one.clone(), one.clone()].into_iter()), Some(one.clone()));
+        assert_eq!(agreed([one, other].into_iter()), None);
+        assert_eq!(agreed([].into_iter()), None);
+    }
+
+    #[test]
+    fn cilium_replaces_kube_proxy_where_it_says_so() {
+        let replaces = |value: &str| replaces_kube_proxy(&map("kube-proxy-replacement", value));
+        assert!(replaces("true") && replaces("strict") && replaces("partial"));
+        assert!(!replaces("false") && !replaces("disabled"));
+        assert!(!replaces_kube_proxy(&map("tunnel", "vxlan")));
+    }
+
+    #[test]
+    fn what_a_service_asks_of_its_proxies_is_read() {
+        let of = |service: Value| rules(&serde_json::from_value(service).unwrap());
+        assert_eq!(of(json!({"spec": {"sessionAffinity": "None"}})), ServiceRules::default());
+        let spec = json!({"sessionAffinity": "ClientIP", "internalTrafficPolicy": "Local",
+            "externalTrafficPolicy": "Local", "trafficDistribution": "PreferSameZone"});
+        let all = ServiceRules {
+            session_affinity: SessionAffinity::ClientIp,
+            internal_traffic: TrafficPolicy::Local,
+            external_traffic: TrafficPolicy::Local,
+            distribution: Some("PreferSameZone".into()),
+        };
+        assert_eq!(of(json!({"spec": spec})), all);
+        let hints = |value: &str| {
+            let annotations = json!({"service.kubernetes.io/topology-mode": value});
+            of(json!({"metadata": {"annotations": annotations}})).distribution
+        };
+        assert_eq!(hints("Auto").as_deref(), Some("Auto"));
+        assert_eq!(hints("Disabled"), None);
+    }
+
+    #[tokio::test]
+    async fn kube_proxy_is_asked_and_what_is_not_kube_proxy_is_not_believed() {
+        for (answer, mode) in [
+            ("HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nnftables", Some(ServiceProxy::Nftables)),
+            ("HTTP/1.1 200 OK\r\n\r\n<html>hello</html>", None),
+            ("HTTP/1.1 404 Not Found\r\n\r\nipvs", None),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap().to_string();
+            let serving = async {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = [0; 1024];
+                let length = stream.read(&mut request).await.unwrap();
+                assert!(request[..length].starts_with(b"GET /proxyMode "));
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            };
+            let ((), said) = tokio::join!(serving, ask_kube_proxy(&address));
+            assert_eq!(said, mode, "{answer}");
+        }
+        assert_eq!(ask_kube_proxy("127.0.0.1:1").await, None);
+    }
+}

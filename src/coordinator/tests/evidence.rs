@@ -1,0 +1,65 @@
+//! What is found out, and said, before the kernel is asked where connections go.
+
+use super::*;
+
+const ASKING: &str = "
+apiVersion: rolldrop.dev/v1
+kind: Scenario
+metadata: {name: x}
+spec:
+  target: {service: web}
+  load: {duration: 10s, evidence: conntrack}
+";
+
+/// The plan on a cluster with a Service proxy of this mode, in a namespace that takes such pods.
+async fn planned(
+    mode: &'static str,
+    level: Option<&'static str>,
+    workers: Option<usize>,
+) -> Result<Plan, String> {
+    let (client, _) = api(move |method, path| match path {
+        "/api/v1/namespaces/kube-system/configmaps/kube-proxy" => {
+            let config = format!("mode: {mode}\n");
+            (200, json!({"metadata": {"name": "kube-proxy"}, "data": {"config.conf": config}}).to_string())
+        }
+        "/api/v1/namespaces/shop" => {
+            let label = "pod-security.kubernetes.io/enforce";
+            let labels = level.map(|level| json!({label: level}));
+            (200, json!({"metadata": {"name": "shop", "labels": labels}}).to_string())
+        }
+        _ => with_discovery(method, path, status(500, "InternalError", "unexpected")),
+    });
+    let (limits, stop) = (Limits::default(), CancellationToken::new());
+    let caller = Caller { client, namespace: "shop".into(), limits, stop };
+    let scenario =
+        scenario::parse::<Value>(ASKING, "x.yaml", std::path::Path::new("."), &[]).unwrap().scenario;
+    let work = Work {
+        scenario: &scenario,
+        secrets: &[],
+        sidecars: None,
+        has_command: false,
+        beats: false,
+        load_workers: workers,
+    };
+    caller.plan(&work).await.map_err(|error| error.to_string())
+}
+
+#[tokio::test]
+async fn privileged_workers_are_an_effect_that_is_asked_for() {
+    let plan = planned("nftables", Some("privileged"), Some(2)).await.unwrap();
+    insta::assert_snapshot!(plan.effects.join("\n"), @"runs 2 load workers as root with NET_ADMIN in the network of their nodes, where each asks the kernel to which pod its connections go (--evidence conntrack)");
+    let calls: Vec<String> = plan.calls.iter().map(ToString::to_string).collect();
+    let job = calls.iter().find(|call| call.contains("/jobs ")).expect("a Job");
+    assert!(job.contains("2 load workers, as root with NET_ADMIN in the network of their nodes"), "{job}");
+    assert_eq!(planned("nftables", None, Some(1)).await.unwrap().effects.len(), 1);
+    let local = planned("iptables", Some("restricted"), None).await.unwrap();
+    assert!(local.effects.is_empty() && local.own[0].contains("asks the kernel"), "{:?}", local.own);
+}
+
+#[tokio::test]
+async fn where_it_cannot_be_had_nothing_is_planned() {
+    let error = planned("userspace", None, None).await.unwrap_err();
+    assert!(error.contains("the Service proxy is in userspace mode"), "{error}");
+    let error = planned("nftables", Some("baseline"), Some(2)).await.unwrap_err();
+    assert!(error.contains("namespace shop takes baseline pods only"), "{error}");
+}

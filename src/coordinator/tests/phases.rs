@@ -1,0 +1,52 @@
+//! Consumers that have a clock of their own: the DNS's answers, which the load keeps for a while.
+
+use super::*;
+use crate::record::event::NameAnswer;
+
+const HEADLESS: &str = "
+apiVersion: rolldrop.dev/v1
+kind: Scenario
+metadata: {name: x}
+spec:
+  manifests: [{inline: {apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIP: None}}}]
+  target: {service: web}
+  load: {duration: 60s, seed: 7}
+  disruptions: [{at: 0s, action: deletePod, selector: app=web, every: 5s, repeat: 2, allowOutage: true}]
+";
+
+#[tokio::test]
+async fn a_plan_says_that_disruptions_meet_the_dns_at_random_phases() {
+    let (client, _) = api(|method, path| with_discovery(method, path, (200, service().to_string())));
+    let (session, _, _dir) = session(client, Limits::default());
+    let effects = async |text: &str| {
+        let loaded = scenario::parse::<Value>(text, "x.yaml", std::path::Path::new("."), &[]).unwrap();
+        let scenario = loaded.scenario;
+        let work = Work {
+            scenario: &scenario,
+            secrets: &[],
+            sidecars: None,
+            has_command: false,
+            beats: false,
+            load_workers: None,
+        };
+        session.caller.plan(&work).await.unwrap().effects
+    };
+    let headless = effects(HEADLESS).await;
+    let said = headless.iter().filter(|effect| effect.contains("headless Service web")).collect::<Vec<_>>();
+    assert_eq!(said.len(), 1, "{headless:?}");
+    assert!(said[0].ends_with("(seed 7)"), "{said:?}");
+    let other = effects(&HEADLESS.replace("clusterIP: None", "clusterIP: 10.96.0.7")).await;
+    assert!(!other.iter().any(|effect| effect.contains("headless")), "{other:?}");
+}
+
+#[tokio::test]
+async fn the_period_is_the_longest_that_an_answer_of_the_dns_holds() {
+    let (client, _) = api(|method, path| with_discovery(method, path, (200, service().to_string())));
+    let (session, _, _dir) = session(client, Limits::default());
+    assert_eq!(session.period(), Duration::ZERO);
+    for ttl_s in [Some(4.0), Some(30.0), Some(11.0), None] {
+        let answer = NameAnswer { name: "web.shop".into(), addresses: vec![], ttl_s, error: None };
+        session.record_of("load-0", session.clock.now(), EventKind::NameAnswer(answer));
+    }
+    assert_eq!(session.period(), Duration::from_secs(30));
+}

@@ -1,0 +1,71 @@
+//! What implements Services, as API servers of several makes show it.
+
+use super::*;
+use crate::coordinator::service_proxy::find;
+use crate::record::service_proxy::{ProxyEvidence, ServiceProxy};
+
+/// What is found in a cluster whose `kube-system` holds these objects, by their resources and names.
+async fn found(objects: &[(&str, Value)], nodes: Value) -> (ServiceProxy, Option<ProxyEvidence>) {
+    let objects: Vec<(String, Value)> =
+        objects.iter().map(|(path, object)| ((*path).to_owned(), object.clone())).collect();
+    let (client, _) = api(move |_, path| {
+        let (_, own) = path.split_once("/namespaces/kube-system/").expect(path);
+        match objects.iter().find(|(path, _)| path == own) {
+            Some((_, object)) => (200, object.to_string()),
+            None => status(404, "NotFound", "no such thing"),
+        }
+    });
+    let stop = CancellationToken::new();
+    let caller = Caller { client, namespace: "shop".into(), limits: Limits::default(), stop };
+    let nodes: Vec<Node> = serde_json::from_value(nodes).unwrap();
+    find(&caller, &nodes).await.unwrap()
+}
+
+fn map(key: &str, text: &str) -> Value {
+    json!({"metadata": {"name": "x"}, "data": {key: text}})
+}
+
+fn daemon_set(nodes: i32) -> Value {
+    let status = json!({"desiredNumberScheduled": nodes, "currentNumberScheduled": nodes,
+        "numberMisscheduled": 0, "numberReady": nodes});
+    json!({"metadata": {"name": "kube-proxy"}, "status": status})
+}
+
+fn pods(arguments: &[&str]) -> Value {
+    let pod = |argument: &&str| {
+        json!({"metadata": {"name": "x"},
+            "spec": {"containers": [{"name": "kube-proxy", "command": ["kube-proxy", argument]}]}})
+    };
+    let items: Vec<Value> = arguments.iter().map(pod).collect();
+    json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})
+}
+
+#[tokio::test]
+async fn the_service_proxy_is_found_wherever_a_cluster_keeps_its_settings() {
+    let of_map = |mode| (mode, Some(ProxyEvidence::ConfigMap));
+    let of_arguments = |mode| (mode, Some(ProxyEvidence::Arguments));
+    let config = "kind: KubeProxyConfiguration\nmode: nftables\n";
+    let kubeadm = ("configmaps/kube-proxy", map("config.conf", config));
+    let eks = [
+        ("configmaps/kube-proxy", map("kubeconfig", "kind: Config\n")),
+        ("configmaps/kube-proxy-config", map("config", config)),
+    ];
+    let none = || json!([]);
+    assert_eq!(found(std::slice::from_ref(&kubeadm), none()).await, of_map(ServiceProxy::Nftables));
+    assert_eq!(found(&eks, none()).await, of_map(ServiceProxy::Nftables));
+    let cilium = ("configmaps/cilium-config", map("kube-proxy-replacement", "true"));
+    // The settings of a kube-proxy that was there before are often left behind.
+    assert_eq!(found(&[kubeadm.clone(), cilium], none()).await, of_map(ServiceProxy::Cilium));
+    let off = [kubeadm.clone(), ("daemonsets/kube-proxy", daemon_set(0))];
+    assert_eq!(found(&off, none()).await, (ServiceProxy::Unknown, None));
+    let on = [kubeadm, ("daemonsets/kube-proxy", daemon_set(3))];
+    assert_eq!(found(&on, none()).await, of_map(ServiceProxy::Nftables));
+    let rke2 = [("pods", pods(&["--proxy-mode=ipvs", "--proxy-mode=ipvs"]))];
+    assert_eq!(found(&rke2, none()).await, of_arguments(ServiceProxy::Ipvs));
+    let mixed = [("pods", pods(&["--proxy-mode=ipvs", "--proxy-mode=iptables"]))];
+    assert_eq!(found(&mixed, none()).await, (ServiceProxy::Unknown, None));
+    let annotations = json!({"k3s.io/node-args": "[\"server\"]"});
+    let k3s = json!([{"metadata": {"name": "no-such-host.", "annotations": annotations}}]);
+    assert_eq!(found(&[], k3s).await, of_arguments(ServiceProxy::Iptables));
+    assert_eq!(found(&[], none()).await, (ServiceProxy::Unknown, None));
+}

@@ -1,0 +1,56 @@
+//! Where there is no Linux, no kernel says where connections go.
+
+use std::io;
+use std::time::Duration;
+
+/// There is none.
+#[derive(Debug)]
+pub(super) enum Socket {}
+
+/// What was there to be read.
+pub(super) enum Read<'a> {
+    /// Messages of the kernel's.
+    Datagram(&'a [u8]),
+    /// Nothing more, for now.
+    Nothing,
+    /// Messages were lost since the last time.
+    Overrun,
+}
+
+impl Socket {
+    /// # Errors
+    /// Always.
+    pub(super) fn open() -> io::Result<Self> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "only Linux tells of the connections that it tracks"))
+    }
+
+    /// Is never called.
+    ///
+    /// # Errors
+    /// Never.
+    pub(super) fn read(&mut self) -> io::Result<Read<'_>> {
+        match *self {}
+    }
+
+    /// Is never called.
+    ///
+    /// # Errors
+    /// Never.
+    pub(super) fn signal(&self) -> io::Result<Signal> {
+        match *self {}
+    }
+}
+
+/// There is none.
+#[derive(Debug)]
+pub(super) enum Signal {}
+
+impl Signal {
+    /// Is never called.
+    ///
+    /// # Errors
+    /// Never.
+    pub(super) fn wait(&self, _limit: Duration) -> io::Result<()> {
+        match *self {}
+    }
+}

@@ -1,0 +1,161 @@
+//! What implements Services in a cluster, how that is known, and how it spreads new connections.
+//!
+//! How a mode is found in a cluster is in `coordinator::service_proxy`. Whether the connections of
+//! one target are spread in the same way depends on its Service as well: [`super::routing`].
+
+use std::convert::Infallible;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// What implements Services. In files it is one word: a mode of kube-proxy, or a name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ServiceProxy {
+    /// kube-proxy with iptables: `-m statistic --mode random`.
+    Iptables,
+    /// kube-proxy with nftables: `numgen random`. The embedded cluster's kernel dataplane does the same.
+    Nftables,
+    /// kube-proxy with IPVS, whose scheduler is round robin unless it is set otherwise.
+    Ipvs,
+    /// The embedded cluster's TCP proxies, which pick an endpoint at random for each connection.
+    /// kube-proxy's mode of this name took turns; no version since 1.26 has it.
+    Userspace,
+    /// kube-proxy on Windows.
+    Kernelspace,
+    /// Cilium in place of kube-proxy.
+    Cilium,
+    /// Something else, by the name that the cluster has for it.
+    Other(String),
+    /// It could not be found out.
+    #[default]
+    Unknown,
+}
+
+/// How new connections are spread over a Service's endpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// Each goes to any of the endpoints in the rules, with the same probability.
+    Random,
+    /// By another rule.
+    Otherwise(&'static str),
+    /// Nobody knows.
+    Unknown,
+}
+
+/// How it is known what implements Services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProxyEvidence {
+    /// A ConfigMap of kube-proxy or of Cilium says so.
+    ConfigMap,
+    /// The arguments say so that kube-proxy, or the node agent that contains it, was started with.
+    Arguments,
+    /// kube-proxy said so itself, at `/proxyMode`.
+    ProxyMode,
+    /// The user said so: `--assume-service-proxy`. The cluster was not seen to confirm it.
+    Assumed,
+}
+
+impl ServiceProxy {
+    /// The modes that a user may state.
+    pub const STATED: [&str; 5] = ["iptables", "nftables", "ipvs", "userspace", "cilium"];
+
+    /// The word in files.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Iptables => "iptables",
+            Self::Nftables => "nftables",
+            Self::Ipvs => "ipvs",
+            Self::Userspace => "userspace",
+            Self::Kernelspace => "kernelspace",
+            Self::Cilium => "cilium",
+            Self::Other(name) => name,
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Whether it could be found out.
+    pub fn is_known(&self) -> bool {
+        *self != Self::Unknown
+    }
+
+    /// How it spreads the connections of a Service that asks for nothing special.
+    pub fn spread(&self) -> Spread {
+        match self {
+            Self::Iptables | Self::Nftables | Self::Userspace => Spread::Random,
+            Self::Ipvs => Spread::Otherwise("IPVS does not pick endpoints at random"),
+            Self::Kernelspace => Spread::Otherwise("kube-proxy on Windows balances by a hash"),
+            Self::Cilium => Spread::Otherwise("Cilium balances Services by rules of its own"),
+            Self::Other(_) | Self::Unknown => Spread::Unknown,
+        }
+    }
+}
+
+impl fmt::Display for ServiceProxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl From<&str> for ServiceProxy {
+    fn from(name: &str) -> Self {
+        match name {
+            "iptables" => Self::Iptables,
+            "nftables" => Self::Nftables,
+            "ipvs" => Self::Ipvs,
+            "userspace" => Self::Userspace,
+            "kernelspace" => Self::Kernelspace,
+            "cilium" => Self::Cilium,
+            "" | "unknown" => Self::Unknown,
+            other => Self::Other(other.to_owned()),
+        }
+    }
+}
+
+impl FromStr for ServiceProxy {
+    type Err = Infallible;
+
+    fn from_str(name: &str) -> Result<Self, Infallible> {
+        Ok(name.into())
+    }
+}
+
+impl Serialize for ServiceProxy {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for ServiceProxy {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(String::deserialize(deserializer)?.as_str().into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_reads_back_and_old_ones_are_known() {
+        for name in ["iptables", "nftables", "ipvs", "userspace", "kernelspace", "cilium", "kube-router"] {
+            let read: ServiceProxy = serde_json::from_value(name.into()).unwrap();
+            assert_eq!(serde_json::to_value(&read).unwrap(), name);
+            assert!(read.is_known());
+        }
+        for name in ["", "unknown"] {
+            assert_eq!(ServiceProxy::from(name), ServiceProxy::Unknown);
+        }
+        for name in ServiceProxy::STATED {
+            assert!(!matches!(name.into(), ServiceProxy::Other(_) | ServiceProxy::Unknown), "{name}");
+        }
+    }
+
+    #[test]
+    fn only_modes_that_pick_at_random_are_said_to_do_so() {
+        let random = |name: &str| ServiceProxy::from(name).spread() == Spread::Random;
+        assert!(["iptables", "nftables", "userspace"].into_iter().all(random));
+        assert!(!["ipvs", "cilium", "kernelspace", "unknown", "kube-router"].into_iter().any(random));
+    }
+}

@@ -1,0 +1,202 @@
+//! `--evidence conntrack` against the kernel's own record, which another program takes down, and the apps' logs.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rolldrop::record::{EventKind, Outcome, RunDir};
+use rolldrop::timeline::{Request, Timeline};
+
+use crate::harness::{Rolldrop, wait_for, written};
+use crate::kernel::unprivileged;
+use crate::runs;
+
+const LIMIT: Duration = Duration::from_secs(90);
+/// The address of a pod of which nobody says anything but the kernel.
+const SCENARIO: &str = r#"
+apiVersion: rolldrop.dev/v1
+kind: Scenario
+metadata: {name: kernel-record}
+spec:
+  cluster: {embedded: {nodes: 1, dataplane: kernel}}
+  manifests:
+    - inline:
+        apiVersion: apps/v1
+        kind: Deployment
+        metadata: {name: web}
+        spec:
+          replicas: 4
+          selector: {matchLabels: {app: web}}
+          template:
+            metadata: {labels: {app: web}}
+            spec:
+              containers:
+                - name: app
+                  image: rolldrop
+                  args: [workload, --listen, "0.0.0.0:8080", --on-sigterm, exit, --log, "-"]
+                  readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1}
+    - inline:
+        apiVersion: v1
+        kind: Service
+        metadata: {name: web}
+        spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+  target: {service: web}
+  load: {rate: 200, warmup: 3s, duration: 15s, evidence: conntrack}
+  disruptions:
+    - {at: 1s, action: rollingRestart, workload: deployment/web}
+"#;
+
+/// What `conntrack -E` shows of a new connection.
+struct Shown {
+    at_s: f64,
+    to: String,
+    routed_to: String,
+}
+
+/// By source port, in order.
+fn shown(log: &Path) -> HashMap<u16, Vec<Shown>> {
+    let mut all: HashMap<u16, Vec<Shown>> = HashMap::new();
+    let log = fs::read_to_string(log).expect("what conntrack says");
+    for line in log.lines().filter(|line| line.contains("[NEW]")) {
+        let values = |name: &str| -> Vec<&str> {
+            line.split_whitespace().filter_map(|word| word.strip_prefix(name)?.strip_prefix('=')).collect()
+        };
+        let [from, to, sources] = [values("sport"), values("dport"), values("src")];
+        let time = line.trim_start().trim_start_matches('[').split(']').next().unwrap_or_default();
+        let (Ok(at_s), [_, answers]) = (time.trim().parse(), &sources[..]) else { panic!("{line}") };
+        let shown = Shown {
+            at_s,
+            to: format!("{}:{}", values("dst")[0], to[0]),
+            routed_to: format!("{answers}:{}", from[1]),
+        };
+        all.entry(from[0].parse().expect("a port")).or_default().push(shown);
+    }
+    all
+}
+
+/// Has another program take down what the kernel says of connections from the node of the load.
+fn listen_beside(dir: &Path) -> (Child, std::path::PathBuf) {
+    let (kubeconfig, log) = (dir.join("run/cluster/kubeconfig"), dir.join("conntrack.log"));
+    let exec = |command: &[&str], out: Stdio| {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_rolldrop"));
+        program.args(["cluster", "exec", "--kubeconfig"]).arg(&kubeconfig).arg("--").args(command);
+        program.stdin(Stdio::null()).stdout(out).stderr(Stdio::null()).spawn().expect("the binary starts")
+    };
+    wait_for("the cluster", LIMIT, || {
+        let entered =
+            kubeconfig.exists() && exec(&["true"], Stdio::null()).wait().expect("its end").success();
+        entered.then_some(())
+    });
+    let out = File::create(&log).expect("a file");
+    // Line by line, as it comes.
+    let listening =
+        exec(&["stdbuf", "-oL", "conntrack", "-E", "-e", "NEW", "-p", "tcp", "-o", "timestamp"], out.into());
+    (listening, log)
+}
+
+/// The pod whose app has answered a request, by the request's id.
+fn answered_by(run: &Path) -> HashMap<String, String> {
+    let mut pods = HashMap::new();
+    for pod in fs::read_dir(run.join("cluster/pods")).expect("pod logs").flatten() {
+        let folder = pod.file_name().to_string_lossy().into_owned();
+        let log = written(&fs::read_to_string(pod.path().join("app.log")).expect("a log"));
+        for line in log.lines().filter(|line| line.starts_with('{')) {
+            let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+            if line["event"] == "answered" && line["id"].is_string() {
+                pods.insert(line["id"].as_str().unwrap_or_default().to_owned(), folder.clone());
+            }
+        }
+    }
+    pods
+}
+
+/// A run of the scenario, and what conntrack said meanwhile.
+fn measured() -> (runs::Turn, tempfile::TempDir, HashMap<u16, Vec<Shown>>) {
+    let turn = runs::turn();
+    let args = ["run", "scenario.yaml", "--out", "run", "--quiet"];
+    let (mut run, dir) = Rolldrop::new(args).file("scenario.yaml", SCENARIO).start();
+    let (mut listening, log) = listen_beside(dir.path());
+    let status = wait_for("the run's end", 2 * LIMIT, || run.try_wait().expect("its state"));
+    let _ = listening.kill();
+    let _ = listening.wait();
+    let said = fs::read_to_string(dir.path().join("stderr.log")).expect("a log");
+    // A machine that is full makes a run invalid, and what the kernel says no less true.
+    assert!(matches!(status.code(), Some(0 | 3)), "{status}\n{said}");
+    (turn, dir, shown(&log))
+}
+
+#[test]
+fn the_pod_of_each_connection_is_the_one_that_the_kernel_names_lost_ones_included() {
+    let (_turn, dir, shown) = measured();
+    let path = dir.path().join("run");
+    let (log, tables) = RunDir::open(&path).and_then(|run| run.recorded()).expect("the run reads");
+    let ended = log.events.iter().find_map(|event| match &event.kind {
+        EventKind::ConntrackEnded { connections, routed } => Some((*connections, *routed)),
+        _ => None,
+    });
+    let (connections, routed) = ended.expect("what the kernel said in all");
+    let (timeline, requests) = Timeline::build(log, tables).expect("the rows read");
+    let answered_by = answered_by(&path);
+    // Connections of before that program listened are not in its log.
+    let first_s = shown.values().flatten().map(|shown| shown.at_s).fold(f64::MAX, f64::min);
+    let (mut with_entry, mut lost_with_entry, mut confirmed) = (0_u64, 0_u64, 0_u64);
+    let mut lost = 0_u64;
+    let mut each = |request: &Request| {
+        let row = &request.row;
+        let (Some(start), Some(port)) = (row.connect_start, row.local_port) else { return };
+        let start_s = start.unix_ns() as f64 / 1e9 - 0.001;
+        if start_s < first_s {
+            return;
+        }
+        let to = row.remote_addr.as_deref().unwrap_or_default();
+        let is_own = |shown: &&Shown| shown.at_s >= start_s && shown.to == to;
+        let entry = shown.get(&port).and_then(|all| all.iter().find(is_own));
+        let routed_to = row.routed_to.map(|address| address.to_string());
+        assert_eq!(routed_to.as_deref(), entry.map(|entry| entry.routed_to.as_str()), "{row:?}");
+        lost += u64::from(row.outcome != Outcome::Ok);
+        let Some(_) = entry else { return };
+        with_entry += 1;
+        lost_with_entry += u64::from(row.outcome != Outcome::Ok);
+        let pod = request.pod().unwrap_or_else(|| panic!("no pod: {row:?}"));
+        assert!(row.pod.is_none(), "the app names itself: {row:?}");
+        let id = timeline.info.request_id(row).to_string();
+        if let Some(folder) = answered_by.get(&id) {
+            assert!(folder.contains(&**pod), "{folder} answered, {pod} is named: {row:?}");
+            confirmed += 1;
+        }
+    };
+    requests.each(&mut each).expect("the rows read");
+    assert!(lost > 0 && lost_with_entry > 0, "{lost} lost, {lost_with_entry} with an entry");
+    assert!(confirmed > 1_000 && with_entry > confirmed, "{confirmed} of {with_entry}");
+    assert!(connections >= with_entry && routed <= connections, "{routed} of {connections}");
+    let tracked = timeline.tracked.expect("the kernel was asked");
+    assert!(tracked.gaps.is_empty() && tracked.agreement.disagreed == 0, "{tracked:?}");
+    let result = runs::result(&path);
+    let says = |finding: &str| result.findings.iter().any(|found| found.what.contains(finding));
+    assert!(says("the kernel says where"), "{:?}", result.findings);
+}
+
+#[test]
+fn where_the_kernel_cannot_say_nothing_is_touched() {
+    let _turn = runs::turn();
+    let args = ["run", "no-sidecar", "--out", "run", "--dataplane", "userspace", "--evidence", "conntrack"];
+    let finished = Rolldrop::new(args).finish().expect_code(2);
+    assert!(finished.stderr().contains("the Service proxy is in userspace mode"), "{finished}");
+    assert!(!finished.stderr().contains("deploying"), "{finished}");
+}
+
+#[test]
+fn without_the_right_a_load_does_not_begin() {
+    let (program, _dir) = unprivileged();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.set_nonblocking(true).expect("a listener");
+    let url = format!("http://{}/", listener.local_addr().expect("its address"));
+    let output =
+        program.command().args(["load", &url, "--evidence", "conntrack"]).output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("takes the right NET_ADMIN"), "{said}");
+    assert!(listener.accept().is_err(), "something was sent");
+}

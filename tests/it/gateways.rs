@@ -1,0 +1,289 @@
+//! Gateways that are not ours, each with its own log as the truth: Traefik, which dials pods, and HAProxy
+//! before NodePorts with health checks, which stands in for a cloud's load balancer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use rolldrop::analysis::model::Cause;
+use rolldrop::analysis::{self, Analysis, Class, Policy};
+use rolldrop::record::run_info::{Balances, BalancesBecause, Target};
+use rolldrop::record::{Event, EventKind, Phase, RequestRow, RunDir};
+use rolldrop::timeline::Timeline;
+use serde_json::{Value, json};
+
+use crate::harness::{ClusterProcess, Rolldrop, wait_for};
+use crate::kubectl::{self, LIMIT};
+use crate::runs::{repeated, turn};
+
+const BIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin");
+
+/// The two gateways. Each answers for itself where no pod does, and tries none twice.
+const GATEWAYS: &str = "\
+apiVersion: networking.k8s.io/v1
+kind: IngressClass
+metadata: {name: traefik, annotations: {ingressclass.kubernetes.io/is-default-class: 'true'}}
+spec: {controller: traefik.io/ingress-controller}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: web}
+spec:
+  rules:
+  - http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}
+  - host: idle.example
+    http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: idle, port: {number: 80}}}}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: idle}
+spec: {selector: {app: idle}, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: idle}
+spec:
+  replicas: 0
+  selector: {matchLabels: {app: idle}}
+  template:
+    metadata: {labels: {app: idle}}
+    spec:
+      containers: [{name: app, image: rolldrop, args: [workload], ports: [{containerPort: 8080}]}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: traefik}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: traefik
+    image: host
+    command:
+    - BIN/traefik
+    - --providers.kubernetesingress
+    - --entrypoints.web.address=:8000
+    - --global.checknewversion=false
+    - --global.sendanonymoususage=false
+    - --accesslog
+    - --accesslog.format=json
+    - --accesslog.fields.headers.names.rolldrop-id=keep
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: haproxy}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers:
+  - {name: haproxy, image: host, command: [haproxy, -f, DIR/haproxy.cfg]}
+";
+
+/// One request, one connection: each is routed by the node's Service proxy.
+const HAPROXY: &str = "\
+global
+  log stdout format raw local0 info
+defaults
+  mode http
+  log global
+  option http-server-close
+  option httpchk GET /readyz
+  retries 0
+  timeout connect 1s
+  timeout client 30s
+  timeout server 30s
+frontend outside
+  bind :8000
+  capture request header rolldrop-id len 128
+  log-format \"%[capture.req.hdr(0)] %ST %ts\"
+  default_backend nodes
+backend nodes
+  default-server check inter 500ms fall 3 rise 1
+  server node-1 NODE-1:30080
+  server node-2 NODE-2:30080
+";
+
+const SCENARIO: &str = "\
+apiVersion: rolldrop.dev/v1
+kind: Scenario
+metadata: {name: gateways}
+spec:
+  manifests:
+  - inline:
+      apiVersion: apps/v1
+      kind: Deployment
+      metadata: {name: web}
+      spec:
+        replicas: 3
+        selector: {matchLabels: {app: web}}
+        template:
+          metadata: {labels: {app: web}}
+          spec:
+            containers:
+            - name: app
+              image: rolldrop
+              args: [workload, --listen, '0.0.0.0:8080', --on-sigterm, exit]
+              ports: [{name: http, containerPort: 8080}]
+              readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 1}
+  - inline:
+      apiVersion: v1
+      kind: Service
+      metadata: {name: web}
+      spec: {type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: http, nodePort: 30080}]}
+  target:
+  - {url: 'http://TRAEFIK:8000/', name: ingress}
+  - {url: 'http://HAPROXY:8000/', name: balancer}
+  load: {rate: 200, duration: 90s, warmup: 4s, timeout: {response: 2s}}
+  disruptions: [{at: 3s, action: deletePod, selector: app=web, until: {terminations: 2}}]
+";
+
+/// The cluster with the gateways, and the addresses of these.
+fn gateways() -> (ClusterProcess, [String; 2]) {
+    let latencies = json!({"deletionToSlice": "1s", "terminatedToSlice": "1s"});
+    let cluster = ClusterProcess::start(&json!({"nodes": 2, "dataplane": "kernel", "latencies": latencies}));
+    let kubeconfig = cluster.kubeconfig();
+    let kubectl = |args: &str| kubectl::run(&kubeconfig, args, "").ok();
+    let node = |name: &str| {
+        kubectl(&format!(
+            "get node {name} -o jsonpath={{.status.addresses[?(@.type==\"InternalIP\")].address}}"
+        ))
+    };
+    let config = HAPROXY.replace("NODE-1", &node("node-1")).replace("NODE-2", &node("node-2"));
+    std::fs::write(cluster.dir().join("haproxy.cfg"), config).expect("a file");
+    let manifest = cluster.dir().join("gateways.yaml");
+    let dir = cluster.dir().display().to_string();
+    std::fs::write(&manifest, GATEWAYS.replace("BIN", BIN).replace("DIR", &dir)).expect("a file");
+    kubectl(&format!("apply -f {}", manifest.display()));
+    let addresses = ["traefik", "haproxy"].map(|pod| {
+        wait_for("the gateway's address", LIMIT, || {
+            let address = kubectl(&format!("get pod {pod} -o jsonpath={{.status.podIP}}"));
+            Some(address).filter(|address| !address.is_empty())
+        })
+    });
+    (cluster, addresses)
+}
+
+fn log(cluster: &ClusterProcess, pod: &str) -> String {
+    kubectl::run(&cluster.kubeconfig(), &format!("logs {pod}"), "").ok()
+}
+
+/// The number of a request, by its id.
+fn number(id: &str) -> Option<u64> {
+    id.rsplit_once('-')?.1.parse().ok()
+}
+
+/// Which pod Traefik chose for each request, by the request's number.
+fn chosen_by_traefik(log: &str) -> BTreeMap<u64, String> {
+    let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let chosen = lines.filter_map(|line| {
+        let id =
+            line.as_object()?.iter().find(|(name, _)| name.eq_ignore_ascii_case("request_rolldrop-id"))?.1;
+        let address = line["ServiceAddr"].as_str()?.rsplit_once(':')?.0;
+        Some((number(id.as_str()?)?, address.to_owned()))
+    });
+    chosen.collect()
+}
+
+/// The requests for which HAProxy got no answer, by their numbers.
+fn failed_by_haproxy(log: &str) -> BTreeSet<u64> {
+    let failed = log.lines().filter_map(|line| {
+        let [id, status, state] = line.split_whitespace().collect::<Vec<_>>()[..] else { return None };
+        // The second letter is where it stood: connecting, or waiting for the head.
+        let is_servers = state.starts_with(['S', 's']);
+        (status.parse::<u16>().is_ok_and(|status| status >= 500) && is_servers).then(|| number(id))?
+    });
+    failed.collect()
+}
+
+/// A run as it is analysed, with the lost requests in order.
+struct Analysed {
+    events: Vec<Event>,
+    targets: Vec<Target>,
+    analysis: Analysis,
+    lost: Vec<RequestRow>,
+}
+
+fn analysed(run: &Path) -> Analysed {
+    let (log, rows) = RunDir::open(run).and_then(|run| run.recorded()).expect("records");
+    let events = log.events.clone();
+    let (timeline, requests) = Timeline::build(log, rows).expect("rows");
+    let policy = Policy::default();
+    let analysis = analysis::analyse(&timeline, &requests, &policy).expect("rows");
+    let rows = requests.others.into_iter().map(|request| request.row);
+    let is_lost = |row: &RequestRow| row.phase == Phase::Main && policy.class(row) == Class::Dropped;
+    Analysed { events, targets: timeline.info.targets, analysis, lost: rows.filter(is_lost).collect() }
+}
+
+/// The addresses that pods had, by their UIDs.
+fn addresses(events: &[Event]) -> BTreeMap<&str, &str> {
+    let pods = events.iter().filter_map(|event| match &event.kind {
+        EventKind::Pod(pod) => Some((pod.uid.as_str(), pod.ip.as_deref()?)),
+        _ => None,
+    });
+    pods.collect()
+}
+
+#[test]
+fn what_a_gateway_lost_is_that_of_the_pod_that_its_own_log_names() {
+    let _turn = turn();
+    let (cluster, [traefik, haproxy]) = gateways();
+    let scenario = SCENARIO.replace("TRAEFIK", &traefik).replace("HAPROXY", &haproxy);
+    let kubeconfig = cluster.kubeconfig();
+    let run = || {
+        let words = ["run", "scenario.yaml", "--out", "run", "--yes", "--kubeconfig"];
+        Rolldrop::new(words).args([&kubeconfig]).file("scenario.yaml", &scenario).finish()
+    };
+
+    // Whose pods a URL leads to, the Ingress says, or else the scenario.
+    let live = "apiVersion: rolldrop.dev/v1\nkind: Scenario\nmetadata: {name: live}\nspec:\n  target: {url: 'http://HOST/'}\n";
+    let plan = |host: &str, sidecar: &str| {
+        let words = ["run", "live.yaml", "--dry-run", "--kubeconfig"];
+        let scenario = format!("{}  sidecar: {sidecar}\n", live.replace("HOST", host));
+        Rolldrop::new(words).args([&kubeconfig]).file("live.yaml", &scenario).finish()
+    };
+    let patch = "/apis/apps/v1/namespaces/default/deployments/idle ";
+    for (host, sidecar) in [
+        ("idle.example", "{inject: true}"),
+        ("other.example", "{inject: true, workloads: [deployment/idle]}"),
+    ] {
+        let planned = plan(host, sidecar).expect_code(0);
+        let patches = |line: &str| line.starts_with("PATCH") || line.contains("PATCH ");
+        assert!(planned.stdout().lines().any(|line| patches(line) && line.contains(patch)), "{planned}");
+    }
+    let unknown = plan("10.0.0.9", "{inject: true, workloads: [deployment/none]}").expect_code(2);
+    assert!(unknown.stderr().contains("there is no Deployment none in namespace default"), "{unknown}");
+
+    // Nobody has said that these balance requests, and nobody waits for the pods but the run.
+    let finished = repeated(run).expect_code(0);
+    let Analysed { events, targets, analysis, lost } = analysed(&finished.dir().join("run"));
+    for target in &targets {
+        let because = target.balances_because.as_ref();
+        assert!(matches!(because, Some(BalancesBecause::GatewayStatus { .. })), "{because:?}\n{finished}");
+        assert_eq!(target.balances, Balances::Requests);
+    }
+    assert_eq!(analysis.result.terminations.len(), 2, "{finished}");
+
+    let chosen = chosen_by_traefik(&log(&cluster, "traefik"));
+    let failed = failed_by_haproxy(&log(&cluster, "haproxy"));
+    let addresses = addresses(&events);
+    assert_eq!(lost.len(), analysis.lost.len(), "{finished}");
+    let mut of_balancer = BTreeSet::new();
+    let mut of_ingress = 0;
+    for (row, drop) in lost.iter().zip(&analysis.lost) {
+        assert_eq!(drop.cause, Cause::GatewayToDeadPod, "{row:?}\n{finished}");
+        let named = drop.only().map(|e| analysis.result.terminations[e].uid.as_str());
+        let named = named.unwrap_or_else(|| panic!("attributed to no pod: {row:?}\n{finished}"));
+        if *row.target == *"ingress" {
+            of_ingress += 1;
+            let chosen = chosen.get(&row.seq).map(String::as_str);
+            assert_eq!(chosen, addresses.get(named).copied(), "{row:?}\n{finished}");
+        } else {
+            of_balancer.insert(row.seq);
+        }
+    }
+    assert!(of_ingress >= 10 && of_balancer.len() >= 10, "{of_ingress}, {}\n{finished}", of_balancer.len());
+    let answers: BTreeSet<u64> = failed.intersection(&of_balancer).copied().collect();
+    assert_eq!(answers, of_balancer, "what was lost is what HAProxy has as failed\n{finished}");
+    for termination in &analysis.result.terminations {
+        for window in &termination.windows {
+            assert!(window.lower_s > Some(0.5), "{window:?}\n{finished}");
+        }
+    }
+}

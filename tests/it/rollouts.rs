@@ -1,0 +1,108 @@
+//! A rollout of an app that nobody prepared, against the Service proxy's own log: the small form of
+//! `scripts/proofs/rollouts`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+
+use rolldrop::record::{Outcome, RequestRow};
+
+use crate::runs::{Dataplane, MeasuredRun, measure, stopped_routing};
+use crate::truth::{ALPHA, CLOCK_TOLERANCE_S, routes, zero_s};
+
+const RATE: f64 = 200.0;
+/// With those of the surge.
+const MOST_ENDPOINTS: f64 = 6.0;
+/// The most that a bound may be wrong with, where it is stated at 95 %.
+const STATED_ALPHA: f64 = 0.05;
+
+/// No sidecar, and the app does not tell its name. The userspace Service proxy writes down where it sends each connection.
+const SCENARIO: &str = r#"
+apiVersion: rolldrop.dev/v1
+kind: Scenario
+metadata: {name: rollout}
+spec:
+  cluster: {embedded: {nodes: 1}}
+  manifests:
+    - inline:
+        apiVersion: apps/v1
+        kind: Deployment
+        metadata: {name: web}
+        spec:
+          replicas: 4
+          strategy: {rollingUpdate: {maxSurge: 50%, maxUnavailable: 25%}}
+          selector: {matchLabels: {app: web}}
+          template:
+            metadata: {labels: {app: web}}
+            spec:
+              containers:
+                - name: app
+                  image: rolldrop
+                  args: [workload, --listen, "$(POD_IP):8080", --on-sigterm, exit]
+                  env: [{name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]
+                  readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1}
+    - inline:
+        apiVersion: v1
+        kind: Service
+        metadata: {name: web}
+        spec: {selector: {app: web}, ports: [{port: 8080, targetPort: 8080}]}
+  target: {service: web}
+  load: {rate: 200, warmup: 1s, duration: 60s, connections: {mode: fresh}}
+  disruptions:
+    - {at: 2s, action: rollingRestart, workload: deployment/web, until: {terminations: 4}}
+"#;
+
+/// The pods that may explain each lost request, by source and number: `lost.csv`.
+fn candidates(run: &MeasuredRun) -> HashMap<(String, u64), Vec<String>> {
+    let text = fs::read_to_string(run.path.join("lost.csv")).expect("lost.csv");
+    let (header, rows) = text.split_once('\n').expect("a header");
+    let column = |name| header.split(',').position(|other| other == name).expect(name);
+    let (source, seq, pods) = (column("source"), column("seq"), column("pods"));
+    let row = |line: &str| {
+        let cells: Vec<&str> = line.split(',').collect();
+        let id = (cells[source].to_owned(), cells[seq].parse().expect("a number"));
+        (id, cells[pods].split(';').map(str::to_owned).collect())
+    };
+    rows.lines().map(row).collect()
+}
+
+#[test]
+fn what_is_said_of_a_rollout_of_an_unprepared_app_agrees_with_the_service_proxys_log() {
+    let run = measure(SCENARIO, Dataplane::Userspace, &[]);
+    let (stopped, zero, routes) = (stopped_routing(&run), zero_s(&run), routes(&run));
+    let lost: Vec<&RequestRow> = run.records.requests.iter().filter(|r| r.outcome != Outcome::Ok).collect();
+    assert!(!lost.is_empty(), "nothing was lost\n{}", run.finished);
+
+    let candidates = candidates(&run);
+    let mut of_pod: BTreeMap<&str, u64> = BTreeMap::new();
+    for row in &lost {
+        let pod = routes.of(row);
+        let said = &candidates[&(row.source.to_string(), row.seq)];
+        assert!(said.iter().any(|other| other == pod), "{pod} is not in {said:?}: {row:?}\n{}", run.finished);
+        *of_pod.entry(pod).or_default() += 1;
+    }
+    assert_eq!(run.result.terminations.len(), 4, "{}", run.finished);
+    for termination in &run.result.terminations {
+        let (before, after) = stopped[&termination.pod];
+        let window = termination.windows.first().expect("a window");
+        let latest = zero + termination.t0_s;
+        let earliest = latest - termination.t0_uncertainty_s;
+        let said = format!("{}: {window:?}, truth {:.6}\n{}", termination.pod, after - latest, run.finished);
+        let lower = window.lower_s.map_or(earliest, |lower_s| latest + lower_s);
+        assert!(lower <= after + CLOCK_TOLERANCE_S, "below the lower bound: {said}");
+        // As many more answers of others as leave a chance of ALPHA in place of the stated one.
+        let more_s = (STATED_ALPHA / ALPHA).ln() * MOST_ENDPOINTS / RATE;
+        let upper = earliest + window.upper_s.unwrap_or_else(|| panic!("no upper bound: {said}")) + more_s;
+        assert!(before <= upper + CLOCK_TOLERANCE_S, "above the upper bound at {ALPHA}: {said}");
+        let dropped = termination.requests.dropped;
+        let of_this = of_pod.get(termination.pod.as_str()).copied().unwrap_or(0);
+        assert!(
+            (dropped.at_least..=dropped.at_most).contains(&of_this),
+            "{of_this}, not {dropped:?}: {said}"
+        );
+    }
+    for group in &run.result.groups {
+        let pods = group.terminations.iter().map(|&number| run.result.terminations[number].pod.as_str());
+        let total: u64 = pods.filter_map(|pod| of_pod.get(pod)).sum();
+        assert_eq!(group.dropped, total, "{group:?}\n{}", run.finished);
+    }
+}
