@@ -125,7 +125,7 @@ impl Timeline {
         let RunLog { mut info, events, torn, corrupt } = log;
         let clocks = Clocks::new(&info, &events);
         let joins = Joins {
-            names: PodNames::of(&events, &clocks),
+            names: PodNames::of(&events),
             addresses: Addresses::of(&info, &events, &clocks),
             run: info.run.clone(),
             needs_proof: info.cluster.dataplane == ServiceProxy::Ipvs,

@@ -3,8 +3,8 @@
 //! A connection is sent to the address of a pod that has gone as well, which is what a window is: until another
 //! pod has an address, it is its last bearer's.
 
+use core::net::IpAddr;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::clocks::Clocks;
@@ -45,7 +45,7 @@ impl Addresses {
         addresses
     }
 
-    fn observe(&mut self, at: Stamp, pod: &PodEvent, names: &mut BTreeMap<String, Arc<str>>) {
+    pub(super) fn observe(&mut self, at: Stamp, pod: &PodEvent, names: &mut BTreeMap<String, Arc<str>>) {
         let Some(ip) = pod.ip.as_deref().and_then(|ip| ip.parse::<IpAddr>().ok()) else { return };
         let bearers = self.bearers.entry(ip).or_default();
         let known = bearers.iter().position(|bearer| bearer.uid == pod.uid);
@@ -66,7 +66,7 @@ impl Addresses {
 
     /// The pod that had an address at `at`, or had it last. `None` where none had, or two have it: those in the
     /// network of one node.
-    fn pod(&self, ip: IpAddr, at: Stamp) -> Option<&Arc<str>> {
+    pub(super) fn pod(&self, ip: IpAddr, at: Stamp) -> Option<&Arc<str>> {
         let bearers = self.bearers.get(&ip)?;
         // A watch shows an address somewhat after the rules may know it.
         let begun = bearers.partition_point(|bearer| bearer.from <= at).max(1);

@@ -4,86 +4,65 @@
 //! namespace; each proxy on the way may add a value of its own. What names no pod that the run watched
 //! names none: it may be a cache or a gateway.
 
-use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, SocketAddr};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use super::clocks::Clocks;
+use super::addresses::Addresses;
 use crate::record::{Event, EventKind, Stamp};
 
 /// Values that name no pod are kept in this number.
 const MAX_UNMATCHED: usize = 8;
 
-/// The pods that a run watched, by what they may be called.
+/// The names of the pods that a run watched.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PodNames {
-    names: HashMap<Arc<str>, Arc<str>>,
-    /// An address may pass from one pod to the next: since when it was whose.
-    addresses: HashMap<IpAddr, Vec<(Stamp, Arc<str>)>>,
-}
+pub(super) struct PodNames(HashSet<Arc<str>>);
 
 impl PodNames {
     /// All pods of which the events tell.
-    pub(super) fn of(events: &[Event], clocks: &Clocks) -> Self {
-        let mut pods = Self::default();
-        for event in events {
-            match &event.kind {
-                EventKind::Pod(pod) | EventKind::OwnPod(pod) => {
-                    let name = pods.add(&pod.name);
-                    if let Some(address) = pod.ip.as_deref().and_then(|ip| ip.parse().ok()) {
-                        let owners = pods.addresses.entry(address).or_default();
-                        if owners.last().is_none_or(|(_, owner)| *owner != name) {
-                            owners.push((clocks.place(&event.source, event.at), name));
-                        }
-                    }
-                }
-                EventKind::ProxyPhase { pod, .. } | EventKind::ProxyEnded { pod, .. } => _ = pods.add(pod),
-                _ => {}
+    pub(super) fn of(events: &[Event]) -> Self {
+        let name = |event: &Event| match &event.kind {
+            EventKind::Pod(pod) | EventKind::OwnPod(pod) => Some(pod.name.as_str().into()),
+            EventKind::ProxyPhase { pod, .. } | EventKind::ProxyEnded { pod, .. } => {
+                Some(pod.as_str().into())
             }
-        }
-        pods.addresses.values_mut().for_each(|owners| owners.sort_by_key(|(since, _)| *since));
-        pods
-    }
-
-    fn add(&mut self, name: &str) -> Arc<str> {
-        if let Some(name) = self.names.get(name) {
-            return Arc::clone(name);
-        }
-        let name: Arc<str> = name.into();
-        self.names.insert(Arc::clone(&name), Arc::clone(&name));
-        name
+            _ => None,
+        };
+        Self(events.iter().filter_map(name).collect())
     }
 
     /// Whether no pod was watched, so that nothing can be said about a value.
     pub(super) fn is_empty(&self) -> bool {
-        self.names.is_empty()
+        self.0.is_empty()
     }
 
     /// The pod that a header's value means at `at`. Of a list the first one that is a pod counts: the one
     /// nearest to the app wrote first.
-    pub(super) fn find(&self, value: &str, at: Stamp) -> Option<&Arc<str>> {
-        if let Some(name) = self.names.get(value) {
+    pub(super) fn find<'a>(
+        &'a self,
+        addresses: &'a Addresses,
+        value: &str,
+        at: Stamp,
+    ) -> Option<&'a Arc<str>> {
+        if let Some(name) = self.0.get(value) {
             return Some(name);
         }
-        value.split(',').find_map(|one| self.find_one(one.trim().trim_matches('"'), at))
+        value.split(',').find_map(|one| self.find_one(addresses, one.trim().trim_matches('"'), at))
     }
 
-    fn find_one(&self, value: &str, at: Stamp) -> Option<&Arc<str>> {
+    fn find_one<'a>(&'a self, addresses: &'a Addresses, value: &str, at: Stamp) -> Option<&'a Arc<str>> {
         let address = value.parse::<IpAddr>().ok().or_else(|| {
             let with_port = value.parse::<SocketAddr>().ok();
             with_port.map(|address| address.ip())
         });
         if let Some(address) = address {
-            let owners = self.addresses.get(&address)?;
-            // It was the first one's before that was seen.
-            let since = owners.partition_point(|(since, _)| *since <= at).max(1);
-            return owners.get(since - 1).map(|(_, name)| name);
+            return addresses.pod(address, at);
         }
         // NAMESPACE/NAME, NAME.NAMESPACE and NAME.SERVICE.NAMESPACE.svc, NAME:PORT.
         let value = value.rsplit('/').next().unwrap_or(value);
         let value = value.split(':').next().unwrap_or(value);
-        let label = || self.names.get(value.split('.').next()?);
-        self.names.get(value).or_else(label)
+        let label = || self.0.get(value.split('.').next()?);
+        self.0.get(value).or_else(label)
     }
 }
 
@@ -113,6 +92,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::record::event::Change;
 
     fn at(s: i64) -> Stamp {
         Stamp::from_unix_ns(s * 1_000_000_000)
@@ -128,16 +108,27 @@ mod tests {
         serde_json::from_value(pod).unwrap()
     }
 
-    fn pods() -> PodNames {
+    fn found(value: &str, s: i64) -> Option<String> {
         let events =
             [pod(1, "web-0", "10.1.0.1"), pod(2, "web-7d9f.x", "10.1.0.2"), pod(9, "web-1", "10.1.0.1")];
-        PodNames::of(&events, &Clocks::default())
+        let mut gone = pod(8, "web-0", "10.1.0.1");
+        if let EventKind::Pod(pod) = &mut gone.kind {
+            pod.change = Change::Deleted;
+        }
+        let events = [&events[..2], &[gone], &events[2..]].concat();
+        let mut addresses = Addresses::default();
+        let mut names = BTreeMap::new();
+        for event in &events {
+            if let EventKind::Pod(pod) = &event.kind {
+                addresses.observe(event.at, pod, &mut names);
+            }
+        }
+        PodNames::of(&events).find(&addresses, value, at(s)).map(ToString::to_string)
     }
 
     #[test]
     fn a_pod_is_known_by_what_apps_and_gateways_call_it() {
-        let pods = pods();
-        let find = |value: &str| pods.find(value, at(5)).map(|name| &**name);
+        let find = |value: &str| found(value, 5);
         for value in [
             "web-0",
             "web-0.shop",
@@ -150,10 +141,10 @@ mod tests {
             "cache-fra1234,web-0",
             "\"web-0\"",
         ] {
-            assert_eq!(find(value), Some("web-0"), "{value}");
+            assert_eq!(find(value).as_deref(), Some("web-0"), "{value}");
         }
-        assert_eq!(find("web-7d9f.x"), Some("web-7d9f.x"), "a pod's name may have dots");
-        assert_eq!(find("web-0, web-1"), Some("web-0"), "the first pod of several");
+        assert_eq!(find("web-7d9f.x").as_deref(), Some("web-7d9f.x"), "a pod's name may have dots");
+        assert_eq!(find("web-0, web-1").as_deref(), Some("web-0"), "the first pod of several");
         for value in ["", "web", "cache-fra1234", "10.9.9.9", ",", ".", "/", ":", "[::1"] {
             assert_eq!(find(value), None, "{value}");
         }
@@ -161,12 +152,8 @@ mod tests {
 
     #[test]
     fn an_address_is_the_pods_that_had_it_then() {
-        let pods = pods();
-        let find = |s| pods.find("10.1.0.1", at(s)).map(|name| &**name);
-        assert_eq!(
-            [find(0), find(5), find(9), find(20)],
-            [Some("web-0"), Some("web-0"), Some("web-1"), Some("web-1")]
-        );
+        let found: Vec<_> = [0, 5, 9, 20].map(|s| found("10.1.0.1", s).unwrap()).into();
+        assert_eq!(found, ["web-0", "web-0", "web-1", "web-1"]);
     }
 
     #[test]

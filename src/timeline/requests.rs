@@ -172,7 +172,7 @@ impl<R: RowSource> Requests<R> {
         let mut kept = KeptConnections::default();
         rows.requests(&mut |row| {
             let mut request = place_request(row, &clocks, Some(&joins.addresses));
-            if let Some(value) = name_pod(&mut request.row, &joins.names) {
+            if let Some(value) = name_pod(&mut request.row, &joins) {
                 unmatched.add(&value);
             }
             agreement.add(&request);
@@ -263,7 +263,7 @@ impl<R: RowSource> Requests<R> {
             if is_plain(&row) {
                 let addresses = self.agreement.is_relied_on.then_some(&self.joins.addresses);
                 let mut request = place_request(row, &self.clocks, addresses);
-                name_pod(&mut request.row, &self.joins.names);
+                name_pod(&mut request.row, &self.joins);
                 let joined = self.proxied.of(&request.row, request.uncertainty_ns);
                 let Joined { last: proxy, others: other_attempts, impossible: impossible_rows } = joined;
                 each(&Request { proxy, other_attempts, impossible_rows, ..request });
@@ -283,9 +283,9 @@ impl<R: RowSource> Requests<R> {
 
 /// Has the row name the pod that its header means, or none where it means none that was watched. Returns such a
 /// value.
-fn name_pod(row: &mut RequestRow, names: &PodNames) -> Option<Arc<str>> {
-    let value = row.pod.as_ref().filter(|_| !names.is_empty())?;
-    match names.find(value, row.end) {
+fn name_pod(row: &mut RequestRow, joins: &Joins) -> Option<Arc<str>> {
+    let value = row.pod.as_ref().filter(|_| !joins.names.is_empty())?;
+    match joins.names.find(&joins.addresses, value, row.end) {
         Some(name) => {
             row.pod = Some(Arc::clone(name));
             None

@@ -170,6 +170,7 @@ spec:
                       while :; do
                         for id in load-0-$n 0123456789ab-load-0-$n x-$n; do
                           curl -s -o /dev/null -m 5 -H "rolldrop-id: $id" "http://$WEB_SERVICE_HOST:8080/"
+                          sleep 0.05
                         done
                         n=$((n + 1))
                       done
@@ -186,7 +187,7 @@ fn a_strangers_requests_with_ids_change_nothing_and_are_told_of() {
     let own = run.records.info.run.as_ref().expect("a run's part");
     let with_id: Vec<_> = run.records.served.iter().filter_map(|row| row.request.as_ref()).collect();
     let strange = with_id.iter().filter(|id| id.run() != Some(own.as_str())).count();
-    assert!(strange >= 90, "{strange} of a stranger\n{}", run.finished);
+    assert!(strange >= 60, "{strange} of a stranger\n{}", run.finished);
     let what: Vec<&str> = run.result.findings.iter().map(|finding| finding.what.as_str()).collect();
     let told = what.iter().find(|what| what.contains("carry an id of another run")).expect("a finding");
     let count: String =
