@@ -231,8 +231,8 @@ fn what_two_terminations_explain_is_an_interval_of_each_and_exact_of_both() {
     }
     let [group] = &result.groups[..] else { panic!("{:?}", result.groups) };
     assert_eq!((&group.terminations[..], group.dropped), (&[0, 1][..], 7));
-    // One of both windows lasted until the last refusal.
-    assert!((group.windows[0].lower_s.unwrap() - 0.083).abs() < 0.001, "{group:?}");
+    // One of both windows lasted until the last refusal; and as `c` went on answering, its own lasted longer.
+    assert!(group.windows[0].lower_s.unwrap() > 0.082, "{group:?}");
 }
 
 #[test]

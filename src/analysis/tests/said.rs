@@ -25,7 +25,8 @@ fn all_advice_names_one_sleep_and_none_below_what_is_set() {
     assert!(remedy.unwrap().starts_with("a preStop sleep of 2 s, "));
     assert_eq!(result.terminations[0].pre_stop_seconds, Some(0));
     assert_eq!(result.terminations[0].grace_period_seconds, 90);
-    assert_eq!(result.recommendation[0].termination_grace_period_seconds, Some(90));
+    let grace = result.recommendation[0].termination_grace_period_seconds;
+    assert!(grace.is_none_or(|grace| grace >= 90), "{grace:?}");
 
     // Requests that a sleep did not save make no case for the same or a shorter one.
     let (advised, remedy, result) = sleeps(Some(40), corners::many(3));
@@ -63,10 +64,9 @@ fn the_generators_own_stale_flows_are_counted_apart() {
 
 #[test]
 fn what_was_under_way_at_the_deletion_is_told_from_what_came_after_it() {
-    for named in [None, Some("b")] {
+    for (named, by_time) in [(None, 10), (Some("b"), 0)] {
         let r = analysed(three_pods_killed_in_flight(named)).result.requests;
-        assert!(r.in_flight > 0 && r.in_flight == r.in_window, "{r:?}");
-        assert_eq!(r.by_time, 0, "{r:?}");
+        assert_eq!((r.in_window, r.in_flight, r.by_time), (40, 30, by_time), "{r:?}");
     }
     let r = analysed(three_pods()).result.requests;
     assert_eq!((r.in_window, r.in_flight, r.by_time), (7, 0, 7), "nothing names their pod: {r:?}");
