@@ -398,7 +398,7 @@ spec:
             ]
             .join("\n"),
             @r#"
-            x.yaml:7: spec.laod: unknown field `laod`, expected one of `cluster`, `manifests`, `target`, `load`, `sidecar`, `disruptions`, `expect`
+            x.yaml:7: spec.laod: unknown field `laod`, expected one of `cluster`, `manifests`, `target`, `load`, `sidecar`, `disruptions`, `settle`, `settleMax`, `expect`
             x.yaml:8: spec.disruptions[0].at: invalid type: integer `1`, expected a duration with its unit, such as 250ms, 30s or 1m30s
             x.yaml:8: spec.disruptions[0]: deletePod needs a selector, such as selector: app=web
             x.yaml:8: spec.disruptions[0].at: the last one would begin 9.5 s into a load of 10.0 s: lengthen spec.load.duration

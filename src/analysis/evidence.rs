@@ -39,6 +39,8 @@ pub(super) struct Tail {
     /// Whether only the kernel's connection tracking names it.
     pub is_tracked: bool,
     /// Named arrivals after t0 latest.
+    late_named: u64,
+    /// These, and those that only this pod's termination explains.
     pub late: u64,
     /// The last that only this pod's termination explains.
     pub last_alone: Option<Stamp>,
@@ -61,7 +63,13 @@ impl Tail {
             (self.last_named, self.is_tracked) = (Some(at), is_tracked);
         }
         self.last_possible = self.last_possible.max(Some(at));
-        self.late += u64::from(at > t0_latest);
+        self.late_named += u64::from(at > t0_latest);
+    }
+
+    /// Forgets what losses have shown.
+    pub(super) fn forget_losses(&mut self) {
+        (self.last_alone, self.last_in_order, self.last_possible) = (None, None, self.last_named);
+        self.late = self.late_named;
     }
 
     /// The last arrival that surely was this pod's.

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::death::Death;
-use super::evidence::{Gathered, Tail, arrives, ending, silence_s};
+use super::evidence::{Arrivals, Gathered, Tail, arrives, ending, silence_s};
 use super::gateway::{self, Gateway, is_gateways};
 use super::model::{Candidate, Why};
 use super::policy::{Class, Policy};
@@ -119,9 +119,9 @@ impl<'a> Suspects<'a> {
     /// Explains each request that was not plainly answered; of those that were not lost, only the pod is told. What
     /// the losses show about the pods' windows goes into their tails.
     pub(super) fn verdicts(&self, gathered: &mut Gathered, deaths: &[Death]) -> Vec<Verdict> {
-        for tail in gathered.tails.iter_mut().flatten() {
-            (tail.last_alone, tail.last_in_order, tail.last_possible) = (None, None, tail.last_named);
-        }
+        gathered.tails.iter_mut().flatten().for_each(Tail::forget_losses);
+        // Arrivals before t0, with those that losses show.
+        let mut before = gathered.before.clone();
         let losses = gathered
             .tries
             .iter()
@@ -136,7 +136,7 @@ impl<'a> Suspects<'a> {
             };
             let loss = losses[target].get(&number).copied();
             let verdict = self.weigh(gathered, deaths, target, r, loss);
-            self.learn(gathered, target, r, &verdict);
+            self.learn(gathered, &mut before, target, r, &verdict);
             verdicts[number] = verdict;
         }
         verdicts
@@ -223,7 +223,11 @@ impl<'a> Suspects<'a> {
     /// The weight of pods that were starting: in the rules, and not known to have answered anybody.
     fn starting(&self, gathered: &Gathered, target: usize, r: &Request) -> f64 {
         let begun = r.begun();
+        let service = self.timeline.info.targets[target].service.as_deref();
         let weight = |(number, life): (usize, &PodLife)| {
+            if !self.timeline.endpoints.was_usable(service, &life.name, begun.shifted_ns(-LAG_NS), begun) {
+                return None;
+            }
             life.endpoint_ready.filter(|at| !life.listed && *at <= begun.shifted_ns(r.uncertainty_ns))?;
             let served = gathered.first_served.get(life.name.as_str()).copied();
             let is_serving = served.or(gathered.quiet[target][number]).is_some_and(|at| at <= begun);
@@ -242,7 +246,14 @@ impl<'a> Suspects<'a> {
     }
 
     /// What a lost request shows about the windows of those that may explain it.
-    fn learn(&self, gathered: &mut Gathered, target: usize, r: &Request, verdict: &Verdict) {
+    fn learn(
+        &self,
+        gathered: &mut Gathered,
+        before: &mut [Vec<Arrivals>],
+        target: usize,
+        r: &Request,
+        verdict: &Verdict,
+    ) {
         let balances = self.timeline.info.targets[target].balances;
         if !arrives(r, balances) || !tells_of_a_dead_pod(r, balances) {
             return;
@@ -259,10 +270,11 @@ impl<'a> Suspects<'a> {
             let tail = &mut gathered.tails[only][target];
             if begun >= end.t0.earliest {
                 tail.last_alone = tail.last_alone.max(Some(begun));
+                tail.late += u64::from(begun > end.t0.latest);
             } else if was_cut_off_with(r, end) {
                 // They come in order: what came after t0 is linked at the whole rate.
-                gathered.before[only][target].add(begun);
-                tail.rate = gathered.before[only][target].rate_at(end.t0.earliest);
+                before[only][target].add(begun);
+                tail.rate = before[only][target].rate_at(end.t0.earliest);
             }
         } else if verdict.is_a_termination() {
             for last in self.last_dropped(gathered, target, verdict) {

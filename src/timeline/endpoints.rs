@@ -221,6 +221,13 @@ impl Endpoints {
         usable[..usable.partition_point(|state| state.from <= at)].last()
     }
 
+    /// Whether a pod could be used at any moment from `from` to `to`.
+    pub fn was_usable(&self, service: Option<&str>, pod: &str, from: Stamp, to: Stamp) -> bool {
+        let usable = self.usable(service);
+        let first = usable.partition_point(|state| state.from <= from).saturating_sub(1);
+        usable[first..].iter().take_while(|state| state.from <= to).any(|state| state.holds(pod))
+    }
+
     /// When the slices of a Service changed in any way, in order.
     pub fn changes(&self, service: Option<&str>) -> &[Stamp] {
         self.changed.get(&service.map(str::to_owned)).map_or(&[], Vec::as_slice)
