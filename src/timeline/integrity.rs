@@ -174,7 +174,7 @@ impl Rows {
     }
 
     /// Takes in what a proxy recorded, on its own clock.
-    pub(super) fn add_served(&mut self, row: &ServedRow, clocks: &Clocks) {
+    pub(super) fn add_served(&mut self, row: &ServedRow) {
         let of = match self.served.get_mut(&row.source) {
             Some(of) => of,
             None => self.served.entry(Arc::clone(&row.source)).or_default(),
@@ -183,7 +183,12 @@ impl Rows {
         if row.accepted > row.end || row.head.is_some_and(|head| head > row.end || head < row.accepted) {
             of.disordered.add(of.rows - 1);
         }
+    }
+
+    /// Compares the row of a proxy, which was added, with the request of the run whose id it has.
+    pub(super) fn compare(&mut self, row: &ServedRow, clocks: &Clocks) {
         let Some((id, head)) = row.request.as_ref().zip(row.head) else { return };
+        let Some(of) = self.served.get_mut(&row.source) else { return };
         let request = self.sources.get(id.source()).and_then(|of| of.compared.get(&id.seq));
         let Some((begun, end, uncertainty_ns)) = request else { return };
         let ClockOffset { offset_ns, uncertainty_ns: own_ns } = clocks.offset(&row.source, head);

@@ -199,10 +199,11 @@ impl<R: RowSource> Requests<R> {
         proxied.begin_at(first_scheduled.unwrap_or_default());
         let mut served: HashMap<usize, Vec<(ServedRow, Option<i64>)>> = HashMap::new();
         rows.served(&mut |row| {
-            looked_at.add_served(&row, &clocks);
+            looked_at.add_served(&row);
             if !proxied.is_own(&row) {
                 return;
             }
+            looked_at.compare(&row, &clocks);
             let uncertainty_ns = clocks.uncertainty_ns(&row.source, row.end);
             let row = place_served(row, &clocks);
             let Some(id) = &row.request else { return };
