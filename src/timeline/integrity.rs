@@ -216,7 +216,13 @@ impl Rows {
             }
             Some((Arc::clone(source), gaps))
         });
-        gaps.collect()
+        // Of some not a single row is there.
+        let without = scheduled.iter().filter(|(source, _)| !self.sources.contains_key(**source));
+        let without = without.filter_map(|(source, (warmup, main))| {
+            let last = (warmup + main).checked_sub(1)?;
+            Some((Arc::from(*source), vec![0..=last]))
+        });
+        gaps.chain(without).collect()
     }
 
     /// What is wrong with the record, but for its holes.

@@ -148,6 +148,18 @@ fn missing_requests_are_counted_by_phase_and_are_a_hole() {
 }
 
 #[test]
+fn a_source_without_any_row_is_a_hole_as_long_as_the_load() {
+    let mut records = whole();
+    let totals = EventKind::LoadScheduled { of: "load-1".into(), warmup: 0, main: 7 };
+    records.events.push(Event::new(at(1000), "load-1", totals));
+    let (timeline, _) = Timeline::build(records.log(), records).unwrap();
+    let [hole] = &timeline.integrity.holes[..] else { panic!("{:?}", timeline.integrity) };
+    assert_eq!((hole.source.as_str(), hole.requests), ("load-1", 7));
+    assert!(hole.from <= at(0) && hole.to >= at(990), "{hole:?}");
+    assert_eq!(timeline.integrity.missing, ["load-1 scheduled 7 requests in the counted part, 0 have a row"]);
+}
+
+#[test]
 fn the_end_of_a_source_may_be_missing() {
     let mut records = whole();
     records.requests.truncate(90);
