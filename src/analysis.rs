@@ -125,16 +125,16 @@ pub fn analyse<R: RowSource>(
             .map(command_result),
         findings: not_working
             .into_iter()
-            .chain(findings::findings(
+            .chain(findings::findings(findings::Known {
                 timeline,
-                &sums,
-                &verdict,
-                &partial,
-                &requests,
-                &latency_ms,
-                &terminations,
-                &recommendation,
-            ))
+                sums: &sums,
+                verdict: &verdict,
+                partial: &partial,
+                requests: &requests,
+                latency_ms: &latency_ms,
+                terminations: &terminations,
+                recommendation: &recommendation,
+            }))
             .collect(),
         verdict,
         load,

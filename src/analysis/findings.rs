@@ -13,58 +13,94 @@ use crate::record::run_info::{BalancesBecause, Target};
 use crate::record::{Cause, Stamp};
 use crate::timeline::{BeatsState, Refused, Restart, T0Basis, Timeline, Withdrawal};
 
+/// What there is to say something of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known<'a> {
+    pub timeline: &'a Timeline,
+    pub sums: &'a Sums<'a>,
+    pub verdict: &'a Verdict,
+    /// Why the record is not whole.
+    pub partial: &'a [String],
+    pub requests: &'a RequestCounts,
+    pub latency_ms: &'a Latencies,
+    pub terminations: &'a [Termination],
+    pub recommendation: &'a [Recommendation],
+}
+
 /// Everything worth saying, most severe first.
-pub(super) fn findings(
-    timeline: &Timeline,
-    sums: &Sums<'_>,
-    verdict: &Verdict,
-    partial: &[String],
-    requests: &RequestCounts,
-    latency_ms: &Latencies,
-    terminations: &[Termination],
-    recommendation: &[Recommendation],
-) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    if let Verdict::Invalid { why } = verdict {
-        findings.extend(why.iter().map(|what| {
-            let is_of_record = timeline.integrity.contradictions.contains(what);
-            let (kind, why, remedy) = match is_of_record {
-                true => (
-                    FindingKind::Corrupt,
-                    "what was recorded contradicts itself, so that no figure can be relied on",
-                    "look for parts that were copied, changed or mixed with another run's, or repeat the run",
-                ),
-                false => (
-                    FindingKind::Invalid,
-                    "the figures of this run would describe the measurement, not the cluster",
-                    "repeat it with a lower rate or on a less busy machine",
-                ),
-            };
-            Finding { kind: Some(kind), ..finding(Severity::Error, what.clone(), why, remedy) }
-        }));
-    }
-    let sleep = sleep_in_words(terminations, recommendation);
-    for (&cause, &n) in &requests.by_cause {
+pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
+    let Known { timeline, sums, terminations, .. } = known;
+    let mut findings = not_valid(known);
+    findings.extend(causes(known));
+    findings.extend(not_whole(known));
+    findings.extend(unbounded(terminations));
+    findings.extend(timeline.info.targets.iter().filter_map(|target| in_step(timeline, target)));
+    findings.extend(killed(known));
+    findings.extend(deletions_of_others(timeline));
+    findings.extend(refusals(timeline));
+    findings.extend(timeline.restarts.iter().filter(|r| r.from >= timeline.origin).map(restarted));
+    findings.extend(agents_restarted(timeline.agent_restarts));
+    let left_alive = timeline.withdrawals.iter().zip(&sums.last_reached);
+    findings.extend(left_alive.map(|(withdrawal, last)| lived_on(withdrawal, *last)));
+    findings.extend(timeline.info.targets.iter().filter_map(taken_for_a_gateway));
+    findings.extend(of_the_measurement(known));
+    findings.extend(nothing_lost(known));
+    findings.sort_by_key(|f| f.severity);
+    findings
+}
+
+/// Why the measurement cannot be believed.
+fn not_valid(known: Known<'_>) -> Vec<Finding> {
+    let Verdict::Invalid { why } = known.verdict else { return Vec::new() };
+    let invalid = |what: &String| {
+        let is_of_record = known.timeline.integrity.contradictions.contains(what);
+        let (kind, why, remedy) = match is_of_record {
+            true => (
+                FindingKind::Corrupt,
+                "what was recorded contradicts itself, so that no figure can be relied on",
+                "look for parts that were copied, changed or mixed with another run's, or repeat the run",
+            ),
+            false => (
+                FindingKind::Invalid,
+                "the figures of this run would describe the measurement, not the cluster",
+                "repeat it with a lower rate or on a less busy machine",
+            ),
+        };
+        Finding { kind: Some(kind), ..finding(Severity::Error, what.clone(), why, remedy) }
+    };
+    why.iter().map(invalid).collect()
+}
+
+/// Each cause of lost requests, and that several pods share some of them.
+fn causes(known: Known<'_>) -> Vec<Finding> {
+    let sleep = sleep_in_words(known.terminations, known.recommendation);
+    let cause = |(&cause, &n): (&Cause, &u64)| {
         let (why, remedy) = explain(cause, &sleep);
         // The generator's own fault is no error of what was measured.
         let severity = if cause == Cause::StaleFlow { Severity::Warning } else { Severity::Error };
         let what =
             format!("{}: {} {}", cause.as_str(), count(n), if n == 1 { "request" } else { "requests" });
-        findings.push(Finding { cause: Some(cause), ..finding(severity, what, why, &remedy) });
-    }
-    if requests.ambiguous > 0 {
+        Finding { cause: Some(cause), ..finding(severity, what, why, &remedy) }
+    };
+    let mut findings: Vec<Finding> = known.requests.by_cause.iter().map(cause).collect();
+    if known.requests.ambiguous > 0 {
         findings.push(finding(
             Severity::Warning,
             format!(
                 "{} dropped requests fit several terminations: what each of these lost is an interval",
-                count(requests.ambiguous)
+                count(known.requests.ambiguous)
             ),
             "the pods ended so close together that neither time nor outcome says which of them lost a request",
             "let responses name their pod, or delete pods further apart; totals of the groups are exact",
         ));
     }
-    findings.extend(partial.iter().map(|what| {
-        let is_corrupt = timeline.corrupt.contains(what);
+    findings
+}
+
+/// What is missing in the record.
+fn not_whole(known: Known<'_>) -> impl Iterator<Item = Finding> {
+    known.partial.iter().map(move |what| {
+        let is_corrupt = known.timeline.corrupt.contains(what);
         let (kind, severity, why) = match is_corrupt {
             true => (
                 FindingKind::Corrupt,
@@ -75,33 +111,33 @@ pub(super) fn findings(
         };
         let remedy = "read the counts as lower bounds, or repeat the run";
         Finding { kind: Some(kind), ..finding(severity, what.clone(), why, remedy) }
-    }));
-    findings.extend(unbounded(terminations));
-    findings.extend(timeline.info.targets.iter().filter_map(|target| in_step(timeline, target)));
-    let killed: Vec<&str> =
-        terminations.iter().filter(|t| t.exit_code == Some(137)).map(|t| t.pod.as_str()).collect();
-    if let Some(pod) = killed.first() {
-        let what = match killed.len() {
-            1 => format!("pod {pod} was ended by SIGKILL (exit code 137)"),
-            n => format!("{n} pods were ended by SIGKILL (exit code 137)"),
-        };
-        let longest_s = latency_ms.service.max / 1e3;
-        findings.push(finding(
-            Severity::Warning,
-            what,
-            "the app had not finished when the grace period was over",
-            &format!(
-                "terminationGracePeriodSeconds above preStop plus the longest request ({longest_s:.1} s was the longest answered here)"
-            ),
-        ));
-    }
-    findings.extend(deletions_of_others(timeline));
-    findings.extend(refusals(timeline));
-    findings.extend(timeline.restarts.iter().filter(|r| r.from >= timeline.origin).map(restarted));
-    findings.extend(agents_restarted(timeline.agent_restarts));
-    let left_alive = timeline.withdrawals.iter().zip(&sums.last_reached);
-    findings.extend(left_alive.map(|(withdrawal, last)| lived_on(withdrawal, *last)));
-    findings.extend(timeline.info.targets.iter().filter_map(taken_for_a_gateway));
+    })
+}
+
+/// The pods whose grace period was too short.
+fn killed(known: Known<'_>) -> Option<Finding> {
+    let killed = known.terminations.iter().filter(|t| t.exit_code == Some(137));
+    let pods: Vec<&str> = killed.map(|t| t.pod.as_str()).collect();
+    let what = match pods[..] {
+        [] => return None,
+        [pod] => format!("pod {pod} was ended by SIGKILL (exit code 137)"),
+        _ => format!("{} pods were ended by SIGKILL (exit code 137)", pods.len()),
+    };
+    let longest_s = known.latency_ms.service.max / 1e3;
+    Some(finding(
+        Severity::Warning,
+        what,
+        "the app had not finished when the grace period was over",
+        &format!(
+            "terminationGracePeriodSeconds above preStop plus the longest request ({longest_s:.1} s was the longest answered here)"
+        ),
+    ))
+}
+
+/// What the measurement itself leaves open or changes.
+fn of_the_measurement(known: Known<'_>) -> Vec<Finding> {
+    let Known { timeline, sums, .. } = known;
+    let mut findings = Vec::new();
     for clock in &timeline.unsampled_clocks {
         findings.push(finding(
             Severity::Warning,
@@ -135,28 +171,32 @@ pub(super) fn findings(
             "take reset_before_response and connect_refused for one when you compare with a run without it",
         ));
     }
-    if requests.lost() == 0 && !terminations.is_empty() {
-        let n = terminations.len() as u64;
-        let bound = super::stats::share_upper(0, n, 0.95) * 100.0;
-        findings.push(finding(
-            Severity::Info,
-            format!("no request was dropped in {n} terminations"),
-            &format!("at 95 % confidence at most {bound:.0} % of such terminations drop any"),
-            "measure more terminations to say more",
-        ));
-    }
-    if terminations.is_empty() {
-        let (why, remedy) = match timeline.restarts.is_empty() && timeline.withdrawals.is_empty() {
+    findings
+}
+
+/// What it means that no request was lost, or no pod ended.
+fn nothing_lost(known: Known<'_>) -> Option<Finding> {
+    let n = known.terminations.len() as u64;
+    if n == 0 {
+        let (why, remedy) = match known.timeline.restarts.is_empty() && known.timeline.withdrawals.is_empty()
+        {
             true => (
                 "the run shows the steady state only",
                 "add a disruption to the scenario to measure a termination",
             ),
             false => ("the disruptions of this run end no pod, so there is no window", ""),
         };
-        findings.push(finding(Severity::Info, "no pod ended under load".to_owned(), why, remedy));
+        return Some(finding(Severity::Info, "no pod ended under load".to_owned(), why, remedy));
     }
-    findings.sort_by_key(|f| f.severity);
-    findings
+    (known.requests.lost() == 0).then(|| {
+        let bound = super::stats::share_upper(0, n, 0.95) * 100.0;
+        finding(
+            Severity::Info,
+            format!("no request was dropped in {n} terminations"),
+            &format!("at 95 % confidence at most {bound:.0} % of such terminations drop any"),
+            "measure more terminations to say more",
+        )
+    })
 }
 
 pub(super) fn finding(severity: Severity, what: String, why: &str, remedy: &str) -> Finding {

@@ -168,6 +168,7 @@ impl Watching {
 
 /// Answered requests in a row after which a pod that takes turns at random among so many has been
 /// met, but for a chance of [`PASSED_OVER`].
+#[expect(clippy::cast_possible_truncation, reason = "some dozens for each endpoint")]
 fn enough(endpoints: usize) -> u64 {
     let others = 1.0 - 1.0 / endpoints.max(2) as f64;
     (PASSED_OVER.ln() / others.ln()).ceil() as u64

@@ -154,10 +154,8 @@ impl Call<'_> {
         head.headers.get_all(&wanted.pod).iter().for_each(|value| pod.add(value.as_bytes()));
         row.pod = pod.take();
         let value = |name: HeaderName| head.headers.get(name).map(HeaderValue::as_bytes);
-        let mut answers = self.endpoint.answers.borrow_mut();
-        answers.count(value(header::SERVER), value(header::VIA));
-        answers.compare(&mut self.link.last_pod(), row.pod.as_ref());
-        drop(answers);
+        self.endpoint.answers.borrow_mut().count(value(header::SERVER), value(header::VIA));
+        self.endpoint.answers.borrow_mut().compare(&mut self.link.last_pod(), row.pod.as_ref());
         let ended = self.end_of(body, &head, method).await;
         if ended.is_err() || self.row.outcome != Outcome::Ok {
             self.row.headers = wanted.kept_of(&head.headers);

@@ -23,6 +23,9 @@ use parquet::schema::types::ColumnDescPtr;
 
 use super::checksum::Summed;
 
+/// Values of a column, and for each row whether it has one.
+type Levelled<T> = (Vec<<T as DataType>::T>, Vec<i16>);
+
 /// Writes the columns of one row group, in the schema's order.
 pub struct GroupWriter<'a> {
     /// The columns that are still to come.
@@ -281,11 +284,7 @@ impl<'a> GroupReader<'a> {
     }
 
     /// Values and definition levels of a column; `None` where the file does not have it.
-    fn column<T: DataType>(
-        &self,
-        name: &str,
-        optional: bool,
-    ) -> Result<Option<(Vec<T::T>, Vec<i16>)>, ParquetError> {
+    fn column<T: DataType>(&self, name: &str, optional: bool) -> Result<Option<Levelled<T>>, ParquetError> {
         let columns = self.group.metadata().columns();
         let Some(index) = columns.iter().position(|column| column.column_descr().name() == name) else {
             return Ok(None);
