@@ -22,16 +22,18 @@ pub(super) enum Exit {
 }
 
 impl Exit {
-    /// The status of a finished run: 130 > 2 > 3 (invalid) > 1 > 3 (inconclusive) > 0.
+    /// The status of a finished run: 130 > 2 > 3 (invalid) > 1 > 3 (does not work, inconclusive) > 0.
     pub(super) fn of(result: &RunResult, interrupted: bool) -> Self {
         let is_working = !result.findings.iter().any(|found| found.kind == Some(FindingKind::NotWorking));
         let any = |verdict| result.checks.iter().any(|check| check.verdict == verdict);
         if interrupted {
             Exit::Interrupted
-        } else if result.verdict != Verdict::Valid || !is_working {
+        } else if result.verdict != Verdict::Valid {
             Exit::Invalid
         } else if any(CheckVerdict::Fail) {
             Exit::GateFailed
+        } else if !is_working {
+            Exit::Invalid
         } else if any(CheckVerdict::Inconclusive) {
             Exit::Inconclusive
         } else {

@@ -36,7 +36,7 @@ fn the_deletions_of_a_rollout_lie_between_the_beats_around_them() {
     let log = "warn,rolldrop::cluster::embedded::registry=debug";
     let finished = Rolldrop::new(words).env("ROLLDROP_LOG", log).finish().expect_code(0);
     let run = finished.dir().join("run");
-    let log = std::fs::read_to_string(run.join("cluster.log")).expect("the cluster's log");
+    let log = std::fs::read_to_string(run.join("cluster/cluster.log")).expect("the cluster's log");
     let truth = truth(&log);
     let records = RunDir::open(&run).and_then(|run| run.read()).expect("the run reads");
     let (timeline, _) = Timeline::build(records.log(), records).expect("a timeline");

@@ -40,7 +40,8 @@ fn losses_are_worse_and_what_is_not_comparable_is_refused() {
     // The override of the address is a part of what has to be the same.
     let refused = rolldrop(dir, "report after --baseline before").expect_code(2);
     assert!(refused.stderr().contains("not comparable: connect to is "), "{refused}");
-    let compared = rolldrop(dir, "report after --baseline before --anyway --format json").expect_code(0);
+    // Nothing was answered: the target does not work.
+    let compared = rolldrop(dir, "report after --baseline before --anyway --format json").expect_code(3);
     let comparison: Value = serde_json::from_str(&compared.stdout()).expect("JSON");
     assert_eq!(comparison["verdict"], "worse", "{compared}");
     let rows = comparison["rows"].as_array().expect("rows");

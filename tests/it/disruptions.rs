@@ -314,7 +314,7 @@ fn a_pod_that_leaves_its_service_lives_on_and_a_crashed_container_comes_back() {
     assert_eq!(of, [relabelled, relabelled, relabelled, ("crash", Some(200))], "{}", run.finished);
     let found = |what: &str| run.result.findings.iter().any(|finding| finding.what.contains(what));
     assert!(found("left its Services and lived on: its endpoint went 0."), "{}", run.finished);
-    assert!(found("ended (exit code 137) and was ready again"), "{}", run.finished);
+    assert!(found("was killed by this run (exit code 137) and was ready again"), "{}", run.finished);
     let left: BTreeSet<_> =
         actions(&run.records).iter().take(2).filter_map(|action| action.pod.clone()).collect();
     assert_eq!(left.len(), 2, "each another\n{}", run.finished);
@@ -429,6 +429,7 @@ fn a_dry_run_says_each_call_of_a_disruption_and_what_undoes_it() {
         format!("POST   {services}"),
         "POST   /apis/policy/v1/namespaces/default/poddisruptionbudgets".to_owned(),
         format!("PATCH  {services}/web?dryRun=All"),
+        "PATCH  /api/v1/namespaces/default/configmaps/{rolldrop-run-...}".to_owned(),
         format!("PATCH  {deployments}/web?dryRun=All"),
         format!("PATCH  {deployments}/web"),
         format!("PATCH  {services}/web?dryRun=All"),

@@ -107,9 +107,13 @@ impl Nginx {
     }
 }
 
+/// Of each request its id, without the part that all of a run share, and what nginx wrote of it.
 fn lines(path: &Path) -> Vec<(String, String)> {
     let text = fs::read_to_string(path).unwrap_or_default();
-    let entry = |line: &str| line.split_once(' ').map(|(id, rest)| (id.to_owned(), rest.to_owned()));
+    let entry = |line: &str| {
+        let (id, rest) = line.split_once(' ')?;
+        Some((id.split_once('-')?.1.to_owned(), rest.to_owned()))
+    };
     text.lines().filter_map(entry).collect()
 }
 
