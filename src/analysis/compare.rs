@@ -263,7 +263,7 @@ const fn unit(mode: Mode) -> &'static str {
     }
 }
 
-/// The plural of [`unit`].
+/// The plural of [`unit()`].
 const fn units(mode: Mode) -> &'static str {
     match mode {
         Mode::Isolated => "terminations",

@@ -3,7 +3,7 @@
 //! A deletion that the run does not make itself is known by its timestamp to a second only. Its version
 //! lies between those of two beats, and so did its time. That holds where ConfigMaps and pods share one
 //! store, which Kubernetes does not promise: lists of pods, asked for between beats, show the version of
-//! the pods' own store at that moment. Whether it holds is judged in [`crate::timeline::beats`].
+//! the pods' own store at that moment. Whether it holds is judged in `timeline::beats`.
 
 use std::convert::Infallible;
 use std::future::pending;

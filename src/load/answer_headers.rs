@@ -114,7 +114,7 @@ fn shown(value: &[u8]) -> String {
 pub(super) struct PodName(Option<Arc<str>>);
 
 impl PodName {
-    /// One more field of this name.
+    /// One more field of this name. An app and the proxy beside it may both name their pod.
     pub(super) fn add(&mut self, value: &[u8]) {
         let Ok(value) = str::from_utf8(value) else { return };
         if value.is_empty() {
@@ -122,6 +122,7 @@ impl PodName {
         }
         self.0 = match self.0.take() {
             None if value.len() <= MAX_VALUE => Some(value.into()),
+            Some(earlier) if earlier.split(", ").any(|before| before == value) => Some(earlier),
             Some(earlier) if earlier.len() + value.len() < MAX_VALUE => {
                 Some(format!("{earlier}, {value}").into())
             }
