@@ -45,6 +45,8 @@ const LONGEST_PAUSE_NS: i64 = 30_000_000_000;
 const ANSWERED_SHARE: f64 = 0.999;
 /// ...and this, for what a network and a busy machine add.
 const ANSWERED_MARGIN_NS: i64 = 100_000_000;
+/// An answer that takes so long may be that of a second try.
+const MAY_BE_RETRIED_NS: i64 = 250_000_000;
 /// How long a gateway may know endpoints that are gone, or not know those that are there, when it says
 /// that it has none.
 const TABLE_AGE_NS: i64 = 5_000_000_000;
@@ -130,9 +132,12 @@ impl Watching {
 
     /// Takes in a request of this target that got an answer of a pod.
     pub(super) fn answered(&mut self, row: &RequestRow) {
-        let sent = sent(row);
-        self.answered[self.marks.partition_point(|mark| mark.at <= sent)] += 1;
-        self.took.add(row.end.ns_since(sent));
+        let (sent, took_ns) = (sent(row), row.end.ns_since(sent(row)));
+        self.took.add(took_ns);
+        // A gateway that tries another pod after a dead one answers late, and has not passed over the dead one.
+        if took_ns < MAY_BE_RETRIED_NS {
+            self.answered[self.marks.partition_point(|mark| mark.at <= sent)] += 1;
+        }
     }
 
     /// What all of them say.
@@ -145,6 +150,8 @@ impl Watching {
     /// Until when a pod may have been chosen; `None` where nothing says.
     fn takes_turns_until(&self, dying: &Dying) -> Option<Stamp> {
         let dead = dying.dead?;
+        // Whoever answers in the meantime, a gateway may know the pod for so long.
+        let at_least = dead.shifted_ns(TABLE_AGE_NS);
         let first = self.marks.partition_point(|mark| mark.at < dead);
         let (mut last, mut row) = (dead, 0);
         for number in first..self.marks.len() {
@@ -153,11 +160,11 @@ impl Watching {
                 row += self.answered[number];
             }
             if row >= self.enough {
-                return Some(mark.at);
+                return Some(mark.at.max(at_least));
             }
             if mark.is_failure {
                 if mark.at.ns_since(last) > LONGEST_PAUSE_NS {
-                    return Some(mark.at);
+                    return Some(mark.at.max(at_least));
                 }
                 (last, row) = (mark.at, 0);
             }

@@ -83,6 +83,11 @@ impl Finished {
         self
     }
 
+    /// Its exit status, if no signal ended it.
+    pub(crate) fn code(&self) -> Option<i32> {
+        self.output.status.code()
+    }
+
     /// What it wrote to stdout.
     pub(crate) fn stdout(&self) -> String {
         String::from_utf8_lossy(&self.output.stdout).into_owned()

