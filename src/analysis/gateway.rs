@@ -50,6 +50,9 @@ const MAY_BE_RETRIED_NS: i64 = 250_000_000;
 /// How long a gateway may know endpoints that are gone, or not know those that are there, when it says
 /// that it has none.
 const TABLE_AGE_NS: i64 = 5_000_000_000;
+/// A gateway takes up what it has learned of endpoints this long after the last time: Traefik's
+/// `providersThrottleDuration`.
+const THROTTLE_NS: i64 = 2_000_000_000;
 
 /// One termination, as far as the failures of a gateway need it.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +154,7 @@ impl Watching {
     fn takes_turns_until(&self, dying: &Dying) -> Option<Stamp> {
         let dead = dying.dead?;
         // Whoever answers in the meantime, a gateway may know the pod for so long.
-        let at_least = dead.shifted_ns(TABLE_AGE_NS);
+        let at_least = dead.shifted_ns(THROTTLE_NS);
         let first = self.marks.partition_point(|mark| mark.at < dead);
         let (mut last, mut row) = (dead, 0);
         for number in first..self.marks.len() {

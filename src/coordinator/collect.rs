@@ -355,8 +355,17 @@ fn take(
     let keep = |place: &Place, rows: Vec<ServedRow>| {
         if !rows.is_empty() {
             let count = rows.len() as u64;
-            context.recorder.served(&place.id.source(), rows);
-            collector.change(&place.id, |recorder| recorder.rows.arrive(count));
+            let mut is_over = false;
+            collector.change(&place.id, |recorder| {
+                is_over = recorder.ended.is_some();
+                if !is_over {
+                    recorder.rows.arrive(count);
+                }
+            });
+            // Whoever sends requests to the pod when the run is over has them recorded beside it, not in the run.
+            if !is_over {
+                context.recorder.served(&place.id.source(), rows);
+            }
         }
     };
     for line in batch.into_iter().flatten() {

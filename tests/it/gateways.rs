@@ -263,8 +263,14 @@ fn what_a_gateway_lost_is_that_of_the_pod_that_its_own_log_names() {
     let failed = failed_by_haproxy(&log(&cluster, "haproxy"));
     let addresses = addresses(&events);
     let mut of_balancer = BTreeSet::new();
-    let mut of_ingress = 0;
+    let (mut of_ingress, mut unexplained) = (0, 0);
     for lost in &analysis.lost {
+        // A balancer that keeps its connections answers over these, and so tells little of the pods that it still has.
+        if *lost.target == *"balancer" && lost.cause == Cause::GatewayError {
+            unexplained += 1;
+            of_balancer.insert(lost.seq);
+            continue;
+        }
         assert_eq!(lost.cause, Cause::GatewayToDeadPod, "{lost:?}\n{finished}");
         let only = lost.only().unwrap_or_else(|| panic!("attributed to no pod alone: {lost:?}\n{finished}"));
         let named = analysis.result.terminations[only].uid.as_str();
@@ -276,6 +282,7 @@ fn what_a_gateway_lost_is_that_of_the_pod_that_its_own_log_names() {
             of_balancer.insert(lost.seq);
         }
     }
+    assert!(unexplained * 5 <= of_balancer.len(), "{unexplained} of {}\n{finished}", of_balancer.len());
     assert!(of_ingress >= 10 && of_balancer.len() >= 10, "{of_ingress}, {}\n{finished}", of_balancer.len());
     let answers: BTreeSet<u64> = failed.intersection(&of_balancer).copied().collect();
     assert_eq!(answers, of_balancer, "what was lost is what HAProxy has as failed\n{finished}");

@@ -161,7 +161,7 @@ fn behind_the_recorded_ingress_every_failure_has_its_pod_among_few() {
     let candidates: Vec<Vec<usize>> = requests.others.iter().map(|r| gateway.candidates(&r.row)).collect();
     let mut sizes: Vec<usize> = candidates.iter().map(Vec::len).collect();
     sizes.sort_unstable();
-    assert!(sizes[0] > 0 && sizes[sizes.len() / 2] <= 4, "{sizes:?}");
+    assert!(sizes[0] > 0 && sizes[sizes.len() / 2] <= 5, "{sizes:?}");
     let pairs = requests.others.iter().zip(&candidates);
     let known: Vec<bool> = pairs.filter_map(|(r, of)| Some(of.contains(&dialled(r.row.sent?)?))).collect();
     assert!(known.len() >= 250 && known.iter().all(|is_among| *is_among), "{known:?}");
