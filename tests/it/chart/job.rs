@@ -96,7 +96,8 @@ fn a_job_of_the_chart_measures_the_cluster_that_it_is_in_and_fails_where_the_gat
     let cluster = Cluster(ClusterProcess::start(&json!({"nodes": 2, "dataplane": "kernel"})));
     cluster.kubectl("apply -f -", WEB);
     let values = |max: u32| {
-        json!({"scenario": {"spec": {
+        // Other tests use the processors meanwhile.
+        json!({"extraArgs": ["--max-busy=100%"], "scenario": {"spec": {
             "load": {"rate": 100, "duration": "4s"},
             "disruptions": [{"at": "1s", "action": "deletePod", "selector": "app=web"}],
             "expect": {"dropped": {"max": max}, "terminations": {"min": 1}},
