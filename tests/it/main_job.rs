@@ -14,7 +14,9 @@ fn naive_exit_drops_requests_and_attributes_them() {
         assert!(requests.dropped > 0, "{}", run.finished);
         assert_eq!(run.result.terminations.len(), 3);
         let attributed: u64 = run.result.groups.iter().map(|group| group.dropped).sum();
-        assert_eq!(attributed + requests.unattributed, requests.dropped, "{}", run.finished);
+        // Those of a group of which the cause is open count among both.
+        assert!(attributed <= requests.dropped, "{}", run.finished);
+        assert!(attributed + requests.unattributed >= requests.dropped, "{}", run.finished);
         let killed_in_flight = requests.by_cause.get(&Cause::KilledInFlight).copied().unwrap_or(0);
         assert!(requests.outside_window <= killed_in_flight, "{}", run.finished);
         let dataplane = match run.dataplane {
@@ -36,7 +38,9 @@ fn without_a_sidecar_clients_are_refused_and_then_not_answered() {
     assert_eq!(run.result.terminations.len(), 4, "{}", run.finished);
     assert!(run.result.terminations.iter().all(|t| t.windows[0].upper_s.is_some()), "{}", run.finished);
     let attributed: u64 = run.result.groups.iter().map(|group| group.dropped).sum();
-    assert_eq!(attributed + requests.unattributed, requests.dropped, "{}", run.finished);
+    // Those of a group of which the cause is open count among both.
+    assert!(attributed <= requests.dropped, "{}", run.finished);
+    assert!(attributed + requests.unattributed >= requests.dropped, "{}", run.finished);
 }
 
 #[test]
