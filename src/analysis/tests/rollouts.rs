@@ -15,22 +15,22 @@ const SHOWN_MS: i64 = 250;
 
 /// Whether answers name their pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Naming {
+pub(super) enum Naming {
     Header,
     Nothing,
 }
 
 /// A Service in the making: its rules are the truth.
-struct Service {
-    records: Records,
+pub(super) struct Service {
+    pub(super) records: Records,
     /// From when on which pods are in the rules.
     rules: Vec<(i64, Vec<String>)>,
-    deleted: HashMap<String, i64>,
+    pub(super) deleted: HashMap<String, i64>,
     listens: HashMap<String, i64>,
 }
 
 impl Service {
-    fn new(pods: &[&str]) -> Self {
+    pub(super) fn new(pods: &[&str]) -> Self {
         let mut records = records();
         records.info.cluster.dataplane = ServiceProxy::Nftables;
         let target = &mut records.info.targets[0];
@@ -47,7 +47,7 @@ impl Service {
     }
 
     /// What the slices show from `ms` on.
-    fn slice(&mut self, ms: i64, ready: &[&str], terminating: &[&str]) {
+    pub(super) fn slice(&mut self, ms: i64, ready: &[&str], terminating: &[&str]) {
         let endpoint = |pod: &&str, terminating: bool| EndpointState {
             pod: Some((*pod).into()),
             address: "10.0.0.1".into(),
@@ -69,11 +69,11 @@ impl Service {
         self.records.events.push(Event::new(at(ms), "coordinator", EventKind::EndpointSlice(event)));
     }
 
-    fn rules(&mut self, ms: i64, pods: &[&str]) {
+    pub(super) fn rules(&mut self, ms: i64, pods: &[&str]) {
         self.rules.push((ms, pods.iter().map(|pod| (*pod).to_owned()).collect()));
     }
 
-    fn delete(&mut self, ms: i64, pod: &str) {
+    pub(super) fn delete(&mut self, ms: i64, pod: &str) {
         self.deleted.insert(pod.to_owned(), ms);
         delete(&mut self.records, ms, pod);
         let mut terminated = pod_event(ms + SHOWN_MS, pod, Change::Applied);
@@ -113,7 +113,7 @@ impl Service {
     }
 
     /// Sends 10 s of load; returns the pod of each request.
-    fn load(&mut self, rate: i64, naming: Naming, seed: u64) -> Vec<String> {
+    pub(super) fn load(&mut self, rate: i64, naming: Naming, seed: u64) -> Vec<String> {
         let mut random = StdRng::seed_from_u64(seed);
         let mut pods = Vec::new();
         for ns in (0..10 * rate).map(|i| i * 1000 * MS / rate) {
