@@ -22,7 +22,7 @@ pub mod restarts;
 mod tracked;
 mod watches;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 pub use actions::{Refused, Withdrawal};
 use addresses::Addresses;
@@ -129,6 +129,7 @@ impl Timeline {
         let joins = Joins {
             names: PodNames::of(&events),
             addresses: Addresses::of(&info, &events, &clocks),
+            relays: HashSet::new(),
             run: info.run.clone(),
             needs_proof: info.cluster.dataplane == ServiceProxy::Ipvs,
         };

@@ -24,6 +24,10 @@ use crate::record::{Outcome, RowSource, Stamp};
 use crate::timeline::requests::Connection;
 use crate::timeline::{Request, Requests, Timeline};
 
+/// Where a pod's arrivals are named and balanced at random too, two upper bounds share the chance of being too small.
+/// The one by balancing takes nearly all of it: it knows each connection that went elsewhere, while the silence of the
+/// pod's own arrivals rests on a rate that was measured before.
+const BALANCE_SHARE: f64 = 0.9;
 /// How many of a pod's last arrivals before t0 show its share at t0.
 const RECENT: usize = 50;
 
@@ -70,6 +74,16 @@ impl Tail {
     fn forget_losses(&mut self, rate: f64) {
         (self.last_alone, self.last_in_order, self.last_possible) = (None, None, self.last_named);
         (self.late, self.rate) = (self.late_named, rate);
+    }
+
+    /// Of the chance that the pod's upper bound is too small, the part of the bound by balancing.
+    fn alpha_of_balance(&self, alpha: f64) -> f64 {
+        if self.rate > 0.0 { BALANCE_SHARE * alpha } else { alpha }
+    }
+
+    /// The part of the bound by the silence of the pod's own arrivals.
+    pub(super) fn alpha_of_silence(&self, alpha: f64) -> f64 {
+        if self.reach.is_some() { (1.0 - BALANCE_SHARE) * alpha } else { alpha }
     }
 
     /// The last arrival that surely was this pod's.
@@ -352,8 +366,7 @@ fn reaches(timeline: &Timeline, gathered: &mut Gathered, deaths: &[Death], alpha
         for (e, end) in timeline.ends.iter().enumerate() {
             let tail = &mut gathered.tails[e][number];
             let Some(route) = Route::of(end, states) else { continue };
-            // Two bounds share α where a pod's own arrivals are named.
-            let alpha = if tail.rate > 0.0 { alpha[e] / 2.0 } else { alpha[e] };
+            let alpha = tail.alpha_of_balance(alpha[e]);
             let from = tail.last_named.map_or(end.t0.latest, |at| at.max(end.t0.latest));
             let tries = &gathered.tries[number];
             tail.reach = Some(route::reach(end, &deaths[e], &route, tries, from, alpha, &is_dead));

@@ -14,11 +14,10 @@ use crate::timeline::{PodEnd, Timeline};
 /// there, or where the run went on to the next termination while requests were still lost.
 ///
 /// `alpha` is the chance that the upper bound is too small, already shared between all windows of one statement. Where
-/// a pod's arrivals are named and connections are balanced at random too, each of the two upper bounds takes half of
-/// it, and the smaller one counts ([`alpha_of`]).
+/// a pod's arrivals are named and connections are balanced at random too, two upper bounds share it, and the smaller one
+/// counts.
 pub(super) fn window(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &Tail, alpha: f64) -> Window {
     let balancing = target.balancing(&timeline.info.cluster);
-    let alpha = alpha_of(tail, alpha);
     let uncertainty_s = tail.uncertainty_ns as f64 / 1e9;
     let (lower_s, lower_basis) = match lower(end, target, tail) {
         Some((at, basis)) => (Some((at.seconds_since(end.t0.latest) - uncertainty_s).max(0.0)), Some(basis)),
@@ -28,7 +27,7 @@ pub(super) fn window(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &
         Some(why) => Err(why),
         None => Ok((at, basis)),
     };
-    let by_silence = silence(end, target, tail, alpha).and_then(unbroken);
+    let by_silence = silence(end, target, tail, tail.alpha_of_silence(alpha)).and_then(unbroken);
     let by_balance = balance(tail, balancing).map_err(str::to_owned).and_then(unbroken);
     let upper = [by_silence.clone().ok(), by_balance.clone().ok()].into_iter().flatten();
     let upper = upper.min_by_key(|(at, _)| *at).map(|(at, basis)| {
@@ -69,11 +68,6 @@ fn unseen(timeline: &Timeline, end: &PodEnd, at: Stamp) -> Option<String> {
         "requests were still lost when the wait after this termination ended, {:.0} s after t0 (--settle-max)",
         unsettled.seconds_since(end.t0.latest)
     ))
-}
-
-/// The chance that each of a pod's upper bounds may be too small.
-pub(super) fn alpha_of(tail: &Tail, alpha: f64) -> f64 {
-    if tail.rate > 0.0 && tail.reach.is_some() { alpha / 2.0 } else { alpha }
 }
 
 /// What names the pod's arrivals.
