@@ -51,10 +51,23 @@ impl<'a> Collector<'a> {
 
     /// When a pod first passed a phase.
     pub(super) fn first(&self, of: LifeOf<'_>, phase: ProxyPhase) -> Option<Stamp> {
-        let is_its = |seen: &&Seen<'_>| match self.pods.get(seen.source) {
+        self.all(of, phase).next().map(|(at, _)| at)
+    }
+
+    /// When a pod passed a phase, each time, and whose clock says so.
+    pub(super) fn all<'s>(
+        &'s self,
+        of: LifeOf<'s>,
+        phase: ProxyPhase,
+    ) -> impl Iterator<Item = (Stamp, &'a str)> + 's {
+        let is_its = move |seen: &&Seen<'_>| match self.pods.get(seen.source) {
             Some(uids) if uids.len() == 1 => uids.contains(of.uid),
             _ => seen.pod == of.name && of.holds(seen.at),
         };
-        self.phases.iter().filter(|seen| seen.phase == phase).find(is_its).map(|seen| seen.at)
+        self.phases
+            .iter()
+            .filter(move |seen| seen.phase == phase)
+            .filter(is_its)
+            .map(|seen| (seen.at, seen.source))
     }
 }

@@ -165,6 +165,39 @@ fn phases_and_endpoints_of_the_next_pod_of_a_name_are_not_this_ones() {
 }
 
 #[test]
+fn a_pre_stop_mark_counts_only_within_the_end_of_its_pod() {
+    let phase = |ms: i64, phase: &str| {
+        event_of("web", ms, json!({"kind": "proxy_phase", "pod": "web", "phase": phase}))
+    };
+    let end = |marks: &[i64]| {
+        let mut events = vec![
+            pod(-1000, "web", "u", json!({})),
+            deleted(10_050, "web", "u", 10_000, "2"),
+            phase(12_000, "sigterm"),
+            pod(13_000, "web", "u", json!({"change": "deleted"})),
+        ];
+        events.extend(marks.iter().map(|ms| phase(*ms, "pre_stop")));
+        only_end(events).stages.kill_began
+    };
+    // A stranger asked for the path long before; then the kubelet called its hook.
+    assert_eq!(end(&[2_000, 5_000, 10_040, 10_500]), Some(at(10_040)));
+    assert_eq!(end(&[2_000]), None);
+    assert_eq!(end(&[2_000, 20_000]), None);
+
+    // A pod that was gone at once had begun to end no sooner for it.
+    let events = |marks: &[i64]| {
+        let mut events = beats(10_000, 30);
+        events.push(pod(-1000, "web", "u", json!({})));
+        events.push(phase(11_400, "sigterm"));
+        events.push(pod(12_000, "web", "u", json!({"change": "deleted", "resource_version": "1055"})));
+        events.extend(marks.iter().map(|ms| phase(*ms, "pre_stop")));
+        events
+    };
+    assert_eq!(only_end(events(&[2_000])).t0.latest, at(11_400));
+    assert_eq!(only_end(events(&[2_000, 11_000])).t0.latest, at(11_000));
+}
+
+#[test]
 fn proxies_of_pods_that_ended_before_the_run_owe_it_nothing() {
     let ended = |pod: &str| {
         json!({"kind": "proxy_ended", "pod": pod, "of": pod, "recorded": null, "known": 5, "in_flight": 0,

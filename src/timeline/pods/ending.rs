@@ -87,8 +87,20 @@ impl<'a> Ending<'a> {
 
     /// What its proxy saw of its end.
     fn signs(&self) -> impl Iterator<Item = Stamp> {
-        let signs = [ProxyPhase::PreStop, ProxyPhase::ListenerClosed, ProxyPhase::Sigterm];
-        signs.into_iter().filter_map(|sign| self.phase(sign))
+        [ProxyPhase::ListenerClosed, ProxyPhase::Sigterm].into_iter().filter_map(|sign| self.phase(sign))
+    }
+
+    /// When its preStop hook was called. Anybody can call it: what came before the pod's end began, as far as
+    /// the clocks can tell, or after its containers ended, was not the kubelet.
+    fn pre_stop(&self, earliest: Stamp) -> Option<Stamp> {
+        let Evidence { phases, clocks, .. } = self.evidence;
+        let slack_ns = |source: &str, at| clocks.uncertainty_ns(source, at).unwrap_or(SECOND_NS);
+        let over = self.phase(ProxyPhase::Sigterm).into_iter().chain(self.pod.containers_terminated).min();
+        let may_be = |(at, source): &(Stamp, &str)| {
+            at.shifted_ns(slack_ns(source, *at)) >= earliest
+                && over.is_none_or(|over| *at <= over.shifted_ns(slack_ns(source, *at)))
+        };
+        phases.all(self.life, ProxyPhase::PreStop).find(may_be).map(|(at, _)| at)
     }
 
     /// When a deletion took effect that this run did not make, or of whose call it has no answer.
@@ -162,6 +174,7 @@ impl<'a> Ending<'a> {
             pod.running.map_or(earliest, |running| earliest.max(running))
         };
         let earliest = earliest.max(pod.life.created).min(latest);
+        let latest = self.pre_stop(earliest).map_or(latest, |called| latest.min(called).max(earliest));
         Some((Kind::ByItself, T0 { earliest, latest, basis: T0Basis::EndOfContainers }))
     }
 
@@ -182,6 +195,10 @@ impl<'a> Ending<'a> {
         let signs = self.signs().chain(self.pod.containers_terminated);
         let latest = signs.fold(self.pod.deleted?, Stamp::min);
         let bracket = self.evidence.beats.bracket(&self.pod.last.resource_version);
+        // Its end took no longer than the grace period.
+        let from = latest.shifted_ns(-self.pod.last.grace_s.max(0) * SECOND_NS);
+        let from = bracket.earliest.unwrap_or(from);
+        let latest = self.pre_stop(from).map_or(latest, |called| latest.min(called).max(from));
         let (earliest, basis) = match bracket.earliest {
             Some(earliest) => (earliest, T0Basis::Beats),
             None => (latest, T0Basis::EndOfContainers),
@@ -205,7 +222,7 @@ impl<'a> Ending<'a> {
             },
             deletion_seen: pod.deletion.as_ref().map(|deletion| deletion.seen),
             endpoint_terminating: self.evidence.endpoints.first(of, EndpointChange::Terminating, t0.earliest),
-            kill_began: self.phase(ProxyPhase::PreStop),
+            kill_began: self.pre_stop(t0.earliest),
             listener_closed: self.phase(ProxyPhase::ListenerClosed),
             app_exited: self.phase(ProxyPhase::Sigterm),
             proxy_exited: self.phase(ProxyPhase::Exit),
