@@ -27,6 +27,8 @@ use crate::record::{Outcome, RequestRow};
 const SWITCHED: u16 = 101;
 /// The longest frame that is taken for part of an echo.
 const MAX_FRAME: u64 = 64 << 20;
+/// The most that a server may send between two messages, in bytes: pings and its goodbye.
+const MAX_BETWEEN: usize = 1 << 20;
 /// The most bytes that a control frame may carry (RFC 6455, 5.5).
 const MAX_CONTROL: u64 = 125;
 /// How long servers may take to answer the last close frames of a load.
@@ -54,6 +56,7 @@ pub(super) fn is_open(connection: &mut Connection) -> bool {
     loop {
         match connection.read_now() {
             Ok(Some(0)) | Err(_) => return false,
+            Ok(Some(_)) if connection.buffer.len() > MAX_BETWEEN => return false,
             Ok(Some(_)) => {}
             Ok(None) => break,
         }
@@ -90,8 +93,8 @@ pub(super) async fn talk(
     row.sent = Some(context.clock.now());
     let sent = send(connection, Frame::message(message.clone(), OpCode::Data(kind), true), row).await;
     // A server may have closed with a code before it read this: that is to be seen.
-    if echo(context, connection, row, sent.err().as_ref()).await? != message {
-        return Err(Failure::with_detail(Outcome::ProtocolError, "not the message that was sent"));
+    if echo(context, connection, row, (message.len(), sent.err().as_ref())).await? != message {
+        return Err(no_echo());
     }
     row.end = context.clock.now();
     row.outcome = Outcome::Ok;
@@ -136,18 +139,27 @@ async fn shake_hands(
     Ok(false)
 }
 
-/// Reads one message, answering what else comes before it.
+fn no_echo() -> Failure {
+    Failure::with_detail(Outcome::ProtocolError, "not the message that was sent")
+}
+
+/// Reads one message of at most `most` bytes, answering what else comes before it.
 async fn echo(
     context: &Context,
     connection: &mut Connection,
     row: &mut RequestRow,
-    write_error: Option<&io::Error>,
+    (most, write_error): (usize, Option<&io::Error>),
 ) -> Result<Vec<u8>, Failure> {
     let mut message: Option<Vec<u8>> = None;
     loop {
         while let Some((header, head, payload)) = header(&connection.buffer)? {
             if matches!(header.opcode, OpCode::Data(_)) && row.head.is_none() {
                 row.head = Some(context.clock.now());
+            }
+            // What is longer is no echo, and need not be read to its end.
+            let so_far = message.as_ref().map_or(0, Vec::len);
+            if matches!(header.opcode, OpCode::Data(_)) && so_far + payload > most {
+                return Err(no_echo());
             }
             let Some(bytes) = connection.buffer.get(head..head + payload) else { break };
             let bytes = bytes.to_vec();

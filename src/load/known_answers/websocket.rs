@@ -36,6 +36,8 @@ enum Fault {
     ResetInEcho,
     GoAwayInEcho,
     WrongEcho,
+    /// A message that goes on until the client has gone.
+    EndlessEcho,
     /// A frame with a mask, which only clients may send.
     Masked,
     Unavailable,
@@ -47,7 +49,7 @@ enum Fault {
     CutOff,
 }
 
-const PROMPT_FAULTS: [Fault; 16] = [
+const PROMPT_FAULTS: [Fault; 17] = [
     Fault::Echo,
     Fault::PingFirst,
     Fault::Fragments,
@@ -60,6 +62,7 @@ const PROMPT_FAULTS: [Fault; 16] = [
     Fault::ResetInEcho,
     Fault::GoAwayInEcho,
     Fault::WrongEcho,
+    Fault::EndlessEcho,
     Fault::Masked,
     Fault::Unavailable,
     Fault::WrongAccept,
@@ -99,7 +102,9 @@ impl Fault {
             Fault::EndInEcho => (TruncatedBody, Some(101), Some("no close frame")),
             Fault::ResetInEcho => (ResetMidResponse, Some(101), None),
             Fault::GoAwayInEcho => (TruncatedBody, Some(101), Some("close 1001 draining")),
-            Fault::WrongEcho => (ProtocolError, Some(101), Some("not the message that was sent")),
+            Fault::WrongEcho | Fault::EndlessEcho => {
+                (ProtocolError, Some(101), Some("not the message that was sent"))
+            }
             Fault::Masked => (ProtocolError, Some(101), None),
             Fault::Unavailable => (HttpError, Some(503), None),
             Fault::WrongAccept => (ProtocolError, Some(101), Some("no valid sec-websocket-accept")),
@@ -272,6 +277,12 @@ impl Faulty {
             Fault::WrongEcho => {
                 socket.get_mut().write_all(&whole(b"another")).await.ok()?;
                 socket.get_mut().flush().await.ok()?;
+            }
+            Fault::EndlessEcho => {
+                socket.get_mut().write_all(&first_part()).await.ok()?;
+                let more = bytes(Frame::message(vec![b'x'; 1000], OpCode::Data(Data::Continue), false));
+                while socket.get_mut().write_all(&more).await.is_ok() {}
+                return None;
             }
             Fault::Masked => {
                 let mut frame = Frame::message(payload, OpCode::Data(Data::Text), true);
