@@ -18,6 +18,7 @@ pub mod inject;
 pub mod load;
 mod machine;
 mod observed;
+mod places;
 pub mod proxy;
 pub mod record;
 pub mod report;

@@ -13,12 +13,13 @@
 //! whose end is ambiguous, with a 4xx or 5xx, and counts them as rejected.
 //!
 //! `connection` is one client's, from accept to end; `h1`, `h2` and `tunnel` are what it may
-//! carry, and `relay` is what those have in common. `journal` keeps what was recorded,
+//! carry, and `relay` is what those have in common; `budget` is the most that they may hold. `journal` keeps what was recorded,
 //! `admin` hands it over, `metrics` counts it, `app` looks at the app, and `own_pod` at the pod.
 //! This module writes no file. How a pod is ended, and which signal says so, is its caller's.
 
 mod admin;
 mod app;
+mod budget;
 mod connection;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
@@ -37,7 +38,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -48,6 +49,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::admin::Access;
 use self::app::AppListener;
+pub use self::budget::Budget;
+use self::budget::Pool;
 use self::connection::Accepted;
 use self::journal::Journal;
 pub use self::metrics::Counts;
@@ -56,9 +59,6 @@ use crate::http2::hpack;
 use crate::record::event::ProxyPhase;
 use crate::record::row::POD_HEADER;
 use crate::record::{Clock, Stamp};
-
-/// Rows that are kept for a reader, unless the caller says otherwise: some 50 MB.
-pub const DEFAULT_MAX_KEPT_ROWS: usize = 250_000;
 
 /// The accept queue that is asked for; the kernel caps it.
 const BACKLOG: u32 = 4096;
@@ -95,8 +95,8 @@ pub struct Config {
     pub watch_pod: WatchPod,
     /// How long connections are accepted after the app is gone, so that late ones are recorded.
     pub linger: Duration,
-    /// The most rows kept for a reader; then the oldest are dropped, and counted.
-    pub max_kept_rows: usize,
+    /// How much its peers can make it hold.
+    pub budget: Budget,
 }
 
 #[cfg(any(test, fuzzing))]
@@ -115,7 +115,7 @@ impl Config {
             admin_access: Access::Everybody,
             watch_pod: WatchPod::Off,
             linger: Duration::ZERO,
-            max_kept_rows: 1000,
+            budget: Budget { rows: 1000, unanswered_rows: 500, ..Budget::DEFAULT },
         }
     }
 }
@@ -188,6 +188,8 @@ struct Shared {
     pod: Arc<str>,
     /// What is added to responses.
     pod_header: Option<PodHeaderBytes>,
+    budget: Budget,
+    pool: Pool,
     clock: Clock,
     /// By which it is told from another one of the same pod.
     started: Stamp,
@@ -196,7 +198,11 @@ struct Shared {
     in_flight: InFlight,
     /// Connections of which it is not clear yet what becomes of them.
     pending: InFlight,
-    pre_stop_called: AtomicBool,
+    /// Client connections.
+    open: InFlight,
+    /// What is said of a lack of descriptors, and of an app that cannot be reached.
+    troubles: Seldom,
+    pre_stop_calls: Calls,
     /// The first sign that the pod ends.
     ending: CancellationToken,
 }
@@ -233,19 +239,72 @@ impl InFlight {
     }
 }
 
-/// A connection that has not shown what it asks for.
-struct Pending(Arc<Shared>);
+/// Speaks once a second at most.
+#[derive(Debug, Default)]
+struct Seldom {
+    silent_until_ns: AtomicI64,
+    unsaid: AtomicU64,
+}
 
-impl Pending {
-    fn begin(shared: &Arc<Shared>) -> Self {
-        shared.pending.begin();
-        Self(shared.clone())
+impl Seldom {
+    const PAUSE_NS: i64 = 1_000_000_000;
+
+    /// How often it has been silent since it spoke last, if it speaks now.
+    fn speaks(&self, now: Stamp) -> Option<u64> {
+        let now_ns = now.unix_ns();
+        let silent_until_ns = self.silent_until_ns.load(Ordering::Relaxed);
+        let next_ns = now_ns.saturating_add(Self::PAUSE_NS);
+        let (relaxed, until) = (Ordering::Relaxed, &self.silent_until_ns);
+        if now_ns < silent_until_ns
+            || until.compare_exchange(silent_until_ns, next_ns, relaxed, relaxed).is_err()
+        {
+            self.unsaid.fetch_add(1, relaxed);
+            return None;
+        }
+        Some(self.unsaid.swap(0, relaxed))
     }
 }
 
-impl Drop for Pending {
+/// Calls of the preStop path, of which anybody can make any number.
+#[derive(Debug, Default)]
+struct Calls {
+    next_ns: AtomicI64,
+    taken: AtomicUsize,
+}
+
+impl Calls {
+    /// The least time from one that counts to the next one.
+    const PAUSE_NS: i64 = 100_000_000;
+    /// The most that count.
+    const MOST: usize = 10_000;
+
+    /// When this one came, if it counts.
+    fn take(&self, now: Stamp) -> Option<Stamp> {
+        let next_ns = self.next_ns.load(Ordering::Relaxed);
+        if now.unix_ns() < next_ns || self.taken.fetch_add(1, Ordering::Relaxed) >= Self::MOST {
+            return None;
+        }
+        self.next_ns.store(now.unix_ns() + Self::PAUSE_NS, Ordering::Relaxed);
+        Some(now)
+    }
+}
+
+/// One of those that a proxy counts, until it is dropped.
+struct Counted {
+    shared: Arc<Shared>,
+    among: fn(&Shared) -> &InFlight,
+}
+
+impl Counted {
+    fn begin(shared: &Arc<Shared>, among: fn(&Shared) -> &InFlight) -> Self {
+        among(shared).begin();
+        Self { shared: shared.clone(), among }
+    }
+}
+
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.0.pending.end();
+        (self.among)(&self.shared).end();
     }
 }
 
@@ -257,23 +316,35 @@ impl Shared {
             upstream: config.upstream,
             pod: config.pod.as_str().into(),
             pod_header: (config.pod_header == PodHeader::Added).then(|| PodHeaderBytes::of(&config.pod)),
+            budget: config.budget,
+            pool: Pool::new(config.budget.held_bytes),
             clock,
             started: clock.now(),
-            journal: Journal::new(config.max_kept_rows),
+            journal: Journal::new(&config.budget),
             app: AppListener::default(),
             in_flight: InFlight::default(),
             pending: InFlight::default(),
-            pre_stop_called: AtomicBool::new(false),
+            open: InFlight::default(),
+            troubles: Seldom::default(),
+            pre_stop_calls: Calls::default(),
             ending: CancellationToken::new(),
         }
     }
 
-    /// The preStop hook was called.
-    fn pre_stop(&self) {
-        if !self.pre_stop_called.swap(true, Ordering::Relaxed) {
-            self.journal.phase(ProxyPhase::PreStop, self.clock.now());
-            self.ending.cancel();
+    /// Says what failed, once a second at most.
+    fn trouble(&self, what: &str, error: &io::Error) {
+        if let Some(unsaid) = self.troubles.speaks(self.clock.now()) {
+            tracing::warn!(%error, unsaid, "{what}");
         }
+    }
+
+    /// The preStop hook was called, or somebody else asked for its path: each call is told, so that a
+    /// reader can take the one that fits to the pod's deletion.
+    fn pre_stop(&self) {
+        if let Some(at) = self.pre_stop_calls.take(self.clock.now()) {
+            self.journal.phase(ProxyPhase::PreStop, at);
+        }
+        self.ending.cancel();
     }
 }
 
@@ -386,10 +457,10 @@ impl Clients {
             tokio::select! {
                 biased;
                 () = &mut until => return,
-                accepted = self.listener.accept() => match accepted {
+                accepted = self.listener.accept(), if self.has_place() => match accepted {
                     Ok((stream, peer)) => self.relay(stream, peer),
                     Err(error) => {
-                        tracing::warn!(%error, "accepting a connection failed");
+                        self.shared.trouble("accepting a connection failed", &error);
                         tokio::time::sleep(admin::ACCEPT_PAUSE).await;
                     }
                 },
@@ -398,13 +469,18 @@ impl Clients {
         }
     }
 
+    fn has_place(&self) -> bool {
+        self.connections.len() < self.shared.budget.connections
+    }
+
     fn relay(&mut self, stream: TcpStream, peer: SocketAddr) {
         let at = self.shared.clock.now();
         let conn = self.accepted;
         self.accepted += 1;
         self.last_accepted = Some(at);
-        let pending = Pending::begin(&self.shared);
-        let accepted = Accepted { stream, peer, at, conn, pending };
+        let pending = Counted::begin(&self.shared, |shared| &shared.pending);
+        let open = Counted::begin(&self.shared, |shared| &shared.open);
+        let accepted = Accepted { stream, peer, at, conn, pending, open };
         self.connections.spawn(connection::serve(accepted, self.shared.clone()));
     }
 
@@ -462,6 +538,7 @@ fn listen(role: &'static str, address: SocketAddr) -> Result<(TcpListener, Socke
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
+        connection::keep_alive(&socket);
         let listener = socket.listen(BACKLOG)?;
         let bound = listener.local_addr()?;
         Ok((listener, bound))

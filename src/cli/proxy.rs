@@ -10,7 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::admin_token::TokenArgs;
 use super::signals::Interrupts;
-use crate::proxy::{Access, Config, Counts, DEFAULT_MAX_KEPT_ROWS, Mode, PodHeader, Proxy, Report, WatchPod};
+use crate::proxy::{Access, Budget, Config, Counts, Mode, PodHeader, Proxy, Report, WatchPod};
 use crate::record::Clock;
 
 /// Arguments of `rolldrop proxy`.
@@ -56,6 +56,12 @@ pub(super) struct ProxyArgs {
     /// Threads that relay; one carries tens of thousands of requests a second, and costs the least
     #[arg(long, value_name = "N", default_value = "1")]
     workers: NonZeroUsize,
+    /// Client connections at once, where the limit of open files allows for as many; more wait in the
+    /// accept queue. They share 24 MiB for unfinished heads and frames beyond 4 KiB each and direction; a
+    /// head has 1 MiB, 4096 requests are under way on one connection and 65536 on all, and 250000 rows wait
+    /// for a reader
+    #[arg(long, value_name = "N", default_value = "10000")]
+    max_connections: NonZeroUsize,
     /// Do not add the rolldrop-pod header to responses
     #[arg(long)]
     no_pod_header: bool,
@@ -123,9 +129,28 @@ impl ProxyArgs {
                 WatchPodArg::Off => WatchPod::Off,
             },
             linger: self.linger,
-            max_kept_rows: DEFAULT_MAX_KEPT_ROWS,
+            budget: Budget {
+                connections: self.max_connections.get().min(allow_connections()),
+                ..Budget::DEFAULT
+            },
         })
     }
+}
+
+/// Raises the limit of open files to what the system allows; returns how many connections fit, each of
+/// which takes one file to the client and one to the app.
+fn allow_connections() -> usize {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+    /// Files for everything else, the admin port's connections among them.
+    const OTHERS: u64 = 64;
+
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return usize::MAX };
+    let files = match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
+        Ok(()) => hard,
+        Err(_) => soft,
+    };
+    usize::try_from(files.saturating_sub(OTHERS) / 2).unwrap_or(usize::MAX).max(1)
 }
 
 /// An address as a manifest can write it: `$(POD_IP):8080` has no brackets when it is of IPv6.

@@ -10,7 +10,7 @@ use std::ops::Deref;
 use bytes::Bytes;
 
 /// The size of the dynamic table at first (RFC 9113, 6.5.2).
-const FIRST_SIZE: usize = 4096;
+pub(crate) const FIRST_SIZE: usize = 4096;
 /// The largest dynamic table that is followed: the ends agree on its size, this bounds what it costs.
 const MAX_SIZE: usize = 1 << 20;
 /// What an entry counts beyond its name and value (RFC 7541, 4.1).
@@ -54,12 +54,26 @@ pub(crate) struct Decoder {
     entries: VecDeque<(Bytes, Bytes)>,
     size: usize,
     max_size: usize,
+    /// The largest that the reader's own side has allowed.
+    allowed_size: usize,
 }
 
 impl Decoder {
     /// A reader at the beginning of a connection.
     pub(crate) fn new() -> Self {
-        Self { entries: VecDeque::new(), size: 0, max_size: FIRST_SIZE }
+        Self { entries: VecDeque::new(), size: 0, max_size: FIRST_SIZE, allowed_size: FIRST_SIZE }
+    }
+
+    /// The side that reads has allowed a table of this size (SETTINGS_HEADER_TABLE_SIZE). A larger one is
+    /// not followed: that side takes it for an error.
+    pub(crate) fn allow(&mut self, size: usize) {
+        self.allowed_size = size.min(MAX_SIZE);
+    }
+
+    /// About how many bytes of memory the table takes.
+    pub(crate) fn held_bytes(&self) -> usize {
+        // Of a text the allocator keeps some bytes more; what an entry counts beyond its texts covers that.
+        self.size + self.entries.capacity() * size_of::<(Bytes, Bytes)>()
     }
 
     /// Reads a whole header block, field by field.
@@ -80,8 +94,9 @@ impl Decoder {
                 field(&name, &value);
                 self.insert(name.into_bytes(), value.into_bytes());
             } else if first & 0x20 != 0 {
-                self.max_size =
-                    Some(integer(&mut block, 5)?).filter(|&size| size <= MAX_SIZE).ok_or(Unreadable)?;
+                self.max_size = Some(integer(&mut block, 5)?)
+                    .filter(|&size| size <= self.allowed_size)
+                    .ok_or(Unreadable)?;
                 self.evict();
             } else {
                 let (name, value) = self.literal(&mut block, 4)?;
@@ -329,6 +344,7 @@ mod tests {
     fn a_long_entry_costs_no_more_each_time_it_is_named() {
         const TIMES: usize = 100_000;
         let mut decoder = Decoder::new();
+        decoder.allow(MAX_SIZE);
         // A table of 1 MiB, and a name of half of it that is named three bytes at a time.
         let mut block = vec![0x3f, 0xe1, 0xff, 0x3f, 0x40, 0x7f, 0x80 | 33, 0x80 | 65, 30];
         let length = 127 + 33 + (65 << 7) + (30 << 14);

@@ -24,7 +24,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -36,6 +37,7 @@ use tower_http::validate_request::{ValidateRequest, ValidateRequestHeaderLayer};
 
 use super::journal::{Batch, Cursor};
 use super::{Shared, app, metrics, reap};
+use crate::places::{AnswerBody, Noticed, Patience, Place, Places};
 use crate::record::Stamp;
 use crate::record::wire::{
     AdminToken, CLOCK_PATH, ClockAnswer, PRE_STOP_PATH, ProxyLine, ROWS_PATH, TOKEN_HEADER, TOKEN_WANTED,
@@ -66,7 +68,8 @@ pub enum Access {
 /// How much is asked at a time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Connections at once. More wait to be accepted: clients need the descriptors.
+    /// Connections at once: clients need the descriptors. For one more the one ends that has been idle for
+    /// longest; where none is, it waits.
     connections: usize,
     /// Requests that are answered at once. More wait: `/readyz` connects to the app.
     answers: usize,
@@ -98,21 +101,33 @@ pub(super) struct Settings {
 pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, settings: Settings) {
     let Settings { app_ready_path, access, limits } = settings;
     let layers = layers(&access, limits.answers);
+    let places = Places::new(limits.connections, Patience { idle: limits.head_time, head: limits.head_time });
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            accepted = listener.accept(), if connections.len() < limits.connections => match accepted {
+            accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
+                    let place = tokio::select! {
+                        place = places.take() => place,
+                        () = shared.journal.handed_over() => break,
+                    };
+                    let Some(place) = place.map(Arc::new) else { break };
                     let port = Port {
                         shared: shared.clone(),
                         app_ready_path: app_ready_path.clone(),
                         told_all: Arc::default(),
                     };
                     let service = TowerToHyperService::new(port.layered::<Incoming>(&layers));
-                    connections.spawn(port.serve(stream, service, limits));
+                    connections.spawn(async move {
+                        tokio::select! {
+                            biased;
+                            () = place.closing() => {}
+                            () = port.serve(stream, service, limits, &place) => {}
+                        }
+                    });
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "accepting on the admin port failed");
+                    shared.trouble("accepting on the admin port failed", &error);
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             },
@@ -198,7 +213,7 @@ impl Port {
         layers.clone().service_fn(move |request: Request<B>| port.clone().answer(request))
     }
 
-    async fn serve<S>(self, mut stream: TcpStream, service: S, limits: Limits)
+    async fn serve<S>(self, mut stream: TcpStream, service: S, limits: Limits, place: &Arc<Place>)
     where
         S: hyper::service::Service<Request<Incoming>, Response = Answer, Error = Infallible>,
     {
@@ -208,12 +223,15 @@ impl Port {
         }
         let served = {
             let mut settings = http1::Builder::new();
-            settings
-                .timer(TokioTimer::new())
-                .header_read_timeout(limits.head_time)
-                .max_header_size(limits.head_bytes);
+            // The place's own clock cuts off slow heads.
+            settings.header_read_timeout(None).max_header_size(limits.head_bytes);
             settings.auto_date_header(false);
-            let mut connection = pin!(settings.serve_connection(TokioIo::new(&mut stream), service));
+            let service = service_fn(|request| {
+                let (in_hand, answer) = (place.begin_request(), service.call(request));
+                async move { answer.await.map(|answer| answer.map(|body| AnswerBody { body, _request: in_hand })) }
+            });
+            let stream = Noticed { stream: &mut stream, place: place.clone() };
+            let mut connection = pin!(settings.serve_connection(TokioIo::new(stream), service));
             tokio::select! {
                 served = connection.as_mut() => served,
                 () = self.shared.journal.handed_over() => {
@@ -226,6 +244,7 @@ impl Port {
             tracing::debug!(%error, "an admin connection ended");
         } else if self.told_all.load(Ordering::Relaxed) {
             // The process exits next: wait until the reader has it all, which it says by closing.
+            let _busy = place.begin_request();
             match gone(&mut stream).await {
                 Ok(()) => self.shared.journal.reader_has_all(),
                 Err(error) => tracing::debug!(%error, "the reader of the rows went away"),
@@ -252,7 +271,7 @@ impl Port {
                 let body = serde_json::to_vec(&ClockAnswer {
                     now_ns: shared.clock.now(),
                     started_ns: shared.started,
-                    recorded: shared.journal.counts().recorded,
+                    recorded: shared.journal.counts().with_unrecorded(),
                 })?;
                 whole(OK, "application/json", body)
             }
@@ -265,7 +284,12 @@ impl Port {
                 _ => text(StatusCode::BAD_REQUEST, "ask with GET /rows?from=N&of=STARTED\n"),
             },
             "/metrics" => {
-                let body = metrics::text(&shared.journal.counts(), shared.in_flight.count());
+                let now = metrics::Gauges {
+                    in_flight: shared.in_flight.count(),
+                    connections: shared.open.count(),
+                    held_bytes: shared.pool.used(),
+                };
+                let body = metrics::text(&shared.journal.counts(), now);
                 whole(OK, metrics::CONTENT_TYPE, body)
             }
             _ => text(StatusCode::NOT_FOUND, "no such path\n"),

@@ -64,8 +64,13 @@ impl Shared {
                 ServedEnd::UpstreamRefused
             }
             ErrorKind::ConnectionReset => ServedEnd::UpstreamReset,
+            // Descriptors, memory or ports are used up.
+            kind if lacks_resources(error) || kind == ErrorKind::AddrNotAvailable => {
+                self.trouble("the proxy has nothing left to connect to the app with", error);
+                ServedEnd::ProxyExhausted
+            }
             _ => {
-                tracing::warn!(%error, upstream = %self.upstream, "connecting to the app failed");
+                self.trouble("connecting to the app failed", error);
                 ServedEnd::Cancelled
             }
         }
@@ -88,6 +93,14 @@ impl Shared {
     }
 }
 
+/// Whether an error says that this process or the machine has nothing left to open a socket with.
+fn lacks_resources(error: &io::Error) -> bool {
+    use nix::errno::Errno;
+
+    let error = error.raw_os_error().map(Errno::from_raw);
+    matches!(error, Some(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM))
+}
+
 /// Whether the app is ready: its listener accepts and, if a path is given,
 /// answers a GET of it with a status of 200 to 399, as a readiness probe asks for.
 pub(super) async fn is_ready(app: SocketAddr, path: Option<&str>) -> bool {
@@ -101,4 +114,33 @@ pub(super) async fn is_ready(app: SocketAddr, path: Option<&str>) -> bool {
         Ok::<_, io::Error>(status_line.starts_with(b"HTTP/1.") && matches!(status_line[9], b'2' | b'3'))
     };
     matches!(timeout(READY_TIMEOUT, probe).await, Ok(Ok(true)))
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::errno::Errno;
+
+    use super::super::{Config, Seldom};
+    use super::*;
+    use crate::record::Clock;
+
+    #[test]
+    fn a_lack_of_descriptors_is_the_proxys_own_end_of_a_request() {
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        let shared = Shared::new(&Config::bare(nowhere), Clock::start());
+        let end = |errno: Errno| shared.connect_failed(&io::Error::from_raw_os_error(errno as i32));
+        assert_eq!(end(Errno::EMFILE), ServedEnd::ProxyExhausted);
+        assert_eq!(end(Errno::EADDRNOTAVAIL), ServedEnd::ProxyExhausted);
+        assert_eq!(end(Errno::ETIMEDOUT), ServedEnd::Cancelled);
+        assert_eq!(end(Errno::ECONNREFUSED), ServedEnd::UpstreamRefused);
+    }
+
+    #[test]
+    fn what_fails_a_thousand_times_a_second_is_said_once() {
+        let seldom = Seldom::default();
+        let begun = Clock::start().now();
+        let said: Vec<_> =
+            (0..2500).filter_map(|ms| seldom.speaks(begun.shifted_ns(ms * 1_000_000))).collect();
+        assert_eq!(said, [0, 999, 999]);
+    }
 }

@@ -8,20 +8,22 @@
 //! The client's first bytes tell what the connection carries (`h1`, `h2`, `tunnel`).
 
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::time::timeout;
 
+use super::budget::Buffer;
 use super::h1::{Exchange, Refusal};
 use super::h2::Http2;
 use super::relay::{self, Finish, Sides};
 use super::tunnel::Tunnel;
-use super::{Mode, Pending, Shared};
+use super::{Counted, Mode, Shared};
 use crate::http2::{FrameHeader, PREFACE, SETTINGS};
 use crate::record::{Protocol, ServedEnd, ServedRow, Stamp};
 
@@ -31,8 +33,24 @@ const REFUSAL_LINGER: Duration = Duration::from_secs(1);
 const REFUSED_LAST_WORDS: Duration = Duration::from_secs(1);
 /// The same where the app had accepted, or its kernel had, and reset the connection.
 const RESET_LAST_WORDS: Duration = Duration::from_millis(100);
+/// The most that is read of such a request, in bytes.
+const LAST_WORDS_BYTES: usize = 64 * 1024;
 /// The first byte of a TLS connection: a handshake record.
 const TLS_HANDSHAKE: u8 = 0x16;
+
+/// After how long without a word the other end is asked whether it is still there, and from then on how
+/// often; after nine questions without an answer it is not. A peer that is half closed, or that takes no
+/// bytes, does not say that it has gone.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Has the kernel notice that the other end of a connection is gone. What a listener has, the connections
+/// that it accepts have as well.
+pub(super) fn keep_alive(socket: &impl AsFd) {
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL);
+    // A socket that is gone already shows so at its first read.
+    let _ = SockRef::from(socket).set_tcp_keepalive(&keepalive);
+}
 
 /// A client connection as it was accepted.
 pub(super) struct Accepted {
@@ -45,7 +63,9 @@ pub(super) struct Accepted {
     /// Its number within this proxy.
     pub(super) conn: u64,
     /// Held until it is clear what becomes of it.
-    pub(super) pending: Pending,
+    pub(super) pending: Counted,
+    /// Held to its end.
+    pub(super) open: Counted,
 }
 
 /// What the rows of a connection have in common.
@@ -99,8 +119,8 @@ pub(super) struct Streams<'a> {
     pub(super) to_client: WriteHalf<'a>,
     pub(super) from_app: ReadHalf<'a>,
     pub(super) to_app: WriteHalf<'a>,
-    pub(super) from_client_buf: BytesMut,
-    pub(super) from_app_buf: BytesMut,
+    pub(super) from_client_buf: Buffer<'a>,
+    pub(super) from_app_buf: Buffer<'a>,
 }
 
 /// What a connection carries, and what is under way on it.
@@ -170,7 +190,7 @@ impl Kind {
 /// Every request whose head was read gets exactly one row, also when the
 /// future is dropped half-way: then it is `cancelled` and both sides are reset.
 pub(super) async fn serve(accepted: Accepted, shared: Arc<Shared>) {
-    let Accepted { stream, peer, at, conn, pending } = accepted;
+    let Accepted { stream, peer, at, conn, pending, open: _open } = accepted;
     let origin = Arc::new(Origin::new(shared, peer, at, conn));
     let mut link = Link { client: stream, app: None, origin, talk: Talk::None, finished: false };
     match link.relay(pending).await {
@@ -217,8 +237,9 @@ struct Link {
 }
 
 impl Link {
-    async fn relay(&mut self, pending: Pending) -> Finish {
-        let shared = self.origin.shared.clone();
+    async fn relay(&mut self, pending: Counted) -> Finish {
+        let origin = self.origin.clone();
+        let shared = &origin.shared;
         // The data port is local to the pod or next to it; small writes must not wait for acks.
         // A socket that is gone already shows so at its first read.
         let _ = self.client.set_nodelay(true);
@@ -231,14 +252,17 @@ impl Link {
             Ok(app) => self.app.insert(app),
             Err(error) => {
                 let end = shared.connect_failed(&error);
-                return self.last_words(BytesMut::new(), REFUSED_LAST_WORDS, end).await;
+                let buf = Buffer::of_client(&shared.pool, &origin.sides);
+                return self.last_words(buf, REFUSED_LAST_WORDS, end).await;
             }
         };
         shared.app.accepts();
         let _ = app.set_nodelay(true);
+        keep_alive(app);
         let (mut from_client, to_client) = self.client.split();
         let (mut from_app, to_app) = app.split();
-        let (mut from_client_buf, mut from_app_buf) = (BytesMut::new(), BytesMut::new());
+        let mut from_client_buf = Buffer::of_client(&shared.pool, &origin.sides);
+        let mut from_app_buf = Buffer::of_app(&shared.pool);
         let kind = match shared.mode {
             Mode::Tcp => Kind::Tcp,
             Mode::Http => loop {
@@ -279,7 +303,7 @@ impl Link {
 
     /// Waits a moment for what the client asks for, though the app is not there: its row shall
     /// name it. A client that says nothing has lost nothing, so it has no row.
-    async fn last_words(&mut self, mut buf: BytesMut, limit: Duration, end: ServedEnd) -> Finish {
+    async fn last_words(&mut self, mut buf: Buffer<'_>, limit: Duration, end: ServedEnd) -> Finish {
         let tcp = (self.origin.shared.mode == Mode::Tcp).then_some(Kind::Tcp);
         let words = async {
             loop {
@@ -292,7 +316,8 @@ impl Link {
                     Talk::Http2(http2) => http2.ask(&buf),
                     Talk::Tunnel(_) => true,
                 };
-                if has_asked || !matches!(self.client.read_buf(&mut buf).await, Ok(1..)) {
+                let goes_on = !has_asked && buf.len() < LAST_WORDS_BYTES && buf.may_hold_more();
+                if !goes_on || !matches!(buf.read_from(&mut self.client).await, Ok(1..)) {
                     return;
                 }
             }

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use super::connection::Origin;
-use super::{Config, PodHeader, Shared, admin, h1, h2};
+use super::{Budget, Config, PodHeader, Shared, admin, h1, h2};
 use crate::record::Clock;
 
 /// Requests of HTTP/1.
@@ -33,7 +33,7 @@ pub(super) fn origin(has_pod_header: bool) -> Arc<Origin> {
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let config = Config {
         pod_header: if has_pod_header { PodHeader::Added } else { PodHeader::Omitted },
-        max_kept_rows: 10,
+        budget: Budget { rows: 10, unanswered_rows: 5, ..Budget::DEFAULT },
         ..Config::bare(nowhere)
     };
     let shared = Shared::new(&config, Clock::start());

@@ -12,13 +12,14 @@ mod exchange;
 pub(super) mod fuzzing;
 mod head;
 
-use bytes::{Buf, BytesMut};
+use bytes::Buf;
 use tokio::io::Interest;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 
 pub(super) use self::exchange::Exchange;
 pub(super) use self::head::Refusal;
-use self::head::{IncomingRequest, IncomingResponse, Look};
+use self::head::{IncomingRequest, IncomingResponse, Look, ResponseHead};
+use super::budget::{Buffer, Unrecorded};
 use super::connection::Streams;
 use super::relay::{self, Finish, Stop};
 use crate::http1::Body;
@@ -59,26 +60,29 @@ struct Message<H> {
 async fn relay_requests(
     mut from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
-    mut buf: BytesMut,
+    mut buf: Buffer<'_>,
     exchange: &Exchange,
 ) -> Finish {
     let sides = &exchange.origin().sides;
-    loop {
-        let passed = pass_request(&mut from, &mut to, &mut buf, exchange).await;
-        return match passed {
-            Ok(()) => continue,
-            Err(Unpassed::Refused(refusal)) => {
-                // An answer of our own waits for its turn.
-                exchange.settled().await;
-                Finish::Refuse(refusal)
-            }
-            Err(Unpassed::Stopped(Stop::Framing)) => Finish::Refuse(Refusal::Malformed),
-            Err(Unpassed::Stopped(Stop::SourceClosed)) => {
-                relay::client_closed(&mut from, &mut to, sides, exchange).await
-            }
-            Err(Unpassed::Stopped(Stop::Source)) => Finish::Reset(ServedEnd::ClientGone),
-            Err(Unpassed::Stopped(Stop::Sink)) => relay::app_unwritable(sides).await,
-        };
+    let unpassed = loop {
+        if let Err(unpassed) = pass_request(&mut from, &mut to, &mut buf, exchange).await {
+            break unpassed;
+        }
+    };
+    // What is waited for from here on needs nothing that was read.
+    drop(buf);
+    match unpassed {
+        Unpassed::Refused(refusal) => {
+            // An answer of our own waits for its turn.
+            exchange.settled().await;
+            Finish::Refuse(refusal)
+        }
+        Unpassed::Stopped(Stop::Framing) => Finish::Refuse(Refusal::Malformed),
+        Unpassed::Stopped(Stop::SourceClosed) => {
+            relay::client_closed(&mut from, &mut to, sides, exchange).await
+        }
+        Unpassed::Stopped(Stop::Source) => Finish::Reset(ServedEnd::ClientGone),
+        Unpassed::Stopped(Stop::Sink) => relay::app_unwritable(sides).await,
     }
 }
 
@@ -98,12 +102,20 @@ impl From<Stop> for Unpassed {
 async fn pass_request(
     from: &mut ReadHalf<'_>,
     to: &mut WriteHalf<'_>,
-    buf: &mut BytesMut,
+    buf: &mut Buffer<'_>,
     exchange: &Exchange,
 ) -> Result<(), Unpassed> {
+    // As many wait for their turn as are remembered: whoever sends more is slowed down, as by a full buffer.
+    tokio::select! {
+        biased;
+        () = exchange.has_room() => {}
+        _ = from.ready(Interest::ERROR) => return Err(Stop::Source.into()),
+    }
     let mut incoming = IncomingRequest::default();
     let look = |bytes: &[u8]| incoming.look(bytes).map_err(Unpassed::Refused);
-    let Message { mut head, mut sent } = next_head(from, to, buf, look).await?;
+    // An app refuses what it has no room for.
+    let too_large = || Err(Unpassed::Refused(Refusal::HeadTooLarge));
+    let Message { mut head, mut sent } = next_head(from, to, buf, look, too_large).await?;
     exchange.begin(&mut head);
     pass(&mut sent, head.len, &mut head.body, buf, from, to).await?;
     if head.asks_upgrade {
@@ -123,7 +135,7 @@ async fn pass_request(
 async fn relay_responses(
     mut from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
-    mut buf: BytesMut,
+    mut buf: Buffer<'_>,
     exchange: &Exchange,
 ) -> Finish {
     let stop = loop {
@@ -131,6 +143,7 @@ async fn relay_responses(
             break stop;
         }
     };
+    drop(buf);
     match stop {
         Stop::SourceClosed => relay::app_closed(&mut from, &mut to, &exchange.origin().sides, exchange).await,
         Stop::Source | Stop::Framing => Finish::Reset(ServedEnd::UpstreamReset),
@@ -142,12 +155,16 @@ async fn relay_responses(
 async fn pass_response(
     from: &mut ReadHalf<'_>,
     to: &mut WriteHalf<'_>,
-    buf: &mut BytesMut,
+    buf: &mut Buffer<'_>,
     exchange: &Exchange,
 ) -> Result<(), Stop> {
     let mut incoming = IncomingResponse::default();
     let look = |bytes: &[u8]| Ok::<_, Stop>(incoming.look(bytes, exchange.is_next_to_head()));
-    let Message { mut head, mut sent } = next_head(from, to, buf, look).await?;
+    let too_large = || {
+        exchange.origin().shared.journal.unrecorded(Unrecorded::Head);
+        Ok(ResponseHead::UNREADABLE)
+    };
+    let Message { mut head, mut sent } = next_head(from, to, buf, look, too_large).await?;
     if !head.is_interim() {
         exchange.answered(&head);
         if let Some(pod) = &exchange.origin().shared.pod_header {
@@ -168,12 +185,14 @@ async fn pass_response(
     passed
 }
 
-/// The next head at the front of `buf`, as much of it passed on as may be.
+/// The next head at the front of `buf`, as much of it passed on as may be. `too_large` says what becomes
+/// of one that cannot be held.
 async fn next_head<H, E: From<Stop>>(
     from: &mut ReadHalf<'_>,
     to: &WriteHalf<'_>,
-    buf: &mut BytesMut,
+    buf: &mut Buffer<'_>,
     mut look: impl FnMut(&[u8]) -> Result<Look<H>, E>,
+    too_large: impl FnOnce() -> Result<H, E>,
 ) -> Result<Message<H>, E> {
     let mut sent = 0;
     loop {
@@ -185,6 +204,9 @@ async fn next_head<H, E: From<Stop>>(
                     relay::write(from, to, &buf[sent..safe]).await?;
                     sent = safe;
                 }
+            }
+            if !buf.may_hold_more() {
+                return Ok(Message { head: too_large()?, sent });
             }
         }
         let stop = match relay::fill(from, buf).await {
@@ -203,7 +225,7 @@ async fn pass(
     sent: &mut usize,
     head_len: usize,
     body: &mut Body,
-    buf: &mut BytesMut,
+    buf: &mut Buffer<'_>,
     from: &mut ReadHalf<'_>,
     to: &mut WriteHalf<'_>,
 ) -> Result<(), Stop> {

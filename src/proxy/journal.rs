@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
+use super::budget::{Budget, Unrecorded};
 use super::metrics::Counts;
 use crate::record::event::{PodEvent, ProxyPhase};
 use crate::record::wire::ProxyLine;
@@ -27,6 +28,7 @@ const SENT_ROWS: u64 = 20_000;
 pub(super) struct Journal {
     entries: Mutex<Entries>,
     max_rows: usize,
+    max_unanswered: usize,
     closed: CancellationToken,
     handed_over: CancellationToken,
 }
@@ -36,6 +38,8 @@ struct Entries {
     /// What every stream tells from the beginning.
     notes: Vec<ProxyLine>,
     rows: VecDeque<ServedRow>,
+    /// How many of them are of requests that got no answer.
+    unanswered: usize,
     /// The number of the first row in `rows`.
     first: u64,
     /// Every row below this number was sent or dropped.
@@ -69,39 +73,56 @@ pub(super) struct Batch {
     rows: Vec<ServedRow>,
     /// Rows ever recorded, by then.
     pub(super) recorded: u64,
-    /// Set on the last batch of a closed journal: the number of rows ever recorded.
+    /// Set on the last batch of a closed journal: the number of rows ever recorded, and of those that
+    /// should have been.
     pub(super) end: Option<u64>,
     /// Where the next batch begins.
     pub(super) next: Cursor,
 }
 
 impl Journal {
-    /// A journal that keeps at most `max_rows` rows.
-    pub(super) fn new(max_rows: usize) -> Self {
+    /// A journal that keeps as many rows as the budget has.
+    pub(super) fn new(budget: &Budget) -> Self {
         Self {
             entries: Mutex::default(),
-            max_rows,
+            max_rows: budget.rows,
+            max_unanswered: budget.unanswered_rows,
             closed: CancellationToken::new(),
             handed_over: CancellationToken::new(),
         }
     }
 
-    /// Records a request that ended.
+    /// Records a request that ended. One that got no answer displaces no row of another one.
     pub(super) fn row(&self, row: ServedRow) {
         let mut entries = self.entries();
         entries.counts.ended(row.ended, row.head.map(|head| row.end.ns_since(head)));
         entries.last_request = entries.last_request.max(row.head);
-        entries.rows.push_back(row);
-        if entries.rows.len() > self.max_rows {
+        let is_full = entries.rows.len() >= self.max_rows;
+        if is_unanswered(&row) {
+            if is_full || entries.unanswered >= self.max_unanswered {
+                return entries.counts.unrecorded(Unrecorded::Rows);
+            }
+            entries.unanswered += 1;
+        } else if is_full {
             entries.drop_first();
         }
+        entries.counts.recorded += 1;
+        entries.rows.push_back(row);
+    }
+
+    /// Counts what was passed on without being recorded.
+    pub(super) fn unrecorded(&self, why: Unrecorded) {
+        self.entries().counts.unrecorded(why);
     }
 
     /// Records a phase.
     pub(super) fn phase(&self, phase: ProxyPhase, at: Stamp) {
         let mut entries = self.entries();
         entries.notes.push(ProxyLine::Phase { phase, t_ns: at });
-        entries.counts.phase = Some(phase);
+        // A preStop hook that is called once more takes nothing back.
+        if phase != ProxyPhase::PreStop || entries.counts.phase.is_none_or(|passed| passed < phase) {
+            entries.counts.phase = Some(phase);
+        }
         tracing::debug!(phase = phase.as_str(), "termination phase");
     }
 
@@ -174,7 +195,7 @@ impl Journal {
         let notes = entries.notes[cursor.note..].to_vec();
         let next = Cursor { row: first + rows.len() as u64, note: entries.notes.len() };
         let recorded = entries.counts.recorded;
-        let end = (closed && next.row == recorded).then_some(recorded);
+        let end = (closed && next.row == recorded).then(|| entries.counts.with_unrecorded());
         Batch { notes, first, rows, recorded, end, next }
     }
 
@@ -196,11 +217,17 @@ impl Journal {
     }
 }
 
+/// Whether the app said nothing at all for this request or connection.
+fn is_unanswered(row: &ServedRow) -> bool {
+    row.status.is_none() && row.bytes_from_app.is_none_or(|bytes| bytes == 0)
+}
+
 impl Entries {
     /// Lets go of the oldest row.
     fn drop_first(&mut self) {
-        if self.rows.pop_front().is_some() {
+        if let Some(row) = self.rows.pop_front() {
             self.first += 1;
+            self.unanswered -= usize::from(is_unanswered(&row));
         }
         if self.sent_to < self.first {
             self.sent_to = self.first;
@@ -234,6 +261,10 @@ mod tests {
     use super::*;
     use crate::record::{Protocol, ServedEnd};
 
+    fn journal(rows: usize) -> Journal {
+        Journal::new(&Budget { rows, unanswered_rows: rows / 2, ..Budget::DEFAULT })
+    }
+
     fn row(conn: u64) -> ServedRow {
         ServedRow {
             source: "web-1".into(),
@@ -262,7 +293,7 @@ mod tests {
 
     #[test]
     fn every_reader_goes_on_from_its_own_number() {
-        let journal = Journal::new(100);
+        let journal = journal(100);
         for conn in 0..3 {
             journal.row(row(conn));
         }
@@ -282,7 +313,7 @@ mod tests {
 
     #[test]
     fn every_reader_is_told_every_phase_once() {
-        let journal = Journal::new(100);
+        let journal = journal(100);
         journal.phase(ProxyPhase::PreStop, Stamp::from_unix_ns(1));
         let batch = journal.read(Cursor::at(0));
         assert_eq!(batch.notes.len(), 1);
@@ -294,7 +325,7 @@ mod tests {
 
     #[test]
     fn without_a_reader_the_oldest_rows_are_dropped_and_counted() {
-        let journal = Journal::new(2);
+        let journal = journal(2);
         for conn in 0..5 {
             journal.row(row(conn));
         }
@@ -307,8 +338,30 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_unanswered_requests_displace_no_others_and_are_counted() {
+        let journal = journal(10);
+        let unanswered = |conn| ServedRow { status: None, ended: ServedEnd::UpstreamReset, ..row(conn) };
+        for conn in 0..4 {
+            journal.row(row(conn));
+        }
+        for conn in 100..200 {
+            journal.row(unanswered(conn));
+        }
+        let kept = conns(&journal.read(Cursor::at(0)));
+        assert_eq!(kept, [0, 1, 2, 3, 100, 101, 102, 103, 104]);
+        let counts = journal.counts();
+        assert_eq!((counts.recorded, counts.dropped, counts.with_unrecorded()), (9, 0, 104));
+        // Rows of served requests have all the room there is.
+        for conn in 4..14 {
+            journal.row(row(conn));
+            journal.row(unanswered(200));
+        }
+        assert_eq!(conns(&journal.read(Cursor::at(0))), (4..14).collect::<Vec<_>>());
+    }
+
+    #[test]
     fn rows_that_were_sent_are_kept_for_a_while() {
-        let journal = Journal::new(usize::MAX);
+        let journal = journal(usize::MAX);
         let recorded = SENT_ROWS + 2 * BATCH_ROWS as u64;
         for conn in 0..recorded {
             journal.row(row(conn));
@@ -326,7 +379,7 @@ mod tests {
 
     #[test]
     fn the_end_comes_after_the_last_row() {
-        let journal = Journal::new(BATCH_ROWS * 2);
+        let journal = journal(BATCH_ROWS * 2);
         for conn in 0..=BATCH_ROWS as u64 {
             journal.row(row(conn));
         }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use super::budget::Unrecorded;
 use crate::record::ServedEnd;
 use crate::record::event::ProxyPhase;
 
@@ -27,9 +28,11 @@ pub struct Counts {
     pub dropped: u64,
     /// Requests that the proxy answered itself, because their end was ambiguous; they have no row.
     pub rejected: u64,
+    /// What was passed on without being recorded, by reason.
+    unrecorded: [u64; Unrecorded::ALL.len()],
     /// The latest phase passed.
     pub phase: Option<ProxyPhase>,
-    /// Recorded requests, by the phase in which they ended (the first is before all phases) and by how.
+    /// Requests, by the phase in which they ended (the first is before all phases) and by how.
     ended: [[u64; ServedEnd::ALL.len()]; ProxyPhase::ALL.len() + 1],
     latency: Latency,
 }
@@ -43,9 +46,18 @@ struct Latency {
 }
 
 impl Counts {
-    /// Counts a request that was recorded. What has no head is a connection, which has no latency.
+    /// Rows recorded, and what should have been recorded and was not.
+    pub fn with_unrecorded(&self) -> u64 {
+        self.recorded + self.unrecorded.iter().sum::<u64>()
+    }
+
+    /// Counts what was passed on without being recorded.
+    pub(super) fn unrecorded(&mut self, why: Unrecorded) {
+        self.unrecorded[why as usize] += 1;
+    }
+
+    /// Counts a request that ended. What has no head is a connection, which has no latency.
     pub(super) fn ended(&mut self, end: ServedEnd, took_ns: Option<i64>) {
-        self.recorded += 1;
         self.ended[self.phase.map_or(0, |phase| phase as usize + 1)][end as usize] += 1;
         if let Some(took_ns) = took_ns.and_then(|ns| u64::try_from(ns).ok()) {
             let bucket = BOUNDS_US.partition_point(|bound_us| bound_us * 1000 < took_ns);
@@ -55,8 +67,18 @@ impl Counts {
     }
 }
 
+/// What is the case now.
+pub(super) struct Gauges {
+    /// Requests under way.
+    pub(super) in_flight: usize,
+    /// Client connections.
+    pub(super) connections: usize,
+    /// Bytes that connections hold of what they share.
+    pub(super) held_bytes: usize,
+}
+
 /// The counts in Prometheus' text format.
-pub(super) fn text(counts: &Counts, in_flight: usize) -> String {
+pub(super) fn text(counts: &Counts, now: Gauges) -> String {
     let mut text = Text::default();
     let requests = "rolldrop_proxy_requests_total";
     text.family(
@@ -90,9 +112,19 @@ pub(super) fn text(counts: &Counts, in_flight: usize) -> String {
         text.family(name, "counter", help);
         text.sample(name, format_args!(""), count);
     }
-    let name = "rolldrop_proxy_in_flight";
-    text.family(name, "gauge", "Requests between their heads and their ends.");
-    text.sample(name, format_args!(""), in_flight);
+    let name = "rolldrop_proxy_unrecorded_total";
+    text.family(name, "counter", "What was passed on without being recorded, by what there was too much of.");
+    for (why, count) in Unrecorded::ALL.iter().zip(counts.unrecorded) {
+        text.sample(name, format_args!("{{reason=\"{}\"}}", why.as_str()), count);
+    }
+    for (name, help, value) in [
+        ("rolldrop_proxy_in_flight", "Requests between their heads and their ends.", now.in_flight),
+        ("rolldrop_proxy_connections", "Client connections that are open.", now.connections),
+        ("rolldrop_proxy_held_bytes", "Bytes of the shared budget that connections hold.", now.held_bytes),
+    ] {
+        text.family(name, "gauge", help);
+        text.sample(name, format_args!(""), value);
+    }
     let name = "rolldrop_proxy_phase";
     text.family(name, "gauge", "1 for the phase of the pod's termination that was passed last.");
     let current = counts.phase.map_or(SERVING, ProxyPhase::as_str);

@@ -5,18 +5,24 @@
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use futures::FutureExt;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::time::{Instant, sleep_until};
 
+use super::budget::Buffer;
 use super::connection::Streams;
 use super::h1::Refusal;
 use crate::record::ServedEnd;
 
-/// Room for one read, in bytes. A connection that waits holds no buffer.
-const READ_BYTES: usize = 16 * 1024;
+/// How long a client may be silent behind the end of an app that will not answer any more, and how long it
+/// may go on at all (nginx: `lingering_timeout`, `lingering_time`). A socket that is half closed hides whether
+/// its other end is still there.
+const LINGER_SILENCE: Duration = Duration::from_secs(5);
+const LINGER_LIMIT: Duration = Duration::from_secs(30);
 
 /// How a connection ends.
 pub(super) enum Finish {
@@ -46,12 +52,30 @@ pub(super) struct Sides {
     client_closed: AtomicBool,
     app_closed: AtomicBool,
     app_unwritable: AtomicBool,
+    client_was_heard: AtomicBool,
 }
 
 impl Sides {
     /// Whether the client has closed its side.
     pub(super) fn is_client_closed(&self) -> bool {
         self.client_closed.load(Ordering::Relaxed)
+    }
+
+    /// The client sent something, or closed.
+    pub(super) fn hear_client(&self) {
+        self.client_was_heard.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until the client has been silent for [`LINGER_SILENCE`], or [`LINGER_LIMIT`] is over.
+    async fn client_is_done(&self) {
+        let limit = Instant::now() + LINGER_LIMIT;
+        loop {
+            self.client_was_heard.store(false, Ordering::Relaxed);
+            sleep_until(limit.min(Instant::now() + LINGER_SILENCE)).await;
+            if !self.client_was_heard.load(Ordering::Relaxed) || Instant::now() >= limit {
+                return;
+            }
+        }
     }
 
     fn is_app_closed(&self) -> bool {
@@ -63,6 +87,9 @@ impl Sides {
 pub(super) trait Ledger {
     /// The app will send no more: what waits for an answer ends this way.
     fn app_closed(&self, end: ServedEnd);
+
+    /// Whether what the client sends may matter to an app that will send no more.
+    fn goes_one_way(&self) -> bool;
 }
 
 /// The client closed its side: so it is closed towards the app.
@@ -112,18 +139,29 @@ pub(super) async fn app_closed(
         return Finish::Closed;
     }
     // What the client still sends goes on to the app, whose kernel may answer it with a reset.
-    let _ = from.ready(Interest::ERROR).await;
-    Finish::Reset(ServedEnd::UpstreamEof)
+    let is_over = async {
+        match ledger.goes_one_way() {
+            // Keepalive tells when nobody is there any more.
+            true => std::future::pending().await,
+            false => sides.client_is_done().await,
+        }
+    };
+    tokio::select! {
+        _ = from.ready(Interest::ERROR) => Finish::Reset(ServedEnd::UpstreamEof),
+        () = is_over => {
+            ledger.app_closed(end);
+            Finish::Closed
+        }
+    }
 }
 
 /// Reads what there is into `buf`; 0 means that the other side closed.
-pub(super) async fn fill(from: &mut ReadHalf<'_>, buf: &mut BytesMut) -> io::Result<usize> {
-    if buf.is_empty() && from.readable().now_or_never().is_none() {
-        *buf = BytesMut::new();
+pub(super) async fn fill(from: &mut ReadHalf<'_>, buf: &mut Buffer<'_>) -> io::Result<usize> {
+    if from.readable().now_or_never().is_none() {
+        buf.rest();
         from.readable().await?;
     }
-    buf.reserve(READ_BYTES);
-    from.read_buf(buf).await
+    buf.read_from(from).await
 }
 
 /// Writes all bytes, unless the side that they come from fails meanwhile.
@@ -158,6 +196,9 @@ pub(super) trait Watch {
 
     /// So many of them have gone, as often as some have: the other side may see these and no more.
     fn passed(&mut self, bytes: usize);
+
+    /// What is held back cannot grow any more: it is to be passed on unread.
+    fn give_up(&mut self);
 }
 
 /// Passes bytes both ways until the connection is over.
@@ -195,7 +236,7 @@ pub(super) async fn both_ways(
 async fn pump(
     from: &mut ReadHalf<'_>,
     to: &mut WriteHalf<'_>,
-    mut buf: BytesMut,
+    mut buf: Buffer<'_>,
     watch: &mut impl Watch,
 ) -> Stop {
     loop {
@@ -209,6 +250,10 @@ async fn pump(
                 }
                 Err(stop) => return stop,
             }
+        }
+        if !buf.may_hold_more() {
+            watch.give_up();
+            continue;
         }
         let stop = match fill(from, &mut buf).await {
             Ok(0) => Stop::SourceClosed,
@@ -235,8 +280,10 @@ pub(super) async fn flush(from: &ReadHalf<'_>, to: &WriteHalf<'_>, held: &[u8], 
 mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
 
+    use tokio::io::AsyncReadExt;
     use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
+    use super::super::budget::{Pool, READ_BYTES};
     use super::*;
 
     const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -267,6 +314,8 @@ mod tests {
         fn passed(&mut self, bytes: usize) {
             self.0 += bytes;
         }
+
+        fn give_up(&mut self) {}
     }
 
     #[tokio::test]
@@ -277,7 +326,9 @@ mod tests {
         let (mut client, mut to_client) = narrow().await;
         let mut passed = Passed::default();
         // More than the kernel takes for a client that does not read, and read from the app already.
-        let ready = BytesMut::zeroed(64 * READ_BYTES);
+        let pool = Pool::new(0);
+        let mut ready = Buffer::of_app(&pool);
+        ready.resize(64 * READ_BYTES, 0);
         let ((mut from, _), (_, mut to)) = (from_app.split(), to_client.split());
         let mut relay = Box::pin(pump(&mut from, &mut to, ready, &mut passed));
         assert!((&mut relay).now_or_never().is_none(), "the client takes all of it");

@@ -1,5 +1,6 @@
 //! The proxy between raw clients and scripted apps, byte by byte.
 
+mod budget;
 mod handover;
 mod http1;
 mod http2;
@@ -59,7 +60,10 @@ impl Running {
     }
 
     fn run(upstream: SocketAddr, mode: Mode, pod_header: PodHeader) -> Self {
-        let config = Config { mode, pod_header, ..Config::bare(upstream) };
+        Self::start_as(Config { mode, pod_header, ..Config::bare(upstream) })
+    }
+
+    fn start_as(config: Config) -> Self {
         let proxy = Proxy::bind(config, Clock::start()).unwrap();
         let (data, admin) = (proxy.local_addr(), proxy.admin_addr());
         let (stop, stopped) = oneshot::channel::<()>();
@@ -93,6 +97,13 @@ impl Running {
         let request = format!("GET {path} HTTP/1.1\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         read_all(&mut stream).await
+    }
+
+    /// The value of a metric without labels.
+    async fn metric(&self, name: &str) -> usize {
+        let metrics = self.get("/metrics").await;
+        let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.expect("a metric").parse().unwrap()
     }
 
     async fn rows(&self) -> RowStream {

@@ -51,6 +51,10 @@ impl Tunnel {
 impl Ledger for Tunnel {
     /// The client may have more to say: nobody knows what would be an answer.
     fn app_closed(&self, _: ServedEnd) {}
+
+    fn goes_one_way(&self) -> bool {
+        true
+    }
 }
 
 /// Counts bytes.
@@ -64,4 +68,6 @@ impl Watch for Count<'_> {
     fn passed(&mut self, bytes: usize) {
         self.0.fetch_add(bytes as u64, Ordering::Relaxed);
     }
+
+    fn give_up(&mut self) {}
 }

@@ -246,6 +246,8 @@ pub enum ServedEnd {
     UpstreamEof,
     /// The proxy ended first.
     Cancelled,
+    /// The proxy had no descriptor, port or memory left to connect to the app with.
+    ProxyExhausted,
 }
 
 impl ServedEnd {
@@ -257,6 +259,7 @@ impl ServedEnd {
         ServedEnd::UpstreamReset,
         ServedEnd::UpstreamEof,
         ServedEnd::Cancelled,
+        ServedEnd::ProxyExhausted,
     ];
 
     /// The name used in files.
@@ -268,6 +271,7 @@ impl ServedEnd {
             ServedEnd::UpstreamReset => "upstream_reset",
             ServedEnd::UpstreamEof => "upstream_eof",
             ServedEnd::Cancelled => "cancelled",
+            ServedEnd::ProxyExhausted => "proxy_exhausted",
         }
     }
 }

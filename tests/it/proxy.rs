@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::Child;
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -28,10 +28,26 @@ struct Proxy {
 
 impl Proxy {
     fn start(upstream: SocketAddr, mode: &str) -> Self {
-        let (listen, upstream) = ("127.0.0.1:0", upstream.to_string());
-        let args =
-            ["proxy", "--listen", listen, "--admin", listen, "--upstream", &upstream, "--pod", "web-1"];
-        let (child, dir) = Rolldrop::new(args).args(["--mode", mode]).start();
+        let (child, dir) = Rolldrop::new(Self::args(&upstream.to_string())).args(["--mode", mode]).start();
+        Self::started(child, dir)
+    }
+
+    /// By a shell that says this first.
+    fn start_under(said: &str, upstream: &str, mode: &str) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = std::fs::File::create(dir.path().join("stderr.log")).expect("a file");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{said} && exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_rolldrop")]);
+        let child = shell.args(Self::args(upstream)).args(["--mode", mode]).stderr(log).spawn();
+        Self::started(child.expect("the binary starts"), dir)
+    }
+
+    fn args(upstream: &str) -> [&str; 9] {
+        let listen = "127.0.0.1:0";
+        ["proxy", "--listen", listen, "--admin", listen, "--upstream", upstream, "--pod", "web-1"]
+    }
+
+    fn started(child: Child, dir: TempDir) -> Self {
         let log = dir.path().join("stderr.log");
         let data = wait_for("a proxy", LIMIT, || {
             let said = std::fs::read_to_string(&log).ok()?;
@@ -149,5 +165,36 @@ fn whoever_does_not_read_holds_up_the_sender_and_costs_the_proxy_no_memory() {
             is_over.store(true, Ordering::Relaxed);
             floods.into_iter().for_each(|flood| flood.join().expect("no failure"));
         }
+    }
+}
+
+#[test]
+fn the_limit_of_open_files_is_raised_and_clients_beyond_it_wait() {
+    let app = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let upstream = app.local_addr().expect("an address").to_string();
+    let proxy = Proxy::start_under("ulimit -Sn 100 && ulimit -Hn 224", &upstream, "http");
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", proxy.child.id())).expect("its limits");
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).expect("a line");
+    assert_eq!(files.split_whitespace().nth(3), Some("224"), "{files}");
+    thread::spawn(move || {
+        while let Ok((mut server, _)) = app.accept() {
+            thread::spawn(move || {
+                let _ = server.read(&mut [0; 1024]);
+                let _ = server.write_all(b"HTTP/1.1 204 None\r\n\r\n");
+                let _ = server.read(&mut [0; 1024]);
+            });
+        }
+    });
+    let mut clients: Vec<TcpStream> =
+        (0..150).map(|_| TcpStream::connect(proxy.data).expect("the proxy")).collect();
+    for client in &mut clients {
+        client.set_read_timeout(Some(LIMIT)).expect("a timeout");
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("sent");
+    }
+    // Each that has its answer makes room for another one.
+    for mut client in clients {
+        let mut status = [0; 12];
+        client.read_exact(&mut status).expect("an answer");
+        assert_eq!(&status, b"HTTP/1.1 204");
     }
 }

@@ -129,7 +129,10 @@ fn prometheus_reads_requests_by_outcome_and_phase_and_a_latency_histogram() {
         ("rolldrop_proxy_rejected", "counter"),
         ("rolldrop_proxy_rows_handed_over", "counter"),
         ("rolldrop_proxy_rows_dropped", "counter"),
+        ("rolldrop_proxy_unrecorded", "counter"),
         ("rolldrop_proxy_in_flight", "gauge"),
+        ("rolldrop_proxy_connections", "gauge"),
+        ("rolldrop_proxy_held_bytes", "gauge"),
         ("rolldrop_proxy_phase", "gauge"),
     ];
     assert_eq!(metrics.as_object().expect("families").len(), kinds.len(), "{metrics}");

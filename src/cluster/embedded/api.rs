@@ -7,11 +7,10 @@
 //!
 //! A client that is slow costs little and is cut off: it has `HEAD_TIMEOUT` for a TLS
 //! handshake and for the head of each request, and an answer that it does not read for
-//! `STALL_TIMEOUT` ends. Idle connections make room for new ones (`connection`).
+//! `STALL_TIMEOUT` ends. Idle connections make room for new ones (`places`).
 
 mod auth;
 mod body;
-mod connection;
 mod discovery;
 mod eviction;
 mod fields;
@@ -50,7 +49,7 @@ use tokio_io_timeout::TimeoutStream;
 use super::Shared;
 use super::resource::Resource;
 use super::status::Status;
-use connection::{AnswerBody, Noticed, Place, Places};
+use crate::places::{AnswerBody, Noticed, Patience, Place, Places};
 use respond::Answer;
 use route::{Query, Route, Subresource};
 
@@ -62,6 +61,9 @@ pub const GIT_VERSION: &str = "v1.36.2+rolldrop";
 
 /// How long a client may take for the TLS handshake, and for the head of each request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a connection may be kept without a request (kube-apiserver: `IdleTimeout` in
+/// staging/src/k8s.io/apiserver/pkg/server/secure_serving.go).
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long a client may leave an answer unread before its connection ends.
 const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections at a time; when none of them is idle, more wait.
@@ -69,7 +71,7 @@ const MAX_CONNECTIONS: usize = 512;
 
 /// Serves the API on `listener` until the cluster ends.
 pub async fn serve(listener: TcpListener, shared: Shared) {
-    let places = Places::new(MAX_CONNECTIONS);
+    let places = Places::new(MAX_CONNECTIONS, Patience { idle: IDLE_TIMEOUT, head: HEAD_TIMEOUT });
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {

@@ -5,10 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+use super::super::Shared;
 use super::super::connection::Origin;
 use super::super::relay::Ledger;
 use super::head::{RequestHead, ResponseHead};
 use crate::record::{self, RequestId, ServedEnd, ServedRow, Stamp};
+
+/// Requests for which a connection keeps room when none is under way.
+const KEPT_PLACES: usize = 16;
 
 /// What both directions of a connection know. Both run in one task, so the lock is never waited for.
 pub(in super::super) struct Exchange {
@@ -79,6 +83,19 @@ impl Exchange {
         });
     }
 
+    /// Waits until one more request may be under way on this connection. One always may.
+    pub(super) async fn has_room(&self) {
+        while !self.takes_one_more() {
+            self.settled.notified().await;
+        }
+    }
+
+    fn takes_one_more(&self) -> bool {
+        let Shared { budget, in_flight, .. } = &*self.origin.shared;
+        let waiting = self.state().waiting.len();
+        waiting == 0 || waiting < budget.requests_per_connection && in_flight.count() < budget.requests
+    }
+
     /// Whether the next response answers a HEAD request.
     pub(super) fn is_next_to_head(&self) -> bool {
         self.state().waiting.front().is_some_and(|request| request.is_head)
@@ -103,7 +120,11 @@ impl Exchange {
             // Whoever closes while an answer is due has gone; in a tunnel either side may close first.
             let gone = self.origin.sides.is_client_closed() && !state.protocol.is_switched();
             let end = if gone { ServedEnd::ClientGone } else { ServedEnd::Complete };
-            (state.waiting.pop_front(), end)
+            let request = state.waiting.pop_front();
+            if state.waiting.is_empty() && state.waiting.capacity() > KEPT_PLACES {
+                state.waiting = VecDeque::new();
+            }
+            (request, end)
         };
         // Without a request it was a server's parting word, such as a 408.
         if let Some(request) = request {
@@ -164,5 +185,9 @@ impl Exchange {
 impl Ledger for Exchange {
     fn app_closed(&self, end: ServedEnd) {
         self.end_all(end);
+    }
+
+    fn goes_one_way(&self) -> bool {
+        self.state().protocol.is_switched()
     }
 }

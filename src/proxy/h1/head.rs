@@ -12,12 +12,13 @@ use bytes::BytesMut;
 use httparse::{Header, ParserConfig, Status};
 use memchr::{memchr, memchr_iter};
 
+use super::super::budget::Budget;
 use crate::http1::{Body, MAX_LENGTH};
 use crate::record::RequestId;
 use crate::record::id::ID_HEADER;
 
 /// The largest head that is passed on, in bytes.
-pub(super) const MAX_HEAD_BYTES: usize = 1024 * 1024;
+const MAX_HEAD_BYTES: usize = Budget::DEFAULT.head_bytes;
 /// The most header lines that are passed on in one head.
 const MAX_HEADERS: usize = 16_384;
 /// Header lines that are read without asking for memory.
@@ -89,7 +90,8 @@ pub(in super::super) enum Refusal {
     Malformed,
     /// The end of the request cannot be told beyond doubt.
     AmbiguousLength,
-    /// The head is larger than [`MAX_HEAD_BYTES`] or has more than [`MAX_HEADERS`] lines.
+    /// The head is larger than [`MAX_HEAD_BYTES`] or than there is room for, or has more than [`MAX_HEADERS`]
+    /// lines.
     HeadTooLarge,
     /// CONNECT: this is no forward proxy.
     Connect,

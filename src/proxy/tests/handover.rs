@@ -25,10 +25,10 @@ async fn the_phases_of_a_termination_are_seen() {
     drop(server);
     within(rows.read_to_end()).await;
     use ProxyPhase::*;
-    assert_eq!(
-        phases(&rows.lines),
-        [PreStop, ListenerClosed, Sigterm, LastConnection, LastRequest, Drained, Exit]
-    );
+    // Calls of the hook that come one upon the other are one.
+    let mut passed = phases(&rows.lines);
+    passed.dedup();
+    assert_eq!(passed, [PreStop, ListenerClosed, Sigterm, LastConnection, LastRequest, Drained, Exit]);
     assert_eq!(facts(&served(&rows.lines)[0]), (0, Some(204), ServedEnd::Complete, 0, true));
     assert_eq!(rows.lines.last(), Some(&ProxyLine::End { recorded: 1 }));
     assert_eq!(within(proxy.report).await.unwrap().counts.handed_over, 1);

@@ -410,3 +410,34 @@ async fn an_app_that_takes_no_bytes_does_not_hide_that_the_client_has_gone() {
     drop((server, app));
     assert_eq!(served(&proxy.end().await.0)[0].ended, ServedEnd::ClientGone);
 }
+
+#[tokio::test]
+async fn a_connection_that_the_app_has_closed_is_not_kept_for_a_silent_client() {
+    let (app, address) = app().await;
+    let proxy = Running::start(address);
+    let mut clients = Vec::new();
+    for _ in 0..20 {
+        let (mut client, mut server) = proxy.asked(&app, "GET / HTTP/1.1\r\n\r\n").await;
+        server.write_all(b"HTTP/1.1 204 None\r\n\r\n").await.unwrap();
+        let mut head = [0; 12];
+        within(client.read_exact(&mut head)).await.unwrap();
+        clients.push(client);
+    }
+    // One of HTTP/2, and one that has said nothing.
+    clients.push(proxy.asked(&app, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.0);
+    clients.push(proxy.client().await);
+    drop(accept(&app).await);
+    assert_eq!(proxy.metric("rolldrop_proxy_connections").await, clients.len());
+    within(async {
+        while proxy.metric("rolldrop_proxy_connections").await > 0 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+    // What they say now is refused, as by the app's kernel.
+    for mut client in clients {
+        within(client.read_to_end(&mut Vec::new())).await.unwrap();
+        let gone = async { while client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.is_ok() {} };
+        within(gone).await;
+    }
+}

@@ -1,7 +1,7 @@
-//! How many connections the API server holds, and which of them end first.
+//! How many connections an HTTP server holds, and which of them end first.
 //!
-//! A connection without a request in hand may be closed at any time, as by any HTTP server: after
-//! [`IDLE_TIMEOUT`], or at once when all places are taken and it has been idle for longest. So
+//! A connection without a request in hand may be closed at any time, as by any HTTP server: when its
+//! [`Patience`] is over, or at once when all places are taken and it has been idle for longest. So
 //! clients that only hold connections keep no others out.
 
 use std::collections::BTreeMap;
@@ -18,16 +18,20 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::HEAD_TIMEOUT;
-
-/// How long a connection may be kept without a request (kube-apiserver: `IdleTimeout` in
-/// staging/src/k8s.io/apiserver/pkg/server/secure_serving.go).
-const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// How long a connection is kept that asks for nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// Between two requests, and before the first.
+    pub(crate) idle: Duration,
+    /// From the first byte of a head on.
+    pub(crate) head: Duration,
+}
 
 /// The places for connections.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(crate) struct Places {
     free: Arc<Semaphore>,
+    patience: Patience,
     /// Those that may be closed, longest idle first.
     idle: Mutex<BTreeMap<IdleSince, CancellationToken>>,
     became_idle: Notify,
@@ -39,9 +43,10 @@ type IdleSince = (Instant, u64);
 
 impl Places {
     /// This many places.
-    pub(super) fn new(count: usize) -> Arc<Self> {
+    pub(crate) fn new(count: usize, patience: Patience) -> Arc<Self> {
         Arc::new(Self {
             free: Arc::new(Semaphore::new(count)),
+            patience,
             idle: Mutex::default(),
             became_idle: Notify::new(),
             next_number: AtomicU64::new(0),
@@ -49,7 +54,7 @@ impl Places {
     }
 
     /// A place, if need be that of the connection that has been idle for longest.
-    pub(super) async fn take(self: &Arc<Self>) -> Option<Place> {
+    pub(crate) async fn take(self: &Arc<Self>) -> Option<Place> {
         let free = loop {
             let free = Arc::clone(&self.free);
             if let Ok(free) = Arc::clone(&free).try_acquire_owned() {
@@ -105,7 +110,7 @@ impl State {
 
 /// The place of one connection; free again when dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     places: Arc<Places>,
     number: u64,
     state: watch::Sender<State>,
@@ -115,12 +120,12 @@ pub(super) struct Place {
 
 impl Place {
     /// Completes when the connection is to be closed.
-    pub(super) async fn closing(&self) {
+    pub(crate) async fn closing(&self) {
         let mut state = self.state.subscribe();
         loop {
             let ends_at = match *state.borrow_and_update() {
-                State::Idle { since } => Some(since + IDLE_TIMEOUT),
-                State::Head { since } => Some(since + HEAD_TIMEOUT),
+                State::Idle { since } => Some(since + self.places.patience.idle),
+                State::Head { since } => Some(since + self.places.patience.head),
                 State::Busy => None,
             };
             let closing = async {
@@ -142,7 +147,7 @@ impl Place {
     }
 
     /// A request has come; it ends when the guard is dropped.
-    pub(super) fn begin_request(self: &Arc<Self>) -> InHand {
+    pub(crate) fn begin_request(self: &Arc<Self>) -> InHand {
         self.enter(|_| State::Busy);
         InHand(Arc::clone(self))
     }
@@ -180,7 +185,7 @@ impl Drop for Place {
 
 /// A request that is being answered.
 #[derive(Debug)]
-pub(super) struct InHand(Arc<Place>);
+pub(crate) struct InHand(Arc<Place>);
 
 impl Drop for InHand {
     fn drop(&mut self) {
@@ -189,11 +194,11 @@ impl Drop for InHand {
 }
 
 /// The body of an answer, at whose end the request is no longer in hand.
-pub(super) struct AnswerBody<B> {
+pub(crate) struct AnswerBody<B> {
     /// The body itself.
-    pub(super) body: B,
+    pub(crate) body: B,
     /// The request that it answers.
-    pub(super) _request: InHand,
+    pub(crate) _request: InHand,
 }
 
 impl<B: Body + Unpin> Body for AnswerBody<B> {
@@ -217,11 +222,11 @@ impl<B: Body + Unpin> Body for AnswerBody<B> {
 }
 
 /// A connection's stream, which notices when a request begins.
-pub(super) struct Noticed<S> {
+pub(crate) struct Noticed<S> {
     /// The stream itself.
-    pub(super) stream: S,
+    pub(crate) stream: S,
     /// Whose it is.
-    pub(super) place: Arc<Place>,
+    pub(crate) place: Arc<Place>,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Noticed<S> {
@@ -263,9 +268,13 @@ mod tests {
 
     use super::*;
 
+    const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+    const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+    const PATIENCE: Patience = Patience { idle: IDLE_TIMEOUT, head: HEAD_TIMEOUT };
+
     #[tokio::test(start_paused = true)]
     async fn the_longest_idle_makes_room_and_the_busy_stay() {
-        let places = Places::new(2);
+        let places = Places::new(2, PATIENCE);
         let first = Arc::new(places.take().await.unwrap());
         let request = first.begin_request();
         tokio::time::advance(Duration::from_secs(1)).await;
@@ -293,7 +302,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn heads_are_hurried_and_idle_connections_kept_for_a_while() {
-        let places = Places::new(1);
+        let places = Places::new(1, PATIENCE);
         let place = Arc::new(places.take().await.unwrap());
         tokio::time::advance(IDLE_TIMEOUT - Duration::from_secs(1)).await;
         assert!(place.closing().now_or_never().is_none());

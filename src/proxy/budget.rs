@@ -1,0 +1,278 @@
+//! The most of everything that a peer can make the proxy hold.
+//!
+//! Some of it belongs to each connection, so that hostile neighbours cannot take it away; the rest comes
+//! from a [`Pool`] that all connections share. No holder gets more than a quarter of what is free, so a few
+//! that want all of it leave something for those who come later. What does not fit is passed on without
+//! being recorded where that is safe, and refused as an app would refuse it where it is not.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+use super::relay::Sides;
+
+/// Room for one read, in bytes. A connection that waits holds no buffer.
+pub(super) const READ_BYTES: usize = 16 * 1024;
+/// The same where the pool has no more.
+const SMALL_READ_BYTES: usize = 1024;
+/// What each buffer may hold whatever the pool has, in bytes: most heads are smaller.
+pub(super) const OWN_BYTES: usize = 4 * 1024;
+/// A holder gets at most this part of what is free in the pool.
+const PART: usize = 4;
+
+/// How much the peers of a proxy can make it hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// Client connections at once. More wait in the kernel's accept queue.
+    pub connections: usize,
+    /// Bytes that all connections hold together beyond their own 4 KiB a direction: unfinished heads and
+    /// frames, tables of fields, and what a slow reader has not taken.
+    pub held_bytes: usize,
+    /// Bytes of one head of HTTP/1, or of one block of fields of HTTP/2.
+    pub head_bytes: usize,
+    /// Requests under way on one connection: streams, and requests that wait for their turn.
+    pub requests_per_connection: usize,
+    /// The same on all connections, beyond the first of each.
+    pub requests: usize,
+    /// Rows kept for a reader. Beyond them the oldest are dropped, and counted.
+    pub rows: usize,
+    /// Rows kept of requests that got no answer. They never displace those that got one.
+    pub unanswered_rows: usize,
+}
+
+impl Budget {
+    /// What holds unless the caller says otherwise.
+    pub const DEFAULT: Budget = Budget {
+        connections: 10_000,
+        held_bytes: 24 * 1024 * 1024,
+        head_bytes: 1024 * 1024,
+        requests_per_connection: 4096,
+        requests: 65_536,
+        rows: 250_000,
+        unanswered_rows: 62_500,
+    };
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// Why requests, or parts of them, were passed on without being recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unrecorded {
+    /// Too many were under way.
+    Requests,
+    /// A head, or a block of fields, that was larger than could be held.
+    Head,
+    /// Too many rows were waiting for a reader.
+    Rows,
+}
+
+impl Unrecorded {
+    /// Every reason.
+    pub(super) const ALL: [Unrecorded; 3] = [Unrecorded::Requests, Unrecorded::Head, Unrecorded::Rows];
+
+    /// The name used in metrics.
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Unrecorded::Requests => "requests",
+            Unrecorded::Head => "head",
+            Unrecorded::Rows => "rows",
+        }
+    }
+}
+
+/// Bytes that all connections share.
+#[derive(Debug)]
+pub(super) struct Pool {
+    limit: usize,
+    used: AtomicUsize,
+}
+
+impl Pool {
+    /// A pool of so many bytes.
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit, used: AtomicUsize::new(0) }
+    }
+
+    /// Bytes that are held.
+    pub(super) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    fn has(&self, bytes: usize) -> bool {
+        bytes <= self.limit.saturating_sub(self.used()) / PART
+    }
+}
+
+/// What one holder has of a pool. It is given back when dropped.
+#[derive(Debug)]
+pub(super) struct Share<'a> {
+    pool: &'a Pool,
+    bytes: usize,
+}
+
+impl<'a> Share<'a> {
+    /// Nothing of the pool yet.
+    pub(super) fn of(pool: &'a Pool) -> Self {
+        Self { pool, bytes: 0 }
+    }
+
+    /// Whether the pool has room for it to become this large.
+    fn can_be(&self, bytes: usize) -> bool {
+        bytes <= self.bytes || self.pool.has(bytes)
+    }
+
+    /// Makes it this large; returns whether the pool had room.
+    pub(super) fn grow_to(&mut self, bytes: usize) -> bool {
+        let fits = self.can_be(bytes);
+        if fits && bytes > self.bytes {
+            self.set(bytes);
+        }
+        fits
+    }
+
+    /// Makes it this large, whatever the pool has.
+    pub(super) fn set(&mut self, bytes: usize) {
+        match bytes.checked_sub(self.bytes) {
+            Some(0) => {}
+            Some(more) => _ = self.pool.used.fetch_add(more, Ordering::Relaxed),
+            None => _ = self.pool.used.fetch_sub(self.bytes - bytes, Ordering::Relaxed),
+        }
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Share<'_> {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+/// What has been read of one direction and not been passed on.
+#[derive(Debug)]
+pub(super) struct Buffer<'a> {
+    bytes: BytesMut,
+    share: Share<'a>,
+    /// Told of what the client says.
+    sides: Option<&'a Sides>,
+}
+
+impl<'a> Buffer<'a> {
+    /// An empty one for what an app says.
+    pub(super) fn of_app(pool: &'a Pool) -> Self {
+        Self { bytes: BytesMut::new(), share: Share::of(pool), sides: None }
+    }
+
+    /// An empty one for what a client says.
+    pub(super) fn of_client(pool: &'a Pool, sides: &'a Sides) -> Self {
+        Self { sides: Some(sides), ..Self::of_app(pool) }
+    }
+
+    /// Whether a part of a head or frame may become longer before it is passed on.
+    pub(super) fn may_hold_more(&self) -> bool {
+        let needed = self.bytes.len() + SMALL_READ_BYTES;
+        needed <= OWN_BYTES || self.share.can_be(needed - OWN_BYTES)
+    }
+
+    /// Reads what there is behind what is held; 0 means that the other side closed.
+    pub(super) async fn read_from(&mut self, from: &mut (impl AsyncRead + Unpin)) -> std::io::Result<usize> {
+        self.make_room();
+        let read = from.read_buf(&mut self.bytes).await?;
+        if let Some(sides) = self.sides {
+            sides.hear_client();
+        }
+        Ok(read)
+    }
+
+    /// Keeps no more room than what is held takes: nothing is there to be read.
+    pub(super) fn rest(&mut self) {
+        if self.bytes.is_empty() {
+            self.bytes = BytesMut::new();
+            self.share.set(0);
+        } else if self.bytes.capacity() > 2 * self.bytes.len() {
+            self.resize(self.bytes.len());
+        }
+    }
+
+    fn make_room(&mut self) {
+        let len = self.bytes.len();
+        // Each byte of a long head is copied a few times at most.
+        let room = READ_BYTES.max(len / 2);
+        if self.bytes.try_reclaim(room.min(READ_BYTES)) {
+            return;
+        }
+        if self.share.grow_to((len + room).saturating_sub(OWN_BYTES)) {
+            self.resize(len + room);
+        } else if !self.bytes.try_reclaim(SMALL_READ_BYTES) {
+            self.resize(len + SMALL_READ_BYTES);
+        }
+    }
+
+    fn resize(&mut self, capacity: usize) {
+        let mut bytes = BytesMut::with_capacity(capacity);
+        bytes.extend_from_slice(&self.bytes);
+        self.bytes = bytes;
+        self.share.set(self.bytes.capacity().saturating_sub(OWN_BYTES));
+    }
+}
+
+impl Deref for Buffer<'_> {
+    type Target = BytesMut;
+
+    fn deref(&self) -> &BytesMut {
+        &self.bytes
+    }
+}
+
+impl DerefMut for Buffer<'_> {
+    fn deref_mut(&mut self) -> &mut BytesMut {
+        &mut self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_wants_everything_leaves_something_for_those_who_come_later() {
+        let pool = Pool::new(1 << 20);
+        let mut greedy = Vec::new();
+        for _ in 0..20 {
+            let mut share = Share::of(&pool);
+            while share.grow_to(share.bytes + SMALL_READ_BYTES) {}
+            greedy.push(share);
+        }
+        assert!(pool.used() <= 1 << 20);
+        assert!(Share::of(&pool).grow_to(2000), "{} of {} are used", pool.used(), 1 << 20);
+        drop(greedy);
+        assert_eq!(pool.used(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_buffer_takes_small_reads_where_the_pool_has_no_more_and_gives_back_what_it_has() {
+        let pool = Pool::new(8 * READ_BYTES);
+        let mut first = Buffer::of_app(&pool);
+        first.read_from(&mut &[b'x'; 100][..]).await.unwrap();
+        assert!(pool.used() >= READ_BYTES - OWN_BYTES);
+        // It waits for more of a head.
+        first.rest();
+        assert_eq!((pool.used(), first.len()), (0, 100));
+
+        let mut all = Share::of(&pool);
+        all.set(8 * READ_BYTES);
+        let mut late = Buffer::of_app(&pool);
+        let mut from = &[b'x'; 2 * OWN_BYTES][..];
+        while late.may_hold_more() {
+            late.read_from(&mut from).await.unwrap();
+        }
+        assert!((OWN_BYTES - SMALL_READ_BYTES..=OWN_BYTES).contains(&late.len()), "{}", late.len());
+        drop((first, late, all));
+        assert_eq!(pool.used(), 0);
+    }
+}
