@@ -7,12 +7,14 @@
 
 mod child;
 pub mod embedded;
+pub mod guard;
 
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use kube::Client;
+use kube::client::ClientBuilder;
 use kube::config::{Context, KubeConfigOptions, Kubeconfig};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -162,7 +164,9 @@ impl Cluster {
         let (default_namespace, server) = (config.default_namespace.clone(), config.cluster_url.to_string());
         // What is measured is one request, not the client's repetitions of it.
         config.default_retry = false;
-        let client = Client::try_from(config).map_err(|error| ClusterError::Client(Box::new(error)))?;
+        let builder =
+            ClientBuilder::try_from(config).map_err(|error| ClusterError::Client(Box::new(error)))?;
+        let client = builder.with_layer(&guard::GuardLayer).build();
         Ok(Self { client, default_namespace, server, origin, context: None, has_inside: false, process })
     }
 

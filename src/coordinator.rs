@@ -417,8 +417,11 @@ impl Session {
     /// Waits for the first lists of the watches, so that no event of the run is missed.
     async fn await_first_lists(&self) -> Result<(), CoordinatorError> {
         let what = "watch pods and endpointslices";
-        let listed = self.views.wait_until(|view| view.listed());
+        let listed = self.views.wait_until(|view| view.listed() || !view.unbelieved.is_empty());
         let listed = self.caller.limited(what, listed).await;
+        if let Some(why) = self.views.read(|view| view.unbelieved.values().next().cloned()) {
+            return Err(CoordinatorError::Api { what: what.to_owned(), why });
+        }
         match self.views.read(|view| view.trouble.values().next().cloned()) {
             Some(why) if matches!(listed, Err(CoordinatorError::Timeout { .. })) => {
                 Err(CoordinatorError::Api { what: what.to_owned(), why })

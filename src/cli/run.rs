@@ -33,6 +33,7 @@ use super::exit::Exit;
 use super::progress::Progress;
 use super::report;
 use super::signals::Interrupts;
+use crate::cluster::guard::names::is_dns_label;
 use crate::cluster::{Choice, Cluster};
 use crate::coordinator::{Caller, CoordinatorError, GitOps, Limits, Ready, Session, Settings};
 use crate::load;
@@ -131,14 +132,20 @@ async fn connect(choice: Choice, interrupts: &Interrupts, progress: &Progress) -
     Ok(cluster)
 }
 
-fn caller(cluster: &Cluster, namespace: Option<String>, interrupts: &Interrupts) -> Caller {
-    Caller {
+fn caller(cluster: &Cluster, namespace: Option<String>, interrupts: &Interrupts) -> anyhow::Result<Caller> {
+    let namespace = namespace.unwrap_or_else(|| cluster.default_namespace().to_owned());
+    if !is_dns_label(&namespace) {
+        bail!(
+            "no namespace can be called {namespace:?}: name another by -n (or in the context of the kubeconfig); small letters, digits and dashes make one"
+        );
+    }
+    Ok(Caller {
         client: cluster.client(),
-        namespace: namespace.unwrap_or_else(|| cluster.default_namespace().to_owned()),
+        namespace,
         limits: Limits::default(),
         // The run can be given up without having been interrupted.
         stop: interrupts.stop.child_token(),
-    }
+    })
 }
 
 /// What carrying a run out takes.
@@ -164,8 +171,10 @@ impl Run<'_> {
         if let Some(notice) = cluster.notice() {
             self.progress.note(notice);
         }
-        let caller = caller(&cluster, namespace, self.interrupts);
-        let measured = self.measure(scenario, &cluster, caller).await;
+        let measured = match caller(&cluster, namespace, self.interrupts) {
+            Ok(caller) => self.measure(scenario, &cluster, caller).await,
+            Err(error) => Err(error),
+        };
         self.progress.step("shutting down");
         cluster.shut_down().await;
         self.progress.done();

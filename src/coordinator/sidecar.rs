@@ -16,6 +16,7 @@ use url::Url;
 use super::undo::{ATTEMPTS, FOLLOW};
 use super::view::View;
 use super::{Caller, CoordinatorError, Session};
+use crate::cluster::guard::names::in_path;
 use crate::inject::{self, KubernetesVersion, SecretKey};
 use crate::scenario::Workload;
 
@@ -227,7 +228,8 @@ impl Session {
                 changed => return Ok(changed?.is_some() || attempt > 1),
             }
             let what = format!("read {}", object.title());
-            let found = self.caller.ask(&what, || object.api.get(object.name())).await?;
+            let part = in_path(object.name());
+            let found = self.caller.ask(&what, || object.api.get(&part)).await?;
             let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
             injection.live[index].is_now(found);
             injection.want()?;

@@ -22,6 +22,7 @@ use super::caller::Pauses;
 use super::recorder::RecorderHandle;
 use super::view::Views;
 use super::{CoordinatorError, Limits};
+use crate::cluster::guard::distrust;
 use crate::record::event::Change;
 use crate::record::{Clock, EventKind, Stamp};
 
@@ -73,10 +74,15 @@ enum Broken {
     Forgotten,
     /// It is not allowed, or there is nothing of the kind.
     NotToBeHad(String),
+    /// It shows what was not asked for.
+    Unbelieved(String),
 }
 
 impl Broken {
     fn of(error: &kube::Error) -> Self {
+        if let Some(why) = distrust(error) {
+            return Self::Unbelieved(why.to_string());
+        }
         match error {
             kube::Error::Api(status) if status.code == 410 => Self::Forgotten,
             kube::Error::Api(status) if [403, 404].contains(&status.code) => {
@@ -159,6 +165,7 @@ impl Following {
                 Broken::NotToBeHad(why) => self.views.update(|view| {
                     view.trouble.insert(resource, why);
                 }),
+                Broken::Unbelieved(why) => self.disbelieve(why),
             }
             // One that stood for a while is taken up at once.
             if begun.elapsed() > SHORTEST_DELAY && told.is_none() {
@@ -248,6 +255,19 @@ impl Following {
             state.last_good = now;
             state.version = version.or(state.version.take());
         }
+    }
+
+    /// Says once that nothing of this kind is believed any more until the API server shows what it is asked for.
+    fn disbelieve(&self, why: String) {
+        let resource = self.resource;
+        if self.views.read(|view| view.unbelieved.contains_key(resource)) {
+            return;
+        }
+        let message = format!("the watch of {resource} shows nothing that can be used: {why}");
+        self.recorder.event(self.clock.now(), EventKind::Warning { message });
+        self.views.update(|view| {
+            view.unbelieved.insert(resource, why);
+        });
     }
 
     /// A watch is open again, where it was.

@@ -3,6 +3,7 @@
 
 use std::fmt::Display;
 
+use crate::cluster::guard::names::in_path;
 use k8s_openapi::api::core::v1::{Node, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -39,7 +40,8 @@ impl Way<'_> {
                 number.ok_or_else(|| self.unusable("has no NodePort: leave the target's node out"))?;
             let what = format!("read Node {node}");
             let api = Api::<Node>::all(caller.client.clone());
-            let found = caller.ask(&what, || api.get(node)).await?;
+            let part = in_path(node);
+            let found = caller.ask(&what, || api.get(&part)).await?;
             let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
             let address =
                 address(&found).ok_or_else(|| self.unusable(format!("node {node} has no address")))?;
