@@ -15,6 +15,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::say::say;
 use crate::cluster::Ready;
 use crate::cluster::embedded::config::DataplaneChoice;
 use crate::cluster::embedded::descendants::KillDescendants;
@@ -247,7 +248,7 @@ impl ServeArgs {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen on loopback")?;
         let dataplane = Dataplane::choose(self.dataplane.unwrap_or(config.dataplane), &files.leftovers())?;
         if let Some(notice) = &dataplane.notice {
-            eprintln!("rolldrop: {notice}");
+            say(notice);
         }
         let runtime = tokio::runtime::Runtime::new().context("start the async runtime")?;
         let served = runtime.block_on(serve(config, listener, dataplane, &files, self.lifeline));

@@ -37,8 +37,8 @@ pub const ANSWER_BYTES: usize = 32 * 1024 * 1024;
 pub const WATCH_LINE_BYTES: usize = 4 * 1024 * 1024;
 /// Objects of a list that are asked for at once.
 pub const PAGE: u32 = 500;
-/// The most objects of one list.
-pub const MOST_OBJECTS: usize = 150_000;
+/// The most pages of one list: with that, one has up to 150,000 objects.
+pub const MOST_PAGES: u32 = 300;
 
 /// Why an answer of the API server is not used, or a request is not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

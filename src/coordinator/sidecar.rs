@@ -332,7 +332,7 @@ impl Caller {
         let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), &self.namespace, &resource);
         let what = format!("list {}", resource.plural);
         let params = ListParams::default();
-        let listed = match self.ask(&what, || api.list(&params)).await? {
+        let listed = match self.list(&what, &api, &params).await? {
             Ok(listed) => listed,
             // The cluster does not know the kind.
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),
@@ -344,7 +344,7 @@ impl Caller {
             live.is_now(object);
             live
         };
-        Ok(listed.items.into_iter().map(of).collect())
+        Ok(listed.into_iter().map(of).collect())
     }
 }
 

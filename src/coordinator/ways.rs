@@ -100,8 +100,8 @@ impl Way<'_> {
         let what = format!("list the EndpointSlices of Service {}", self.name);
         let api = Api::<EndpointSlice>::namespaced(caller.client.clone(), &caller.namespace);
         let params = ListParams::default().labels(&format!("kubernetes.io/service-name={}", self.name));
-        let slices = caller.ask(&what, || api.list(&params)).await?;
-        let slices = slices.map_err(|e| CoordinatorError::api(&what, &e))?.items;
+        let slices = caller.list(&what, &api, &params).await?;
+        let slices = slices.map_err(|e| CoordinatorError::api(&what, &e))?;
         let name = port.name.as_deref().unwrap_or_default();
         let mut ports = slices.iter().flat_map(|slice| slice.ports.iter().flatten());
         let found = ports.find(|of_pods| of_pods.name.as_deref().unwrap_or_default() == name);

@@ -533,6 +533,14 @@ fn what_an_api_server_shows_without_having_been_asked_for_it_is_never_acted_on()
         refused.stderr().contains("is in namespace \"kube-system\", and \"name\" was asked for"),
         "{refused}"
     );
+    // What it says reaches a terminal as text alone, and logs have no colours.
+    api.set(|_| Act::status(403, "\u{1b}]0;title\u{7}\u{9b}2J\u{202e}forbidden"));
+    let words = ["run", "--dry-run", "--target", "svc/web", "--kubeconfig"];
+    let logged = Rolldrop::new(words).args([api.kubeconfig()]).env("ROLLDROP_LOG", "debug");
+    let refused = logged.finish().expect_code(2);
+    let said = refused.stderr();
+    assert!(said.contains(r"\u{1b}]0;title\u{7}\u{9b}2J\u{202e}forbidden") && said.contains("DEBUG"), "{refused}");
+    assert!(!said.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'), "{refused}");
     let words = ["run", "--dry-run", "--target", "svc/web", "-n", "shop#x", "--kubeconfig"];
     let refused = Rolldrop::new(words).args([api.kubeconfig()]).finish().expect_code(2);
     assert!(refused.stderr().contains("no namespace can be called \"shop#x\""), "{refused}");

@@ -43,8 +43,8 @@ impl Acting<'_> {
         let what = format!("list the pods of node {node}");
         let api = Api::<Pod>::all(caller.client.clone());
         let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
-        let pods = caller.ask(&what, || api.list(&on_node)).await?;
-        let mut pods = pods.map_err(|e| CoordinatorError::api(&what, &e))?.items;
+        let pods = caller.list(&what, &api, &on_node).await?;
+        let mut pods = pods.map_err(|e| CoordinatorError::api(&what, &e))?;
         let run = self.session.journal().run().to_owned();
         pods.retain(|pod| {
             let stays = pod
