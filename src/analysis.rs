@@ -195,9 +195,7 @@ fn alpha(timeline: &Timeline, modes: &[Mode]) -> Vec<f64> {
 fn windows(timeline: &Timeline, evidence: &Evidence, alpha: &[f64]) -> Vec<Vec<Window>> {
     let bound = |((end, tails), alpha): ((&PodEnd, &Vec<evidence::Tail>), &f64)| {
         let targets = timeline.info.targets.iter().zip(tails);
-        let window = |(target, tail): (&Target, _)| {
-            window::window(end, target, tail, target.balancing(&timeline.info.cluster), *alpha)
-        };
+        let window = |(target, tail): (&Target, _)| window::window(timeline, end, target, tail, *alpha);
         targets.map(window).collect()
     };
     timeline.ends.iter().zip(&evidence.tails).zip(alpha).map(bound).collect()

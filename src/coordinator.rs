@@ -64,6 +64,7 @@ pub use load_job::{LOAD_PORT, LoadJob, LoadPod, LoadPods, default_workers};
 pub use plan::{Call, Plan, Work};
 pub use recorder::Recorder;
 pub use rollout::Workloads;
+pub use routes::services_behind_in;
 pub use sidecar::{GitOps, Sidecars};
 use targets::{Consumer, Found};
 pub use targets::{Ready, at_node};

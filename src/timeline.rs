@@ -22,7 +22,7 @@ pub mod restarts;
 mod tracked;
 mod watches;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 pub use actions::{Refused, Withdrawal};
 use addresses::Addresses;
@@ -102,6 +102,8 @@ pub struct Timeline {
     pub hand_overs: Vec<HandOver>,
     /// What the kernel said of the connections of the load, where it was asked.
     pub tracked: Option<Tracked>,
+    /// When waits after terminations reached their limit while requests were still lost.
+    pub unsettled: Vec<Stamp>,
     /// Warnings that were recorded.
     pub warnings: Vec<String>,
     /// What could not be read.
@@ -127,6 +129,7 @@ impl Timeline {
         let joins = Joins {
             names: PodNames::of(&events),
             addresses: Addresses::of(&info, &events, &clocks),
+            relays: HashSet::new(),
             run: info.run.clone(),
             needs_proof: info.cluster.dataplane == ServiceProxy::Ipvs,
         };
@@ -184,6 +187,7 @@ impl Timeline {
             answers: notes.answers,
             hand_overs,
             tracked: seen.tracked.finish(requests.agreement),
+            unsettled: notes.unsettled,
             warnings: notes.warnings,
             torn,
             corrupt,
@@ -298,6 +302,7 @@ impl<'a> Collectors<'a> {
 struct Notes {
     machine: BTreeMap<String, Vec<(Stamp, MachineSample)>>,
     hand_overs: Vec<HandOver>,
+    unsettled: Vec<Stamp>,
     warnings: Vec<String>,
     /// By target, over all load sources.
     answers: BTreeMap<String, AnswerHeaders>,
@@ -323,6 +328,7 @@ impl Notes {
                 let longest = self.ttls.entry(name.clone()).or_insert(*ttl_s);
                 *longest = longest.max(*ttl_s);
             }
+            EventKind::Unsettled { .. } => self.unsettled.push(at),
             EventKind::Warning { message } => self.warnings.push(message.clone()),
             _ => {}
         }

@@ -1,5 +1,5 @@
 """What the proofs that make runs share: one run, and what of its directory they look at."""
-import json, os, pathlib, subprocess, sys
+import collections, json, os, pathlib, subprocess, sys
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 RELEASE = REPOSITORY / "target/release/rolldrop"
@@ -33,16 +33,22 @@ def is_valid(run):
     return (run / "result.json").exists() and result(run)["verdict"]["state"] == "valid"
 
 
+# The swap of the Service proxy's table that took a pod out: before and after it, in Unix seconds, and how many
+# endpoints the Service had in the table until then.
+Stopped = collections.namedtuple("Stopped", "before after endpoints")
+
+
 def stopped_routing(run):
-    """Pod -> (before, after) the swap that took it out of the Service proxy's table, in Unix seconds."""
-    routed, stopped = set(), {}
+    """Pod -> the swap that took it out of the Service proxy's table."""
+    routed, stopped = collections.defaultdict(set), {}
     for line in (run / "cluster/service-proxy.jsonl").read_text().splitlines():
         sync = json.loads(line)
         if sync["kind"] == "sync":
             now = {endpoint["pod"] for endpoint in sync["endpoints"]}
-            for pod in routed - now:
-                stopped[pod] = (sync["swap_begin_ns"] / 1e9, sync["t_ns"] / 1e9)
-            routed = now
+            had = routed[sync["service"]]
+            for pod in had - now:
+                stopped[pod] = Stopped(sync["swap_begin_ns"] / 1e9, sync["t_ns"] / 1e9, len(had))
+            routed[sync["service"]] = now
     return stopped
 
 

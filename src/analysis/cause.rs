@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use crate::record::{Cause, Outcome, ServedEnd, ServedRow, Stamp};
 use crate::timeline::PodEnd;
 
-/// Longer than a round trip to any client: a close that comes so long after a request did not cross
+/// Longer than a round trip to any client. A close that comes so long after a request did not cross
 /// it on its way. The server had it, or at least its kernel.
-const ROUND_TRIP_NS: i64 = 200_000_000;
+pub(super) const ROUND_TRIP_NS: i64 = 200_000_000;
 /// The same between a proxy and the app beside it.
 const BESIDE_NS: i64 = 5_000_000;
 

@@ -40,8 +40,7 @@ impl Death {
         let seen = [stages.listener_closed, stages.app_exited].into_iter().flatten().min();
         let likely = seen.or(shown.map(|at| at.shifted_ns(-SHOWN_AFTER_NS))).unwrap_or(told).max(earliest);
         let sure = [seen, shown].into_iter().flatten().min().map(|at| at.max(earliest));
-        let address_gone =
-            shown.map_or(likely.shifted_ns(SHOWN_AFTER_NS), |at| at).shifted_ns(-ADDRESS_BEFORE_NS);
+        let address_gone = shown.unwrap_or(likely.shifted_ns(SHOWN_AFTER_NS)).shifted_ns(-ADDRESS_BEFORE_NS);
         Self { earliest, told, likely, sure, address_gone }
     }
 

@@ -24,6 +24,10 @@ use crate::record::{Outcome, RowSource, Stamp};
 use crate::timeline::requests::Connection;
 use crate::timeline::{Request, Requests, Timeline};
 
+/// Where a pod's arrivals are named and balanced at random too, two upper bounds share the chance of being too small.
+/// The one by balancing takes nearly all of it: it knows each connection that went elsewhere, while the silence of the
+/// pod's own arrivals rests on a rate that was measured before.
+const BALANCE_SHARE: f64 = 0.9;
 /// How many of a pod's last arrivals before t0 show its share at t0.
 const RECENT: usize = 50;
 
@@ -66,10 +70,20 @@ impl Tail {
         self.late_named += u64::from(at > t0_latest);
     }
 
-    /// Forgets what losses have shown.
-    pub(super) fn forget_losses(&mut self) {
+    /// Forgets what losses have shown; `rate` is that of the arrivals that something names.
+    fn forget_losses(&mut self, rate: f64) {
         (self.last_alone, self.last_in_order, self.last_possible) = (None, None, self.last_named);
-        self.late = self.late_named;
+        (self.late, self.rate) = (self.late_named, rate);
+    }
+
+    /// Of the chance that the pod's upper bound is too small, the part of the bound by balancing.
+    fn alpha_of_balance(&self, alpha: f64) -> f64 {
+        if self.rate > 0.0 { BALANCE_SHARE * alpha } else { alpha }
+    }
+
+    /// The part of the bound by the silence of the pod's own arrivals.
+    pub(super) fn alpha_of_silence(&self, alpha: f64) -> f64 {
+        if self.reach.is_some() { (1.0 - BALANCE_SHARE) * alpha } else { alpha }
     }
 
     /// The last arrival that surely was this pod's.
@@ -244,14 +258,22 @@ impl Gathered {
         self.tails[end][target].arrival(r.begun(), t0.latest, r.named().is_none());
     }
 
-    fn finish(&mut self, timeline: &Timeline) {
+    /// Forgets what losses have shown of the windows.
+    pub(super) fn forget_losses(&mut self, timeline: &Timeline) {
         for ((tails, before), end) in self.tails.iter_mut().zip(&self.before).zip(&timeline.ends) {
-            for ((tail, before), (until, uncertainty_ns)) in tails.iter_mut().zip(before).zip(&self.observed)
-            {
-                (tail.observed_until, tail.uncertainty_ns) = (*until, *uncertainty_ns);
-                tail.rate = before.rate_at(end.t0.earliest);
+            for (tail, before) in tails.iter_mut().zip(before) {
+                tail.forget_losses(before.rate_at(end.t0.earliest));
             }
         }
+    }
+
+    fn finish(&mut self, timeline: &Timeline) {
+        for tails in &mut self.tails {
+            for (tail, (until, uncertainty_ns)) in tails.iter_mut().zip(&self.observed) {
+                (tail.observed_until, tail.uncertainty_ns) = (*until, *uncertainty_ns);
+            }
+        }
+        self.forget_losses(timeline);
         self.tries.iter_mut().for_each(Tries::sort);
         let endpoints = timeline.endpoints.most(None).max(1);
         for (number, target) in timeline.info.targets.iter().enumerate() {
@@ -324,33 +346,27 @@ pub(super) fn gather<R: RowSource>(
     let mut deaths: Vec<Death> = timeline.ends.iter().map(Death::of).collect();
     reaches(timeline, &mut gathered, &deaths, alpha);
     let suspects = Suspects::new(timeline, policy, &requests.others, &stale, &gateways);
-    let verdicts = suspects.verdicts(&mut gathered, &deaths);
+    let mut verdicts = suspects.verdicts(&mut gathered, &deaths);
     // Failures that only one pod explains tell from when on it was dead, which sharpens all that rests on that.
     if suspects.found_dead(&verdicts, &mut deaths) {
         reaches(timeline, &mut gathered, &deaths, alpha);
+        verdicts = suspects.verdicts(&mut gathered, &deaths);
     }
-    let verdicts = suspects.verdicts(&mut gathered, &deaths);
     let Gathered { tails, first_served, connections, .. } = gathered;
     Ok(Evidence { verdicts, tails, stale, first_served, connections })
 }
 
 /// What random balancing says of each pod, where a target's consumer balances so.
 fn reaches(timeline: &Timeline, gathered: &mut Gathered, deaths: &[Death], alpha: &[f64]) {
-    let dead_since: HashMap<&str, Stamp> = timeline
-        .ends
-        .iter()
-        .zip(deaths)
-        .filter_map(|(end, death)| Some((end.pod.as_str(), death.sure?)))
-        .collect();
-    let is_dead = |pod: &str, at: Stamp| dead_since.get(pod).is_some_and(|since| *since <= at);
+    // The next pod of a StatefulSet's name is another one.
+    let is_dead = |pod: &str, at: Stamp| timeline.end_of(pod, at).is_some_and(|end| deaths[end].is_sure(at));
     for (number, target) in timeline.info.targets.iter().enumerate() {
         let Balancing::Random { .. } = target.balancing(&timeline.info.cluster) else { continue };
         let states = timeline.endpoints.usable(target.service.as_deref());
         for (e, end) in timeline.ends.iter().enumerate() {
             let tail = &mut gathered.tails[e][number];
             let Some(route) = Route::of(end, states) else { continue };
-            // Two bounds share α where a pod's own arrivals are named.
-            let alpha = if tail.rate > 0.0 { alpha[e] / 2.0 } else { alpha[e] };
+            let alpha = tail.alpha_of_balance(alpha[e]);
             let from = tail.last_named.map_or(end.t0.latest, |at| at.max(end.t0.latest));
             let tries = &gathered.tries[number];
             tail.reach = Some(route::reach(end, &deaths[e], &route, tries, from, alpha, &is_dead));

@@ -40,6 +40,7 @@ pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
     findings.extend(refusals(timeline));
     findings.extend(timeline.restarts.iter().filter(|r| r.from >= timeline.origin).map(restarted));
     findings.extend(agents_restarted(timeline.agent_restarts));
+    findings.extend(unsettled(timeline.unsettled.len() as u64));
     let left_alive = timeline.withdrawals.iter().zip(&sums.last_reached);
     findings.extend(left_alive.map(|(withdrawal, last)| lived_on(withdrawal, *last)));
     findings.extend(timeline.info.targets.iter().filter_map(taken_for_a_gateway));
@@ -242,6 +243,21 @@ pub(super) fn unbounded(terminations: &[Termination]) -> impl Iterator<Item = Fi
             "raise the rate of new connections, or keep the load on for longer after the termination";
         finding(Severity::Warning, what, why, remedy)
     })
+}
+
+/// Waits after terminations that ended while requests were still lost.
+fn unsettled(waits: u64) -> Option<Finding> {
+    let what = match waits {
+        0 => return None,
+        1 => "requests were still lost when the wait after a termination reached its limit".to_owned(),
+        _ => format!(
+            "requests were still lost when {} waits after terminations reached their limit",
+            count(waits)
+        ),
+    };
+    let why =
+        "what routes to the pods takes longer to notice their end: windows may be longer than what was seen";
+    Some(finding(Severity::Warning, what, why, "wait longer: --settle-max"))
 }
 
 /// A URL of which the answers showed that requests are balanced there.

@@ -184,8 +184,17 @@ fn enough(endpoints: usize) -> u64 {
     (PASSED_OVER.ln() / others.ln()).ceil() as u64
 }
 
+/// How the gateway's own connect to a pod ended, as far as what its client got tells.
+pub(super) fn connect(row: &RequestRow) -> Outcome {
+    match (row.outcome, row.status) {
+        (Outcome::ResponseTimeout, _) | (_, Some(504)) => Outcome::ConnectTimeout,
+        (_, Some(502)) => Outcome::ConnectRefused,
+        _ => row.outcome,
+    }
+}
+
 /// When a request was handed to the gateway.
-fn sent(row: &RequestRow) -> Stamp {
+pub(super) fn sent(row: &RequestRow) -> Stamp {
     row.sent.or(row.connected).or(row.connect_start).unwrap_or(row.scheduled)
 }
 

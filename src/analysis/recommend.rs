@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use super::Judged;
 use super::model::{Candidate, Mode, Recommendation, Termination, Verdict, WhatIf, WindowSummary};
+use super::phase::Phases;
 use super::policy::Policy;
 use super::stats;
 use crate::record::Cause;
+use crate::record::run_info::Target;
 use crate::timeline::{PodEnd, Timeline};
 
 /// A pod that gets new connections too seldom shows its window too coarsely:
@@ -89,7 +91,10 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
             3.0 / slowest
         ));
     }
-    let largest = windows().filter_map(|w| w.upper_s).fold(0.0, f64::max);
+    let seen = windows().filter_map(|w| w.upper_s).fold(0.0, f64::max);
+    let clocks = clocks(timeline, of_mode().map(|(_, end)| end));
+    refused_because.extend(clocks.iter().filter(|clock| !clock.phases.are_random).map(Clock::in_step));
+    let largest = clocks.iter().map(Clock::longest_s).fold(seen, f64::max);
     let covers_all = (n > 0 && censored == 0 && is_sound && windows().next().is_some())
         .then(|| stats::ceil_seconds(largest));
     let set = Settings::of(of_mode().map(|(_, end)| end));
@@ -115,7 +120,8 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
         units,
         consumers: consumers.into_iter().map(str::to_owned).collect(),
         basis: format!(
-            "the longest of the windows lasted {largest:.3} s at most; that is rounded up, with {} s of margin, and nothing goes below what is set; {stopping_text}",
+            "the longest of the windows lasted {seen:.3} s at most{}; that is rounded up, with {} s of margin, and nothing goes below what is set; {stopping_text}",
+            clocks.iter().map(Clock::in_words).collect::<String>(),
             policy.margin_s
         ),
         terminations_needed: needed.saturating_sub(units),
@@ -124,6 +130,50 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
         suggested_seconds: covers_all
             .filter(|s| *s > set.pre_stop_s && has_saved(ground, mode, *s, set.pre_stop_s)),
     }
+}
+
+/// A consumer that looks for endpoints only every so often: a window towards it is a draw of its phase, plus what the
+/// news takes.
+#[derive(Clone, Copy, Debug)]
+struct Clock<'a> {
+    consumer: &'a str,
+    phases: Phases,
+    /// The longest time from t0 until the endpoint was seen to be withdrawn, in seconds.
+    news_s: f64,
+}
+
+impl Clock<'_> {
+    /// The longest window that it can have.
+    fn longest_s(&self) -> f64 {
+        self.phases.period_s + self.news_s
+    }
+
+    fn in_step(&self) -> String {
+        let Self { consumer, phases: Phases { period_s, .. }, .. } = self;
+        format!(
+            "the pods ended at about one phase of the {period_s:.0} s for which {consumer} keeps an answer of the DNS"
+        )
+    }
+
+    fn in_words(&self) -> String {
+        let Self { consumer, phases: Phases { period_s, .. }, news_s } = self;
+        format!(
+            ", and {consumer} may keep a pod for its {period_s:.0} s and the {news_s:.3} s that the news took"
+        )
+    }
+}
+
+/// The consumers with a clock of their own, and how the pods' ends met it.
+fn clocks<'a>(timeline: &'a Timeline, ends: impl Iterator<Item = &'a PodEnd> + Clone) -> Vec<Clock<'a>> {
+    let withdrawn =
+        |end: &PodEnd| end.stages.endpoint_terminating.or(end.stages.endpoint_removed).or(end.gone());
+    let news_s = |end: &PodEnd| withdrawn(end).map(|at| at.seconds_since(end.t0.earliest));
+    let news_s = ends.clone().filter_map(news_s).fold(0.0, f64::max);
+    let clock = |target: &'a Target| {
+        let phases = Phases::of(timeline.period_s(target)?, ends.clone().map(|end| end.t0.latest));
+        Some(Clock { consumer: &target.consumer, phases, news_s })
+    };
+    timeline.info.targets.iter().filter_map(clock).collect()
 }
 
 /// Why so many windows are not enough.

@@ -79,15 +79,19 @@ impl<'a> Route<'a> {
         };
         let held = self.holding.iter().map(|state| share(state, pod)).fold(SURE, f64::min);
         let freed = self.after.map_or(0.0, |state| share(state, ""));
-        Shares { held, freed: freed.min(0.9 * held).max(STRAY * held) }
+        let own = 1.0 / self.most().max(1) as f64;
+        Shares { held, freed: freed.min(0.9 * held).max(STRAY * held), own }
     }
 }
 
 /// Shares of new connections that fail.
 #[derive(Clone, Copy, Debug)]
 struct Shares {
+    /// All that fail while the rules hold the pod, itself among them.
     held: f64,
     freed: f64,
+    /// The pod's own.
+    own: f64,
 }
 
 impl Shares {
@@ -96,9 +100,14 @@ impl Shares {
         ((1.0 - self.freed) / (1.0 - self.held)).ln()
     }
 
-    /// What one that was lost says; it is negative.
+    /// What one that was lost says, nobody knows to which pod; it is negative.
     fn lost(self) -> f64 {
         (self.freed / self.held).ln()
+    }
+
+    /// What one says that was lost to another dead pod. It is negative where the rules let go of that pod with this one.
+    fn lost_to_another(self) -> f64 {
+        (self.freed / (self.held - self.own).max(f64::MIN_POSITIVE)).ln()
     }
 }
 
@@ -180,6 +189,9 @@ pub(super) fn reach(
                 reach.against.push(against);
                 match &loss.pod {
                     Some(pod) if **pod == *end.pod => against = 0.0,
+                    Some(pod) if is_sure && is_dead(pod, at) => {
+                        against = (against + shares.lost_to_another().min(elsewhere)).max(0.0);
+                    }
                     Some(_) => against += elsewhere,
                     None if at < death.earliest => {}
                     None => against = (against + shares.lost()).max(0.0),

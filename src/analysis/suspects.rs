@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::cause::ROUND_TRIP_NS;
 use super::death::Death;
 use super::evidence::{Arrivals, Gathered, Tail, arrives, ending, silence_s};
 use super::gateway::{self, Gateway, is_gateways};
@@ -34,8 +35,6 @@ const UNFIT: f64 = 0.02;
 /// The weight of an explanation that takes a rare coincidence: on a real v1.36.2 one of 75,000 new connections was
 /// refused by a change of rules, beside 1,133 that were lost to dead pods.
 const RARE: f64 = 1e-3;
-/// Longer than a round trip to any client: a connection that breaks so soon had been routed to a dead pod.
-const ROUND_TRIP_NS: i64 = 200_000_000;
 
 /// What may explain one request.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -119,7 +118,7 @@ impl<'a> Suspects<'a> {
     /// Explains each request that was not plainly answered; of those that were not lost, only the pod is told. What
     /// the losses show about the pods' windows goes into their tails.
     pub(super) fn verdicts(&self, gathered: &mut Gathered, deaths: &[Death]) -> Vec<Verdict> {
-        gathered.tails.iter_mut().flatten().for_each(Tail::forget_losses);
+        gathered.forget_losses(self.timeline);
         // Arrivals before t0, with those that losses show.
         let mut before = gathered.before.clone();
         let losses = gathered
@@ -164,7 +163,12 @@ impl<'a> Suspects<'a> {
         loss: Option<usize>,
     ) -> Verdict {
         if let Some(gateway) = self.gateways[target].as_ref().filter(|_| is_gateways(&r.row)) {
-            return self.behind_a_gateway(gateway, target, r);
+            return self.behind_a_gateway(gateway, deaths, target, r);
+        }
+        if r.row.outcome == Outcome::ConnectRefused
+            && self.timeline.tracked.as_ref().is_some_and(|tracked| tracked.had_no_entry(&r.row))
+        {
+            return self.refused_by_a_rule(target, r);
         }
         let mut candidates = Vec::new();
         for (termination, death) in deaths.iter().enumerate() {
@@ -191,17 +195,31 @@ impl<'a> Suspects<'a> {
         verdict
     }
 
+    /// What explains a connection that was refused and that the kernel sent nowhere: no pod.
+    fn refused_by_a_rule(&self, target: usize, r: &Request) -> Verdict {
+        let service = self.timeline.info.targets[target].service.as_deref();
+        let share = |is| if is { 1.0 } else { 0.0 };
+        let has_none = self.timeline.endpoints.none_usable(service, r.begun());
+        Verdict { no_endpoint: share(has_none), rule_swap: share(!has_none), ..Verdict::default() }
+    }
+
     /// What may explain a request that a gateway lost. It sends requests also to pods that are no endpoints any more,
     /// and says 503 where it has none.
-    fn behind_a_gateway(&self, gateway: &Gateway, target: usize, r: &Request) -> Verdict {
+    fn behind_a_gateway(&self, gateway: &Gateway, deaths: &[Death], target: usize, r: &Request) -> Verdict {
         let service = self.timeline.info.targets[target].service.as_deref();
         if r.row.status == Some(503) && gateway::none_usable(self.timeline, service, &r.row) {
             return Verdict { no_endpoint: 1.0, ..Verdict::default() };
         }
-        let candidates = gateway.candidates(&r.row);
-        let share = 1.0 / candidates.len() as f64;
-        let candidate = |termination| Candidate { termination, share, why: Why::Gateway };
-        Verdict { candidates: candidates.into_iter().map(candidate).collect(), ..Verdict::default() }
+        let sent = gateway::sent(&r.row);
+        let candidate = |termination: usize| {
+            let death = &deaths[termination];
+            let share = death.chance_by(sent) * death.fits(gateway::connect(&r.row), sent);
+            Candidate { termination, share, why: Why::Gateway }
+        };
+        let candidates = gateway.candidates(&r.row).into_iter().map(candidate).collect();
+        let mut verdict = Verdict { candidates, ..Verdict::default() };
+        verdict.normalise();
+        verdict
     }
 
     /// Whether the pod may have been routed to when the request began, and had not stopped after it ended.

@@ -6,23 +6,30 @@ use super::suspects::LAG_NS;
 use crate::record::Stamp;
 use crate::record::routing::Balancing;
 use crate::record::run_info::{Balances, Target};
-use crate::timeline::PodEnd;
+use crate::timeline::{PodEnd, Timeline};
 
 /// Computes the window: lower from t0 latest, upper from t0 earliest.
 ///
+/// An upper bound rests on all that was seen between t0 and itself, so there is none where the record has a hole
+/// there, or where the run went on to the next termination while requests were still lost.
+///
 /// `alpha` is the chance that the upper bound is too small, already shared between all windows of one statement. Where
-/// a pod's arrivals are named and connections are balanced at random too, each of the two upper bounds takes half of
-/// it, and the smaller one counts ([`alpha_of`]).
-pub(super) fn window(end: &PodEnd, target: &Target, tail: &Tail, balancing: Balancing, alpha: f64) -> Window {
-    let alpha = alpha_of(tail, alpha);
+/// a pod's arrivals are named and connections are balanced at random too, two upper bounds share it, and the smaller one
+/// counts.
+pub(super) fn window(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &Tail, alpha: f64) -> Window {
+    let balancing = target.balancing(&timeline.info.cluster);
     let uncertainty_s = tail.uncertainty_ns as f64 / 1e9;
     let (lower_s, lower_basis) = match lower(end, target, tail) {
         Some((at, basis)) => (Some((at.seconds_since(end.t0.latest) - uncertainty_s).max(0.0)), Some(basis)),
         None => (None, None),
     };
-    let by_silence = silence(end, target, tail, alpha);
-    let by_balance = balance(tail, balancing);
-    let upper = [by_silence.clone().ok(), by_balance.ok()].into_iter().flatten();
+    let unbroken = |(at, basis)| match unseen(timeline, end, at) {
+        Some(why) => Err(why),
+        None => Ok((at, basis)),
+    };
+    let by_silence = silence(end, target, tail, tail.alpha_of_silence(alpha)).and_then(unbroken);
+    let by_balance = balance(tail, balancing).map_err(str::to_owned).and_then(unbroken);
+    let upper = [by_silence.clone().ok(), by_balance.clone().ok()].into_iter().flatten();
     let upper = upper.min_by_key(|(at, _)| *at).map(|(at, basis)| {
         // No bound of what was seen is below it.
         let from_t0_s = at.seconds_since(end.t0.earliest) + uncertainty_s;
@@ -31,7 +38,7 @@ pub(super) fn window(end: &PodEnd, target: &Target, tail: &Tail, balancing: Bala
     let censored = match (&upper, by_silence, by_balance) {
         (Some(_), ..) => None,
         (None, Err(why), _) if tail.rate > 0.0 => Some(why),
-        (None, _, Err(why)) => Some(why.to_owned()),
+        (None, _, Err(why)) => Some(why),
         (None, Err(why), _) => Some(why),
         (None, Ok(_), Ok(_)) => None,
     };
@@ -47,9 +54,20 @@ pub(super) fn window(end: &PodEnd, target: &Target, tail: &Tail, balancing: Bala
     }
 }
 
-/// The chance that each of a pod's upper bounds may be too small.
-pub(super) fn alpha_of(tail: &Tail, alpha: f64) -> f64 {
-    if tail.rate > 0.0 && tail.reach.is_some() { alpha / 2.0 } else { alpha }
+/// Why what was seen of a pod's end until `at` is no bound.
+fn unseen(timeline: &Timeline, end: &PodEnd, at: Stamp) -> Option<String> {
+    if let Some(hole) = timeline.hole_in(end.t0.earliest, at) {
+        return Some(format!(
+            "requests are missing in the record from {:.3} s to {:.3} s",
+            timeline.seconds(hole.from),
+            timeline.seconds(hole.to)
+        ));
+    }
+    let unsettled = timeline.unsettled.iter().find(|over| (end.t0.earliest..at).contains(over))?;
+    Some(format!(
+        "requests were still lost when the wait after this termination ended, {:.0} s after t0 (--settle-max)",
+        unsettled.seconds_since(end.t0.latest)
+    ))
 }
 
 /// What names the pod's arrivals.

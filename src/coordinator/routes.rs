@@ -60,6 +60,15 @@ fn shown<T>(what: &str, listed: kube::Result<Vec<T>>) -> Result<Vec<T>, Coordina
     }
 }
 
+/// The Services that a URL leads to by the Ingresses and HTTPRoutes among these objects.
+pub fn services_behind_in(url: &Url, objects: &[Value]) -> BTreeSet<String> {
+    let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
+    let ingress = |object: &Value| serde_json::from_value(object.clone()).ok();
+    let ingresses: Vec<Ingress> = of_kind("Ingress").filter_map(ingress).collect();
+    let routes: Vec<Value> = of_kind("HTTPRoute").map(|route| route["spec"].clone()).collect();
+    services_behind(url, &ingresses, &routes)
+}
+
 /// The Services of the most specific routes that fit a URL. `http_routes` are the specs of HTTPRoutes.
 fn services_behind(url: &Url, ingresses: &[Ingress], http_routes: &[Value]) -> BTreeSet<String> {
     let fitting: Vec<Route> = ingresses

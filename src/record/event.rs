@@ -103,6 +103,11 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         disruption: Option<u32>,
     },
+    /// The wait after a termination reached its limit while requests were still lost.
+    Unsettled {
+        /// The limit, in seconds.
+        limit_s: f64,
+    },
     /// What the user's command had begun has settled, or the wait for that is over.
     CommandSettled {
         /// How pods ended by it.

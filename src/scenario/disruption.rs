@@ -406,6 +406,13 @@ pub enum WorkloadKind {
     DaemonSet,
 }
 
+impl Workload {
+    /// Whether this is the object that is meant.
+    pub fn is(&self, object: &serde_json::Value) -> bool {
+        object["kind"] == format!("{:?}", self.kind) && object["metadata"]["name"] == self.name.as_str()
+    }
+}
+
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} {}", self.kind, self.name)

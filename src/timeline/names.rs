@@ -66,6 +66,30 @@ impl PodNames {
     }
 }
 
+/// Pods that pass requests on to others: answers name them behind another pod, and none names them first. It is not they
+/// that serve requests or lose them.
+#[derive(Debug, Default)]
+pub(super) struct Relays {
+    behind: HashSet<Arc<str>>,
+    first: HashSet<Arc<str>>,
+}
+
+impl Relays {
+    /// Takes in the value of an answer that `first` gave.
+    pub(super) fn see(&mut self, names: &PodNames, value: &str, first: &Arc<str>) {
+        if !self.first.contains(first) {
+            self.first.insert(Arc::clone(first));
+        }
+        let others = value.split(", ").skip(1).filter_map(|one| names.0.get(one));
+        self.behind.extend(others.cloned());
+    }
+
+    /// Those of a whole run.
+    pub(super) fn finish(self) -> HashSet<Arc<str>> {
+        self.behind.difference(&self.first).cloned().collect()
+    }
+}
+
 /// Values of the pod header that name no pod which the run watched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unmatched {

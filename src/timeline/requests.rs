@@ -12,8 +12,8 @@ use super::attempts::{Joined, Proxied};
 use super::clocks::Clocks;
 use super::consumer::KeptConnections;
 use super::integrity::{self, Integrity};
-use super::names::PodNames;
 pub use super::names::Unmatched;
+use super::names::{PodNames, Relays};
 use crate::record::{ClockOffset, Event, Outcome, RequestRow, RowSource, RunId, RunInfo, ServedRow, Stamp};
 
 /// A connection: its load source, and its number there.
@@ -90,10 +90,19 @@ pub(super) struct Joins {
     pub names: PodNames,
     /// The pods by their addresses.
     pub addresses: Addresses,
+    /// The pods that only pass requests on, once they are known.
+    pub relays: HashSet<Arc<str>>,
     /// What the ids of the run's requests share.
     pub run: Option<RunId>,
     /// Whether the kernel's word is relied on only where answers agree with it.
     pub needs_proof: bool,
+}
+
+impl Joins {
+    /// Has the row name no pod where it names one that passes requests on: it is not that which failed.
+    fn forget_relays(&self, row: &mut RequestRow) {
+        row.pod.take_if(|pod| self.relays.contains(pod));
+    }
 }
 
 /// All requests of a run.
@@ -160,7 +169,7 @@ pub fn is_plain(row: &RequestRow) -> bool {
 
 impl<R: RowSource> Requests<R> {
     /// Goes through the rows for the first time.
-    pub(super) fn open(rows: R, clocks: Clocks, joins: Joins) -> Result<Self, R::Error> {
+    pub(super) fn open(rows: R, clocks: Clocks, mut joins: Joins) -> Result<Self, R::Error> {
         let mut others = Vec::new();
         let mut all = 0;
         let mut unnamed = HashSet::new();
@@ -170,13 +179,18 @@ impl<R: RowSource> Requests<R> {
         let mut proxied = Proxied::new(joins.run.clone());
         let mut agreement = Agreement::default();
         let mut kept = KeptConnections::default();
+        let mut relays = Relays::default();
         rows.requests(&mut |row| {
             let mut request = place_request(row, &clocks, Some(&joins.addresses));
+            let says = request.row.pod.clone();
             if let Some(value) = name_pod(&mut request.row, &joins) {
                 unmatched.add(&value);
             }
             agreement.add(&request);
             let row = &request.row;
+            if let Some((says, pod)) = says.zip(row.pod.as_ref()).filter(|_| row.outcome == Outcome::Ok) {
+                relays.see(&joins.names, &says, pod);
+            }
             all += 1;
             looked_at.add(row, request.uncertainty_ns);
             first_scheduled = Some(first_scheduled.map_or(row.scheduled, |first| first.min(row.scheduled)));
@@ -191,6 +205,8 @@ impl<R: RowSource> Requests<R> {
                 others.push(request);
             }
         })?;
+        joins.relays = relays.finish();
+        others.iter_mut().for_each(|request| joins.forget_relays(&mut request.row));
         others.sort_unstable_by(|a: &Request, b| a.order().cmp(&b.order()));
         let mut by_id: HashMap<Arc<str>, HashMap<u64, usize>> = HashMap::new();
         for (number, Request { row, .. }) in others.iter().enumerate() {
@@ -200,7 +216,7 @@ impl<R: RowSource> Requests<R> {
         let mut served: HashMap<usize, Vec<(ServedRow, Option<i64>)>> = HashMap::new();
         rows.served(&mut |row| {
             looked_at.add_served(&row);
-            if !proxied.is_own(&row) {
+            if !proxied.is_own(&row) || joins.relays.contains(&row.pod) {
                 return;
             }
             looked_at.compare(&row, &clocks);
@@ -265,6 +281,7 @@ impl<R: RowSource> Requests<R> {
                 let addresses = self.agreement.is_relied_on.then_some(&self.joins.addresses);
                 let mut request = place_request(row, &self.clocks, addresses);
                 name_pod(&mut request.row, &self.joins);
+                self.joins.forget_relays(&mut request.row);
                 let joined = self.proxied.of(&request.row, request.uncertainty_ns);
                 let Joined { last: proxy, others: other_attempts, impossible: impossible_rows } = joined;
                 each(&Request { proxy, other_attempts, impossible_rows, ..request });

@@ -2,7 +2,7 @@
 
 use super::clocks::Clocks;
 use super::requests::Agreement;
-use crate::record::{Event, EventKind, Stamp};
+use crate::record::{Event, EventKind, RequestRow, Stamp};
 
 /// What the kernel's connection tracking said of the connections of the load.
 #[derive(Clone, Debug, Default)]
@@ -15,6 +15,17 @@ pub struct Tracked {
     pub gaps: Vec<(Stamp, Stamp)>,
     /// How that agrees with what the answers say.
     pub agreement: Agreement,
+}
+
+impl Tracked {
+    /// Whether a new connection surely had no entry: a rule refused it, or it met the entry of an earlier
+    /// connection from its port.
+    pub fn had_no_entry(&self, row: &RequestRow) -> bool {
+        let is_in_a_gap = |at: Stamp| self.gaps.iter().any(|(from, to)| (*from..=*to).contains(&at));
+        let is_listened_to = self.agreement.is_relied_on && self.agreement.to_pods > 0;
+        let is_opened = row.connect_start.filter(|_| !row.conn_reused && row.routed_to.is_none());
+        is_listened_to && is_opened.is_some_and(|at| !is_in_a_gap(at))
+    }
 }
 
 /// Takes in what load workers say of it.

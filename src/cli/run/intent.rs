@@ -72,13 +72,7 @@ impl Intent<'_> {
         let services: Vec<&str> = services.collect::<BTreeSet<_>>().into_iter().collect();
         let has_own = scenario.manifests.iter().any(|object| !object["spec"]["template"].is_null());
         let secret = self.admin_secret.as_ref()?;
-        let is_live = |workload: &&Workload| {
-            let is_it = |object: &Value| {
-                object["kind"] == format!("{:?}", workload.kind)
-                    && object["metadata"]["name"] == workload.name.as_str()
-            };
-            !scenario.manifests.iter().any(is_it)
-        };
+        let is_live = |workload: &&Workload| !scenario.manifests.iter().any(|object| workload.is(object));
         let workloads: Vec<&Workload> = scenario.sidecar_workloads.iter().filter(is_live).collect();
         if services.is_empty() && workloads.is_empty() && has_own {
             return None;

@@ -1,14 +1,17 @@
 //! What a run makes of its scenario's manifests: the sidecar, where it is asked for, and the image
 //! that a cluster can pull.
 
+use std::collections::BTreeSet;
+
 use anyhow::Context;
 use serde_json::Value;
 
 use super::admin_secret::AdminSecret;
 use crate::cli::admin_token;
+use crate::coordinator;
 use crate::inject::{self, InjectError};
 use crate::record::wire::AdminToken;
-use crate::scenario::Scenario;
+use crate::scenario::{Place, Scenario};
 
 /// Adds the sidecar, if the scenario asks for it, and answers where its token is. Without a token
 /// there is one from now on.
@@ -27,12 +30,66 @@ pub(super) fn inject_sidecar(
         kubernetes: inject::KubernetesVersion::NATIVE_SIDECARS,
         admin_token: Some(secret.key.clone()),
     };
-    match inject::inject_into(&mut scenario.manifests, &options) {
+    let is_meant = meant(scenario);
+    let (places, mut objects): (Vec<usize>, Vec<Value>) =
+        scenario.manifests.iter().cloned().enumerate().filter(|(place, _)| is_meant[*place]).unzip();
+    match inject::inject_into(&mut objects, &options) {
         // Then it goes beside the pods that are there.
         Err(InjectError::NoWorkload) => {}
         injected => drop(injected.context("spec.sidecar.inject")?),
     }
+    for (place, object) in places.into_iter().zip(objects) {
+        scenario.manifests[place] = object;
+    }
     Ok(Some(secret))
+}
+
+/// By manifest: whether it may get the sidecar. Where workloads are named, of all that make pods only these. Else, where a
+/// URL leads to Services of the scenario's own, only those with the pods of a Service that is meant: a gateway is none.
+fn meant(scenario: &Scenario) -> Vec<bool> {
+    let manifests = &scenario.manifests;
+    let (mut services, mut behind) = (BTreeSet::new(), BTreeSet::new());
+    for target in &scenario.targets {
+        match &target.place {
+            Place::Service { name, .. } => _ = services.insert(name.clone()),
+            Place::Url(url) => behind.extend(coordinator::services_behind_in(url, manifests)),
+        }
+    }
+    let is_anything_meant = behind.is_empty();
+    services.append(&mut behind);
+    let is_one = |service: &Value| {
+        service["kind"] == "Service"
+            && service["metadata"]["name"].as_str().is_some_and(|name| services.contains(name))
+    };
+    let selectors: Vec<&Value> = manifests
+        .iter()
+        .filter(|object| is_one(object))
+        .map(|service| &service["spec"]["selector"])
+        .collect();
+    let is_selected = |labels: &Value| {
+        let selects = |selector: &&Value| {
+            selector.as_object().is_some_and(|wanted| wanted.iter().all(|(key, value)| labels[key] == *value))
+        };
+        selectors.iter().any(selects)
+    };
+    let is_meant = |object: &Value| match pod_labels(object) {
+        None => true,
+        Some(_) if !scenario.sidecar_workloads.is_empty() => {
+            scenario.sidecar_workloads.iter().any(|workload| workload.is(object))
+        }
+        Some(labels) => is_anything_meant || is_selected(labels),
+    };
+    manifests.iter().map(is_meant).collect()
+}
+
+/// The labels of the pods that it makes, or is.
+fn pod_labels(object: &Value) -> Option<&Value> {
+    let template = &object["spec"]["template"];
+    match object["kind"].as_str() {
+        Some("Pod") => Some(&object["metadata"]["labels"]),
+        _ if template.is_null() => None,
+        _ => Some(&template["metadata"]["labels"]),
+    }
 }
 
 /// Puts `image` where a container's image is `rolldrop`, in any object with a pod template, and where the
@@ -57,6 +114,43 @@ pub(super) fn replace_image(object: &mut Value, image: &str) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// A gateway with its Service, and an app with an Ingress, of which these get the sidecar.
+    fn injected(sidecar: &str, target: &str) -> Vec<String> {
+        let yaml = format!(
+            "
+apiVersion: rolldrop.dev/v1
+kind: Scenario
+metadata: {{name: shop}}
+spec:
+  cluster: {{embedded: {{nodes: 1}}}}
+  sidecar: {sidecar}
+  target: {target}
+  load: {{rate: 1, duration: 1s}}
+  manifests:
+    - inline: {{apiVersion: apps/v1, kind: Deployment, metadata: {{name: web}}, spec: {{selector: {{matchLabels: {{app: web}}}}, template: {{metadata: {{labels: {{app: web}}}}, spec: {{containers: [{{name: app, image: rolldrop, ports: [{{containerPort: 8080}}]}}]}}}}}}}}
+    - inline: {{apiVersion: v1, kind: Service, metadata: {{name: web}}, spec: {{selector: {{app: web}}, ports: [{{port: 80, targetPort: 8080}}]}}}}
+    - inline: {{apiVersion: apps/v1, kind: Deployment, metadata: {{name: gateway}}, spec: {{selector: {{matchLabels: {{app: gateway}}}}, template: {{metadata: {{labels: {{app: gateway}}}}, spec: {{containers: [{{name: app, image: nginx, ports: [{{containerPort: 8000}}]}}]}}}}}}}}
+    - inline: {{apiVersion: v1, kind: Service, metadata: {{name: gateway}}, spec: {{selector: {{app: gateway}}, ports: [{{port: 8000}}]}}}}
+    - inline: {{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {{name: web}}, spec: {{rules: [{{http: {{paths: [{{path: /, pathType: Prefix, backend: {{service: {{name: web, port: {{number: 80}}}}}}}}]}}}}]}}}}
+"
+        );
+        let parsed = crate::scenario::parse::<serde_json::Value>(&yaml, "shop.yaml", ".".as_ref(), &[]);
+        let mut scenario = parsed.expect("a scenario").scenario;
+        inject_sidecar(&mut scenario, &mut None).expect("the sidecar");
+        let has_it = |object: &&Value| object["spec"]["template"]["spec"]["initContainers"].is_array();
+        let name = |object: &Value| object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        scenario.manifests.iter().filter(has_it).map(name).collect()
+    }
+
+    #[test]
+    fn a_gateway_before_the_app_gets_no_sidecar() {
+        let url = "{url: \"http://10.96.200.200:8000/\"}";
+        assert_eq!(injected("{inject: true}", url), ["web"]);
+        assert_eq!(injected("{inject: true, workloads: [deployment/web]}", url), ["web"]);
+        assert_eq!(injected("{inject: true, workloads: [deployment/gateway]}", url), ["gateway"]);
+        assert_eq!(injected("{inject: true}", "{service: web}"), ["web", "gateway"]);
+    }
 
     #[test]
     fn only_the_tools_own_image_is_replaced() {

@@ -266,8 +266,11 @@ impl Measuring<'_> {
         let losses = abort::Lost::of(control);
         let waited = halt.run_until_cancelled(until_silent(&losses, silence, most)).await;
         if waited == Some(Silence::NeverCame) {
-            let most_s = most.as_secs_f64();
-            run.warn(session, &format!("requests were still lost when the load ended, {most_s:.0} s after the last termination (--settle-max): the windows may be longer than what was measured"));
+            let limit_s = most.as_secs_f64();
+            session.record(EventKind::Unsettled { limit_s });
+            run.progress.warn(&format!(
+                "requests were still lost when the load ended, {limit_s:.0} s after the last termination (--settle-max)"
+            ));
         }
     }
 

@@ -134,12 +134,7 @@ impl Acting<'_> {
         let UnderLoad { settle, known_after, losses, .. } = self.load;
         let silence = settle.silence.unwrap_or(silence + known_after);
         if until_silent(losses, silence, settle.most).await == Silence::NeverCame {
-            let most_s = settle.most.as_secs_f64();
-            let message = format!(
-                "requests were still lost {most_s:.0} s after the pods had been replaced (--settle-max): the windows may \
-                 be longer than what was measured"
-            );
-            self.session.record(EventKind::Warning { message });
+            self.session.record(EventKind::Unsettled { limit_s: settle.most.as_secs_f64() });
         }
     }
 }

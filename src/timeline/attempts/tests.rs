@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::record::run_info::Rows;
 use crate::record::{Event, EventKind, Phase, Protocol, Records, RequestId};
 use crate::timeline::Joins;
+use crate::timeline::names::PodNames;
 use crate::timeline::requests::Requests;
 
 const MS: i64 = 1_000_000;
@@ -66,6 +68,11 @@ fn clocks(records: &Records) -> Clocks {
 }
 
 fn joined(requests: Vec<RequestRow>, served: Vec<ServedRow>) -> Requests<Records> {
+    joined_among(&[], requests, served)
+}
+
+/// Among these pods, where any are to be known by name.
+fn joined_among(pods: &[&str], requests: Vec<RequestRow>, served: Vec<ServedRow>) -> Requests<Records> {
     let info = serde_json::from_value(serde_json::json!({
         "format": 1, "tool": {"name": "rolldrop", "version": "0"}, "run": run(), "name": "x",
         "scenario": null, "cluster": {"version": "", "dataplane": "", "nodes": 1, "endpoints": 2,
@@ -82,9 +89,14 @@ fn joined(requests: Vec<RequestRow>, served: Vec<ServedRow>) -> Requests<Records
         corrupt: Vec::new(),
     };
     let clocks = clocks(&records);
+    let ended = |pod: &&str| {
+        let (pod, of) = ((*pod).to_owned(), (*pod).to_owned());
+        Event::new(at(0), "coordinator", EventKind::ProxyEnded { pod, of, rows: Rows::default() })
+    };
     let joins = Joins {
-        names: crate::timeline::names::PodNames::default(),
+        names: PodNames::of(&pods.iter().map(ended).collect::<Vec<_>>()),
         addresses: crate::timeline::addresses::Addresses::of(&records.info, &[], &clocks),
+        relays: std::collections::HashSet::new(),
         run: records.info.run.clone(),
         needs_proof: false,
     };
@@ -103,6 +115,32 @@ fn found(requests: &Requests<Records>) -> BTreeMap<u64, Found> {
     });
     went.unwrap_or_else(|never| match never {});
     all
+}
+
+#[test]
+fn a_pod_that_passes_requests_on_neither_serves_nor_loses_them() {
+    // A gateway with a proxy beside it: its name is behind that of the pod that answers, or alone.
+    let said = [(1, Outcome::Ok, "web, gate"), (2, Outcome::HttpError, "gate"), (3, Outcome::Ok, "web")];
+    let rows = said.map(|(seq, outcome, pod)| RequestRow {
+        pod: Some(pod.into()),
+        ..row(seq, 0, outcome, Some(if outcome == Outcome::Ok { 200 } else { 502 }))
+    });
+    let served = vec![
+        served(own(1), "gate", 14, ServedEnd::Complete, Some(200)),
+        served(own(1), "web", 15, ServedEnd::Complete, Some(200)),
+        served(own(2), "gate", 14, ServedEnd::Complete, Some(502)),
+        served(own(2), "web", 15, ServedEnd::UpstreamRefused, None),
+    ];
+    let requests = joined_among(&["web", "gate"], rows.to_vec(), served);
+    let web = |seq: u64| (seq, (Some("web".to_owned()), Vec::new(), 0));
+    assert_eq!(found(&requests), [web(1), web(2), (3, (None, Vec::new(), 0))].into());
+    let mut named = BTreeMap::new();
+    let went = requests.each(|request| {
+        named.insert(request.row.seq, request.row.pod.as_ref().map(ToString::to_string));
+    });
+    went.unwrap_or_else(|never| match never {});
+    let web = Some("web".to_owned());
+    assert_eq!(named, [(1, web.clone()), (2, None), (3, web)].into());
 }
 
 #[test]
