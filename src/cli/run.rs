@@ -81,16 +81,17 @@ impl RunArgs {
             beats: !self.no_beats,
         };
         if self.dry_run {
-            let scratch = std::env::temp_dir().join(format!("rolldrop-dry-run-{}", std::process::id()));
-            let choice = self.choice(cluster, &scratch);
+            // Private, as the kubeconfig of an embedded cluster goes there; it goes with the dry run.
+            let scratch = tempfile::Builder::new().prefix("rolldrop-dry-run-").tempdir();
+            let scratch = scratch.context("failed to make a temporary directory")?;
+            let choice = self.choice(cluster, scratch.path());
             let progress = Progress::new(self.quiet);
             let planned = runtime.block_on(async {
                 let interrupts = Interrupts::listen()?;
                 dry::plan(&scenario, choice, self.namespace, &intent, (&interrupts, &progress)).await
             });
             progress.done();
-            // There is one only if the cluster is embedded.
-            let _ = std::fs::remove_dir_all(&scratch);
+            scratch.close().context("failed to remove the temporary directory")?;
             for (number, call) in (1..).zip(&planned?.calls) {
                 report::print(&format!("{number:>4}  {call}\n"))?;
             }
