@@ -21,7 +21,7 @@ use serde_json::json;
 use tokio::process::Command;
 
 use child::ClusterProcess;
-pub use child::{ChildError, Ready};
+pub use child::{ChildError, Died, Ready};
 
 /// Which cluster to connect to.
 #[derive(Clone, Debug)]
@@ -265,6 +265,14 @@ impl Cluster {
     /// What the user should know of the cluster.
     pub fn notice(&self) -> Option<&str> {
         self.process.as_ref()?.notice()
+    }
+
+    /// Waits until an embedded cluster has ended before its time; for ever of any other. What it ran is gone then.
+    pub async fn died(&self) -> Died {
+        match &self.process {
+            Some(process) => process.died().await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Lets go of the cluster. The embedded one ends, and nothing of it is left when this returns.

@@ -26,6 +26,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::compare::Percent;
@@ -119,6 +120,9 @@ impl RunArgs {
     }
 }
 
+/// How long a run whose cluster has ended may take to close its records.
+const AFTER_THE_CLUSTER: Duration = Duration::from_secs(3);
+
 async fn connect(choice: Choice, interrupts: &Interrupts, progress: &Progress) -> anyhow::Result<Cluster> {
     if matches!(choice, Choice::Embedded { .. }) {
         progress.step("starting the cluster");
@@ -173,7 +177,7 @@ impl Run<'_> {
             self.progress.note(notice);
         }
         let measured = match caller(&cluster, namespace, self.interrupts) {
-            Ok(caller) => self.measure(scenario, &cluster, caller).await,
+            Ok(caller) => self.measure_on(scenario, &cluster, caller).await,
             Err(error) => Err(error),
         };
         self.progress.step("shutting down");
@@ -182,7 +186,33 @@ impl Run<'_> {
         measured
     }
 
-    async fn measure(&self, scenario: &Scenario, cluster: &Cluster, caller: Caller) -> anyhow::Result<bool> {
+    /// Measures as long as the cluster lives: its end is the run's end.
+    async fn measure_on(
+        &self,
+        scenario: &Scenario,
+        cluster: &Cluster,
+        caller: Caller,
+    ) -> anyhow::Result<bool> {
+        let (halt, give_up) = (caller.stop.clone(), self.interrupts.abort.child_token());
+        let mut measuring = std::pin::pin!(self.measure(scenario, cluster, caller, &give_up));
+        let died = tokio::select! {
+            measured = &mut measuring => return measured,
+            died = cluster.died() => died,
+        };
+        halt.cancel();
+        give_up.cancel();
+        // What was recorded is kept, as far as that takes no cluster.
+        let _ = timeout(AFTER_THE_CLUSTER, measuring).await;
+        Err(died.into())
+    }
+
+    async fn measure(
+        &self,
+        scenario: &Scenario,
+        cluster: &Cluster,
+        caller: Caller,
+        give_up: &CancellationToken,
+    ) -> anyhow::Result<bool> {
         let first = caller.at_first_contact();
         let load_workers = sending::load_workers(scenario, cluster, &first).await?;
         let plan = self.intent.plan(scenario, &first, load_workers).await?;
@@ -207,7 +237,11 @@ impl Run<'_> {
         let loaded = self.load_and_disrupt(scenario, cluster, &session, &halt, load_workers).await;
         // Also after an error: what the session created is removed.
         self.progress.step("undoing what was changed");
-        let (sources, left) = session.finish(self.interrupts.abort.clone()).await?;
+        let (sources, mut left) = session.finish(give_up.clone()).await?;
+        if cluster.origin().is_none() {
+            // What is left there goes with it.
+            left.clear();
+        }
         left.iter().for_each(|undone| self.progress.warn(&undone.to_string()));
         if !left.is_empty() {
             let run = self.run_dir.path().display();
@@ -217,7 +251,7 @@ impl Run<'_> {
         info.sources.extend(sources);
         info.ended = Some(self.clock.now());
         info.interrupted = self.interrupts.stop.is_cancelled();
-        info.complete = !info.interrupted && info.aborted.is_none();
+        info.complete = !info.interrupted && info.aborted.is_none() && !give_up.is_cancelled();
         self.run_dir.write_info(&info)?;
         Ok(info.interrupted)
     }
