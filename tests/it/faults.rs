@@ -479,7 +479,8 @@ fn what_an_api_server_shows_without_having_been_asked_for_it_is_never_acted_on()
     let lab = Lab::open();
     // Pods of the whole namespace are shown as they are: the watch goes on.
     let is_selection = |request: &Parts| request.uri.query().is_some_and(|q| q.contains("labelSelector=app"));
-    let lies: [(&str, fn(&mut Value), &str); 3] = [
+    type Lie = (&'static str, fn(&mut Value), &'static str);
+    let lies: [Lie; 3] = [
         (
             "name",
             |pod| pod["metadata"]["name"] = "x?gracePeriodSeconds=0&".into(),
