@@ -118,6 +118,15 @@ pub fn main() -> ExitCode {
     })
 }
 
+/// A temporary directory that nobody else can enter or foresee.
+fn private_dir(prefix: &str) -> std::io::Result<tempfile::TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(prefix);
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
+    builder.tempdir()
+}
+
 /// An error with its causes, each said once: some repeat what they come from.
 fn in_words(error: &anyhow::Error) -> String {
     let mut words = String::new();

@@ -16,6 +16,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::private_dir;
 use super::say::say;
 use crate::cluster::Ready;
 use crate::cluster::embedded::config::DataplaneChoice;
@@ -139,7 +140,7 @@ impl ClusterArgs {
 
 /// A directory of this process's own, which nobody else can enter or foresee.
 fn temporary_dir(purpose: &str) -> io::Result<TempDir> {
-    tempfile::Builder::new().prefix(&format!("rolldrop-{purpose}-{}-", std::process::id())).tempdir()
+    private_dir(&format!("rolldrop-{purpose}-{}-", std::process::id()))
 }
 
 /// What the temporary directories of clusters are for, by their names.

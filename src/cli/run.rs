@@ -31,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::compare::Percent;
 use super::exit::Exit;
+use super::private_dir;
 use super::progress::Progress;
 use super::report;
 use super::signals::Interrupts;
@@ -83,7 +84,7 @@ impl RunArgs {
         };
         if self.dry_run {
             // Private, as the kubeconfig of an embedded cluster goes there; it goes with the dry run.
-            let scratch = tempfile::Builder::new().prefix("rolldrop-dry-run-").tempdir();
+            let scratch = private_dir("rolldrop-dry-run-");
             let scratch = scratch.context("failed to make a temporary directory")?;
             let choice = self.choice(cluster, scratch.path());
             let progress = Progress::new(self.quiet);

@@ -486,11 +486,7 @@ fn what_an_api_server_shows_without_having_been_asked_for_it_is_never_acted_on()
             |pod| pod["metadata"]["name"] = "x?gracePeriodSeconds=0&".into(),
             "no object of pods can be called",
         ),
-        (
-            "place",
-            |pod| pod["metadata"]["namespace"] = "kube-system".into(),
-            "is in namespace \"kube-system\"",
-        ),
+        ("place", |pod| pod["metadata"]["namespace"] = "kube-system".into(), "was asked for"),
         ("labels", |pod| pod["metadata"]["labels"] = json!({"app": "db"}), "do not match app=web"),
     ];
     std::thread::scope(|scope| {
