@@ -38,14 +38,28 @@ impl Body {
 
     /// Passes over the beginning of `bytes` and answers how many of them belong to the body.
     pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<usize, BadChunk> {
+        self.take_with(bytes, |_| {})
+    }
+
+    /// The same, with each piece of the content among them for `content`: without chunk sizes, extensions and
+    /// trailers.
+    pub(crate) fn take_with(
+        &mut self,
+        bytes: &[u8],
+        mut content: impl FnMut(&[u8]),
+    ) -> Result<usize, BadChunk> {
         match self {
             Body::Length(left) => {
                 let taken = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
                 *left -= taken as u64;
+                content(&bytes[..taken]);
                 Ok(taken)
             }
-            Body::Chunked(chunked) => chunked.take(bytes),
-            Body::UntilClose => Ok(bytes.len()),
+            Body::Chunked(chunked) => chunked.take_with(bytes, content),
+            Body::UntilClose => {
+                content(bytes);
+                Ok(bytes.len())
+            }
         }
     }
 }
@@ -82,13 +96,14 @@ pub(crate) enum Chunked {
 }
 
 impl Chunked {
-    fn take(&mut self, bytes: &[u8]) -> Result<usize, BadChunk> {
+    fn take_with(&mut self, bytes: &[u8], mut content: impl FnMut(&[u8])) -> Result<usize, BadChunk> {
         let mut at = 0;
         while at < bytes.len() && *self != Chunked::Done {
             if let Chunked::Data { left } = self {
                 let rest = bytes.len() - at;
                 let taken = usize::try_from(*left).map_or(rest, |left| left.min(rest));
                 *left -= taken as u64;
+                content(&bytes[at..at + taken]);
                 at += taken;
                 if *left == 0 {
                     *self = Chunked::DataCr;
@@ -154,12 +169,14 @@ mod tests {
             cuts.sort_unstable();
             cuts.push(MESSAGE.len());
             let mut body = Body::CHUNKED;
-            let (mut taken, mut from) = (0, 0);
+            let (mut taken, mut from, mut content) = (0, 0, Vec::new());
             for cut in cuts {
-                taken += body.take(&MESSAGE[from..cut]).unwrap();
+                let piece = &MESSAGE[from..cut];
+                taken += body.take_with(piece, |bytes| content.extend_from_slice(bytes)).unwrap();
                 from = cut;
             }
             prop_assert_eq!(taken, LENGTH);
+            prop_assert_eq!(content, b"hello0123456789");
             prop_assert!(body.is_done());
         }
 

@@ -33,21 +33,19 @@ def is_valid(run):
     return (run / "result.json").exists() and result(run)["verdict"]["state"] == "valid"
 
 
-# The swap of the Service proxy's table that took a pod out: before and after it, in Unix seconds, and how many
-# endpoints the Service had in the table until then.
-Stopped = collections.namedtuple("Stopped", "before after endpoints")
+# Moments in Unix seconds.
+Stopped = collections.namedtuple("Stopped", "before after")
 
 
 def stopped_routing(run):
-    """Pod -> the swap that took it out of the Service proxy's table."""
+    """Pod -> before and after the swap that took it out of the Service proxy's table."""
     routed, stopped = collections.defaultdict(set), {}
     for line in (run / "cluster/service-proxy.jsonl").read_text().splitlines():
         sync = json.loads(line)
         if sync["kind"] == "sync":
             now = {endpoint["pod"] for endpoint in sync["endpoints"]}
-            had = routed[sync["service"]]
-            for pod in had - now:
-                stopped[pod] = Stopped(sync["swap_begin_ns"] / 1e9, sync["t_ns"] / 1e9, len(had))
+            for pod in routed[sync["service"]] - now:
+                stopped[pod] = Stopped(sync["swap_begin_ns"] / 1e9, sync["t_ns"] / 1e9)
             routed[sync["service"]] = now
     return stopped
 

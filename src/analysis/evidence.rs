@@ -337,7 +337,12 @@ pub(super) fn gather<R: RowSource>(
             // Of one that was cut off it is not known what would have become of it.
             Class::Dropped | Class::Cancelled => {
                 let pod = r.pod().map(Arc::clone);
-                gathered.tries[target].lost(Loss { at: r.begun(), request: number, pod });
+                gathered.tries[target].lost(Loss {
+                    at: r.begun(),
+                    request: number,
+                    pod,
+                    outcome: r.row.outcome,
+                });
             }
         }
     }
@@ -359,7 +364,9 @@ pub(super) fn gather<R: RowSource>(
 /// What random balancing says of each pod, where a target's consumer balances so.
 fn reaches(timeline: &Timeline, gathered: &mut Gathered, deaths: &[Death], alpha: &[f64]) {
     // The next pod of a StatefulSet's name is another one.
-    let is_dead = |pod: &str, at: Stamp| timeline.end_of(pod, at).is_some_and(|end| deaths[end].is_sure(at));
+    let dead = |pod: &str, at: Stamp| {
+        timeline.end_of(pod, at).map(|end| &deaths[end]).filter(|death| death.is_sure(at))
+    };
     for (number, target) in timeline.info.targets.iter().enumerate() {
         let Balancing::Random { .. } = target.balancing(&timeline.info.cluster) else { continue };
         let states = timeline.endpoints.usable(target.service.as_deref());
@@ -369,7 +376,7 @@ fn reaches(timeline: &Timeline, gathered: &mut Gathered, deaths: &[Death], alpha
             let alpha = tail.alpha_of_balance(alpha[e]);
             let from = tail.last_named.map_or(end.t0.latest, |at| at.max(end.t0.latest));
             let tries = &gathered.tries[number];
-            tail.reach = Some(route::reach(end, &deaths[e], &route, tries, from, alpha, &is_dead));
+            tail.reach = Some(route::reach((end, &deaths[e]), &route, tries, from, alpha, &dead));
         }
     }
 }

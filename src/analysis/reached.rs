@@ -1,5 +1,5 @@
 //! What is worth saying of who the requests reached: rows that are nobody's, retries of gateways, and headers
-//! that name no pod.
+//! and bodies that name no pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use super::findings::finding;
 use super::model::{Finding, Severity};
 use crate::record::RowSource;
 use crate::record::row::POD_HEADER;
+use crate::record::run_info::LoadPlan;
 use crate::timeline::requests::{Strangers, Unmatched};
 use crate::timeline::{Request, Requests, Timeline};
 
@@ -55,7 +56,7 @@ impl Reached {
             self.unknown(),
             self.impossible(),
             self.retried(),
-            self.unmatched(timeline.info.load.other.get("pod_header").and_then(|name| name.as_str())),
+            self.unmatched(&timeline.info.load),
         ];
         findings.into_iter().flatten().collect()
     }
@@ -114,15 +115,25 @@ impl Reached {
         (self.saved > 0).then(|| finding(Severity::Info, what, why, remedy))
     }
 
-    fn unmatched(&self, header: Option<&str>) -> Option<Finding> {
+    fn unmatched(&self, load: &LoadPlan) -> Option<Finding> {
         let Unmatched { answers, values } = &self.unmatched;
-        let header = header.unwrap_or(POD_HEADER);
+        let given = |key: &str| load.other.get(key).and_then(|value| value.as_str());
+        let header = given("pod_header").unwrap_or(POD_HEADER);
+        let (place, remedy) = match given("pod_body") {
+            None => (
+                header.to_owned(),
+                "name another header (--pod-header), or nothing where these are other pods",
+            ),
+            Some(pattern) => (
+                format!("{header}, or by {pattern:?} in the body,"),
+                "give another pattern (--pod-body) or header (--pod-header), or nothing where these are other pods",
+            ),
+        };
         let some: Vec<String> = values.keys().take(MAX_NAMED).map(|value| format!("{value:?}")).collect();
         let (n, name) = plural(*answers, "answer", "name");
-        let what = format!("{n} {name} in {header} no pod that the run watched, such as {}", some.join(", "));
+        let what = format!("{n} {name} in {place} no pod that the run watched, such as {}", some.join(", "));
         let why = "they count as answers whose pod is not known: a pod is named by its name, its host name, \
                    NAME.NAMESPACE or its address";
-        let remedy = "name another header (--pod-header), or nothing where these are other pods";
         let severity = if self.named == 0 { Severity::Warning } else { Severity::Info };
         (*answers > 0).then(|| finding(severity, what, why, remedy))
     }
@@ -135,5 +146,35 @@ fn plural(n: u64, noun: &str, verb: &str) -> (String, String) {
         (1, "carry") => (format!("1 {noun}"), "carries".to_owned()),
         (1, _) => (format!("1 {noun}"), format!("{verb}s")),
         (n, _) => (format!("{} {noun}s", count(n)), verb.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_no_pods_is_told_with_the_place_where_it_stood() {
+        let unmatched = Unmatched { answers: 12, values: BTreeMap::from([("edge-7".into(), 12)]) };
+        let reached = Reached { unmatched, ..Reached::default() };
+        let told = |further: Value| {
+            let mut load = json!({
+                "rate": 1.0, "duration_s": 1.0, "warmup_s": 0.0, "connections": "fresh", "connect_timeout_s": 1.0,
+                "response_timeout_s": 5.0, "success": [[200, 399]],
+            });
+            load.as_object_mut().unwrap().extend(further.as_object().unwrap().clone());
+            let finding = reached.unmatched(&serde_json::from_value(load).unwrap()).unwrap();
+            (finding.what, finding.remedy)
+        };
+        let (what, remedy) = told(json!({"pod_header": "x-served-by"}));
+        assert_eq!(what, "12 answers name in x-served-by no pod that the run watched, such as \"edge-7\"");
+        assert!(remedy.starts_with("name another header (--pod-header)"), "{remedy}");
+        let (what, remedy) = told(json!({"pod_body": "pod=(.+)"}));
+        let expected = "12 answers name in rolldrop-pod, or by \"pod=(.+)\" in the body, no pod that the run watched, \
+                        such as \"edge-7\"";
+        assert_eq!(what, expected);
+        assert!(remedy.starts_with("give another pattern (--pod-body)"), "{remedy}");
     }
 }

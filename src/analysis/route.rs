@@ -16,7 +16,7 @@
 
 use super::death::Death;
 use super::tries::{Answered, Tries, Try};
-use crate::record::Stamp;
+use crate::record::{Outcome, Stamp};
 use crate::timeline::PodEnd;
 use crate::timeline::endpoints::Usable;
 
@@ -31,6 +31,11 @@ const OLDEST_NS: i64 = 3_000_000_000;
 const SURE: f64 = 0.95;
 /// Also where no other pod explains a loss, something else does in so many of the cases in which this one would.
 const STRAY: f64 = 1.0 / 50.0;
+/// Networks differ: a pod may be silent while its address should be there, and refuse when it should be gone, in so many
+/// of the cases.
+const UNEXPECTED: f64 = 0.2;
+/// The part of the lost connections of which nobody names the pod, where others are named.
+const UNNAMED: f64 = 0.05;
 const MS_NS: i64 = 1_000_000;
 
 /// What a Service's slices showed of one pod.
@@ -70,26 +75,50 @@ impl<'a> Route<'a> {
         self.holding.iter().map(|state| state.pods.len()).max().unwrap_or(1)
     }
 
-    /// The least share of connections that fail at `at` while the rules hold the pod, if this is dead; and the share
-    /// that fails when they do not.
-    fn shares(&self, pod: &str, at: Stamp, is_dead: &impl Fn(&str, Stamp) -> bool) -> Shares {
-        let share = |state: &Usable, besides: &str| {
-            let dead = state.pods.iter().filter(|other| *other == besides || is_dead(other, at)).count();
-            dead as f64 / state.pods.len().max(1) as f64
+    /// The shares of connections that fail at `at` while the rules hold the pod, if this is dead, and when they do not.
+    fn shares<'d>(
+        &self,
+        end: (&str, &'d Death),
+        at: Stamp,
+        dead: &impl Fn(&str, Stamp) -> Option<&'d Death>,
+    ) -> Shares {
+        let (pod, own) = end;
+        let fail = |state: &Usable, holds: bool| {
+            let death = |other: &String| if holds && *other == pod { Some(own) } else { dead(other, at) };
+            let each = 1.0 / state.pods.len().max(1) as f64;
+            let deaths = state.pods.iter().filter_map(death);
+            deaths.fold([0.0; 3], |[all, refused, silent], death| {
+                let fits = |outcome| each * death.fits(outcome, at).max(UNEXPECTED);
+                [all + each, refused + fits(Outcome::ConnectRefused), silent + fits(Outcome::ConnectTimeout)]
+            })
         };
-        let held = self.holding.iter().map(|state| share(state, pod)).fold(SURE, f64::min);
-        let freed = self.after.map_or(0.0, |state| share(state, ""));
-        let own = 1.0 / self.most().max(1) as f64;
-        Shares { held, freed: freed.min(0.9 * held).max(STRAY * held), own }
+        let held = self.holding.iter().map(|state| fail(state, true));
+        let least = held.clone().map(|[all, ..]| all).fold(SURE, f64::min);
+        let most =
+            held.fold([0.0; 3], |most, share| std::array::from_fn(|class| share[class].max(most[class])));
+        let [all, classes @ ..] = self.after.map_or([0.0; 3], |state| fail(state, false));
+        let freed = all.min(0.9 * least).max(STRAY * least);
+        let of_class =
+            |share: f64| if all > 0.0 { freed * share / (classes[0] + classes[1]) } else { freed / 2.0 };
+        Shares {
+            least,
+            most,
+            freed,
+            freed_by_class: classes.map(of_class),
+            own: 1.0 / self.most().max(1) as f64,
+        }
     }
 }
 
-/// Shares of new connections that fail.
+/// Shares of new connections that fail: of all, of those that are refused, and of those that get no answer.
 #[derive(Clone, Copy, Debug)]
 struct Shares {
-    /// All that fail while the rules hold the pod, itself among them.
-    held: f64,
+    /// The least and the most while the rules hold the pod, itself among them.
+    least: f64,
+    most: [f64; 3],
+    /// When they do not hold it, of all and by class.
     freed: f64,
+    freed_by_class: [f64; 2],
     /// The pod's own.
     own: f64,
 }
@@ -97,17 +126,24 @@ struct Shares {
 impl Shares {
     /// What a connection that was answered says against the pod being in the rules.
     fn answered(self) -> f64 {
-        ((1.0 - self.freed) / (1.0 - self.held)).ln()
+        ((1.0 - self.freed) / (1.0 - self.least)).ln()
     }
 
-    /// What one that was lost says, nobody knows to which pod; it is negative.
-    fn lost(self) -> f64 {
-        (self.freed / self.held).ln()
+    /// What one that was lost says, nobody knows to which pod. A pod refuses as long as its address is there, and is
+    /// silent afterwards.
+    fn lost(self, outcome: Outcome, part: f64) -> f64 {
+        let (held, freed) = match outcome {
+            Outcome::ConnectRefused => (self.most[1], self.freed_by_class[0]),
+            Outcome::ConnectTimeout | Outcome::ConnectUnreachable => (self.most[2], self.freed_by_class[1]),
+            _ => (self.most[0], self.freed),
+        };
+        (part * freed / held.max(f64::MIN_POSITIVE)).ln()
     }
 
     /// What one says that was lost to another dead pod. It is negative where the rules let go of that pod with this one.
     fn lost_to_another(self) -> f64 {
-        (self.freed / (self.held - self.own).max(f64::MIN_POSITIVE)).ln()
+        let others = (self.most[0] - self.own).max(f64::MIN_POSITIVE);
+        ((1.0 - UNNAMED) * self.freed / others).ln()
     }
 }
 
@@ -139,20 +175,21 @@ impl Reach {
 
 /// Goes through what was tried from `from` on: t0, or the last connection that surely was routed to the pod.
 ///
-/// `is_dead` tells whether a pod surely accepts no connections at a time.
-pub(super) fn reach(
-    end: &PodEnd,
-    death: &Death,
+/// `dead` is the end of a pod that surely accepts no connections at a time.
+pub(super) fn reach<'d>(
+    end: (&PodEnd, &'d Death),
     route: &Route<'_>,
     tries: &Tries,
     from: Stamp,
     alpha: f64,
-    is_dead: &impl Fn(&str, Stamp) -> bool,
+    dead: &impl Fn(&str, Stamp) -> Option<&'d Death>,
 ) -> Reach {
+    let (end, death) = end;
     let bound = (1.0 / alpha).ln();
     let out = OUT.max(bound);
     // That a connection went elsewhere, whoever answered it, has this weight while the pod lives.
     let elsewhere = elsewhere(route.most());
+    let unnamed_part = if tries.names_losses() { UNNAMED } else { 1.0 };
     let first = tries.first_loss(from);
     let mut reach = Reach {
         until: None,
@@ -175,7 +212,7 @@ pub(super) fn reach(
             // Who is dead changes slowly.
             Some((since, known)) if at.ns_since(since) < 5_000_000 => known,
             _ => {
-                let known = route.shares(&end.pod, at, is_dead);
+                let known = route.shares((&end.pod, death), at, dead);
                 shares = Some((at, known));
                 known
             }
@@ -187,15 +224,16 @@ pub(super) fn reach(
             }
             Try::Lost(loss) => {
                 reach.against.push(against);
-                match &loss.pod {
-                    Some(pod) if **pod == *end.pod => against = 0.0,
-                    Some(pod) if is_sure && is_dead(pod, at) => {
-                        against = (against + shares.lost_to_another().min(elsewhere)).max(0.0);
+                let says = match &loss.pod {
+                    Some(pod) if **pod == *end.pod => f64::NEG_INFINITY,
+                    Some(pod) if is_sure && dead(pod, at).is_some() => {
+                        shares.lost_to_another().min(elsewhere)
                     }
-                    Some(_) => against += elsewhere,
-                    None if at < death.earliest => {}
-                    None => against = (against + shares.lost()).max(0.0),
-                }
+                    Some(_) => elsewhere,
+                    None if at < death.earliest => 0.0,
+                    None => shares.lost(loss.outcome, unnamed_part),
+                };
+                against = (against + says).max(0.0);
             }
         }
         below = against < bound;

@@ -17,7 +17,7 @@ pub(super) fn findings(said: &Tracked, timeline: &Timeline) -> Vec<Finding> {
             format!("the kernel has no entry for any of {} connections", count(*connections)),
             "a kube-proxy replacement that balances at the socket leaves no entries, and so do rules that skip \
              connection tracking",
-            "leave --evidence conntrack out here; --pod-header or a sidecar names pods",
+            "leave --evidence conntrack out here; --pod-header, --pod-body or a sidecar names pods",
         );
     } else if agreement.routed > 0 && agreement.to_pods == 0 {
         warn(
@@ -62,7 +62,7 @@ fn contradictions(agreement: &Agreement) -> Option<Finding> {
         (0, false) => (
             format!("the kernel's entries are not relied on: {} answers confirm them", count(agreed)),
             "under IPVS they count once 20 answers at least name the pods that they name, and none another one",
-            "have answers name their pods: --pod-header, or a sidecar",
+            "have answers name their pods: --pod-header, --pod-body, or a sidecar",
         ),
         (n, _) => (
             format!("{} answers come from another pod than the kernel sent their connection to", count(n)),

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::record::Stamp;
+use crate::record::{Outcome, Stamp};
 use crate::timeline::Timeline;
 
 const MS_NS: i64 = 1_000_000;
@@ -32,6 +32,8 @@ pub(super) struct Loss {
     pub request: usize,
     /// The pod that it was routed to, where that is known.
     pub pod: Option<Arc<str>>,
+    /// How it ended.
+    pub outcome: Outcome,
 }
 
 /// Something that happened to new connections at one moment.
@@ -119,6 +121,11 @@ impl Tries {
     /// Puts the losses in order, once all are there.
     pub(super) fn sort(&mut self) {
         self.losses.sort_by_key(|loss| (loss.at, loss.request));
+    }
+
+    /// Whether something names the pods of some that were lost.
+    pub(super) fn names_losses(&self) -> bool {
+        self.losses.iter().any(|loss| loss.pod.is_some())
     }
 
     /// Where the losses at or after `from` begin.

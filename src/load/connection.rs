@@ -18,6 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::address::Remote;
+use super::pod_body::Beginning;
 use super::ports::SourcePorts;
 use super::stream::{self, Stream};
 use super::tls::{self, Client};
@@ -212,6 +213,7 @@ impl Dialing {
             buffer: Vec::new(),
             pod: None,
             head: Vec::new(),
+            beginning: None,
             is_websocket: false,
         })
     }
@@ -261,6 +263,8 @@ pub(super) struct Connection {
     pub(super) pod: Option<Arc<str>>,
     /// The head of the last answer, where its body did not come with it.
     pub(super) head: Vec<u8>,
+    /// The beginning of the body under way, where it is to name the pod.
+    pub(super) beginning: Option<Box<Beginning>>,
     /// Whether it has switched to WebSocket.
     pub(super) is_websocket: bool,
 }

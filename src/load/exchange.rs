@@ -5,6 +5,8 @@
 //! become known, so that whatever cuts the exchange short (a timeout, the end
 //! of the run) leaves all that was seen until then.
 
+mod not_sent;
+
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
@@ -21,6 +23,7 @@ use super::connection::{self, Buffers, CannotDial, Connection};
 use super::deadlines::{Deadlines, Elapsed};
 use super::failure::{Failure, PROTOCOL_ERROR, Reached, connect_outcome, ended_early, lost};
 use super::plan::{Http, Plan};
+use super::pod_body::Beginning;
 use super::ports::SourcePorts;
 use super::request::{Persistence, Template};
 use super::resolve::Walk;
@@ -31,6 +34,7 @@ use super::{grpc, http2};
 use crate::http1::Body;
 use crate::record::retry::is_retried;
 use crate::record::{Clock, Outcome, RequestRow, Stamp};
+pub(super) use not_sent::NotSent;
 
 /// What all exchanges of one worker have in common.
 #[derive(Debug)]
@@ -148,37 +152,6 @@ pub(super) struct Exchange {
     pub(super) row: RequestRow,
 }
 
-/// Why a scheduled request was not sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum NotSent {
-    /// Every connection that is allowed was in use.
-    MaxConnections,
-    /// The worker came to it too late.
-    Late,
-    /// No socket could be opened.
-    NoSocket,
-    /// No local port was free.
-    NoLocalPort,
-    /// Every stream that connections have was in use.
-    MaxStreams,
-    /// What was filled into its template makes no URL or header.
-    NoRequest,
-}
-
-impl NotSent {
-    /// The text in the `not_sent_reason` column.
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            NotSent::MaxConnections => "max_connections",
-            NotSent::Late => "late",
-            NotSent::NoSocket => "no_socket",
-            NotSent::NoLocalPort => "no_local_port",
-            NotSent::MaxStreams => "max_streams",
-            NotSent::NoRequest => "no_request",
-        }
-    }
-}
-
 impl Exchange {
     /// Sends the request and follows it to its end. Answers when all attempts were over.
     pub(super) async fn run(&mut self, context: &Context) -> Stamp {
@@ -291,6 +264,10 @@ pub(super) async fn carry(
             context.deadlines.within(sent, limit, Box::pin(talk)).await
         }
     };
+    if let Some(beginning) = connection.beginning.take() {
+        let is_whole = matches!(ended, Ok(Ok(_)));
+        beginning.name_pod(is_whole, context, endpoint, &mut connection.pod, row);
+    }
     match ended {
         Ok(result) => Ok(result? && persistence == Persistence::Keep),
         Err(Elapsed) if row.head.is_some() => Err(Failure::new(Outcome::BodyTimeout, None)),
@@ -474,6 +451,7 @@ fn note_headers(
     answers.count(value(&head.server), value(&head.via));
     row.pod = head.pod.take();
     answers.compare(&mut connection.pod, row.pod.as_ref());
+    connection.beginning = Beginning::wanted(context, row);
     if !context.plan.is_success(head.status) && head.status != 101 {
         row.headers = context.plan.wanted.kept_of_head(bytes);
     } else if !head.is_whole_with(rest) {
@@ -483,7 +461,7 @@ fn note_headers(
     }
 }
 
-/// Reads the body to its end.
+/// Reads the body to its end. Its beginning is kept where that is to name the pod.
 pub(super) async fn read_body(
     connection: &mut Connection,
     head: &mut Head,
@@ -491,7 +469,11 @@ pub(super) async fn read_body(
     write_error: Option<&io::Error>,
 ) -> Result<(), Failure> {
     loop {
-        let taken = head.body.take(&connection.buffer).map_err(|_| PROTOCOL_ERROR)?;
+        let taken = match &mut connection.beginning {
+            None => head.body.take(&connection.buffer),
+            Some(beginning) => head.body.take_with(&connection.buffer, |piece| beginning.add(piece)),
+        };
+        let taken = taken.map_err(|_| PROTOCOL_ERROR)?;
         connection.buffer.drain(..taken);
         if head.body.is_done() {
             return Ok(());

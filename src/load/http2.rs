@@ -28,6 +28,7 @@ use super::exchange::{Context, Endpoint, NotSent, carry};
 use super::failure::{Failure, Reached, ended_early, lost};
 use super::grpc;
 use super::plan::PlannedTarget;
+use super::pod_body::Beginning;
 use super::request::{Persistence, Sender};
 use crate::http2::error_name;
 use crate::record::{Outcome, RequestRow, Stamp};
@@ -66,11 +67,16 @@ pub(super) async fn attempt(
             return Ok(());
         }
     };
-    let mut call = Call { context, endpoint, link: &link, stream: None, row };
+    let mut call = Call { context, endpoint, link: &link, stream: None, beginning: None, row };
     let sent = context.clock.now();
     call.row.sent = Some(sent);
     let limit = context.plan.settings.response_timeout;
-    match context.deadlines.within(sent, limit, call.run(requests, sent)).await {
+    let ended = context.deadlines.within(sent, limit, call.run(requests, sent)).await;
+    if let Some(beginning) = call.beginning.take() {
+        let is_whole = matches!(ended, Ok(Ok(())));
+        beginning.name_pod(is_whole, context, endpoint, &mut link.last_pod(), call.row);
+    }
+    match ended {
         Ok(result) => result,
         Err(Elapsed) if call.row.head.is_some() => Err(Failure::new(Outcome::BodyTimeout, None)),
         Err(Elapsed) => Err(Failure::new(Outcome::ResponseTimeout, None)),
@@ -93,6 +99,8 @@ struct Call<'a> {
     link: &'a Link,
     /// Its stream, once it has one.
     stream: Option<u32>,
+    /// The beginning of the body, where it is to name the pod.
+    beginning: Option<Box<Beginning>>,
     row: &'a mut RequestRow,
 }
 
@@ -156,6 +164,7 @@ impl Call<'_> {
         let value = |name: HeaderName| head.headers.get(name).map(HeaderValue::as_bytes);
         self.endpoint.answers.borrow_mut().count(value(header::SERVER), value(header::VIA));
         self.endpoint.answers.borrow_mut().compare(&mut self.link.last_pod(), row.pod.as_ref());
+        self.beginning = Beginning::wanted(self.context, self.row);
         let ended = self.end_of(body, &head, method).await;
         if ended.is_err() || self.row.outcome != Outcome::Ok {
             self.row.headers = wanted.kept_of(&head.headers);
@@ -204,6 +213,9 @@ impl Call<'_> {
             let _ = body.flow_control().release_capacity(data.len());
             if self.endpoint.grpc.is_some() {
                 messages.pass(&data);
+            }
+            if let Some(beginning) = &mut self.beginning {
+                beginning.add(&data);
             }
         }
         match body.trailers().await {

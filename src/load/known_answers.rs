@@ -6,6 +6,7 @@ mod hidden_retries;
 mod http2;
 mod mixed;
 mod oracle;
+mod pod_body;
 mod server;
 mod tls;
 mod transport;

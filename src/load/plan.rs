@@ -259,6 +259,13 @@ fn has_scheme(settings: &Settings, schemes: &[&str]) -> bool {
 }
 
 fn check_http(settings: &Settings) -> Result<(), PlanError> {
+    if settings.pod_body.is_some() {
+        match has_scheme(settings, &["ws:", "wss:"]) {
+            _ if settings.grpc.is_some() => return Err(PlanError::PodBody("an answer of gRPC")),
+            true => return Err(PlanError::PodBody("an answer over WebSocket")),
+            false => {}
+        }
+    }
     match (settings.http, settings.streams) {
         (Http::Http1, _) if settings.grpc.is_some() => Err(PlanError::GrpcNeedsHttp2),
         (Http::Http1, Some(_)) => Err(PlanError::StreamsNeedHttp2),
@@ -402,6 +409,15 @@ mod tests {
             })
         };
         assert!(template("{{what}}").starts_with("body: placeholder \"{{what}}\" is none of {{seq}}"));
+        let pattern: crate::load::PodBody = "pod=(.+)".parse().unwrap();
+        assert!(
+            call(|s| s.pod_body = Some("pod=(.+)".parse().unwrap())).starts_with("an answer of gRPC has no")
+        );
+        for url in ["ws://web/", "wss://web/"] {
+            let refused =
+                refused(|s| (s.targets, s.pod_body) = (vec![Target::new("", url)], Some(pattern.clone())));
+            assert!(refused.starts_with("an answer over WebSocket has no body"), "{refused}");
+        }
         assert!(refused(|s| s.success = vec![(300, 200)]).contains("300-200"));
     }
 

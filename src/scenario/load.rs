@@ -63,6 +63,8 @@ pub struct Load {
     pub max_age: Option<Duration>,
     /// The response header that names the pod.
     pub pod_header: String,
+    /// The pattern by which bodies name it, where that header does not.
+    pub pod_body: Option<String>,
     /// Further response headers that are kept of requests that are not ok.
     pub keep_headers: Vec<String>,
     /// Statuses that count as success.

@@ -159,6 +159,7 @@ pub(super) struct Load {
     pub(super) retry: Option<Retry>,
     pub(super) success: Option<Vec<Status>>,
     pub(super) pod_header: Option<String>,
+    pub(super) pod_body: Option<String>,
     #[serde(default)]
     pub(super) keep_headers: Vec<String>,
     #[serde(default)]

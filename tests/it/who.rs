@@ -1,4 +1,4 @@
-//! Who a request reached, as headers say it: named by any header, over HTTP/1.1 and HTTP/2, with known answers.
+//! Who a request reached, as answers say it: named by any header or by the body, over HTTP/1.1 and HTTP/2, with known answers.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -19,7 +19,8 @@ use crate::runs::{Dataplane, measure};
 /// For each id the pod that the server named, and whether it answered with an error.
 type Truth = Arc<Mutex<BTreeMap<String, (String, bool)>>>;
 
-/// Names a pod by its own rule, behind which a gateway names itself; every fifth answer is the gateway's error.
+/// Names a pod by its own rule, in the header, behind which a gateway names itself, and for `/body` in the body; every
+/// fifth answer is the gateway's error.
 fn answer(request: &Request<Incoming>, truth: &Truth) -> Response<Full<Bytes>> {
     let id = request.headers()["rolldrop-id"].to_str().expect("an id").to_owned();
     let seq = id.parse::<RequestId>().expect("an id").seq;
@@ -28,12 +29,14 @@ fn answer(request: &Request<Incoming>, truth: &Truth) -> Response<Full<Bytes>> {
     let answer = Response::builder()
         .header("server", "envoy")
         .header("via", if seq.is_multiple_of(2) { "1.1 a" } else { "1.1 b" })
-        .header("x-served-by", pod)
-        .header("x-served-by", "edge-7")
         .header("x-envoy-response-flags", "UF")
         .header("x-cache", "MISS")
         .header("x-other", "not kept");
-    answer.status(if is_error { 503 } else { 200 }).body(Full::from("hello")).expect("an answer")
+    let (answer, body) = match request.uri().path() {
+        "/body" => (answer, format!("Name: web\nHostname: {pod}, edge-7\nIP: ::1\n")),
+        _ => (answer.header("x-served-by", pod).header("x-served-by", "edge-7"), "hello".to_owned()),
+    };
+    answer.status(if is_error { 503 } else { 200 }).body(Full::from(body)).expect("an answer")
 }
 
 /// Serves until the test process ends.
@@ -70,12 +73,21 @@ fn serve(http2: bool) -> (SocketAddr, Truth) {
 }
 
 #[test]
-fn any_header_names_the_pod_and_headers_of_errors_are_kept_in_both_versions_of_http() {
-    for (http, connections) in [("1.1", "fresh"), ("1.1", "keepalive"), ("2", "keepalive")] {
+fn any_header_or_the_body_names_the_pod_and_headers_of_errors_are_kept_in_both_versions_of_http() {
+    let by_header = ["--pod-header", "X-Served-By"];
+    let by_body = ["--pod-body", "Hostname: (.+)"];
+    for (http, connections, path, naming) in [
+        ("1.1", "fresh", "", by_header),
+        ("1.1", "keepalive", "", by_header),
+        ("1.1", "keepalive", "body", by_body),
+        ("2", "keepalive", "", by_header),
+        ("2", "keepalive", "body", by_body),
+    ] {
         let (address, truth) = serve(http == "2");
-        let finished = Rolldrop::new(["load", &format!("http://{address}/"), "-r", "300", "-n", "150"])
+        let finished = Rolldrop::new(["load", &format!("http://{address}/{path}"), "-r", "300", "-n", "150"])
             .args(["--http", http, "--connections", connections, "-c", "2", "--out", "run", "--workers", "2"])
-            .args(["--pod-header", "X-Served-By", "--keep-header", "x-cache"])
+            .args(naming)
+            .args(["--keep-header", "x-cache"])
             .args(["--connect-timeout", "60s", "--response-timeout", "60s"])
             .finish()
             .expect_code(0);
@@ -111,6 +123,25 @@ fn any_header_names_the_pod_and_headers_of_errors_are_kept_in_both_versions_of_h
         let balances_requests = told.pods_within_connection_changed > 0;
         assert_eq!(balances_requests, connections == "keepalive", "{told:?}");
         assert!(records.info.run.is_some() && finished.dir().join("run/run.json").exists());
+    }
+}
+
+#[test]
+fn a_pattern_for_bodies_that_names_nothing_is_refused_before_anything_is_sent_or_deployed() {
+    for command in [&["load", "http://127.0.0.1:1/"][..], &["run", "--embedded"]] {
+        for (pattern, why) in
+            [("pod=(", "unclosed group, at character 5"), ("x*", "it can match no character")]
+        {
+            let finished = Rolldrop::new(command.iter().copied()).args(["--pod-body", pattern]).finish();
+            assert!(finished.expect_code(2).stderr().contains(why), "{why}");
+        }
+    }
+    for (arguments, why) in [
+        (&["http://127.0.0.1:1/", "--grpc", "a/b"][..], "cannot be used with"),
+        (&["ws://127.0.0.1:1/"], "an answer over WebSocket has no body"),
+    ] {
+        let finished = Rolldrop::new(["load", "--pod-body", "pod=(.+)"]).args(arguments).finish();
+        assert!(finished.expect_code(2).stderr().contains(why), "{why}");
     }
 }
 

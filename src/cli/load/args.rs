@@ -12,8 +12,8 @@ use super::super::report::Format;
 use super::fail_on::FailOn;
 use super::tls::TlsArgs;
 use crate::load::{
-    self, Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Pace, PortRange, Record,
-    Rpc, Settings, Stage, Target, dns_server, targets,
+    self, Arrivals, ConnectTo, Connections, DnsSettings, Family, Grpc, Http, Length, Pace, PodBody,
+    PortRange, Record, Rpc, Settings, Stage, Target, dns_server, targets,
 };
 use crate::record::Evidence;
 use crate::record::row::POD_HEADER;
@@ -143,6 +143,10 @@ pub(in super::super) struct LoadArgs {
     /// The response header that names the pod: its name, host name or address
     #[arg(long, default_value = POD_HEADER, value_name = "NAME")]
     pod_header: String,
+    /// What names the pod in the body of an answer, where that header does not: the first group of the first match of
+    /// this regular expression, such as hostname:\s*(\S+), in the first 16 KiB, or the whole match without a group
+    #[arg(long, value_name = "REGEX", conflicts_with = "grpc")]
+    pod_body: Option<PodBody>,
     /// A response header to keep of requests that are not ok, beside server, via and x-envoy-*; a name may end
     /// in *; may be given several times
     #[arg(long = "keep-header", value_name = "NAME")]
@@ -260,6 +264,7 @@ impl LoadArgs {
             template: self.template,
             success: self.success.clone(),
             pod_header: self.pod_header.clone(),
+            pod_body: self.pod_body.clone(),
             keep_headers: load::keep_headers(&self.keep_headers),
             connect_to: self.connect_to.clone(),
             unix_socket: self.unix_socket.clone(),

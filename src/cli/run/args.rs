@@ -108,6 +108,11 @@ pub(in crate::cli) struct RunArgs {
     /// [default: rolldrop-pod].
     #[arg(long, value_name = "NAME")]
     pod_header: Option<String>,
+    /// What names the pod in the body of an answer, where that header does not: the first group of the first
+    /// match of this regular expression, such as hostname:\s*(\S+), in the first 16 KiB, or the whole match
+    /// without a group.
+    #[arg(long, value_name = "REGEX")]
+    pod_body: Option<load::PodBody>,
     /// A response header to keep of requests that are not ok, beside server, via and x-envoy-*; a name
     /// may end in *; may be given several times.
     #[arg(long = "keep-header", value_name = "NAME")]
@@ -173,6 +178,8 @@ impl RunArgs {
         overrides.extend(self.duration.map(|d| format!("load.duration={}ms", d.as_millis())));
         overrides.extend(stage_overrides(&self.stages));
         overrides.extend(self.pod_header.as_ref().map(|name| format!("load.podHeader={}", quoted(name))));
+        let pattern = |pattern: &load::PodBody| format!("load.podBody={}", quoted(pattern.as_str()));
+        overrides.extend(self.pod_body.as_ref().map(pattern));
         if !self.keep_headers.is_empty() {
             let names: Vec<String> = self.keep_headers.iter().map(|name| quoted(name)).collect();
             overrides.push(format!("load.keepHeaders=[{}]", names.join(", ")));

@@ -174,6 +174,9 @@ pub(super) fn load_settings(
         retry_delay: load.retry_delay,
         success: load.success.clone(),
         pod_header: load.pod_header.clone(),
+        pod_body: (load.pod_body.as_ref())
+            .map(|pattern| parsed(scenario, "spec.load.podBody", pattern))
+            .transpose()?,
         keep_headers: load::keep_headers(&load.keep_headers),
         workers: load.workers,
         spin: load.spin,
@@ -339,6 +342,15 @@ mod tests {
             ),
             ("grpc: {method: a/b}, requests: [{path: /c}]", "requests[0].path: the path of a call is"),
             ("grpc: {method: a/b}, success: [200]", "spec.load.success: these are HTTP statuses"),
+            (
+                "podBody: 'pod=(\\S+'",
+                "6: spec.load.podBody: \"pod=(\\\\S+\" is no pattern for a pod's name: unclosed",
+            ),
+            (
+                "podBody: '.*'",
+                "spec.load.podBody: \".*\" is no pattern for a pod's name: it can match no character",
+            ),
+            ("grpc: {method: a/b}, podBody: a", "spec.load.podBody: gRPC's messages are not searched"),
             ("rate: fast", "expected a number of requests per second, or max"),
             ("rate: max, arrivals: poisson", "spec.load.arrivals: a closed loop has no arrivals"),
             ("tls: {version: 1.1}", "spec.load.tls.version: is 1.1, must be 1.2 or 1.3"),

@@ -125,6 +125,12 @@ pub enum PlanError {
     /// No answer has such a header.
     #[error("{0:?} is no name of a response header, such as x-served-by")]
     AnswerHeader(String),
+    /// Answers without a body that can be searched.
+    #[error(
+        "{0} has no body that can be searched for the pod's name: leave out the pattern for bodies (--pod-body, \
+         load.podBody); a header can name the pod"
+    )]
+    PodBody(&'static str),
     /// A template cannot be filled in.
     #[error("{what}: {why}")]
     Template {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{Connections, Grpc, Http};
 use crate::load::connect_to::ConnectTo;
 use crate::load::pace::{Arrivals, Pace};
+use crate::load::pod_body::PodBody;
 use crate::load::ports::PortRange;
 use crate::load::resolve::DnsSettings;
 use crate::load::tls::TlsSettings;
@@ -109,6 +110,8 @@ pub struct Settings {
     pub retry_delay: Duration,
     /// The response header that names the pod.
     pub pod_header: String,
+    /// What names it in the body of an answer, where that header does not.
+    pub pod_body: Option<PodBody>,
     /// Response headers that are kept of requests that are not ok; a name may end in `*`.
     pub keep_headers: Vec<String>,
     /// Statuses that count as success, as inclusive ranges.
@@ -161,6 +164,7 @@ impl Settings {
             retries: 0,
             retry_delay: Duration::ZERO,
             pod_header: POD_HEADER.to_owned(),
+            pod_body: None,
             keep_headers: keep_headers(&[]),
             success: vec![(200, 399)],
             workers: 1,

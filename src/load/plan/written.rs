@@ -85,6 +85,9 @@ impl Plan {
         if settings.pod_header != POD_HEADER {
             other.insert("pod_header".to_owned(), settings.pod_header.clone().into());
         }
+        if let Some(pattern) = &settings.pod_body {
+            other.insert("pod_body".to_owned(), pattern.as_str().into());
+        }
         if let Some(max) = settings.max_requests {
             other.insert("max_requests_per_connection".to_owned(), max.into());
         }

@@ -98,6 +98,7 @@ pub(super) fn load(raw: raw::Load, document: &Document, dir: &Path) -> Result<Lo
         max_requests,
         max_age: max_age.map(|span| span.0),
         pod_header: raw.pod_header.unwrap_or_else(|| POD_HEADER.to_owned()),
+        pod_body: raw.pod_body,
         keep_headers: raw.keep_headers,
         success,
         connect_to: raw.connect_to,
@@ -277,6 +278,10 @@ fn calls(grpc: &raw::Grpc, raw: &raw::Load, document: &Document) -> Result<Grpc,
         let why =
             "these are HTTP statuses, by which a gRPC call is not judged: list gRPC's in load.grpc.success";
         return wrong("success", why);
+    }
+    if raw.pod_body.is_some() {
+        let why = "gRPC's messages are not searched: leave it out; a header can name the pod (podHeader)";
+        return wrong("podBody", why);
     }
     Ok(Grpc { method: rpc.clone(), success: success.clone().unwrap_or_else(|| vec![0]) })
 }
