@@ -15,6 +15,7 @@ mod proxy;
 mod rate;
 mod report;
 mod run;
+mod say;
 mod scenarios;
 mod service_proxy;
 mod signals;
@@ -85,7 +86,8 @@ pub fn main() -> ExitCode {
     let matches = command.get_matches_mut();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit());
     tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
+        .with_writer(say::Log)
+        .with_ansi(false)
         .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("ROLLDROP_LOG").unwrap_or_else(|_| {
             // A client's own log of refused calls: whoever made the call reports it.
             "warn,kube_client=off,kube_runtime=error".into()
@@ -110,10 +112,19 @@ pub fn main() -> ExitCode {
         Command::Man { dir } => manual(dir.as_deref()),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("rolldrop: {}", in_words(&error));
+        say::say(&in_words(&error));
         let interrupted = error.is::<run::Interrupted>();
         if interrupted { Exit::Interrupted } else { Exit::Error }.into()
     })
+}
+
+/// A temporary directory that nobody else can enter or foresee.
+fn private_dir(prefix: &str) -> std::io::Result<tempfile::TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(prefix);
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o700));
+    builder.tempdir()
 }
 
 /// An error with its causes, each said once: some repeat what they come from.

@@ -7,19 +7,21 @@
 
 mod child;
 pub mod embedded;
+pub mod guard;
 
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use kube::Client;
+use kube::client::ClientBuilder;
 use kube::config::{Context, KubeConfigOptions, Kubeconfig};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::process::Command;
 
 use child::ClusterProcess;
-pub use child::{ChildError, Ready};
+pub use child::{ChildError, Died, Ready};
 
 /// Which cluster to connect to.
 #[derive(Clone, Debug)]
@@ -162,7 +164,9 @@ impl Cluster {
         let (default_namespace, server) = (config.default_namespace.clone(), config.cluster_url.to_string());
         // What is measured is one request, not the client's repetitions of it.
         config.default_retry = false;
-        let client = Client::try_from(config).map_err(|error| ClusterError::Client(Box::new(error)))?;
+        let builder =
+            ClientBuilder::try_from(config).map_err(|error| ClusterError::Client(Box::new(error)))?;
+        let client = builder.with_layer(&guard::GuardLayer).build();
         Ok(Self { client, default_namespace, server, origin, context: None, has_inside: false, process })
     }
 
@@ -261,6 +265,14 @@ impl Cluster {
     /// What the user should know of the cluster.
     pub fn notice(&self) -> Option<&str> {
         self.process.as_ref()?.notice()
+    }
+
+    /// Waits until an embedded cluster has ended before its time; for ever of any other. What it ran is gone then.
+    pub async fn died(&self) -> Died {
+        match &self.process {
+            Some(process) => process.died().await,
+            None => std::future::pending().await,
+        }
     }
 
     /// Lets go of the cluster. The embedded one ends, and nothing of it is left when this returns.

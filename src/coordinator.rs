@@ -15,6 +15,7 @@ mod error;
 mod journal;
 mod limits;
 mod load_job;
+mod pages;
 mod plan;
 mod preflight;
 mod recorder;
@@ -358,13 +359,12 @@ impl Session {
         let what = "list pods";
         let api = Api::<Pod>::namespaced(self.caller.client.clone(), &self.caller.namespace);
         let params = ListParams::default();
-        let listed = self.caller.ask(what, || api.list(&params)).await?;
-        let listed = listed.map_err(|e| CoordinatorError::api(what, &e))?.items;
         let number = |version: &str| version.parse::<u64>().unwrap_or(0);
-        let there: BTreeMap<String, u64> = listed
-            .iter()
-            .map(|pod| (pod.uid().unwrap_or_default(), number(&pod.resource_version().unwrap_or_default())))
-            .collect();
+        let known =
+            |pod: Pod| (pod.uid().unwrap_or_default(), number(&pod.resource_version().unwrap_or_default()));
+        let listed = self.caller.list_as(what, &api, &params, known).await?;
+        let listed = listed.map_err(|e| CoordinatorError::api(what, &e))?;
+        let there: BTreeMap<String, u64> = listed.into_iter().collect();
         let before: Vec<String> = self.views.read(|view| view.pods.keys().cloned().collect());
         let shown = self.views.wait_until(|view| {
             let is_gone = |uid: &String| there.contains_key(uid) || !view.pods.contains_key(uid);
@@ -418,8 +418,11 @@ impl Session {
     /// Waits for the first lists of the watches, so that no event of the run is missed.
     async fn await_first_lists(&self) -> Result<(), CoordinatorError> {
         let what = "watch pods and endpointslices";
-        let listed = self.views.wait_until(|view| view.listed());
+        let listed = self.views.wait_until(|view| view.listed() || !view.unbelieved.is_empty());
         let listed = self.caller.limited(what, listed).await;
+        if let Some(why) = self.views.read(|view| view.unbelieved.values().next().cloned()) {
+            return Err(CoordinatorError::Api { what: what.to_owned(), why });
+        }
         match self.views.read(|view| view.trouble.values().next().cloned()) {
             Some(why) if matches!(listed, Err(CoordinatorError::Timeout { .. })) => {
                 Err(CoordinatorError::Api { what: what.to_owned(), why })
@@ -492,8 +495,7 @@ impl Session {
         // All of it is read where rights allow; without them the fingerprint says less.
         let nodes = Api::<Node>::all(self.caller.client.clone());
         let params = ListParams::default();
-        let nodes = self.caller.ask("list nodes", || nodes.list(&params)).await?;
-        let nodes = nodes.map(|list| list.items).unwrap_or_default();
+        let nodes = self.caller.list("list nodes", &nodes, &params).await?.unwrap_or_default();
         let (dataplane, dataplane_from) = service_proxy::find(&self.caller, &nodes).await?;
         Ok(ClusterInfo {
             version,

@@ -27,6 +27,8 @@ pub use sidecar::NAME as SIDECAR_NAME;
 
 /// What the app's port is called while the sidecar has its name.
 pub const APP_PORT_NAME: &str = "rolldrop-app";
+/// The annotation of pods that have the sidecar: the image that it was added with.
+pub const SIDECAR: &str = "rolldrop.dev/sidecar";
 /// The annotation of a Service with the target ports that it had, as JSON, by the number of its port.
 pub const TARGET_PORTS: &str = "rolldrop.dev/target-ports";
 
@@ -148,6 +150,9 @@ pub enum InjectError {
     /// There is nothing to add a sidecar to.
     #[error("no Pod, Deployment, StatefulSet, DaemonSet or ReplicaSet among the manifests")]
     NoWorkload,
+    /// A Service has an annotation of ours that is none.
+    #[error("{0} has an annotation {TARGET_PORTS} that was not written here: remove it")]
+    Annotated(String),
     /// The port that was asked for is none of theirs.
     #[error("no workload declares port {0}, and no Service leads to it")]
     NoSuchPort(u16),
@@ -313,17 +318,31 @@ fn additions(objects: &[Object], options: &Options) -> Result<(Vec<Edit>, Vec<St
         if !kept.is_empty() {
             let mut all = service.kept.clone();
             all.extend(kept);
-            edits.push(annotate(service.object, &Value::Object(all).to_string()));
+            if service.is_annotated && service.kept.is_empty() {
+                return Err(InjectError::Annotated(service.object.title()));
+            }
+            edits.push(annotate(service.object, "", TARGET_PORTS, &Value::Object(all).to_string()));
         }
     }
     Ok((edits, notes))
 }
 
-fn annotate(object: &Object, text: &str) -> Edit {
-    match object.get("/metadata/annotations") {
-        Value::Object(_) => object.set(format!("/metadata/annotations/{}", escaped(TARGET_PORTS)), text),
-        _ => object.set("/metadata/annotations", json!({TARGET_PORTS: text})),
+/// Adds an annotation to an object, or to its pods.
+fn annotate(object: &Object, of: &str, key: &str, text: &str) -> Edit {
+    let at = format!("{of}/metadata/annotations");
+    match (object.get(&at), object.get(&format!("{of}/metadata"))) {
+        (Value::Object(_), _) => object.set(format!("{at}/{}", escaped(key)), text),
+        (_, Value::Object(_)) => object.set(at, json!({key: text})),
+        _ => object.set(format!("{of}/metadata"), json!({"annotations": {key: text}})),
     }
+}
+
+/// Takes an annotation away, and what was only there for it.
+fn withdraw(object: &Object, of: &str, key: &str) -> Edit {
+    let at = format!("{of}/metadata/annotations");
+    let is_alone = |pointer: &str| object.get(pointer).as_object().is_some_and(|map| map.len() == 1);
+    let is_all = is_alone(&at) && is_alone(&format!("{of}/metadata"));
+    object.edit(if is_all { at } else { format!("{at}/{}", escaped(key)) }, Change::Withdraw)
 }
 
 /// Adds the sidecar, and moves the port's name to it.
@@ -337,6 +356,7 @@ fn add(object: &Object, pod: &str, front: &Frontage, options: &Options, edits: &
     if let Some(name) = &front.moved_name {
         edits.extend(rename(object, pod, name, APP_PORT_NAME));
     }
+    edits.push(annotate(object, pod, SIDECAR, &options.image));
 }
 
 fn removals(objects: &[Object]) -> (Vec<Edit>, Vec<String>) {
@@ -349,6 +369,7 @@ fn removals(objects: &[Object]) -> (Vec<Edit>, Vec<String>) {
             // First, while every container is where it was found.
             edits.extend(name.into_iter().flat_map(|name| rename(object, pod, APP_PORT_NAME, name)));
             edits.push(object.edit(format!("{list}/{at}"), Change::Withdraw));
+            edits.push(withdraw(object, pod, SIDECAR));
             notes.push(format!("{title}: the sidecar is out"));
         }
         if let Some(service) = Service::of(object).filter(|service| !service.kept.is_empty()) {
@@ -360,8 +381,7 @@ fn removals(objects: &[Object]) -> (Vec<Edit>, Vec<String>) {
                     None => {}
                 }
             }
-            let annotation = format!("/metadata/annotations/{}", escaped(TARGET_PORTS));
-            edits.push(object.edit(annotation, Change::Withdraw));
+            edits.push(withdraw(object, "", TARGET_PORTS));
             notes.push(format!("{title}: its target ports are those of the app again"));
         }
     }

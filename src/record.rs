@@ -23,6 +23,7 @@ pub mod rows;
 pub mod run_dir;
 pub mod run_info;
 pub mod service_proxy;
+pub mod shown;
 pub mod timing;
 pub mod wire;
 

@@ -20,9 +20,13 @@ mod words;
 pub use charts::{Chart, ChartError};
 pub use text::TextOptions;
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use crate::analysis::Analysis;
 use crate::analysis::compare::model::{Comparison, SideChart};
-use crate::analysis::model::RunResult;
+use crate::analysis::model::{Lost, RunResult};
+use crate::record::shown;
 
 /// One file of a report.
 #[derive(Clone, Debug)]
@@ -33,9 +37,27 @@ pub struct ReportFile {
     pub bytes: Vec<u8>,
 }
 
+/// An analysis whose texts can be shown anywhere: they come from a cluster and from apps.
+fn as_shown(analysis: &Analysis) -> Cow<'_, Analysis> {
+    let is_plain = |lost: &Lost| {
+        [&lost.source, &lost.target].iter().all(|text| matches!(shown::one_line(text), Cow::Borrowed(_)))
+    };
+    match shown::values(&analysis.result) {
+        Cow::Borrowed(_) if analysis.lost.iter().all(is_plain) => Cow::Borrowed(analysis),
+        result => {
+            let mut analysis = Analysis { result: result.into_owned(), ..analysis.clone() };
+            for lost in &mut analysis.lost {
+                lost.source = Arc::from(shown::one_line(&lost.source));
+                lost.target = Arc::from(shown::one_line(&lost.target));
+            }
+            Cow::Owned(analysis)
+        }
+    }
+}
+
 /// The summary for a terminal: the answer first, then what it rests on.
 pub fn text(analysis: &Analysis, options: &TextOptions) -> String {
-    text::render(&analysis.result, options)
+    text::render(&shown::values(&analysis.result), options)
 }
 
 /// `result.json`, as `docs/result.schema.json` describes it.
@@ -44,29 +66,30 @@ pub fn text(analysis: &Analysis, options: &TextOptions) -> String {
 ///
 /// Never: the result holds nothing that JSON cannot.
 pub fn json(result: &RunResult) -> Vec<u8> {
-    let mut bytes = serde_json::to_vec_pretty(result).expect("plain data with names as keys");
+    let mut bytes =
+        serde_json::to_vec_pretty(&*shown::values(result)).expect("plain data with names as keys");
     bytes.push(b'\n');
     bytes
 }
 
 /// `summary.md`, which fits the job summary of a CI system.
 pub fn markdown(analysis: &Analysis) -> String {
-    markdown::render(&analysis.result)
+    markdown::render(&shown::values(&analysis.result))
 }
 
 /// `junit.xml`: the run and each of its checks as test cases, for a CI system.
 pub fn junit(result: &RunResult) -> String {
-    junit::render(result)
+    junit::render(&shown::values(result))
 }
 
 /// `lost.csv`: one row for each dropped request, as `docs/run-directory.md` describes it.
 pub fn lost(analysis: &Analysis) -> String {
-    lost::render(analysis)
+    lost::render(&as_shown(analysis))
 }
 
 /// `report.html`: one file that needs no other, with the charts inside.
 pub fn html(analysis: &Analysis, charts: &[Chart]) -> String {
-    html::render(&analysis.result, charts)
+    html::render(&shown::values(&analysis.result), charts)
 }
 
 /// The charts.
@@ -75,7 +98,7 @@ pub fn html(analysis: &Analysis, charts: &[Chart]) -> String {
 ///
 /// None that an analysis can cause; see [`ChartError`].
 pub fn charts(analysis: &Analysis) -> Result<Vec<Chart>, ChartError> {
-    charts::draw(analysis)
+    charts::draw(&as_shown(analysis))
 }
 
 /// Every file of the report: `result.json`, `lost.csv`, `summary.md`, `junit.xml`, `report.html` and
@@ -104,7 +127,7 @@ pub fn all(analysis: &Analysis) -> Result<Vec<ReportFile>, ChartError> {
 
 /// A comparison for a terminal: the answer first, then each figure.
 pub fn comparison_text(comparison: &Comparison, options: &TextOptions) -> String {
-    comparison::text(comparison, options)
+    comparison::text(&shown::values(comparison), options)
 }
 
 /// `comparison.json`, as `docs/comparison.schema.json` describes it.
@@ -113,7 +136,7 @@ pub fn comparison_text(comparison: &Comparison, options: &TextOptions) -> String
 ///
 /// Never: the comparison holds nothing that JSON cannot.
 pub fn comparison_json(comparison: &Comparison) -> Vec<u8> {
-    comparison::json(comparison)
+    comparison::json(&shown::values(comparison))
 }
 
 /// Every file of a comparison: `comparison.json`, `.md` and `.html`, and `charts/comparison.png`.
@@ -126,8 +149,9 @@ pub fn comparison(
     baseline: &SideChart,
     candidate: &SideChart,
 ) -> Result<Vec<ReportFile>, ChartError> {
-    let chart = charts::comparison::draw(comparison, baseline, candidate)?;
-    Ok(comparison::files(comparison, chart))
+    let comparison = shown::values(comparison);
+    let chart = charts::comparison::draw(&comparison, baseline, candidate)?;
+    Ok(comparison::files(&comparison, chart))
 }
 
 #[cfg(test)]

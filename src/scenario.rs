@@ -7,6 +7,7 @@
 
 mod builtin;
 mod disruption;
+mod files;
 mod load;
 mod raw;
 pub mod text;
@@ -27,6 +28,7 @@ pub use disruption::{
     Action, Count, Disruption, Object, Order, Patch, PatchType, Pods, Repeat, Restore, Until, Workload,
     WorkloadKind,
 };
+pub use files::FILE_BYTES;
 pub use load::{
     Abort, Connections, Dns, Family, Grpc, Http, Load, LoadFrom, LoadJob, Pace, Request, Stage, Tls,
     TlsVersion,
@@ -176,8 +178,8 @@ pub fn load<C: DeserializeOwned>(name: &str, overrides: &[String]) -> Result<Loa
     if !path.exists() && !name.contains(['/', '.']) {
         return Err(ScenarioError::Unknown(name.to_owned()));
     }
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| ScenarioError::Io { path: path.to_owned(), source })?;
+    let text =
+        files::read_scenario(path).map_err(|source| ScenarioError::Io { path: path.to_owned(), source })?;
     parse(&text, name, path.parent().unwrap_or(Path::new(".")), overrides)
 }
 

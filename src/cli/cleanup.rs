@@ -7,6 +7,7 @@ use anyhow::Context;
 
 use super::exit::Exit;
 use super::report::print;
+use super::say::say;
 use crate::cluster::{Choice, Cluster};
 use crate::coordinator::LeftOver;
 
@@ -47,7 +48,7 @@ impl CleanupArgs {
         let undone = runtime.block_on(async {
             let cluster = Cluster::connect(choice).await.context("failed to find the run's cluster")?;
             if let Some(title) = cluster.title() {
-                eprintln!("rolldrop: undoing what the run changed on {title}");
+                say(&format!("undoing what the run changed on {title}"));
             }
             anyhow::Ok(left_over.undo(&cluster.client()).await?)
         })?;

@@ -11,10 +11,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use tempfile::TempDir;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::private_dir;
+use super::say::say;
 use crate::cluster::Ready;
 use crate::cluster::embedded::config::DataplaneChoice;
 use crate::cluster::embedded::descendants::KillDescendants;
@@ -127,27 +130,24 @@ impl ClusterArgs {
                 Ok(ExitCode::SUCCESS)
             }
             Some(Action::Check) => {
-                let scratch = temporary_dir("check");
-                let checked = kernel::check::run(&scratch);
-                note_left_over(&scratch, fs::remove_dir_all(&scratch));
-                checked?;
+                let scratch = temporary_dir("check").context("make a temporary directory")?;
+                kernel::check::run(scratch.path())?;
                 Ok(ExitCode::SUCCESS)
             }
         }
     }
 }
 
-/// A directory of this process's own, yet to be made.
-fn temporary_dir(purpose: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("rolldrop-{purpose}-{}", std::process::id()))
+/// A directory of this process's own, which nobody else can enter or foresee.
+fn temporary_dir(purpose: &str) -> io::Result<TempDir> {
+    private_dir(&format!("rolldrop-{purpose}-{}-", std::process::id()))
 }
 
 /// What the temporary directories of clusters are for, by their names.
 const PURPOSE: &str = "cluster";
 
-/// Makes a temporary directory. It is in use until the answer is dropped, or the process killed.
+/// A temporary directory is in use until what is returned is dropped, or the process killed.
 fn mark_as_in_use(dir: &Path) -> io::Result<File> {
-    fs::create_dir_all(dir)?;
     let file = File::open(dir)?;
     file.lock()?;
     Ok(file)
@@ -158,7 +158,8 @@ fn remove_those_of_the_killed() {
     let prefix = format!("rolldrop-{PURPOSE}-");
     for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.strip_prefix(&prefix)) else { continue };
+        let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(&prefix)) else { continue };
+        let pid = rest.split('-').next().unwrap_or_default();
         let has_ended = !Path::new("/proc").join(pid).exists();
         // In another PID namespace it may live, and use the directory.
         let is_free = || File::open(entry.path()).is_ok_and(|dir| dir.try_lock().is_ok());
@@ -232,11 +233,16 @@ impl ServeArgs {
         let _no_process_is_left = KillDescendants::on_drop().context("adopt orphaned processes")?;
         let absolute = |path: PathBuf| std::path::absolute(path).context("find the current directory");
         let is_temporary = self.log_dir.is_none();
-        let log_dir = absolute(self.log_dir.unwrap_or_else(|| temporary_dir(PURPOSE)))?;
+        let log_dir = match self.log_dir {
+            Some(dir) => dir,
+            // It goes with its files, or after a kill with the next cluster.
+            None => temporary_dir(PURPOSE).context("make a temporary directory")?.keep(),
+        };
+        let log_dir = absolute(log_dir)?;
         // Held to the end.
         let _mark_of_life = if is_temporary {
             remove_those_of_the_killed();
-            Some(mark_as_in_use(&log_dir).with_context(|| format!("create {}", log_dir.display()))?)
+            Some(mark_as_in_use(&log_dir).with_context(|| format!("use {}", log_dir.display()))?)
         } else {
             None
         };
@@ -247,7 +253,7 @@ impl ServeArgs {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("listen on loopback")?;
         let dataplane = Dataplane::choose(self.dataplane.unwrap_or(config.dataplane), &files.leftovers())?;
         if let Some(notice) = &dataplane.notice {
-            eprintln!("rolldrop: {notice}");
+            say(notice);
         }
         let runtime = tokio::runtime::Runtime::new().context("start the async runtime")?;
         let served = runtime.block_on(serve(config, listener, dataplane, &files, self.lifeline));

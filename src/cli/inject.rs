@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
+use super::say::say;
 use crate::inject::{self, KubernetesVersion, Options, SecretKey};
 
 /// Arguments of `rolldrop inject`.
@@ -61,7 +62,7 @@ impl InjectArgs {
             inject::inject(&text, &options)
         }?;
         for note in output.notes {
-            eprintln!("rolldrop: {note}");
+            say(&note);
         }
         std::io::stdout().write_all(output.text.as_bytes()).context("failed to write to stdout")?;
         Ok(ExitCode::SUCCESS)

@@ -18,6 +18,7 @@ use anyhow::Context;
 use super::exit::Exit;
 use super::progress::{Planned, Progress};
 use super::report::{Format, print, text_options};
+use super::say::say;
 use super::signals::Interrupts;
 use super::stages;
 use crate::analysis::model::Verdict;
@@ -128,7 +129,7 @@ impl LoadArgs {
             file.write_all(table.as_bytes()).with_context(|| unwritten(path))?;
         }
         let failed: Vec<_> = self.fail_on.iter().filter_map(|limit| limit.exceeded(&report)).collect();
-        failed.iter().for_each(|why| eprintln!("rolldrop: {why}"));
+        failed.iter().for_each(|why| say(why));
         let is_invalid = matches!(report.verdict, Verdict::Invalid { .. });
         Ok(match (interrupted, self.fail_on.is_empty(), is_invalid, failed.is_empty()) {
             (true, ..) => Exit::Interrupted,

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::signals::Interrupts;
 use crate::load;
-use crate::record::Outcome;
+use crate::record::{Outcome, shown};
 use echo::NoControlEcho;
 
 /// How often a bar is redrawn.
@@ -72,12 +72,13 @@ impl Progress {
 
     /// A step begins.
     pub(super) fn step(&self, what: &str) {
+        let what = shown::one_line(what);
         match self {
             Self::Bar { bar, .. } => {
                 bar.unset_length();
                 bar.set_style(ProgressStyle::default_spinner());
                 bar.enable_steady_tick(REDRAWN);
-                bar.set_message(what.to_owned());
+                bar.set_message(what.into_owned());
             }
             Self::Lines => eprintln!("rolldrop: {what}"),
             Self::Quiet => {}
@@ -86,7 +87,7 @@ impl Progress {
 
     /// Something to know, which stays on the screen. Said even when quiet: it is no progress.
     pub(super) fn note(&self, what: &str) {
-        let line = format!("rolldrop: {what}");
+        let line = format!("rolldrop: {}", shown::lines(what));
         match self {
             Self::Bar { bar, .. } => bar.suspend(|| eprintln!("{line}")),
             Self::Lines | Self::Quiet => eprintln!("{line}"),
@@ -150,7 +151,7 @@ impl Progress {
 
     /// Something that is to be known beside the progress, also when that is not shown.
     pub(super) fn warn(&self, message: &str) {
-        let line = format!("warning: {message}");
+        let line = format!("warning: {}", shown::lines(message));
         match self {
             Self::Bar { bar, .. } => bar.println(format!("rolldrop: {line}")),
             Self::Lines | Self::Quiet => eprintln!("rolldrop: {line}"),
@@ -159,8 +160,9 @@ impl Progress {
 
     /// A line that stays.
     pub(super) fn say(&self, message: &str) {
+        let message = shown::lines(message);
         match self {
-            Self::Bar { bar, .. } => bar.println(message),
+            Self::Bar { bar, .. } => bar.println(&*message),
             Self::Lines => eprintln!("rolldrop: {message}"),
             Self::Quiet => {}
         }

@@ -1,11 +1,11 @@
 //! `rolldrop proxy`.
 
-use std::net::{AddrParseError, Ipv6Addr, SocketAddr};
+use std::net::{AddrParseError, IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::admin_token::TokenArgs;
@@ -108,6 +108,14 @@ impl ProxyArgs {
     }
 
     fn config(self) -> anyhow::Result<Config> {
+        for (option, own) in [("--listen", self.listen), ("--admin", self.admin)] {
+            if leads_to(self.upstream, own) {
+                bail!(
+                    "--upstream {} leads to the proxy itself, which is {option} {own}: name the app's own address",
+                    self.upstream
+                );
+            }
+        }
         Ok(Config {
             mode: match self.mode {
                 ModeArg::Http => Mode::Http,
@@ -163,6 +171,21 @@ fn address(text: &str) -> Result<SocketAddr, AddrParseError> {
     })
 }
 
+/// Whether who connects to `upstream` reaches what listens at `own`.
+fn leads_to(upstream: SocketAddr, own: SocketAddr) -> bool {
+    let (to, own_ip) = (upstream.ip().to_canonical(), own.ip().to_canonical());
+    // Who connects to no address in particular reaches this host by its loopback (ip(7)).
+    let to = match to {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    // All addresses of IPv6 are those of IPv4 too, unless the system says otherwise.
+    let takes_all = own_ip.is_unspecified() && (own_ip.is_ipv6() || to.is_ipv4());
+    let is_here = || to.is_loopback() || TcpListener::bind((to, 0)).is_ok();
+    own.port() != 0 && own.port() == upstream.port() && (own_ip == to || (takes_all && is_here()))
+}
+
 fn say(report: &Report) {
     let Counts { recorded, handed_over, dropped, .. } = report.counts;
     eprintln!(
@@ -174,6 +197,32 @@ fn say(report: &Report) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_leads_back_to_the_proxy_is_known() {
+        let leads = |upstream: &str, own: &str| leads_to(upstream.parse().unwrap(), own.parse().unwrap());
+        for (upstream, own) in [
+            ("127.0.0.1:80", "127.0.0.1:80"),
+            ("127.0.0.1:80", "0.0.0.0:80"),
+            ("127.9.9.9:80", "[::]:80"),
+            ("0.0.0.0:80", "127.0.0.1:80"),
+            ("[::]:80", "[::1]:80"),
+            ("[::ffff:127.0.0.1]:80", "127.0.0.1:80"),
+            ("10.1.2.3:80", "10.1.2.3:80"),
+        ] {
+            assert!(leads(upstream, own), "{upstream} {own}");
+        }
+        for (upstream, own) in [
+            ("127.0.0.1:80", "127.0.0.1:81"),
+            ("127.0.0.2:80", "127.0.0.1:80"),
+            // An address for documentation, which this host does not have.
+            ("192.0.2.1:80", "0.0.0.0:80"),
+            ("[::1]:80", "0.0.0.0:80"),
+            ("127.0.0.1:80", "127.0.0.1:0"),
+        ] {
+            assert!(!leads(upstream, own), "{upstream} {own}");
+        }
+    }
 
     #[test]
     fn an_address_of_ipv6_needs_no_brackets() {

@@ -12,7 +12,7 @@ use super::service_proxy::AssumeArgs;
 use crate::analysis::{self, Analysis, Policy, RunResult};
 use crate::gate;
 use crate::record::service_proxy::ServiceProxy;
-use crate::record::{Expect, RunDir, Tables};
+use crate::record::{Expect, RunDir, Tables, shown};
 use crate::report::{self, TextOptions};
 use crate::timeline::{Requests, Timeline};
 
@@ -137,21 +137,25 @@ fn show(run_dir: &RunDir, analysis: &Analysis, format: Format) -> anyhow::Result
     })
 }
 
+fn is_coloured() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+}
+
 /// Text for where stdout goes.
 pub(super) fn text_options(run_dir: Option<&RunDir>) -> TextOptions {
-    let color = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let most = TextOptions::default().width;
     // None where that is no terminal.
     let columns = console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
     TextOptions {
-        color,
+        color: is_coloured(),
         width: columns.map_or(most, |columns| columns.min(most)),
         files: run_dir.map(|run| run.path().display().to_string()),
     }
 }
 
-/// Writes to stdout; a reader that has gone is no error.
+/// Writes to stdout, in colours only where these are wanted; a reader that has gone is no error.
 pub(super) fn print(text: &str) -> anyhow::Result<()> {
+    let text = if is_coloured() { shown::coloured_lines(text) } else { shown::lines(text) };
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
         result => result.context("failed to write to stdout"),

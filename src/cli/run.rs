@@ -26,13 +26,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::compare::Percent;
 use super::exit::Exit;
+use super::private_dir;
 use super::progress::Progress;
 use super::report;
 use super::signals::Interrupts;
+use crate::cluster::guard::names::is_dns_label;
 use crate::cluster::{Choice, Cluster};
 use crate::coordinator::{Caller, CoordinatorError, GitOps, Limits, Ready, Session, Settings};
 use crate::load;
@@ -80,16 +83,17 @@ impl RunArgs {
             beats: !self.no_beats,
         };
         if self.dry_run {
-            let scratch = std::env::temp_dir().join(format!("rolldrop-dry-run-{}", std::process::id()));
-            let choice = self.choice(cluster, &scratch);
+            // Private, as the kubeconfig of an embedded cluster goes there; it goes with the dry run.
+            let scratch = private_dir("rolldrop-dry-run-");
+            let scratch = scratch.context("failed to make a temporary directory")?;
+            let choice = self.choice(cluster, scratch.path());
             let progress = Progress::new(self.quiet);
             let planned = runtime.block_on(async {
                 let interrupts = Interrupts::listen()?;
                 dry::plan(&scenario, choice, self.namespace, &intent, (&interrupts, &progress)).await
             });
             progress.done();
-            // There is one only if the cluster is embedded.
-            let _ = std::fs::remove_dir_all(&scratch);
+            scratch.close().context("failed to remove the temporary directory")?;
             for (number, call) in (1..).zip(&planned?.calls) {
                 report::print(&format!("{number:>4}  {call}\n"))?;
             }
@@ -117,6 +121,9 @@ impl RunArgs {
     }
 }
 
+/// How long a run whose cluster has ended may take to close its records.
+const AFTER_THE_CLUSTER: Duration = Duration::from_secs(3);
+
 async fn connect(choice: Choice, interrupts: &Interrupts, progress: &Progress) -> anyhow::Result<Cluster> {
     if matches!(choice, Choice::Embedded { .. }) {
         progress.step("starting the cluster");
@@ -131,14 +138,20 @@ async fn connect(choice: Choice, interrupts: &Interrupts, progress: &Progress) -
     Ok(cluster)
 }
 
-fn caller(cluster: &Cluster, namespace: Option<String>, interrupts: &Interrupts) -> Caller {
-    Caller {
+fn caller(cluster: &Cluster, namespace: Option<String>, interrupts: &Interrupts) -> anyhow::Result<Caller> {
+    let namespace = namespace.unwrap_or_else(|| cluster.default_namespace().to_owned());
+    if !is_dns_label(&namespace) {
+        bail!(
+            "no namespace can be called {namespace:?}: name another by -n (or in the context of the kubeconfig); small letters, digits and dashes make one"
+        );
+    }
+    Ok(Caller {
         client: cluster.client(),
-        namespace: namespace.unwrap_or_else(|| cluster.default_namespace().to_owned()),
+        namespace,
         limits: Limits::default(),
         // The run can be given up without having been interrupted.
         stop: interrupts.stop.child_token(),
-    }
+    })
 }
 
 /// What carrying a run out takes.
@@ -164,15 +177,43 @@ impl Run<'_> {
         if let Some(notice) = cluster.notice() {
             self.progress.note(notice);
         }
-        let caller = caller(&cluster, namespace, self.interrupts);
-        let measured = self.measure(scenario, &cluster, caller).await;
+        let measured = match caller(&cluster, namespace, self.interrupts) {
+            Ok(caller) => self.measure_on(scenario, &cluster, caller).await,
+            Err(error) => Err(error),
+        };
         self.progress.step("shutting down");
         cluster.shut_down().await;
         self.progress.done();
         measured
     }
 
-    async fn measure(&self, scenario: &Scenario, cluster: &Cluster, caller: Caller) -> anyhow::Result<bool> {
+    /// Measures as long as the cluster lives: its end is the run's end.
+    async fn measure_on(
+        &self,
+        scenario: &Scenario,
+        cluster: &Cluster,
+        caller: Caller,
+    ) -> anyhow::Result<bool> {
+        let (halt, give_up) = (caller.stop.clone(), self.interrupts.abort.child_token());
+        let mut measuring = std::pin::pin!(self.measure(scenario, cluster, caller, &give_up));
+        let died = tokio::select! {
+            measured = &mut measuring => return measured,
+            died = cluster.died() => died,
+        };
+        halt.cancel();
+        give_up.cancel();
+        // What was recorded is kept, as far as that takes no cluster.
+        let _ = timeout(AFTER_THE_CLUSTER, measuring).await;
+        Err(died.into())
+    }
+
+    async fn measure(
+        &self,
+        scenario: &Scenario,
+        cluster: &Cluster,
+        caller: Caller,
+        give_up: &CancellationToken,
+    ) -> anyhow::Result<bool> {
         let first = caller.at_first_contact();
         let load_workers = sending::load_workers(scenario, cluster, &first).await?;
         let plan = self.intent.plan(scenario, &first, load_workers).await?;
@@ -197,7 +238,11 @@ impl Run<'_> {
         let loaded = self.load_and_disrupt(scenario, cluster, &session, &halt, load_workers).await;
         // Also after an error: what the session created is removed.
         self.progress.step("undoing what was changed");
-        let (sources, left) = session.finish(self.interrupts.abort.clone()).await?;
+        let (sources, mut left) = session.finish(give_up.clone()).await?;
+        if cluster.origin().is_none() {
+            // What is left there goes with it.
+            left.clear();
+        }
         left.iter().for_each(|undone| self.progress.warn(&undone.to_string()));
         if !left.is_empty() {
             let run = self.run_dir.path().display();
@@ -207,7 +252,7 @@ impl Run<'_> {
         info.sources.extend(sources);
         info.ended = Some(self.clock.now());
         info.interrupted = self.interrupts.stop.is_cancelled();
-        info.complete = !info.interrupted && info.aborted.is_none();
+        info.complete = !info.interrupted && info.aborted.is_none() && !give_up.is_cancelled();
         self.run_dir.write_info(&info)?;
         Ok(info.interrupted)
     }

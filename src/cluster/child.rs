@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use nix::errno::Errno;
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -16,6 +19,8 @@ use super::embedded::{Config, descendants, kernel};
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the cluster may take to clean up after itself before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often it is looked whether the process is still there.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// How much of the cluster's log an error shows.
 const TAIL_BYTES: usize = 2000;
 
@@ -72,6 +77,20 @@ pub enum ChildError {
     },
 }
 
+/// The cluster process has ended, though nobody asked it to.
+#[derive(Debug, thiserror::Error)]
+#[error("the embedded cluster has ended ({how}), and the run with it{}", last_words(log))]
+pub struct Died {
+    /// How it ended.
+    how: String,
+    /// The end of its log.
+    log: String,
+}
+
+fn last_words(log: &str) -> String {
+    if log.is_empty() { String::new() } else { format!("; its log ends:\n{log}") }
+}
+
 /// A running cluster process. When this is dropped, the pipe to the process closes and it ends.
 #[derive(Debug)]
 pub(super) struct ClusterProcess {
@@ -80,6 +99,7 @@ pub(super) struct ClusterProcess {
     /// Its process, which leads a session of its own.
     pid: i32,
     kubeconfig: PathBuf,
+    log: PathBuf,
     /// Where its links to namespaces are, if it uses the kernel dataplane.
     namespaces: PathBuf,
     notice: Option<String>,
@@ -112,7 +132,7 @@ impl ClusterProcess {
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or(-1);
         let stdout = child.stdout.take();
         let namespaces = kernel::names_dir(log_dir);
-        let mut process = Self { child, pid, kubeconfig, namespaces, notice: None };
+        let mut process = Self { child, pid, kubeconfig, log: log_path.clone(), namespaces, notice: None };
 
         let first_line = async {
             match stdout {
@@ -149,6 +169,26 @@ impl ClusterProcess {
     /// What the user should know of it.
     pub(super) fn notice(&self) -> Option<&str> {
         self.notice.as_deref()
+    }
+
+    /// Waits until the process has ended by itself or been killed. None of its pods is left then.
+    pub(super) async fn died(&self) -> Died {
+        let pid = Pid::from_raw(self.pid);
+        // It is left to be reaped by whoever ends it.
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        let how = loop {
+            match waitid(Id::Pid(pid), flags) {
+                Ok(WaitStatus::Exited(_, code)) => break format!("exit status {code}"),
+                Ok(WaitStatus::Signaled(_, signal, _)) => break format!("killed by {signal}"),
+                Ok(WaitStatus::StillAlive) | Err(Errno::EINTR) => tokio::time::sleep(LOOK_AGAIN).await,
+                Ok(other) => break format!("{other:?}"),
+                Err(error) => break error.to_string(),
+            }
+        };
+        // They are children of this process now.
+        let cluster = self.pid;
+        let _ = tokio::task::spawn_blocking(move || descendants::kill_cluster(cluster)).await;
+        Died { how, log: tail_of(&self.log) }
     }
 
     /// Ends the cluster and whatever is left of it.

@@ -19,6 +19,7 @@ use super::edits::{self, Edit};
 use super::journal::{Change, JournalError, ObjectRef};
 use super::undo::{self, Outcome};
 use super::{Caller, CoordinatorError, Session};
+use crate::cluster::guard::names::in_path;
 use crate::scenario::Patch;
 
 /// The label that says which run created an object.
@@ -91,7 +92,8 @@ impl Session {
         let exists = matches!(&error, kube::Error::Api(status) if status.reason == "AlreadyExists");
         if exists && asked.is_doubtful {
             // It may be this run's own, of an attempt whose answer was lost.
-            let found = self.caller.ask(&what, || api.get_opt(&name)).await?;
+            let part = in_path(&name);
+            let found = self.caller.ask(&what, || api.get_opt(&part)).await?;
             let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
             let of_run = |object: &DynamicObject| {
                 object.labels().get(RUN_LABEL).is_some_and(|run| run == self.journal().run())
@@ -148,7 +150,8 @@ impl Session {
             }
             let object = reference(&current);
             let what = format!("read {object}");
-            let found = self.caller.ask(&what, || api.get(&object.name)).await?;
+            let part = in_path(&object.name);
+            let found = self.caller.ask(&what, || api.get(&part)).await?;
             let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
             current = serde_json::to_value(found).unwrap_or_default();
             patched = self.try_patch(api, &current, patch).await?;
@@ -231,7 +234,7 @@ async fn send_patch(
     query: &str,
 ) -> kube::Result<DynamicObject> {
     let body = serde_json::to_vec(&patch.body).map_err(kube::Error::SerdeError)?;
-    let request = Request::patch(format!("{}/{name}{query}", api.resource_url()))
+    let request = Request::patch(format!("{}/{}{query}", api.resource_url(), in_path(name)))
         .header(header::CONTENT_TYPE, patch.patch_type.media_type())
         .body(body);
     client.request(request.map_err(kube::Error::HttpError)?).await

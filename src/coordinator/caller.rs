@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{CoordinatorError, Limits};
+use crate::cluster::guard::{Untrusted, distrust};
 
 /// The first pause before a call is made again; each one after it is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -150,6 +151,8 @@ pub(super) fn retry_after(error: &kube::Error) -> Option<Duration> {
 /// a token has run out that somebody renews.
 pub(super) fn is_passing(error: &kube::Error) -> bool {
     match error {
+        // What is not believed now is not asked for until it is.
+        error if distrust(error).is_some() => false,
         kube::Error::Api(status) => matches!(status.code, 401 | 408 | 429 | 500 | 502..=504),
         kube::Error::Service(_)
         | kube::Error::HyperError(_)
@@ -163,6 +166,7 @@ pub(super) fn is_passing(error: &kube::Error) -> bool {
 /// what never reached it, was not.
 pub(super) fn may_have_been_done(error: &kube::Error) -> bool {
     match error {
+        error if matches!(distrust(error), Some(Untrusted::Request(_))) => false,
         kube::Error::Api(status) => status.code >= 500,
         other => !was_refused_to_connect(other) && !matches!(other, kube::Error::Auth(_)),
     }

@@ -20,6 +20,7 @@ use super::Limits;
 use super::caller::{Pauses, is_passing};
 use super::recorder::RecorderHandle;
 use super::view::View;
+use crate::cluster::guard::names::in_path;
 use crate::record::run_info::{Role, Rows, Source};
 use crate::record::wire::{
     AdminToken, CLOCK_PATH, ClockAnswer, ProxyLine, ROWS_PATH, TOKEN_HEADER, TOKEN_WANTED,
@@ -484,7 +485,8 @@ impl Endpoint {
 
     fn get(&self, path: &str) -> Option<Request<Vec<u8>>> {
         let Self { context, pod, port, .. } = self;
-        let uri = format!("/api/v1/namespaces/{}/pods/{pod}:{port}/proxy{path}", context.namespace);
+        let (namespace, pod) = (in_path(&context.namespace), in_path(pod));
+        let uri = format!("/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy{path}");
         let mut request = Request::get(uri);
         if let Some(token) = &self.context.admin_token {
             request = request.header(TOKEN_HEADER, token.as_str());

@@ -105,9 +105,9 @@ impl Caller {
         let what = "list nodes, to have a load worker on each (or say how many: --load-workers)";
         let nodes = Api::<Node>::all(self.client.clone());
         let params = ListParams::default();
-        let nodes = self.ask(what, || nodes.list(&params)).await?;
-        let nodes = nodes.map_err(|e| CoordinatorError::api(what, &e))?;
-        Ok(nodes.items.iter().filter(|node| takes_pods(node)).count())
+        let takes = self.list_as(what, &nodes, &params, |node| takes_pods(&node)).await?;
+        let takes = takes.map_err(|e| CoordinatorError::api(what, &e))?;
+        Ok(takes.into_iter().filter(|takes| *takes).count())
     }
 }
 
@@ -239,8 +239,8 @@ impl Session {
         let labels = format!("{COMPONENT_LABEL}={COMPONENT},{RUN_LABEL}={run}");
         let pods = Api::<Pod>::namespaced(caller.client.clone(), &caller.namespace);
         let params = ListParams::default().labels(&labels);
-        let pods = caller.ask(what, || pods.list(&params)).await?;
-        let mut pods = pods.map_err(|e| CoordinatorError::api(what, &e))?.items;
+        let pods = caller.list(what, &pods, &params).await?;
+        let mut pods = pods.map_err(|e| CoordinatorError::api(what, &e))?;
         pods.sort_by_key(|pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0));
         // Those of before were replaced.
         let latest: BTreeMap<_, _> = pods.into_iter().map(|pod| (index_of(&pod.name_any()), pod)).collect();
@@ -270,8 +270,8 @@ impl Session {
         let Self { caller, .. } = self;
         let events = Api::<Event>::namespaced(caller.client.clone(), &caller.namespace);
         let about = ListParams::default().fields(&format!("involvedObject.name={name},type=Warning"));
-        let events = caller.ask("list the events of the load", || events.list(&about)).await?;
-        let mut events = events.map(|list| list.items).unwrap_or_default();
+        let mut events =
+            caller.list("list the events of the load", &events, &about).await?.unwrap_or_default();
         events.sort_by_key(|event| event.last_timestamp.as_ref().map(|time| time.0));
         let said = |event: Event| {
             format!("{}: {}", event.reason.unwrap_or_default(), event.message.unwrap_or_default())

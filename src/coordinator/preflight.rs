@@ -1,5 +1,6 @@
 //! What must hold before load is sent: the Service is there, and has endpoints.
 
+use crate::cluster::guard::names::in_path;
 use k8s_openapi::api::core::v1::Service;
 use kube::Api;
 use serde_json::Value;
@@ -8,8 +9,9 @@ use super::{Caller, CoordinatorError};
 
 pub(super) async fn service(caller: &Caller, name: &str) -> Result<Service, CoordinatorError> {
     let what = format!("read Service {name} in namespace {} (-n names another)", caller.namespace);
+    let part = in_path(name);
     let api = Api::<Service>::namespaced(caller.client.clone(), &caller.namespace);
-    caller.ask(&what, || api.get(name)).await?.map_err(|e| CoordinatorError::api(&what, &e))
+    caller.ask(&what, || api.get(&part)).await?.map_err(|e| CoordinatorError::api(&what, &e))
 }
 
 /// Whether a Service has no address, so that clients ask the DNS for its pods: one of these manifests, or one
@@ -25,7 +27,8 @@ pub(super) async fn is_headless(
         return Ok(own["spec"]["clusterIP"] == "None");
     }
     let api = Api::<Service>::namespaced(caller.client.clone(), &caller.namespace);
-    let found = caller.ask(&format!("read Service {name}"), || api.get_opt(name)).await?;
+    let part = in_path(name);
+    let found = caller.ask(&format!("read Service {name}"), || api.get_opt(&part)).await?;
     let spec = found.ok().flatten().and_then(|service| service.spec);
     Ok(spec.and_then(|spec| spec.cluster_ip).as_deref() == Some("None"))
 }

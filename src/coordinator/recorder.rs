@@ -1,16 +1,20 @@
 //! The one thread that writes what the coordinator's process hears of.
 
 use std::collections::HashMap;
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc::{self, RecvTimeoutError, TrySendError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
 use super::{CoordinatorError, SOURCE};
 use crate::record::parts::PartWriter;
 use crate::record::{Clock, Event, EventKind, RunDir, RunDirError, ServedRow, Stamp};
 
+/// Messages that wait to be written. A full channel holds those back who fill it: proxies keep their rows until they
+/// are read, and watches wait on the API server's side, so that nothing is lost.
+const WAITING: usize = 256;
 /// How often parts are looked at for their age when nothing arrives.
 const TICK: Duration = Duration::from_millis(500);
 
@@ -30,13 +34,13 @@ pub struct Recorder {
 
 /// Sends to the recorder thread; cheap to clone.
 #[derive(Clone, Debug)]
-pub(super) struct RecorderHandle(mpsc::Sender<Message>);
+pub(super) struct RecorderHandle(mpsc::SyncSender<Message>);
 
 impl Recorder {
     pub(super) fn start(run_dir: &RunDir, clock: Clock) -> Result<Self, RunDirError> {
         let mut log = run_dir.event_log()?;
         let run_dir = run_dir.clone();
-        let (sender, receiver) = mpsc::channel();
+        let (sender, receiver) = mpsc::sync_channel(WAITING);
         let (done, result) = oneshot::channel();
         let thread = std::thread::Builder::new()
             .name("recorder".into())
@@ -105,6 +109,62 @@ impl RecorderHandle {
 
     fn send(&self, message: Message) {
         // The thread ends early only on a write error, which `finish` reports.
-        let _ = self.0.send(message);
+        let Err(TrySendError::Full(message)) = self.0.try_send(message) else { return };
+        let wait = || {
+            let _ = self.0.send(message);
+        };
+        // What else this thread of the runtime has to do, signals for example, goes on in another.
+        match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+            Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(wait),
+            Ok(_) | Err(_) => wait(),
+        }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::io::Read;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn who_records_faster_than_is_written_waits_and_nothing_is_lost() {
+        const EVENTS: usize = 4 * WAITING;
+        let dir = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::create(&dir.path().join("run")).unwrap();
+        // A pipe in place of the file: what is not read is not written.
+        let log = run_dir.path().join("events.jsonl");
+        nix::unistd::mkfifo(&log, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let mut reader = std::fs::OpenOptions::new().read(true).write(true).open(&log).unwrap();
+        let clock = Clock::start();
+        let recorder = Recorder::start(&run_dir, clock).unwrap();
+        let (handle, sent) = (recorder.handle(), Arc::new(AtomicUsize::new(0)));
+        let count = Arc::clone(&sent);
+        let sender = std::thread::spawn(move || {
+            for _ in 0..EVENTS {
+                // Longer than what a pipe holds.
+                let message = "x".repeat(100_000);
+                handle.event(clock.now(), EventKind::Warning { message });
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while sent.load(Ordering::SeqCst) < WAITING && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        // One is being written, and one more may have been taken out for that.
+        assert!((WAITING..=WAITING + 2).contains(&sent.load(Ordering::SeqCst)) && !sender.is_finished());
+        let (mut lines, mut part) = (0, vec![0; 1 << 20]);
+        while lines < EVENTS {
+            let read = reader.read(&mut part).unwrap();
+            lines += part[..read].iter().filter(|byte| **byte == b'\n').count();
+        }
+        sender.join().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(recorder.finish()).unwrap();
+        assert_eq!((sent.load(Ordering::SeqCst), lines), (EVENTS, EVENTS));
     }
 }

@@ -235,8 +235,8 @@ impl Session {
         let what = format!("list {}", K::plural(&()));
         let api = Api::<K>::namespaced(self.caller.client.clone(), &self.caller.namespace);
         let params = ListParams::default();
-        match self.caller.ask(&what, || api.list(&params)).await? {
-            Ok(list) => Ok(list.items),
+        match self.caller.list(&what, &api, &params).await? {
+            Ok(list) => Ok(list),
             Err(kube::Error::Api(status)) if [403, 404].contains(&status.code) => Ok(Vec::new()),
             Err(error) => Err(CoordinatorError::api(&what, &error)),
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::networking::v1::{Ingress, IngressBackend};
 use kube::Api;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, ObjectList};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
 use serde_json::Value;
 use url::Url;
 
@@ -42,20 +42,19 @@ impl Caller {
     pub(super) async fn services_behind(&self, urls: &[&Url]) -> Result<BTreeSet<String>, CoordinatorError> {
         let params = ListParams::default();
         let ingresses = Api::<Ingress>::namespaced(self.client.clone(), &self.namespace);
-        let ingresses =
-            shown("list ingresses", self.ask("list ingresses", || ingresses.list(&params)).await?)?;
+        let ingresses = shown("list ingresses", self.list("list ingresses", &ingresses, &params).await?)?;
         let kind = http_route();
         let routes = Api::<DynamicObject>::namespaced_with(self.client.clone(), &self.namespace, &kind);
-        let routes = shown("list httproutes", self.ask("list httproutes", || routes.list(&params)).await?)?;
+        let routes = shown("list httproutes", self.list("list httproutes", &routes, &params).await?)?;
         let routes: Vec<Value> = routes.into_iter().map(|route| route.data["spec"].clone()).collect();
         Ok(urls.iter().flat_map(|url| services_behind(url, &ingresses, &routes)).collect())
     }
 }
 
 /// The items of a list; none where it may not be seen, or there is no such kind.
-fn shown<T: Clone>(what: &str, listed: kube::Result<ObjectList<T>>) -> Result<Vec<T>, CoordinatorError> {
+fn shown<T>(what: &str, listed: kube::Result<Vec<T>>) -> Result<Vec<T>, CoordinatorError> {
     match listed {
-        Ok(list) => Ok(list.items),
+        Ok(list) => Ok(list),
         Err(kube::Error::Api(status)) if [403, 404].contains(&status.code) => Ok(Vec::new()),
         Err(error) => Err(CoordinatorError::api(what, &error)),
     }

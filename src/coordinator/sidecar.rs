@@ -16,6 +16,7 @@ use url::Url;
 use super::undo::{ATTEMPTS, FOLLOW};
 use super::view::View;
 use super::{Caller, CoordinatorError, Session};
+use crate::cluster::guard::names::in_path;
 use crate::inject::{self, KubernetesVersion, SecretKey};
 use crate::scenario::Workload;
 
@@ -227,7 +228,8 @@ impl Session {
                 changed => return Ok(changed?.is_some() || attempt > 1),
             }
             let what = format!("read {}", object.title());
-            let found = self.caller.ask(&what, || object.api.get(object.name())).await?;
+            let part = in_path(object.name());
+            let found = self.caller.ask(&what, || object.api.get(&part)).await?;
             let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
             injection.live[index].is_now(found);
             injection.want()?;
@@ -330,7 +332,7 @@ impl Caller {
         let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), &self.namespace, &resource);
         let what = format!("list {}", resource.plural);
         let params = ListParams::default();
-        let listed = match self.ask(&what, || api.list(&params)).await? {
+        let listed = match self.list(&what, &api, &params).await? {
             Ok(listed) => listed,
             // The cluster does not know the kind.
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Vec::new()),
@@ -342,7 +344,7 @@ impl Caller {
             live.is_now(object);
             live
         };
-        Ok(listed.items.into_iter().map(of).collect())
+        Ok(listed.into_iter().map(of).collect())
     }
 }
 

@@ -89,8 +89,13 @@ impl Watches<'_> {
 struct PodSink(Views);
 
 impl Sink<Pod> for PodSink {
-    fn take(&mut self, change: Change, pod: Pod) -> Option<EventKind> {
-        let seen = SeenPod { admin_port: admin_port(&pod), event: pod_event(change, &pod) };
+    type Seen = SeenPod;
+
+    fn see(&self, change: Change, pod: Pod) -> SeenPod {
+        SeenPod { admin_port: admin_port(&pod), event: pod_event(change, &pod) }
+    }
+
+    fn take(&mut self, change: Change, seen: SeenPod) -> Option<EventKind> {
         let event = seen.event.clone();
         self.0.update(|view| view.see(change, seen));
         Some(EventKind::Pod(event))
@@ -111,8 +116,13 @@ impl Sink<Pod> for PodSink {
 struct SliceSink(Views);
 
 impl Sink<EndpointSlice> for SliceSink {
-    fn take(&mut self, change: Change, slice: EndpointSlice) -> Option<EventKind> {
-        let event = slice_event(change, &slice);
+    type Seen = EndpointSliceEvent;
+
+    fn see(&self, change: Change, slice: EndpointSlice) -> EndpointSliceEvent {
+        slice_event(change, &slice)
+    }
+
+    fn take(&mut self, change: Change, event: EndpointSliceEvent) -> Option<EventKind> {
         self.0.update(|view| match change {
             Change::Deleted => {
                 view.slices.remove(&event.name);
@@ -136,13 +146,19 @@ impl Sink<EndpointSlice> for SliceSink {
 struct ClusterEventSink;
 
 impl Sink<ClusterEvent> for ClusterEventSink {
-    fn take(&mut self, change: Change, event: ClusterEvent) -> Option<EventKind> {
+    type Seen = Option<EventKind>;
+
+    fn see(&self, change: Change, event: ClusterEvent) -> Option<EventKind> {
         // Listed ones happened before the run.
         (change == Change::Applied).then(|| EventKind::ClusterEvent {
             pod: event.involved_object.name.unwrap_or_default(),
             reason: event.reason.unwrap_or_default(),
             message: event.message.unwrap_or_default(),
         })
+    }
+
+    fn take(&mut self, _: Change, seen: Option<EventKind>) -> Option<EventKind> {
+        seen
     }
 }
 
@@ -159,9 +175,14 @@ impl<K> Changed<K> {
 }
 
 impl<K: ResourceExt> Sink<K> for Changed<K> {
-    fn take(&mut self, change: Change, object: K) -> Option<EventKind> {
-        let mut kind = (self.of)(&object);
-        let name = object.name_any();
+    /// Its name, and what is said of it.
+    type Seen = (String, EventKind);
+
+    fn see(&self, _: Change, object: K) -> (String, EventKind) {
+        (object.name_any(), (self.of)(&object))
+    }
+
+    fn take(&mut self, change: Change, (name, mut kind): (String, EventKind)) -> Option<EventKind> {
         let before = match change {
             Change::Deleted => self.last.remove(&name),
             Change::Listed | Change::Applied => self.last.insert(name, kind.clone()),

@@ -20,6 +20,7 @@ use super::edits::{self, Edit};
 use super::journal::{Change, Journal, JournalError, ObjectRef, Open};
 use super::{Caller, CoordinatorError, Limits};
 use crate::cluster::Origin;
+use crate::cluster::guard::names::in_path;
 use crate::record::Clock;
 
 /// How often a change is tried that somebody else's came between.
@@ -175,7 +176,7 @@ pub(super) async fn one(caller: &Caller, run: &str, open: Open, deadline: Instan
 
 /// Where a node's agent is asked for what Kubernetes has no call for.
 pub(super) fn agent_path(node: &str, command: &str) -> String {
-    format!("/api/v1/nodes/{node}/proxy/{command}")
+    format!("/api/v1/nodes/{}/proxy/{command}", in_path(node))
 }
 
 /// Asks a node's agent for it.
@@ -205,11 +206,12 @@ async fn remove(caller: &Caller, run: &str, object: &ObjectRef) -> Result<Outcom
     let gone = || Outcome::Nothing("gone already".into());
     let api = api_of(caller, object).await?;
     let what = format!("remove {object}");
+    let part = in_path(&object.name);
     let uid = match &object.uid {
         Some(uid) => uid.clone(),
         // The run ended before it was told. Its label says whether this is it.
         None => match caller
-            .ask(&what, || api.get_opt(&object.name))
+            .ask(&what, || api.get_opt(&part))
             .await?
             .map_err(|e| CoordinatorError::api(&what, &e))?
         {
@@ -222,7 +224,7 @@ async fn remove(caller: &Caller, run: &str, object: &ObjectRef) -> Result<Outcom
     };
     let preconditions = Some(Preconditions { uid: Some(uid), resource_version: None });
     let params = DeleteParams { preconditions, ..DeleteParams::background() };
-    match caller.ask(&what, || api.delete(&object.name, &params)).await? {
+    match caller.ask(&what, || api.delete(&part, &params)).await? {
         Ok(_) => Ok(Outcome::Undone { others: Vec::new() }),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(gone()),
         Err(kube::Error::Api(status)) if status.code == 409 => {
@@ -237,7 +239,8 @@ async fn restore(caller: &Caller, object: &ObjectRef, edits: &[Edit]) -> Result<
     let api = api_of(caller, object).await?;
     let what = format!("restore {object}");
     for attempt in 1.. {
-        let found = caller.ask(&what, || api.get_opt(&object.name)).await?;
+        let part = in_path(&object.name);
+        let found = caller.ask(&what, || api.get_opt(&part)).await?;
         let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
         let Some(current) = found else { return Ok(Outcome::Nothing("gone already".into())) };
         if object.uid.is_some() && current.uid() != object.uid {
@@ -274,7 +277,7 @@ pub(super) async fn patch(
     if has_list(&patch) {
         patch["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"].clone();
     }
-    api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await
+    api.patch(&in_path(name), &PatchParams::default(), &Patch::Merge(patch)).await
 }
 
 fn has_list(value: &Value) -> bool {

@@ -28,6 +28,8 @@ pub(super) struct View {
     pub(super) slices_listed: bool,
     /// Why a watch is not open, by what it is of.
     pub(super) trouble: BTreeMap<&'static str, String>,
+    /// Why what the API server shows is not believed, by what it is of.
+    pub(super) unbelieved: BTreeMap<&'static str, String>,
     /// The UIDs of all pods that were seen to end.
     pub(super) ended: BTreeSet<String>,
 }

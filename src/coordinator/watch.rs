@@ -19,9 +19,11 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::caller::Pauses;
+use super::pages::Pages;
 use super::recorder::RecorderHandle;
 use super::view::Views;
 use super::{CoordinatorError, Limits};
+use crate::cluster::guard::distrust;
 use crate::record::event::Change;
 use crate::record::{Clock, EventKind, Stamp};
 
@@ -32,12 +34,14 @@ const WATCH_S: u32 = 30;
 pub(super) const LONGEST_SILENCE: Duration = Duration::from_secs(2 * WATCH_S as u64);
 /// An interruption that is shorter than this delays less than a termination is measured to.
 const SHORTEST_DELAY: Duration = Duration::from_secs(1);
-/// Objects of a list that are asked for at once.
-const PAGE: u32 = 500;
 
 /// Takes the objects of one watch in, and says what is to be recorded.
 pub(super) trait Sink<K>: Send {
-    fn take(&mut self, change: Change, object: K) -> Option<EventKind>;
+    /// What is kept of an object. A list is taken in as a whole, of thousands of objects.
+    type Seen: Send;
+
+    fn see(&self, change: Change, object: K) -> Self::Seen;
+    fn take(&mut self, change: Change, seen: Self::Seen) -> Option<EventKind>;
     /// All that was known is to be forgotten: a list follows.
     fn begin_list(&mut self) {}
     fn end_list(&mut self) {}
@@ -73,10 +77,15 @@ enum Broken {
     Forgotten,
     /// It is not allowed, or there is nothing of the kind.
     NotToBeHad(String),
+    /// It shows what was not asked for.
+    Unbelieved(String),
 }
 
 impl Broken {
     fn of(error: &kube::Error) -> Self {
+        if let Some(why) = distrust(error) {
+            return Self::Unbelieved(why.to_string());
+        }
         match error {
             kube::Error::Api(status) if status.code == 410 => Self::Forgotten,
             kube::Error::Api(status) if [403, 404].contains(&status.code) => {
@@ -159,6 +168,7 @@ impl Following {
                 Broken::NotToBeHad(why) => self.views.update(|view| {
                     view.trouble.insert(resource, why);
                 }),
+                Broken::Unbelieved(why) => self.disbelieve(why),
             }
             // One that stood for a while is taken up at once.
             if begun.elapsed() > SHORTEST_DELAY && told.is_none() {
@@ -174,15 +184,15 @@ impl Following {
     where
         K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
     {
-        let mut params = ListParams { limit: Some(PAGE), ..self.list_params() };
+        let mut pages = Pages::of(&self.list_params());
         let mut objects = Vec::new();
         let version = loop {
-            let listing = timeout(self.limits.api_call, api.list(&params)).await;
-            let page = listing.map_err(|_| Broken::Silent)?.map_err(|error| Broken::of(&error))?;
-            objects.extend(page.items);
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params.continue_token = Some(token),
-                None => break page.metadata.resource_version.unwrap_or_default(),
+            let listing = timeout(self.limits.api_call, api.list(&pages.next())).await;
+            let page = listing.map_err(|_| Broken::Silent)?.and_then(|page| pages.take(page));
+            let page = page.map_err(|error| Broken::of(&error))?;
+            objects.extend(page.into_iter().map(|object| sink.see(Change::Listed, object)));
+            if let Some(version) = pages.version() {
+                break version.to_owned();
             }
         };
         if state.has_listed {
@@ -191,7 +201,7 @@ impl Following {
         let now = self.clock.now();
         sink.begin_list();
         for object in objects {
-            self.take(sink, Change::Listed, object, now);
+            self.keep(sink, Change::Listed, object, now);
         }
         sink.end_list();
         *state = State { version: Some(version), last_good: now, broken: None, has_listed: true };
@@ -250,6 +260,19 @@ impl Following {
         }
     }
 
+    /// Says once that nothing of this kind is believed any more until the API server shows what it is asked for.
+    fn disbelieve(&self, why: String) {
+        let resource = self.resource;
+        if self.views.read(|view| view.unbelieved.contains_key(resource)) {
+            return;
+        }
+        let message = format!("the watch of {resource} shows nothing that can be used: {why}");
+        self.recorder.event(self.clock.now(), EventKind::Warning { message });
+        self.views.update(|view| {
+            view.unbelieved.insert(resource, why);
+        });
+    }
+
     /// A watch is open again, where it was.
     fn opened(&self, state: &mut State) {
         if let Some(from) = state.broken.take().filter(|from| self.is_long_since(*from)) {
@@ -263,7 +286,12 @@ impl Following {
     }
 
     fn take<K>(&self, sink: &mut impl Sink<K>, change: Change, object: K, now: Stamp) {
-        if let Some(kind) = sink.take(change, object) {
+        let seen = sink.see(change, object);
+        self.keep(sink, change, seen, now);
+    }
+
+    fn keep<K, S: Sink<K>>(&self, sink: &mut S, change: Change, seen: S::Seen, now: Stamp) {
+        if let Some(kind) = sink.take(change, seen) {
             self.recorder.event(now, kind);
         }
     }

@@ -3,6 +3,7 @@
 
 use std::fmt::Display;
 
+use crate::cluster::guard::names::in_path;
 use k8s_openapi::api::core::v1::{Node, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -39,7 +40,8 @@ impl Way<'_> {
                 number.ok_or_else(|| self.unusable("has no NodePort: leave the target's node out"))?;
             let what = format!("read Node {node}");
             let api = Api::<Node>::all(caller.client.clone());
-            let found = caller.ask(&what, || api.get(node)).await?;
+            let part = in_path(node);
+            let found = caller.ask(&what, || api.get(&part)).await?;
             let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
             let address =
                 address(&found).ok_or_else(|| self.unusable(format!("node {node} has no address")))?;
@@ -98,8 +100,8 @@ impl Way<'_> {
         let what = format!("list the EndpointSlices of Service {}", self.name);
         let api = Api::<EndpointSlice>::namespaced(caller.client.clone(), &caller.namespace);
         let params = ListParams::default().labels(&format!("kubernetes.io/service-name={}", self.name));
-        let slices = caller.ask(&what, || api.list(&params)).await?;
-        let slices = slices.map_err(|e| CoordinatorError::api(&what, &e))?.items;
+        let slices = caller.list(&what, &api, &params).await?;
+        let slices = slices.map_err(|e| CoordinatorError::api(&what, &e))?;
         let name = port.name.as_deref().unwrap_or_default();
         let mut ports = slices.iter().flat_map(|slice| slice.ports.iter().flatten());
         let found = ports.find(|of_pods| of_pods.name.as_deref().unwrap_or_default() == name);

@@ -3,7 +3,9 @@
 use serde_json::{Map, Value};
 
 use super::sidecar::{self, ADMIN_PORT_NAME};
-use super::{APP_PORT_NAME, InjectError, KubernetesVersion, Object, Options, SIDECAR_NAME, TARGET_PORTS};
+use super::{
+    APP_PORT_NAME, InjectError, KubernetesVersion, Object, Options, SIDECAR, SIDECAR_NAME, TARGET_PORTS,
+};
 
 /// Where the sidecar's ports begin, if the pod has none of these itself.
 const FIRST_PORT: u16 = 18080;
@@ -21,8 +23,7 @@ pub(super) struct Ports {
 ///
 /// There are none.
 pub(super) fn free(workloads: &[(&Object, &str)]) -> Result<Ports, InjectError> {
-    let taken: Vec<_> =
-        workloads.iter().flat_map(|(object, pod)| declared(object.get(&format!("{pod}/spec")))).collect();
+    let taken: Vec<_> = workloads.iter().flat_map(|(object, pod)| declared(object, pod)).collect();
     let is_free = |port: &u16| taken.iter().all(|taken| taken.number != *port);
     let mut there = workloads.iter().filter_map(|(object, pod)| sidecar::ports(object, pod));
     if let Some(ports) = there.find(|ports| is_free(&ports.listen) && is_free(&ports.admin)) {
@@ -41,6 +42,8 @@ pub(super) struct Service<'a> {
     pub(super) object: &'a Object,
     /// The target ports that it had before, by the number of its port.
     pub(super) kept: Map<String, Value>,
+    /// Whether something is said of them at all.
+    pub(super) is_annotated: bool,
 }
 
 impl<'a> Service<'a> {
@@ -50,7 +53,7 @@ impl<'a> Service<'a> {
         }
         let annotation = object.get("/metadata/annotations")[TARGET_PORTS].as_str();
         let kept = annotation.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-        Some(Self { object, kept })
+        Some(Self { object, kept, is_annotated: annotation.is_some() })
     }
 
     /// Its TCP ports, with their places.
@@ -144,12 +147,19 @@ impl Frontage {
         if spec["os"]["name"] == "windows" {
             return Err(Unfit::because("its pods run on Windows, for which there is no sidecar"));
         }
-        if containers(spec, "containers").any(|container| container["name"] == *SIDECAR_NAME) {
-            let why =
-                format!("a container of it is named {SIDECAR_NAME}, as the sidecar would be: rename it");
+        for list in ["containers", "initContainers", "ephemeralContainers"] {
+            if containers(spec, list).any(|container| container["name"] == *SIDECAR_NAME) {
+                return Err(Unfit::Refused(format!(
+                    "one of its {list} is named {SIDECAR_NAME}, as the sidecar would be, and was not added here \
+                     (its pods lack the annotation {SIDECAR}, or its image is another): rename it"
+                )));
+            }
+        }
+        if !workload.get(&format!("{pod}/metadata/annotations"))[SIDECAR].is_null() {
+            let why = format!("its pods have the annotation {SIDECAR} but no sidecar: remove it");
             return Err(Unfit::Refused(why));
         }
-        let declared = declared(spec);
+        let declared = declared(workload, pod);
         let reserved = [ADMIN_PORT_NAME, APP_PORT_NAME];
         if let Some(name) =
             declared.iter().filter_map(|port| port.name.as_deref()).find(|n| reserved.contains(n))
@@ -208,9 +218,11 @@ fn is_tcp(port: &Value) -> bool {
 }
 
 /// The ports of all containers but the sidecar.
-fn declared(spec: &Value) -> Vec<Declared> {
-    let containers = containers(spec, "containers").chain(containers(spec, "initContainers"));
-    let apps = containers.filter(|container| container["name"] != *SIDECAR_NAME);
+fn declared(workload: &Object, pod: &str) -> Vec<Declared> {
+    let spec = workload.get(&format!("{pod}/spec"));
+    let own = sidecar::place(workload, pod);
+    let init = containers(spec, "initContainers").enumerate().filter(|(at, _)| Some(*at) != own);
+    let apps = containers(spec, "containers").chain(init.map(|(_, container)| container));
     let ports = apps.filter_map(|container| container["ports"].as_array()).flatten();
     ports
         .filter(|port| is_tcp(port))

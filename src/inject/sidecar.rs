@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::port::{Frontage, Ports};
-use super::{Absent, Object, Options};
+use super::{Absent, Object, Options, SIDECAR};
 
-/// The sidecar's name, by which it is known again.
+/// The sidecar's name. Others may have it as well: [`place`] says which container is ours.
 pub const NAME: &str = "rolldrop";
 /// The name of the port of its admin API; that of the other is the app's.
 pub(super) const ADMIN_PORT_NAME: &str = "rolldrop-admin";
@@ -62,10 +62,23 @@ pub(super) fn container(front: &Frontage, options: &Options) -> Value {
     })
 }
 
-/// Where a workload's sidecar is among its init containers.
+/// Where a workload's sidecar is among its init containers: its pods have the annotation [`SIDECAR`], and the
+/// container of that name has the image that the annotation says, or another one called `rolldrop`, as image
+/// names are rewritten on their way. A name alone says nothing: it may be a migration of the user's own.
 pub(super) fn place(object: &Object, pod: &str) -> Option<usize> {
+    let added = object.get(&format!("{pod}/metadata/annotations"))[SIDECAR].as_str()?;
     let containers = object.get(&format!("{pod}/spec/initContainers")).as_array()?;
-    containers.iter().position(|container| container["name"] == *NAME)
+    let is_ours = |container: &Value| {
+        let image = container["image"].as_str().unwrap_or_default();
+        container["name"] == *NAME && (image == added || base_name(image) == NAME)
+    };
+    containers.iter().position(is_ours)
+}
+
+/// The last part of an image's name, without its tag and digest.
+fn base_name(image: &str) -> &str {
+    let last = image.rsplit('/').next().unwrap_or_default();
+    last.split(['@', ':']).next().unwrap_or_default()
 }
 
 /// The ports of a workload's sidecar.

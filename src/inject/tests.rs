@@ -69,6 +69,8 @@ fn a_named_port_moves_to_the_sidecar_and_comments_stay() {
       template:
         metadata:
           labels: {app: web}
+          annotations:
+            rolldrop.dev/sidecar: rolldrop:1
         spec:
           containers:
             # The app itself.
@@ -328,15 +330,77 @@ fn the_port_that_is_asked_for_is_that_of_the_workloads_that_have_it() {
 #[test]
 fn names_that_the_sidecar_needs_are_asked_for() {
     let container = SHOP.replace("- name: app", "- name: rolldrop");
-    assert_eq!(
-        error(&container),
-        "deployment/web: a container of it is named rolldrop, as the sidecar would be: rename it"
+    let taken = |list: &str| {
+        format!(
+            "deployment/web: one of its {list} is named rolldrop, as the sidecar would be, and was not added here \
+             (its pods lack the annotation rolldrop.dev/sidecar, or its image is another): rename it"
+        )
+    };
+    assert_eq!(error(&container), taken("containers"));
+    let migration =
+        "      initContainers: [{name: rolldrop, image: shop/migrate:3, args: [up]}]\n      containers:\n";
+    let migration = SHOP.replace("      containers:\n", migration);
+    assert_eq!(error(&migration), taken("initContainers"));
+    // Nor is it taken out, whatever is called so.
+    for text in [&container, &migration] {
+        let output = uninject(text).expect("manifests");
+        assert_eq!(
+            (output.text.as_str(), &output.notes[..]),
+            (text.as_str(), &["there is no sidecar to take out".into()][..])
+        );
+    }
+    // An annotation alone makes none of it.
+    let annotated = |image: &str| {
+        let labels = "      labels: {app: web}\n";
+        migration
+            .replace(labels, &format!("{labels}      annotations: {{rolldrop.dev/sidecar: '{image}'}}\n"))
+    };
+    assert_eq!(error(&annotated("rolldrop:1")), taken("initContainers"));
+    assert_eq!(uninject(&annotated("rolldrop:1")).expect("manifests").text, annotated("rolldrop:1"));
+    let alone = annotated("x").replace(
+        &migration
+            [migration.find("      initC").expect("it")..migration.find("      containers:").expect("it")],
+        "",
     );
+    assert_eq!(
+        error(&alone),
+        "deployment/web: its pods have the annotation rolldrop.dev/sidecar but no sidecar: remove it"
+    );
+    let by_hand = SHOP.replace("targetPort: http", "targetPort: 8080").replace(
+        "metadata: {name: web}\n",
+        "metadata: {name: web, annotations: {rolldrop.dev/target-ports: mine}}\n",
+    );
+    let why = "service/web has an annotation rolldrop.dev/target-ports that was not written here: remove it";
+    assert_eq!(error(&by_hand), why);
+    assert_eq!(uninject(&by_hand).expect("manifests").text, by_hand);
     let port = SHOP.replace("name: http # as", "name: rolldrop-admin # as");
     assert_eq!(
         error(&port),
         "deployment/web: a port of it is named rolldrop-admin, as one is beside the recording proxy: rename it"
     );
+}
+
+#[test]
+fn the_sidecar_is_known_by_its_annotation_and_image_and_others_annotations_stay() {
+    let own = SHOP.replace(
+        "      labels: {app: web}\n",
+        "      labels: {app: web}\n      annotations:\n        a: b # mine\n",
+    );
+    for (text, image) in
+        [(SHOP, "example.org/recorder:3"), (&own, "rolldrop@sha256:ab"), (&own, "example.org/recorder")]
+    {
+        let options = Options { image: image.into(), ..options() };
+        let there = inject(text, &options).expect("manifests").text;
+        assert!(there.contains("rolldrop.dev/sidecar"), "{there}");
+        assert_eq!(there.contains("a: b # mine"), text == own);
+        assert_eq!(inject(&there, &options).expect("manifests").text, there, "twice is once");
+        assert_eq!(uninject(&there).expect("manifests").text, text);
+        // Image names are rewritten on their way into a cluster.
+        let mirrored = there.replace(&format!("image: {image}"), "image: mirror:5000/x/rolldrop:9");
+        assert_eq!(uninject(&mirrored).expect("manifests").text, text);
+        let other = there.replace(&format!("image: {image}"), "image: shop/migrate");
+        assert_eq!(uninject(&other).expect("manifests").notes.len(), 1, "{other}");
+    }
 }
 
 #[test]

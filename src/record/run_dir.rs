@@ -118,7 +118,14 @@ impl RunDir {
     /// When it exists and is not empty, or cannot be made.
     pub fn create(path: &Path) -> Result<Self, RunDirError> {
         let io = |source| RunDirError::Io { path: path.to_owned(), source };
-        fs::create_dir_all(path).map_err(io)?;
+        if let Some(above) = path.parent() {
+            fs::create_dir_all(above).map_err(io)?;
+        }
+        match private_dir(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io(error)),
+            // One that is there keeps the rights that somebody gave it.
+            Ok(()) | Err(_) => {}
+        }
         if fs::read_dir(path).map_err(io)?.next().is_some() {
             return Err(RunDirError::NotEmpty(path.to_owned()));
         }
@@ -350,9 +357,33 @@ impl EventLog {
     }
 }
 
+/// Makes a directory for its owner alone: a run holds the addresses of clients.
+fn private_dir(path: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_run_is_its_owners_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let path = dir.path().join("runs/one");
+        RunDir::create(&path).unwrap();
+        assert_eq!(mode(&path), 0o700);
+        let shared = dir.path().join("shared");
+        fs::create_dir(&shared).unwrap();
+        fs::set_permissions(&shared, fs::Permissions::from_mode(0o750)).unwrap();
+        RunDir::create(&shared).unwrap();
+        assert_eq!(mode(&shared), 0o750);
+    }
     use crate::record::{EventKind, Stamp};
 
     fn warning(n: i64) -> Event {

@@ -34,6 +34,41 @@ fn plain_text(analysis: &Analysis) -> String {
 }
 
 #[test]
+fn no_form_holds_a_character_that_acts() {
+    const HOSTILE: &str = "a\u{1b}[31mb\u{9b}1mc\u{7f}d\u{202e}e\u{2066}f\r\ng\u{7}\u{0}";
+    let mut analysis = samples::naive_exit();
+    let result = &mut analysis.result;
+    let texts = [&mut result.scenario, &mut result.cluster.version, &mut result.cluster.namespace];
+    let of_findings = result.findings.iter_mut().flat_map(|f| [&mut f.what, &mut f.why, &mut f.remedy]);
+    let of_pods = result.terminations.iter_mut().map(|termination| &mut termination.pod);
+    let of_checks = result.checks.iter_mut().flat_map(|check| [&mut check.observed, &mut check.why]);
+    texts
+        .into_iter()
+        .chain(of_findings)
+        .chain(of_pods)
+        .chain(of_checks)
+        .for_each(|text| text.push_str(HOSTILE));
+    for lost in &mut analysis.lost {
+        lost.target = HOSTILE.into();
+    }
+    let acts = |c: char| (c.is_control() && c != '\n') || ('\u{202a}'..='\u{2069}').contains(&c);
+    let files = all(&analysis).expect("files");
+    let texts = files.iter().filter(|file| !file.path.ends_with(".png"));
+    let mut texts: Vec<(&str, String)> = texts
+        .map(|file| (file.path.as_str(), String::from_utf8(file.bytes.clone()).expect("text")))
+        .collect();
+    texts.push(("text", plain_text(&analysis)));
+    for (form, text) in &texts {
+        let found: Vec<char> = text.chars().filter(|c| acts(*c)).collect();
+        assert!(found.is_empty(), "{form}: {found:?}");
+        // What else there was is still to be seen.
+        assert!(text.contains("u{1b}") || text.contains("u\\{1b"), "{form}");
+    }
+    // A chart draws what it is given, and there a box would stand for what cannot be seen.
+    assert_eq!(as_shown(&analysis).result.scenario, shown::one_line(&analysis.result.scenario));
+}
+
+#[test]
 fn the_text_of_a_run_that_drops() {
     insta::assert_snapshot!(plain_text(&samples::naive_exit()), @"
     24 of 9,000 requests were dropped as 3 pods ended.

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::raw;
 use super::yaml::Document;
 use super::{ClusterChoice, Disruption, Load, Loaded, Place, Scenario, ScenarioError, Target, Workload};
+use super::{files, raw};
 use crate::record::run_info::{Balances, BalancesBecause};
 use crate::record::{Bounds, Expect, WindowBounds};
 
@@ -92,7 +92,7 @@ fn manifests(raw: Vec<raw::Manifest>, document: &Document, dir: &Path) -> Result
             (Some(file), None) => {
                 let path = dir.join(&file);
                 let key = format!("{key}.file");
-                let text = std::fs::read_to_string(&path)
+                let text = files::read_text(&path)
                     .map_err(|e| document.error(&key, format!("{}: {e}", path.display())))?;
                 let found: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(|e| {
                     document.error(&key, format!("{}: {}", path.display(), e.without_snippet()))

@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use rolldrop::analysis::model::{Mode, RunResult, Termination, Verdict};
 use rolldrop::record::event::Action;
 use rolldrop::record::{EventKind, Records, RunDir};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::faulty_api::{Act, FaultyApi, is_watch};
@@ -471,6 +471,79 @@ fn what_cannot_be_undone_is_left_to_a_cleanup_and_a_missing_right_ends_a_run_bef
     assert!(denied.stderr().contains("rights are missing: list pods in namespace default"), "{denied}");
     assert!(denied.stderr().contains("delete pods in namespace default"), "{denied}");
     assert_eq!(touched.load(Ordering::SeqCst), 0, "{denied}");
+}
+
+#[test]
+fn what_an_api_server_shows_without_having_been_asked_for_it_is_never_acted_on() {
+    let _turn = turn();
+    let lab = Lab::open();
+    // Pods of the whole namespace are shown as they are: the watch goes on.
+    let is_selection = |request: &Parts| request.uri.query().is_some_and(|q| q.contains("labelSelector=app"));
+    type Lie = (&'static str, fn(&mut Value), &'static str);
+    let lies: [Lie; 3] = [
+        (
+            "name",
+            |pod| pod["metadata"]["name"] = "x?gracePeriodSeconds=0&".into(),
+            "no object of pods can be called",
+        ),
+        ("place", |pod| pod["metadata"]["namespace"] = "kube-system".into(), "was asked for"),
+        ("labels", |pod| pod["metadata"]["labels"] = json!({"app": "db"}), "do not match app=web"),
+    ];
+    std::thread::scope(|scope| {
+        for (name, lie, said) in lies {
+            let lab = &lab;
+            scope.spawn(move || {
+                let api = FaultyApi::before(&lab.0);
+                let deletion = "{at: 3s, action: deletePod, selector: app=web}";
+                let run = Run::start(lab, api, name, &scenario(name, 5, deletion));
+                let deletions = Arc::new(AtomicUsize::new(0));
+                let seen = Arc::clone(&deletions);
+                run.api.set(move |request| {
+                    seen.fetch_add(usize::from(deletes_a_pod(request)), Ordering::SeqCst);
+                    if is_selection(request) { Act::Lie(lie) } else { Act::Pass }
+                });
+                let ended = run.end();
+                assert_eq!(
+                    (deletions.load(Ordering::SeqCst), ended.result.terminations.len()),
+                    (0, 0),
+                    "{ended}"
+                );
+                let why = format!("{:?}", ended.records.events);
+                assert!(why.contains("the API server's answer is not used") && why.contains(said), "{why}");
+                ended.nothing_is_left();
+            });
+        }
+    });
+    // Of what is watched, nothing is begun with.
+    let api = FaultyApi::before(&lab.0);
+    api.set(|request| match request.uri.path().ends_with("/pods") && request.method == Method::GET {
+        true => Act::Lie(|pod| pod["metadata"]["namespace"] = "kube-system".into()),
+        false => Act::Pass,
+    });
+    let words = ["run", "scenario.yaml", "--out", "run", "--yes", "-n", "name", "--kubeconfig"];
+    lab.kubectl("-n name run bystander --image rolldrop --command -- rolldrop workload --listen 127.0.0.1:0");
+    let run = Rolldrop::new(words)
+        .args([api.kubeconfig()])
+        .file("scenario.yaml", &scenario("watched", 9, DELETION));
+    let refused = run.finish().expect_code(2);
+    assert!(
+        refused.stderr().contains("is in namespace \"kube-system\", and \"name\" was asked for"),
+        "{refused}"
+    );
+    // What it says reaches a terminal as text alone, and logs have no colours.
+    api.set(|_| Act::status(403, "\u{1b}]0;title\u{7}\u{9b}2J\u{202e}forbidden"));
+    let words = ["run", "--dry-run", "--target", "svc/web", "--kubeconfig"];
+    let logged = Rolldrop::new(words).args([api.kubeconfig()]).env("ROLLDROP_LOG", "debug");
+    let refused = logged.finish().expect_code(2);
+    let said = refused.stderr();
+    assert!(
+        said.contains(r"\u{1b}]0;title\u{7}\u{9b}2J\u{202e}forbidden") && said.contains("DEBUG"),
+        "{refused}"
+    );
+    assert!(!said.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'), "{refused}");
+    let words = ["run", "--dry-run", "--target", "svc/web", "-n", "shop#x", "--kubeconfig"];
+    let refused = Rolldrop::new(words).args([api.kubeconfig()]).finish().expect_code(2);
+    assert!(refused.stderr().contains("no namespace can be called \"shop#x\""), "{refused}");
 }
 
 /// Whether something of a node that is no API of Kubernetes is asked for.

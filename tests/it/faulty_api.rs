@@ -42,6 +42,8 @@ pub(crate) enum Act {
     LoseAnswer,
     /// The answer ends so soon after it began.
     EndAfter(Duration),
+    /// The objects of the list that is the answer are shown so.
+    Lie(fn(&mut Value)),
 }
 
 impl Act {
@@ -212,7 +214,7 @@ async fn answer(
             return answer.body(body.boxed_unsync()).map_err(io::Error::other);
         }
         Act::Slow(late) => tokio::time::sleep(*late).await,
-        Act::Pass | Act::LoseAnswer | Act::EndAfter(_) => {}
+        Act::Pass | Act::LoseAnswer | Act::EndAfter(_) | Act::Lie(_) => {}
     }
     // The cluster's own credentials take the place of whoever asks.
     parts.headers.remove(header::AUTHORIZATION);
@@ -222,6 +224,15 @@ async fn answer(
     let answer = answer.map_err(io::Error::other)?;
     match act {
         Act::LoseAnswer => Err(io::Error::other("the answer is lost")),
+        Act::Lie(lie) => {
+            let (mut head, body) = answer.into_parts();
+            let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
+            let mut list: Value = serde_json::from_slice(&body)?;
+            list["items"].as_array_mut().into_iter().flatten().for_each(lie);
+            head.headers.remove(header::CONTENT_LENGTH);
+            let body = Full::new(Bytes::from(list.to_string())).map_err(|never| match never {});
+            Ok(Response::from_parts(head, body.boxed_unsync()))
+        }
         Act::EndAfter(length) => {
             let end = Box::pin(tokio::time::sleep(length));
             Ok(answer.map(|body| StreamBody::new(BodyStream::new(body).take_until(end)).boxed_unsync()))

@@ -15,7 +15,12 @@ const LIMIT: Duration = Duration::from_secs(180);
 /// Starts a run and waits until its first rows are on disk, in mid-load. Answers all its processes.
 fn run_under_load() -> (Child, tempfile::TempDir, Vec<Process>) {
     let (child, dir) = Rolldrop::new(["run", "--out", "run"]).start();
-    let requests = dir.path().join("run/requests");
+    let (child, processes) = until_under_load(child, dir.path());
+    (child, dir, processes)
+}
+
+fn until_under_load(child: Child, dir: &Path) -> (Child, Vec<Process>) {
+    let requests = dir.join("run/requests");
     let has_rows = |dir: &Path| {
         let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
         entries.map(|e| e.path()).any(|path| path.extension().is_some_and(|e| e == "parquet")).then_some(())
@@ -24,7 +29,7 @@ fn run_under_load() -> (Child, tempfile::TempDir, Vec<Process>) {
     let processes = process_tree(child.id());
     // Two more when no pod is being replaced at this moment.
     assert!(processes.len() >= 7, "run, cluster, load worker, and pods of two containers: {processes:?}");
-    (child, dir, processes)
+    (child, processes)
 }
 
 fn none_alive(processes: &[Process]) -> Option<()> {
@@ -60,6 +65,50 @@ fn interrupted_it_keeps_what_was_recorded_and_calls_it_partial() {
     assert_eq!(none_alive(&processes), Some(()));
     let summary = std::fs::read_to_string(dir.path().join("run/summary.md")).expect("summary.md");
     assert!(summary.to_lowercase().contains("partial"), "{summary}");
+}
+
+#[test]
+fn the_end_of_its_cluster_is_the_end_of_a_run_with_the_reason() {
+    let _turn = turn();
+    for dataplane in ["userspace", "auto"] {
+        let (child, dir) = Rolldrop::new(["run", "--out", "run", "--dataplane", dataplane]).start();
+        let (mut child, processes) = until_under_load(child, dir.path());
+        let cluster = cluster_of(&child, &processes);
+        cluster.kill();
+        let status = wait_for("the end of the run", LIMIT, || child.try_wait().expect("its state"));
+        let said = std::fs::read_to_string(dir.path().join("stderr.log")).expect("stderr");
+        assert_eq!(status.code(), Some(2), "{said}");
+        assert!(
+            said.contains("the embedded cluster has ended (killed by SIGKILL), and the run with it"),
+            "{said}"
+        );
+        assert!(!said.contains("rolldrop cleanup"), "{said}");
+        wait_for("every process gone", LIMIT, || none_alive(&processes));
+        let report = Rolldrop::new(["report".into(), dir.path().join("run")]).finish().expect_code(3);
+        assert!(report.stdout().contains("PARTIAL"), "{report}");
+    }
+}
+
+#[test]
+fn run_and_cluster_that_are_killed_at_once_leave_no_containers_process() {
+    let _turn = turn();
+    for dataplane in ["userspace", "auto"] {
+        let (child, dir) = Rolldrop::new(["run", "--out", "run", "--dataplane", dataplane]).start();
+        let (mut child, processes) = until_under_load(child, dir.path());
+        let cluster = cluster_of(&child, &processes);
+        // Neither is to see that the other is gone.
+        cluster.signal(Signal::SIGSTOP);
+        signal(&child, Signal::SIGSTOP);
+        signal(&child, Signal::SIGKILL);
+        cluster.kill();
+        child.wait().expect("an end");
+        wait_for("every process gone", LIMIT, || none_alive(&processes));
+    }
+}
+
+fn cluster_of(child: &Child, processes: &[Process]) -> Process {
+    let is_cluster = |process: &&Process| process.is_child_of(child.id()) && process.runs("cluster");
+    processes.iter().find(is_cluster).expect("the cluster").clone()
 }
 
 #[test]

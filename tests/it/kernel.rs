@@ -596,7 +596,14 @@ fn start_in_temporary_directory(parent: &Path) -> (Child, PathBuf) {
     let mut child = command.spawn().expect("the binary starts");
     let mut ready = String::new();
     BufReader::new(child.stdout.take().expect("its stdout")).read_line(&mut ready).expect("a line");
-    let dir = parent.join(format!("rolldrop-cluster-{}", child.id()));
+    let prefix = format!("rolldrop-cluster-{}-", child.id());
+    let mut found =
+        std::fs::read_dir(parent).expect("a directory").map(|entry| entry.expect("an entry").path());
+    let is_its =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix));
+    let dir = found.find(is_its).expect("its directory");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&dir).expect("it").permissions());
+    assert_eq!(mode & 0o777, 0o700, "nobody else can enter it");
     assert!(dir.join("kubeconfig").exists(), "{ready}");
     (child, dir)
 }

@@ -17,7 +17,13 @@ pub(super) async fn plan(
     (interrupts, progress): (&Interrupts, &Progress),
 ) -> anyhow::Result<Plan> {
     let cluster = connect(choice, interrupts, progress).await?;
-    let caller = caller(&cluster, namespace, interrupts).at_first_contact();
+    let caller = match caller(&cluster, namespace, interrupts) {
+        Ok(caller) => caller.at_first_contact(),
+        Err(error) => {
+            cluster.shut_down().await;
+            return Err(error);
+        }
+    };
     let plan = async {
         let load_workers = sending::load_workers(scenario, &cluster, &caller).await?;
         intent.plan(scenario, &caller, load_workers).await

@@ -92,12 +92,13 @@ fn pod_labels(object: &Value) -> Option<&Value> {
     }
 }
 
-/// Puts `image` where a container's image is `rolldrop`, in any object with a pod template.
+/// Puts `image` where a container's image is `rolldrop`, in any object with a pod template, and where the
+/// sidecar's is kept.
 pub(super) fn replace_image(object: &mut Value, image: &str) {
     match object {
         Value::Object(map) => {
             for (key, value) in map {
-                if key == "image" && value == "rolldrop" {
+                if (key == "image" || key == inject::SIDECAR) && value == "rolldrop" {
                     *value = image.into();
                 } else {
                     replace_image(value, image);

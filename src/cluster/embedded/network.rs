@@ -131,6 +131,11 @@ impl Drop for Sandbox {
 pub struct Placement(Option<Arc<Place>>);
 
 impl Placement {
+    /// Whether it is the machine itself, where nothing but this process ends what was started.
+    pub fn is_the_machine(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Starts a command there.
     ///
     /// # Errors

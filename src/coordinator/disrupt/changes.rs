@@ -15,6 +15,7 @@ use super::super::CoordinatorError;
 use super::super::apply::RUN_LABEL;
 use super::super::sidecar::{GitOps, controller_of};
 use super::{Acting, Disrupted, Insisting, Twice, counted};
+use crate::cluster::guard::names::in_path;
 use crate::record::Mode;
 use crate::scenario::{Object, Patch, PatchType, Restore, Workload, WorkloadKind};
 
@@ -48,7 +49,8 @@ impl Acting<'_> {
         name: &str,
     ) -> Result<Value, CoordinatorError> {
         let what = format!("read {kind} {name}");
-        let found = self.session.caller.ask(&what, || api.get(name)).await?;
+        let part = in_path(name);
+        let found = self.session.caller.ask(&what, || api.get(&part)).await?;
         let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
         let found = serde_json::to_value(found).unwrap_or_default();
         // What this run has created nobody else keeps as it is, whatever it was copied from.
@@ -121,7 +123,8 @@ impl Acting<'_> {
         let patch = json!({"spec": {"template": {"metadata": {"annotations": {RESTARTED_AT: now}}}}});
         let patch = kube::api::Patch::Merge(patch);
         let params = kube::api::PatchParams::default();
-        let call = || api.patch(&workload.name, &params, &patch);
+        let part = in_path(&workload.name);
+        let call = || api.patch(&part, &params, &patch);
         counted(self.insist(Some(Mode::Rollout), None, RESTART, call).await.is_accepted)
     }
 

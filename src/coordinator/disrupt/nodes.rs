@@ -22,6 +22,7 @@ use super::super::undo::ask_agent;
 use super::super::view::View;
 use super::pods::is_ready;
 use super::{Acting, Disrupted, Insisting, Twice, counted};
+use crate::cluster::guard::names::in_path;
 use crate::record::event::PodEvent;
 use crate::record::{EventKind, Mode};
 use crate::scenario::{Action, Pods, Restore};
@@ -42,8 +43,8 @@ impl Acting<'_> {
         let what = format!("list the pods of node {node}");
         let api = Api::<Pod>::all(caller.client.clone());
         let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
-        let pods = caller.ask(&what, || api.list(&on_node)).await?;
-        let mut pods = pods.map_err(|e| CoordinatorError::api(&what, &e))?.items;
+        let pods = caller.list(&what, &api, &on_node).await?;
+        let mut pods = pods.map_err(|e| CoordinatorError::api(&what, &e))?;
         let run = self.session.journal().run().to_owned();
         pods.retain(|pod| {
             let stays = pod
@@ -62,7 +63,8 @@ impl Acting<'_> {
         let resource = ApiResource::erase::<Node>(&());
         let api = Api::<DynamicObject>::all_with(caller.client.clone(), &resource);
         let what = format!("read Node {node}");
-        let found = caller.ask(&what, || api.get(node)).await?;
+        let part = in_path(node);
+        let found = caller.ask(&what, || api.get(&part)).await?;
         let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
         Ok((api, serde_json::to_value(found).unwrap_or_default()))
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use k8s_openapi::api::apps::v1::ReplicaSet;
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus, Service};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, EvictParams, ListParams, Preconditions};
 use kube::{Api, ResourceExt};
 use tokio::time::{Instant, sleep_until};
@@ -287,8 +287,20 @@ fn only(pod: &Pod, grace_seconds: Option<u32>) -> DeleteParams {
 pub(super) async fn list(session: &Session, selector: &str) -> Result<Vec<Pod>, CoordinatorError> {
     let pods = Api::<Pod>::namespaced(session.caller.client.clone(), &session.caller.namespace);
     let (what, params) = (format!("list pods {selector:?}"), ListParams::default().labels(selector));
-    let listed = session.caller.ask(&what, || pods.list(&params)).await?;
-    Ok(listed.map_err(|e| CoordinatorError::api(&what, &e))?.items)
+    let listed = session.caller.list_as(&what, &pods, &params, without_details).await?;
+    listed.map_err(|e| CoordinatorError::api(&what, &e))
+}
+
+/// A pod with what decides whether and how it ends: of thousands, all are held at once.
+fn without_details(mut pod: Pod) -> Pod {
+    pod.spec = pod.spec.take().map(|spec| {
+        let name = |container: Container| Container { name: container.name, ..Container::default() };
+        let containers = spec.containers.into_iter().map(name).collect();
+        PodSpec { node_name: spec.node_name, containers, ..PodSpec::default() }
+    });
+    let conditions = pod.status.take().and_then(|status| status.conditions);
+    pod.status = Some(PodStatus { conditions, ..PodStatus::default() });
+    pod
 }
 
 /// The pods that an action may take, the oldest first, and those that leave already, as they are being

@@ -12,7 +12,7 @@ use crate::scenario::load::{
     TlsVersion,
 };
 use crate::scenario::yaml::Document;
-use crate::scenario::{ScenarioError, raw, text};
+use crate::scenario::{ScenarioError, files, raw, text};
 
 const MAX_RATE: f64 = 1e6;
 /// The most pods that send a load.
@@ -149,7 +149,7 @@ fn abort(raw: &raw::Abort, document: &Document) -> Result<Abort, ScenarioError> 
 /// Reads a file that a key names.
 fn read(file: &str, key: &str, document: &Document, dir: &Path) -> Result<Vec<u8>, ScenarioError> {
     let path = dir.join(file);
-    std::fs::read(&path).map_err(|e| document.error(key, format!("{}: {e}", path.display())))
+    files::read(&path).map_err(|e| document.error(key, format!("{}: {e}", path.display())))
 }
 
 /// Headers as they stand, from a file, and with values from the environment.

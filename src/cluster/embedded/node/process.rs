@@ -9,7 +9,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nix::sys::prctl::set_child_subreaper;
+use nix::sys::prctl::{set_child_subreaper, set_pdeathsig};
 use nix::sys::signal::{SigHandler, Signal, kill, killpg, signal};
 use nix::unistd::Pid;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -85,7 +85,7 @@ impl Launch {
     pub(super) fn start(&self, log: LogFile) -> io::Result<(Process, Keeper)> {
         let mut command = self.command();
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        begin_as_in_a_container(&mut command);
+        begin_as_in_a_container(&mut command, self.placement.is_the_machine());
         let mut child = self.placement.spawn(&mut command)?;
         let recorder = Recorder::new(log, child.stdout.take(), child.stderr.take());
         let group = ProcessGroup::of(&child)?;
@@ -138,10 +138,16 @@ impl Launch {
 /// Makes the command's process the parent of its orphaned descendants, as a container's first
 /// process is: so they can be found below it as long as it lives. And has it heed the signals that
 /// a shell lets its background jobs ignore, and nohup its command, which programs inherit.
+///
+/// On the machine itself it dies with this process, should nobody be left to kill it: with the thread that starts
+/// it, which is one of the runtime's own workers and lives as long. What it starts itself does not.
 #[expect(unsafe_code, reason = "there is no safe way to run a system call between fork and exec")]
-fn begin_as_in_a_container(command: &mut Command) {
-    let begin = || {
+fn begin_as_in_a_container(command: &mut Command, is_on_the_machine: bool) {
+    let begin = move || {
         set_child_subreaper(true)?;
+        if is_on_the_machine {
+            set_pdeathsig(Signal::SIGKILL)?;
+        }
         for ignored in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT] {
             // SAFETY: no handler is set, and there is none yet in a process that is to be replaced.
             unsafe { signal(ignored, SigHandler::SigDfl) }?;

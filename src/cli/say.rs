@@ -1,0 +1,37 @@
+//! Standard error: what is said there may repeat what a cluster or an app said, so that nothing of it reaches
+//! a terminal as it came.
+
+use std::io::{self, Write};
+
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::record::shown;
+
+/// Says something on standard error, on lines of its own.
+pub(super) fn say(text: &str) {
+    eprintln!("rolldrop: {}", shown::lines(text));
+}
+
+/// Where logs are written: standard error, without colours, as nobody could tell ours from others'.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Log;
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        *self
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // An event comes in one piece.
+        io::stderr().write_all(shown::lines(&String::from_utf8_lossy(bytes)).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}

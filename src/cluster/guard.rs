@@ -1,0 +1,175 @@
+//! Stands between the API server and whoever asks it: what is not what was asked for never gets past here.
+//!
+//! Every client that a [`Cluster`](super::Cluster) hands out has this layer around it, so all objects enter
+//! at this one place. It checks, as client-go and apimachinery do:
+//!
+//! - names and namespaces: of a request before it is sent, of an object before anybody sees it;
+//! - that an object is in the namespace, has the name, and fits the selectors that were asked for;
+//! - that an answer and a line of a watch are not longer than [`ANSWER_BYTES`] and [`WATCH_LINE_BYTES`].
+//!
+//! What a pod says through the API server's proxy is no object and is passed on as it comes: its readers
+//! bound it. The checks themselves are in [`asked`] and [`seen`].
+
+mod asked;
+pub mod names;
+mod seen;
+#[cfg(test)]
+mod tests;
+
+use std::error::Error;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes, BytesMut};
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use http::{Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited, StreamBody};
+use hyper::body::{Body as HttpBody, Frame};
+use kube::client::Body;
+use tower::{BoxError, Layer, Service};
+
+use asked::{Asked, Reading};
+
+/// The longest answer of the API server, in bytes. A page of [`PAGE`] pods has a few MiB.
+pub const ANSWER_BYTES: usize = 32 * 1024 * 1024;
+/// The longest line of a watch, in bytes: etcd takes objects of 1.5 MiB.
+pub const WATCH_LINE_BYTES: usize = 4 * 1024 * 1024;
+/// Objects of a list that are asked for at once.
+pub const PAGE: u32 = 500;
+/// The most pages of one list: with that, one has up to 150,000 objects.
+pub const MOST_PAGES: u32 = 300;
+
+/// Why an answer of the API server is not used, or a request is not sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Untrusted {
+    /// A request names what no object can be called.
+    #[error("not asked of the API server: {0}")]
+    Request(String),
+    /// An answer is not one to the request.
+    #[error("the API server's answer is not used: {0}")]
+    Answer(String),
+}
+
+/// What of an error is distrust, if it is that.
+pub fn distrust(error: &kube::Error) -> Option<&Untrusted> {
+    let mut cause: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// Puts a [`Guard`] around a client's service.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GuardLayer;
+
+impl<S> Layer<S> for GuardLayer {
+    type Service = Guard<S>;
+
+    fn layer(&self, inner: S) -> Guard<S> {
+        Guard(inner)
+    }
+}
+
+/// Checks requests and answers on their way.
+#[derive(Clone, Debug)]
+pub(super) struct Guard<S>(S);
+
+type GuardedBody = UnsyncBoxBody<Bytes, kube::Error>;
+
+impl<S, B> Service<Request<Body>> for Guard<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: HttpBody<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<GuardedBody>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.0.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let asked = match Asked::of(&request) {
+            Ok(asked) => asked,
+            Err(why) => return futures::future::err(why.into()).boxed(),
+        };
+        let answer = self.0.call(request);
+        async move {
+            let (parts, body) = answer.await.map_err(Into::into)?.into_parts();
+            let body = body.map_err(|error| kube::Error::Service(error.into())).boxed_unsync();
+            let body = match asked.reading {
+                Reading::Passing => body,
+                Reading::Watch if parts.status.is_success() => checked_lines(body, asked),
+                Reading::Watch | Reading::Whole => {
+                    let whole = whole(body).await?;
+                    if parts.status.is_success() {
+                        seen::check_answer(&asked, &whole).map_err(Untrusted::Answer)?;
+                    }
+                    Full::new(whole).map_err(|never| match never {}).boxed_unsync()
+                }
+            };
+            Ok(Response::from_parts(parts, body))
+        }
+        .boxed()
+    }
+}
+
+async fn whole(body: GuardedBody) -> Result<Bytes, BoxError> {
+    let collected = Limited::new(body, ANSWER_BYTES).collect().await.map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            Untrusted::Answer(format!("it is longer than {ANSWER_BYTES} bytes")).into()
+        } else {
+            error
+        }
+    })?;
+    // Of one frame this is no copy.
+    let mut collected = collected.aggregate();
+    Ok(collected.copy_to_bytes(collected.remaining()))
+}
+
+fn unbelieved(why: String) -> kube::Error {
+    kube::Error::Service(Untrusted::Answer(why).into())
+}
+
+/// The lines of a watch that are what was asked for, up to the first that is not.
+fn checked_lines(body: GuardedBody, asked: Asked) -> GuardedBody {
+    let state = (body.into_data_stream(), BytesMut::new(), asked);
+    let lines = stream::try_unfold(state, |(mut data, mut held, asked)| async move {
+        loop {
+            // What is held has no end of a line in it.
+            let Some(more) = data.try_next().await? else {
+                let rest = held.split().freeze();
+                let complete = seen::is_json(&rest);
+                if complete {
+                    seen::check_event(&asked, &rest).map_err(unbelieved)?;
+                }
+                return Ok(complete.then_some((rest, (data, held, asked))));
+            };
+            let end = memchr::memrchr(b'\n', &more).map(|at| held.len() + at + 1);
+            held.extend_from_slice(&more);
+            let whole = end.map(|end| held.split_to(end).freeze());
+            let lines = || whole.iter().flat_map(|whole| whole.split(|byte| *byte == b'\n'));
+            let longest = lines().map(<[u8]>::len).max().unwrap_or(0).max(held.len());
+            if longest > WATCH_LINE_BYTES {
+                let why = format!("a line of the watch is longer than {WATCH_LINE_BYTES} bytes");
+                return Err(unbelieved(why));
+            }
+            for line in lines().filter(|line| !line.is_empty()) {
+                seen::check_event(&asked, line).map_err(unbelieved)?;
+            }
+            if let Some(whole) = whole {
+                return Ok(Some((whole, (data, held, asked))));
+            }
+        }
+    });
+    StreamBody::new(lines.map(|line| line.map(Frame::data))).boxed_unsync()
+}

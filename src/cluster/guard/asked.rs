@@ -1,0 +1,249 @@
+//! What a request asks the API server for, read off the request itself: whoever makes it cannot forget
+//! to say so.
+
+use http::{Method, Request};
+use kube::core::Expression;
+
+use super::Untrusted;
+use super::names::{from_path, is_dns_label, is_name, is_path_segment};
+
+/// How the answer is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// As a whole.
+    Whole,
+    /// Line by line, as it comes.
+    Watch,
+    /// Not here: it comes from a pod or a node, or is a log.
+    Passing,
+}
+
+/// Which objects are asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Of {
+    /// What the API server says of itself, such as its version and its kinds.
+    Server,
+    /// The objects of a kind.
+    All,
+    /// A new object of a kind.
+    New,
+    /// The object of this name.
+    One(String),
+    /// Something about the object of this name.
+    About(String),
+}
+
+/// What a request asks for.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) reading: Reading,
+    pub(super) group: String,
+    pub(super) resource: String,
+    pub(super) namespace: Option<String>,
+    pub(super) of: Of,
+    pub(super) labels: Vec<Expression>,
+    pub(super) fields: Vec<FieldTerm>,
+}
+
+/// A field of an object that can be selected by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Field {
+    Name,
+    Namespace,
+    NodeName,
+    InvolvedKind,
+    InvolvedName,
+    InvolvedUid,
+    Type,
+}
+
+/// A term of a field selector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FieldTerm {
+    pub(super) field: Field,
+    pub(super) is_equal: bool,
+    pub(super) value: String,
+}
+
+/// What may be said in the query of a request, by what is asked: anything else came in by a name.
+const OF_LISTS: &[&str] = &[
+    "allowWatchBookmarks",
+    "continue",
+    "fieldSelector",
+    "labelSelector",
+    "limit",
+    "resourceVersion",
+    "resourceVersionMatch",
+    "sendInitialEvents",
+    "timeoutSeconds",
+    "watch",
+];
+const OF_WRITES: &[&str] = &["dryRun", "fieldManager", "fieldValidation", "force"];
+const OF_READS: &[&str] = &["resourceVersion"];
+const OF_LOGS: &[&str] =
+    &["container", "follow", "limitBytes", "previous", "sinceSeconds", "tailLines", "timestamps"];
+
+impl Asked {
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// Why it is not to be sent: a name, a namespace or a selector in it cannot be one.
+    pub(super) fn of<T>(request: &Request<T>) -> Result<Self, Untrusted> {
+        let refuse = |why: String| Untrusted::Request(why);
+        let path = request.uri().path();
+        let mut parts = Vec::new();
+        for part in path.split('/').skip(1) {
+            let name = from_path(part).filter(|name| is_path_segment(name));
+            parts.push(name.ok_or_else(|| refuse(format!("{part:?} in the path {path:?} is no name")))?);
+        }
+        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+        let mut asked = Self {
+            reading: Reading::Whole,
+            group: String::new(),
+            resource: String::new(),
+            namespace: None,
+            of: Of::Server,
+            labels: Vec::new(),
+            fields: Vec::new(),
+        };
+        let rest = match parts[..] {
+            ["api", _, ref rest @ ..] => rest,
+            ["apis", group, _, ref rest @ ..] => {
+                group.clone_into(&mut asked.group);
+                rest
+            }
+            _ => return Ok(asked),
+        };
+        let about = match rest {
+            [] => return Ok(asked),
+            ["namespaces", namespace, resource, about @ ..] if !["status", "finalize"].contains(resource) => {
+                asked.namespace = Some((*namespace).to_owned());
+                (*resource).clone_into(&mut asked.resource);
+                about
+            }
+            [resource, about @ ..] => {
+                (*resource).clone_into(&mut asked.resource);
+                about
+            }
+        };
+        if let Some(namespace) = asked.namespace.as_ref().filter(|namespace| !is_dns_label(namespace)) {
+            return Err(refuse(format!("no namespace can be called {namespace:?}")));
+        }
+        asked.of = match about {
+            [] if request.method() == Method::POST => Of::New,
+            [] => Of::All,
+            [name] => Of::One((*name).to_owned()),
+            [name, ..] => Of::About((*name).to_owned()),
+        };
+        if matches!(about, [_, "proxy" | "log" | "exec" | "attach" | "portforward", ..]) {
+            asked.reading = Reading::Passing;
+        }
+        // A port of it may be named as well.
+        let named = about.first().map(|name| match about.get(1) {
+            Some(&"proxy") => name.split(':').next().unwrap_or_default(),
+            _ => name,
+        });
+        if let Some(name) = named.filter(|name| !is_name(&asked.group, &asked.resource, name)) {
+            return Err(refuse(format!("no object of {} can be called {name:?}", asked.resource)));
+        }
+        asked.take_query(request, about.get(1).copied())?;
+        Ok(asked)
+    }
+
+    fn take_query<T>(&mut self, request: &Request<T>, about: Option<&str>) -> Result<(), Untrusted> {
+        let may_be = match (&self.of, request.method(), about) {
+            // What it means is the pod's matter.
+            (_, _, Some("proxy")) => return Ok(()),
+            (_, _, Some("log")) => OF_LOGS,
+            (Of::All, &Method::GET | &Method::DELETE, _) => OF_LISTS,
+            (_, &Method::GET, _) => OF_READS,
+            // What a deletion is to be like is said in its body.
+            (_, &Method::DELETE, _) => &[],
+            _ => OF_WRITES,
+        };
+        let query = request.uri().query().unwrap_or_default();
+        for (key, value) in url::form_urlencoded::parse(query.as_bytes()) {
+            if !may_be.contains(&key.as_ref()) {
+                let path = request.uri().path();
+                return Err(Untrusted::Request(format!(
+                    "{key:?} is no parameter of {} {path}",
+                    request.method()
+                )));
+            }
+            let unknown = || Untrusted::Request(format!("what {key} {value:?} selects cannot be checked"));
+            match key.as_ref() {
+                "watch" if value == "true" || value == "1" => self.reading = Reading::Watch,
+                "labelSelector" => self.labels = label_terms(&value).ok_or_else(unknown)?,
+                "fieldSelector" => self.fields = field_terms(&value).ok_or_else(unknown)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The terms of a label selector, as `kubectl -l` takes it.
+fn label_terms(selector: &str) -> Option<Vec<Expression>> {
+    let mut depth = 0_u32;
+    let terms = selector.split(|c: char| {
+        depth = match c {
+            '(' => depth + 1,
+            ')' => depth.saturating_sub(1),
+            _ => depth,
+        };
+        c == ',' && depth == 0
+    });
+    terms.map(str::trim).filter(|term| !term.is_empty()).map(label_term).collect()
+}
+
+fn label_term(term: &str) -> Option<Expression> {
+    let key = |key: &str| {
+        let key = key.trim();
+        let is_word = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+        (!key.is_empty() && key.chars().all(is_word)).then(|| key.to_owned())
+    };
+    let value = |value: &str| value.trim().to_owned();
+    if let Some(missing) = term.strip_prefix('!') {
+        return Some(Expression::DoesNotExist(key(missing)?));
+    }
+    if let Some((name, rest)) = term.split_once(char::is_whitespace)
+        && let Some((operator, values)) = rest.split_once('(')
+        && let Some(values) = values.trim_end().strip_suffix(')')
+    {
+        let values = values.split(',').map(value).collect();
+        return match operator.trim() {
+            "in" => Some(Expression::In(key(name)?, values)),
+            "notin" => Some(Expression::NotIn(key(name)?, values)),
+            _ => None,
+        };
+    }
+    if let Some((name, other)) = term.split_once("!=") {
+        return Some(Expression::NotEqual(key(name)?, value(other)));
+    }
+    match term.split_once("==").or_else(|| term.split_once('=')) {
+        Some((name, same)) => Some(Expression::Equal(key(name)?, value(same))),
+        None => Some(Expression::Exists(key(term)?)),
+    }
+}
+
+fn field_terms(selector: &str) -> Option<Vec<FieldTerm>> {
+    selector.split(',').map(str::trim).filter(|term| !term.is_empty()).map(field_term).collect()
+}
+
+fn field_term(term: &str) -> Option<FieldTerm> {
+    let (is_equal, (field, value)) = match term.split_once("!=") {
+        Some(unequal) => (false, unequal),
+        None => (true, term.split_once("==").or_else(|| term.split_once('='))?),
+    };
+    let field = match field.trim() {
+        "metadata.name" => Field::Name,
+        "metadata.namespace" => Field::Namespace,
+        "spec.nodeName" => Field::NodeName,
+        "involvedObject.kind" => Field::InvolvedKind,
+        "involvedObject.name" => Field::InvolvedName,
+        "involvedObject.uid" => Field::InvolvedUid,
+        "type" => Field::Type,
+        _ => return None,
+    };
+    Some(FieldTerm { field, is_equal, value: value.trim().to_owned() })
+}

@@ -1,0 +1,129 @@
+//! Names of objects, as apimachinery has them (`k8s.io/apimachinery/pkg/api/validation`), and as parts of
+//! a URL's path.
+
+use std::borrow::Cow;
+
+/// The longest name: apimachinery's `DNS1123SubdomainMaxLength`.
+const LONGEST_SUBDOMAIN: usize = 253;
+/// The longest namespace: apimachinery's `DNS1123LabelMaxLength`.
+const LONGEST_LABEL: usize = 63;
+
+/// Groups of which every kind is called as a DNS subdomain. Others may use anything that fits into a path:
+/// roles for example have colons.
+const DNS_GROUPS: &[&str] = &[
+    "",
+    "apps",
+    "autoscaling",
+    "batch",
+    "discovery.k8s.io",
+    "events.k8s.io",
+    "gateway.networking.k8s.io",
+    "networking.k8s.io",
+    "policy",
+];
+
+/// Whether it can be part of a path: apimachinery's `IsValidPathSegmentName`. What an object is called can
+/// neither lead to another one nor be taken for an escape.
+pub fn is_path_segment(name: &str) -> bool {
+    !["", ".", ".."].contains(&name) && !name.contains(['/', '%'])
+}
+
+/// Whether it is a label of a DNS name (RFC 1123), as namespaces are called.
+pub fn is_dns_label(name: &str) -> bool {
+    let edge = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let bytes = name.as_bytes();
+    name.len() <= LONGEST_LABEL
+        && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
+        && edge(bytes.first())
+        && edge(bytes.last())
+}
+
+/// Whether it is a name of labels (RFC 1123), each of which may be as long as all.
+pub fn is_dns_subdomain(name: &str) -> bool {
+    let edge = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let part = |part: &str| {
+        let bytes = part.as_bytes();
+        bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
+            && edge(bytes.first())
+            && edge(bytes.last())
+    };
+    name.len() <= LONGEST_SUBDOMAIN && name.split('.').all(part)
+}
+
+/// Whether an object of this kind can have this name.
+pub(super) fn is_name(group: &str, resource: &str, name: &str) -> bool {
+    match (group, resource) {
+        ("", "namespaces") => is_dns_label(name),
+        _ if DNS_GROUPS.contains(&group) => is_dns_subdomain(name),
+        _ => is_path_segment(name),
+    }
+}
+
+/// A name as it stands in a URL's path.
+pub fn in_path(name: &str) -> Cow<'_, str> {
+    // RFC 3986: unreserved characters, and those that mean nothing within a part of a path.
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:@!$&'()*+,;=".contains(&byte);
+    if name.bytes().all(is_plain) {
+        return name.into();
+    }
+    let escaped = |byte: u8| match byte {
+        _ if is_plain(byte) => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    name.bytes().map(escaped).collect::<String>().into()
+}
+
+/// The name that stands so in a URL's path; `None` if nothing does.
+pub(super) fn from_path(part: &str) -> Option<String> {
+    let mut bytes = part.bytes();
+    let mut name = Vec::with_capacity(part.len());
+    while let Some(byte) = bytes.next() {
+        name.push(match byte {
+            b'%' => {
+                let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
+                let (high, low) = (digit(bytes.next())?, digit(bytes.next())?);
+                u8::try_from(16 * high + low).ok()?
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(name).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_what_apimachinery_takes_for_one() {
+        for name in ["web", "web-5f9d.x", "0", "a--b"] {
+            assert!(is_name("", "pods", name), "{name}");
+        }
+        let bad =
+            ["", ".", "..", "Web", "a_b", "-a", "a-", "a..b", "a/b", "a%2fb", "a?b=c", "a#b", "a\u{1b}b"];
+        for name in bad {
+            assert!(!is_name("", "pods", name), "{name}");
+            assert!(!is_name("", "namespaces", name), "{name}");
+        }
+        assert!(!is_name("", "namespaces", "a.b") && !is_name("", "pods", &"a".repeat(254)));
+        let rbac = "rbac.authorization.k8s.io";
+        assert!(is_name(rbac, "roles", "system:node reader"));
+        assert!(
+            !is_name(rbac, "roles", "..") && !is_name(rbac, "roles", "a/b") && !is_name(rbac, "roles", "a%b")
+        );
+    }
+
+    #[test]
+    fn a_name_in_a_path_is_that_name_and_nothing_else() {
+        for name in ["web", "system:node reader", "x?gracePeriodSeconds=0&", "a#b", "ä", "a/../b", "%2e"] {
+            let part = in_path(name);
+            assert!(!part.contains(['?', '#', '/', ' ']), "{part}");
+            assert_eq!(from_path(&part).as_deref(), Some(name));
+        }
+        assert_eq!(in_path("web-1:8080"), "web-1:8080");
+        assert_eq!(
+            [from_path("%"), from_path("%2"), from_path("%zz"), from_path("%ff")],
+            [None, None, None, None]
+        );
+    }
+}

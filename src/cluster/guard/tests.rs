@@ -1,0 +1,174 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::api::{DeleteParams, ListParams, WatchParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A client behind a guard, of an API server that answers everything with this, in pieces; and how often it was
+/// asked.
+fn client(status: u16, pieces: Vec<Vec<u8>>) -> (Client, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let service = tower::service_fn(move |_: Request<Body>| {
+        count.fetch_add(1, Ordering::SeqCst);
+        let pieces =
+            pieces.clone().into_iter().map(|piece| Ok::<_, BoxError>(Frame::data(Bytes::from(piece))));
+        let answer = Response::builder().status(status).body(StreamBody::new(stream::iter(pieces)));
+        std::future::ready(answer)
+    });
+    (Client::new(GuardLayer.layer(service), "shop"), asked)
+}
+
+fn answering(answer: &Value) -> Client {
+    client(200, vec![answer.to_string().into_bytes()]).0
+}
+
+fn pod(name: &str, namespace: &str, app: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": "node-1", "containers": []},
+        "metadata": {"name": name, "namespace": namespace, "labels": {"app": app}}})
+}
+
+fn list(items: &[Value]) -> Value {
+    json!({"apiVersion": "v1", "kind": "PodList", "metadata": {"resourceVersion": "7"}, "items": items})
+}
+
+fn pods(client: Client) -> Api<Pod> {
+    Api::namespaced(client, "shop")
+}
+
+fn why(error: &kube::Error) -> String {
+    distrust(error).unwrap_or_else(|| panic!("no distrust: {error:?}")).to_string()
+}
+
+#[tokio::test]
+async fn an_object_that_was_not_asked_for_is_an_error_and_never_seen() {
+    let web = pod("web", "shop", "web");
+    let params = ListParams::default().labels("app in (web, api),!old").fields("spec.nodeName=node-1");
+    let listed = pods(answering(&list(std::slice::from_ref(&web)))).list(&params).await;
+    assert_eq!(listed.unwrap().items.len(), 1);
+    for (lie, said) in [
+        (pod("web", "kube-system", "web"), "is in namespace \"kube-system\", and \"shop\" was asked for"),
+        (pod("web", "", "web"), "is in namespace \"\", and \"shop\" was asked for"),
+        (pod("web", "shop", "db"), "do not match app in (api,web), which was asked for"),
+        (pod("x?gracePeriodSeconds=0&", "shop", "web"), "can be called \"x?gracePeriodSeconds=0&\""),
+        (pod("../../kube-system/pods/dns", "shop", "web"), "no object of pods can be called"),
+        (pod("..", "shop", "web"), "no object of pods can be called"),
+    ] {
+        let mut elsewhere = web.clone();
+        elsewhere["spec"]["nodeName"] = "node-2".into();
+        let listed = pods(answering(&list(&[web.clone(), lie.clone()]))).list(&params).await;
+        assert!(why(&listed.unwrap_err()).contains(said), "{said}");
+        let listed = pods(answering(&list(&[elsewhere]))).list(&params).await;
+        assert!(why(&listed.unwrap_err()).contains("does not have the field \"node-1\""));
+    }
+    let found = pods(answering(&pod("web", "shop", "web"))).get("web").await;
+    assert!(found.is_ok());
+    for lie in [pod("dns", "shop", "web"), pod("web", "kube-system", "web"), json!({"kind": "Pod"})] {
+        let (reading, deleting) = (pods(answering(&lie)), pods(answering(&lie)));
+        let read = reading.get("web").await.map(drop);
+        let deleted = deleting.delete("web", &DeleteParams::default()).await.map(drop);
+        if lie["metadata"].is_null() {
+            // As long as it says nothing, it lies about nothing; but it cannot be read.
+            assert!(read.is_err());
+        } else {
+            assert!(why(&read.unwrap_err()).contains("was asked for"), "{lie}");
+            assert!(why(&deleted.unwrap_err()).contains("was asked for"), "{lie}");
+        }
+    }
+    let events = Api::<Event>::namespaced(
+        answering(&list(&[json!({"metadata": {"name": "web.1", "namespace": "shop"},
+        "involvedObject": {"kind": "Node"}})])),
+        "shop",
+    );
+    let about = ListParams::default().fields("involvedObject.kind=Pod");
+    assert!(why(&events.list(&about).await.unwrap_err()).contains("does not have the field \"Pod\""));
+}
+
+#[tokio::test]
+async fn what_cannot_be_a_name_is_not_asked_for() {
+    let (client, asked) = client(200, vec![pod("web", "shop", "web").to_string().into_bytes()]);
+    let names =
+        ["x?gracePeriodSeconds=0&", "../../kube-system/pods/dns", "..", ".", "a%2f..", "x#", "x?watch=true"];
+    for name in names {
+        let pods = pods(client.clone());
+        assert!(pods.get(name).await.is_err(), "{name}");
+        assert!(pods.delete(name, &DeleteParams::default()).await.is_err(), "{name}");
+        let elsewhere = Api::<Pod>::namespaced(client.clone(), name);
+        assert!(elsewhere.list(&ListParams::default()).await.is_err(), "{name}");
+    }
+    // Of a "#" nothing can be seen here: the client itself cuts it off, with all that comes after it.
+    assert_eq!(asked.load(Ordering::SeqCst), 3, "no other name is asked for");
+    let unclear = ListParams::default().labels("a~b");
+    assert!(why(&pods(client.clone()).list(&unclear).await.unwrap_err()).contains("cannot be checked"));
+    let request = |uri: &str| Request::get(uri).body(()).unwrap();
+    for uri in [
+        "/api/v1/nodes/node-1/proxy/logs?x=1",
+        "/api/v1/namespaces/shop/pods/web:8080/proxy/rows",
+        "/version",
+    ] {
+        assert!(Asked::of(&request(uri)).is_ok(), "{uri}");
+    }
+    for uri in
+        ["/api/v1/namespaces/shop/pods/web:8080/proxy/../../x", "/api/v1/nodes/a?b/proxy/", "/api//v1/pods"]
+    {
+        assert!(Asked::of(&request(uri)).is_err(), "{uri}");
+    }
+}
+
+#[tokio::test]
+async fn a_watch_ends_at_the_first_event_that_was_not_asked_for() {
+    let event = |kind: &str, object: &Value| format!("{}\n", json!({"type": kind, "object": object}));
+    let good = event("ADDED", &pod("web", "shop", "web"));
+    let gone = event("DELETED", &pod("web", "shop", "db"));
+    let mark =
+        event("BOOKMARK", &json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}}));
+    let told = event(
+        "ERROR",
+        &json!({"kind": "Status", "code": 410, "message": "", "reason": "Expired", "status": "Failure"}),
+    );
+    let seen = async |text: String, piece: usize| {
+        let pieces = text.as_bytes().chunks(piece).map(<[u8]>::to_vec).collect();
+        let params = WatchParams::default().labels("app=web");
+        let events = pods(client(200, pieces).0).watch(&params, "7").await.unwrap();
+        events.boxed().collect::<Vec<_>>().await
+    };
+    for piece in [1, 7, 1000] {
+        let whole = seen(format!("{good}{mark}{gone}{told}"), piece).await;
+        assert!(whole.len() == 4 && whole.iter().all(Result::is_ok), "{whole:?}");
+        for lie in [pod("web", "kube-system", "web"), pod("web", "shop", "db"), pod("..", "shop", "web")] {
+            let cut = seen(format!("{good}{}{good}", event("MODIFIED", &lie)), piece).await;
+            let lie = cut.iter().find_map(|event| event.as_ref().err()).expect("an error");
+            assert!(why(lie).contains("is not used"), "{lie:?}");
+            assert!(cut.len() <= 2, "{cut:?}");
+        }
+    }
+    // One that is cut in mid-line shows what is whole.
+    assert_eq!(seen(format!("{good}{}", &good[..20]), 9).await.len(), 1);
+}
+
+#[tokio::test]
+async fn answers_and_lines_without_an_end_are_given_up() {
+    let endless = || vec![vec![b' '; ANSWER_BYTES / 8]; 9];
+    for status in [200, 500] {
+        let listed = pods(client(status, endless()).0).list(&ListParams::default()).await;
+        assert!(why(&listed.unwrap_err()).ends_with("it is longer than 33554432 bytes"));
+    }
+    let line = vec![vec![b' '; WATCH_LINE_BYTES / 2]; 4];
+    let watch = pods(client(200, line).0).watch(&WatchParams::default(), "0").await.unwrap();
+    let ended = watch.try_collect::<Vec<_>>().await.unwrap_err();
+    assert!(why(&ended).contains("a line of the watch is longer than 4194304 bytes"), "{ended:?}");
+}
+
+#[test]
+fn kinds_that_lead_elsewhere_are_not_known() {
+    let asked = Asked::of(&Request::get("/api/v1").body(()).unwrap()).unwrap();
+    let kinds = |name: &str| json!({"kind": "APIResourceList", "resources": [{"name": name}]}).to_string();
+    assert!(seen::check_answer(&asked, kinds("pods/eviction").as_bytes()).is_ok());
+    assert!(seen::check_answer(&asked, kinds("../pods").as_bytes()).is_err());
+    assert!(seen::check_answer(&asked, b"ok").is_ok());
+}

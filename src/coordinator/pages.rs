@@ -1,0 +1,182 @@
+//! Lists of the API server, page by page: of no list more than a page is in memory as it came.
+
+use std::fmt::Debug;
+
+use kube::api::{ListParams, ObjectList};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+
+use super::{Caller, CoordinatorError};
+use crate::cluster::guard::{MOST_PAGES, PAGE, Untrusted};
+
+/// A list is begun anew so often when the API server has forgotten where it was.
+const RESTARTS: usize = 3;
+
+/// How far a list has come.
+pub(super) struct Pages {
+    params: ListParams,
+    taken: u32,
+    version: Option<String>,
+}
+
+impl Pages {
+    /// Before the first page of what these parameters select.
+    pub(super) fn of(params: &ListParams) -> Self {
+        Self { params: params.clone().limit(PAGE), taken: 0, version: None }
+    }
+
+    /// What the next page is asked for by.
+    pub(super) fn next(&self) -> ListParams {
+        self.params.clone()
+    }
+
+    /// The objects of a page, without what only the API server needs of them.
+    ///
+    /// # Errors
+    /// When the list has no end.
+    pub(super) fn take<K: Resource + Clone>(&mut self, page: ObjectList<K>) -> kube::Result<Vec<K>> {
+        self.taken += 1;
+        let token = page.metadata.continue_.filter(|token| !token.is_empty());
+        if token.is_some() && self.taken >= MOST_PAGES {
+            let why = format!("a list goes on after {MOST_PAGES} pages");
+            return Err(kube::Error::Service(Untrusted::Answer(why).into()));
+        }
+        if token.is_none() {
+            self.version = Some(page.metadata.resource_version.unwrap_or_default());
+        }
+        self.params.continue_token = token;
+        let mut items = page.items;
+        for item in &mut items {
+            item.meta_mut().managed_fields = None;
+        }
+        Ok(items)
+    }
+
+    /// The version of the whole list, once the last page is taken.
+    pub(super) fn version(&self) -> Option<&str> {
+        self.version.as_deref()
+    }
+}
+
+impl Caller {
+    /// All objects that are selected.
+    pub(super) async fn list<K>(
+        &self,
+        what: &str,
+        api: &Api<K>,
+        params: &ListParams,
+    ) -> Result<kube::Result<Vec<K>>, CoordinatorError>
+    where
+        K: Resource + Clone + Debug + DeserializeOwned,
+    {
+        self.list_as(what, api, params, |object| object).await
+    }
+
+    /// What is to be known of all objects that are selected.
+    pub(super) async fn list_as<K, T>(
+        &self,
+        what: &str,
+        api: &Api<K>,
+        params: &ListParams,
+        known: impl Fn(K) -> T,
+    ) -> Result<kube::Result<Vec<T>>, CoordinatorError>
+    where
+        K: Resource + Clone + Debug + DeserializeOwned,
+    {
+        let (mut pages, mut all, mut restarts) = (Pages::of(params), Vec::new(), 0);
+        while pages.version().is_none() {
+            let next = pages.next();
+            let page = match self.ask(what, || api.list(&next)).await? {
+                Err(kube::Error::Api(status)) if status.code == 410 && restarts < RESTARTS => {
+                    (pages, restarts) = (Pages::of(params), restarts + 1);
+                    all.clear();
+                    continue;
+                }
+                Err(error) => return Ok(Err(error)),
+                Ok(page) => pages.take(page),
+            };
+            match page {
+                Ok(page) => all.extend(page.into_iter().map(&known)),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        Ok(Ok(all))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex};
+
+    use http::{Request, Response};
+    use k8s_openapi::api::core::v1::Pod;
+    use kube::client::Body;
+    use kube::{Client, ResourceExt};
+    use serde_json::{Value, json};
+    use tokio_util::sync::CancellationToken;
+
+    use super::super::Limits;
+    use super::*;
+
+    type Queries = Arc<Mutex<Vec<String>>>;
+
+    /// A caller whose API server answers the nth question so; and what it was asked for.
+    fn caller(answer: impl Fn(usize) -> Value + Clone + Send + 'static) -> (Caller, Queries) {
+        let (queries, count) = (Queries::default(), Arc::new(AtomicUsize::new(0)));
+        let seen = Arc::clone(&queries);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            seen.lock().unwrap().push(request.uri().query().unwrap_or_default().to_owned());
+            let answer = answer(count.fetch_add(1, Ordering::SeqCst));
+            let status = answer["code"].as_u64().unwrap_or(200);
+            let status = u16::try_from(status).unwrap();
+            let answer = Response::builder().status(status).body(Body::from(answer.to_string().into_bytes()));
+            std::future::ready(answer.map_err(kube::Error::HttpError))
+        });
+        let client = Client::new(service, "shop");
+        let stop = CancellationToken::new();
+        (Caller { client, namespace: "shop".into(), limits: Limits::default(), stop }, queries)
+    }
+
+    fn page(number: usize, next: &str) -> Value {
+        let metadata = json!({"name": format!("web-{number}"), "managedFields": [{"manager": "kubelet"}]});
+        json!({"kind": "PodList", "apiVersion": "v1", "items": [{"metadata": metadata}],
+            "metadata": {"resourceVersion": "7", "continue": next}})
+    }
+
+    async fn names(caller: &Caller) -> kube::Result<Vec<String>> {
+        let api = Api::<Pod>::namespaced(caller.client.clone(), "shop");
+        let params = ListParams::default().labels("app=web");
+        let known = |pod: Pod| {
+            assert!(pod.managed_fields().is_empty());
+            pod.name_any()
+        };
+        caller.list_as("list pods", &api, &params, known).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_list_is_asked_for_page_by_page_and_anew_where_it_was_forgotten() {
+        let forgotten =
+            json!({"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": ""});
+        let (caller, queries) = caller(move |n| match n {
+            0 => page(0, "a"),
+            1 => forgotten.clone(),
+            2 => page(2, "b&limit=9"),
+            _ => page(n, ""),
+        });
+        assert_eq!(names(&caller).await.unwrap(), ["web-2", "web-3"]);
+        let queries = queries.lock().unwrap();
+        let first = "&labelSelector=app%3Dweb&limit=500";
+        let expected =
+            ["", "&continue=a", "", "&continue=b%26limit%3D9"].map(|token| format!("{first}{token}"));
+        assert_eq!(*queries, expected);
+    }
+
+    #[tokio::test]
+    async fn a_list_without_an_end_is_given_up() {
+        let (caller, queries) = caller(|n| page(n, "more"));
+        let error = names(&caller).await.unwrap_err();
+        assert!(crate::cluster::guard::distrust(&error).is_some(), "{error:?}");
+        assert_eq!(queries.lock().unwrap().len(), MOST_PAGES as usize);
+    }
+}

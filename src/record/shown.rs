@@ -1,0 +1,145 @@
+//! What others wrote, as it may be shown.
+//!
+//! Names, messages and headers come from an API server and from users' apps. In them a control character
+//! could drive the terminal of whoever reads a report (CVE-2021-25743 of kubectl), and a bidirectional one
+//! could turn its words around. Here they become visible. Every output goes through one of these functions:
+//! a report through [`values`], standard error and logs through [`lines`].
+
+use std::borrow::Cow;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// Whether a character does something instead of being seen: C0, DEL, C1, line separators, and those that
+/// change the direction of writing (Unicode UAX 9).
+fn acts(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn without(text: &str, acts: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&acts) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if acts(c) { shown.extend(c.escape_unicode()) } else { shown.push(c) }
+    }
+    shown.into()
+}
+
+/// A text on one line: an escape sequence is seen as `\u{1b}[31m`, the end of a line as `\u{a}`.
+pub fn one_line(text: &str) -> Cow<'_, str> {
+    without(text, acts)
+}
+
+/// A text of several lines, which may have tabs.
+pub fn lines(text: &str) -> Cow<'_, str> {
+    without(text, |c| acts(c) && c != '\n' && c != '\t')
+}
+
+/// The same where a terminal is coloured: what sets colours (SGR) stays.
+pub fn coloured_lines(text: &str) -> Cow<'_, str> {
+    let is_colour = |rest: &str| {
+        let rest = rest.strip_prefix("\u{1b}[")?;
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != ';')?;
+        rest[end..].starts_with('m').then_some("\u{1b}[".len() + end + 1)
+    };
+    let mut shown = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find('\u{1b}') {
+        let (before, after) = rest.split_at(at);
+        shown.push_str(&lines(before));
+        let kept = is_colour(after);
+        let length = kept.unwrap_or(1);
+        shown.push_str(&if kept.is_some() { after[..length].into() } else { lines(&after[..length]) });
+        rest = &after[length..];
+    }
+    if shown.is_empty() {
+        return lines(rest);
+    }
+    shown.push_str(&lines(rest));
+    shown.into()
+}
+
+/// A value whose texts are all on one line.
+///
+/// # Panics
+///
+/// Never, as long as what is written of a value can be read as one.
+pub fn values<T: Clone + Serialize + DeserializeOwned>(value: &T) -> Cow<'_, T> {
+    let mut plain = serde_json::to_value(value).expect("plain data with names as keys");
+    if !clean(&mut plain) {
+        return Cow::Borrowed(value);
+    }
+    Cow::Owned(serde_json::from_value(plain).expect("what was written can be read"))
+}
+
+/// Whether something had to be changed.
+fn clean(value: &mut Value) -> bool {
+    match value {
+        Value::String(text) => match one_line(text) {
+            Cow::Borrowed(_) => false,
+            Cow::Owned(shown) => {
+                *text = shown;
+                true
+            }
+        },
+        Value::Array(items) => items.iter_mut().fold(false, |changed, item| clean(item) | changed),
+        Value::Object(map) => {
+            let is_clean = map.keys().all(|key| matches!(one_line(key), Cow::Borrowed(_)));
+            if !is_clean {
+                let entries = std::mem::take(map).into_iter();
+                *map = entries.map(|(key, value)| (one_line(&key).into_owned(), value)).collect();
+            }
+            map.values_mut().fold(!is_clean, |changed, item| clean(item) | changed)
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    const HOSTILE: &str = "a\u{1b}[31mb\u{9b}1mc\u{7f}d\u{202e}e\u{2066}f\u{200f}g\r\nh\ti\u{7}\u{2028}";
+
+    #[test]
+    fn what_acts_becomes_visible_and_the_rest_stays() {
+        let shown = r"a\u{1b}[31mb\u{9b}1mc\u{7f}d\u{202e}e\u{2066}f\u{200f}g\u{d}\u{a}h\u{9}i\u{7}\u{2028}";
+        assert_eq!(one_line(HOSTILE), shown);
+        assert_eq!(lines("a\n\tb\r\u{1b}"), "a\n\tb\\u{d}\\u{1b}");
+        for plain in ["", "größer als 3 µs – „so“", "日本語", "e\u{301}", "👩‍👩‍👧"] {
+            assert!(matches!(one_line(plain), Cow::Borrowed(_)), "{plain}");
+        }
+    }
+
+    #[test]
+    fn colours_alone_may_stay() {
+        let coloured = "\u{1b}[1;31mlost\u{1b}[0m\n";
+        assert_eq!(coloured_lines(coloured), coloured);
+        assert_eq!(
+            coloured_lines("a\u{1b}]0;title\u{7}\u{1b}[2J\u{1b}"),
+            r"a\u{1b}]0;title\u{7}\u{1b}[2J\u{1b}"
+        );
+        assert_eq!(coloured_lines("a\u{202e}\u{1b}[0mb\u{9b}"), "a\\u{202e}\u{1b}[0mb\\u{9b}");
+    }
+
+    #[test]
+    fn all_texts_of_a_value_are_shown_so() {
+        let value = BTreeMap::from([("a\u{1b}", vec!["x", "y\u{7}"])]);
+        let value: BTreeMap<String, Vec<String>> = value
+            .into_iter()
+            .map(|(k, v)| (k.to_owned(), v.into_iter().map(str::to_owned).collect()))
+            .collect();
+        let shown = values(&value).into_owned();
+        assert_eq!(
+            shown,
+            BTreeMap::from([(r"a\u{1b}".to_owned(), vec!["x".to_owned(), r"y\u{7}".to_owned()])])
+        );
+        assert!(matches!(values(&shown), Cow::Borrowed(_)));
+    }
+}

@@ -1,0 +1,69 @@
+//! Files that a scenario names: regular ones, of a bounded size.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// The most bytes of a file that a scenario names, and of a scenario.
+pub const FILE_BYTES: u64 = 16 * 1024 * 1024;
+
+/// Reads a file that a scenario names.
+///
+/// # Errors
+/// The operating system's, or that it is no regular file (a device may have no end, a pipe no beginning), or is
+/// longer than [`FILE_BYTES`].
+pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    // Before it is opened: to open a pipe is to wait for whoever writes into it.
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("is no regular file"));
+    }
+    bounded(File::open(path)?)
+}
+
+/// The same as text.
+pub(super) fn read_text(path: &Path) -> io::Result<String> {
+    text(read(path)?)
+}
+
+/// A scenario itself, which may come through a pipe.
+pub(super) fn read_scenario(path: &Path) -> io::Result<String> {
+    text(bounded(File::open(path)?)?)
+}
+
+fn bounded(file: File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    match u64::try_from(bytes.len()) {
+        Ok(..=FILE_BYTES) => Ok(bytes),
+        _ => Err(io::Error::other(format!("is longer than {FILE_BYTES} bytes"))),
+    }
+}
+
+fn text(bytes: Vec<u8>) -> io::Result<String> {
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_file_or_has_no_end_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let why = |path: &Path| read(path).unwrap_err().to_string();
+        assert_eq!(why(Path::new("/dev/zero")), "is no regular file");
+        assert_eq!(why(dir.path()), "is no regular file");
+        let pipe = dir.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert_eq!(why(&pipe), "is no regular file");
+        assert_eq!(
+            read_scenario(Path::new("/dev/zero")).unwrap_err().to_string(),
+            "is longer than 16777216 bytes"
+        );
+        let long = dir.path().join("long");
+        File::create(&long).unwrap().set_len(FILE_BYTES + 1).unwrap();
+        assert_eq!(why(&long), "is longer than 16777216 bytes");
+        File::create(&long).unwrap().set_len(FILE_BYTES).unwrap();
+        assert_eq!(read(&long).unwrap().len() as u64, FILE_BYTES);
+    }
+}
