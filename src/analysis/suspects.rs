@@ -222,7 +222,7 @@ impl<'a> Suspects<'a> {
         verdict
     }
 
-    /// Whether the pod may have been routed to when the request began, and had not stopped after it ended.
+    /// Whether the pod may have been routed to when the request began, and may have stopped by the time that it met it.
     fn may_be(&self, termination: usize, target: usize, tail: &Tail, death: &Death, r: &Request) -> bool {
         let end = &self.timeline.ends[termination];
         let balances = self.timeline.info.targets[target].balances;
@@ -234,7 +234,13 @@ impl<'a> Suspects<'a> {
                 None => Some(reach_by_silence(end, tail)),
             }
         };
-        r.row.end.shifted_ns(r.uncertainty_ns) >= death.earliest
+        // Who had not stopped when a connect began had it come about.
+        let met = if r.row.outcome == Outcome::ConnectRefused || is_unreachable(&r.row) {
+            r.begun()
+        } else {
+            r.row.end
+        };
+        met.shifted_ns(r.uncertainty_ns) >= death.earliest
             && until.is_none_or(|until| r.begun().shifted_ns(-r.uncertainty_ns) <= until)
     }
 

@@ -300,3 +300,20 @@ fn pods_that_leave_the_rules_by_one_change_count_once() {
     assert_eq!(recommendation.pre_stop_seconds, None, "30 pods, but two changes of the rules");
     assert!(recommendation.terminations_needed >= 20, "{recommendation:?}");
 }
+
+#[test]
+fn a_connect_that_began_before_a_pod_can_have_stopped_is_not_that_pods() {
+    // The first pod is silent before the second is deleted, and its clients wait for a second.
+    let mut service = Service::new(&["a", "b", "c", "d"]);
+    service.delete(4000, "a");
+    service.slice(4040, &["b", "c", "d"], &["a"]);
+    service.delete(4600, "b");
+    service.slice(4640, &["c", "d"], &["a", "b"]);
+    service.rules(5000, &["c", "d"]);
+    let pods = service.load(400, Naming::Nothing, 1);
+    let analysis = analysed(service.records.clone());
+    agrees(&service, &analysis, &pods);
+    let early: Vec<_> = analysis.lost.iter().filter(|lost| lost.begun < at(4590)).collect();
+    assert!(early.len() > 20, "{}", early.len());
+    assert!(early.iter().all(|lost| lost.candidates.iter().all(|c| c.termination == 0)), "{early:#?}");
+}
