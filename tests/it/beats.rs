@@ -6,7 +6,7 @@ use rolldrop::record::{RunDir, Stamp};
 use rolldrop::timeline::{BeatsState, T0Basis, Timeline};
 
 use crate::harness::Rolldrop;
-use crate::runs::turn;
+use crate::runs::{repeated, turn};
 
 /// How far the clocks of two processes of this machine may be apart, each anchored once.
 const CLOCKS_APART_NS: i64 = 5_000_000;
@@ -32,9 +32,10 @@ fn the_deletions_of_a_rollout_lie_between_the_beats_around_them() {
     let restart = "disruptions=[{at: 3s, action: rollingRestart, workload: deployment/web}]";
     let relaxed = ["expect.dropped.min=0", "expect.terminations.min=0"];
     let words = ["run", "naive-exit", "--out", "run", "--quiet", "--set", restart];
-    let words = words.into_iter().chain(relaxed.into_iter().flat_map(|set| ["--set", set]));
+    let words: Vec<&str> =
+        words.into_iter().chain(relaxed.into_iter().flat_map(|set| ["--set", set])).collect();
     let log = "warn,rolldrop::cluster::embedded::registry=debug";
-    let finished = Rolldrop::new(words).env("ROLLDROP_LOG", log).finish().expect_code(0);
+    let finished = repeated(|| Rolldrop::new(&words).env("ROLLDROP_LOG", log).finish()).expect_code(0);
     let run = finished.dir().join("run");
     let log = std::fs::read_to_string(run.join("cluster/cluster.log")).expect("the cluster's log");
     let truth = truth(&log);

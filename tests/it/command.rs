@@ -53,8 +53,8 @@ fn a_rolling_restart_of_an_app_that_drains_loses_nothing_through_the_sidecar() {
     let _turn = turn();
     let words = ["run", "drain-in-app", "--out", "run", "--quiet", "--"].map(PathBuf::from);
     let words = words.into_iter().chain([kubectl()]);
-    let words = words.chain(["rollout", "restart", "deploy/web"].map(PathBuf::from));
-    let finished = Rolldrop::new(words).finish().expect_code(0);
+    let words: Vec<PathBuf> = words.chain(["rollout", "restart", "deploy/web"].map(PathBuf::from)).collect();
+    let finished = repeated(|| Rolldrop::new(&words).finish()).expect_code(0);
     let run = finished.dir().join("run");
     let result = result(&run);
     assert_eq!(result.terminations.len(), 3, "{finished}");
