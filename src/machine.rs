@@ -3,6 +3,8 @@
 //! Each process that measures takes its own samples: what it waited for shows in its own
 //! threads only. Whether that was too much is judged by the analysis.
 
+pub(crate) mod kube_proxy;
+
 use std::fs;
 use std::time::Duration;
 

@@ -42,7 +42,7 @@ use watches::{ENDPOINT_SLICES, PODS};
 
 use crate::record::event::{AnswerHeaders, MachineSample, NameAnswer};
 use crate::record::run_info::{Rows, Target};
-use crate::record::service_proxy::ServiceProxy;
+use crate::record::service_proxy::{ProxyEvidence, ServiceProxy};
 use crate::record::{Event, EventKind, Outcome, RowSource, RunInfo, RunLog, Stamp};
 
 /// How the hand-over of a proxy's rows ended.
@@ -126,6 +126,11 @@ impl Timeline {
     pub fn build<R: RowSource>(log: RunLog, rows: R) -> Result<(Self, Requests<R>), R::Error> {
         let RunLog { mut info, events, torn, corrupt } = log;
         let clocks = Clocks::new(&info, &events);
+        if !info.cluster.dataplane.is_known()
+            && let Some(mode) = tracked::service_proxy(&events)
+        {
+            (info.cluster.dataplane, info.cluster.dataplane_from) = (mode, Some(ProxyEvidence::ProxyMode));
+        }
         let joins = Joins {
             names: PodNames::of(&events),
             addresses: Addresses::of(&info, &events, &clocks),

@@ -5,18 +5,14 @@
 //! Each of these may be missing, and needs a right that only helps. Where two answers contradict each
 //! other, the mode is unknown.
 
-use std::time::Duration;
-
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Node, Pod, PodSpec, Service};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::time::timeout;
 
 use super::{Caller, CoordinatorError};
+use crate::machine::kube_proxy;
 use crate::record::routing::{ServiceRules, SessionAffinity, TrafficPolicy};
 use crate::record::service_proxy::{ProxyEvidence, ServiceProxy};
 
@@ -32,8 +28,6 @@ pub(super) const DAEMON_SET: &str = "kube-proxy";
 pub(super) const POD_LABELS: [&str; 2] = ["k8s-app=kube-proxy", "component=kube-proxy"];
 /// In these annotations of a node k3s and RKE2 keep the arguments that they were started with.
 const NODE_ARGS: [&str; 2] = ["k3s.io/node-args", "rke2.io/node-args"];
-/// Where kube-proxy says its mode: on its node's loopback address only.
-const METRICS: &str = "127.0.0.1:10249";
 /// Annotations by which a Service asks for topology hints; `Disabled` asks for none.
 const TOPOLOGY: [&str; 2] =
     ["service.kubernetes.io/topology-mode", "service.kubernetes.io/topology-aware-hints"];
@@ -82,7 +76,7 @@ pub(super) async fn find(caller: &Caller, nodes: &[Node]) -> Result<Known, Coord
         return Ok(of_arguments(mode));
     }
     if is_here(nodes)
-        && let Some(mode) = ask_kube_proxy(METRICS).await
+        && let Ok(Some(mode)) = tokio::task::spawn_blocking(kube_proxy::mode).await
     {
         return Ok((mode, Some(ProxyEvidence::ProxyMode)));
     }
@@ -197,30 +191,9 @@ fn is_here(nodes: &[Node]) -> bool {
     !host.is_empty() && nodes.iter().any(|node| node.name_any() == host.to_lowercase())
 }
 
-/// What kube-proxy says of itself.
-async fn ask_kube_proxy(address: &str) -> Option<ServiceProxy> {
-    const LIMIT: Duration = Duration::from_secs(1);
-    const LONGEST: u64 = 4096;
-    let answer = async {
-        let mut stream = TcpStream::connect(address).await?;
-        let request = format!("GET /proxyMode HTTP/1.0\r\nHost: {address}\r\n\r\n");
-        stream.write_all(request.as_bytes()).await?;
-        let mut answer = String::new();
-        stream.take(LONGEST).read_to_string(&mut answer).await?;
-        std::io::Result::Ok(answer)
-    };
-    let answer = timeout(LIMIT, answer).await.ok()?.ok()?;
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    let is_ok = head.split_whitespace().nth(1) == Some("200");
-    let said = ServiceProxy::from(body.trim());
-    // Whatever else listens there says something else.
-    (is_ok && !matches!(said, ServiceProxy::Other(_) | ServiceProxy::Unknown)).then_some(said)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use tokio::net::TcpListener;
 
     use super::*;
 
@@ -305,27 +278,5 @@ mod tests {
         };
         assert_eq!(hints("Auto").as_deref(), Some("Auto"));
         assert_eq!(hints("Disabled"), None);
-    }
-
-    #[tokio::test]
-    async fn kube_proxy_is_asked_and_what_is_not_kube_proxy_is_not_believed() {
-        for (answer, mode) in [
-            ("HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nnftables", Some(ServiceProxy::Nftables)),
-            ("HTTP/1.1 200 OK\r\n\r\n<html>hello</html>", None),
-            ("HTTP/1.1 404 Not Found\r\n\r\nipvs", None),
-        ] {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let address = listener.local_addr().unwrap().to_string();
-            let serving = async {
-                let (mut stream, _) = listener.accept().await.unwrap();
-                let mut request = [0; 1024];
-                let length = stream.read(&mut request).await.unwrap();
-                assert!(request[..length].starts_with(b"GET /proxyMode "));
-                stream.write_all(answer.as_bytes()).await.unwrap();
-            };
-            let ((), said) = tokio::join!(serving, ask_kube_proxy(&address));
-            assert_eq!(said, mode, "{answer}");
-        }
-        assert_eq!(ask_kube_proxy("127.0.0.1:1").await, None);
     }
 }

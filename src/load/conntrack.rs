@@ -39,6 +39,7 @@ pub(super) use flows::Origins;
 #[cfg(target_os = "linux")]
 use socket::{Read, Signal, Socket};
 
+use crate::machine::kube_proxy;
 use crate::record::{Clock, EventKind, RequestRow, Stamp};
 
 /// How soon the end of the load is noticed.
@@ -219,7 +220,8 @@ impl Listener {
         let gap = |(from, to): &(Stamp, Stamp)| (*to, EventKind::ConntrackGap { from: *from });
         let mut events: Vec<_> = heard.gaps.iter().map(gap).collect();
         let (connections, routed) = (heard.flows.opened, heard.flows.routed);
-        events.push((now, EventKind::ConntrackEnded { connections, routed }));
+        let service_proxy = kube_proxy::mode();
+        events.push((now, EventKind::ConntrackEnded { connections, routed, service_proxy }));
         events
     }
 
@@ -276,7 +278,7 @@ mod tests {
                 listener.check_has_any_to(&[to]).unwrap();
                 drop(client);
                 let events = listener.events();
-                assert!(matches!(events[..], [(_, EventKind::ConntrackEnded { connections: 0, routed: 0 })]));
+                assert!(matches!(events[..], [(_, EventKind::ConntrackEnded { connections: 0, routed: 0, .. })]));
             }
             (Err(ConntrackError::Denied(_)), Err(ConntrackError::Denied(_)))
             | (Err(ConntrackError::SwitchedOff), Err(ConntrackError::SwitchedOff))

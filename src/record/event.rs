@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 pub use super::action::ActionName;
 use super::run_info::Rows;
+use super::service_proxy::ServiceProxy;
 use super::{ClockOffset, Mode, Outcome, Stamp, mode};
 
 /// The name by which clock samples call the clock of the API server.
@@ -211,6 +212,9 @@ pub enum EventKind {
         connections: u64,
         /// Those of them that the kernel had an entry for.
         routed: u64,
+        /// What the kube-proxy of its node says that its mode is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        service_proxy: Option<ServiceProxy>,
     },
     /// Something that a reader of the report should know.
     Warning {

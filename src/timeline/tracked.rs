@@ -2,6 +2,7 @@
 
 use super::clocks::Clocks;
 use super::requests::Agreement;
+use crate::record::service_proxy::ServiceProxy;
 use crate::record::{Event, EventKind, RequestRow, Stamp};
 
 /// What the kernel's connection tracking said of the connections of the load.
@@ -28,6 +29,16 @@ impl Tracked {
     }
 }
 
+/// What the kube-proxies of the workers' nodes say that their mode is, if they say the same.
+pub(super) fn service_proxy(events: &[Event]) -> Option<ServiceProxy> {
+    let mut said = events.iter().filter_map(|event| match &event.kind {
+        EventKind::ConntrackEnded { service_proxy, .. } => service_proxy.as_ref(),
+        _ => None,
+    });
+    let first = said.next()?;
+    said.all(|other| other == first).then(|| first.clone())
+}
+
 /// Takes in what load workers say of it.
 #[derive(Debug, Default)]
 pub(super) struct Collector(Option<Tracked>);
@@ -39,7 +50,7 @@ impl Collector {
                 let [from, to] = [*from, event.at].map(|at| clocks.place(&event.source, at));
                 self.0.get_or_insert_default().gaps.push((from, to));
             }
-            EventKind::ConntrackEnded { connections, routed } => {
+            EventKind::ConntrackEnded { connections, routed, .. } => {
                 let tracked = self.0.get_or_insert_default();
                 tracked.connections += connections;
                 tracked.routed += routed;

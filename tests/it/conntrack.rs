@@ -133,7 +133,7 @@ fn the_pod_of_each_connection_is_the_one_that_the_kernel_names_lost_ones_include
     let path = dir.path().join("run");
     let (log, tables) = RunDir::open(&path).and_then(|run| run.recorded()).expect("the run reads");
     let ended = log.events.iter().find_map(|event| match &event.kind {
-        EventKind::ConntrackEnded { connections, routed } => Some((*connections, *routed)),
+        EventKind::ConntrackEnded { connections, routed, .. } => Some((*connections, *routed)),
         _ => None,
     });
     let (connections, routed) = ended.expect("what the kernel said in all");

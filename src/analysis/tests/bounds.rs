@@ -4,6 +4,7 @@ use super::corners::many;
 use super::rollouts::{Naming, Service};
 use super::*;
 use crate::record::event::NameAnswer;
+use crate::record::service_proxy::{ProxyEvidence, ServiceProxy};
 use crate::timeline::integrity::Hole;
 
 fn only_window(analysis: &Analysis) -> &Window {
@@ -135,7 +136,14 @@ fn tracked(has_gap: bool) -> Analysis {
         let from = refused.scheduled.shifted_ns(-50 * MS);
         records.events.push(event(from.shifted_ns(100 * MS), EventKind::ConntrackGap { from }));
     }
-    records.events.push(event(at(10_000), EventKind::ConntrackEnded { connections: 3000, routed: 2999 }));
+    let ended = EventKind::ConntrackEnded {
+        connections: 3000,
+        routed: 2999,
+        service_proxy: Some(ServiceProxy::Nftables),
+    };
+    records.events.push(event(at(10_000), ended));
+    // Nobody else says what implements Services.
+    records.info.cluster.dataplane = ServiceProxy::Unknown;
     analysed(records)
 }
 
@@ -145,7 +153,11 @@ fn a_refusal_that_the_kernel_has_no_entry_for_is_no_pods() {
         let dropped = &analysis.result.terminations[0].requests.dropped;
         (analysis.result.requests.by_cause.get(&Cause::RuleSwap).copied(), *dropped)
     };
-    let (swapped, dropped) = of(&tracked(false));
+    let analysis = tracked(false);
+    let cluster = &analysis.result.cluster;
+    assert_eq!(cluster.dataplane, ServiceProxy::Nftables);
+    assert_eq!(cluster.dataplane_from, Some(ProxyEvidence::ProxyMode));
+    let (swapped, dropped) = of(&analysis);
     assert_eq!((swapped, dropped.at_least), (Some(1), dropped.at_most));
     // Where the entry may have been missed, the pod that had just died is the better explanation.
     let (swapped, with_gap) = of(&tracked(true));
