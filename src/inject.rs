@@ -22,6 +22,7 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use manifests::{Change, Edit, Manifests};
+pub use port::selects;
 use port::{Frontage, Service, Unfit};
 pub use sidecar::NAME as SIDECAR_NAME;
 
@@ -207,6 +208,20 @@ pub fn inject_into(objects: &mut [Value], options: &Options) -> Result<Vec<Strin
     Ok(notes)
 }
 
+/// Where the metadata and the spec of the pods are that an object makes or is; `None` where those get no sidecar.
+fn pod(object: &Value) -> Option<&'static str> {
+    match (object["apiVersion"].as_str()?, object["kind"].as_str()?) {
+        ("v1", "Pod") => Some(""),
+        ("apps/v1", "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet") => Some("/spec/template"),
+        _ => None,
+    }
+}
+
+/// The labels of these pods.
+pub fn pod_labels(object: &Value) -> Option<&Value> {
+    Some(&object.pointer(pod(object)?)?["metadata"]["labels"])
+}
+
 /// A Kubernetes object among manifests.
 #[derive(Clone, Debug)]
 struct Object {
@@ -236,11 +251,7 @@ impl Object {
 
     /// Where its pods' metadata and spec are.
     fn pod(&self) -> Option<&'static str> {
-        match (self.value["apiVersion"].as_str()?, self.value["kind"].as_str()?) {
-            ("v1", "Pod") => Some(""),
-            ("apps/v1", "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet") => Some("/spec/template"),
-            _ => None,
-        }
+        pod(&self.value)
     }
 
     fn get(&self, pointer: &str) -> &Value {

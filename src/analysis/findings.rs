@@ -208,15 +208,10 @@ pub(super) fn finding(severity: Severity, what: String, why: &str, remedy: &str)
 fn in_step(timeline: &Timeline, target: &Target) -> Option<Finding> {
     let period_s = timeline.period_s(target)?;
     let phases = Phases::of(period_s, timeline.ends.iter().map(|end| end.t0.latest));
-    (!phases.are_random).then(|| {
-        let what = format!(
-            "the pods ended at about one phase of the {:.0} s for which {} keeps an answer of the DNS",
-            phases.period_s, target.consumer
-        );
-        let why = "windows towards it are one draw of up to that period, however many there are";
-        let remedy = "end pods at random phases: a jitter of at least the period";
-        Finding { kind: Some(FindingKind::InPhase), ..finding(Severity::Warning, what, why, remedy) }
-    })
+    let what = phases.in_step(&target.consumer)?;
+    let why = "windows towards it are one draw of up to that period, however many there are";
+    let remedy = "end pods at random phases: a jitter of at least the period";
+    Some(Finding { kind: Some(FindingKind::InPhase), ..finding(Severity::Warning, what, why, remedy) })
 }
 
 /// The windows that have no upper bound: one finding for each consumer and reason.

@@ -37,6 +37,14 @@ impl Phases {
         let p = if n > 0.0 { (-(x * x + y * y) / n).exp() } else { 1.0 };
         Self { period_s, are_random: p >= ALPHA }
     }
+
+    /// What there is to say where they are not random, of the DNS's clock.
+    pub(super) fn in_step(&self, consumer: &str) -> Option<String> {
+        let period_s = self.period_s;
+        (!self.are_random).then(|| {
+            format!("the pods ended at about one phase of the {period_s:.0} s for which {consumer} keeps an answer of the DNS")
+        })
+    }
 }
 
 #[cfg(test)]

@@ -93,7 +93,7 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
     }
     let seen = windows().filter_map(|w| w.upper_s).fold(0.0, f64::max);
     let clocks = clocks(timeline, of_mode().map(|(_, end)| end));
-    refused_because.extend(clocks.iter().filter(|clock| !clock.phases.are_random).map(Clock::in_step));
+    refused_because.extend(clocks.iter().filter_map(|clock| clock.phases.in_step(clock.consumer)));
     let largest = clocks.iter().map(Clock::longest_s).fold(seen, f64::max);
     let covers_all = (n > 0 && censored == 0 && is_sound && windows().next().is_some())
         .then(|| stats::ceil_seconds(largest));
@@ -146,13 +146,6 @@ impl Clock<'_> {
     /// The longest window that it can have.
     fn longest_s(&self) -> f64 {
         self.phases.period_s + self.news_s
-    }
-
-    fn in_step(&self) -> String {
-        let Self { consumer, phases: Phases { period_s, .. }, .. } = self;
-        format!(
-            "the pods ended at about one phase of the {period_s:.0} s for which {consumer} keeps an answer of the DNS"
-        )
     }
 
     fn in_words(&self) -> String {

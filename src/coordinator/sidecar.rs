@@ -96,10 +96,7 @@ impl Live {
 
     /// Whether, as a Service, it selects pods with these labels.
     fn selects(&self, labels: &Value) -> bool {
-        let selector = self.current["spec"]["selector"].as_object();
-        selector.is_some_and(|selector| {
-            !selector.is_empty() && selector.iter().all(|(name, value)| labels.get(name) == Some(value))
-        })
+        inject::selects(&self.current, labels)
     }
 
     /// Why its pods would not become those of the changed template.

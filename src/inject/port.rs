@@ -63,15 +63,20 @@ impl<'a> Service<'a> {
     }
 
     fn selects(&self, workload: &Object, labels: &Value) -> bool {
-        let Some(selector) = self.object.value["spec"]["selector"].as_object() else { return false };
-        self.object.namespace() == workload.namespace()
-            && !selector.is_empty()
-            && selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+        self.object.namespace() == workload.namespace() && selects(&self.object.value, labels)
     }
 
     fn is_headless(&self) -> bool {
         self.object.value["spec"]["clusterIP"] == "None"
     }
+}
+
+/// Whether a Service selects pods with these labels.
+pub fn selects(service: &Value, labels: &Value) -> bool {
+    let selector = service["spec"]["selector"].as_object();
+    selector.is_some_and(|selector| {
+        !selector.is_empty() && selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+    })
 }
 
 /// A port of a Service that leads to the app.

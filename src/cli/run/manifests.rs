@@ -61,18 +61,9 @@ fn meant(scenario: &Scenario) -> Vec<bool> {
         service["kind"] == "Service"
             && service["metadata"]["name"].as_str().is_some_and(|name| services.contains(name))
     };
-    let selectors: Vec<&Value> = manifests
-        .iter()
-        .filter(|object| is_one(object))
-        .map(|service| &service["spec"]["selector"])
-        .collect();
-    let is_selected = |labels: &Value| {
-        let selects = |selector: &&Value| {
-            selector.as_object().is_some_and(|wanted| wanted.iter().all(|(key, value)| labels[key] == *value))
-        };
-        selectors.iter().any(selects)
-    };
-    let is_meant = |object: &Value| match pod_labels(object) {
+    let meant: Vec<&Value> = manifests.iter().filter(|object| is_one(object)).collect();
+    let is_selected = |labels: &Value| meant.iter().any(|service| inject::selects(service, labels));
+    let is_meant = |object: &Value| match inject::pod_labels(object) {
         None => true,
         Some(_) if !scenario.sidecar_workloads.is_empty() => {
             scenario.sidecar_workloads.iter().any(|workload| workload.is(object))
@@ -80,16 +71,6 @@ fn meant(scenario: &Scenario) -> Vec<bool> {
         Some(labels) => is_anything_meant || is_selected(labels),
     };
     manifests.iter().map(is_meant).collect()
-}
-
-/// The labels of the pods that it makes, or is.
-fn pod_labels(object: &Value) -> Option<&Value> {
-    let template = &object["spec"]["template"];
-    match object["kind"].as_str() {
-        Some("Pod") => Some(&object["metadata"]["labels"]),
-        _ if template.is_null() => None,
-        _ => Some(&template["metadata"]["labels"]),
-    }
 }
 
 /// Puts `image` where a container's image is `rolldrop`, in any object with a pod template, and where the
