@@ -12,7 +12,7 @@
 //! itself answers CONNECT, other versions, heads over 1 MiB or 16,384 lines, and requests
 //! whose end is ambiguous, with a 4xx or 5xx, and counts them as rejected.
 //!
-//! `connection` is one client's, from accept to end; `h1`, `h2` and `tunnel` are what it may
+//! `clients` accepts, and makes room where there are too many; `connection` is one client's, from accept to end; `h1`, `h2` and `tunnel` are what it may
 //! carry, and `relay` is what those have in common; `budget` is the most that they may hold. `journal` keeps what was recorded,
 //! `admin` hands it over, `metrics` counts it, `app` looks at the app, and `own_pod` at the pod.
 //! This module writes no file. How a pod is ended, and which signal says so, is its caller's.
@@ -20,6 +20,7 @@
 mod admin;
 mod app;
 mod budget;
+mod clients;
 mod connection;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
@@ -30,19 +31,18 @@ mod listening;
 mod metrics;
 mod own_pod;
 mod relay;
+mod socket;
 #[cfg(test)]
 mod tests;
 mod tunnel;
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use futures::FutureExt;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -51,7 +51,7 @@ pub use self::admin::Access;
 use self::app::AppListener;
 pub use self::budget::Budget;
 use self::budget::Pool;
-use self::connection::Accepted;
+use self::clients::Clients;
 use self::journal::Journal;
 pub use self::metrics::Counts;
 pub use self::own_pod::WatchPod;
@@ -67,10 +67,6 @@ const BACKLOG: u32 = 4096;
 const DRAIN_LIMIT: Duration = Duration::from_millis(1500);
 /// The longest hand-over of rows after the drain.
 const HAND_OVER_LIMIT: Duration = Duration::from_millis(400);
-/// How often the drain looks whether it is done.
-const DRAIN_INTERVAL: Duration = Duration::from_millis(5);
-/// The longest wait at the drain's end for connections that have not shown what they carry.
-const LAST_WORDS: Duration = Duration::from_millis(80);
 
 /// What a proxy does, and for whom.
 #[derive(Clone, Debug)]
@@ -190,6 +186,10 @@ struct Shared {
     pod_header: Option<PodHeaderBytes>,
     budget: Budget,
     pool: Pool,
+    /// The same, of what the kernel holds.
+    sockets: Pool,
+    /// Counts time while connections may have to make room.
+    ticks: AtomicU32,
     clock: Clock,
     /// By which it is told from another one of the same pod.
     started: Stamp,
@@ -318,6 +318,8 @@ impl Shared {
             pod_header: (config.pod_header == PodHeader::Added).then(|| PodHeaderBytes::of(&config.pod)),
             budget: config.budget,
             pool: Pool::new(config.budget.held_bytes),
+            sockets: Pool::new(config.budget.socket_bytes),
+            ticks: AtomicU32::default(),
             clock,
             started: clock.now(),
             journal: Journal::new(&config.budget),
@@ -360,6 +362,7 @@ impl Proxy {
             return Err(ProxyError::PodName(config.pod));
         }
         let (data, data_addr) = listen("data", config.listen)?;
+        socket::prepare_listener(&data);
         let (admin, admin_addr) = listen("admin", config.admin)?;
         let config = Config { listen: data_addr, ..config };
         Ok(Self {
@@ -436,94 +439,6 @@ impl Proxy {
     }
 }
 
-/// The data port and the connections on it.
-struct Clients {
-    listener: TcpListener,
-    shared: Arc<Shared>,
-    connections: JoinSet<()>,
-    accepted: u64,
-    last_accepted: Option<Stamp>,
-}
-
-impl Clients {
-    fn new(listener: TcpListener, shared: Arc<Shared>) -> Self {
-        Self { listener, shared, connections: JoinSet::new(), accepted: 0, last_accepted: None }
-    }
-
-    /// Accepts and relays until `until` is ready.
-    async fn accept_until(&mut self, until: impl Future<Output = ()>) {
-        let mut until = pin!(until);
-        loop {
-            tokio::select! {
-                biased;
-                () = &mut until => return,
-                accepted = self.listener.accept(), if self.has_place() => match accepted {
-                    Ok((stream, peer)) => self.relay(stream, peer),
-                    Err(error) => {
-                        self.shared.trouble("accepting a connection failed", &error);
-                        tokio::time::sleep(admin::ACCEPT_PAUSE).await;
-                    }
-                },
-                Some(ended) = self.connections.join_next() => reap(ended),
-            }
-        }
-    }
-
-    fn has_place(&self) -> bool {
-        self.connections.len() < self.shared.budget.connections
-    }
-
-    fn relay(&mut self, stream: TcpStream, peer: SocketAddr) {
-        let at = self.shared.clock.now();
-        let conn = self.accepted;
-        self.accepted += 1;
-        self.last_accepted = Some(at);
-        let pending = Counted::begin(&self.shared, |shared| &shared.pending);
-        let open = Counted::begin(&self.shared, |shared| &shared.open);
-        let accepted = Accepted { stream, peer, at, conn, pending, open };
-        self.connections.spawn(connection::serve(accepted, self.shared.clone()));
-    }
-
-    /// Goes on until the app is gone and the requests in flight are done, then a
-    /// little longer, so that late connections are seen; `limit` ends it at once.
-    async fn drain(&mut self, limit: impl Future<Output = ()>, linger: Duration) {
-        let shared = self.shared.clone();
-        let mut drained = None;
-        let steps = async {
-            while !(shared.app.is_closed() && shared.in_flight.count() == 0) {
-                tokio::time::sleep(DRAIN_INTERVAL).await;
-            }
-            drained = Some(shared.clock.now());
-            tokio::time::sleep(linger).await;
-        };
-        self.accept_until(async {
-            tokio::select! {
-                () = steps => {}
-                () = limit => {}
-            }
-        })
-        .await;
-        // What the kernel has queued was accepted in the client's eyes: it gets its row and its reset.
-        while let Some(Ok((stream, peer))) = self.listener.accept().now_or_never() {
-            self.relay(stream, peer);
-        }
-        let shared = self.shared.clone();
-        let all_clear = async {
-            while shared.pending.count() > 0 {
-                tokio::time::sleep(DRAIN_INTERVAL).await;
-            }
-        };
-        // One that shows nothing in that time has lost nothing.
-        self.accept_until(async {
-            let _ = timeout(LAST_WORDS, all_clear).await;
-        })
-        .await;
-        // Whatever is still there is reset, its requests recorded as cancelled.
-        self.connections.shutdown().await;
-        self.shared.journal.phase(ProxyPhase::Drained, drained.unwrap_or_else(|| self.shared.clock.now()));
-    }
-}
-
 /// Looks at a task that ended: relays do not fail, so anything but an abort is a defect.
 fn reap(ended: Result<(), JoinError>) {
     if let Err(error) = ended
@@ -538,7 +453,7 @@ fn listen(role: &'static str, address: SocketAddr) -> Result<(TcpListener, Socke
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
-        connection::keep_alive(&socket);
+        socket::keep_alive(&socket);
         let listener = socket.listen(BACKLOG)?;
         let bound = listener.local_addr()?;
         Ok((listener, bound))

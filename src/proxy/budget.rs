@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::net::TcpStream;
 
 use super::relay::Sides;
+use super::socket::Room;
 
 /// Room for one read, in bytes. A connection that waits holds no buffer.
 pub(super) const READ_BYTES: usize = 16 * 1024;
@@ -25,11 +27,15 @@ const PART: usize = 4;
 /// How much the peers of a proxy can make it hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Client connections at once. More wait in the kernel's accept queue.
+    /// Client connections at once. For one more, that which has been idle for longest makes room; if none
+    /// has been idle, it waits in the kernel's accept queue.
     pub connections: usize,
     /// Bytes that all connections hold together beyond their own 4 KiB a direction: unfinished heads and
     /// frames, tables of fields, and what a slow reader has not taken.
     pub held_bytes: usize,
+    /// Bytes that the kernel holds for all connections together, beyond 8 KiB for each direction of each of
+    /// their sockets.
+    pub socket_bytes: usize,
     /// Bytes of one head of HTTP/1, or of one block of fields of HTTP/2.
     pub head_bytes: usize,
     /// Requests under way on one connection: streams, and requests that wait for their turn.
@@ -45,8 +51,9 @@ pub struct Budget {
 impl Budget {
     /// What holds unless the caller says otherwise.
     pub const DEFAULT: Budget = Budget {
-        connections: 10_000,
+        connections: 4_096,
         held_bytes: 24 * 1024 * 1024,
+        socket_bytes: 48 * 1024 * 1024,
         head_bytes: 1024 * 1024,
         requests_per_connection: 4096,
         requests: 65_536,
@@ -70,11 +77,14 @@ pub(super) enum Unrecorded {
     Head,
     /// Too many rows were waiting for a reader.
     Rows,
+    /// Too many clients were there: a connection without a request under way was closed for another one.
+    Connections,
 }
 
 impl Unrecorded {
     /// Every reason.
-    pub(super) const ALL: [Unrecorded; 3] = [Unrecorded::Requests, Unrecorded::Head, Unrecorded::Rows];
+    pub(super) const ALL: [Unrecorded; 4] =
+        [Unrecorded::Requests, Unrecorded::Head, Unrecorded::Rows, Unrecorded::Connections];
 
     /// The name used in metrics.
     pub(super) const fn as_str(self) -> &'static str {
@@ -82,6 +92,7 @@ impl Unrecorded {
             Unrecorded::Requests => "requests",
             Unrecorded::Head => "head",
             Unrecorded::Rows => "rows",
+            Unrecorded::Connections => "connections",
         }
     }
 }
@@ -136,6 +147,11 @@ impl<'a> Share<'a> {
         fits
     }
 
+    /// Whether the pool has so little left that who does not need its share shall give it back.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.pool.used() > self.pool.limit / 2
+    }
+
     /// Makes it this large, whatever the pool has.
     pub(super) fn set(&mut self, bytes: usize) {
         match bytes.checked_sub(self.bytes) {
@@ -158,6 +174,8 @@ impl Drop for Share<'_> {
 pub(super) struct Buffer<'a> {
     bytes: BytesMut,
     share: Share<'a>,
+    /// What the kernel may hold of the same direction.
+    room: Option<Room<'a>>,
     /// Told of what the client says.
     sides: Option<&'a Sides>,
 }
@@ -165,12 +183,24 @@ pub(super) struct Buffer<'a> {
 impl<'a> Buffer<'a> {
     /// An empty one for what an app says.
     pub(super) fn of_app(pool: &'a Pool) -> Self {
-        Self { bytes: BytesMut::new(), share: Share::of(pool), sides: None }
+        Self { bytes: BytesMut::new(), share: Share::of(pool), room: None, sides: None }
     }
 
     /// An empty one for what a client says.
     pub(super) fn of_client(pool: &'a Pool, sides: &'a Sides) -> Self {
         Self { sides: Some(sides), ..Self::of_app(pool) }
+    }
+
+    /// The same, with what the kernel may hold of it.
+    pub(super) fn with_room(self, room: Room<'a>) -> Self {
+        Self { room: Some(room), ..self }
+    }
+
+    /// So many bytes were read at once from this socket.
+    pub(super) fn was_read(&mut self, socket: &TcpStream, bytes: usize) {
+        if let Some(room) = &mut self.room {
+            room.read(socket, bytes);
+        }
     }
 
     /// Whether a part of a head or frame may become longer before it is passed on.
@@ -190,7 +220,14 @@ impl<'a> Buffer<'a> {
     }
 
     /// Keeps no more room than what is held takes: nothing is there to be read.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn rest(&mut self, socket: &TcpStream) {
+        if let Some(room) = &mut self.room {
+            room.rest(socket);
+        }
+        self.shrink();
+    }
+
+    fn shrink(&mut self) {
         if self.bytes.is_empty() {
             self.bytes = BytesMut::new();
             self.share.set(0);
@@ -261,7 +298,7 @@ mod tests {
         first.read_from(&mut &[b'x'; 100][..]).await.unwrap();
         assert!(pool.used() >= READ_BYTES - OWN_BYTES);
         // It waits for more of a head.
-        first.rest();
+        first.shrink();
         assert_eq!((pool.used(), first.len()), (0, 100));
 
         let mut all = Share::of(&pool);

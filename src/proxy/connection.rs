@@ -8,20 +8,20 @@
 //! The client's first bytes tell what the connection carries (`h1`, `h2`, `tunnel`).
 
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::net::tcp::ReadHalf;
 use tokio::time::timeout;
 
 use super::budget::Buffer;
 use super::h1::{Exchange, Refusal};
 use super::h2::Http2;
-use super::relay::{self, Finish, Sides};
+use super::relay::{self, Finish, Outlet, Receiver, Sides};
+use super::socket::{self, Room};
 use super::tunnel::Tunnel;
 use super::{Counted, Mode, Shared};
 use crate::http2::{FrameHeader, PREFACE, SETTINGS};
@@ -38,30 +38,12 @@ const LAST_WORDS_BYTES: usize = 64 * 1024;
 /// The first byte of a TLS connection: a handshake record.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// After how long without a word the other end is asked whether it is still there, and from then on how
-/// often; after nine questions without an answer it is not. A peer that is half closed, or that takes no
-/// bytes, does not say that it has gone.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
-
-/// Has the kernel notice that the other end of a connection is gone. What a listener has, the connections
-/// that it accepts have as well.
-pub(super) fn keep_alive(socket: &impl AsFd) {
-    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL);
-    // A socket that is gone already shows so at its first read.
-    let _ = SockRef::from(socket).set_tcp_keepalive(&keepalive);
-}
-
 /// A client connection as it was accepted.
 pub(super) struct Accepted {
     /// The connection.
     pub(super) stream: TcpStream,
-    /// The client's address.
-    pub(super) peer: SocketAddr,
-    /// When it was accepted.
-    pub(super) at: Stamp,
-    /// Its number within this proxy.
-    pub(super) conn: u64,
+    /// What its rows have in common.
+    pub(super) origin: Arc<Origin>,
     /// Held until it is clear what becomes of it.
     pub(super) pending: Counted,
     /// Held to its end.
@@ -80,7 +62,8 @@ pub(super) struct Origin {
 impl Origin {
     /// A connection that was accepted.
     pub(super) fn new(shared: Arc<Shared>, peer: SocketAddr, accepted: Stamp, conn: u64) -> Self {
-        Self { shared, sides: Sides::default(), peer: peer.to_string().into(), accepted, conn }
+        let sides = Sides::beginning_at(shared.ticks.load(Ordering::Relaxed));
+        Self { shared, sides, peer: peer.to_string().into(), accepted, conn }
     }
 
     /// The row of something that ends now, with what every row of this connection says.
@@ -106,8 +89,15 @@ impl Origin {
         }
     }
 
+    /// A request, or what counts as one, begins.
+    pub(super) fn begin(&self) {
+        self.shared.in_flight.begin();
+        self.sides.begin();
+    }
+
     /// Records what was under way and has ended.
     pub(super) fn record(&self, row: ServedRow) {
+        self.sides.end();
         self.shared.journal.row(row);
         self.shared.in_flight.end();
     }
@@ -116,9 +106,9 @@ impl Origin {
 /// Both connections, taken apart, and what has been read from them.
 pub(super) struct Streams<'a> {
     pub(super) from_client: ReadHalf<'a>,
-    pub(super) to_client: WriteHalf<'a>,
+    pub(super) to_client: Outlet<'a>,
     pub(super) from_app: ReadHalf<'a>,
-    pub(super) to_app: WriteHalf<'a>,
+    pub(super) to_app: Outlet<'a>,
     pub(super) from_client_buf: Buffer<'a>,
     pub(super) from_app_buf: Buffer<'a>,
 }
@@ -189,13 +179,14 @@ impl Kind {
 ///
 /// Every request whose head was read gets exactly one row, also when the
 /// future is dropped half-way: then it is `cancelled` and both sides are reset.
-pub(super) async fn serve(accepted: Accepted, shared: Arc<Shared>) {
-    let Accepted { stream, peer, at, conn, pending, open: _open } = accepted;
-    let origin = Arc::new(Origin::new(shared, peer, at, conn));
+pub(super) async fn serve(accepted: Accepted) {
+    let Accepted { stream, origin, pending, open: _open } = accepted;
     let mut link = Link { client: stream, app: None, origin, talk: Talk::None, finished: false };
     match link.relay(pending).await {
         Finish::Closed => {
             link.talk.end_all(ServedEnd::Complete);
+            link.finished = true;
+            socket::last_bytes_are_taken(&link.client).await;
         }
         Finish::Reset(end) => {
             link.talk.end_all(end);
@@ -258,18 +249,22 @@ impl Link {
         };
         shared.app.accepts();
         let _ = app.set_nodelay(true);
-        keep_alive(app);
-        let (mut from_client, to_client) = self.client.split();
+        socket::keep_alive(app);
+        let [sent, received] = Room::of_connected(&shared.sockets, app);
         let (mut from_app, to_app) = app.split();
-        let mut from_client_buf = Buffer::of_client(&shared.pool, &origin.sides);
-        let mut from_app_buf = Buffer::of_app(&shared.pool);
+        let mut to_app = Outlet::new(Receiver::App, to_app, sent, &origin.sides, &shared.ticks);
+        let mut from_app_buf = Buffer::of_app(&shared.pool).with_room(received);
+        let [sent, received] = Room::of_accepted(&shared.sockets, &self.client);
+        let (mut from_client, to_client) = self.client.split();
+        let mut to_client = Outlet::new(Receiver::Client, to_client, sent, &origin.sides, &shared.ticks);
+        let mut from_client_buf = Buffer::of_client(&shared.pool, &origin.sides).with_room(received);
         let kind = match shared.mode {
             Mode::Tcp => Kind::Tcp,
             Mode::Http => loop {
                 let read = tokio::select! {
                     biased;
-                    read = relay::fill(&mut from_client, &mut from_client_buf) => read,
-                    read = relay::fill(&mut from_app, &mut from_app_buf) => match read {
+                    read = relay::fill(&mut from_client, &mut from_client_buf, &mut to_app) => read,
+                    read = relay::fill(&mut from_app, &mut from_app_buf, &mut to_client) => match read {
                         Ok(0) => break Kind::Http1,
                         Ok(_) => match Kind::of_app(&from_app_buf) {
                             Some(kind) => break kind,
@@ -277,6 +272,7 @@ impl Link {
                         },
                         Err(_) => {
                             let end = ServedEnd::UpstreamReset;
+                            drop((to_client, to_app));
                             return self.last_words(from_client_buf, RESET_LAST_WORDS, end).await;
                         }
                     },
@@ -339,7 +335,10 @@ impl Drop for Link {
     fn drop(&mut self) {
         // A client that was never answered would have been refused by the app itself,
         // and one that waits for an answer must not take the end for a complete one.
-        if !self.finished && (self.talk.end_all(ServedEnd::Cancelled) || self.app.is_none()) {
+        // One that makes room leaves nothing with the kernel.
+        let gives_way = self.origin.sides.has_given_way();
+        let end = if gives_way { ServedEnd::ProxyExhausted } else { ServedEnd::Cancelled };
+        if !self.finished && (self.talk.end_all(end) || self.app.is_none() || gives_way && socket::holds_bytes(&self.client)) {
             self.reset();
         }
     }

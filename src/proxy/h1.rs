@@ -14,14 +14,14 @@ mod head;
 
 use bytes::Buf;
 use tokio::io::Interest;
-use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::net::tcp::ReadHalf;
 
 pub(super) use self::exchange::Exchange;
 pub(super) use self::head::Refusal;
 use self::head::{IncomingRequest, IncomingResponse, Look, ResponseHead};
 use super::budget::{Buffer, Unrecorded};
 use super::connection::Streams;
-use super::relay::{self, Finish, Stop};
+use super::relay::{self, Finish, Outlet, Stop};
 use crate::http1::Body;
 use crate::record::ServedEnd;
 
@@ -59,7 +59,7 @@ struct Message<H> {
 /// Passes requests on until the connection is over.
 async fn relay_requests(
     mut from: ReadHalf<'_>,
-    mut to: WriteHalf<'_>,
+    mut to: Outlet<'_>,
     mut buf: Buffer<'_>,
     exchange: &Exchange,
 ) -> Finish {
@@ -101,7 +101,7 @@ impl From<Stop> for Unpassed {
 /// Passes the next request on; if it changes the protocol, everything behind it too.
 async fn pass_request(
     from: &mut ReadHalf<'_>,
-    to: &mut WriteHalf<'_>,
+    to: &mut Outlet<'_>,
     buf: &mut Buffer<'_>,
     exchange: &Exchange,
 ) -> Result<(), Unpassed> {
@@ -134,7 +134,7 @@ async fn pass_request(
 /// Passes responses on until the connection is over.
 async fn relay_responses(
     mut from: ReadHalf<'_>,
-    mut to: WriteHalf<'_>,
+    mut to: Outlet<'_>,
     mut buf: Buffer<'_>,
     exchange: &Exchange,
 ) -> Finish {
@@ -154,7 +154,7 @@ async fn relay_responses(
 /// Passes the next response on, interim ones included.
 async fn pass_response(
     from: &mut ReadHalf<'_>,
-    to: &mut WriteHalf<'_>,
+    to: &mut Outlet<'_>,
     buf: &mut Buffer<'_>,
     exchange: &Exchange,
 ) -> Result<(), Stop> {
@@ -189,7 +189,7 @@ async fn pass_response(
 /// of one that cannot be held.
 async fn next_head<H, E: From<Stop>>(
     from: &mut ReadHalf<'_>,
-    to: &WriteHalf<'_>,
+    to: &mut Outlet<'_>,
     buf: &mut Buffer<'_>,
     mut look: impl FnMut(&[u8]) -> Result<Look<H>, E>,
     too_large: impl FnOnce() -> Result<H, E>,
@@ -209,7 +209,7 @@ async fn next_head<H, E: From<Stop>>(
                 return Ok(Message { head: too_large()?, sent });
             }
         }
-        let stop = match relay::fill(from, buf).await {
+        let stop = match relay::fill(from, buf, to).await {
             Ok(1..) => continue,
             Ok(0) => Stop::SourceClosed,
             Err(_) => Stop::Source,
@@ -227,20 +227,21 @@ async fn pass(
     body: &mut Body,
     buf: &mut Buffer<'_>,
     from: &mut ReadHalf<'_>,
-    to: &mut WriteHalf<'_>,
+    to: &mut Outlet<'_>,
 ) -> Result<(), Stop> {
     let mut ready = head_len;
     loop {
         ready += body.take(&buf[ready..]).map_err(|_| Stop::Framing)?;
         if ready > 0 {
             relay::write(from, to, &buf[*sent..ready]).await?;
+            to.has_passed();
             buf.advance(ready);
             (*sent, ready) = (0, 0);
         }
         if body.is_done() {
             return Ok(());
         }
-        match relay::fill(from, buf).await {
+        match relay::fill(from, buf, to).await {
             Ok(0) => return Err(Stop::SourceClosed),
             Ok(_) => {}
             Err(_) => return Err(Stop::Source),

@@ -4,18 +4,21 @@
 //! that resets is reset, also while the other side takes no bytes.
 
 use std::io::{self, ErrorKind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use futures::FutureExt;
+use nix::errno::Errno;
 use tokio::io::{AsyncWriteExt, Interest};
+use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::time::{Instant, sleep_until};
 
 use super::budget::Buffer;
 use super::connection::Streams;
 use super::h1::Refusal;
+use super::socket::{self, Room};
 use crate::record::ServedEnd;
 
 /// How long a client may be silent behind the end of an app that will not answer any more, and how long it
@@ -53,9 +56,66 @@ pub(super) struct Sides {
     app_closed: AtomicBool,
     app_unwritable: AtomicBool,
     client_was_heard: AtomicBool,
+    /// Requests under way.
+    under_way: AtomicUsize,
+    /// The client does not take what is sent to it.
+    client_stalls: AtomicBool,
+    /// When bytes passed last, apart from heads of requests, in ticks of the proxy.
+    passed_at: AtomicU32,
+    /// The connection has to make room for another one.
+    gives_way: AtomicBool,
+}
+
+/// What an idle connection is idle with: the first of these makes room first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Idleness {
+    /// No request is under way: it says nothing, or its head does not end.
+    NoRequest,
+    /// The client does not take its answer.
+    Stalled,
+    /// The app has not answered.
+    Unanswered,
 }
 
 impl Sides {
+    /// Of a connection that begins at this tick.
+    pub(super) fn beginning_at(tick: u32) -> Self {
+        Self { passed_at: tick.into(), ..Self::default() }
+    }
+
+    /// A request began.
+    pub(super) fn begin(&self) {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A request ended.
+    pub(super) fn end(&self) {
+        self.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// With what, and since which tick, the connection is idle.
+    pub(super) fn idle(&self) -> (Idleness, u32) {
+        let idleness = if self.client_stalls.load(Ordering::Relaxed) {
+            Idleness::Stalled
+        } else if self.under_way.load(Ordering::Relaxed) == 0 {
+            Idleness::NoRequest
+        } else {
+            Idleness::Unanswered
+        };
+        (idleness, self.passed_at.load(Ordering::Relaxed))
+    }
+
+    /// The connection is closed to make room; returns whether a request was under way.
+    pub(super) fn give_way(&self) -> bool {
+        self.gives_way.store(true, Ordering::Relaxed);
+        self.under_way.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether it is closed to make room.
+    pub(super) fn has_given_way(&self) -> bool {
+        self.gives_way.load(Ordering::Relaxed)
+    }
+
     /// Whether the client has closed its side.
     pub(super) fn is_client_closed(&self) -> bool {
         self.client_closed.load(Ordering::Relaxed)
@@ -95,12 +155,12 @@ pub(super) trait Ledger {
 /// The client closed its side: so it is closed towards the app.
 pub(super) async fn client_closed(
     from: &mut ReadHalf<'_>,
-    to: &mut WriteHalf<'_>,
+    to: &mut Outlet<'_>,
     sides: &Sides,
     ledger: &impl Ledger,
 ) -> Finish {
     // Fails only if the app is gone, which the response side sees as well.
-    let _ = to.shutdown().await;
+    let _ = to.half.shutdown().await;
     sides.client_closed.store(true, Ordering::Relaxed);
     if sides.is_app_closed() {
         ledger.app_closed(ServedEnd::UpstreamEof);
@@ -123,7 +183,7 @@ pub(super) async fn app_unwritable(sides: &Sides) -> Finish {
 /// The app closed its side: so it is closed towards the client.
 pub(super) async fn app_closed(
     from: &mut ReadHalf<'_>,
-    to: &mut WriteHalf<'_>,
+    to: &mut Outlet<'_>,
     sides: &Sides,
     ledger: &impl Ledger,
 ) -> Finish {
@@ -134,7 +194,7 @@ pub(super) async fn app_closed(
         return Finish::Reset(end);
     }
     // Fails only if the client is gone, which the request side sees as well.
-    let _ = to.shutdown().await;
+    let _ = to.half.shutdown().await;
     if sides.is_client_closed() {
         return Finish::Closed;
     }
@@ -147,7 +207,11 @@ pub(super) async fn app_closed(
         }
     };
     tokio::select! {
-        _ = from.ready(Interest::ERROR) => Finish::Reset(ServedEnd::UpstreamEof),
+        _ = from.ready(Interest::ERROR) => {
+            // The app's kernel would not take its last bytes back, either.
+            socket::last_bytes_are_taken(to.socket()).await;
+            Finish::Reset(ServedEnd::UpstreamEof)
+        }
         () = is_over => {
             ledger.app_closed(end);
             Finish::Closed
@@ -155,17 +219,98 @@ pub(super) async fn app_closed(
     }
 }
 
+/// Where the bytes of one direction go.
+pub(super) struct Outlet<'a> {
+    half: WriteHalf<'a>,
+    room: Room<'a>,
+    sides: &'a Sides,
+    ticks: &'a AtomicU32,
+    receiver: Receiver,
+}
+
+/// Who gets the bytes of one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Receiver {
+    Client,
+    App,
+}
+
+impl<'a> Outlet<'a> {
+    /// Towards one of both sides; `ticks` is the proxy's count of time.
+    pub(super) fn new(
+        receiver: Receiver,
+        half: WriteHalf<'a>,
+        room: Room<'a>,
+        sides: &'a Sides,
+        ticks: &'a AtomicU32,
+    ) -> Self {
+        Self { half, room, sides, ticks, receiver }
+    }
+
+    fn socket(&self) -> &TcpStream {
+        self.half.as_ref()
+    }
+
+    /// Bytes of a message have passed.
+    pub(super) fn has_passed(&self) {
+        self.sides.passed_at.store(self.ticks.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Waits until more bytes fit, unless the side that they come from fails before.
+    async fn has_room(&mut self, from: &ReadHalf<'_>) -> Result<(), Stop> {
+        self.room.widen(self.half.as_ref());
+        let is_to_client = self.receiver == Receiver::Client;
+        if is_to_client {
+            self.sides.client_stalls.store(true, Ordering::Relaxed);
+        }
+        let mut is_source_gone = false;
+        let has_room = loop {
+            tokio::select! {
+                biased;
+                writable = self.half.writable() => break writable.map_err(|_| Stop::Sink),
+                _ = from.ready(Interest::ERROR), if !is_source_gone => {
+                    if !has_ended(from) {
+                        break Err(Stop::Source);
+                    }
+                    is_source_gone = true;
+                    socket::limit_last_bytes(self.socket());
+                }
+            }
+        };
+        if is_to_client {
+            self.sides.client_stalls.store(false, Ordering::Relaxed);
+        }
+        has_room
+    }
+}
+
+/// Whether a side that failed had said its last byte before: then nothing is missing, and it is only
+/// gone. Its kernel says so when it is asked for a connection that it has finished with.
+fn has_ended(from: &ReadHalf<'_>) -> bool {
+    let socket: &TcpStream = from.as_ref();
+    // A reset is EPIPE behind the end of the stream (tcp_reset), else ECONNRESET.
+    let error = socket.take_error().ok().flatten();
+    error.and_then(|error| error.raw_os_error()).is_some_and(|code| Errno::from_raw(code) == Errno::EPIPE)
+}
+
 /// Reads what there is into `buf`; 0 means that the other side closed.
-pub(super) async fn fill(from: &mut ReadHalf<'_>, buf: &mut Buffer<'_>) -> io::Result<usize> {
+pub(super) async fn fill(
+    from: &mut ReadHalf<'_>,
+    buf: &mut Buffer<'_>,
+    to: &mut Outlet<'_>,
+) -> io::Result<usize> {
     if from.readable().now_or_never().is_none() {
-        buf.rest();
+        buf.rest(from.as_ref());
+        to.room.rest(to.half.as_ref());
         from.readable().await?;
     }
-    buf.read_from(from).await
+    let read = buf.read_from(from).await?;
+    buf.was_read(from.as_ref(), read);
+    Ok(read)
 }
 
 /// Writes all bytes, unless the side that they come from fails meanwhile.
-pub(super) async fn write(from: &ReadHalf<'_>, to: &WriteHalf<'_>, mut bytes: &[u8]) -> Result<(), Stop> {
+pub(super) async fn write(from: &ReadHalf<'_>, to: &mut Outlet<'_>, mut bytes: &[u8]) -> Result<(), Stop> {
     while !bytes.is_empty() {
         let written = write_some(from, to, bytes).await?;
         bytes = &bytes[written..];
@@ -174,16 +319,12 @@ pub(super) async fn write(from: &ReadHalf<'_>, to: &WriteHalf<'_>, mut bytes: &[
 }
 
 /// Writes as many bytes as fit, once any do, unless the side that they come from fails before;
-/// answers how many.
-async fn write_some(from: &ReadHalf<'_>, to: &WriteHalf<'_>, bytes: &[u8]) -> Result<usize, Stop> {
+/// returns how many.
+async fn write_some(from: &ReadHalf<'_>, to: &mut Outlet<'_>, bytes: &[u8]) -> Result<usize, Stop> {
     loop {
-        match to.try_write(bytes) {
+        match to.half.try_write(bytes) {
             Ok(written) => return Ok(written),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => tokio::select! {
-                biased;
-                writable = to.writable() => writable.map_err(|_| Stop::Sink)?,
-                _ = from.ready(Interest::ERROR) => return Err(Stop::Source),
-            },
+            Err(error) if error.kind() == ErrorKind::WouldBlock => to.has_room(from).await?,
             Err(_) => return Err(Stop::Sink),
         }
     }
@@ -235,7 +376,7 @@ pub(super) async fn both_ways(
 /// Passes bytes on until no more can be. What is held back goes on at the end.
 async fn pump(
     from: &mut ReadHalf<'_>,
-    to: &mut WriteHalf<'_>,
+    to: &mut Outlet<'_>,
     mut buf: Buffer<'_>,
     watch: &mut impl Watch,
 ) -> Stop {
@@ -247,6 +388,7 @@ async fn pump(
                     buf.advance(written);
                     ready -= written;
                     watch.passed(written);
+                    to.has_passed();
                 }
                 Err(stop) => return stop,
             }
@@ -255,7 +397,7 @@ async fn pump(
             watch.give_up();
             continue;
         }
-        let stop = match fill(from, &mut buf).await {
+        let stop = match fill(from, &mut buf, to).await {
             Ok(0) => Stop::SourceClosed,
             Ok(_) => continue,
             Err(_) => Stop::Source,
@@ -265,12 +407,12 @@ async fn pump(
 }
 
 /// Passes on what was held back, though its end has not come: the other side shall see as much.
-pub(super) async fn flush(from: &ReadHalf<'_>, to: &WriteHalf<'_>, held: &[u8], stop: Stop) -> Stop {
+pub(super) async fn flush(from: &ReadHalf<'_>, to: &mut Outlet<'_>, held: &[u8], stop: Stop) -> Stop {
     match stop {
         Stop::SourceClosed => write(from, to, held).await.err().unwrap_or(stop),
         // Whoever was reset gets what fits at once.
         _ => {
-            let _ = to.try_write(held);
+            let _ = to.half.try_write(held);
             stop
         }
     }
@@ -329,17 +471,44 @@ mod tests {
         let pool = Pool::new(0);
         let mut ready = Buffer::of_app(&pool);
         ready.resize(64 * READ_BYTES, 0);
-        let ((mut from, _), (_, mut to)) = (from_app.split(), to_client.split());
+        let ((mut from, _), (_, to)) = (from_app.split(), to_client.split());
+        let (sides, ticks) = (Sides::default(), AtomicU32::default());
+        let mut to = Outlet::new(Receiver::Client, to, Room::unlimited(&pool), &sides, &ticks);
         let mut relay = Box::pin(pump(&mut from, &mut to, ready, &mut passed));
         assert!((&mut relay).now_or_never().is_none(), "the client takes all of it");
         app.set_zero_linger().unwrap();
         drop(app);
         assert!(matches!(relay.await, Stop::Source));
+        drop(to);
         to_client.set_zero_linger().unwrap();
         drop(to_client);
         let mut seen = Vec::new();
         let end = client.read_to_end(&mut seen).await.unwrap_err();
         assert_eq!(end.kind(), ErrorKind::ConnectionReset);
         assert!((1..=passed.0).contains(&seen.len()), "{} seen, {} passed", seen.len(), passed.0);
+    }
+
+    #[tokio::test]
+    async fn a_slow_client_gets_all_that_an_app_has_said_that_is_gone_since() {
+        const LENGTH: usize = 100_000;
+        let listener = TcpListener::bind(ANY).await.unwrap();
+        let mut app = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut from_app = listener.accept().await.unwrap().0;
+        let (mut client, mut to_client) = narrow().await;
+        app.write_all(&[b'x'; LENGTH]).await.unwrap();
+        // Its kernel says that it is gone as soon as it is asked, as by keepalive.
+        drop(app);
+        from_app.readable().await.unwrap();
+        from_app.try_write(b"?").unwrap();
+        from_app.ready(Interest::ERROR).await.unwrap();
+        let pool = Pool::new(0);
+        let (sides, ticks, mut passed) = (Sides::default(), AtomicU32::default(), Passed::default());
+        let ((mut from, _), (_, to)) = (from_app.split(), to_client.split());
+        let mut to = Outlet::new(Receiver::Client, to, Room::unlimited(&pool), &sides, &ticks);
+        let relay = pump(&mut from, &mut to, Buffer::of_app(&pool), &mut passed);
+        let mut got = vec![0; LENGTH];
+        let (stop, read) = tokio::join!(relay, client.read_exact(&mut got));
+        assert!(matches!(stop, Stop::SourceClosed));
+        assert_eq!(read.unwrap(), LENGTH);
     }
 }

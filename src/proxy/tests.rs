@@ -146,6 +146,13 @@ impl Running {
         .await;
     }
 
+    /// Waits until no client connection is left.
+    async fn no_connections(&self) {
+        while self.metric("rolldrop_proxy_connections").await > 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// Ends the proxy and gives everything that it handed over. The app must be gone.
     async fn end(self) -> (Vec<ProxyLine>, Report) {
         let mut rows = self.rows().await;

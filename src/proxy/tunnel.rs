@@ -22,7 +22,7 @@ pub(super) struct Tunnel {
 impl Tunnel {
     /// A connection that begins.
     pub(super) fn begin(origin: Arc<Origin>, protocol: Protocol) -> Self {
-        origin.shared.in_flight.begin();
+        origin.begin();
         let (from_client, from_app) = Default::default();
         Self { origin, protocol, from_client, from_app, ended: AtomicBool::new(false) }
     }

@@ -55,6 +55,7 @@ mod runs;
 mod sample_server;
 mod soak;
 mod stale_flows;
+mod strangers;
 mod terminal;
 mod termination;
 mod tidy;

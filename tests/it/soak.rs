@@ -1,9 +1,10 @@
-//! The recording proxy among clients and apps that misbehave at random, of HTTP/1.1 and HTTP/2:
-//! it loses no row and keeps nothing. `scripts/proofs/soak` is the long form (docs/proofs.md).
+//! The recording proxy among clients and apps that misbehave at random, of HTTP/1.1 and HTTP/2, and among
+//! hostile ones: it loses no row and keeps nothing. `scripts/proofs/soak` is the long form (docs/proofs.md).
 //!
 //! Both ends keep count by request id. A client that stayed to the end of an answer knows whether
 //! it was complete; one that was reset cannot know how much of it its system had kept.
 
+mod hostile;
 mod http1;
 mod http2;
 
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::cpu_s;
 use crate::runs;
+use crate::strangers::attacks::HOSTILE_ID;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rolldrop::record::wire::{ClockAnswer, ProxyLine};
@@ -39,6 +41,8 @@ const PATIENCE: Duration = Duration::from_secs(600);
 struct Size {
     duration: Duration,
     clients: u64,
+    /// Clients that attack meanwhile, and are not counted.
+    hostile: u64,
     /// The longest rest of a client between two conversations.
     rest: Duration,
     seed: u64,
@@ -54,6 +58,7 @@ impl Size {
         Self {
             duration: Duration::from_secs(full.unwrap_or(120)),
             clients: if full.is_some() { 256 } else { 24 },
+            hostile: if full.is_some() { 64 } else { 6 },
             // Other tests run beside the small one, and some of them look at times.
             rest: if full.is_some() { Duration::ZERO } else { Duration::from_secs(1) },
             seed: 1,
@@ -145,6 +150,9 @@ impl Ledger {
 
     /// The app read a request, whose id this is.
     fn read_by_app(&self, id: &str) {
+        if id == HOSTILE_ID {
+            return;
+        }
         match id.strip_prefix("soak-").and_then(|number| number.parse().ok()) {
             Some(number) => self.note_once(number, Known::READ_BY_APP),
             None => self.fault(format!("the app read the id {id:?}")),
@@ -249,6 +257,10 @@ async fn misbehaving_clients_and_apps_cost_the_proxy_no_row_and_leave_nothing_be
         let rng = StdRng::seed_from_u64(size.seed << 32 | number);
         let (size, ledger) = (size.clone(), ledger.clone());
         clients.spawn(async move { client(data, started + size.duration, size.rest, rng, &ledger).await });
+    }
+    for number in 0..size.hostile {
+        let rng = StdRng::seed_from_u64(size.seed << 32 | 1 << 31 | number);
+        clients.spawn(hostile::client(data, started + size.duration, rng));
     }
     let mut memory = Memory(Vec::new());
     while !clients.is_empty() {

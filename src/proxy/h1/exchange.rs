@@ -69,7 +69,7 @@ impl Exchange {
 
     /// A request head was read.
     pub(super) fn begin(&self, head: &mut RequestHead) {
-        self.origin.shared.in_flight.begin();
+        self.origin.begin();
         let now = self.origin.shared.clock.now();
         let mut state = self.state();
         let is_first = state.begun == 0;

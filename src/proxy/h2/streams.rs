@@ -121,7 +121,7 @@ impl Http2 {
         if !fits {
             return journal.unrecorded(Unrecorded::Requests);
         }
-        in_flight.begin();
+        self.origin.begin();
         let head = clock.now();
         state
             .open

@@ -2,6 +2,8 @@
 
 use super::*;
 
+use super::super::clients::DRAIN_INTERVAL as INTERVAL;
+
 const HELD: &str = "rolldrop_proxy_held_bytes";
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
@@ -27,7 +29,7 @@ fn silent(app: TcpListener) -> JoinSet<()> {
 async fn until_held(proxy: &Running, is_it: impl Fn(usize) -> bool) {
     within(async {
         while !is_it(proxy.metric(HELD).await) {
-            tokio::time::sleep(DRAIN_INTERVAL).await;
+            tokio::time::sleep(INTERVAL).await;
         }
     })
     .await;
@@ -60,7 +62,7 @@ async fn heads_without_end_take_their_part_leave_room_for_others_and_give_it_bac
     normal.write_all(format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "x".repeat(2000)).as_bytes()).await.unwrap();
     within(async {
         while proxy.metric("rolldrop_proxy_in_flight").await != 1 {
-            tokio::time::sleep(DRAIN_INTERVAL).await;
+            tokio::time::sleep(INTERVAL).await;
         }
     })
     .await;
@@ -101,13 +103,71 @@ async fn requests_that_wait_for_their_turn_wait_with_the_client() {
 async fn connections_beyond_the_limit_wait_for_others_to_end() {
     let (app, address) = app().await;
     let proxy = with(address, Budget { connections: 2, ..Budget::DEFAULT });
-    let (first, second) = (proxy.asked(&app, "GET /1 HTTP/1.1\r\n\r\n").await, proxy.client().await);
-    let _second = (second, accept(&app).await);
+    let first = proxy.asked(&app, "GET /1 HTTP/1.1\r\n\r\n").await;
+    let _second = proxy.asked(&app, "GET /2 HTTP/1.1\r\n\r\n").await;
     let _third = proxy.client().await;
     let early = timeout(Duration::from_millis(100), app.accept()).await;
     assert!(early.is_err(), "a third is passed on");
     drop(first);
     accept(&app).await;
+}
+
+#[tokio::test]
+async fn an_idle_connection_makes_room_when_all_places_are_taken() {
+    let (app, address) = app().await;
+    let proxy = with(address, Budget { connections: 2, ..Budget::DEFAULT });
+    let (mut idle, _idle) = (proxy.client().await, accept(&app).await);
+    let (mut busy, mut server) = proxy.asked(&app, &get(1)).await;
+    let _third = proxy.asked(&app, &get(2)).await;
+    expect_eof(&mut idle).await;
+    server.write_all(OK.as_bytes()).await.unwrap();
+    expect(&mut busy, OK).await;
+    let metrics = proxy.get("/metrics").await;
+    assert!(metrics.contains("unrecorded_total{reason=\"connections\"} 1\n"), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_makes_room_and_its_request_has_a_row() {
+    let (app, address) = app().await;
+    let proxy = with(address, Budget { connections: 1, socket_bytes: 0, ..Budget::DEFAULT });
+    let (mut stalled, mut server) = proxy.asked(&app, &get(1)).await;
+    let answer = async {
+        server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n").await.unwrap();
+        while server.write_all(&[b'x'; 10_000]).await.is_ok() {}
+    };
+    let ((), (client, mut server)) = tokio::join!(within(answer), proxy.asked(&app, &get(2)));
+    server.write_all(OK.as_bytes()).await.unwrap();
+    drop((client, server, app));
+    // What it had not taken is gone.
+    let error = within(stalled.read_to_end(&mut Vec::new())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    let rows = served(&proxy.end().await.0);
+    let row = rows.iter().find(|row| row.request.as_ref().is_some_and(|id| id.seq == 1)).expect("a row");
+    assert_eq!((row.ended, row.status), (ServedEnd::ProxyExhausted, Some(200)));
+}
+
+#[tokio::test]
+async fn a_connection_counts_until_the_client_has_taken_all_of_its_answer() {
+    const LENGTH: usize = 50_000;
+    let (app, address) = app().await;
+    let proxy = with(address, Budget::DEFAULT);
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut client = socket.connect(proxy.data).await.unwrap();
+    let mut server = accept(&app).await;
+    client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    expect(&mut server, "GET / HTTP/1.1\r\n\r\n").await;
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n");
+    server.write_all(&[head.as_bytes(), &[b'x'; LENGTH]].concat()).await.unwrap();
+    drop(server);
+    proxy.recorded(1).await;
+    client.shutdown().await.unwrap();
+    // The proxy has both ends and has passed on all bytes, and the kernel still has them.
+    assert!(timeout(Duration::from_millis(500), proxy.no_connections()).await.is_err());
+    let mut got = Vec::new();
+    within(client.read_to_end(&mut got)).await.unwrap();
+    assert_eq!(got.len(), head.len() + LENGTH);
+    within(proxy.no_connections()).await;
 }
 
 #[tokio::test]

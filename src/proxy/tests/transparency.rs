@@ -428,12 +428,7 @@ async fn a_connection_that_the_app_has_closed_is_not_kept_for_a_silent_client() 
     clients.push(proxy.client().await);
     drop(accept(&app).await);
     assert_eq!(proxy.metric("rolldrop_proxy_connections").await, clients.len());
-    within(async {
-        while proxy.metric("rolldrop_proxy_connections").await > 0 {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    })
-    .await;
+    within(proxy.no_connections()).await;
     // What they say now is refused, as by the app's kernel.
     for mut client in clients {
         within(client.read_to_end(&mut Vec::new())).await.unwrap();

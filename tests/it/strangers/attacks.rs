@@ -1,0 +1,143 @@
+//! What a hostile client does with one connection.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::{Instant, sleep, sleep_until};
+
+/// The id of all hostile requests, which no proxy takes for one of ours.
+pub(crate) const HOSTILE_ID: &str = "hostile";
+
+/// A way to make the other side hold something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attack {
+    /// Connects, and says nothing.
+    Idle,
+    /// A head that comes byte by byte.
+    SlowHead,
+    /// Asks for a large answer, and does not read it.
+    StalledReader,
+    /// Asks again and again, and reads nothing.
+    Pipeline,
+    /// A head of nearly 1 MiB that does not end.
+    LongHead,
+    /// A HEADERS frame of nearly 1 MiB that does not end.
+    LongFrame,
+    /// Streams that are not a client's to open, and streams that do not end, behind whatever GOAWAY.
+    Streams,
+}
+
+/// What a client does when the other side closes its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Client {
+    /// It closes it, too.
+    Leaves,
+    /// It keeps its side.
+    Stays,
+}
+
+impl Attack {
+    /// Every way.
+    pub(crate) const ALL: [Attack; 7] = [
+        Attack::Idle,
+        Attack::SlowHead,
+        Attack::StalledReader,
+        Attack::Pipeline,
+        Attack::LongHead,
+        Attack::LongFrame,
+        Attack::Streams,
+    ];
+
+    /// Whether it speaks HTTP/2.
+    pub(crate) fn is_http2(self) -> bool {
+        matches!(self, Attack::LongFrame | Attack::Streams)
+    }
+
+    /// Connects to `to` and goes on until `end`, or until the other side resets the connection. A client
+    /// that stays keeps its side open when the other side closes.
+    pub(crate) async fn run(self, to: SocketAddr, end: Instant, client: Client) -> io::Result<()> {
+        let socket = TcpSocket::new_v4()?;
+        // What it does not read shall lie with the other side.
+        socket.set_recv_buffer_size(4096)?;
+        let mut stream = tokio::select! {
+            stream = socket.connect(to) => stream?,
+            () = sleep_until(end) => return Ok(()),
+        };
+        let attack = async {
+            self.attack(&mut stream).await?;
+            if client == Client::Stays {
+                stream.ready(Interest::ERROR).await?;
+            }
+            Ok(())
+        };
+        tokio::select! {
+            done = attack => done,
+            () = sleep_until(end) => Ok(()),
+        }
+    }
+
+    async fn attack(self, stream: &mut TcpStream) -> io::Result<()> {
+        match self {
+            Attack::Idle => {}
+            Attack::SlowHead => {
+                stream.write_all(format!("GET / HTTP/1.1\r\nrolldrop-id: {HOSTILE_ID}\r\nx: ").as_bytes()).await?;
+                loop {
+                    stream.write_all(b"x").await?;
+                    sleep(Duration::from_secs(1)).await;
+                }
+            }
+            Attack::StalledReader => {
+                stream.write_all(request("/large").as_bytes()).await?;
+                stream.ready(Interest::ERROR).await?;
+                return Ok(());
+            }
+            Attack::Pipeline => {
+                let requests = request("/large").repeat(100);
+                loop {
+                    stream.write_all(requests.as_bytes()).await?;
+                }
+            }
+            Attack::LongHead => {
+                stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n").await?;
+                let line = format!("x: {}\r\n", "x".repeat(1000));
+                stream.write_all(line.repeat(1_000_000 / line.len()).as_bytes()).await?;
+            }
+            Attack::LongFrame => {
+                stream.write_all(PREFACE).await?;
+                stream.write_all(&frame(1_000_000, 1, 4, 1)).await?;
+                stream.write_all(&[0x82; 999_999]).await?;
+            }
+            Attack::Streams => {
+                stream.write_all(PREFACE).await?;
+                // The method, scheme and path of a request that goes on, and its id as a literal (RFC 7541, 6.2.2).
+                let fields = [&b"\x82\x86\x84\0\x0brolldrop-id\x07"[..], HOSTILE_ID.as_bytes()].concat();
+                let length = u32::try_from(fields.len()).map_err(io::Error::other)?;
+                for first in (1..0x7fff_0000).step_by(1000) {
+                    let frames = (first..first + 1000)
+                        .map(|stream| [&frame(length, 1, 4, stream)[..], &fields].concat());
+                    stream.write_all(&frames.collect::<Vec<_>>().concat()).await?;
+                }
+            }
+        }
+        // Until the other side ends it.
+        while stream.read(&mut [0; 1024]).await? > 0 {}
+        Ok(())
+    }
+}
+
+/// The preface of HTTP/2, and SETTINGS without any.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// The header of a frame.
+pub(crate) fn frame(length: u32, kind: u8, flags: u8, stream: u32) -> [u8; 9] {
+    let ([_, a, b, c], [d, e, f, g]) = (length.to_be_bytes(), stream.to_be_bytes());
+    [a, b, c, kind, flags, d, e, f, g]
+}
+
+/// A request of a hostile client.
+pub(crate) fn request(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: hostile\r\nrolldrop-id: {HOSTILE_ID}\r\n\r\n")
+}
