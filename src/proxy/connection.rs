@@ -338,7 +338,11 @@ impl Drop for Link {
         // One that makes room leaves nothing with the kernel.
         let gives_way = self.origin.sides.has_given_way();
         let end = if gives_way { ServedEnd::ProxyExhausted } else { ServedEnd::Cancelled };
-        if !self.finished && (self.talk.end_all(end) || self.app.is_none() || gives_way && socket::holds_bytes(&self.client)) {
+        if !self.finished
+            && (self.talk.end_all(end)
+                || self.app.is_none()
+                || gives_way && socket::holds_bytes(&self.client))
+        {
             self.reset();
         }
     }

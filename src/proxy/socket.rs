@@ -62,7 +62,9 @@ fn unsent(socket: &TcpStream) -> usize {
         #[expect(unsafe_code, reason = "there is no safe way to ask for SIOCOUTQ (tcp(7))")]
         // SAFETY: the descriptor is open, and the kernel writes one int.
         let asked = unsafe { nix::libc::ioctl(socket.as_raw_fd(), nix::libc::TIOCOUTQ, &mut bytes) };
-        if asked == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
+        // Of a connection that is gone the number stays as it was, and means nothing.
+        let means_something = asked == 0 && bytes > 0 && socket.peer_addr().is_ok();
+        if means_something { usize::try_from(bytes).unwrap_or(0) } else { 0 }
     }
     #[cfg(not(target_os = "linux"))]
     {
@@ -156,7 +158,13 @@ impl<'a> Room<'a> {
         if !fits {
             direction.set(socket, bytes);
         }
-        Self { direction, bytes, share, received: 0, is_the_kernels: fits && direction == Direction::Received }
+        Self {
+            direction,
+            bytes,
+            share,
+            received: 0,
+            is_the_kernels: fits && direction == Direction::Received,
+        }
     }
 
     /// As much as there can be, which nobody counts.
@@ -240,7 +248,10 @@ mod tests {
         for room in [&mut sent, &mut received, &mut late] {
             room.rest(&socket);
         }
-        assert_eq!((sent.bytes, received.bytes, pool.used()), (OWN_ROOM_BYTES, OWN_ROOM_BYTES, 5 * MOST_BYTES));
+        assert_eq!(
+            (sent.bytes, received.bytes, pool.used()),
+            (OWN_ROOM_BYTES, OWN_ROOM_BYTES, 5 * MOST_BYTES)
+        );
         assert_eq!(size(), OWN_ROOM_BYTES);
     }
 }

@@ -41,13 +41,28 @@ struct Load {
 
 /// What both issues and reviews have asked for.
 const LOADS: [Load; 10] = [
-    Load { name: "HEADERS on any stream, behind GOAWAY", attack: Attack::Streams, clients: 4, client: Client::Leaves },
+    Load {
+        name: "HEADERS on any stream, behind GOAWAY",
+        attack: Attack::Streams,
+        clients: 4,
+        client: Client::Leaves,
+    },
     Load { name: "unfinished heads of 1 MB", attack: Attack::LongHead, clients: 400, client: Client::Leaves },
-    Load { name: "unfinished HEADERS frames of 1 MB", attack: Attack::LongFrame, clients: 400, client: Client::Leaves },
+    Load {
+        name: "unfinished HEADERS frames of 1 MB",
+        attack: Attack::LongFrame,
+        clients: 400,
+        client: Client::Leaves,
+    },
     Load { name: "idle", attack: Attack::Idle, clients: 10_000, client: Client::Leaves },
     Load { name: "slow heads", attack: Attack::SlowHead, clients: 10_000, client: Client::Leaves },
     Load { name: "stalled readers", attack: Attack::StalledReader, clients: 10_000, client: Client::Leaves },
-    Load { name: "pipelines that nobody reads", attack: Attack::Pipeline, clients: 10_000, client: Client::Leaves },
+    Load {
+        name: "pipelines that nobody reads",
+        attack: Attack::Pipeline,
+        clients: 10_000,
+        client: Client::Leaves,
+    },
     Load { name: "idle", attack: Attack::Idle, clients: 500, client: Client::Stays },
     Load { name: "stalled readers", attack: Attack::StalledReader, clients: 200, client: Client::Stays },
     Load { name: "slow heads", attack: Attack::SlowHead, clients: 2_000, client: Client::Stays },
@@ -180,7 +195,8 @@ fn chosen() -> (Vec<Load>, &'static [Kind], Duration) {
     if let Ok(seconds) = std::env::var("HOSTILE") {
         return (LOADS.to_vec(), &Kind::ALL, Duration::from_secs(seconds.parse().expect("HOSTILE=SECONDS")));
     }
-    let few = Attack::ALL.into_iter().filter_map(|attack| LOADS.into_iter().find(|load| load.attack == attack));
+    let few =
+        Attack::ALL.into_iter().filter_map(|attack| LOADS.into_iter().find(|load| load.attack == attack));
     let few = few.map(|load| Load { clients: load.clients.min(300), ..load });
     (few.collect(), &[Kind::Rolldrop], Duration::from_secs(3))
 }

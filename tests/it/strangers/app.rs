@@ -97,6 +97,7 @@ async fn http2(stream: &mut TcpStream) -> io::Result<()> {
     let goaway = [&frame(8, 7, 0, 0)[..], &[0; 8]].concat();
     stream.write_all(&[&frame(0, 4, 0, 0)[..], &goaway].concat()).await?;
     let mut bytes = vec![0; 64 * 1024];
-    while timeout(PATIENCE, stream.read(&mut bytes)).await.is_ok_and(|read| read.is_ok_and(|read| read > 0)) {}
+    while timeout(PATIENCE, stream.read(&mut bytes)).await.is_ok_and(|read| read.is_ok_and(|read| read > 0)) {
+    }
     Ok(())
 }

@@ -83,7 +83,9 @@ impl Attack {
         match self {
             Attack::Idle => {}
             Attack::SlowHead => {
-                stream.write_all(format!("GET / HTTP/1.1\r\nrolldrop-id: {HOSTILE_ID}\r\nx: ").as_bytes()).await?;
+                stream
+                    .write_all(format!("GET / HTTP/1.1\r\nrolldrop-id: {HOSTILE_ID}\r\nx: ").as_bytes())
+                    .await?;
                 loop {
                     stream.write_all(b"x").await?;
                     sleep(Duration::from_secs(1)).await;

@@ -69,7 +69,10 @@ impl Cgroup {
     /// The same command, in this cgroup.
     pub(super) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("sh");
-        command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(self.dir.join("cgroup.procs")).arg(program);
+        command
+            .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
+            .arg(self.dir.join("cgroup.procs"))
+            .arg(program);
         command
     }
 
