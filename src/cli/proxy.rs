@@ -56,11 +56,13 @@ pub(super) struct ProxyArgs {
     /// Threads that relay; one carries tens of thousands of requests a second, and costs the least
     #[arg(long, value_name = "N", default_value = "1")]
     workers: NonZeroUsize,
-    /// Client connections at once, where the limit of open files allows for as many; more wait in the
-    /// accept queue. They share 24 MiB for unfinished heads and frames beyond 4 KiB each and direction; a
-    /// head has 1 MiB, 4096 requests are under way on one connection and 65536 on all, and 250000 rows wait
-    /// for a reader
-    #[arg(long, value_name = "N", default_value = "10000")]
+    /// Client connections at once, where the limit of open files allows for as many. For one more, that which
+    /// has been idle for longest is closed; where none is idle, it waits in the accept queue. They share 24 MiB
+    /// for unfinished heads and frames beyond 4 KiB each and direction, and 48 MiB in the kernel beyond 8 KiB
+    /// each, socket and direction; a head has 1 MiB, 4096 requests are under way on one connection and 65536 on
+    /// all, and 250000 rows wait for a reader. With the default, peers can make the process take 128 MiB, and
+    /// 256 MiB with its sockets
+    #[arg(long, value_name = "N", default_value = "4096")]
     max_connections: NonZeroUsize,
     /// Do not add the rolldrop-pod header to responses
     #[arg(long)]

@@ -33,8 +33,8 @@ pub struct Budget {
     /// Bytes that all connections hold together beyond their own 4 KiB a direction: unfinished heads and
     /// frames, tables of fields, and what a slow reader has not taken.
     pub held_bytes: usize,
-    /// Bytes that the kernel holds for all connections together, beyond 8 KiB for each direction of each of
-    /// their sockets.
+    /// Bytes that the kernel holds for all connections together, beyond 8 KiB of what is sent and 128 KiB of
+    /// what is received on each of their sockets.
     pub socket_bytes: usize,
     /// Bytes of one head of HTTP/1, or of one block of fields of HTTP/2.
     pub head_bytes: usize,
@@ -220,14 +220,7 @@ impl<'a> Buffer<'a> {
     }
 
     /// Keeps no more room than what is held takes: nothing is there to be read.
-    pub(super) fn rest(&mut self, socket: &TcpStream) {
-        if let Some(room) = &mut self.room {
-            room.rest(socket);
-        }
-        self.shrink();
-    }
-
-    fn shrink(&mut self) {
+    pub(super) fn rest(&mut self) {
         if self.bytes.is_empty() {
             self.bytes = BytesMut::new();
             self.share.set(0);
@@ -298,7 +291,7 @@ mod tests {
         first.read_from(&mut &[b'x'; 100][..]).await.unwrap();
         assert!(pool.used() >= READ_BYTES - OWN_BYTES);
         // It waits for more of a head.
-        first.shrink();
+        first.rest();
         assert_eq!((pool.used(), first.len()), (0, 100));
 
         let mut all = Share::of(&pool);

@@ -300,7 +300,7 @@ pub(super) async fn fill(
     to: &mut Outlet<'_>,
 ) -> io::Result<usize> {
     if from.readable().now_or_never().is_none() {
-        buf.rest(from.as_ref());
+        buf.rest();
         to.room.rest(to.half.as_ref());
         from.readable().await?;
     }

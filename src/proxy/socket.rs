@@ -27,7 +27,7 @@ const LAST_BYTES_LIMIT: Duration = Duration::from_secs(200);
 /// How often a socket is asked whether the last bytes have been taken.
 const LAST_BYTES_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What each buffer of the kernel may hold whatever the pool has, in bytes as the kernel counts them.
+/// What the kernel may hold of what is sent on a socket whatever the pool has, in bytes as it counts them.
 pub(super) const OWN_ROOM_BYTES: usize = 8 * 1024;
 /// The same at the beginning, while the pool has room: what is sent, and the kernel's own size for what
 /// is received.
@@ -150,20 +150,27 @@ impl<'a> Room<'a> {
         [sent, received]
     }
 
-    /// What a socket has at its beginning, or the own part if the pool has no more.
+    /// What a socket has at its beginning, or the own part if the pool has no more. What is received keeps the
+    /// kernel's own size at least: a peer that has seen a large window sends nothing at once into one that is
+    /// smaller than its segments, which on a loopback have 32 KiB and more.
     fn first(pool: &'a Pool, socket: &TcpStream, direction: Direction, first: usize) -> Self {
         let mut share = Share::of(pool);
+        if direction == Direction::Received {
+            return Self { direction, bytes: first, share, received: 0, is_the_kernels: true };
+        }
         let fits = share.grow_to(first - OWN_ROOM_BYTES);
         let bytes = if fits { first } else { OWN_ROOM_BYTES };
         if !fits {
             direction.set(socket, bytes);
         }
-        Self {
-            direction,
-            bytes,
-            share,
-            received: 0,
-            is_the_kernels: fits && direction == Direction::Received,
+        Self { direction, bytes, share, received: 0, is_the_kernels: false }
+    }
+
+    /// What belongs to the socket whatever the pool has.
+    fn own(&self) -> usize {
+        match self.direction {
+            Direction::Sent => OWN_ROOM_BYTES,
+            Direction::Received => FIRST_RECEIVED_BYTES,
         }
     }
 
@@ -177,7 +184,7 @@ impl<'a> Room<'a> {
     /// Twice as much, if the pool has it: what there is has been filled.
     pub(super) fn widen(&mut self, socket: &TcpStream) {
         let wider = MOST_BYTES.min(2 * self.bytes);
-        if wider > self.bytes && self.share.grow_to(wider - OWN_ROOM_BYTES) {
+        if wider > self.bytes && self.share.grow_to(wider - self.own()) {
             self.set(socket, wider);
         }
     }
@@ -196,13 +203,12 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Nothing passes: while others need it, all but the own part is given back.
+    /// Nothing passes: while others need it, all but the own part of what is sent is given back. What a peer
+    /// has not taken still lies there.
     pub(super) fn rest(&mut self, socket: &TcpStream) {
-        // What a peer has not taken still lies there.
-        let is_empty = || self.direction == Direction::Received || unsent(socket) == 0;
-        if self.bytes > OWN_ROOM_BYTES && self.share.is_wanted() && is_empty() {
+        if self.bytes > self.own() && self.share.is_wanted() && unsent(socket) == 0 {
             self.share.set(0);
-            self.set(socket, OWN_ROOM_BYTES);
+            self.set(socket, self.own());
         }
     }
 
@@ -229,7 +235,7 @@ mod tests {
         let size = || SockRef::from(&socket).send_buffer_size().unwrap();
         let pool = Pool::new(8 * MOST_BYTES);
         let [mut sent, mut received] = Room::of_connected(&pool, &socket);
-        assert_eq!((size(), pool.used()), (FIRST_SENT_BYTES, 64 * 1024 + 128 * 1024 - 2 * OWN_ROOM_BYTES));
+        assert_eq!((size(), pool.used()), (FIRST_SENT_BYTES, FIRST_SENT_BYTES - OWN_ROOM_BYTES));
         for _ in 0..10 {
             sent.widen(&socket);
             received.read(&socket, 2 * MOST_BYTES);

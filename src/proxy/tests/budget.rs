@@ -135,7 +135,8 @@ async fn a_client_that_takes_nothing_makes_room_and_its_request_has_a_row() {
         server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n").await.unwrap();
         while server.write_all(&[b'x'; 10_000]).await.is_ok() {}
     };
-    let ((), (client, mut server)) = tokio::join!(within(answer), proxy.asked(&app, &get(2)));
+    let next = get(2);
+    let ((), (client, mut server)) = tokio::join!(within(answer), proxy.asked(&app, &next));
     server.write_all(OK.as_bytes()).await.unwrap();
     drop((client, server, app));
     // What it had not taken is gone.
