@@ -383,14 +383,24 @@ async fn until_read(received: &AtomicU64) {
     }
 }
 
-/// How many rows the proxy says that it has recorded.
+/// How many rows the proxy says that it has recorded, without those of hostile clients for which it had no
+/// room: it counts them among the recorded ones.
 async fn recorded(admin: SocketAddr) -> u64 {
+    let clock = serde_json::from_str::<ClockAnswer>(&get(admin, "/clock").await).expect("its clock");
+    let metrics = get(admin, "/metrics").await;
+    let unrecorded = metrics.lines().filter(|line| line.starts_with("rolldrop_proxy_unrecorded_total{"));
+    let unrecorded = unrecorded.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+    clock.recorded.saturating_sub(unrecorded.sum())
+}
+
+/// What the admin port says.
+async fn get(admin: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(admin).await.expect("the admin port");
-    stream.write_all(b"GET /clock HTTP/1.1\r\nconnection: close\r\n\r\n").await.expect("sent");
+    let ask = format!("GET {path} HTTP/1.1\r\nconnection: close\r\n\r\n");
+    stream.write_all(ask.as_bytes()).await.expect("sent");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.expect("an answer");
-    let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
-    serde_json::from_str::<ClockAnswer>(body).expect("its clock").recorded
+    answer.split_once("\r\n\r\n").expect("a body").1.to_owned()
 }
 
 /// An app that now and then does not listen.
