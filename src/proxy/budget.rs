@@ -10,10 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::net::TcpStream;
 
 use super::relay::Sides;
-use super::socket::Room;
 
 /// Room for one read, in bytes. A connection that waits holds no buffer.
 pub(super) const READ_BYTES: usize = 16 * 1024;
@@ -33,8 +31,8 @@ pub struct Budget {
     /// Bytes that all connections hold together beyond their own 4 KiB a direction: unfinished heads and
     /// frames, tables of fields, and what a slow reader has not taken.
     pub held_bytes: usize,
-    /// Bytes that the kernel holds for all connections together, beyond 8 KiB of what is sent and 128 KiB of
-    /// what is received on each of their sockets.
+    /// Bytes that the kernel holds for all connections together, of what is sent, beyond 8 KiB for each of
+    /// their sockets.
     pub socket_bytes: usize,
     /// Bytes of one head of HTTP/1, or of one block of fields of HTTP/2.
     pub head_bytes: usize,
@@ -174,8 +172,6 @@ impl Drop for Share<'_> {
 pub(super) struct Buffer<'a> {
     bytes: BytesMut,
     share: Share<'a>,
-    /// What the kernel may hold of the same direction.
-    room: Option<Room<'a>>,
     /// Told of what the client says.
     sides: Option<&'a Sides>,
 }
@@ -183,24 +179,12 @@ pub(super) struct Buffer<'a> {
 impl<'a> Buffer<'a> {
     /// An empty one for what an app says.
     pub(super) fn of_app(pool: &'a Pool) -> Self {
-        Self { bytes: BytesMut::new(), share: Share::of(pool), room: None, sides: None }
+        Self { bytes: BytesMut::new(), share: Share::of(pool), sides: None }
     }
 
     /// An empty one for what a client says.
     pub(super) fn of_client(pool: &'a Pool, sides: &'a Sides) -> Self {
         Self { sides: Some(sides), ..Self::of_app(pool) }
-    }
-
-    /// The same, with what the kernel may hold of it.
-    pub(super) fn with_room(self, room: Room<'a>) -> Self {
-        Self { room: Some(room), ..self }
-    }
-
-    /// So many bytes were read at once from this socket.
-    pub(super) fn was_read(&mut self, socket: &TcpStream, bytes: usize) {
-        if let Some(room) = &mut self.room {
-            room.read(socket, bytes);
-        }
     }
 
     /// Whether a part of a head or frame may become longer before it is passed on.

@@ -250,14 +250,14 @@ impl Link {
         shared.app.accepts();
         let _ = app.set_nodelay(true);
         socket::keep_alive(app);
-        let [sent, received] = Room::of_connected(&shared.sockets, app);
+        let room = Room::of_connected(&shared.sockets, app);
         let (mut from_app, to_app) = app.split();
-        let mut to_app = Outlet::new(Receiver::App, to_app, sent, &origin.sides, &shared.ticks);
-        let mut from_app_buf = Buffer::of_app(&shared.pool).with_room(received);
-        let [sent, received] = Room::of_accepted(&shared.sockets, &self.client);
+        let mut to_app = Outlet::new(Receiver::App, to_app, room, &origin.sides, &shared.ticks);
+        let mut from_app_buf = Buffer::of_app(&shared.pool);
+        let room = Room::of_accepted(&shared.sockets, &self.client);
         let (mut from_client, to_client) = self.client.split();
-        let mut to_client = Outlet::new(Receiver::Client, to_client, sent, &origin.sides, &shared.ticks);
-        let mut from_client_buf = Buffer::of_client(&shared.pool, &origin.sides).with_room(received);
+        let mut to_client = Outlet::new(Receiver::Client, to_client, room, &origin.sides, &shared.ticks);
+        let mut from_client_buf = Buffer::of_client(&shared.pool, &origin.sides);
         let kind = match shared.mode {
             Mode::Tcp => Kind::Tcp,
             Mode::Http => loop {
