@@ -493,6 +493,48 @@ async fn a_proxy_that_asks_for_a_token_is_named_once() {
     );
 }
 
+#[tokio::test]
+async fn a_proxy_whose_line_has_no_end_is_named_once_and_not_read_on() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let (client, _) = api(move |_, path| {
+        if !path.ends_with("/rows") {
+            // The clock's answer does not end either.
+            return (200, " ".repeat(1 << 20));
+        }
+        count.fetch_add(1, Ordering::SeqCst);
+        let good: String = [hello(7, 0), ProxyLine::Row(served(0))]
+            .iter()
+            .map(|line| serde_json::to_string(line).unwrap() + "\n")
+            .collect();
+        (200, good + &"x".repeat(lines::LINE_BYTES + 1) + "\n" + "{}\n")
+    });
+    let (session, run_dir, _dir) = session(client, Limits::default());
+    let (stop, running) = follow_proxies(&session);
+    let again = async {
+        while asked.load(Ordering::SeqCst) < 3 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), again).await.unwrap();
+    stop.cancel();
+    running.await.unwrap();
+    session.finish(CancellationToken::new()).await.unwrap();
+    let events = events_of(&run_dir);
+    let warnings: Vec<_> = events
+        .iter()
+        .filter_map(|event| match &event.kind {
+            EventKind::Warning { message } => Some(message.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(
+        warnings,
+        ["the proxy of pod web-1 sends what cannot be read: a line is longer than 65536 bytes"]
+    );
+    assert!(!events.iter().any(|event| matches!(event.kind, EventKind::ClockSample { .. })));
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_interrupted_run_has_what_the_proxies_have_and_waits_for_none_that_cannot_be_asked() {
     let limits = Limits { outage: Duration::from_secs(3600), ..Limits::default() };

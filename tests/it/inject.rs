@@ -119,6 +119,25 @@ fn a_scenario_can_ask_for_the_sidecar() {
     assert!(answered > 0 && run.records.served.len() >= answered, "{}", run.finished);
 }
 
+/// The hook is a command in the sidecar's container, on either dataplane.
+#[test]
+fn the_sidecars_hook_marks_the_end_of_each_pod_and_of_no_other() {
+    for run in runs::naive_exit() {
+        let marked: BTreeSet<&str> = run
+            .records
+            .events
+            .iter()
+            .filter_map(|event| match &event.kind {
+                EventKind::ProxyPhase { pod, phase: ProxyPhase::PreStop } => Some(pod.as_str()),
+                _ => None,
+            })
+            .collect();
+        let ended = run.result.terminations.iter().map(|termination| termination.pod.as_str());
+        let missing: Vec<&str> = ended.filter(|pod| !marked.contains(pod)).collect();
+        assert!(missing.is_empty() && !marked.is_empty(), "{missing:?} not among {marked:?}\n{}", run.finished);
+    }
+}
+
 #[test]
 fn what_cannot_have_the_sidecar_is_refused() {
     let finished = Rolldrop::new(["inject", "-f", "none.yaml"]).finish().expect_code(2);

@@ -54,12 +54,13 @@ impl Workload {
                 - name: rolldrop
                   image: rolldrop
                   restartPolicy: Always
-                  args: [proxy, --listen, "$(POD_IP):8081", --upstream, "$(POD_IP):8080", --admin, "$(POD_IP):8082"]
+                  args: [proxy, --listen, "$(POD_IP):8081", --upstream, "$(POD_IP):8080", --open-admin]
                   env:
                     - {{name: POD_NAME, valueFrom: {{fieldRef: {{fieldPath: metadata.name}}}}}}
-                    - {{name: POD_IP, valueFrom: {{fieldRef: {{fieldPath: status.podIP}}}}}}{env}
+                    - {{name: POD_IP, valueFrom: {{fieldRef: {{fieldPath: status.podIP}}}}}}
+                    - {{name: ROLLDROP_ADMIN, value: "$(POD_IP):8082"}}{env}
                   ports: [{{name: http, containerPort: 8081}}, {{name: rolldrop-admin, containerPort: 8082}}]
-                  lifecycle: {{preStop: {{httpGet: {{path: /prestop, port: rolldrop-admin}}}}}}
+                  lifecycle: {{preStop: {{exec: {{command: [/rolldrop, proxy-pre-stop]}}}}}}
               containers:
                 - name: app
                   image: rolldrop
