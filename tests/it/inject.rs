@@ -1,8 +1,11 @@
 //! `rolldrop inject`: what it writes runs, on a cluster and in a scenario.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use rolldrop::analysis::model::Verdict;
+use rolldrop::record::EventKind;
+use rolldrop::record::event::ProxyPhase;
 use serde_json::{Value, json};
 
 use crate::harness::{Rolldrop, fed};
@@ -134,7 +137,11 @@ fn the_sidecars_hook_marks_the_end_of_each_pod_and_of_no_other() {
             .collect();
         let ended = run.result.terminations.iter().map(|termination| termination.pod.as_str());
         let missing: Vec<&str> = ended.filter(|pod| !marked.contains(pod)).collect();
-        assert!(missing.is_empty() && !marked.is_empty(), "{missing:?} not among {marked:?}\n{}", run.finished);
+        assert!(
+            missing.is_empty() && !marked.is_empty(),
+            "{missing:?} not among {marked:?}\n{}",
+            run.finished
+        );
     }
 }
 

@@ -40,7 +40,6 @@ mod load_options;
 mod load_tls;
 mod load_unanswered;
 mod main_job;
-mod many_pods;
 mod nodes;
 mod other_tools;
 mod plugin;
