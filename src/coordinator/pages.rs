@@ -186,7 +186,7 @@ mod tests {
         });
         assert_eq!(names(&caller).await.unwrap(), ["web-2", "web-3"]);
         let queries = queries.lock().unwrap();
-        let first = "&labelSelector=app%3Dweb&limit=500";
+        let first = "&labelSelector=app%3Dweb&limit=100";
         let expected =
             ["", "&continue=a", "", "&continue=b%26limit%3D9"].map(|token| format!("{first}{token}"));
         assert_eq!(*queries, expected);

@@ -119,11 +119,13 @@ fn killed_together(dataplane: &str, names: &[&str]) {
     let all = process_tree(child.id());
     let killed = Instant::now();
     doomed.iter().for_each(Process::kill);
-    let ended = wait_for(&format!("the end after {names:?} on {dataplane}"), LIMIT, || {
-        let is_over = child.try_wait().expect("its state").is_some();
-        (is_over && none_alive(&all).is_some()).then(|| killed.elapsed())
-    });
-    println!("{dataplane} {names:?}: nothing left after {:.2} s", ended.as_secs_f64());
+    // A run that lives ends by itself, with its report.
+    let others: Vec<Process> = all.into_iter().filter(|process| !process.is(child.id())).collect();
+    let after = format!("{names:?} on {dataplane}");
+    wait_for(&format!("the others' end after {after}"), LIMIT, || none_alive(&others));
+    let gone = killed.elapsed();
+    wait_for(&format!("the run's end after {after}"), LIMIT, || child.try_wait().expect("its state"));
+    println!("{after}: nothing left after {:.2} s", gone.as_secs_f64());
 }
 
 fn every_subset(dataplane: &str, supervisors: &[&'static str]) {
