@@ -77,16 +77,17 @@ impl Bounds {
             if meant > 0 && meant + away > allowed {
                 let away = match away {
                     0 => String::new(),
-                    1 => ", and 1 is away already".to_owned(),
-                    away => format!(", and {away} are away already"),
+                    1 => "1 is away already, and ".to_owned(),
+                    away => format!("{away} are away already, and "),
                 };
                 return Some(format!(
-                    "maxUnavailable of Deployment {} is {}, so that of {} {allowed} may go at once{away}",
+                    "maxUnavailable of Deployment {} is {}, so that {allowed} of {} may be away at once; {away}{} would go",
                     deployment.name_any(),
                     match max {
                         IntOrString::Int(number) => number.to_string(),
                         IntOrString::String(share) => share.clone(),
                     },
+                    in_words(replicas),
                     in_words(meant)
                 ));
             }
