@@ -315,9 +315,8 @@ async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watc
                 loop {
                     match timeout(SILENCE, batches.next()).await {
                         Ok(Some(batch)) => {
-                            let unreadable = batch.iter().filter_map(|line| line.as_ref().err());
-                            let why =
-                                unreadable.filter(|error| error.kind() == ErrorKind::InvalidData).next();
+                            let mut unreadable = batch.iter().filter_map(|line| line.as_ref().err());
+                            let why = unreadable.find(|error| error.kind() == ErrorKind::InvalidData);
                             if let Some(why) = why.filter(|_| !std::mem::replace(&mut is_unreadable, true)) {
                                 endpoint.warn(&format!("sends what cannot be read: {why}"));
                             }
@@ -478,7 +477,7 @@ impl Endpoint {
     }
 
     async fn ask_clock(&self) -> kube::Result<ClockAnswer> {
-        let request = self.get(CLOCK_PATH).map_err(|error| kube::Error::HttpError(error))?;
+        let request = self.get(CLOCK_PATH).map_err(kube::Error::HttpError)?;
         let answer = self.context.client.request_stream(request).await?;
         let mut text = Vec::new();
         let read = answer.take(CLOCK_BYTES).read_to_end(&mut text).await;
