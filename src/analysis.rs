@@ -9,6 +9,7 @@
 
 mod cause;
 mod charts;
+pub mod class;
 pub mod compare;
 mod death;
 mod evidence;
@@ -38,11 +39,12 @@ pub mod working;
 
 use std::collections::BTreeMap;
 
+pub use class::Class;
 use evidence::Evidence;
 pub(crate) use judge::Judged;
 pub use model::{Analysis, RunResult};
 use model::{Latencies, LoadResult, Mode, RequestCounts, Stage, Start, Termination, Verdict, Window};
-pub use policy::{Class, Policy};
+pub use policy::Policy;
 use sums::Sums;
 
 use crate::record::retry;
@@ -64,11 +66,11 @@ pub fn analyse<R: RowSource>(
 ) -> Result<Analysis, R::Error> {
     let modes = modes(&timeline.ends);
     let alpha = alpha(timeline, &modes);
-    let evidence = evidence::gather(timeline, requests, policy, &alpha)?;
+    let evidence = evidence::gather(timeline, requests, &alpha)?;
     let windows = windows(timeline, &evidence, &alpha);
     let disrupted = disrupted(timeline, &windows);
-    let sums = Sums::of(timeline, requests, policy, &evidence, &disrupted)?;
-    let judged = judge::judge(timeline, &requests.others, policy, &evidence, &windows, &sums);
+    let sums = Sums::of(timeline, requests, &evidence, &disrupted)?;
+    let judged = judge::judge(timeline, &requests.others, &evidence, &windows, &sums);
     let terminations = terminations(timeline, &modes, &evidence, &sums, &judged, windows);
     let groups = shares::groups(timeline, &terminations, &judged);
     let requests = count(timeline, &sums, &judged);

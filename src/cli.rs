@@ -1,6 +1,7 @@
 //! Command line: clap types, dispatch, exit status.
 
 mod admin_token;
+mod classes;
 mod cleanup;
 mod cluster;
 mod compare;
@@ -127,11 +128,12 @@ fn private_dir(prefix: &str) -> std::io::Result<tempfile::TempDir> {
     builder.tempdir()
 }
 
-/// An error with its causes, each said once: some repeat what they come from.
+/// An error with its causes, each said once: some end with what they come from.
 fn in_words(error: &anyhow::Error) -> String {
     let mut words = String::new();
     for cause in error.chain().map(ToString::to_string).filter(|cause| !cause.is_empty()) {
-        if !words.contains(&cause) {
+        let before = words.strip_suffix(&cause);
+        if before.is_none_or(|before| !before.is_empty() && !before.ends_with(": ")) {
             let colon = if words.is_empty() { "" } else { ": " };
             words.extend([colon, cause.as_str()]);
         }
@@ -182,5 +184,10 @@ mod tests {
             anyhow::anyhow!("no such file").context("cannot read /x: no such file").context("no cluster");
         assert_eq!(in_words(&error), "no cluster: cannot read /x: no such file");
         assert_eq!(in_words(&anyhow::anyhow!("gone").context("lost")), "lost: gone");
+        // A word that happens to stand in what was said before is news.
+        let error = anyhow::anyhow!("8080").context("port 8080 is taken");
+        assert_eq!(in_words(&error), "port 8080 is taken: 8080");
+        let error = anyhow::anyhow!("out").context("the run timed out");
+        assert_eq!(in_words(&error), "the run timed out: out");
     }
 }

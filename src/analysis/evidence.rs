@@ -11,10 +11,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::class::Class;
 use super::death::Death;
 use super::flows::Flows;
 use super::gateway::{self, Gateway, Watching};
-use super::policy::{Class, Policy};
 use super::route::{self, Reach, Route};
 use super::suspects::{LAG_NS, Suspects, Verdict};
 use super::tries::{Loss, Tries};
@@ -297,7 +297,6 @@ impl Gathered {
 pub(super) fn gather<R: RowSource>(
     timeline: &Timeline,
     requests: &Requests<R>,
-    policy: &Policy,
     alpha: &[f64],
 ) -> Result<Evidence, R::Error> {
     let targets: HashMap<&str, usize> =
@@ -309,7 +308,7 @@ pub(super) fn gather<R: RowSource>(
 
     let mut gathered = Gathered::new(timeline);
     let mut flows = Flows::of(&requests.others);
-    let mut gateways = gateway::watch(timeline, &requests.others, policy);
+    let mut gateways = gateway::watch(timeline, &requests.others);
     for r in &requests.others {
         gathered.add(timeline, target_of(r), r, is_unnamed(r));
     }
@@ -331,7 +330,7 @@ pub(super) fn gather<R: RowSource>(
     let stale = flows.stale(&requests.others);
     for (number, (r, stale)) in requests.others.iter().zip(&stale).enumerate() {
         let Some(target) = target_of(r).filter(|_| r.is_new_connection() && !stale) else { continue };
-        match policy.class(&r.row) {
+        match Class::of(&r.row) {
             Class::NotSent => {}
             Class::Ok | Class::AppError => gathered.tries[target].answered(r.begun(), r.pod().is_some()),
             // Of one that was cut off it is not known what would have become of it.
@@ -350,7 +349,7 @@ pub(super) fn gather<R: RowSource>(
 
     let mut deaths: Vec<Death> = timeline.ends.iter().map(Death::of).collect();
     reaches(timeline, &mut gathered, &deaths, alpha);
-    let suspects = Suspects::new(timeline, policy, &requests.others, &stale, &gateways);
+    let suspects = Suspects::new(timeline, &requests.others, &stale, &gateways);
     let mut verdicts = suspects.verdicts(&mut gathered, &deaths);
     // Failures that only one pod explains tell from when on it was dead, which sharpens all that rests on that.
     if suspects.found_dead(&verdicts, &mut deaths) {

@@ -29,8 +29,8 @@
 //! Why the request was lost is [`cause`]'s; the rest of a request's story is `cause`'s of the Service's path.
 
 use super::Cause;
+use super::class::Class;
 use super::latency::Values;
-use super::policy::{Class, Policy};
 use crate::record::run_info::{Balances, Target};
 use crate::record::{Outcome, RequestRow, ServedEnd, Stamp};
 use crate::timeline::{PodEnd, Request, Timeline};
@@ -77,10 +77,10 @@ impl Dying {
 }
 
 /// One for each target of the run that is a gateway.
-pub(super) fn watch(timeline: &Timeline, others: &[Request], policy: &Policy) -> Vec<Option<Watching>> {
+pub(super) fn watch(timeline: &Timeline, others: &[Request]) -> Vec<Option<Watching>> {
     let targets = timeline.info.targets.iter().enumerate();
     let watching = |(target, info): (usize, &Target)| {
-        (info.balances == Balances::Requests).then(|| Watching::new(timeline, target, others, policy))
+        (info.balances == Balances::Requests).then(|| Watching::new(timeline, target, others))
     };
     targets.map(watching).collect()
 }
@@ -107,11 +107,11 @@ struct Mark {
 
 impl Watching {
     /// Starts with what failed of a target. `target` is its number in `run.json`.
-    pub(super) fn new(timeline: &Timeline, target: usize, others: &[Request], policy: &Policy) -> Self {
+    pub(super) fn new(timeline: &Timeline, target: usize, others: &[Request]) -> Self {
         let Some(info) = timeline.info.targets.get(target) else { return Self::of(Vec::new(), &[], 1) };
         let of_target = others.iter().filter(|r| *r.row.target == *info.name);
         let failed: Vec<&Request> =
-            of_target.filter(|r| is_gateways(&r.row) && policy.class(&r.row) == Class::Dropped).collect();
+            of_target.filter(|r| is_gateways(&r.row) && Class::of(&r.row) == Class::Dropped).collect();
         let uncertainty_ns = failed.iter().map(|r| r.uncertainty_ns).max().unwrap_or(0);
         let mut dying: Vec<Dying> = timeline.ends.iter().map(|end| Dying::of(timeline, end)).collect();
         for dying in &mut dying {

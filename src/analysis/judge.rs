@@ -1,10 +1,10 @@
 //! What is concluded about each lost request: its cause, and the terminations that may have cost it.
 
 use super::cause::{self, Explanation, Facts, Served};
+use super::class::Class;
 use super::evidence::Evidence;
 use super::gateway::{self, Attempt, PodState};
 use super::model::{Candidate, Window};
-use super::policy::{Class, Policy};
 use super::sums::Sums;
 use super::suspects::Verdict;
 use super::window_end;
@@ -34,7 +34,6 @@ pub(crate) struct Judged<'a> {
 pub(super) fn judge<'a>(
     timeline: &'a Timeline,
     others: &'a [Request],
-    policy: &Policy,
     evidence: &Evidence,
     windows: &[Vec<Window>],
     sums: &Sums<'_>,
@@ -43,7 +42,7 @@ pub(super) fn judge<'a>(
     let mut judged = Vec::new();
     for ((request, verdict), &stale) in others.iter().zip(&evidence.verdicts).zip(&evidence.stale) {
         let row = &request.row;
-        if row.phase == Phase::Warmup || policy.class(row) != Class::Dropped {
+        if row.phase == Phase::Warmup || Class::of(row) != Class::Dropped {
             continue;
         }
         let begun = request.begun();

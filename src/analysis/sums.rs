@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::class::Class;
 use super::evidence::{self, Evidence};
 use super::flows::Reuses;
 use super::latency::{FewValues, Values};
 use super::model::{LateArrival, RequestCounts, Second};
 use super::outages::Outages;
-use super::policy::{Class, Policy};
 use super::reached::Reached;
 use super::streams::Streams;
 use super::validity;
@@ -62,13 +62,12 @@ impl<'a> Sums<'a> {
     pub(super) fn of<R: RowSource>(
         timeline: &'a Timeline,
         requests: &'a Requests<R>,
-        policy: &Policy,
         evidence: &Evidence,
         disrupted: &[(Stamp, Stamp)],
     ) -> Result<Self, R::Error> {
         let of_class = |classes: &'static [Class]| {
             let counted = requests.others.iter().filter(|r| r.row.phase == Phase::Main);
-            counted.filter(move |r| classes.contains(&policy.class(&r.row)))
+            counted.filter(move |r| classes.contains(&Class::of(&r.row)))
         };
         let [lag, response, service, steady, near] = [(); 5].map(|()| Values::new());
         let mut sums = Self {
@@ -96,11 +95,11 @@ impl<'a> Sums<'a> {
         };
         requests.each(|r| {
             sums.add_any(timeline, r);
-            sums.reached.add(r, policy.class(&r.row) == Class::Ok);
+            sums.reached.add(r, Class::of(&r.row) == Class::Ok);
             match r.row.phase {
                 Phase::Warmup => sums.counts.warmup += 1,
                 Phase::Main => {
-                    let class = policy.class(&r.row);
+                    let class = Class::of(&r.row);
                     sums.count(class, r);
                     sums.time(timeline, class, r, disrupted);
                     if r.row.outcome == Outcome::Ok

@@ -12,11 +12,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::cause::ROUND_TRIP_NS;
+use super::class::Class;
 use super::death::Death;
 use super::evidence::{Arrivals, Gathered, Tail, arrives, ending, silence_s};
 use super::gateway::{self, Gateway, is_gateways};
 use super::model::{Candidate, Why};
-use super::policy::{Class, Policy};
 use crate::record::routing::Balancing;
 use crate::record::run_info::Balances;
 use crate::record::{Outcome, RequestRow, Stamp};
@@ -85,13 +85,12 @@ pub(super) struct Suspects<'a> {
 impl<'a> Suspects<'a> {
     pub(super) fn new(
         timeline: &'a Timeline,
-        policy: &Policy,
         others: &'a [Request],
         stale: &[bool],
         gateways: &'a [Option<Gateway>],
     ) -> Self {
         let targets = &timeline.info.targets;
-        let is_lost = |&n: &usize| !stale[n] && policy.class(&others[n].row) == Class::Dropped;
+        let is_lost = |&n: &usize| !stale[n] && Class::of(&others[n].row) == Class::Dropped;
         let mut lost: Vec<usize> = (0..others.len()).filter(is_lost).collect();
         lost.sort_by_key(|&n| (others[n].begun(), n));
         let serves = |end: &PodEnd| {

@@ -6,7 +6,6 @@ use std::str::FromStr;
 use anyhow::{Context, bail};
 
 use super::report::{Analysed, Given, analyse};
-use crate::analysis::Policy;
 use crate::analysis::compare::model::Comparison;
 use crate::analysis::compare::sample::SAMPLE_FORMAT;
 use crate::analysis::compare::{self, Incomparable, Options, Sample};
@@ -70,7 +69,7 @@ impl CompareArgs {
 pub(super) fn sample(run_dir: &RunDir, analysed: &Analysed) -> anyhow::Result<Sample> {
     let name = run_dir.path().display().to_string();
     let Analysed { timeline, requests, analysis } = analysed;
-    Sample::of(name, timeline, requests, analysis, &Policy::default()).context("failed to read the run")
+    Sample::of(name, timeline, requests, analysis).context("failed to read the run")
 }
 
 fn read(path: &Path) -> anyhow::Result<Sample> {

@@ -238,7 +238,15 @@ impl Run<'_> {
         let loaded = self.load_and_disrupt(scenario, cluster, &session, &halt, load_workers).await;
         // Also after an error: what the session created is removed.
         self.progress.step("undoing what was changed");
-        let (sources, mut left) = session.finish(give_up.clone()).await?;
+        let (sources, mut left) = match (session.finish(give_up.clone()).await, &loaded) {
+            (Ok(finished), _) => finished,
+            (Err(error), Ok(_)) => return Err(error.into()),
+            // What failed first may be why.
+            (Err(error), Err(_)) => {
+                self.progress.warn(&format!("nor could the run be closed: {error}"));
+                (Vec::new(), Vec::new())
+            }
+        };
         if cluster.origin().is_none() {
             // What is left there goes with it.
             left.clear();

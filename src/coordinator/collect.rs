@@ -374,6 +374,10 @@ fn take(
             Ok(line) => line,
             Err(error) => {
                 tracing::warn!(%pod, %error, "a proxy's line could not be read");
+                // It has a number, and would come again with the next stream.
+                if let Some(place) = place.as_mut().filter(|_| ProxyLine::is_row(&line)) {
+                    place.next += 1;
+                }
                 continue;
             }
         };

@@ -309,8 +309,8 @@ impl Acting<'_> {
     }
 
     /// Makes a call until it is accepted, or refused for good, and records each attempt. While the load
-    /// lasts it waits out a refusal for now (429). Over a fault of the API server it goes on as long as
-    /// the limit for an outage allows.
+    /// lasts it waits out a refusal for now (429). Over faults of the API server that come in a row it goes on
+    /// as long as the limit for an outage allows.
     async fn insist<T, F>(
         &self,
         mode: Option<Mode>,
@@ -321,22 +321,26 @@ impl Acting<'_> {
     where
         F: Future<Output = kube::Result<T>>,
     {
-        let give_up = Instant::now() + self.session.caller.limits.outage;
-        let mut pauses = Pauses::default();
+        let (mut first_fault, mut pauses) = (None, Pauses::default());
         let mut may_be_done = false;
         loop {
-            let (is_last, next) = (Instant::now() >= give_up, pauses.next());
+            let (sent, next) = (Instant::now(), pauses.next());
             let (answered, answer) = self.stamped(insisting.success, call()).await;
             let is_done = answered.may_have_been_done();
             may_be_done |= is_done;
             let (is_over, wait) = match &answer {
                 Some(Ok(_)) => (true, next),
                 Some(Err(kube::Error::Api(status))) if status.code == 429 => {
+                    (first_fault, pauses) = (None, Pauses::default());
                     let told = answer.as_ref().and_then(|answer| retry_after(answer.as_ref().err()?));
                     (false, told.unwrap_or(insisting.pause))
                 }
                 Some(Err(error)) if !is_passing(error) => (true, next),
-                _ => (is_last || (is_done && insisting.twice == Twice::Harmful), next),
+                _ => {
+                    let lasts = sent - *first_fault.get_or_insert(sent);
+                    let is_last = lasts >= self.session.caller.limits.outage;
+                    (is_last || (is_done && insisting.twice == Twice::Harmful), next)
+                }
             };
             let is_accepted = self.note(mode, pod.clone(), answered);
             if is_over || self.while_loaded(sleep(wait)).await.is_none() {

@@ -1,21 +1,23 @@
 //! The one thread that writes what the coordinator's process hears of.
 
 use std::collections::HashMap;
-use std::sync::mpsc::{self, RecvTimeoutError, TrySendError};
+use std::collections::hash_map::Entry;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TrySendError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
 use super::{CoordinatorError, SOURCE};
 use crate::record::parts::PartWriter;
+use crate::record::run_dir::EventLog;
 use crate::record::{Clock, Event, EventKind, RunDir, RunDirError, ServedRow, Stamp};
 
 /// Messages that wait to be written. A full channel holds those back who fill it: proxies keep their rows until they
 /// are read, and watches wait on the API server's side, so that nothing is lost.
 const WAITING: usize = 256;
-/// How often parts are looked at for their age when nothing arrives.
+/// How often parts are looked at for their age.
 const TICK: Duration = Duration::from_millis(500);
 
 enum Message {
@@ -38,41 +40,16 @@ pub(super) struct RecorderHandle(mpsc::SyncSender<Message>);
 
 impl Recorder {
     pub(super) fn start(run_dir: &RunDir, clock: Clock) -> Result<Self, RunDirError> {
-        let mut log = run_dir.event_log()?;
+        let log = run_dir.event_log()?;
         let run_dir = run_dir.clone();
         let (sender, receiver) = mpsc::sync_channel(WAITING);
         let (done, result) = oneshot::channel();
         let thread = std::thread::Builder::new()
             .name("recorder".into())
             .spawn(move || {
-                let mut write = || -> Result<(), RunDirError> {
-                    let mut tables: HashMap<String, PartWriter<ServedRow>> = HashMap::new();
-                    loop {
-                        match receiver.recv_timeout(TICK) {
-                            Ok(Message::Event(event)) => log.append(&event)?,
-                            Ok(Message::Served { source, rows }) => {
-                                if !tables.contains_key(&source) {
-                                    tables.insert(source.clone(), run_dir.part_writer(&source, clock)?);
-                                }
-                                if let Some(table) = tables.get_mut(&source) {
-                                    table.extend(&rows)?;
-                                }
-                            }
-                            Err(RecvTimeoutError::Timeout) => {
-                                for table in tables.values_mut() {
-                                    table.tick()?;
-                                }
-                            }
-                            Ok(Message::Finish) | Err(RecvTimeoutError::Disconnected) => break,
-                        }
-                    }
-                    for table in tables.into_values() {
-                        table.finish()?;
-                    }
-                    Ok(())
-                };
+                let files = Files { log, tables: HashMap::new(), run_dir, clock };
                 // Nobody listens after an early end of the run: then the result is of no use.
-                let _ = done.send(write());
+                let _ = done.send(files.write(&receiver));
             })
             .map_err(|source| RunDirError::Io { path: "recorder thread".into(), source })?;
         Ok(Self { handle: RecorderHandle(sender), thread: Some(thread), result })
@@ -91,6 +68,47 @@ impl Recorder {
             let _ = thread.join();
         }
         Ok(result?)
+    }
+}
+
+/// What the thread writes.
+struct Files {
+    log: EventLog,
+    tables: HashMap<String, PartWriter<ServedRow>>,
+    run_dir: RunDir,
+    clock: Clock,
+}
+
+impl Files {
+    /// Writes what arrives until nothing more does. Parts come of age also while other sources are busy.
+    fn write(mut self, messages: &Receiver<Message>) -> Result<(), RunDirError> {
+        let mut next_look = Instant::now() + TICK;
+        loop {
+            match messages.recv_timeout(next_look.saturating_duration_since(Instant::now())) {
+                Ok(Message::Event(event)) => self.log.append(&event)?,
+                Ok(Message::Served { source, rows }) => self.table(source)?.extend(&rows)?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Message::Finish) | Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if Instant::now() >= next_look {
+                next_look = Instant::now() + TICK;
+                self.tables.values_mut().try_for_each(PartWriter::tick)?;
+            }
+        }
+        for table in self.tables.into_values() {
+            table.finish()?;
+        }
+        Ok(())
+    }
+
+    fn table(&mut self, source: String) -> Result<&mut PartWriter<ServedRow>, RunDirError> {
+        Ok(match self.tables.entry(source) {
+            Entry::Occupied(table) => table.into_mut(),
+            Entry::Vacant(place) => {
+                let table = self.run_dir.part_writer(place.key(), self.clock)?;
+                place.insert(table)
+            }
+        })
     }
 }
 
@@ -126,9 +144,29 @@ mod tests {
     use std::io::Read;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Instant;
 
     use super::*;
+    use crate::coordinator::tests::served;
+
+    #[test]
+    fn a_source_that_has_ended_is_on_disk_while_others_go_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let run_dir = RunDir::create(&dir.path().join("run")).unwrap();
+        let clock = Clock::start();
+        let recorder = Recorder::start(&run_dir, clock).unwrap();
+        let handle = recorder.handle();
+        handle.served("web-1", vec![served(0)]);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let on_disk = || crate::record::parts::read_table::<ServedRow>(run_dir.path()).unwrap().len();
+        // Never is there a moment without a message.
+        while on_disk() == 0 {
+            assert!(Instant::now() < deadline, "the row of the source that has ended is not on disk");
+            handle.event(clock.now(), EventKind::Warning { message: "busy".into() });
+            std::thread::sleep(TICK / 50);
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(recorder.finish()).unwrap();
+    }
 
     #[test]
     fn who_records_faster_than_is_written_waits_and_nothing_is_lost() {

@@ -6,6 +6,7 @@ mod disrupting;
 mod evidence;
 mod load_job;
 mod phases;
+mod rows;
 mod service_proxy;
 
 use std::collections::BTreeSet;
@@ -149,7 +150,7 @@ fn container(state: &str, reason: &str, message: &str) -> ContainerState {
     }
 }
 
-fn served(seq: u64) -> ServedRow {
+pub(super) fn served(seq: u64) -> ServedRow {
     let at = Stamp::from_unix_ns(1);
     ServedRow {
         source: "web-1".into(),

@@ -221,6 +221,9 @@ pub enum EventKind {
         /// What, and what it means for the result.
         message: String,
     },
+    /// Of a later version, which adds kinds. It is read, to be left out, and never written.
+    #[serde(other)]
+    Other,
 }
 
 impl EventKind {

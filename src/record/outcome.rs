@@ -8,6 +8,11 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+/// Whether a gateway says by this status that it got no answer from a pod: 502, 503 or 504.
+pub const fn is_gateway_status(status: u16) -> bool {
+    matches!(status, 502..=504)
+}
+
 macro_rules! outcomes {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
         /// How the first attempt of a scheduled request ended.

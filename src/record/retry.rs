@@ -4,6 +4,7 @@
 //! which an attempt's facts stay those of the first, and [`go_hides`] says which failures Go's
 //! `net/http` would have hidden, without sending anything.
 
+use super::outcome::is_gateway_status;
 use super::{Outcome, RequestRow};
 
 /// The gRPC status UNAVAILABLE.
@@ -31,7 +32,7 @@ pub fn is_retried(method: &str, attempt: &RequestRow) -> bool {
         || is_idempotent(method)
             && match attempt.outcome {
                 Outcome::Ok | Outcome::NotSent | Outcome::Cancelled => false,
-                Outcome::HttpError => matches!(attempt.status, Some(502..=504)),
+                Outcome::HttpError => attempt.status.is_some_and(is_gateway_status),
                 _ => true,
             }
 }

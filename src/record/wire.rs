@@ -9,10 +9,12 @@
 //! A proxy that was restarted is another recorder: it counts anew, on a clock of its own.
 //! `&of=T` names the one that N is a number of, by its `started_ns`; any other gives all it has.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
 use ring::hmac;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::event::{PodEvent, ProxyPhase};
@@ -120,6 +122,13 @@ pub enum ProxyLine {
         /// Rows recorded in the proxy's whole life.
         recorded: u64,
     },
+}
+
+impl ProxyLine {
+    /// Whether a line holds a row, also one that cannot be read.
+    pub fn is_row(line: &str) -> bool {
+        serde_json::from_str::<BTreeMap<&str, IgnoredAny>>(line).is_ok_and(|line| line.contains_key("row"))
+    }
 }
 
 /// The answer of [`CLOCK_PATH`].

@@ -3,55 +3,41 @@
 //! For people with a spreadsheet, and for whoever checks the analysis against another record. The columns are
 //! documented in `docs/run-directory.md`.
 
-use std::fmt::Write as _;
-
 use crate::analysis::Analysis;
 use crate::analysis::model::{Candidate, Lost};
+use crate::record::parts::csv::CsvLine;
 
 const HEADER: &str =
     "source,seq,target,scheduled_ns,begun_ns,end_ns,outcome,status,cause,in_window,pods,shares,why";
 
-/// The file, as RFC 4180 describes such files, but with line feeds alone.
+/// The file.
 pub(super) fn render(analysis: &Analysis) -> String {
     let mut out = format!("{HEADER}\n");
     for lost in &analysis.lost {
-        let status = lost.status.map(|status| status.to_string()).unwrap_or_default();
-        let of = |each: fn(&Candidate) -> String| list(lost, each);
-        let pods: Vec<&str> = lost
-            .candidates
-            .iter()
-            .map(|c| analysis.result.terminations.get(c.termination).map_or("", |t| t.pod.as_str()))
-            .collect();
-        let _ = writeln!(
-            out,
-            "{},{},{},{},{},{},{},{status},{},{},{},{},{}",
-            field(&lost.source),
-            lost.seq,
-            field(&lost.target),
-            lost.scheduled.unix_ns(),
-            lost.begun.unix_ns(),
-            lost.ended.unix_ns(),
-            lost.outcome,
-            lost.cause,
-            lost.in_window,
-            field(&pods.join(";")),
-            of(|c| format!("{:.3}", c.share)),
-            of(|c| c.why.as_str().to_owned()),
-        );
+        let mut line = CsvLine::new(&mut out);
+        line.text(&lost.source);
+        line.shown(Some(lost.seq));
+        line.text(&lost.target);
+        for at in [lost.scheduled, lost.begun, lost.ended] {
+            line.shown(Some(at.unix_ns()));
+        }
+        line.shown(Some(lost.outcome));
+        line.shown(lost.status);
+        line.shown(Some(lost.cause));
+        line.shown(Some(lost.in_window));
+        let pod = |c: &Candidate| {
+            analysis.result.terminations.get(c.termination).map_or_else(String::new, |t| t.pod.clone())
+        };
+        line.text(&list(lost, pod));
+        line.text(&list(lost, |c| format!("{:.3}", c.share)));
+        line.text(&list(lost, |c| c.why.as_str().to_owned()));
+        out.push('\n');
     }
     out
 }
 
-fn list(lost: &Lost, each: fn(&Candidate) -> String) -> String {
+fn list(lost: &Lost, each: impl Fn(&Candidate) -> String) -> String {
     lost.candidates.iter().map(each).collect::<Vec<_>>().join(";")
-}
-
-/// A value in quotes, where it holds what would end it.
-fn field(value: &str) -> String {
-    match value.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", value.replace('"', "\"\"")),
-        false => value.to_owned(),
-    }
 }
 
 #[cfg(test)]

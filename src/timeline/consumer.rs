@@ -16,11 +16,9 @@ use std::sync::Arc;
 
 use super::requests::{Connection, Request, Requests};
 use crate::record::event::AnswerHeaders;
+use crate::record::outcome::is_gateway_status;
 use crate::record::run_info::{Balances, BalancesBecause, Target};
 use crate::record::{Outcome, RequestRow};
-
-/// The statuses by which a proxy in between says that it got no answer from a pod.
-const GATEWAY_STATUSES: std::ops::RangeInclusive<u16> = 502..=504;
 
 /// How the values of `server` begin of products that route requests, and are no app's own server.
 const GATEWAYS: [&str; 6] = [
@@ -116,7 +114,7 @@ fn by_headers(headers: &AnswerHeaders) -> Option<BalancesBecause> {
 /// The status of an answer that no pod gave, as far as anybody says.
 fn gateway_status(request: &Request) -> Option<u16> {
     let Request { row, served, .. } = request;
-    let status = row.status.filter(|status| GATEWAY_STATUSES.contains(status))?;
+    let status = row.status.filter(|status| is_gateway_status(*status))?;
     let is_apps = served.as_ref().is_some_and(|served| served.status == Some(status));
     (row.outcome == Outcome::HttpError && row.pod.is_none() && !is_apps).then_some(status)
 }

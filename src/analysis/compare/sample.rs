@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::episodes::{Episode, episodes};
+use crate::analysis::class::Class;
 use crate::analysis::model::{Analysis, Mode, RunResult, Verdict};
-use crate::analysis::policy::{Class, Policy};
 use crate::record::{Outcome, Phase, RowSource};
 use crate::timeline::{Request, Requests, Timeline};
 
@@ -92,7 +92,6 @@ impl Sample {
         timeline: &Timeline,
         requests: &Requests<R>,
         analysis: &Analysis,
-        policy: &Policy,
     ) -> Result<Self, R::Error> {
         let result = &analysis.result;
         let is_closed_loop = timeline.info.load.is_closed_loop();
@@ -101,7 +100,7 @@ impl Sample {
         let block_s = BLOCK_LENGTHS.into_iter().find(|s| end_s / s <= MOST_BLOCKS).unwrap_or(longest);
         let mut blocks: Vec<Block> = Vec::new();
         requests.each(|request| {
-            let class = policy.class(&request.row);
+            let class = Class::of(&request.row);
             if request.row.phase != Phase::Main || matches!(class, Class::NotSent | Class::Cancelled) {
                 return;
             }

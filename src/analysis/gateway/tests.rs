@@ -120,7 +120,8 @@ fn behind_the_recorded_ingress_every_failure_has_its_pod_among_few() {
     let because = BalancesBecause::GatewayStatus { status: 502, answers: 126 };
     assert_eq!((target.balances, &target.balances_because), (Balances::Requests, &Some(because)));
 
-    let result = crate::analysis::analyse(&timeline, &requests, &Policy::default()).unwrap().result;
+    let result =
+        crate::analysis::analyse(&timeline, &requests, &crate::analysis::Policy::default()).unwrap().result;
     assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::GatewayToDeadPod, 340)]));
     assert!(
         result.findings.iter().any(|f| f.what.contains("is taken for a gateway")),
@@ -128,7 +129,7 @@ fn behind_the_recorded_ingress_every_failure_has_its_pod_among_few() {
         result.findings
     );
 
-    let mut watching = Watching::new(&timeline, 0, &requests.others, &Policy::default());
+    let mut watching = Watching::new(&timeline, 0, &requests.others);
     requests.plain(|r| watching.answered(&r.row)).unwrap();
     let gateway = watching.done();
     let pods = std::fs::read_to_string(recorded.join("pods.csv")).unwrap();

@@ -9,11 +9,12 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::analysis::Class;
 use crate::analysis::figures::count;
 use crate::analysis::model::{LoadResult, Percentiles, SendLag, Verdict};
 use crate::analysis::validity::not_as_planned;
+use crate::cli::classes::by_class;
 use crate::load::{ErrorStatuses, Summary, Tally, errno_name, status_name};
-use crate::record::retry::GRPC_UNAVAILABLE;
 use crate::record::run_info::{LoadPlan, Pacing};
 use crate::record::{Outcome, Stamp};
 
@@ -148,17 +149,19 @@ impl Report {
 impl Requests {
     fn new(plan: &LoadPlan, tally: &Tally) -> Self {
         let outcomes = &tally.outcomes;
-        let gateway = gateway_errors(tally);
-        let [ok, not_sent, cancelled, http_errors] =
-            [Outcome::Ok, Outcome::NotSent, Outcome::Cancelled, Outcome::HttpError].map(|o| outcomes.of(o));
-        let app_errors = http_errors - gateway;
+        let of_class = |wanted| {
+            let of_class = by_class(outcomes, &tally.error_statuses).filter(|(class, _)| *class == wanted);
+            of_class.map(|(_, count)| count).sum::<u64>()
+        };
+        let [ok, dropped, not_sent, cancelled] =
+            [Class::Ok, Class::Dropped, Class::NotSent, Class::Cancelled].map(of_class);
         let total = outcomes.total();
         Self {
             warmup: tally.warmup,
             total,
             ok,
-            dropped: total - ok - not_sent - cancelled - app_errors,
-            app_errors,
+            dropped,
+            app_errors: total - ok - dropped - not_sent - cancelled,
             not_sent,
             cancelled,
             by_outcome: outcomes.iter().collect(),
@@ -170,13 +173,6 @@ impl Requests {
             }),
         }
     }
-}
-
-/// Responses that a proxy in between gives when it reached nobody, and gRPC's UNAVAILABLE: they
-/// count as dropped, like every transport failure; other errors are the app's own.
-fn gateway_errors(tally: &Tally) -> u64 {
-    let statuses = [502, 503, 504].iter().filter_map(|status| tally.error_statuses.http.get(status));
-    statuses.chain(tally.error_statuses.grpc.get(&GRPC_UNAVAILABLE)).sum()
 }
 
 fn percentiles_ms(ns: &Histogram<u64>) -> Percentiles {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, interval};
 
-use crate::analysis::{Class, Policy};
+use crate::analysis::Class;
+use crate::cli::classes::by_class;
 use crate::coordinator::Losses;
 use crate::load::{Control, Progress};
-use crate::record::Outcome;
 use crate::scenario::{Abort, Scenario};
 
 /// From one look to the next.
@@ -16,7 +16,7 @@ const PERIOD: Duration = Duration::from_millis(200);
 
 /// Looks at a load until it loses too much, and says how much that is. Never ends where it does not.
 pub(super) async fn too_much_dropped(limit: &Abort, control: &Control) -> String {
-    let mut drops = Drops { limit: *limit, policy: Policy::default(), seen: VecDeque::new() };
+    let mut drops = Drops { limit: *limit, seen: VecDeque::new() };
     let mut ticks = interval(PERIOD);
     loop {
         let now = ticks.tick().await;
@@ -43,7 +43,6 @@ pub(super) fn disrupts_a_ramp(scenario: &Scenario) -> Option<String> {
 /// The drops of the last stretch.
 struct Drops {
     limit: Abort,
-    policy: Policy,
     /// When, and how many requests had ended and were dropped by then.
     seen: VecDeque<(Instant, u64, u64)>,
 }
@@ -51,7 +50,7 @@ struct Drops {
 impl Drops {
     /// Why the load is to be given up, if it is.
     fn look(&mut self, now: Instant, progress: &Progress) -> Option<String> {
-        let (ended, dropped) = count(&self.policy, progress);
+        let (ended, dropped) = count(progress);
         // The last look before the stretch is where it begins.
         while self.seen.get(1).is_some_and(|(at, ..)| now.duration_since(*at) >= self.limit.over) {
             self.seen.pop_front();
@@ -75,40 +74,32 @@ impl Drops {
 #[derive(Debug)]
 pub(super) struct Lost<'a> {
     control: &'a Control,
-    policy: Policy,
 }
 
 impl<'a> Lost<'a> {
     pub(super) fn of(control: &'a Control) -> Self {
-        Self { control, policy: Policy::default() }
+        Self { control }
     }
 }
 
 impl Losses for Lost<'_> {
     fn lost(&self) -> u64 {
-        count(&self.policy, &self.control.progress()).1
+        count(&self.control.progress()).1
     }
 }
 
 /// How many requests have ended as their user sees it, and how many of them were dropped.
-fn count(policy: &Policy, progress: &Progress) -> (u64, u64) {
+fn count(progress: &Progress) -> (u64, u64) {
     let (mut ended, mut dropped) = (0, 0);
-    let mut add = |class, count| match class {
-        Class::Ok | Class::AppError => ended += count,
-        Class::Dropped => {
-            ended += count;
-            dropped += count;
+    for (class, count) in by_class(&progress.outcomes, &progress.error_statuses) {
+        match class {
+            Class::Ok | Class::AppError => ended += count,
+            Class::Dropped => {
+                ended += count;
+                dropped += count;
+            }
+            Class::NotSent | Class::Cancelled => {}
         }
-        Class::NotSent | Class::Cancelled => {}
-    };
-    for (outcome, count) in progress.outcomes.iter().filter(|(outcome, _)| *outcome != Outcome::HttpError) {
-        add(policy.class_of(outcome, None, None), count);
-    }
-    for (status, count) in &progress.error_statuses.http {
-        add(policy.class_of(Outcome::HttpError, Some(*status), None), *count);
-    }
-    for (status, count) in &progress.error_statuses.grpc {
-        add(policy.class_of(Outcome::HttpError, None, Some(*status)), *count);
     }
     (ended, dropped)
 }
@@ -116,11 +107,12 @@ fn count(policy: &Policy, progress: &Progress) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Outcome;
 
     #[tokio::test(start_paused = true)]
     async fn a_load_is_given_up_when_the_last_stretch_loses_too_much() {
         let limit = Abort { share: 0.05, over: Duration::from_secs(10), requests: 50 };
-        let mut drops = Drops { limit, policy: Policy::default(), seen: VecDeque::new() };
+        let mut drops = Drops { limit, seen: VecDeque::new() };
         let begun = Instant::now();
         let mut look = |s: u64, ok: u64, refused: u64, errors: &[(u16, u64)]| {
             let mut progress = Progress::default();

@@ -92,6 +92,34 @@ async fn an_own_deletion_is_stamped_before_and_after_and_a_refusal_is_recorded()
     assert_eq!(action.error.as_deref(), Some("pods \"web-1\" is forbidden"));
 }
 
+/// Budgets refuse an eviction for longer than an outage may last; then one fault is no outage.
+#[tokio::test(start_paused = true)]
+async fn patience_with_a_fault_begins_with_the_fault() {
+    let limits = Limits { outage: Duration::from_secs(5), ..Limits::default() };
+    let tries = Arc::new(AtomicUsize::new(0));
+    let pod = json!({"metadata": {"name": "web-1", "uid": "u"},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    let list = json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": [pod]}).to_string();
+    let count = Arc::clone(&tries);
+    let (client, _) = api(move |method, _| match *method {
+        Method::GET => (200, list.clone()),
+        _ => match count.fetch_add(1, Ordering::SeqCst) {
+            0..3 => status(429, "TooManyRequests", "a budget would be violated"),
+            3 => status(503, "ServiceUnavailable", "away"),
+            _ => (201, json!({"kind": "Status", "status": "Success"}).to_string()),
+        },
+    });
+    let (session, _run_dir, _dir) = session(client, limits);
+    let mut eviction = deletion(Count::Number(1), Repeat::Times(1));
+    eviction.allow_outage = true;
+    let Action::DeletePod(pods) = eviction.action else { unreachable!() };
+    eviction.action = Action::Evict(pods);
+    let disrupted = session.disrupt(&[eviction], beside(session.clock.now()), &NoPrograms).await;
+    assert_eq!(disrupted, Disrupted { accepted: 1, failed: 0, skipped: 0 });
+    assert_eq!(tries.load(Ordering::SeqCst), 5);
+    session.finish(CancellationToken::new()).await.unwrap();
+}
+
 #[tokio::test]
 async fn of_two_actions_at_once_the_second_takes_what_the_first_has_left() {
     let both = [deletion(Count::Number(1), Repeat::Times(1)), deletion(Count::Number(1), Repeat::Times(1))];

@@ -1,4 +1,4 @@
-//! Lines of CSV (RFC 4180).
+//! Lines of CSV, as RFC 4180 describes them, but ended by a line feed alone.
 
 use std::fmt::{Display, Write};
 
