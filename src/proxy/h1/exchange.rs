@@ -83,8 +83,12 @@ impl Exchange {
         });
     }
 
-    /// Waits until one more request may be under way on this connection. One always may.
+    /// Waits until one more request may be under way on this connection. One always may. Where the app has
+    /// closed its side none waits for an answer.
     pub(super) async fn has_room(&self) {
+        if self.origin.sides.is_app_closed() {
+            self.end_all(ServedEnd::UpstreamEof);
+        }
         while !self.takes_one_more() {
             self.settled.notified().await;
         }

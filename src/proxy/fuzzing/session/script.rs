@@ -192,7 +192,6 @@ impl<'a> Script<'a> {
                 "/metrics",
                 "/prestop",
                 "/clock",
-                "/readyz",
             ])),
             62 => Step::Collect,
             63 => Step::BreakOff,
