@@ -2,6 +2,7 @@
 //!
 //! Behind an input's end come bytes that it determines, so that every session has its steps.
 
+use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
 use crate::http2::{
@@ -49,6 +50,18 @@ pub(super) enum Step {
     /// Whoever asked last reads, or breaks off.
     Collect,
     BreakOff,
+}
+
+impl Display for Step {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Say(side, pair, bytes, cut) => {
+                let shown = bytes[..bytes.len().min(120)].escape_ascii();
+                write!(f, "Say({side:?}, {pair}, {} bytes cut at {cut}: {shown})", bytes.len())
+            }
+            step => write!(f, "{step:?}"),
+        }
+    }
 }
 
 /// What an HTTP/1 client says.
@@ -186,13 +199,7 @@ impl<'a> Script<'a> {
             58 if self.byte().is_multiple_of(2) => Step::AppDies,
             59 if self.byte().is_multiple_of(4) => Step::Drain,
             60 if self.byte().is_multiple_of(4) => Step::Hurry,
-            61 => Step::Ask(self.one_of(&[
-                "/rows?from=0",
-                "/rows?from=9",
-                "/metrics",
-                "/prestop",
-                "/clock",
-            ])),
+            61 => Step::Ask(self.one_of(&["/rows?from=0", "/rows?from=9", "/metrics", "/prestop", "/clock"])),
             62 => Step::Collect,
             63 => Step::BreakOff,
             _ => Step::Wait(Duration::from_millis(1)),
