@@ -77,16 +77,17 @@ impl Bounds {
             if meant > 0 && meant + away > allowed {
                 let away = match away {
                     0 => String::new(),
-                    1 => ", and 1 is away already".to_owned(),
-                    away => format!(", and {away} are away already"),
+                    1 => "1 is away already, and ".to_owned(),
+                    away => format!("{away} are away already, and "),
                 };
                 return Some(format!(
-                    "maxUnavailable of Deployment {} is {}, so that of {} {allowed} may go at once{away}",
+                    "maxUnavailable of Deployment {} is {}, so that {allowed} of {} may be away at once; {away}{} would go",
                     deployment.name_any(),
                     match max {
                         IntOrString::Int(number) => number.to_string(),
                         IntOrString::String(share) => share.clone(),
                     },
+                    in_words(replicas),
                     in_words(meant)
                 ));
             }
@@ -170,16 +171,25 @@ mod tests {
         let deployments = |max| Bounds { deployments: vec![deployment(max)], ..Bounds::default() };
         assert_eq!(deployments(json!("25%")).refuse(&pods(2), &pods(10), &[]), None);
         let why = deployments(json!("25%")).refuse(&pods(3), &pods(10), &[]).unwrap();
-        assert_eq!(why, "maxUnavailable of Deployment web is 25%, so that of 3 pods 2 may go at once");
+        assert_eq!(
+            why,
+            "maxUnavailable of Deployment web is 25%, so that 2 of 10 pods may be away at once; 3 pods would go"
+        );
         assert_eq!(deployments(json!(0)).refuse(&pods(1), &pods(10), &[]), None);
         // In the middle of a rollout, or of another action.
         let rolling = Bounds { deployments: vec![ready(json!("25%"), 9)], ..Bounds::default() };
         assert_eq!(rolling.refuse(&pods(1), &pods(9), &[]), None);
         let why = rolling.refuse(&pods(2), &pods(9), &[]).unwrap();
-        assert!(why.ends_with("of 2 pods 2 may go at once, and 1 is away already"), "{why}");
+        assert!(
+            why.ends_with("2 of 10 pods may be away at once; 1 is away already, and 2 pods would go"),
+            "{why}"
+        );
         // Of another action that has just begun, the status of neither says anything yet.
         let why = deployments(json!(1)).refuse(&pods(1), &pods(9), &pods(1)).unwrap();
-        assert!(why.ends_with("of 1 pod 1 may go at once, and 1 is away already"), "{why}");
+        assert!(
+            why.ends_with("1 of 10 pods may be away at once; 1 is away already, and 1 pod would go"),
+            "{why}"
+        );
         let why = budgets(1).refuse(&pods(1), &pods(2), &pods(1)).unwrap();
         assert_eq!(why, "PodDisruptionBudget pdb allows 0 of 1 pod to go");
         // One that leaves and has been replaced is not missing.

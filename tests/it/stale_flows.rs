@@ -39,7 +39,7 @@ spec:
   load: {rate: 100, warmup: 2s, duration: 16s}
   disruptions:
     - {at: 1s, action: deletePod, selector: app=web}
-    - {at: 2s, action: deletePod, selector: app=web}
+    - {at: 2s, action: deletePod, selector: app=web, allowOutage: true}
 "#;
 
 /// What the swap of a table may take, and two clocks may differ by.
