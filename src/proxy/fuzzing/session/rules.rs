@@ -1,7 +1,7 @@
 //! What protocols allow to be a request, read from what both ends said: a second opinion, which does not
 //! know how the proxy reads it.
 
-use crate::http2::{END_STREAM, FrameHeader, GOAWAY, HEADERS, PREFACE, SETTINGS};
+use crate::http2::{END_HEADERS, END_STREAM, FrameHeader, GOAWAY, HEADERS, PREFACE, SETTINGS};
 
 /// The setting SETTINGS_MAX_CONCURRENT_STREAMS (RFC 9113, 6.5.2).
 const MAX_CONCURRENT_STREAMS: [u8; 2] = [0, 3];
@@ -63,18 +63,20 @@ impl Rules {
     pub(super) fn client_said(&mut self, sent: &[u8]) {
         while let Some((header, _)) = self.of_client.next(sent) {
             match header.kind {
-                HEADERS => self.opened(header.stream),
+                HEADERS => self.opened(header.stream, header.has(END_HEADERS)),
                 SETTINGS if header.has(END_STREAM) => self.client_acknowledged(),
                 _ => {}
             }
         }
     }
 
-    fn opened(&mut self, stream: u32) {
+    /// A block that another frame interrupts is an error of the connection (RFC 9113, 6.10), behind which the
+    /// proxy still takes streams for requests: so its number keeps no other from being one.
+    fn opened(&mut self, stream: u32, is_whole: bool) {
         let is_answered = self.goaway.is_none_or(|last| stream <= last);
         if stream % 2 == 1 && stream > self.last && is_answered {
             self.streams += 1;
-            self.last = stream;
+            self.last = if is_whole { stream } else { self.last };
         }
     }
 
@@ -136,7 +138,6 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http2::END_HEADERS;
 
     fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
         [&FrameHeader { length: payload.len(), kind, flags, stream }.bytes()[..], payload].concat()
