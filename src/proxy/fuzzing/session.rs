@@ -534,18 +534,11 @@ mod tests {
 
     #[test]
     fn sessions_of_any_kind_end_with_nothing_left() {
-        let sessions = std::env::var("SESSIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(SESSIONS);
-        let first = std::env::var("FIRST").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
-        let failed = (first..sessions).filter(|seed| {
+        for seed in 0..SESSIONS {
             // Multiplied by an odd number the bits of a small one spread.
             let input = seed.wrapping_mul(0x9e37_79b1).to_be_bytes();
             let result = std::panic::catch_unwind(|| run(&input));
-            if let Err(panic) = &result {
-                let text = panic.downcast_ref::<String>().map(String::as_str);
-                eprintln!("FAILED {seed}: {}", text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("?"));
-            }
-            result.is_err()
-        });
-        assert_eq!(failed.collect::<Vec<_>>(), Vec::<u32>::new());
+            assert!(result.is_ok(), "the session of {input:?}");
+        }
     }
 }
