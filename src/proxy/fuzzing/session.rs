@@ -30,7 +30,7 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 
 use self::pair::{Ended, Pair};
-use self::script::{MOST_PAIRS, Script, Side, Step};
+use self::script::{MOST_PAIRS, Script, Side, Step, good_exchange};
 use super::super::journal::Cursor;
 use super::super::{Budget, Config, DRAIN_LIMIT, Mode, PodHeader, Proxy, Report, Shared};
 use crate::fuzzing::Meter;
@@ -505,24 +505,6 @@ impl Session {
             assert!(good >= pair.answered || !is_whole, "{good} rows of {} answered requests", pair.answered);
         }
     }
-}
-
-/// A good request and its answer, of HTTP/2 where a stream is given.
-fn good_exchange(stream: Option<u32>, is_first: bool) -> (Vec<u8>, Vec<u8>) {
-    use crate::http2::{DATA, END_HEADERS, END_STREAM, FrameHeader, HEADERS, PREFACE, SETTINGS};
-
-    let Some(stream) = stream else {
-        let ask = b"GET / HTTP/1.1\r\nhost: web\r\n\r\n";
-        return (ask.to_vec(), b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello".to_vec());
-    };
-    let frame = |kind, flags, stream, payload: &[u8]| {
-        [&FrameHeader { length: payload.len(), kind, flags, stream }.bytes()[..], payload].concat()
-    };
-    let settings = if is_first { frame(SETTINGS, 0, 0, b"") } else { Vec::new() };
-    let preface = if is_first { PREFACE } else { b"" };
-    let head = frame(HEADERS, END_HEADERS | END_STREAM, stream, b"\x82\x86\x84");
-    let answer = [frame(HEADERS, END_HEADERS, stream, b"\x88"), frame(DATA, END_STREAM, stream, b"hello")];
-    ([preface, &settings, &head].concat(), [settings, answer.concat()].concat())
 }
 
 #[cfg(test)]

@@ -119,6 +119,22 @@ const BLOCKS: &[&[u8]] = &[
     b"",
 ];
 
+/// A good request and its answer, of HTTP/2 where a stream is given.
+pub(super) fn good_exchange(stream: Option<u32>, is_first: bool) -> (Vec<u8>, Vec<u8>) {
+    let Some(stream) = stream else {
+        let ask = b"GET / HTTP/1.1\r\nhost: web\r\n\r\n";
+        return (ask.to_vec(), b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello".to_vec());
+    };
+    let frame = |kind, flags, stream, payload: &[u8]| {
+        [&FrameHeader { length: payload.len(), kind, flags, stream }.bytes()[..], payload].concat()
+    };
+    let settings = if is_first { frame(SETTINGS, 0, 0, b"") } else { Vec::new() };
+    let preface = if is_first { PREFACE } else { b"" };
+    let head = frame(HEADERS, END_HEADERS | END_STREAM, stream, b"\x82\x86\x84");
+    let answer = [frame(HEADERS, END_HEADERS, stream, b"\x88"), frame(DATA, END_STREAM, stream, b"hello")];
+    ([preface, &settings, &head].concat(), [settings, answer.concat()].concat())
+}
+
 /// An input that is read step by step.
 pub(super) struct Script<'a> {
     input: &'a [u8],
