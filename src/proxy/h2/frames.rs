@@ -60,7 +60,10 @@ enum Ending {
 
 impl Ending {
     fn is_of(self, stream: u32) -> bool {
-        matches!(self, Ending::Stream(ended, _) if ended == stream)
+        match self {
+            Ending::Stream(ended, _) => stream == ended,
+            Ending::StreamsAbove(last, _) => stream > last,
+        }
     }
 }
 
