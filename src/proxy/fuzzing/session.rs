@@ -511,7 +511,7 @@ impl Session {
 mod tests {
     use super::*;
 
-    /// More of them are run by `crate::fuzzing::tests`, and by the fuzz target.
+    /// More of them are run by the fuzz target.
     const SESSIONS: u32 = 300;
 
     #[test]

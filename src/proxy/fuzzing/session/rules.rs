@@ -1,7 +1,9 @@
 //! What protocols allow to be a request, read from what both ends said: a second opinion, which does not
 //! know how the proxy reads it.
 
-use crate::http2::{END_HEADERS, END_STREAM, FrameHeader, GOAWAY, HEADERS, PREFACE, SETTINGS};
+use crate::http2::{
+    CONTINUATION, END_HEADERS, END_STREAM, FrameHeader, GOAWAY, HEADERS, PREFACE, PUSH_PROMISE, SETTINGS,
+};
 
 /// The setting SETTINGS_MAX_CONCURRENT_STREAMS (RFC 9113, 6.5.2).
 const MAX_CONCURRENT_STREAMS: [u8; 2] = [0, 3];
@@ -22,11 +24,39 @@ impl Frames {
     }
 }
 
+/// A client's block of fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Block {
+    None,
+    /// It goes on with the next frame of this stream.
+    Open(u32),
+    /// Another frame came, an error of the connection (RFC 9113, 6.10), behind which there is no request.
+    Interrupted,
+}
+
+impl Block {
+    fn after(self, header: FrameHeader) -> Self {
+        let begins_or_goes_on = match self {
+            Self::None => header.kind != CONTINUATION,
+            Self::Open(stream) => header.kind == CONTINUATION && header.stream == stream,
+            Self::Interrupted => false,
+        };
+        match (begins_or_goes_on, header.kind) {
+            (false, _) => Self::Interrupted,
+            (true, HEADERS | PUSH_PROMISE | CONTINUATION) if !header.has(END_HEADERS) => {
+                Self::Open(header.stream)
+            }
+            (true, _) => Self::None,
+        }
+    }
+}
+
 /// One conversation.
 pub(super) struct Rules {
     of_client: Frames,
     of_app: Frames,
     got: Frames,
+    block: Block,
     /// How many streams the client has opened as it may, and the last of them.
     streams: usize,
     last: u32,
@@ -47,6 +77,7 @@ impl Rules {
             of_client: Frames { at: PREFACE.len() },
             of_app: Frames::default(),
             got: Frames::default(),
+            block: Block::None,
             streams: 0,
             last: 0,
             goaway: None,
@@ -62,21 +93,21 @@ impl Rules {
     /// All that the client has sent by now; it knows what it has got before.
     pub(super) fn client_said(&mut self, sent: &[u8]) {
         while let Some((header, _)) = self.of_client.next(sent) {
+            self.block = self.block.after(header);
             match header.kind {
-                HEADERS => self.opened(header.stream, header.has(END_HEADERS)),
+                _ if self.block == Block::Interrupted => return,
+                HEADERS => self.opened(header.stream),
                 SETTINGS if header.has(END_STREAM) => self.client_acknowledged(),
                 _ => {}
             }
         }
     }
 
-    /// A block that another frame interrupts is an error of the connection (RFC 9113, 6.10), behind which the
-    /// proxy still takes streams for requests: so its number keeps no other from being one.
-    fn opened(&mut self, stream: u32, is_whole: bool) {
+    fn opened(&mut self, stream: u32) {
         let is_answered = self.goaway.is_none_or(|last| stream <= last);
         if stream % 2 == 1 && stream > self.last && is_answered {
             self.streams += 1;
-            self.last = if is_whole { stream } else { self.last };
+            self.last = stream;
         }
     }
 
