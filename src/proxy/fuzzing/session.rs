@@ -265,10 +265,6 @@ impl Session {
         // Nobody listens any more when the proxy has ended.
         let Ok(client) = TcpStream::connect(self.data) else { return };
         let (_, _) = (client.set_nonblocking(true), client.set_nodelay(true));
-        // Who is idle may have to make room.
-        if self.shared.open.count() >= self.config.budget.connections {
-            self.pairs.iter_mut().for_each(|pair| (pair.is_clean, pair.is_disturbed) = (false, true));
-        }
         let before = Meter::held();
         let mut pair = Pair::new(client);
         pair.is_disturbed = self.app.is_none();
