@@ -13,6 +13,7 @@ mod load_worker;
 mod plugin;
 mod progress;
 mod proxy;
+mod proxy_pre_stop;
 mod rate;
 mod report;
 mod run;
@@ -61,6 +62,9 @@ enum Command {
     Cluster(cluster::ClusterArgs),
     /// Run the recording proxy, beside an app or before a Service.
     Proxy(proxy::ProxyArgs),
+    /// Tell the recording proxy of this container that its pod begins to end: the preStop hook of that container.
+    #[command(hide = true)]
+    ProxyPreStop(proxy_pre_stop::ProxyPreStopArgs),
     /// Add the recording proxy to manifests as a sidecar, or take it out.
     Inject(inject::InjectArgs),
     /// Run the sample server.
@@ -104,6 +108,7 @@ pub fn main() -> ExitCode {
         Command::Cleanup(args) => args.run(),
         Command::Cluster(args) => args.run(),
         Command::Proxy(args) => args.run(),
+        Command::ProxyPreStop(args) => args.run(),
         Command::Inject(args) => args.run(),
         Command::Workload(args) => args.run(),
         Command::Completions { shell } => {

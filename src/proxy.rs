@@ -14,7 +14,8 @@
 //!
 //! `clients` accepts, and makes room where there are too many; `connection` is one client's, from accept to end; `h1`, `h2` and `tunnel` are what it may
 //! carry, and `relay` is what those have in common; `budget` is the most that they may hold. `journal` keeps what was recorded,
-//! `admin` hands it over, `metrics` counts it, `app` looks at the app, and `own_pod` at the pod.
+//! `admin` hands it over, `metrics` counts it, `app` looks at the app, `own_pod` at the pod, and
+//! `pre_stop` is told that it ends.
 //! This module writes no file. How a pod is ended, and which signal says so, is its caller's.
 
 mod admin;
@@ -30,6 +31,7 @@ mod journal;
 mod listening;
 mod metrics;
 mod own_pod;
+mod pre_stop;
 mod relay;
 mod socket;
 #[cfg(test)]
@@ -55,6 +57,8 @@ use self::clients::Clients;
 use self::journal::Journal;
 pub use self::metrics::Counts;
 pub use self::own_pod::WatchPod;
+use self::pre_stop::Mark;
+pub use self::pre_stop::{PreStopError, mark_pre_stop};
 use crate::http2::hpack;
 use crate::record::event::ProxyPhase;
 use crate::record::row::POD_HEADER;
@@ -161,6 +165,8 @@ pub struct Proxy {
     admin: TcpListener,
     admin_addr: SocketAddr,
     admin_settings: admin::Settings,
+    /// `None` where the name is taken.
+    mark: Option<Mark>,
     watch_pod: WatchPod,
     linger: Duration,
     shared: Arc<Shared>,
@@ -265,7 +271,7 @@ impl Seldom {
     }
 }
 
-/// Calls of the preStop path, of which anybody can make any number.
+/// Calls of the preStop hook: a container may make any number.
 #[derive(Debug, Default)]
 struct Calls {
     next_ns: AtomicI64,
@@ -339,15 +345,6 @@ impl Shared {
             tracing::warn!(%error, unsaid, "{what}");
         }
     }
-
-    /// The preStop hook was called, or somebody else asked for its path: each call is told, so that a
-    /// reader can take the one that fits to the pod's deletion.
-    fn pre_stop(&self) {
-        if let Some(at) = self.pre_stop_calls.take(self.clock.now()) {
-            self.journal.phase(ProxyPhase::PreStop, at);
-        }
-        self.ending.cancel();
-    }
 }
 
 impl Proxy {
@@ -364,12 +361,17 @@ impl Proxy {
         let (data, data_addr) = listen("data", config.listen)?;
         socket::prepare_listener(&data);
         let (admin, admin_addr) = listen("admin", config.admin)?;
+        // Without it one stage of the pod's end is missing: no reason not to serve.
+        let mark = Mark::bind(admin_addr)
+            .inspect_err(|error| tracing::warn!(%error, "the preStop hook cannot be listened for"))
+            .ok();
         let config = Config { listen: data_addr, ..config };
         Ok(Self {
             data,
             data_addr,
             admin,
             admin_addr,
+            mark,
             shared: Arc::new(Shared::new(&config, clock)),
             admin_settings: admin::Settings {
                 app_ready_path: config.app_ready_path.map(Arc::from),
@@ -394,7 +396,7 @@ impl Proxy {
     /// Serves until `stop`, then drains, hands over the rows and returns, within 2 s.
     /// `hurry`, awaited after `stop`, ends the drain at once.
     pub async fn run(self, stop: impl Future<Output = ()>, hurry: impl Future<Output = ()>) -> Report {
-        let Proxy { data, admin, admin_settings, watch_pod, linger, shared, .. } = self;
+        let Proxy { data, admin, admin_settings, mark, watch_pod, linger, shared, .. } = self;
         let mut clients = Clients::new(data, shared.clone());
         let mut admin_task = JoinSet::new();
         admin_task.spawn(admin::serve(admin, shared.clone(), admin_settings));
@@ -406,6 +408,9 @@ impl Proxy {
                 shared.watch_listener_close().await;
             }
         });
+        if let Some(mark) = mark {
+            watches.spawn(mark.serve(shared.clone()));
+        }
         if watch_pod == WatchPod::Auto {
             let shared = shared.clone();
             watches.spawn(async move {

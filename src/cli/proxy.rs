@@ -16,7 +16,7 @@ use crate::record::Clock;
 /// Arguments of `rolldrop proxy`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  \
-    rolldrop proxy --listen 0.0.0.0:8081 --upstream 127.0.0.1:8080 --admin 127.0.0.1:8082 --pod web-1\n  \
+    rolldrop proxy --listen 0.0.0.0:8081 --upstream 127.0.0.1:8080 --admin 127.0.0.1:8082 --open-admin --pod web-1\n  \
     curl http://127.0.0.1:8082/metrics            how requests ended; /rows has each of them\n\n\
     On SIGTERM it drains, hands its rows over to the reader of /rows on the admin port, and exits with 0.")]
 pub(super) struct ProxyArgs {
@@ -30,8 +30,8 @@ pub(super) struct ProxyArgs {
     /// Address of the app
     #[arg(long, value_name = "ADDR", value_parser = address)]
     upstream: SocketAddr,
-    /// Address of the admin port: /healthz /readyz /clock /prestop /rows /metrics
-    #[arg(long, value_name = "ADDR", value_parser = address)]
+    /// Address of the admin port: /healthz /readyz, and with the token /clock /rows /metrics
+    #[arg(long, env = "ROLLDROP_ADMIN", value_name = "ADDR", value_parser = address)]
     admin: SocketAddr,
     /// Name of the pod beside which it runs, or what to call it where it stands before a Service
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
@@ -41,9 +41,11 @@ pub(super) struct ProxyArgs {
     app_ready_path: Option<String>,
     #[command(flatten)]
     token: TokenArgs,
-    /// Where there is no token, tell nobody more than /healthz, /readyz and /prestop do, rather than
-    /// tell everybody
+    /// Without a token, tell everybody, but not where clients are, rather than nobody
     #[arg(long)]
+    open_admin: bool,
+    /// What sidecars ask for that earlier versions have added; it is so without it
+    #[arg(long, hide = true, conflicts_with = "open_admin")]
     require_admin_token: bool,
     /// How long to go on accepting after the app is gone, so that late connections are recorded
     #[arg(long, value_name = "D", default_value = "500ms", value_parser = super::parse_duration)]
@@ -97,7 +99,7 @@ impl ProxyArgs {
             let Interrupts { stop, abort, .. } = &interrupts;
             let config = self.config()?;
             if matches!(config.admin_access, Access::Nobody) {
-                eprintln!("rolldrop: there is no token, so nobody is told what is recorded");
+                eprintln!("rolldrop: there is no token, so nobody is told what is recorded (--open-admin tells everybody)");
             }
             let proxy = Proxy::bind(config, Clock::start())?;
             eprintln!("rolldrop: proxy on {}, admin on {}", proxy.local_addr(), proxy.admin_addr());
@@ -130,8 +132,8 @@ impl ProxyArgs {
             app_ready_path: self.app_ready_path,
             admin_access: match self.token.token()? {
                 Some(token) => Access::Holders(token),
-                None if self.require_admin_token => Access::Nobody,
-                None => Access::Everybody,
+                None if self.open_admin => Access::Everybody,
+                None => Access::Nobody,
             },
             watch_pod: match self.watch_pod {
                 WatchPodArg::Auto => WatchPod::Auto,
@@ -163,7 +165,7 @@ fn allow_connections() -> usize {
 }
 
 /// An address as a manifest can write it: `$(POD_IP):8080` has no brackets when it is of IPv6.
-fn address(text: &str) -> Result<SocketAddr, AddrParseError> {
+pub(super) fn address(text: &str) -> Result<SocketAddr, AddrParseError> {
     text.parse().or_else(|error| {
         let parts = text.rsplit_once(':');
         let plain =

@@ -8,7 +8,8 @@
 //! - that an answer and a line of a watch are not longer than [`ANSWER_BYTES`] and [`WATCH_LINE_BYTES`].
 //!
 //! What a pod says through the API server's proxy is no object and is passed on as it comes: its readers
-//! bound it. The checks themselves are in `asked` and `seen`.
+//! bound it, but for errors, which a client reads as a whole and of which this layer passes [`ERROR_BYTES`].
+//! The checks themselves are in `asked` and `seen`.
 
 mod asked;
 pub mod names;
@@ -31,14 +32,17 @@ use tower::{BoxError, Layer, Service};
 
 use asked::{Asked, Reading};
 
-/// The longest answer of the API server, in bytes. A page of [`PAGE`] pods has a few MiB.
+/// The longest answer of the API server, in bytes. A page of [`PAGE`] pods has a MiB or two.
 pub const ANSWER_BYTES: usize = 32 * 1024 * 1024;
 /// The longest line of a watch, in bytes: etcd takes objects of 1.5 MiB.
 pub const WATCH_LINE_BYTES: usize = 4 * 1024 * 1024;
-/// Objects of a list that are asked for at once.
-pub const PAGE: u32 = 500;
+/// The longest error of a pod or node that is asked through the API server, in bytes.
+pub const ERROR_BYTES: usize = 64 * 1024;
+/// Objects of a list that are asked for at once. A page is in memory as it came, as text and as objects, and
+/// allocators keep much of what that takes.
+pub const PAGE: u32 = 100;
 /// The most pages of one list: with that, one has up to 150,000 objects.
-pub const MOST_PAGES: u32 = 300;
+pub const MOST_PAGES: u32 = 1500;
 
 /// Why an answer of the API server is not used, or a request is not sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -107,14 +111,15 @@ where
             let (parts, body) = answer.await.map_err(Into::into)?.into_parts();
             let body = body.map_err(|error| kube::Error::Service(error.into())).boxed_unsync();
             let body = match asked.reading {
-                Reading::Passing => body,
+                Reading::Passing if parts.status.is_success() => body,
+                Reading::Passing => at_once(whole(body, ERROR_BYTES).await?),
                 Reading::Watch if parts.status.is_success() => checked_lines(body, asked),
                 Reading::Watch | Reading::Whole => {
-                    let whole = whole(body).await?;
+                    let whole = whole(body, ANSWER_BYTES).await?;
                     if parts.status.is_success() {
                         seen::check_answer(&asked, &whole).map_err(Untrusted::Answer)?;
                     }
-                    Full::new(whole).map_err(|never| match never {}).boxed_unsync()
+                    at_once(whole)
                 }
             };
             Ok(Response::from_parts(parts, body))
@@ -123,10 +128,14 @@ where
     }
 }
 
-async fn whole(body: GuardedBody) -> Result<Bytes, BoxError> {
-    let collected = Limited::new(body, ANSWER_BYTES).collect().await.map_err(|error| {
+fn at_once(whole: Bytes) -> GuardedBody {
+    Full::new(whole).map_err(|never| match never {}).boxed_unsync()
+}
+
+async fn whole(body: GuardedBody, most: usize) -> Result<Bytes, BoxError> {
+    let collected = Limited::new(body, most).collect().await.map_err(|error| {
         if error.is::<LengthLimitError>() {
-            Untrusted::Answer(format!("it is longer than {ANSWER_BYTES} bytes")).into()
+            Untrusted::Answer(format!("it is longer than {most} bytes")).into()
         } else {
             error
         }

@@ -5,10 +5,12 @@
 //! a clock of its own.
 
 use std::collections::{BTreeMap, HashSet};
+use std::io::ErrorKind;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::{AsyncBufReadExt, StreamExt};
+use futures::{AsyncReadExt, StreamExt};
 use http::Request;
 use kube::Client;
 use tokio::sync::{Notify, watch};
@@ -18,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Limits;
 use super::caller::{Pauses, is_passing};
+use super::lines::lines;
 use super::recorder::RecorderHandle;
 use super::view::View;
 use crate::cluster::guard::names::in_path;
@@ -35,8 +38,10 @@ const FIRST_CLOCK_SAMPLES: usize = 8;
 const CLOCK_INTERVAL: Duration = Duration::from_secs(2);
 /// An answer that does not begin, or a stream that is known to have more, is broken off after so long.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Lines taken at once.
-const BATCH: usize = 1024;
+/// Lines taken at once: with the longest line that is the most that one proxy can have in memory.
+const BATCH: usize = 128;
+/// The longest answer of a proxy about its clock, in bytes.
+const CLOCK_BYTES: u64 = 4096;
 
 /// What following a proxy takes.
 #[derive(Clone)]
@@ -297,19 +302,29 @@ async fn runs(endpoint: &Endpoint, views: &mut watch::Receiver<View>) -> bool {
 
 async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watch::Receiver<View>) {
     let (mut place, mut was_refused, mut pauses) = (None, false, Pauses::default());
+    let mut is_unreadable = false;
     while runs(endpoint, &mut views).await {
         let from = place.as_ref().map_or_else(String::new, |place: &Place| {
             format!("?from={}&of={}", place.next, place.started.unix_ns())
         });
-        let Some(request) = endpoint.get(&format!("{ROWS_PATH}{from}")) else { return };
+        let Ok(request) = endpoint.get(&format!("{ROWS_PATH}{from}")) else { return };
         match timeout(SILENCE, endpoint.context.client.request_stream(request)).await {
             Ok(Ok(reader)) => {
-                pauses = Pauses::default();
-                let mut batches = reader.lines().ready_chunks(BATCH);
+                let mut batches = pin!(lines(reader).ready_chunks(BATCH));
                 let mut notes = 0;
                 loop {
                     match timeout(SILENCE, batches.next()).await {
-                        Ok(Some(batch)) => take(collector, endpoint, batch, &mut place, &mut notes),
+                        Ok(Some(batch)) => {
+                            let mut unreadable = batch.iter().filter_map(|line| line.as_ref().err());
+                            let why = unreadable.find(|error| error.kind() == ErrorKind::InvalidData);
+                            if let Some(why) = why.filter(|_| !std::mem::replace(&mut is_unreadable, true)) {
+                                endpoint.warn(&format!("sends what cannot be read: {why}"));
+                            }
+                            if !is_unreadable {
+                                pauses = Pauses::default();
+                            }
+                            take(collector, endpoint, batch, &mut place, &mut notes);
+                        }
                         Ok(None) => break,
                         // It may have nothing to tell, or have been cut off without a sign.
                         Err(_) if collector.is_behind(endpoint) => break,
@@ -458,7 +473,16 @@ async fn follow_clock(collector: &Collector, endpoint: &Endpoint, mut views: wat
 
 impl Endpoint {
     async fn clock(&self) -> Option<ClockAnswer> {
-        timeout(SILENCE, self.context.client.request(self.get(CLOCK_PATH)?)).await.ok()?.ok()
+        timeout(SILENCE, self.ask_clock()).await.ok()?.ok()
+    }
+
+    async fn ask_clock(&self) -> kube::Result<ClockAnswer> {
+        let request = self.get(CLOCK_PATH).map_err(kube::Error::HttpError)?;
+        let answer = self.context.client.request_stream(request).await?;
+        let mut text = Vec::new();
+        let read = answer.take(CLOCK_BYTES).read_to_end(&mut text).await;
+        read.map_err(kube::Error::ReadEvents)?;
+        serde_json::from_slice(&text).map_err(kube::Error::SerdeError)
     }
 
     /// The clock once more, for which an API server that is away is waited for.
@@ -466,7 +490,7 @@ impl Endpoint {
         let (soon, give_up) = (Instant::now() + limits.hand_over, Instant::now() + limits.outage);
         let mut pauses = Pauses::default();
         loop {
-            let asked = timeout_at(give_up, self.context.client.request(self.get(CLOCK_PATH)?)).await.ok()?;
+            let asked = timeout_at(give_up, self.ask_clock()).await.ok()?;
             let is_away = match asked {
                 Ok(answer) => return Some(answer),
                 // It was there, and could not reach the proxy.
@@ -487,7 +511,7 @@ impl Endpoint {
         self.context.recorder.event(self.context.clock.now(), EventKind::Warning { message });
     }
 
-    fn get(&self, path: &str) -> Option<Request<Vec<u8>>> {
+    fn get(&self, path: &str) -> http::Result<Request<Vec<u8>>> {
         let Self { context, pod, port, .. } = self;
         let (namespace, pod) = (in_path(&context.namespace), in_path(pod));
         let uri = format!("/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy{path}");
@@ -495,6 +519,6 @@ impl Endpoint {
         if let Some(token) = &self.context.admin_token {
             request = request.header(TOKEN_HEADER, token.as_str());
         }
-        request.body(Vec::new()).ok()
+        request.body(Vec::new())
     }
 }

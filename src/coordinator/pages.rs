@@ -104,6 +104,26 @@ impl Caller {
     }
 }
 
+/// What is to be known of all objects that are selected, asked for without patience: the first error ends it.
+///
+/// # Errors
+/// The API server's, or that the list has no end.
+pub(crate) async fn list_at_once<K, T>(
+    api: &Api<K>,
+    params: &ListParams,
+    known: impl Fn(K) -> T,
+) -> kube::Result<Vec<T>>
+where
+    K: Resource + Clone + Debug + DeserializeOwned,
+{
+    let (mut pages, mut all) = (Pages::of(params), Vec::new());
+    while pages.version().is_none() {
+        let page = pages.take(api.list(&pages.next()).await?)?;
+        all.extend(page.into_iter().map(&known));
+    }
+    Ok(all)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -166,7 +186,7 @@ mod tests {
         });
         assert_eq!(names(&caller).await.unwrap(), ["web-2", "web-3"]);
         let queries = queries.lock().unwrap();
-        let first = "&labelSelector=app%3Dweb&limit=500";
+        let first = "&labelSelector=app%3Dweb&limit=100";
         let expected =
             ["", "&continue=a", "", "&continue=b%26limit%3D9"].map(|token| format!("{first}{token}"));
         assert_eq!(*queries, expected);

@@ -9,12 +9,15 @@ use super::{Absent, Object, Options, SIDECAR};
 pub const NAME: &str = "rolldrop";
 /// The name of the port of its admin API; that of the other is the app's.
 pub(super) const ADMIN_PORT_NAME: &str = "rolldrop-admin";
+/// Where the image has the program (see the Dockerfile).
+const PROGRAM: &str = "/rolldrop";
 
 /// The native sidecar: an init container that is always restarted (KEP-753), so that it starts before
 /// the app and ends after it.
 ///
 /// It has no probes, which would decide when the pod is ready; the app's keep asking the app. Its preStop
-/// hook tells it when the kubelet begins to end the pod. There is no limit of processor time: being
+/// hook is the same program, which tells it when the kubelet begins to end the pod, and finds it by a
+/// variable: a kubelet puts no values into a hook's command. There is no limit of processor time: being
 /// throttled would show as latency of the app.
 pub(super) fn container(front: &Frontage, options: &Options) -> Value {
     let address = |port: u16| format!("$(POD_IP):{port}");
@@ -22,18 +25,18 @@ pub(super) fn container(front: &Frontage, options: &Options) -> Value {
         "proxy".to_owned(),
         format!("--listen={}", address(front.ports.listen)),
         format!("--upstream={}", address(front.app_port)),
-        format!("--admin={}", address(front.ports.admin)),
     ];
     args.extend(front.ready_path.iter().map(|path| format!("--app-ready-path={path}")));
-    let may_start_without =
-        options.admin_token.as_ref().is_some_and(|secret| secret.absent == Absent::TellsNobody);
-    args.extend(may_start_without.then(|| "--require-admin-token".to_owned()));
     let field =
         |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
-    let mut env = vec![field("POD_NAME", "metadata.name"), field("POD_IP", "status.podIP")];
+    let mut env = vec![
+        field("POD_NAME", "metadata.name"),
+        field("POD_IP", "status.podIP"),
+        json!({"name": "ROLLDROP_ADMIN", "value": address(front.ports.admin)}),
+    ];
     env.extend(options.admin_token.iter().map(|secret| {
         let mut from = json!({"name": secret.name, "key": secret.key});
-        if may_start_without {
+        if secret.absent == Absent::TellsNobody {
             from["optional"] = true.into();
         }
         json!({"name": "ROLLDROP_ADMIN_TOKEN", "valueFrom": {"secretKeyRef": from}})
@@ -49,7 +52,7 @@ pub(super) fn container(front: &Frontage, options: &Options) -> Value {
         "args": args,
         "env": env,
         "ports": [port, {"name": ADMIN_PORT_NAME, "containerPort": front.ports.admin}],
-        "lifecycle": {"preStop": {"httpGet": {"path": "/prestop", "port": ADMIN_PORT_NAME}}},
+        "lifecycle": {"preStop": {"exec": {"command": [PROGRAM, "proxy-pre-stop"]}}},
         "resources": {"requests": {"cpu": "50m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}},
         "securityContext": {
             "runAsNonRoot": true,

@@ -1,10 +1,10 @@
-//! The admin port: health, readiness, clock, preStop hook, metrics, row stream.
+//! The admin port: health, readiness, clock, metrics, row stream.
 //!
 //! An HTTP/1.1 server of its own, which ends with the row stream, in a bounded time, and never
 //! answers the data port's clients. Requests pass two tower layers before they are answered: the
-//! token, and a limit of how many are answered at once. With a token it tells nothing to those who do
-//! not know it, but for what the kubelet asks, whose probes and hooks could only carry it in the
-//! clear in the pod's spec.
+//! token, and a limit of how many are answered at once. Without the token it tells health and readiness,
+//! which the kubelet's probes ask for: they could only carry a token readably in the pod's spec. Where it
+//! is open to everybody, it keeps the addresses of clients to itself.
 
 #[cfg(test)]
 mod tests;
@@ -38,10 +38,10 @@ use tower_http::validate_request::{ValidateRequest, ValidateRequestHeaderLayer};
 use super::journal::{Batch, Cursor};
 use super::{Shared, app, metrics, reap};
 use crate::places::{AnswerBody, Noticed, Patience, Place, Places};
-use crate::record::Stamp;
 use crate::record::wire::{
-    AdminToken, CLOCK_PATH, ClockAnswer, PRE_STOP_PATH, ProxyLine, ROWS_PATH, TOKEN_HEADER, TOKEN_WANTED,
+    AdminToken, CLOCK_PATH, ClockAnswer, ProxyLine, ROWS_PATH, TOKEN_HEADER, TOKEN_WANTED,
 };
+use crate::record::{ServedRow, Stamp};
 
 /// How long a recorded row may wait before it is sent to the reader.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
@@ -52,17 +52,34 @@ pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 const HEALTH_PATH: &str = "/healthz";
 const READY_PATH: &str = "/readyz";
 /// What the kubelet asks: it has no token.
-const OPEN_PATHS: [&str; 3] = [HEALTH_PATH, READY_PATH, PRE_STOP_PATH];
+const OPEN_PATHS: [&str; 2] = [HEALTH_PATH, READY_PATH];
 
 /// Whom the admin port tells more than it tells the kubelet.
 #[derive(Clone, Debug)]
 pub enum Access {
-    /// Whoever asks.
+    /// Whoever asks, and nobody who the clients are.
     Everybody,
     /// Whoever knows this.
     Holders(AdminToken),
-    /// Nobody: there should be a token, and there is none.
+    /// Nobody: there is no token.
     Nobody,
+}
+
+/// Whether rows say where their clients are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Addresses {
+    Told,
+    Withheld,
+}
+
+impl Access {
+    /// Whether those who are let in are told where clients are.
+    fn addresses(&self) -> Addresses {
+        match self {
+            Self::Holders(_) => Addresses::Told,
+            Self::Everybody | Self::Nobody => Addresses::Withheld,
+        }
+    }
 }
 
 /// How much is asked at a time.
@@ -115,6 +132,7 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, settings: 
                     let port = Port {
                         shared: shared.clone(),
                         app_ready_path: app_ready_path.clone(),
+                        addresses: access.addresses(),
                         told_all: Arc::default(),
                     };
                     let service = TowerToHyperService::new(port.layered::<Incoming>(&layers));
@@ -199,6 +217,7 @@ impl<B> ValidateRequest<B> for Guard {
 struct Port {
     shared: Arc<Shared>,
     app_ready_path: Option<Arc<str>>,
+    addresses: Addresses,
     /// Whether this connection's reader of rows was told all, the end included.
     told_all: Arc<AtomicBool>,
 }
@@ -262,7 +281,7 @@ impl Port {
 
     async fn answer_to(self, method: &Method, uri: &http::Uri) -> serde_json::Result<Answer> {
         const OK: StatusCode = StatusCode::OK;
-        let Self { shared, app_ready_path, told_all } = self;
+        let Self { shared, app_ready_path, addresses, told_all } = self;
         Ok(match uri.path() {
             HEALTH_PATH => text(OK, "ok\n"),
             READY_PATH if app::is_ready(shared.upstream, app_ready_path.as_deref()).await => text(OK, "ok\n"),
@@ -275,12 +294,8 @@ impl Port {
                 })?;
                 whole(OK, "application/json", body)
             }
-            PRE_STOP_PATH => {
-                shared.pre_stop();
-                text(OK, "ok\n")
-            }
             ROWS_PATH => match first_wanted(uri.query().unwrap_or_default(), shared.started) {
-                Some(from) if method == Method::GET => rows(shared, from, told_all),
+                Some(from) if method == Method::GET => rows(shared, from, addresses, told_all),
                 _ => text(StatusCode::BAD_REQUEST, "ask with GET /rows?from=N&of=STARTED\n"),
             },
             "/metrics" => {
@@ -335,9 +350,17 @@ pub(super) fn fuzz(bytes: &[u8]) {
 }
 
 /// An answer that goes on with rows as they come, until the journal is closed.
-fn rows(shared: Arc<Shared>, from: u64, told_all: Arc<AtomicBool>) -> Answer {
+fn rows(shared: Arc<Shared>, from: u64, addresses: Addresses, told_all: Arc<AtomicBool>) -> Answer {
     shared.journal.reader_came();
-    let reader = Reader { shared, told_all, cursor: Cursor::at(from), taken: None, hello: None, state: None };
+    let reader = Reader {
+        shared,
+        addresses,
+        told_all,
+        cursor: Cursor::at(from),
+        taken: None,
+        hello: None,
+        state: None,
+    };
     let mut answer = Response::new(StreamBody::new(reader.frames()).boxed_unsync());
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
@@ -348,6 +371,7 @@ fn rows(shared: Arc<Shared>, from: u64, told_all: Arc<AtomicBool>) -> Answer {
 /// Who reads rows, and how far that has got.
 struct Reader {
     shared: Arc<Shared>,
+    addresses: Addresses,
     told_all: Arc<AtomicBool>,
     cursor: Cursor,
     /// What is on its way.
@@ -395,11 +419,22 @@ impl Reader {
             self.cursor = batch.next;
             self.hello = Some(self.cursor.row);
             if hello.is_some() || news.is_some() || !batch.is_empty() {
-                let lines = written(hello.into_iter().chain(batch.lines(news)))?;
+                let lines = hello.into_iter().chain(batch.lines(news));
+                let lines = written(lines.map(|line| self.for_its_reader(line)))?;
                 self.taken = Some(batch);
                 return Ok(Some(lines));
             }
             self.pause().await;
+        }
+    }
+
+    /// A line without what its reader is not told.
+    fn for_its_reader(&self, line: ProxyLine) -> ProxyLine {
+        match line {
+            ProxyLine::Row(row) if self.addresses == Addresses::Withheld => {
+                ProxyLine::Row(ServedRow { peer_addr: "".into(), ..row })
+            }
+            line => line,
         }
     }
 

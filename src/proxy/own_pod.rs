@@ -8,14 +8,22 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures::StreamExt;
+use http::Response;
+use http_body_util::Limited;
 use k8s_openapi::api::core::v1::Pod;
+use kube::client::ClientBuilder;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
+use tower::util::MapResponseLayer;
 
 use super::Shared;
 use crate::observed::pod_event;
 use crate::record::event::{Change, ProxyPhase};
+
+/// The most that is read of one answer, the lines of a watch included, in bytes. A pod has 1.5 MiB at most, and
+/// what ends one changes it a few times.
+const ANSWER_BYTES: usize = 16 * 1024 * 1024;
 
 /// Whether the proxy watches its own pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +42,9 @@ pub(super) async fn client() -> Option<Client> {
     let mut config = kube::Config::infer().await.ok()?;
     // The API server is inside the cluster.
     config.proxy_url = None;
-    Client::try_from(config).ok()
+    let bounded =
+        MapResponseLayer::new(|answer: Response<_>| answer.map(|body| Limited::new(body, ANSWER_BYTES)));
+    Some(ClientBuilder::try_from(config).ok()?.with_layer(&bounded).build())
 }
 
 /// Watches until it is not allowed to.

@@ -92,6 +92,12 @@ impl Running {
         (client, server)
     }
 
+    /// Runs the preStop hook, in this process.
+    async fn call_pre_stop(&self) {
+        let admin = self.admin;
+        within(tokio::task::spawn_blocking(move || mark_pre_stop(admin))).await.unwrap().unwrap();
+    }
+
     async fn get(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.admin).await.unwrap();
         let request = format!("GET {path} HTTP/1.1\r\nconnection: close\r\n\r\n");

@@ -347,7 +347,7 @@ pub struct ServedRow {
     pub request: Option<RequestId>,
     /// The pod beside which the proxy runs.
     pub pod: Arc<str>,
-    /// The client's address and port.
+    /// The client's address and port; empty where the proxy did not say it, as its admin port had no token.
     pub peer_addr: Arc<str>,
     /// What the connection carries.
     pub protocol: Protocol,

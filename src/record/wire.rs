@@ -24,8 +24,6 @@ use super::{ServedRow, Stamp};
 pub const ROWS_PATH: &str = "/rows";
 /// Path of the clock on the admin port; the answer is a [`ClockAnswer`].
 pub const CLOCK_PATH: &str = "/clock";
-/// Path that a preStop httpGet hook calls on the admin port.
-pub const PRE_STOP_PATH: &str = "/prestop";
 /// What an admin port says to whoever has no token.
 pub const TOKEN_WANTED: &str = "the admin port asks for a token";
 /// The header with the admin port's token, beside `Authorization: Bearer`, which the API server

@@ -288,6 +288,16 @@ impl Process {
         self.parent == pid
     }
 
+    /// Whether it is the one with this number.
+    pub(crate) fn is(&self, pid: u32) -> bool {
+        self.pid == pid
+    }
+
+    /// Whether this process was its parent when it was found.
+    pub(crate) fn is_child_of_process(&self, parent: &Self) -> bool {
+        self.parent == parent.pid
+    }
+
     /// Whether it is this subcommand of a program.
     pub(crate) fn runs(&self, subcommand: &str) -> bool {
         let arguments = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();

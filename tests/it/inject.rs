@@ -1,8 +1,11 @@
 //! `rolldrop inject`: what it writes runs, on a cluster and in a scenario.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use rolldrop::analysis::model::Verdict;
+use rolldrop::record::EventKind;
+use rolldrop::record::event::ProxyPhase;
 use serde_json::{Value, json};
 
 use crate::harness::{Rolldrop, fed};
@@ -117,6 +120,29 @@ fn a_scenario_can_ask_for_the_sidecar() {
     assert_eq!(run.result.terminations.len(), 1, "{}", run.finished);
     let answered = run.records.requests.iter().filter(|row| row.pod.is_some()).count();
     assert!(answered > 0 && run.records.served.len() >= answered, "{}", run.finished);
+}
+
+/// The hook is a command in the sidecar's container, on either dataplane.
+#[test]
+fn the_sidecars_hook_marks_the_end_of_each_pod_and_of_no_other() {
+    for run in runs::naive_exit() {
+        let marked: BTreeSet<&str> = run
+            .records
+            .events
+            .iter()
+            .filter_map(|event| match &event.kind {
+                EventKind::ProxyPhase { pod, phase: ProxyPhase::PreStop } => Some(pod.as_str()),
+                _ => None,
+            })
+            .collect();
+        let ended = run.result.terminations.iter().map(|termination| termination.pod.as_str());
+        let missing: Vec<&str> = ended.filter(|pod| !marked.contains(pod)).collect();
+        assert!(
+            missing.is_empty() && !marked.is_empty(),
+            "{missing:?} not among {marked:?}\n{}",
+            run.finished
+        );
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::Child;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -89,21 +89,66 @@ fn the_end_of_its_cluster_is_the_end_of_a_run_with_the_reason() {
     }
 }
 
-#[test]
-fn run_and_cluster_that_are_killed_at_once_leave_no_containers_process() {
+/// Those who look after the others, in each of the ways in which they can be killed together.
+fn subsets(supervisors: &[&'static str]) -> Vec<Vec<&'static str>> {
+    let chosen = |mask: usize| {
+        let all = supervisors.iter().enumerate();
+        all.filter(|(at, _)| mask & (1 << at) != 0).map(|(_, name)| *name).collect()
+    };
+    (1..1 << supervisors.len()).map(chosen).collect()
+}
+
+/// Kills these together: none of them is to see that another one is gone. Nothing is to be left.
+fn killed_together(dataplane: &str, names: &[&str]) {
+    let (child, dir) = Rolldrop::new(["run", "--out", "run", "--dataplane", dataplane]).start();
+    let (mut child, processes) = until_under_load(child, dir.path());
+    let cluster = cluster_of(&child, &processes);
+    let is_named = |process: &&Process, name: &str| match name {
+        "run" => process.is(child.id()),
+        "cluster" => *process == &cluster,
+        "init" => process.runs("cluster") && process.is_child_of_process(&cluster),
+        _ => process.runs(name),
+    };
+    let doomed = names.iter().map(|name| {
+        let found = processes.iter().find(|process| is_named(process, name));
+        found.unwrap_or_else(|| panic!("no {name}: {processes:?}")).clone()
+    });
+    let doomed: Vec<Process> = doomed.collect();
+    doomed.iter().for_each(|process| process.signal(Signal::SIGSTOP));
+    // Pods come and go.
+    let all = process_tree(child.id());
+    let killed = Instant::now();
+    doomed.iter().for_each(Process::kill);
+    // A run that lives ends by itself, with its report.
+    let others: Vec<Process> = all.into_iter().filter(|process| !process.is(child.id())).collect();
+    let after = format!("{names:?} on {dataplane}");
+    wait_for(&format!("the others' end after {after}"), LIMIT, || none_alive(&others));
+    let gone = killed.elapsed();
+    wait_for(&format!("the run's end after {after}"), LIMIT, || child.try_wait().expect("its state"));
+    println!("{after}: nothing left after {:.2} s", gone.as_secs_f64());
+}
+
+fn every_subset(dataplane: &str, supervisors: &[&'static str]) {
     let _turn = turn();
-    for dataplane in ["userspace", "auto"] {
-        let (child, dir) = Rolldrop::new(["run", "--out", "run", "--dataplane", dataplane]).start();
-        let (mut child, processes) = until_under_load(child, dir.path());
-        let cluster = cluster_of(&child, &processes);
-        // Neither is to see that the other is gone.
-        cluster.signal(Signal::SIGSTOP);
-        signal(&child, Signal::SIGSTOP);
-        signal(&child, Signal::SIGKILL);
-        cluster.kill();
-        child.wait().expect("an end");
-        wait_for("every process gone", LIMIT, || none_alive(&processes));
+    let subsets = subsets(supervisors);
+    // Each takes seconds to come under load.
+    for some in subsets.chunks(3) {
+        std::thread::scope(|scope| {
+            some.iter().for_each(|names| {
+                scope.spawn(move || killed_together(dataplane, names));
+            });
+        });
     }
+}
+
+#[test]
+fn whatever_is_killed_together_on_the_kernel_dataplane_nothing_is_left() {
+    every_subset("kernel", &["run", "cluster", "init", "load-worker"]);
+}
+
+#[test]
+fn whatever_is_killed_together_on_the_userspace_dataplane_no_containers_process_is_left() {
+    every_subset("userspace", &["run", "cluster", "load-worker"]);
 }
 
 fn cluster_of(child: &Child, processes: &[Process]) -> Process {

@@ -1,6 +1,6 @@
 //! The admin port of the recording proxy, as a process: what it tells, whom, and where.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -15,31 +15,68 @@ use crate::sample_server::{LIMIT, Server};
 /// A proxy that runs.
 struct Proxy {
     child: Child,
+    /// The proxy's own number: the child may be what has started it.
+    pid: u32,
     data: SocketAddr,
     admin: SocketAddr,
     _dir: tempfile::TempDir,
 }
 
 impl Proxy {
+    /// One that tells everybody, or where there is a token those who have it.
     fn start(upstream: &str, admin: &str, token: &str) -> Self {
-        let args =
-            ["proxy", "--listen", "127.0.0.1:0", "--upstream", upstream, "--admin", admin, "--pod", "web-1"];
-        let (mut command, token_file) = (Rolldrop::new(args), "token.txt");
-        if !token.is_empty() {
-            command = command.file(token_file, token).args(["--admin-token-file", token_file]);
-        }
+        let (command, token_file) = (Self::command(upstream, admin), "token.txt");
+        Self::started(match token {
+            "" => command.args(["--open-admin"]),
+            _ => command.file(token_file, token).args(["--admin-token-file", token_file]),
+        })
+    }
+
+    fn command(upstream: &str, admin: &str) -> Rolldrop {
+        Rolldrop::new([
+            "proxy",
+            "--listen",
+            "127.0.0.1:0",
+            "--upstream",
+            upstream,
+            "--admin",
+            admin,
+            "--pod",
+            "web-1",
+        ])
+    }
+
+    fn started(command: Rolldrop) -> Self {
         let (child, dir) = command.start();
+        Self::at(child, dir)
+    }
+
+    fn at(child: Child, dir: tempfile::TempDir) -> Self {
         let [data, admin] = wait_for("its ports", LIMIT, || {
             let said = std::fs::read_to_string(dir.path().join("stderr.log")).ok()?;
-            let (_, said) = said.lines().next()?.split_once("proxy on ")?;
+            let (_, said) = said.lines().find_map(|line| line.split_once("proxy on "))?;
             let (data, admin) = said.split_once(", admin on ")?;
             Some([data.parse().ok()?, admin.parse().ok()?])
         });
-        Self { child, data, admin, _dir: dir }
+        let pid = child.id();
+        Self { child, pid, data, admin, _dir: dir }
     }
 
     fn admin(&self, path: &str) -> (u16, String) {
         get(self.admin, path, "")
+    }
+
+    /// The preStop hook of its container, under the command `before`; what it says against it.
+    fn pre_stop(&self, before: &[&str]) -> Result<(), String> {
+        let admin = self.admin.to_string();
+        let hook = [env!("CARGO_BIN_EXE_rolldrop"), "proxy-pre-stop", "--admin", &admin];
+        let words = [before, &hook].concat();
+        let output = Command::new(words[0]).args(&words[1..]).output().expect("the hook starts");
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
     }
 
     /// The metrics as Prometheus' own client library reads them.
@@ -66,7 +103,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"));
+        let pid = Pid::from_raw(i32::try_from(self.pid).expect("a pid"));
         // It may have ended already.
         let _ = kill(pid, Signal::SIGTERM);
         let _ = self.child.wait();
@@ -103,6 +140,16 @@ fn get(address: SocketAddr, path: &str, headers: &str) -> (u16, String) {
     (status, body.to_owned())
 }
 
+/// The first rows that the admin port hands over.
+fn rows(admin: SocketAddr, headers: &str, count: usize) -> Vec<Value> {
+    let mut stream = TcpStream::connect(admin).expect("a connection");
+    stream.set_read_timeout(Some(LIMIT)).expect("a limit");
+    write!(stream, "GET /rows HTTP/1.1\r\nhost: x\r\n{headers}\r\n").expect("sent");
+    let lines = std::io::BufReader::new(stream).lines().map_while(Result::ok);
+    let read = lines.filter_map(|line| serde_json::from_str::<Value>(&line).ok());
+    read.filter_map(|line| Some(line.get("row")?.clone())).take(count).collect()
+}
+
 #[test]
 fn prometheus_reads_requests_by_outcome_and_phase_and_a_latency_histogram() {
     let mut app = Server::start("exit", &[]);
@@ -114,7 +161,7 @@ fn prometheus_reads_requests_by_outcome_and_phase_and_a_latency_histogram() {
     };
     ask(5);
     wait_for("the rows", LIMIT, || (proxy.count("complete", "serving") == 5.0).then_some(()));
-    assert_eq!(proxy.admin("/prestop").0, 200);
+    proxy.pre_stop(&[]).expect("a mark");
     ask(3);
     wait_for("the rows", LIMIT, || (proxy.count("complete", "pre_stop") == 3.0).then_some(()));
     app.signal(Signal::SIGTERM);
@@ -163,7 +210,7 @@ fn prometheus_reads_requests_by_outcome_and_phase_and_a_latency_histogram() {
 fn a_proxy_whose_pod_ends_takes_hardly_any_processor_time_to_see_the_app_go() {
     let app = Server::start("exit", &[]);
     let proxy = Proxy::start(&app.address, "127.0.0.1:0", "");
-    assert_eq!(proxy.admin("/prestop").0, 200);
+    proxy.pre_stop(&[]).expect("a mark");
     let before_s = cpu_s(proxy.child.id());
     std::thread::sleep(Duration::from_secs(2));
     let took_s = cpu_s(proxy.child.id()) - before_s;
@@ -171,13 +218,76 @@ fn a_proxy_whose_pod_ends_takes_hardly_any_processor_time_to_see_the_app_go() {
 }
 
 #[test]
+fn only_the_own_container_and_user_marks_the_end_of_the_pod() {
+    let app = Server::start("exit", &[]);
+    let proxy = Proxy::start(&app.address, "127.0.0.1:0", "");
+    let phase = |proxy: &Proxy| {
+        let metrics = proxy.metrics();
+        let samples = metrics["rolldrop_proxy_phase"]["samples"].as_array().cloned().expect("samples");
+        let now = samples.into_iter().find(|sample| sample[2] == 1.0).expect("a phase");
+        now[1]["phase"].as_str().expect("a name").to_owned()
+    };
+    // Anybody could ask for it once.
+    assert_eq!(proxy.admin("/prestop").0, 404);
+    let error = proxy.pre_stop(&["setpriv", "--reuid=65534", "--clear-groups"]).expect_err("another user");
+    assert!(error.contains("is not of this container and user"), "{error}");
+    assert_eq!(phase(&proxy), "serving");
+    proxy.pre_stop(&[]).expect("a mark");
+    assert_eq!(phase(&proxy), "pre_stop");
+
+    // Another container: from within its PID namespace, the proxy does not see who calls.
+    let directory = tempfile::tempdir().expect("a directory");
+    let log = directory.path().join("stderr.log");
+    let script = "exec unshare --pid --fork --kill-child \"$0\" \"$@\"";
+    let mut apart = Command::new("sh");
+    apart.args(["-c", script, env!("CARGO_BIN_EXE_rolldrop"), "proxy", "--listen", "127.0.0.1:0"]);
+    apart.args(["--upstream", &app.address, "--admin", "127.0.0.1:0", "--pod", "web-1", "--open-admin"]);
+    let child = apart.stderr(std::fs::File::create(log).expect("a file")).spawn().expect("it starts");
+    let mut apart = Proxy::at(child, directory);
+    let below = format!("/proc/{0}/task/{0}/children", apart.child.id());
+    let below = std::fs::read_to_string(below).expect("children");
+    apart.pid = below.trim().parse().expect("one");
+    let error = apart.pre_stop(&[]).expect_err("another container");
+    assert!(error.contains("did not take the mark"), "{error}");
+    assert_eq!(phase(&apart), "serving");
+    let target = format!("--target={}", apart.pid);
+    apart.pre_stop(&["nsenter", &target, "--pid"]).expect("a mark of its own container");
+    assert_eq!(phase(&apart), "pre_stop");
+}
+
+#[test]
+fn without_a_token_nobody_is_told_more_than_health_and_readiness() {
+    let app = Server::start("exit", &[]);
+    let closed = Proxy::started(Proxy::command(&app.address, "127.0.0.1:0"));
+    for (path, status) in [
+        ("/healthz", 200),
+        ("/readyz", 200),
+        ("/metrics", 401),
+        ("/clock", 401),
+        ("/rows", 401),
+        ("/nothing", 401),
+    ] {
+        assert_eq!(closed.admin(path).0, status, "{path}");
+    }
+    // Whoever opens it all the same does not tell where the clients are.
+    for (token, header) in [("", ""), ("s3cret", "rolldrop-token: s3cret\r\n")] {
+        let proxy = Proxy::start(&app.address, "127.0.0.1:0", token);
+        get(proxy.data, "/", "");
+        let rows = rows(proxy.admin, header, 1);
+        let addresses: Vec<_> = rows.iter().map(|row| row["peer_addr"].as_str().expect("a text")).collect();
+        let is_told = addresses[0].starts_with("127.0.0.1:");
+        assert_eq!((is_told, addresses[0].is_empty()), (!token.is_empty(), token.is_empty()), "{rows:?}");
+    }
+}
+
+#[test]
 fn with_a_token_only_the_kubelets_paths_answer_without_it() {
     let app = Server::start("exit", &[]);
     let proxy = Proxy::start(&app.address, "127.0.0.1:0", "s3cret-w0rd\n");
-    for path in ["/healthz", "/readyz", "/prestop"] {
+    for path in ["/healthz", "/readyz"] {
         assert_eq!(proxy.admin(path).0, 200, "{path}");
     }
-    for path in ["/metrics", "/clock", "/rows", "/nothing"] {
+    for path in ["/metrics", "/clock", "/rows", "/prestop", "/nothing"] {
         for wrong in [
             "",
             "authorization: Bearer s3cret\r\n",
@@ -219,17 +329,13 @@ fn the_admin_port_is_where_it_is_told_to_be_and_the_data_port_is_the_apps_alone(
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     let received = || app.log().iter().filter(|line| line["event"] == "received").count();
     let before = received();
-    let paths = ["/healthz", "/readyz", "/clock", "/prestop", "/rows", "/metrics"];
+    let paths = ["/healthz", "/readyz", "/clock", "/rows", "/metrics"];
     for path in paths {
         let own: SocketAddr = app.address.parse().expect("an address");
         let (through, direct) = (get(proxy.data, path, ID), get(own, path, ID));
         assert_eq!(through, direct, "{path}");
     }
     assert_eq!(received(), before + 2 * paths.len());
-    assert!(
-        proxy.admin("/metrics").1.contains("rolldrop_proxy_phase{phase=\"serving\"} 1"),
-        "a client's /prestop"
-    );
     // What the admin port is asked, the app does not hear of.
     for path in paths.into_iter().filter(|path| *path != "/rows") {
         get(proxy.admin, path, ID);

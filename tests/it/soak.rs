@@ -240,7 +240,17 @@ async fn misbehaving_clients_and_apps_cost_the_proxy_no_row_and_leave_nothing_be
     apps.spawn(app(upstream, StdRng::seed_from_u64(size.seed), ledger.clone()));
 
     let mut proxy = Command::new(&size.binary);
-    proxy.args(["proxy", "--pod", "soak", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--upstream"]);
+    proxy.args([
+        "proxy",
+        "--open-admin",
+        "--pod",
+        "soak",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        "127.0.0.1:0",
+        "--upstream",
+    ]);
     let mut proxy = Proxy(proxy.arg(upstream.to_string()).stderr(Stdio::piped()).spawn().expect("the proxy"));
     let (data, admin) = addresses(&mut proxy).await;
     let ends: Arc<Mutex<BTreeMap<&'static str, u64>>> = Arc::default();

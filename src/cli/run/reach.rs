@@ -1,10 +1,11 @@
 //! What to measure where a Service's own address does not answer from here.
 
-use k8s_openapi::api::core::v1::{Node, Service};
-use k8s_openapi::api::networking::v1::Ingress;
+use k8s_openapi::api::core::v1::{Node, NodeAddress, Service};
+use k8s_openapi::api::networking::v1::{Ingress, IngressSpec};
 use kube::api::ListParams;
 use kube::{Api, Client};
 
+use crate::coordinator::list_at_once;
 use crate::scenario::{Place, Scenario};
 
 /// Why the targets may not answer, and the other ways to them that the cluster shows, in words.
@@ -14,11 +15,12 @@ pub(super) async fn other_ways(client: &Client, namespace: &str, scenario: &Scen
         let Place::Service { name, .. } = &target.place else { continue };
         let service = Api::<Service>::namespaced(client.clone(), namespace).get(name).await;
         let Ok(service) = service else { continue };
+        let all = ListParams::default();
         let ingresses = Api::<Ingress>::namespaced(client.clone(), namespace);
-        let ingresses = ingresses.list(&ListParams::default()).await.map(|list| list.items);
-        let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await;
-        let urls =
-            urls(&service, &ingresses.unwrap_or_default(), &nodes.map(|list| list.items).unwrap_or_default());
+        let ingresses = list_at_once(&ingresses, &all, |ingress| ingress.spec).await.unwrap_or_default();
+        let nodes = Api::<Node>::all(client.clone());
+        let nodes = list_at_once(&nodes, &all, node_addresses).await.unwrap_or_default();
+        let urls = urls(&service, ingresses.iter().flatten(), nodes.iter().flatten());
         words.push(if urls.is_empty() {
             format!(
                 "the address of Service {name} is known inside the cluster only, and there is no other way to \
@@ -35,8 +37,16 @@ pub(super) async fn other_ways(client: &Client, namespace: &str, scenario: &Scen
     if words.is_empty() { "the target does not answer".to_owned() } else { words.join("; ") }
 }
 
+fn node_addresses(node: Node) -> Vec<NodeAddress> {
+    node.status.and_then(|status| status.addresses).unwrap_or_default()
+}
+
 /// URLs that lead to a Service from outside.
-fn urls(service: &Service, ingresses: &[Ingress], nodes: &[Node]) -> Vec<String> {
+fn urls<'a>(
+    service: &Service,
+    ingresses: impl Iterator<Item = &'a IngressSpec>,
+    addresses: impl Iterator<Item = &'a NodeAddress>,
+) -> Vec<String> {
     let mut urls = Vec::new();
     let name = service.metadata.name.as_deref().unwrap_or_default();
     let ports = || service.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
@@ -47,13 +57,11 @@ fn urls(service: &Service, ingresses: &[Ingress], nodes: &[Node]) -> Vec<String>
             host.iter().flat_map(|host| ports().map(move |port| format!("http://{host}:{}/", port.port))),
         );
     }
-    let addresses =
-        nodes.iter().flat_map(|node| node.status.iter().flat_map(|s| s.addresses.iter().flatten()));
     let node = addresses.filter(|a| ["ExternalIP", "InternalIP"].contains(&a.type_.as_str()));
     if let Some(node) = node.max_by_key(|address| address.type_ == "ExternalIP") {
         urls.extend(ports().filter_map(|port| Some(format!("http://{}:{}/", node.address, port.node_port?))));
     }
-    for spec in ingresses.iter().filter_map(|ingress| ingress.spec.as_ref()) {
+    for spec in ingresses {
         let is_secure = |host: &str| {
             let hosts = spec.tls.iter().flatten().flat_map(|tls| tls.hosts.iter().flatten());
             hosts.into_iter().any(|secure| secure == host)
@@ -96,10 +104,10 @@ mod tests {
             "rules": [{"host": "shop.example", "http": {"paths": [path("web"), path("other")]}}],
         }}));
         assert_eq!(
-            urls(&service, &[ingress], &[node]),
+            urls(&service, ingress.spec.iter(), node_addresses(node).iter()),
             ["http://203.0.113.7:80/", "http://10.0.0.1:30080/", "https://shop.example/x"]
         );
         let inside: Service = read(json!({"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}]}}));
-        assert!(urls(&inside, &[], &[]).is_empty());
+        assert!(urls(&inside, [].iter(), [].iter()).is_empty());
     }
 }

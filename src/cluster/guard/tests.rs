@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{Event, Pod};
-use kube::api::{DeleteParams, ListParams, WatchParams};
+use kube::api::{DeleteParams, ListParams, LogParams, WatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
@@ -158,6 +158,8 @@ async fn answers_and_lines_without_an_end_are_given_up() {
         let listed = pods(client(status, endless()).0).list(&ListParams::default()).await;
         assert!(why(&listed.unwrap_err()).ends_with("it is longer than 33554432 bytes"));
     }
+    let log = pods(client(500, endless()).0).logs("web", &LogParams::default()).await;
+    assert!(why(&log.unwrap_err()).ends_with("it is longer than 65536 bytes"));
     let line = vec![vec![b' '; WATCH_LINE_BYTES / 2]; 4];
     let watch = pods(client(200, line).0).watch(&WatchParams::default(), "0").await.unwrap();
     let ended = watch.try_collect::<Vec<_>>().await.unwrap_err();

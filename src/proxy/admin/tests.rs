@@ -20,6 +20,7 @@ fn port(app: SocketAddr) -> Port {
     Port {
         shared: Arc::new(Shared::new(&Config::bare(app), Clock::start())),
         app_ready_path: Some("/ready".into()),
+        addresses: Addresses::Told,
         told_all: Arc::default(),
     }
 }

@@ -9,7 +9,7 @@ async fn the_phases_of_a_termination_are_seen() {
     let proxy = Running::start(address);
     let (_client, mut server) = proxy.asked(&app, &get(0)).await;
     for _ in 0..2 {
-        assert!(proxy.get("/prestop").await.starts_with("HTTP/1.1 200 "));
+        proxy.call_pre_stop().await;
     }
     let mut rows = proxy.rows().await;
     drop(app);

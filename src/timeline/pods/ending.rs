@@ -90,12 +90,14 @@ impl<'a> Ending<'a> {
         [ProxyPhase::ListenerClosed, ProxyPhase::Sigterm].into_iter().filter_map(|sign| self.phase(sign))
     }
 
-    /// When its preStop hook was called. Anybody can call it: what came before the pod's end began, as far as
-    /// the clocks can tell, or after its containers ended, was not the kubelet.
+    /// When its preStop hook was called. What came before the pod's end began, as far as the clocks can tell, or
+    /// after its containers ended, was not the kubelet, but a process of the sidecar's container, or in runs of
+    /// earlier versions whoever asked the admin port.
     fn pre_stop(&self, earliest: Stamp) -> Option<Stamp> {
         let Evidence { phases, clocks, .. } = self.evidence;
         let slack_ns = |source: &str, at| clocks.uncertainty_ns(source, at).unwrap_or(SECOND_NS);
-        let over = self.phase(ProxyPhase::Sigterm).into_iter().chain(self.pod.containers_terminated).min();
+        let ends = [self.phase(ProxyPhase::Sigterm), self.pod.containers_terminated, self.pod.deleted];
+        let over = ends.into_iter().flatten().min();
         let may_be = |(at, source): &(Stamp, &str)| {
             at.shifted_ns(slack_ns(source, *at)) >= earliest
                 && over.is_none_or(|over| *at <= over.shifted_ns(slack_ns(source, *at)))

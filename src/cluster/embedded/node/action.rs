@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 
 use super::grpc_check::GrpcCheck;
 use super::http_get::{Answer, HttpGet, Scheme, network_error};
-use super::launch::find_program;
+use super::launch::Places;
 use super::process::Launch;
 
 /// As whom probes ask.
@@ -191,7 +191,14 @@ fn exec_command(exec: &ExecAction, target: &Target) -> Result<Action, NotDone> {
     let (word, args) = words.split_first().ok_or_else(|| NotDone("exec names no command".to_owned()))?;
     let launch = &target.launch;
     let path = launch.env.iter().find(|(name, _)| name == "PATH").map(|(_, path)| path);
-    let program = find_program(word, launch.working_dir.as_deref(), path, &launch.mounts)
+    let places = Places {
+        working_dir: launch.working_dir.as_deref(),
+        path,
+        mounts: &launch.mounts,
+        own_program: launch.own_program.as_deref(),
+    };
+    let program = places
+        .find_program(word)
         .map_err(|error| NotDone(format!("failed to exec in container: {error}")))?;
     let command = words.join(" ");
     Ok(Action::Exec { launch: Launch { program, args: args.to_vec(), ..launch.clone() }, command })

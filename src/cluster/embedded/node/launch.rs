@@ -17,6 +17,8 @@ const INHERITED: [&str; 6] = ["PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH
 
 /// The image that is this program.
 const OWN_IMAGE: &str = "rolldrop";
+/// Where that image has it.
+const OWN_PROGRAM: &str = "/rolldrop";
 
 /// Why a container cannot be started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -91,15 +93,17 @@ pub(super) fn launch(
     env.insert("HOSTNAME".to_owned(), env::host_name(around.pod));
     env.extend(own_env.clone());
 
+    let image = container.image.as_deref().unwrap_or_default();
+    let own_program = (image_name(image) == OWN_IMAGE).then(|| own_binary.to_owned());
+    let places = Places {
+        working_dir: working_dir.as_deref(),
+        path: env.get("PATH"),
+        mounts: &mounts,
+        own_program: own_program.as_deref(),
+    };
     let program = match words.next() {
-        Some(word) => find_program(&word, working_dir.as_deref(), env.get("PATH"), &mounts)?,
-        None => {
-            let image = container.image.as_deref().unwrap_or_default();
-            if image_name(image) != OWN_IMAGE {
-                return Err(LaunchError::NoCommand { image: image.to_owned() });
-            }
-            own_binary.to_owned()
-        }
+        Some(word) => places.find_program(&word)?,
+        None => own_program.clone().ok_or_else(|| LaunchError::NoCommand { image: image.to_owned() })?,
     };
     let mut args: Vec<String> = words.collect();
     args.extend(container.args.iter().flatten().map(|arg| expand(arg, lookup)));
@@ -112,6 +116,7 @@ pub(super) fn launch(
         container_id,
         placement: Placement::default(),
         mounts,
+        own_program,
     })
 }
 
@@ -122,25 +127,34 @@ pub(super) fn image_name(image: &str) -> &str {
     last.split(':').next().unwrap_or_default()
 }
 
-/// The path of a program in a container.
-///
-/// # Errors
-///
-/// There is none.
-pub(super) fn find_program(
-    word: &str,
-    working_dir: Option<&Path>,
-    path: Option<&String>,
-    mounts: &[Mount],
-) -> Result<PathBuf, LaunchError> {
-    let exists = |file: &PathBuf| on_machine(file, mounts).is_file();
-    let found = if word.contains('/') {
-        let program = working_dir.map_or_else(|| PathBuf::from(word), |dir| dir.join(word));
-        Some(program).filter(exists)
-    } else {
-        path.and_then(|path| std::env::split_paths(path).map(|dir| dir.join(word)).find(exists))
-    };
-    found.ok_or_else(|| LaunchError::NoProgram { program: word.to_owned() })
+/// Where programs of a container are.
+pub(super) struct Places<'a> {
+    pub(super) working_dir: Option<&'a Path>,
+    pub(super) path: Option<&'a String>,
+    pub(super) mounts: &'a [Mount],
+    /// What the image has at [`OWN_PROGRAM`].
+    pub(super) own_program: Option<&'a Path>,
+}
+
+impl Places<'_> {
+    /// The path of a program.
+    ///
+    /// # Errors
+    ///
+    /// There is none.
+    pub(super) fn find_program(&self, word: &str) -> Result<PathBuf, LaunchError> {
+        if let Some(program) = self.own_program.filter(|_| word == OWN_PROGRAM) {
+            return Ok(program.to_owned());
+        }
+        let exists = |file: &PathBuf| on_machine(file, self.mounts).is_file();
+        let found = if word.contains('/') {
+            let program = self.working_dir.map_or_else(|| PathBuf::from(word), |dir| dir.join(word));
+            Some(program).filter(exists)
+        } else {
+            self.path.and_then(|path| std::env::split_paths(path).map(|dir| dir.join(word)).find(exists))
+        };
+        found.ok_or_else(|| LaunchError::NoProgram { program: word.to_owned() })
+    }
 }
 
 #[cfg(test)]
@@ -175,6 +189,10 @@ mod tests {
             let error = try_launch(json!({"name": "c", "image": image})).unwrap_err();
             assert_eq!(error.reason(), "CreateContainerError", "{image}");
         }
+        let named = json!({"name": "c", "image": "rolldrop:1", "command": ["/rolldrop", "workload"]});
+        assert_eq!(try_launch(named).unwrap().program.to_str(), Some("/opt/rolldrop"));
+        let elsewhere = json!({"name": "c", "image": "nginx", "command": ["/rolldrop"]});
+        assert_eq!(try_launch(elsewhere).unwrap_err().reason(), "RunContainerError");
     }
 
     #[test]

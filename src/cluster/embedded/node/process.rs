@@ -42,6 +42,8 @@ pub(super) struct Launch {
     pub(super) placement: Placement,
     /// What is mounted there.
     pub(super) mounts: Vec<Mount>,
+    /// This program, where the image has it.
+    pub(super) own_program: Option<PathBuf>,
 }
 
 /// How a process ended.
@@ -281,6 +283,7 @@ mod tests {
             container_id: format!("{:032x}", rand::random::<u128>()),
             placement: Placement::default(),
             mounts: Vec::new(),
+            own_program: None,
         }
     }
 

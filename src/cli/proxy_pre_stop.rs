@@ -1,0 +1,22 @@
+//! `rolldrop proxy-pre-stop`: the preStop hook of a container in which `rolldrop proxy` runs.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use crate::proxy::mark_pre_stop;
+
+/// Arguments of `rolldrop proxy-pre-stop`.
+#[derive(Debug, clap::Args)]
+pub(super) struct ProxyPreStopArgs {
+    /// Address of the proxy's admin port, as it was given to the proxy
+    #[arg(long, env = "ROLLDROP_ADMIN", value_name = "ADDR", value_parser = super::proxy::address)]
+    admin: SocketAddr,
+}
+
+impl ProxyPreStopArgs {
+    /// Runs the command.
+    pub(super) fn run(&self) -> anyhow::Result<ExitCode> {
+        mark_pre_stop(self.admin)?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
