@@ -12,9 +12,10 @@
 //! itself answers CONNECT, other versions, heads over 1 MiB or 16,384 lines, and requests
 //! whose end is ambiguous, with a 4xx or 5xx, and counts them as rejected.
 //!
-//! `clients` accepts, and makes room where there are too many; `connection` is one client's, from accept to end; `h1`, `h2` and `tunnel` are what it may
-//! carry, and `relay` is what those have in common; `budget` is the most that they may hold. `journal` keeps what was recorded,
-//! `admin` hands it over, `metrics` counts it, `app` looks at the app, `own_pod` at the pod, and
+//! `clients` accepts, and makes room where there are too many; `connection` is one client's, from accept to
+//! end; `h1`, `h2` and `tunnel` are what it may carry, and `relay` is what those have in common; `budget` is
+//! the most that they may hold, `socket` what the kernel may hold for them. `journal` keeps what was
+//! recorded, `admin` hands it over, `metrics` counts it, `app` looks at the app, `own_pod` at the pod, and
 //! `pre_stop` is told that it ends.
 //! This module writes no file. How a pod is ended, and which signal says so, is its caller's.
 

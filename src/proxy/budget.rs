@@ -31,7 +31,7 @@ pub struct Budget {
     /// Bytes that all connections hold together beyond their own 4 KiB a direction: unfinished heads and
     /// frames, tables of fields, and what a slow reader has not taken.
     pub held_bytes: usize,
-    /// Bytes that the kernel holds for all connections together, of what is sent, beyond 8 KiB for each of
+    /// Bytes that the kernel holds for all connections together, beyond 8 KiB for each direction of each of
     /// their sockets.
     pub socket_bytes: usize,
     /// Bytes of one head of HTTP/1, or of one block of fields of HTTP/2.

@@ -18,7 +18,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::budget::Unrecorded;
 use super::connection::{self, Accepted, Origin};
 use super::relay::Idleness;
 use super::{Counted, Shared, admin, reap};
@@ -140,10 +139,8 @@ impl Clients {
     /// Closes a connection to make room.
     fn close(&mut self, id: Id) {
         let Some(place) = self.places.remove(&id) else { return };
-        // A request under way has a row that says so. A client without one may just have sent it.
-        if !place.origin.sides.give_way() {
-            self.shared.journal.unrecorded(Unrecorded::Connections);
-        }
+        // A request under way has a row that says so.
+        self.shared.journal.made_room(place.origin.sides.give_way());
         place.task.abort();
     }
 

@@ -14,14 +14,13 @@ use std::time::Duration;
 
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
-use tokio::net::tcp::ReadHalf;
 use tokio::time::timeout;
 
 use super::budget::Buffer;
 use super::h1::{Exchange, Refusal};
 use super::h2::Http2;
-use super::relay::{self, Finish, Outlet, Receiver, Sides};
-use super::socket::{self, Room};
+use super::relay::{self, Finish, Inlet, Outlet, Receiver, Sides};
+use super::socket::{self, Room, Way};
 use super::tunnel::Tunnel;
 use super::{Counted, Mode, Shared};
 use crate::http2::{FrameHeader, PREFACE, SETTINGS};
@@ -105,9 +104,9 @@ impl Origin {
 
 /// Both connections, taken apart, and what has been read from them.
 pub(super) struct Streams<'a> {
-    pub(super) from_client: ReadHalf<'a>,
+    pub(super) from_client: Inlet<'a>,
     pub(super) to_client: Outlet<'a>,
-    pub(super) from_app: ReadHalf<'a>,
+    pub(super) from_app: Inlet<'a>,
     pub(super) to_app: Outlet<'a>,
     pub(super) from_client_buf: Buffer<'a>,
     pub(super) from_app_buf: Buffer<'a>,
@@ -231,12 +230,10 @@ impl Link {
     async fn relay(&mut self, pending: Counted) -> Finish {
         let origin = self.origin.clone();
         let shared = &origin.shared;
-        // The data port is local to the pod or next to it; small writes must not wait for acks.
-        // A socket that is gone already shows so at its first read.
-        let _ = self.client.set_nodelay(true);
+        socket::begin(&self.client);
         let connected = tokio::select! {
             biased;
-            connected = TcpStream::connect(shared.upstream) => connected,
+            connected = socket::connect(shared.upstream) => connected,
             _ = self.client.ready(Interest::ERROR) => return Finish::Reset(ServedEnd::ClientGone),
         };
         let app = match connected {
@@ -248,15 +245,18 @@ impl Link {
             }
         };
         shared.app.accepts();
-        let _ = app.set_nodelay(true);
-        socket::keep_alive(app);
-        let room = Room::of_connected(&shared.sockets, app);
-        let (mut from_app, to_app) = app.split();
-        let mut to_app = Outlet::new(Receiver::App, to_app, room, &origin.sides, &shared.ticks);
+        socket::begin(app);
+        let room = |socket: &TcpStream, way| Room::of(&shared.sockets, socket, way);
+        let (into_app, out_of_app) = (room(app, Way::Send), room(app, Way::Receive));
+        let (from_app, to_app) = app.split();
+        let mut from_app = Inlet::new(from_app, out_of_app);
+        let mut to_app = Outlet::new(Receiver::App, to_app, into_app, &origin.sides, &shared.ticks);
         let mut from_app_buf = Buffer::of_app(&shared.pool);
-        let room = Room::of_accepted(&shared.sockets, &self.client);
-        let (mut from_client, to_client) = self.client.split();
-        let mut to_client = Outlet::new(Receiver::Client, to_client, room, &origin.sides, &shared.ticks);
+        let (into_client, out_of_client) = (room(&self.client, Way::Send), room(&self.client, Way::Receive));
+        let (from_client, to_client) = self.client.split();
+        let mut from_client = Inlet::new(from_client, out_of_client);
+        let mut to_client =
+            Outlet::new(Receiver::Client, to_client, into_client, &origin.sides, &shared.ticks);
         let mut from_client_buf = Buffer::of_client(&shared.pool, &origin.sides);
         let kind = match shared.mode {
             Mode::Tcp => Kind::Tcp,
@@ -272,7 +272,7 @@ impl Link {
                         },
                         Err(_) => {
                             let end = ServedEnd::UpstreamReset;
-                            drop((to_client, to_app));
+                            drop((from_client, to_client, from_app, to_app));
                             return self.last_words(from_client_buf, RESET_LAST_WORDS, end).await;
                         }
                     },

@@ -13,15 +13,13 @@ pub(super) mod fuzzing;
 mod head;
 
 use bytes::Buf;
-use tokio::io::Interest;
-use tokio::net::tcp::ReadHalf;
 
 pub(super) use self::exchange::Exchange;
 pub(super) use self::head::Refusal;
 use self::head::{IncomingRequest, IncomingResponse, Look, ResponseHead};
 use super::budget::{Buffer, Unrecorded};
 use super::connection::Streams;
-use super::relay::{self, Finish, Outlet, Stop};
+use super::relay::{self, Finish, Inlet, Outlet, Stop};
 use crate::http1::Body;
 use crate::record::ServedEnd;
 
@@ -58,7 +56,7 @@ struct Message<H> {
 
 /// Passes requests on until the connection is over.
 async fn relay_requests(
-    mut from: ReadHalf<'_>,
+    mut from: Inlet<'_>,
     mut to: Outlet<'_>,
     mut buf: Buffer<'_>,
     exchange: &Exchange,
@@ -100,7 +98,7 @@ impl From<Stop> for Unpassed {
 
 /// Passes the next request on; if it changes the protocol, everything behind it too.
 async fn pass_request(
-    from: &mut ReadHalf<'_>,
+    from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
     buf: &mut Buffer<'_>,
     exchange: &Exchange,
@@ -109,7 +107,7 @@ async fn pass_request(
     tokio::select! {
         biased;
         () = exchange.has_room() => {}
-        _ = from.ready(Interest::ERROR) => return Err(Stop::Source.into()),
+        () = from.has_failed() => return Err(Stop::Source.into()),
     }
     let mut incoming = IncomingRequest::default();
     let look = |bytes: &[u8]| incoming.look(bytes).map_err(Unpassed::Refused);
@@ -122,7 +120,7 @@ async fn pass_request(
         let protocol = tokio::select! {
             biased;
             protocol = exchange.settled() => protocol,
-            _ = from.ready(Interest::ERROR) => return Err(Stop::Source.into()),
+            () = from.has_failed() => return Err(Stop::Source.into()),
         };
         if protocol.is_switched() {
             pass(&mut 0, 0, &mut Body::UntilClose, buf, from, to).await?;
@@ -133,7 +131,7 @@ async fn pass_request(
 
 /// Passes responses on until the connection is over.
 async fn relay_responses(
-    mut from: ReadHalf<'_>,
+    mut from: Inlet<'_>,
     mut to: Outlet<'_>,
     mut buf: Buffer<'_>,
     exchange: &Exchange,
@@ -153,7 +151,7 @@ async fn relay_responses(
 
 /// Passes the next response on, interim ones included.
 async fn pass_response(
-    from: &mut ReadHalf<'_>,
+    from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
     buf: &mut Buffer<'_>,
     exchange: &Exchange,
@@ -188,7 +186,7 @@ async fn pass_response(
 /// The next head at the front of `buf`, as much of it passed on as may be. `too_large` says what becomes
 /// of one that cannot be held.
 async fn next_head<H, E: From<Stop>>(
-    from: &mut ReadHalf<'_>,
+    from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
     buf: &mut Buffer<'_>,
     mut look: impl FnMut(&[u8]) -> Result<Look<H>, E>,
@@ -226,7 +224,7 @@ async fn pass(
     head_len: usize,
     body: &mut Body,
     buf: &mut Buffer<'_>,
-    from: &mut ReadHalf<'_>,
+    from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
 ) -> Result<(), Stop> {
     let mut ready = head_len;

@@ -110,6 +110,16 @@ impl Journal {
         entries.rows.push_back(row);
     }
 
+    /// A connection was closed so that another could be accepted. Where no request was under way the client
+    /// may just have sent one.
+    pub(super) fn made_room(&self, had_request: bool) {
+        let mut entries = self.entries();
+        entries.counts.made_room += 1;
+        if !had_request {
+            entries.counts.unrecorded(Unrecorded::Connections);
+        }
+    }
+
     /// Counts what was passed on without being recorded.
     pub(super) fn unrecorded(&self, why: Unrecorded) {
         self.entries().counts.unrecorded(why);

@@ -28,6 +28,8 @@ pub struct Counts {
     pub dropped: u64,
     /// Requests that the proxy answered itself, because their end was ambiguous; they have no row.
     pub rejected: u64,
+    /// Client connections closed so that others could be accepted.
+    pub made_room: u64,
     /// What was passed on without being recorded, by reason.
     unrecorded: [u64; Unrecorded::ALL.len()],
     /// The latest phase passed.
@@ -97,6 +99,11 @@ pub(super) fn text(counts: &Counts, now: Gauges) -> String {
             "rolldrop_proxy_rejected_total",
             "Requests that the proxy answered itself; they have no row.",
             counts.rejected,
+        ),
+        (
+            "rolldrop_proxy_made_room_total",
+            "Client connections closed so that others could be accepted.",
+            counts.made_room,
         ),
         (
             "rolldrop_proxy_rows_handed_over_total",

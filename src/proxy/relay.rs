@@ -155,7 +155,7 @@ pub(super) trait Ledger {
 
 /// The client closed its side: so it is closed towards the app.
 pub(super) async fn client_closed(
-    from: &mut ReadHalf<'_>,
+    from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
     sides: &Sides,
     ledger: &impl Ledger,
@@ -167,7 +167,7 @@ pub(super) async fn client_closed(
         ledger.app_closed(ServedEnd::UpstreamEof);
         return Finish::Closed;
     }
-    let _ = from.ready(Interest::ERROR).await;
+    from.has_failed().await;
     Finish::Reset(ServedEnd::ClientGone)
 }
 
@@ -183,7 +183,7 @@ pub(super) async fn app_unwritable(sides: &Sides) -> Finish {
 
 /// The app closed its side: so it is closed towards the client.
 pub(super) async fn app_closed(
-    from: &mut ReadHalf<'_>,
+    from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
     sides: &Sides,
     ledger: &impl Ledger,
@@ -208,7 +208,7 @@ pub(super) async fn app_closed(
         }
     };
     tokio::select! {
-        _ = from.ready(Interest::ERROR) => {
+        () = from.has_failed() => {
             // The app's kernel would not take its last bytes back, either.
             socket::last_bytes_are_taken(to.socket()).await;
             Finish::Reset(ServedEnd::UpstreamEof)
@@ -217,6 +217,33 @@ pub(super) async fn app_closed(
             ledger.app_closed(end);
             Finish::Closed
         }
+    }
+}
+
+/// Where the bytes of one direction come from.
+pub(super) struct Inlet<'a> {
+    half: ReadHalf<'a>,
+    room: Room<'a>,
+}
+
+impl<'a> Inlet<'a> {
+    /// From one of both sides.
+    pub(super) fn new(half: ReadHalf<'a>, room: Room<'a>) -> Self {
+        Self { half, room }
+    }
+
+    /// Waits until this side has been reset, or given up.
+    pub(super) async fn has_failed(&self) {
+        let _ = self.half.ready(Interest::ERROR).await;
+    }
+
+    /// Reads what there is. Who is read from quickly gets room to send more at once.
+    async fn read_into(&mut self, buf: &mut Buffer<'_>) -> io::Result<usize> {
+        let read = buf.read_from(&mut self.half).await?;
+        if read >= self.room.bytes() / 4 {
+            self.room.widen(self.half.as_ref());
+        }
+        Ok(read)
     }
 }
 
@@ -258,7 +285,7 @@ impl<'a> Outlet<'a> {
     }
 
     /// Waits until more bytes fit, unless the side that they come from fails before.
-    async fn has_room(&mut self, from: &ReadHalf<'_>) -> Result<(), Stop> {
+    async fn has_room(&mut self, from: &Inlet<'_>) -> Result<(), Stop> {
         self.room.widen(self.half.as_ref());
         let is_to_client = self.receiver == Receiver::Client;
         if is_to_client {
@@ -269,7 +296,7 @@ impl<'a> Outlet<'a> {
             tokio::select! {
                 biased;
                 writable = self.half.writable() => break writable.map_err(|_| Stop::Sink),
-                _ = from.ready(Interest::ERROR), if !is_source_gone => {
+                () = from.has_failed(), if !is_source_gone => {
                     if !has_ended(from) {
                         break Err(Stop::Source);
                     }
@@ -287,8 +314,8 @@ impl<'a> Outlet<'a> {
 
 /// Whether a side that failed had said its last byte before: then nothing is missing, and it is only
 /// gone. Its kernel says so when it is asked for a connection that it has finished with.
-fn has_ended(from: &ReadHalf<'_>) -> bool {
-    let socket: &TcpStream = from.as_ref();
+fn has_ended(from: &Inlet<'_>) -> bool {
+    let socket: &TcpStream = from.half.as_ref();
     // A reset is EPIPE behind the end of the stream (tcp_reset), else ECONNRESET.
     let error = socket.take_error().ok().flatten();
     error.and_then(|error| error.raw_os_error()).is_some_and(|code| Errno::from_raw(code) == Errno::EPIPE)
@@ -296,20 +323,20 @@ fn has_ended(from: &ReadHalf<'_>) -> bool {
 
 /// Reads what there is into `buf`; 0 means that the other side closed.
 pub(super) async fn fill(
-    from: &mut ReadHalf<'_>,
+    from: &mut Inlet<'_>,
     buf: &mut Buffer<'_>,
     to: &mut Outlet<'_>,
 ) -> io::Result<usize> {
-    if from.readable().now_or_never().is_none() {
+    if from.half.readable().now_or_never().is_none() {
         buf.rest();
         to.room.rest(to.half.as_ref());
-        from.readable().await?;
+        from.half.readable().await?;
     }
-    buf.read_from(from).await
+    from.read_into(buf).await
 }
 
 /// Writes all bytes, unless the side that they come from fails meanwhile.
-pub(super) async fn write(from: &ReadHalf<'_>, to: &mut Outlet<'_>, mut bytes: &[u8]) -> Result<(), Stop> {
+pub(super) async fn write(from: &Inlet<'_>, to: &mut Outlet<'_>, mut bytes: &[u8]) -> Result<(), Stop> {
     while !bytes.is_empty() {
         let written = write_some(from, to, bytes).await?;
         bytes = &bytes[written..];
@@ -319,7 +346,9 @@ pub(super) async fn write(from: &ReadHalf<'_>, to: &mut Outlet<'_>, mut bytes: &
 
 /// Writes as many bytes as fit, once any do, unless the side that they come from fails before;
 /// returns how many.
-async fn write_some(from: &ReadHalf<'_>, to: &mut Outlet<'_>, bytes: &[u8]) -> Result<usize, Stop> {
+async fn write_some(from: &Inlet<'_>, to: &mut Outlet<'_>, bytes: &[u8]) -> Result<usize, Stop> {
+    // The kernel takes a write as a whole.
+    let bytes = &bytes[..bytes.len().min(to.room.bytes())];
     loop {
         match to.half.try_write(bytes) {
             Ok(written) => return Ok(written),
@@ -374,7 +403,7 @@ pub(super) async fn both_ways(
 
 /// Passes bytes on until no more can be. What is held back goes on at the end.
 async fn pump(
-    from: &mut ReadHalf<'_>,
+    from: &mut Inlet<'_>,
     to: &mut Outlet<'_>,
     mut buf: Buffer<'_>,
     watch: &mut impl Watch,
@@ -406,7 +435,7 @@ async fn pump(
 }
 
 /// Passes on what was held back, though its end has not come: the other side shall see as much.
-pub(super) async fn flush(from: &ReadHalf<'_>, to: &mut Outlet<'_>, held: &[u8], stop: Stop) -> Stop {
+pub(super) async fn flush(from: &Inlet<'_>, to: &mut Outlet<'_>, held: &[u8], stop: Stop) -> Stop {
     match stop {
         Stop::SourceClosed => write(from, to, held).await.err().unwrap_or(stop),
         // Whoever was reset gets what fits at once.
@@ -470,7 +499,8 @@ mod tests {
         let pool = Pool::new(0);
         let mut ready = Buffer::of_app(&pool);
         ready.resize(64 * READ_BYTES, 0);
-        let ((mut from, _), (_, to)) = (from_app.split(), to_client.split());
+        let ((from, _), (_, to)) = (from_app.split(), to_client.split());
+        let mut from = Inlet::new(from, Room::unlimited(&pool));
         let (sides, ticks) = (Sides::default(), AtomicU32::default());
         let mut to = Outlet::new(Receiver::Client, to, Room::unlimited(&pool), &sides, &ticks);
         let mut relay = Box::pin(pump(&mut from, &mut to, ready, &mut passed));
@@ -508,7 +538,8 @@ mod tests {
         from_app.ready(Interest::ERROR).await.unwrap();
         let pool = Pool::new(0);
         let (sides, ticks, mut passed) = (Sides::default(), AtomicU32::default(), Passed::default());
-        let ((mut from, _), (_, to)) = (from_app.split(), to_client.split());
+        let ((from, _), (_, to)) = (from_app.split(), to_client.split());
+        let mut from = Inlet::new(from, Room::unlimited(&pool));
         let mut to = Outlet::new(Receiver::Client, to, Room::unlimited(&pool), &sides, &ticks);
         let relay = pump(&mut from, &mut to, Buffer::of_app(&pool), &mut passed);
         let mut got = vec![0; LENGTH];

@@ -1,15 +1,17 @@
 //! What the kernel holds for the two sockets of a connection, and how long it waits for the other end.
 //!
 //! The kernel lets a buffer grow to some MiB where a peer seems to want it, and keeps what was sent until the
-//! peer takes it, also after a close. Both count as memory of the container. So what is sent has a [`Room`]:
+//! peer takes it, also after a close. Both count as memory of the container. So each direction has a [`Room`]:
 //! small for all, larger for who transfers much while the shared [`Pool`] lasts. A side that closed is not
 //! closed here before its last bytes have been taken.
 
+use std::io;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::sleep;
 
 use super::budget::{Pool, Share};
@@ -27,10 +29,10 @@ const LAST_BYTES_LIMIT: Duration = Duration::from_secs(200);
 /// How often a socket is asked whether the last bytes have been taken.
 const LAST_BYTES_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What the kernel may hold of what is sent on a socket whatever the pool has, in bytes as it counts them.
+/// What the kernel may hold in each direction of a socket whatever the pool has, in bytes as it counts them.
 const OWN_ROOM_BYTES: usize = 8 * 1024;
 /// The same at the beginning, while the pool has room.
-const FIRST_ROOM_BYTES: usize = 64 * 1024;
+const FIRST_ROOM_BYTES: usize = 32 * 1024;
 /// The largest, which is what the kernel lets everybody ask for (net.core.wmem_max, rmem_max).
 const MOST_BYTES: usize = 2 * 212_992;
 
@@ -42,10 +44,71 @@ pub(super) fn keep_alive(socket: &impl AsFd) {
     let _ = SockRef::from(socket).set_tcp_keepalive(&keepalive);
 }
 
-/// Gives the connections that a listener will accept their first room for what is sent.
+/// Gives the connections that a listener will accept little room.
 pub(super) fn prepare_listener(socket: &impl AsFd) {
     keep_alive(socket);
-    set(socket, FIRST_ROOM_BYTES);
+    prepare(socket);
+}
+
+/// Gives a socket that has no connection yet little room, which can become more later.
+fn prepare(socket: &impl AsFd) {
+    Way::Send.set(socket, OWN_ROOM_BYTES);
+    let _ = SockRef::from(socket).set_recv_buffer_size(OWN_ROOM_BYTES / 2);
+    // The largest window that a connection can ever announce is agreed on when it begins, and follows from
+    // the buffer unless that may grow.
+    lock_buffers(socket, Locks::Send);
+}
+
+/// Connects to the app.
+pub(super) async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
+    let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    prepare(&socket);
+    socket.connect(to).await
+}
+
+/// Has a connection send small writes at once, and notice the end of its peer.
+pub(super) fn begin(socket: &TcpStream) {
+    // The data port is local to the pod or next to it; small writes must not wait for acks.
+    // A socket that is gone already shows so at its first read.
+    let _ = socket.set_nodelay(true);
+    keep_alive(socket);
+    lock_buffers(socket, Locks::Both);
+}
+
+/// Which of its buffers the kernel leaves as large as it was told.
+#[derive(Clone, Copy, Debug)]
+enum Locks {
+    Send = 1,
+    Both = 3,
+}
+
+/// The kernel makes a receive buffer that is not locked larger than anybody asked for: up to 32 MiB for who
+/// is read from quickly. Linux before 5.15 cannot be told; there windows stay below 64 KiB.
+fn lock_buffers(socket: &impl AsFd, locks: Locks) {
+    #[cfg(target_os = "linux")]
+    let _ = nix::sys::socket::setsockopt(&socket.as_fd(), options::BufLock, &(locks as i32));
+    #[cfg(not(target_os = "linux"))]
+    let _ = (socket, locks);
+}
+
+/// Has the kernel announce windows up to this many bytes, where there is room for them.
+fn limit_window(socket: &impl AsFd, bytes: usize) {
+    #[cfg(target_os = "linux")]
+    {
+        let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+        let _ = nix::sys::socket::setsockopt(&socket.as_fd(), options::WindowClamp, &bytes);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (socket, bytes);
+}
+
+/// Options that nix does not have (socket(7), tcp(7)).
+#[cfg(target_os = "linux")]
+mod options {
+    use nix::{libc, setsockopt_impl, sockopt_impl};
+
+    sockopt_impl!(BufLock, SetOnly, libc::SOL_SOCKET, libc::SO_BUF_LOCK, i32);
+    sockopt_impl!(WindowClamp, SetOnly, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, i32);
 }
 
 /// Bytes that were written and that the other end has not acknowledged; 0 if that cannot be told.
@@ -99,62 +162,78 @@ pub(super) async fn last_bytes_are_taken(socket: &TcpStream) {
     }
 }
 
-/// Sets how much the kernel may hold of what is sent on a socket.
-fn set(socket: &impl AsFd, bytes: usize) {
-    // The kernel doubles what it is told (socket(7)).
-    // Fails only on a socket that is gone already, which shows at its next use.
-    let _ = SockRef::from(socket).set_send_buffer_size(bytes / 2);
+/// The two ways of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Send,
+    Receive,
 }
 
-/// What the kernel may hold of what is sent on a socket.
+impl Way {
+    /// Sets how much the kernel may hold in this direction of a socket.
+    fn set(self, socket: &impl AsFd, bytes: usize) {
+        // The kernel doubles what it is told (socket(7)). All of this fails only on a socket that is gone
+        // already, which shows at its next use.
+        match self {
+            Way::Send => _ = SockRef::from(socket).set_send_buffer_size(bytes / 2),
+            Way::Receive => {
+                let _ = SockRef::from(socket).set_recv_buffer_size(bytes / 2);
+                limit_window(socket, bytes);
+            }
+        }
+    }
+}
+
+/// What the kernel may hold in one direction of a socket.
 ///
-/// What is received is left to the kernel: a peer that has seen a large window sends nothing at once into one
-/// that has been made smaller than its segments, which on a loopback have 32 KiB and more.
+/// What is received has little room first, and gets more as it is read. It gives none back: a peer that has
+/// seen a large window sends nothing at once into one that has been made smaller than its segments, which on
+/// a loopback have 32 KiB and more.
 #[derive(Debug)]
 pub(super) struct Room<'a> {
+    way: Way,
     bytes: usize,
     share: Share<'a>,
 }
 
 impl<'a> Room<'a> {
-    /// Of a socket that was accepted from a prepared listener.
-    pub(super) fn of_accepted(pool: &'a Pool, socket: &TcpStream) -> Self {
-        let mut share = Share::of(pool);
-        if share.grow_to(FIRST_ROOM_BYTES - OWN_ROOM_BYTES) {
-            return Self { bytes: FIRST_ROOM_BYTES, share };
-        }
-        set(socket, OWN_ROOM_BYTES);
-        Self { bytes: OWN_ROOM_BYTES, share }
-    }
-
-    /// Of a socket that was connected.
-    pub(super) fn of_connected(pool: &'a Pool, socket: &TcpStream) -> Self {
-        set(socket, FIRST_ROOM_BYTES);
-        Self::of_accepted(pool, socket)
+    /// In one direction of a socket that was made here, as [`connect`] and [`prepare_listener`] make them.
+    pub(super) fn of(pool: &'a Pool, socket: &TcpStream, way: Way) -> Self {
+        let mut room = Self { way, bytes: OWN_ROOM_BYTES, share: Share::of(pool) };
+        room.widen_to(FIRST_ROOM_BYTES, socket);
+        room
     }
 
     /// As much as there can be, which nobody counts.
     #[cfg(test)]
     pub(super) fn unlimited(pool: &'a Pool) -> Self {
-        Self { bytes: MOST_BYTES, share: Share::of(pool) }
+        Self { way: Way::Send, bytes: MOST_BYTES, share: Share::of(pool) }
+    }
+
+    /// Bytes that the kernel may hold, as it counts them.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Twice as much, if the pool has it: what there is has been filled.
     pub(super) fn widen(&mut self, socket: &TcpStream) {
-        let wider = MOST_BYTES.min(2 * self.bytes);
-        if wider > self.bytes && self.share.grow_to(wider - OWN_ROOM_BYTES) {
-            self.bytes = wider;
-            set(socket, wider);
+        self.widen_to(MOST_BYTES.min(2 * self.bytes), socket);
+    }
+
+    fn widen_to(&mut self, bytes: usize, socket: &TcpStream) {
+        if bytes > self.bytes && self.share.grow_to(bytes - OWN_ROOM_BYTES) {
+            self.bytes = bytes;
+            self.way.set(socket, bytes);
         }
     }
 
-    /// Nothing passes: while others need it, all but the own part is given back, unless the peer has not taken
-    /// what lies there.
+    /// Nothing is sent: while others need it, all but the own part is given back, unless the peer has not
+    /// taken what lies there.
     pub(super) fn rest(&mut self, socket: &TcpStream) {
         if self.bytes > OWN_ROOM_BYTES && self.share.is_wanted() && unsent(socket) == 0 {
             self.share.set(0);
             self.bytes = OWN_ROOM_BYTES;
-            set(socket, OWN_ROOM_BYTES);
+            self.way.set(socket, OWN_ROOM_BYTES);
         }
     }
 }
@@ -163,6 +242,7 @@ impl<'a> Room<'a> {
 mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
 
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;
@@ -171,11 +251,12 @@ mod tests {
     async fn who_sends_much_gets_more_room_while_there_is_some_and_gives_it_back_when_others_need_it() {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let listener = TcpListener::bind(any).await.unwrap();
-        let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let socket = connect(listener.local_addr().unwrap()).await.unwrap();
+        begin(&socket);
         let _accepted = listener.accept().await.unwrap();
         let size = || SockRef::from(&socket).send_buffer_size().unwrap();
         let pool = Pool::new(8 * MOST_BYTES);
-        let mut room = Room::of_connected(&pool, &socket);
+        let mut room = Room::of(&pool, &socket, Way::Send);
         assert_eq!((size(), pool.used()), (FIRST_ROOM_BYTES, FIRST_ROOM_BYTES - OWN_ROOM_BYTES));
         for _ in 0..10 {
             room.widen(&socket);
@@ -186,8 +267,45 @@ mod tests {
         assert_eq!(room.bytes, MOST_BYTES);
         let mut others = Share::of(&pool);
         others.set(7 * MOST_BYTES);
-        assert_eq!(Room::of_accepted(&pool, &socket).bytes, OWN_ROOM_BYTES);
+        assert_eq!(Room::of(&pool, &socket, Way::Send).bytes, OWN_ROOM_BYTES);
         room.rest(&socket);
         assert_eq!((size(), room.bytes, pool.used()), (OWN_ROOM_BYTES, OWN_ROOM_BYTES, 7 * MOST_BYTES));
+    }
+
+    /// The kernel makes the buffer of who is read from quickly larger, by itself up to 32 MiB, and it stays so.
+    #[tokio::test]
+    async fn what_was_read_quickly_and_is_read_no_more_has_the_room_that_there_is_and_not_what_the_kernel_likes()
+     {
+        const QUICKLY: usize = 64 * 1024 * 1024;
+        let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.unwrap();
+        prepare_listener(&listener);
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut socket, _) = listener.accept().await.unwrap();
+        begin(&socket);
+        let pool = Pool::new(8 * MOST_BYTES);
+        let mut room = Room::of(&pool, &socket, Way::Receive);
+        let bytes = vec![b'x'; QUICKLY];
+        let mut read = vec![0; 64 * 1024];
+        let reads = async {
+            let mut left = QUICKLY;
+            while left > 0 {
+                left -= socket.read(&mut read).await.unwrap();
+                room.widen(&socket);
+            }
+        };
+        tokio::join!(peer.write_all(&bytes), reads).0.unwrap();
+        assert_eq!(room.bytes(), MOST_BYTES);
+        // What it takes when nobody reads, until it has taken none for a while.
+        let (mut written, mut held, mut rests) = (0, 0, 0);
+        while rests < 20 {
+            while let Ok(more) = peer.try_write(&bytes[..64 * 1024]) {
+                written += more;
+            }
+            sleep(Duration::from_millis(20)).await;
+            let now = written - unsent(&peer);
+            rests = if now == held { rests + 1 } else { 0 };
+            held = now;
+        }
+        assert!((1..=MOST_BYTES).contains(&held), "{held} bytes");
     }
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rolldrop::proxy::Budget;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -178,16 +179,22 @@ fn row(kind: Kind, load: Load, outcome: &Result<Outcome, String>) -> String {
     row
 }
 
-/// Lets this process have the files that so many clients and the app for them take.
-fn allow_files() -> u64 {
+/// Has this process, and those that it starts, open as many files as they may; returns how many.
+fn files() -> usize {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-    for wanted in [65_536, getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(_, hard)| hard)] {
-        if setrlimit(Resource::RLIMIT_NOFILE, wanted, wanted).is_ok() {
-            return wanted;
+    let hard = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(_, hard)| hard.min(65_536));
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).map_or(0, |()| usize::try_from(hard).expect("a number"))
+}
+
+impl Kind {
+    /// How many clients there can be where each has a file here, and one in the app for as many as are let through.
+    fn most_clients(self) -> usize {
+        match self {
+            Kind::Rolldrop => files() - 2 * Budget::DEFAULT.connections,
+            Kind::Nginx | Kind::Haproxy => files() / 2 - 200,
         }
     }
-    0
 }
 
 /// All loads for so long, or where nothing is asked for as many as may be beside other tests.
@@ -204,13 +211,11 @@ fn chosen() -> (Vec<Load>, &'static [Kind], Duration) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_clients_cost_a_sidecar_neither_its_memory_nor_its_normal_clients() {
     let _apart = crate::runs::APART.lock().await;
-    let files = usize::try_from(allow_files()).expect("a number");
     let (loads, kinds, lasts) = chosen();
     let mut faults = Vec::new();
     for load in loads {
-        // A client has one file here, and up to one in the app.
-        let load = Load { clients: load.clients.min(files / 3), ..load };
         for kind in kinds {
+            let load = Load { clients: load.clients.min(kind.most_clients()), ..load };
             let outcome = attack(*kind, load, lasts).await;
             println!("{}", row(*kind, load, &outcome));
             if let (Kind::Rolldrop, Ok(outcome)) = (kind, outcome) {

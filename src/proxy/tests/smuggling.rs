@@ -4,7 +4,6 @@
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
-use futures::FutureExt;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -143,11 +142,12 @@ async fn what_could_be_smuggled_is_refused_and_reaches_no_app() {
         assert_eq!(read_all(&mut accept(&app).await).await, "", "{request:?}");
     }
     let too_large = format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(1 << 20));
-    let mut client = proxy.client().await;
-    let _ = client.write_all(too_large.as_bytes()).await;
+    let (mut client, mut server) = (proxy.client().await, accept(&app).await);
+    // An app that reads nothing would slow its client down, as without the proxy.
+    let (_, got) = tokio::join!(client.write_all(too_large.as_bytes()), read_all(&mut server));
+    assert!(too_large.starts_with(&got) && got.len() < too_large.len());
     assert!(read_all(&mut client).await.starts_with("HTTP/1.1 431 "));
-    let _ = app.accept().now_or_never();
-    drop(app);
+    drop((server, app));
     let (lines, report) = proxy.end().await;
     assert_eq!(report.counts.rejected, refused.len() as u64 + 1);
     // Of a body that breaks the grammar, the head was a request.

@@ -50,8 +50,8 @@ impl Subject {
                 let binary = std::env::var_os("HOSTILE_ROLLDROP");
                 let binary = binary.map_or(PathBuf::from(env!("CARGO_BIN_EXE_rolldrop")), PathBuf::from);
                 let upstream = upstream.to_string();
-                let args = ["proxy", "--pod", "hostile", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-                let args = args.into_iter().chain(["--upstream", &upstream]);
+                let args = ["proxy", "--pod", "hostile", "--open-admin", "--upstream", &upstream];
+                let args = args.into_iter().chain(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
                 (binary, args.map(str::to_owned).collect::<Vec<_>>())
             }
             Kind::Nginx | Kind::Haproxy => {
@@ -136,10 +136,10 @@ fn free_ports() -> Result<[SocketAddr; 2], String> {
 }
 
 fn nginx(upstream: SocketAddr, http1: SocketAddr, http2: SocketAddr, dir: &Path) -> String {
-    let dir = dir.display();
+    let (dir, connections) = (dir.display(), super::files());
     format!(
-        "daemon off; user root; worker_processes 1; worker_rlimit_nofile 65536; pid {dir}/pid; error_log /dev/null;\n\
-         events {{ worker_connections 30000; }}\n\
+        "daemon off; user root; worker_processes 1; pid {dir}/pid; error_log /dev/null;\n\
+         events {{ worker_connections {connections}; }}\n\
          http {{ access_log off; client_body_temp_path {dir}/b; proxy_temp_path {dir}/p; fastcgi_temp_path {dir}/f;\n\
          uwsgi_temp_path {dir}/u; scgi_temp_path {dir}/s;\n\
          server {{ listen {http1} backlog=4096; listen {http2} http2; location / {{ proxy_pass http://{upstream}; }} }} }}\n"
@@ -147,8 +147,10 @@ fn nginx(upstream: SocketAddr, http1: SocketAddr, http2: SocketAddr, dir: &Path)
 }
 
 fn haproxy(upstream: SocketAddr, http1: SocketAddr, http2: SocketAddr) -> String {
+    // It takes two files for each connection, and some for itself.
+    let connections = super::files() / 2 - 100;
     format!(
-        "global\n maxconn 20000\n nbthread 1\n ulimit-n 65536\n\
+        "global\n maxconn {connections}\n nbthread 1\n\
          defaults\n mode http\n timeout connect 60s\n timeout client 60s\n timeout server 60s\n timeout http-request 60s\n\
          frontend f\n bind {http1} backlog 4096\n bind {http2} proto h2\n default_backend b\n\
          backend b\n server s {upstream}\n"
