@@ -98,6 +98,8 @@ impl Clients {
                 _ = ticks.tick(), if self.places.len() >= most / 2 => {
                     self.shared.ticks.fetch_add(1, Ordering::Relaxed);
                 }
+                // Those that have ended keep their memory until they are looked at.
+                Some(ended) = self.connections.join_next_with_id() => self.ended(ended),
                 accepted = self.listener.accept(), if has_place || idlest.is_some() => match accepted {
                     Ok((stream, peer)) => {
                         if let Some(idlest) = idlest {
@@ -110,7 +112,6 @@ impl Clients {
                         tokio::time::sleep(admin::ACCEPT_PAUSE).await;
                     }
                 },
-                Some(ended) = self.connections.join_next_with_id() => self.ended(ended),
             }
         }
     }
