@@ -462,7 +462,8 @@ fn the_kubeconfig_of_a_dry_run_is_its_owners_alone_and_goes_with_it() {
     };
     let run = Rolldrop::new(["run", "naive-exit", "--dry-run", "--dataplane", "userspace"]);
     let (mut child, _dir) = run.env("TMPDIR", &temporary.path().display().to_string()).start();
-    let there = wait_for("the kubeconfig", LIMIT, || scratch().filter(|dir| dir.join("kubeconfig").exists()));
+    let there =
+        wait_for("the kubeconfig", LIMIT, || scratch().filter(|dir| dir.join("cluster/kubeconfig").exists()));
     let mode = std::fs::metadata(&there).expect("its mode").permissions().mode();
     assert_eq!(mode & 0o777, 0o700, "{there:?}");
     assert!(!there.ends_with(format!("rolldrop-dry-run-{}", child.id())), "{there:?}");
