@@ -60,8 +60,8 @@ pub(super) struct ProxyArgs {
     workers: NonZeroUsize,
     /// Client connections at once, where the limit of open files allows for as many. For one more, that which
     /// has been idle for longest is closed; where none is idle, it waits in the accept queue. They share 24 MiB
-    /// for unfinished heads and frames beyond 4 KiB each and direction, and 48 MiB in the kernel beyond
-    /// 8 KiB for each socket and direction; a head has 1 MiB, 4096 requests are under way on one connection
+    /// for unfinished heads and frames beyond 4 KiB each and direction, and 32 MiB in the kernel beyond
+    /// 6 KiB for each socket and direction; a head has 1 MiB, 4096 requests are under way on one connection
     /// and 65536 on all, and 250000 rows wait for a reader
     #[arg(long, value_name = "N", default_value = "4096")]
     max_connections: NonZeroUsize,

@@ -31,7 +31,7 @@ pub struct Budget {
     /// Bytes that all connections hold together beyond their own 4 KiB a direction: unfinished heads and
     /// frames, tables of fields, and what a slow reader has not taken.
     pub held_bytes: usize,
-    /// Bytes that the kernel holds for all connections together, beyond 8 KiB for each direction of each of
+    /// Bytes that the kernel holds for all connections together, beyond 6 KiB for each direction of each of
     /// their sockets.
     pub socket_bytes: usize,
     /// Bytes of one head of HTTP/1, or of one block of fields of HTTP/2.
@@ -51,7 +51,7 @@ impl Budget {
     pub const DEFAULT: Budget = Budget {
         connections: 4_096,
         held_bytes: 24 * 1024 * 1024,
-        socket_bytes: 48 * 1024 * 1024,
+        socket_bytes: 32 * 1024 * 1024,
         head_bytes: 1024 * 1024,
         requests_per_connection: 4096,
         requests: 65_536,

@@ -245,6 +245,7 @@ impl Link {
             }
         };
         shared.app.accepts();
+        origin.sides.app_accepted();
         socket::begin(app);
         let room = |socket: &TcpStream, way| Room::of(&shared.sockets, socket, way);
         let (into_app, out_of_app) = (room(app, Way::Send), room(app, Way::Receive));

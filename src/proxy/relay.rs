@@ -56,6 +56,8 @@ pub(super) struct Sides {
     app_closed: AtomicBool,
     app_unwritable: AtomicBool,
     client_was_heard: AtomicBool,
+    /// The app has accepted the connection.
+    app_accepted: AtomicBool,
     /// Requests under way.
     under_way: AtomicUsize,
     /// The client does not take what is sent to it.
@@ -73,7 +75,7 @@ pub(super) enum Idleness {
     NoRequest,
     /// The client does not take its answer.
     Stalled,
-    /// The app has not answered.
+    /// The app has not accepted the connection, or not answered.
     Unanswered,
 }
 
@@ -93,11 +95,17 @@ impl Sides {
         self.under_way.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// The app has accepted the connection: from now on the client's silence is its own.
+    pub(super) fn app_accepted(&self) {
+        self.app_accepted.store(true, Ordering::Relaxed);
+    }
+
     /// With what, and since which tick, the connection is idle.
     pub(super) fn idle(&self) -> (Idleness, u32) {
-        let idleness = if self.client_stalls.load(Ordering::Relaxed) {
+        let is_set = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        let idleness = if is_set(&self.client_stalls) {
             Idleness::Stalled
-        } else if self.under_way.load(Ordering::Relaxed) == 0 {
+        } else if is_set(&self.app_accepted) && self.under_way.load(Ordering::Relaxed) == 0 {
             Idleness::NoRequest
         } else {
             Idleness::Unanswered

@@ -30,7 +30,7 @@ const LAST_BYTES_LIMIT: Duration = Duration::from_secs(200);
 const LAST_BYTES_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What the kernel may hold in each direction of a socket whatever the pool has, in bytes as it counts them.
-const OWN_ROOM_BYTES: usize = 8 * 1024;
+const OWN_ROOM_BYTES: usize = 6 * 1024;
 /// The same at the beginning, while the pool has room.
 const FIRST_ROOM_BYTES: usize = 32 * 1024;
 /// The largest, which is what the kernel lets everybody ask for (net.core.wmem_max, rmem_max).

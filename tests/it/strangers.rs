@@ -198,14 +198,18 @@ impl Kind {
 }
 
 /// All loads for so long, or where nothing is asked for as many as may be beside other tests.
-fn chosen() -> (Vec<Load>, &'static [Kind], Duration) {
+fn chosen() -> (Vec<Load>, Vec<Kind>, Duration) {
     if let Ok(seconds) = std::env::var("HOSTILE") {
-        return (LOADS.to_vec(), &Kind::ALL, Duration::from_secs(seconds.parse().expect("HOSTILE=SECONDS")));
+        let only = std::env::var("HOSTILE_ONLY").ok();
+        let kinds =
+            Kind::ALL.into_iter().filter(|kind| only.as_deref().is_none_or(|name| name == kind.name()));
+        let lasts = Duration::from_secs(seconds.parse().expect("HOSTILE=SECONDS"));
+        return (LOADS.to_vec(), kinds.collect(), lasts);
     }
     let few =
         Attack::ALL.into_iter().filter_map(|attack| LOADS.into_iter().find(|load| load.attack == attack));
     let few = few.map(|load| Load { clients: load.clients.min(300), ..load });
-    (few.collect(), &[Kind::Rolldrop], Duration::from_secs(3))
+    (few.collect(), vec![Kind::Rolldrop], Duration::from_secs(3))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -214,7 +218,7 @@ async fn hostile_clients_cost_a_sidecar_neither_its_memory_nor_its_normal_client
     let (loads, kinds, lasts) = chosen();
     let mut faults = Vec::new();
     for load in loads {
-        for kind in kinds {
+        for kind in &kinds {
             let load = Load { clients: load.clients.min(kind.most_clients()), ..load };
             let outcome = attack(*kind, load, lasts).await;
             println!("{}", row(*kind, load, &outcome));

@@ -101,8 +101,11 @@ async fn client_and_app_agree_on_certificates_and_protocol_by_themselves() {
         proxy.recorded(3).await;
         drop(app);
         let rows = served(&proxy.end().await.0);
-        for (protocol, end, from_client, from_app) in said(&rows) {
-            assert_eq!((protocol, end), (recorded_as, ServedEnd::Complete));
+        for ((protocol, end, from_client, from_app), chosen) in said(&rows).into_iter().zip(choices) {
+            // A client of HTTP/2 does not wait for the app's last frame, and resets if that comes too late.
+            let may_reset = chosen.first() == Some(&&b"h2"[..]) && end == ServedEnd::ClientGone;
+            assert!(end == ServedEnd::Complete || may_reset, "{end:?}");
+            assert_eq!(protocol, recorded_as);
             assert!(from_client > 500 && from_app > 500, "{from_client} and {from_app} bytes");
         }
         assert_eq!(rows.len(), choices.len());
