@@ -121,7 +121,7 @@ fn the_binaries_are_the_targets() {
     assert_eq!(named, listed);
     for name in &listed {
         let code = fs::read_to_string(fuzz_folder().join("fuzz_targets").join(name).with_extension("rs"));
-        assert!(code.unwrap().contains(&format!("\"{name}\"")), "{name}");
+        assert!(code.unwrap().contains(&format!("target::{name}(bytes)")), "{name}");
     }
 }
 
