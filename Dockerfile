@@ -1,5 +1,5 @@
-# The image of rolldrop: one static program on an empty base, and nothing else but the roots of the
-# public certificate authorities.
+# The image of rolldrop: one static program on an empty base, the roots of the public certificate
+# authorities, and the licences and the list of what is linked into the program.
 #
 #   docker build -t registry.example.org/rolldrop:0.1.0 .
 #   docker buildx build --platform linux/amd64,linux/arm64 -t registry.example.org/rolldrop:0.1.0 --push .
@@ -16,7 +16,7 @@ ARG TARGETARCH
 RUN set -eu; \
     dpkg --add-architecture "$TARGETARCH"; \
     apt-get update -qq; \
-    apt-get install -y -qq --no-install-recommends ca-certificates clang "musl-dev:$TARGETARCH"; \
+    apt-get install -y -qq --no-install-recommends ca-certificates clang python3 "musl-dev:$TARGETARCH"; \
     rm -rf /var/lib/apt/lists/*; \
     case "$TARGETARCH" in \
       amd64) machine=x86_64 ;; \
@@ -26,7 +26,13 @@ RUN set -eu; \
     rustup target add "$machine-unknown-linux-musl"; \
     echo "$machine" >/machine
 
+# Puts the list of packages into the program, where `cargo audit bin` and scanners of images find it.
+ARG AUDITABLE=0.7.7
+RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
+    cargo install --quiet --locked --version "$AUDITABLE" cargo-auditable
+
 WORKDIR /src
+COPY scripts/components.py scripts/components.py
 COPY Cargo.toml Cargo.lock ./
 COPY benches benches
 COPY scenarios scenarios
@@ -44,11 +50,16 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry,sharing=locked \
       "CC_$(echo "$target" | tr - _)=clang" \
       "CFLAGS_$(echo "$target" | tr - _)=-nostdlibinc -isystem /usr/include/$machine-linux-musl" \
       CARGO_PROFILE_DIST_STRIP=symbols; \
-    cargo build --profile dist --locked --bin rolldrop --target "$target"; \
-    cp "target/$target/dist/rolldrop" /rolldrop
+    cargo auditable build --profile dist --locked --bin rolldrop --target "$target"; \
+    cp "target/$target/dist/rolldrop" /rolldrop; \
+    mkdir -p /doc; \
+    python3 scripts/components.py notices "$target" >/doc/NOTICES; \
+    python3 scripts/components.py sbom "$target" >/doc/rolldrop.cdx.json
 
 FROM scratch
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+COPY --from=build /doc /usr/share/doc/rolldrop
+COPY LICENSE /usr/share/doc/rolldrop/LICENSE
 COPY --from=build /rolldrop /rolldrop
 USER 65532:65532
 ENTRYPOINT ["/rolldrop"]

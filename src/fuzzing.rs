@@ -11,6 +11,7 @@ mod tests;
 
 use std::iter;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use serde_json::Value;
 
@@ -27,6 +28,7 @@ pub const TARGETS: &[(&str, Entry)] = &[
     ("http1_responses", proxy::fuzzing::http1_responses),
     ("http2", proxy::fuzzing::http2),
     ("admin", proxy::fuzzing::admin),
+    ("proxy_session", proxy::fuzzing::session),
     ("row_stream", row_stream),
     ("load_response", load::fuzzing::response),
     ("load_http2", load::fuzzing::http2),
@@ -40,6 +42,33 @@ pub const TARGETS: &[(&str, Entry)] = &[
     ("dns", embedded::dns::fuzz),
     ("grpc_probe", embedded::node::grpc_check::fuzz),
 ];
+
+/// What counts the bytes that the program has asked for and not given back: a fuzz target's allocator.
+/// Without one nothing is counted.
+#[derive(Clone, Copy, Debug)]
+pub struct Meter {
+    /// Bytes in use.
+    pub held: fn() -> usize,
+    /// The most that have been in use since this was called last.
+    pub peak: fn() -> usize,
+}
+
+static METER: OnceLock<Meter> = OnceLock::new();
+
+impl Meter {
+    /// Counts with this one from now on; the first one stays.
+    pub fn install(self) {
+        let _ = METER.set(self);
+    }
+
+    pub(crate) fn held() -> usize {
+        METER.get().map_or(0, |meter| (meter.held)())
+    }
+
+    pub(crate) fn peak() -> usize {
+        METER.get().map_or(0, |meter| (meter.peak)())
+    }
+}
 
 /// Feeds bytes to a target.
 ///

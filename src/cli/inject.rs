@@ -12,8 +12,9 @@ use crate::inject::{self, KubernetesVersion, Options, SecretKey};
 /// Arguments of `rolldrop inject`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  rolldrop inject -f shop.yaml --image registry.example.org/rolldrop:0.1.0 | kubectl apply -f -
-  kubectl get deploy/web svc/web -o yaml | rolldrop inject | kubectl apply -f -
+  kubectl create secret generic rolldrop-admin --from-literal=token=$(openssl rand -hex 32)
+  rolldrop inject -f shop.yaml --image registry.example.org/rolldrop:0.1.0 --admin-token rolldrop-admin | kubectl apply -f -
+  kubectl get deploy/web svc/web -o yaml | rolldrop inject --admin-token rolldrop-admin | kubectl apply -f -
   rolldrop inject --uninject -f shop-with-sidecar.yaml
 
 Give the Services that lead to the workloads as well: those that number their target port are
@@ -41,7 +42,8 @@ pub(super) struct InjectArgs {
         conflicts_with = "uninject"
     )]
     kubernetes_version: KubernetesVersion,
-    /// Have the admin port ask for the token in this Secret, under the key `token` if none is said.
+    /// Have the admin port ask for the token in this Secret, under the key `token` if none is said. Without
+    /// a token it tells nobody what the proxy records, a run neither.
     #[arg(long, value_name = "SECRET[/KEY]", conflicts_with = "uninject")]
     admin_token: Option<SecretKey>,
 }
@@ -50,6 +52,7 @@ impl InjectArgs {
     /// Runs the command.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let text = self.read().with_context(|| format!("failed to read {}", self.file.display()))?;
+        let is_closed = !self.uninject && self.admin_token.is_none();
         let output = if self.uninject {
             inject::uninject(&text)
         } else {
@@ -63,6 +66,11 @@ impl InjectArgs {
         }?;
         for note in output.notes {
             say(&note);
+        }
+        if is_closed {
+            say(
+                "without --admin-token the sidecars tell nobody what they record: a run gets none of their rows",
+            );
         }
         std::io::stdout().write_all(output.text.as_bytes()).context("failed to write to stdout")?;
         Ok(ExitCode::SUCCESS)

@@ -243,7 +243,7 @@ impl Run<'_> {
             (Err(error), Ok(_)) => return Err(error.into()),
             // What failed first may be why.
             (Err(error), Err(_)) => {
-                self.progress.warn(&format!("nor could the run be closed: {error}"));
+                self.progress.warn(&format!("the run could not be closed either: {error}"));
                 (Vec::new(), Vec::new())
             }
         };

@@ -8,7 +8,8 @@
 //! - that an answer and a line of a watch are not longer than [`ANSWER_BYTES`] and [`WATCH_LINE_BYTES`].
 //!
 //! What a pod says through the API server's proxy is no object and is passed on as it comes: its readers
-//! bound it, but for errors, which a client reads as a whole and of which this layer passes [`ERROR_BYTES`]. The checks themselves are in `asked` and `seen`.
+//! bound it, but for errors, which a client reads as a whole and of which this layer passes [`ERROR_BYTES`].
+//! The checks themselves are in `asked` and `seen`.
 
 mod asked;
 pub mod names;

@@ -470,26 +470,9 @@ async fn a_proxy_that_asks_for_a_token_is_named_once() {
         }
         (401, "the admin port asks for a token\n".to_owned())
     });
-    let (session, run_dir, _dir) = session(client, Limits::default());
-    let (stop, running) = follow_proxies(&session);
-    let again = async {
-        while asked.load(Ordering::SeqCst) < 3 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), again).await.unwrap();
-    stop.cancel();
-    running.await.unwrap();
-    session.finish(CancellationToken::new()).await.unwrap();
-    let warnings: Vec<_> = events_of(&run_dir)
-        .into_iter()
-        .filter_map(|event| match event.kind {
-            EventKind::Warning { message } => Some(message),
-            _ => None,
-        })
-        .collect();
+    let events = events_until_asked_thrice(client, &asked).await;
     assert_eq!(
-        warnings,
+        warnings(&events),
         ["the proxy of pod web-1 asks for a token (--admin-token-file), without which it tells nothing"]
     );
 }
@@ -510,27 +493,9 @@ async fn a_proxy_whose_line_has_no_end_is_named_once_and_not_read_on() {
             .collect();
         (200, good + &"x".repeat(lines::LINE_BYTES + 1) + "\n" + "{}\n")
     });
-    let (session, run_dir, _dir) = session(client, Limits::default());
-    let (stop, running) = follow_proxies(&session);
-    let again = async {
-        while asked.load(Ordering::SeqCst) < 3 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), again).await.unwrap();
-    stop.cancel();
-    running.await.unwrap();
-    session.finish(CancellationToken::new()).await.unwrap();
-    let events = events_of(&run_dir);
-    let warnings: Vec<_> = events
-        .iter()
-        .filter_map(|event| match &event.kind {
-            EventKind::Warning { message } => Some(message.as_str()),
-            _ => None,
-        })
-        .collect();
+    let events = events_until_asked_thrice(client, &asked).await;
     assert_eq!(
-        warnings,
+        warnings(&events),
         ["the proxy of pod web-1 sends what cannot be read: a line is longer than 65536 bytes"]
     );
     assert!(!events.iter().any(|event| matches!(event.kind, EventKind::ClockSample { .. })));
@@ -572,6 +537,30 @@ async fn an_interrupted_run_has_what_the_proxies_have_and_waits_for_none_that_ca
         running.await.unwrap();
         session.finish(CancellationToken::new()).await.unwrap();
     }
+}
+
+/// What is recorded of a proxy whose rows are asked for three times.
+async fn events_until_asked_thrice(client: Client, asked: &AtomicUsize) -> Vec<crate::record::Event> {
+    let (session, run_dir, _dir) = session(client, Limits::default());
+    let (stop, running) = follow_proxies(&session);
+    let again = async {
+        while asked.load(Ordering::SeqCst) < 3 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), again).await.unwrap();
+    stop.cancel();
+    running.await.unwrap();
+    session.finish(CancellationToken::new()).await.unwrap();
+    events_of(&run_dir)
+}
+
+fn warnings(events: &[crate::record::Event]) -> Vec<&str> {
+    let warnings = events.iter().filter_map(|event| match &event.kind {
+        EventKind::Warning { message } => Some(message.as_str()),
+        _ => None,
+    });
+    warnings.collect()
 }
 
 /// Collects what the proxy of the pod `web-1` records.

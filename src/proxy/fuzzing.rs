@@ -1,6 +1,8 @@
 //! Entry points of fuzz targets (`crate::fuzzing`): what clients and apps may send, and whoever
 //! asks the admin port.
 
+mod session;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
@@ -26,6 +28,11 @@ pub(crate) fn http2(input: &[u8]) {
 /// Requests to the admin port.
 pub(crate) fn admin(input: &[u8]) {
     admin::fuzz(input);
+}
+
+/// A whole proxy, its clients and its app, step by step.
+pub(crate) fn session(input: &[u8]) {
+    session::run(input);
 }
 
 /// A connection whose app is nowhere.

@@ -78,7 +78,8 @@ impl Sides {
         }
     }
 
-    fn is_app_closed(&self) -> bool {
+    /// Whether the app has closed its side.
+    pub(super) fn is_app_closed(&self) -> bool {
         self.app_closed.load(Ordering::Relaxed)
     }
 }

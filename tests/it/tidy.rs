@@ -65,6 +65,7 @@ fn sources() -> Vec<Source> {
                 folders.push(path);
             } else if path.extension().is_some_and(|e| e == "rs")
                 && !TEST_FILES.iter().any(|t| path.ends_with(t))
+                && !path.components().any(|part| part.as_os_str() == "fuzzing")
             {
                 let below = path.strip_prefix(&root).expect("below src").with_extension("");
                 let module = below.components().next().expect("a module").as_os_str();

@@ -85,8 +85,16 @@ impl Exchange {
 
     /// Waits until one more request may be under way on this connection. One always may.
     pub(super) async fn has_room(&self) {
+        self.end_unanswerable();
         while !self.takes_one_more() {
             self.settled.notified().await;
+        }
+    }
+
+    /// An app that has closed its side answers nothing that has come since.
+    fn end_unanswerable(&self) {
+        if self.origin.sides.is_app_closed() {
+            self.end_all(ServedEnd::UpstreamEof);
         }
     }
 
@@ -135,6 +143,7 @@ impl Exchange {
 
     /// Waits until every request is answered, or the connection has left HTTP.
     pub(super) async fn settled(&self) -> Protocol {
+        self.end_unanswerable();
         loop {
             {
                 let state = self.state();

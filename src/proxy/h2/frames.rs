@@ -40,6 +40,8 @@ pub(super) struct Frames<'a> {
     ending: Option<Ending>,
     /// The block of fields that has begun.
     block: Block,
+    /// The stream of a block that goes on with the next frame.
+    goes_on: Option<u32>,
     /// Gone when a block could not be read: then those after it cannot be, either.
     decoder: Option<Decoder>,
     /// What ends with bytes that have been looked at, and how many are still to pass until it does.
@@ -60,7 +62,10 @@ enum Ending {
 
 impl Ending {
     fn is_of(self, stream: u32) -> bool {
-        matches!(self, Ending::Stream(ended, _) if ended == stream)
+        match self {
+            Ending::Stream(ended, _) => stream == ended,
+            Ending::StreamsAbove(last, _) => stream > last,
+        }
     }
 }
 
@@ -97,6 +102,7 @@ impl<'a> Frames<'a> {
             unread: 0,
             ending: None,
             block: Block::default(),
+            goes_on: None,
             decoder: Some(Decoder::new()),
             ended: Vec::new(),
             share: Share::of(&streams.origin().shared.pool),
@@ -121,6 +127,22 @@ impl<'a> Frames<'a> {
             self.lose_fields();
         }
         is_short && (has_fields || matches!(header.kind, RST_STREAM | GOAWAY | SETTINGS))
+    }
+
+    /// Whether a frame may come next. Another one than that with which a block goes on is an error of the connection
+    /// (RFC 9113, 6.2 and 6.10): its receiver takes nothing from there on.
+    fn may_come(&self, header: FrameHeader) -> bool {
+        match self.goes_on {
+            Some(stream) => header.kind == CONTINUATION && header.stream == stream,
+            None => header.kind != CONTINUATION,
+        }
+    }
+
+    /// A frame is read, or passed on unread.
+    fn comes(&mut self, header: FrameHeader) {
+        if matches!(header.kind, HEADERS | PUSH_PROMISE | CONTINUATION) {
+            self.goes_on = (!header.has(END_HEADERS)).then_some(header.stream);
+        }
     }
 
     /// Fields cannot be read from here on.
@@ -295,18 +317,25 @@ impl Watch for Frames<'_> {
             }
             self.ends_at(at);
             let Some(header) = FrameHeader::read(&buf[at..]) else { return at };
+            if !self.may_come(header) {
+                self.lose_fields();
+                self.unread = usize::MAX;
+                continue;
+            }
             let payload = at + FrameHeader::BYTES..at + FrameHeader::BYTES + header.length;
             let gives_up = payload.end > buf.len() && std::mem::take(&mut self.gives_up);
             if gives_up {
                 self.lose_fields();
             }
             if gives_up || !self.reads(header) {
+                self.comes(header);
                 self.unread = payload.end - at;
                 let may_end = matches!(header.kind, DATA | HEADERS) && header.has(END_STREAM);
                 let ends = may_end && self.sender == Sender::App;
                 self.ending = ends.then_some(Ending::Stream(header.stream, StreamEnd::Complete));
             } else if payload.end <= buf.len() {
                 at = payload.end;
+                self.comes(header);
                 at += self.read(header, payload, buf);
             } else {
                 return at;
@@ -470,6 +499,21 @@ mod tests {
         assert_eq!(under_way(), 2, "streams beyond the GOAWAY are none");
         let counts = http2.origin().shared.journal.counts();
         assert_eq!((counts.recorded, counts.with_unrecorded()), (3, 3));
+    }
+
+    #[test]
+    fn behind_a_block_that_another_frame_interrupts_nothing_is_a_request() {
+        let continued = |stream| frame(CONTINUATION, END_HEADERS, stream, &[0x84]);
+        let whole = [frame(HEADERS, 0, 1, &[0x82, 0x86]), continued(1)].concat();
+        let begun = frame(HEADERS, 0, 3, &[0x82, 0x86]);
+        for interrupted in [[&begun[..], &continued(5)], [&begun, &ask(5)], [&continued(1), &ask(5)]] {
+            let http2 = Http2::new(origin(true));
+            let mut requests = Frames::of_client(&http2);
+            pass(&mut requests, [PREFACE, &whole].concat());
+            pass(&mut requests, interrupted.concat());
+            pass(&mut requests, [continued(3), ask(7), ask(9)].concat());
+            assert_eq!(http2.origin().shared.in_flight.count(), 1, "{interrupted:?}");
+        }
     }
 
     #[test]

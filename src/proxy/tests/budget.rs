@@ -98,6 +98,25 @@ async fn requests_that_wait_for_their_turn_wait_with_the_client() {
 }
 
 #[tokio::test]
+async fn requests_pass_to_an_app_that_has_closed_its_side_though_none_is_answered() {
+    const ALL: usize = 1000;
+    let (app, address) = app().await;
+    let proxy = with(address, Budget { requests_per_connection: 10, ..Budget::DEFAULT });
+    let mut client = proxy.client().await;
+    let mut server = accept(&app).await;
+    server.shutdown().await.unwrap();
+    expect_eof(&mut client).await;
+    // Neither is there anything to wait for behind the question for another protocol.
+    let upgrade = "GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+    let ask = upgrade.to_owned() + &"GET / HTTP/1.1\r\n\r\n".repeat(ALL);
+    client.write_all(ask.as_bytes()).await.unwrap();
+    expect(&mut server, &ask).await;
+    drop((client, server, app));
+    let rows = served(&proxy.end().await.0);
+    assert!(rows.iter().all(|row| row.ended == ServedEnd::UpstreamEof), "{rows:?}");
+}
+
+#[tokio::test]
 async fn connections_beyond_the_limit_wait_for_others_to_end() {
     let (app, address) = app().await;
     let proxy = with(address, Budget { connections: 2, ..Budget::DEFAULT });

@@ -24,7 +24,8 @@ const PROCESS_SLACK_S: (f64, f64) = (0.6, 1.5);
 /// writes the newest.
 const MERGING_S: f64 = 0.5;
 
-/// How a status begins that was written after the node agent had seen the deletion.
+/// How the deletion begins, and a status that was written after the node agent had seen it.
+const DELETED: &str = "Pod MODIFIED generation=2/1 ";
 const OBSERVED: &str = "Pod MODIFIED generation=2/2 ";
 
 /// What was recorded of a case.
@@ -83,8 +84,9 @@ impl Golden {
         let told = order(ours);
         let texts: Vec<&str> = told.iter().map(|(_, text)| text.as_str()).collect();
         let mut orders = self.orders.clone();
-        let first_status = told.iter().find(|(_, text)| text.starts_with(OBSERVED));
-        if first_status.is_some_and(|(at, _)| *at < MERGING_S + ours.lag_s) {
+        let first = |begins: &str| told.iter().find(|(_, text)| text.starts_with(begins)).map(|(at, _)| at);
+        let ended_after = first(OBSERVED).zip(first(DELETED)).map(|(observed, deleted)| observed - deleted);
+        if ended_after.is_some_and(|seconds| seconds < MERGING_S + ours.lag_s) {
             orders.extend(self.orders.iter().map(|order| with_merged_status(order)));
         }
         let same = |order: &&Vec<(f64, f64, String)>| order.iter().map(|(.., text)| text).eq(texts.iter());

@@ -1,0 +1,54 @@
+#![no_main]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use rolldrop::fuzzing::Meter;
+
+/// Counts what is in use.
+struct Counting;
+
+static HELD: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+fn take(bytes: usize) {
+    let held = HELD.fetch_add(bytes, Relaxed) + bytes;
+    if held > PEAK.load(Relaxed) {
+        PEAK.store(held, Relaxed);
+    }
+}
+
+// SAFETY: the system's allocator does all of it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        take(layout.size());
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        take(layout.size());
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size(), Relaxed);
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        take(size);
+        HELD.fetch_sub(layout.size(), Relaxed);
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+libfuzzer_sys::fuzz_target!(
+    init: {
+        let (held, peak) = (|| HELD.load(Relaxed), || PEAK.swap(HELD.load(Relaxed), Relaxed));
+        Meter { held, peak }.install();
+    },
+    |bytes: &[u8]| rolldrop::fuzzing::run("proxy_session", bytes)
+);
