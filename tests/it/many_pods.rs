@@ -120,7 +120,7 @@ fn pods_that_are_not_its_own_cost_a_run_little() {
     let seen = Arc::clone(&pages);
     api.set(move |request| {
         let query = request.uri.query().unwrap_or_default();
-        if is_page(request) && query.contains("limit=500") {
+        if is_page(request) && query.contains("limit=100") {
             seen.lock().expect("no panic").push((Instant::now(), query.contains("continue=")));
         }
         Act::Pass
@@ -157,6 +157,6 @@ fn pods_that_are_not_its_own_cost_a_run_little() {
         lists.len(),
         longest.as_secs_f64(),
     );
-    assert!(most > pods / 500, "{lists:?}");
+    assert!(most > pods / 100, "{lists:?}");
     assert!(peak_kib < MOST_KIB, "{peak_kib} KiB for {pods} pods");
 }
