@@ -300,6 +300,13 @@ impl Measuring<'_> {
                 }
             }
         };
+        // Of a cluster that has ended nobody answers any more.
+        let settling = async {
+            tokio::select! {
+                () = settling => {}
+                _died = self.cluster.died() => {}
+            }
+        };
         run.progress.step(match (sending.nodes(), is_interrupted) {
             (None, false) => "waiting for the last pods to end",
             (None, true) => "fetching the last rows",
