@@ -133,6 +133,7 @@ pub fn analyse<R: RowSource>(
                 verdict: &verdict,
                 partial: &partial,
                 requests: &requests,
+                judged: &judged,
                 latency_ms: &latency_ms,
                 terminations: &terminations,
                 recommendation: &recommendation,
@@ -311,7 +312,7 @@ fn terminations(
         let seen = is_named.then(|| sums.seen[e] + lost.dropped.at_least);
         t.requests = model::TerminationRequests { seen, ..lost };
     }
-    let dead = shares::dead_seconds(timeline, &terminations, judged);
+    let dead = shares::dead_seconds(timeline, &terminations, judged, &evidence.tails);
     for (t, dead_seconds) in terminations.iter_mut().zip(dead) {
         t.dead_seconds = dead_seconds;
     }

@@ -183,6 +183,20 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    #[cfg(unix)]
+    #[test]
+    fn a_temporary_directory_is_its_owners_alone_and_cannot_be_foreseen() {
+        use std::os::unix::fs::PermissionsExt;
+        let [one, other] = [(); 2].map(|()| private_dir("rolldrop-test-").unwrap());
+        assert_ne!(one.path(), other.path());
+        for dir in [one, other] {
+            assert_eq!(std::fs::metadata(dir.path()).unwrap().permissions().mode() & 0o777, 0o700);
+            let name = dir.path().file_name().unwrap().to_str().unwrap();
+            let drawn = name.strip_prefix("rolldrop-test-").unwrap();
+            assert!(drawn.len() >= 6 && drawn != std::process::id().to_string(), "{name}");
+        }
+    }
+
     #[test]
     fn an_error_says_each_cause_once() {
         let error =

@@ -34,8 +34,10 @@ const RECENT: usize = 50;
 /// The arrivals of one pod from one target.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tail {
-    /// New arrivals a second before t0, see [`Arrivals::rate_at`]; 0 when fewer than two were seen.
+    /// New arrivals a second before t0, for bounds, see [`Arrivals::rate_at`]; 0 when fewer than two were seen.
     pub rate: f64,
+    /// The best estimate of that rate at t0, see [`Arrivals::recent_rate_at`]; 0 when fewer than two were seen.
+    pub rate_at_t0: f64,
     /// The pod's part of all new connections of the target, if each endpoint gets the same.
     pub rate_expected: f64,
     /// The last arrival that surely was this pod's, and is named as such.
@@ -70,10 +72,16 @@ impl Tail {
         self.late_named += u64::from(at > t0_latest);
     }
 
-    /// Forgets what losses have shown; `rate` is that of the arrivals that something names.
-    fn forget_losses(&mut self, rate: f64) {
+    /// Forgets what losses have shown; `before` are the arrivals before `t0` that something names.
+    fn forget_losses(&mut self, before: &Arrivals, t0: Stamp) {
         (self.last_alone, self.last_in_order, self.last_possible) = (None, None, self.last_named);
-        (self.late, self.rate) = (self.late_named, rate);
+        self.late = self.late_named;
+        self.measure(before, t0);
+    }
+
+    /// Takes the rates of the arrivals before `t0`.
+    pub(super) fn measure(&mut self, before: &Arrivals, t0: Stamp) {
+        (self.rate, self.rate_at_t0) = (before.rate_at(t0), before.recent_rate_at(t0));
     }
 
     /// Of the chance that the pod's upper bound is too small, the part of the bound by balancing.
@@ -176,19 +184,27 @@ impl Arrivals {
         }
     }
 
-    /// Their rate at `t0`; 0 for fewer than two.
+    /// Their rate at `t0`, for a bound; 0 for fewer than two.
     ///
     /// A pod's share grows while another is replaced, and shrinks again: the rate
     /// of its whole life can be too high just before t0, which would make the bound
     /// too short. So the smaller counts of that rate and of the rate of the last
     /// [`RECENT`] arrivals.
     pub(super) fn rate_at(&self, t0: Stamp) -> f64 {
-        // The first arrival opens the interval, so it is not counted in it.
-        let rate = |n: usize, first: Option<Stamp>| match first {
-            Some(first) if n > 1 && t0 > first => (n - 1) as f64 / t0.seconds_since(first),
-            _ => 0.0,
-        };
-        rate(self.n, self.first).min(rate(self.recent.len(), self.recent.first().copied()))
+        rate(self.n, self.first, t0).min(self.recent_rate_at(t0))
+    }
+
+    /// The best estimate of their rate at `t0`, that of the last [`RECENT`] of them; 0 for fewer than two.
+    pub(super) fn recent_rate_at(&self, t0: Stamp) -> f64 {
+        rate(self.recent.len(), self.recent.first().copied(), t0)
+    }
+}
+
+/// The rate of `n` arrivals until `t0`. The first one opens the interval, so it is not counted in it.
+fn rate(n: usize, first: Option<Stamp>, t0: Stamp) -> f64 {
+    match first {
+        Some(first) if n > 1 && t0 > first => (n - 1) as f64 / t0.seconds_since(first),
+        _ => 0.0,
     }
 }
 
@@ -262,7 +278,7 @@ impl Gathered {
     pub(super) fn forget_losses(&mut self, timeline: &Timeline) {
         for ((tails, before), end) in self.tails.iter_mut().zip(&self.before).zip(&timeline.ends) {
             for (tail, before) in tails.iter_mut().zip(before) {
-                tail.forget_losses(before.rate_at(end.t0.earliest));
+                tail.forget_losses(before, end.t0.earliest);
             }
         }
     }

@@ -1,7 +1,10 @@
 //! The findings: what a reader should know, in sentences with figures.
 
+mod causes;
+
 use std::collections::BTreeMap;
 
+use super::Judged;
 use super::figures::count;
 use super::model::{
     Finding, FindingKind, Latencies, Recommendation, RequestCounts, Severity, Termination, Verdict,
@@ -9,9 +12,12 @@ use super::model::{
 use super::phase::Phases;
 use super::sums::Sums;
 use super::tracked;
+use crate::record::Stamp;
 use crate::record::run_info::{BalancesBecause, Target};
-use crate::record::{Cause, Stamp};
 use crate::timeline::{BeatsState, Refused, Restart, T0Basis, Timeline, Withdrawal};
+
+/// What helps where a container ends in a pod that stays. Nothing waits for its end, so no setting of it does.
+const RESTART_REMEDY: &str = "more replicas and clients that retry; a readinessProbe shortens what it costs";
 
 /// What there is to say something of.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +28,7 @@ pub(super) struct Known<'a> {
     /// Why the record is not whole.
     pub partial: &'a [String],
     pub requests: &'a RequestCounts,
+    pub judged: &'a [Judged<'a>],
     pub latency_ms: &'a Latencies,
     pub terminations: &'a [Termination],
     pub recommendation: &'a [Recommendation],
@@ -31,7 +38,7 @@ pub(super) struct Known<'a> {
 pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
     let Known { timeline, sums, terminations, .. } = known;
     let mut findings = not_valid(known);
-    findings.extend(causes(known));
+    findings.extend(causes::findings(known));
     findings.extend(not_whole(known));
     findings.extend(unbounded(terminations));
     findings.extend(timeline.info.targets.iter().filter_map(|target| in_step(timeline, target)));
@@ -70,32 +77,6 @@ fn not_valid(known: Known<'_>) -> Vec<Finding> {
         Finding { kind: Some(kind), ..finding(Severity::Error, what.clone(), why, remedy) }
     };
     why.iter().map(invalid).collect()
-}
-
-/// Each cause of lost requests, and that several pods share some of them.
-fn causes(known: Known<'_>) -> Vec<Finding> {
-    let sleep = sleep_in_words(known.terminations, known.recommendation);
-    let cause = |(&cause, &n): (&Cause, &u64)| {
-        let (why, remedy) = explain(cause, &sleep);
-        // The generator's own fault is no error of what was measured.
-        let severity = if cause == Cause::StaleFlow { Severity::Warning } else { Severity::Error };
-        let what =
-            format!("{}: {} {}", cause.as_str(), count(n), if n == 1 { "request" } else { "requests" });
-        Finding { cause: Some(cause), ..finding(severity, what, why, &remedy) }
-    };
-    let mut findings: Vec<Finding> = known.requests.by_cause.iter().map(cause).collect();
-    if known.requests.ambiguous > 0 {
-        findings.push(finding(
-            Severity::Warning,
-            format!(
-                "{} dropped requests fit several terminations: what each of these lost is an interval",
-                count(known.requests.ambiguous)
-            ),
-            "the pods ended so close together that neither time nor outcome says which of them lost a request",
-            "let responses name their pod, or delete pods further apart; totals of the groups are exact",
-        ));
-    }
-    findings
 }
 
 /// What is missing in the record.
@@ -346,10 +327,8 @@ fn restarted(restart: &Restart) -> Finding {
     let what = format!("container {container} of pod {pod} {how}{code} and {back}");
     let why = "the pod stays, so this is no termination: requests that it costs are in no window, no preStop hook \
                runs, and its endpoint stays until the kubelet has noticed";
-    let remedy = match is_crash {
-        true => "more replicas and clients that retry; a readinessProbe shortens what it costs",
-        false => "see why it ended; a readinessProbe shortens what it costs",
-    };
+    let remedy =
+        if *is_crash { RESTART_REMEDY } else { "see why it ended; a readinessProbe shortens what it costs" };
     finding(Severity::Warning, what, why, remedy)
 }
 
@@ -379,81 +358,4 @@ fn lived_on(withdrawal: &Withdrawal, last: Option<Stamp>) -> Finding {
     );
     let why = "what reaches such a pod is answered, so this is no termination and in no window";
     finding(Severity::Info, what, why, "")
-}
-
-/// The sleep that helps, as all forms of the report name it: what is advised, or, where nothing can be, what it has to exceed.
-fn sleep_in_words(terminations: &[Termination], recommendation: &[Recommendation]) -> String {
-    let serves_on = "or an app that keeps serving for that time after SIGTERM";
-    let advised = Recommendation::longest(recommendation, terminations);
-    if let Some(seconds) = advised.and_then(Recommendation::advised_seconds) {
-        return format!("a preStop sleep of {seconds} s, {serves_on}");
-    }
-    let set = terminations.iter().filter_map(|t| t.pre_stop_seconds).max().unwrap_or(0) as f64;
-    let seen = terminations.iter().flat_map(|t| &t.windows).filter_map(|w| w.lower_s).fold(0.0, f64::max);
-    match set.max(seen) {
-        at_least if at_least > 0.0 => {
-            format!("a preStop sleep that outlasts the windows, longer than {at_least:.3} s, {serves_on}")
-        }
-        _ => format!("a preStop sleep that outlasts the windows, {serves_on}"),
-    }
-}
-
-/// Why such drops happen, and what helps; `sleep` is the sleep that does.
-fn explain(cause: Cause, sleep: &str) -> (&'static str, String) {
-    match cause {
-        Cause::RoutedToDeadPod => (
-            "the app stops as soon as it gets SIGTERM, and nothing waits until the Service routes elsewhere",
-            sleep.to_owned(),
-        ),
-        Cause::AcceptQueueReset => (
-            "the app closed its listener while connections that it had not accepted stood in the queue",
-            sleep.to_owned(),
-        ),
-        Cause::KilledInFlight => (
-            "the app ended before it had answered what it had accepted",
-            "finish requests in flight on SIGTERM; with exit code 137 a longer terminationGracePeriodSeconds"
-                .into(),
-        ),
-        Cause::IdleCloseRace => (
-            "an idle connection may be closed at any time, and a request can cross that on its way",
-            "answer with Connection: close while draining; a client idle timeout below the server's".into(),
-        ),
-        Cause::StaleFlow => (
-            "the generator used a source port again: its earlier connection from there got no answer, and for up to \
-             120 s its connection-tracking entry sends the next one to the same pod, though the rules have changed; \
-             headline and limits do not count these requests",
-            "more source ports (net.ipv4.ip_local_port_range, load.sourcePorts) or a lower rate, so that 120 s \
-             use none twice"
-                .into(),
-        ),
-        Cause::NoReadyEndpoint => (
-            "all pods of the Service were away or not ready at once",
-            "more replicas, maxUnavailable: 0, and a PodDisruptionBudget".into(),
-        ),
-        Cause::NotReadyYet => (
-            "its endpoint was ready before its listener was",
-            "a readinessProbe that fails until the app listens".into(),
-        ),
-        Cause::GatewayError => (
-            "a gateway status came back, and no pod was ending that explains it: a gateway, or the app itself, \
-             gave up on the request",
-            "see the gateway's own log; let it retry requests that may be sent twice".into(),
-        ),
-        Cause::GatewayToDeadPod => (
-            "a gateway sent requests to a pod that was ending, and answered with 502, 503, 504 or nothing",
-            format!("{sleep}; and let the gateway retry requests that may be sent twice"),
-        ),
-        Cause::RuleSwap => (
-            "a Service proxy replaced its rules, and in that instant the Service was not in them",
-            "no setting of the pod helps; clients that try again after a refused connection".into(),
-        ),
-        Cause::Overload => (
-            "the app or the machine could not keep up, or packets were lost",
-            "lower the rate or add capacity; then measure again".into(),
-        ),
-        Cause::Unattributed => (
-            "no termination explains them, or those that may explain them differ in the cause",
-            "see lost.csv: each request with its outcome and the pods that may explain it".into(),
-        ),
-    }
 }

@@ -338,8 +338,8 @@ pub struct Termination {
     pub windows: Vec<Window>,
     /// The requests that concern this pod from t0 on.
     pub requests: TerminationRequests,
-    /// The best estimate of the new connections that this pod dropped after t0, divided by the rate at which it got
-    /// new connections before; in seconds, and never beyond its window's upper bound.
+    /// The best estimate of the new connections that this pod dropped after t0, divided by the best estimate of the
+    /// rate at which it got new connections at t0; in seconds, and never beyond its window's upper bound.
     pub dead_seconds: Option<f64>,
 }
 

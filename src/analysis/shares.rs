@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::Judged;
+use super::evidence::Tail;
 use super::model::{GroupWindow, LossGroup, Termination, TerminationRequests};
 use crate::record::run_info::{Balances, Target};
 use crate::timeline::Timeline;
@@ -93,12 +94,13 @@ fn lasted_s(timeline: &Timeline, j: &Judged<'_>) -> Option<f64> {
 
 /// By termination, the best estimate of the time in which its pod lost new connections.
 ///
-/// An estimate, not a bound: what it lost after t0, by share, over the rate at which it got new connections. It
-/// never exceeds the upper bound of the window that it lies in.
+/// An estimate, not a bound: what it lost after t0, by share, over the best estimate of the rate at which it got new
+/// connections at t0. It never exceeds the upper bound of the window that it lies in.
 pub(super) fn dead_seconds(
     timeline: &Timeline,
     terminations: &[Termination],
     judged: &[Judged<'_>],
+    tails: &[Vec<Tail>],
 ) -> Vec<Option<f64>> {
     let targets = &timeline.info.targets;
     let mut lost = vec![vec![0.0; targets.len()]; terminations.len()];
@@ -113,13 +115,15 @@ pub(super) fn dead_seconds(
             }
         }
     }
-    let of = |(termination, lost): (&Termination, Vec<f64>)| {
-        let windows = termination.windows.iter().zip(lost).filter(|(w, _)| w.rate_before > 0.0);
-        windows
-            .map(|(w, lost)| (lost / w.rate_before).min(w.upper_s.unwrap_or(f64::INFINITY)))
-            .max_by(f64::total_cmp)
+    let of = |((termination, tails), lost): ((&Termination, &Vec<Tail>), Vec<f64>)| {
+        let windows = termination.windows.iter().zip(tails).zip(lost);
+        let dead_s = windows.filter_map(|((window, tail), lost)| {
+            let rate = if tail.rate_at_t0 > 0.0 { tail.rate_at_t0 } else { tail.rate_expected };
+            (rate > 0.0).then(|| (lost / rate).min(window.upper_s.unwrap_or(f64::INFINITY)))
+        });
+        dead_s.max_by(f64::total_cmp)
     };
-    terminations.iter().zip(lost).map(of).collect()
+    terminations.iter().zip(tails).zip(lost).map(of).collect()
 }
 
 /// Disjoint sets of terminations, each known by its first.

@@ -297,7 +297,7 @@ impl<'a> Suspects<'a> {
             } else if was_cut_off_with(r, end) {
                 // They come in order: what came after t0 is linked at the whole rate.
                 before[only][target].add(begun);
-                tail.rate = before[only][target].rate_at(end.t0.earliest);
+                tail.measure(&before[only][target], end.t0.earliest);
             }
         } else if verdict.is_a_termination() {
             for last in self.last_dropped(gathered, target, verdict) {

@@ -6,8 +6,8 @@ use rolldrop::analysis::model::{Mode, Stage};
 use rolldrop::record::event::{ActionName, Change};
 use rolldrop::record::{Cause, EventKind, Outcome, RequestRow};
 
-use crate::harness::Rolldrop;
-use crate::kubectl::{Kubectl, SharedCluster};
+use crate::harness::{Rolldrop, wait_for};
+use crate::kubectl::{Kubectl, LIMIT, SharedCluster};
 use crate::runs::{self, Dataplane, MeasuredRun, actions};
 
 const MANIFESTS: &str = "\
@@ -448,4 +448,25 @@ fn a_dry_run_says_each_call_of_a_disruption_and_what_undoes_it() {
         "DELETE /api/v1/namespaces/default/configmaps/{rolldrop-run-...}".to_owned(),
     ];
     assert_eq!(changing, expected, "{said}");
+}
+
+#[test]
+fn the_kubeconfig_of_a_dry_run_is_its_owners_alone_and_goes_with_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let temporary = tempfile::tempdir().expect("a directory");
+    let scratch = || {
+        let entries = std::fs::read_dir(temporary.path()).expect("a directory").flatten();
+        entries
+            .map(|entry| entry.path())
+            .find(|path| path.display().to_string().contains("rolldrop-dry-run-"))
+    };
+    let run = Rolldrop::new(["run", "naive-exit", "--dry-run", "--dataplane", "userspace"]);
+    let (mut child, _dir) = run.env("TMPDIR", &temporary.path().display().to_string()).start();
+    let there =
+        wait_for("the kubeconfig", LIMIT, || scratch().filter(|dir| dir.join("cluster/kubeconfig").exists()));
+    let mode = std::fs::metadata(&there).expect("its mode").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700, "{there:?}");
+    assert!(!there.ends_with(format!("rolldrop-dry-run-{}", child.id())), "{there:?}");
+    assert!(child.wait().expect("its end").success());
+    assert_eq!(scratch(), None);
 }

@@ -540,6 +540,7 @@ fn what_an_api_server_shows_without_having_been_asked_for_it_is_never_acted_on()
         said.contains(r"\u{1b}]0;title\u{7}\u{9b}2J\u{202e}forbidden") && said.contains("DEBUG"),
         "{refused}"
     );
+    assert!(!said.contains(r"\u{1b}["), "its own lines have no colours to be hidden\n{refused}");
     assert!(!said.chars().any(|c| (c.is_control() && c != '\n') || c == '\u{202e}'), "{refused}");
     let words = ["run", "--dry-run", "--target", "svc/web", "-n", "shop#x", "--kubeconfig"];
     let refused = Rolldrop::new(words).args([api.kubeconfig()]).finish().expect_code(2);

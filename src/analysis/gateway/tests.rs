@@ -123,6 +123,8 @@ fn behind_the_recorded_ingress_every_failure_has_its_pod_among_few() {
     let result =
         crate::analysis::analyse(&timeline, &requests, &crate::analysis::Policy::default()).unwrap().result;
     assert_eq!(result.requests.by_cause, BTreeMap::from([(Cause::GatewayToDeadPod, 340)]));
+    let slept = result.what_if.iter().find(|what_if| what_if.pre_stop_seconds == 10).unwrap();
+    assert_eq!((slept.drops_avoided, slept.drops_left), (340, 0), "a sleep helps behind a gateway as well");
     assert!(
         result.findings.iter().any(|f| f.what.contains("is taken for a gateway")),
         "{:?}",

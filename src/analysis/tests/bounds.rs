@@ -35,6 +35,20 @@ fn a_window_that_meets_a_hole_of_the_record_has_no_upper_bound() {
 }
 
 #[test]
+fn the_chance_of_a_bound_that_is_too_small_is_shared_by_all_consumers() {
+    let upper_s = |consumers: usize| {
+        let mut records = three_pods();
+        let web = records.info.targets[0].clone();
+        let more = (1..consumers).map(|n| Target { name: format!("web-{n}"), ..web.clone() });
+        records.info.targets.extend(more);
+        only_window(&analysed(records)).upper_s.unwrap()
+    };
+    // With 100 connections a second, each of four consumers has a quarter of the 5 %.
+    let longer_s = upper_s(4) - upper_s(1);
+    assert!((longer_s - 4f64.ln() / 100.0).abs() < 1e-3, "{longer_s}");
+}
+
+#[test]
 fn a_wait_that_ended_amid_losses_leaves_the_window_open() {
     for (over, is_bounded) in [(4500, true), (5090, false), (5500, true)] {
         let mut records = three_pods();

@@ -28,7 +28,7 @@ pub(super) fn timeout(records: &mut Records, ms: i64, port: u16) {
     row.end = row.scheduled.shifted_ns(1000 * MS);
 }
 
-fn slice(records: &mut Records, ms: i64, service: &str, pods: &[&str]) {
+pub(super) fn slice(records: &mut Records, ms: i64, service: &str, pods: &[&str]) {
     let endpoints = pods
         .iter()
         .map(|pod| EndpointState {

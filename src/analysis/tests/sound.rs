@@ -113,6 +113,24 @@ fn lag_has_to_be_small_beside_what_is_measured() {
 }
 
 #[test]
+fn a_run_that_is_not_whole_recommends_nothing() {
+    let advice = |change: fn(&mut Records)| {
+        let mut records = super::corners::many(29);
+        change(&mut records);
+        analysed(records).result.recommendation.remove(0)
+    };
+    assert_eq!(advice(|_| {}).pre_stop_seconds, Some(2));
+    let unfinished: fn(&mut Records) = |records| records.info.complete = false;
+    let torn: fn(&mut Records) = |records| records.torn.push("a part was never closed".into());
+    let damaged: fn(&mut Records) = |records| records.corrupt.push("a part is damaged".into());
+    for change in [unfinished, torn, damaged] {
+        let advice = advice(change);
+        assert_eq!(advice.refused_because, ["the record is not whole"]);
+        assert_eq!((advice.pre_stop_seconds, advice.advised_seconds()), (None, None), "{advice:?}");
+    }
+}
+
+#[test]
 fn a_record_that_contradicts_itself_is_invalid_and_one_with_gaps_is_partial() {
     let checked = |change: fn(&mut Integrity, &mut Vec<String>)| {
         let mut records = three_pods();

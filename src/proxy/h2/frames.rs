@@ -472,7 +472,7 @@ mod tests {
         let (mut requests, mut responses) = (Frames::of_client(&http2), Frames::of_app(&http2));
         let under_way = || http2.origin().shared.in_flight.count();
         pass(&mut requests, PREFACE);
-        for stream in [2, 4, 1, 3, 1, 3] {
+        for stream in [2, 4, 1, 3, 1, 3, 6] {
             pass(&mut requests, ask(stream));
         }
         assert_eq!(under_way(), 2, "streams of the client are odd and rise");

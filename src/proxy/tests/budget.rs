@@ -45,7 +45,7 @@ async fn heads_without_end_take_their_part_leave_room_for_others_and_give_it_bac
         let mut client = proxy.client().await;
         client.write_all(b"GET / HTTP/1.1\r\nx: ").await.unwrap();
         // One whose head is refused may be reset while it still sends.
-        let _ = timeout(DEADLINE, client.write_all(&[b'x'; 300_000])).await.expect("it is read");
+        let _ = timeout(DEADLINE, client.write_all(&[b'x'; 150_000])).await.expect("it is read");
         let mut byte = [0; 12];
         match timeout(Duration::from_millis(50), client.read_exact(&mut byte)).await {
             Ok(_) => refused += 1,
@@ -53,7 +53,7 @@ async fn heads_without_end_take_their_part_leave_room_for_others_and_give_it_bac
         }
     }
     let held = proxy.metric(HELD).await;
-    assert!(held <= limit, "{held}");
+    assert!(held <= limit && held > 100_000 && !clients.is_empty(), "{held}");
     assert!(refused > 20, "{refused} of 40 heads are refused");
     // A usual head is smaller than what belongs to each connection.
     let mut normal = proxy.client().await;

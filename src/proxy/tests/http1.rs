@@ -268,3 +268,36 @@ async fn a_large_body_passes_in_both_directions_at_once() {
     let rows = served(&proxy.end().await.0);
     assert_eq!((rows.len(), rows[0].ended, rows[0].request.clone()), (1, ServedEnd::Complete, None));
 }
+
+/// Whether the kernel asks the other ends of all connections of this machine to or from this port whether they are
+/// still there; `None` where there is none.
+fn are_kept_alive(port: u16) -> Option<bool> {
+    let port_of = |address: &str| u16::from_str_radix(address.split_once(':')?.1, 16).ok();
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let timers = table.lines().skip(1).filter_map(|line| {
+        let [_, local, _, state, _, timer, ..] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+            return None;
+        };
+        // Established, and the timer of keepalive.
+        (port_of(local) == Some(port) && state == "01").then(|| timer.starts_with("02:"))
+    });
+    timers.reduce(|all, one| all && one)
+}
+
+#[tokio::test]
+async fn the_kernel_notices_that_the_other_end_of_a_connection_is_gone() {
+    let (app, address) = app().await;
+    let proxy = Running::start(address);
+    let client = proxy.client().await;
+    let server = accept(&app).await;
+    // Of both connections of the proxy.
+    for port in [proxy.data.port(), server.peer_addr().unwrap().port()] {
+        within(async {
+            while are_kept_alive(port) != Some(true) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
+    assert_eq!(are_kept_alive(client.local_addr().unwrap().port()), Some(false), "the client's own is not");
+}
