@@ -84,6 +84,10 @@ fn the_end_of_its_cluster_is_the_end_of_a_run_with_the_reason() {
             "{said}"
         );
         assert!(!said.contains("rolldrop cleanup"), "{said}");
+        // Its load has ended as well, and its records are closed.
+        let info = std::fs::read_to_string(dir.path().join("run/run.json")).expect("run.json");
+        let info: serde_json::Value = serde_json::from_str(&info).expect("JSON");
+        assert!(info["ended"].is_i64() && info["complete"] == false, "{info}");
         wait_for("every process gone", LIMIT, || none_alive(&processes));
         let report = Rolldrop::new(["report".into(), dir.path().join("run")]).finish().expect_code(3);
         assert!(report.stdout().to_lowercase().contains("partial"), "{report}");
