@@ -37,7 +37,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
@@ -49,6 +49,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cluster::Origin;
 use crate::machine;
+use crate::observed::Candidate;
 use crate::record::event::NameAnswer;
 use crate::record::routing::ServiceRules;
 use crate::record::run_info::{ClusterInfo, Role, Source};
@@ -359,11 +360,12 @@ impl Session {
     /// Waits until the watch has shown what there is: a watch may be late, or dead without a sign.
     async fn await_watch(&self) -> Result<(), CoordinatorError> {
         let what = "list pods";
-        let api = Api::<Pod>::namespaced(self.caller.client.clone(), &self.caller.namespace);
+        let api = Api::<Candidate>::namespaced(self.caller.client.clone(), &self.caller.namespace);
         let params = ListParams::default();
         let number = |version: &str| version.parse::<u64>().unwrap_or(0);
-        let known =
-            |pod: Pod| (pod.uid().unwrap_or_default(), number(&pod.resource_version().unwrap_or_default()));
+        let known = |pod: Candidate| {
+            (pod.uid().unwrap_or_default(), number(&pod.resource_version().unwrap_or_default()))
+        };
         let listed = self.caller.list_as(what, &api, &params, known).await?;
         let listed = listed.map_err(|e| CoordinatorError::api(what, &e))?;
         let there: BTreeMap<String, u64> = listed.into_iter().collect();
@@ -497,7 +499,8 @@ impl Session {
         // All of it is read where rights allow; without them the fingerprint says less.
         let nodes = Api::<Node>::all(self.caller.client.clone());
         let params = ListParams::default();
-        let nodes = self.caller.list("list nodes", &nodes, &params).await?.unwrap_or_default();
+        let known = |node: Node| Node { spec: None, status: None, ..node };
+        let nodes = self.caller.list_as("list nodes", &nodes, &params, known).await?.unwrap_or_default();
         let (dataplane, dataplane_from) = service_proxy::find(&self.caller, &nodes).await?;
         Ok(ClusterInfo {
             version,

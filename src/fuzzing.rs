@@ -10,6 +10,7 @@
 mod tests;
 
 use std::iter;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -22,26 +23,47 @@ use crate::{load, proxy, scenario};
 /// What takes any bytes.
 pub type Entry = fn(&[u8]);
 
-/// Every target, by the name of its binary.
-pub const TARGETS: &[(&str, Entry)] = &[
-    ("http1_requests", proxy::fuzzing::http1_requests),
-    ("http1_responses", proxy::fuzzing::http1_responses),
-    ("http2", proxy::fuzzing::http2),
-    ("admin", proxy::fuzzing::admin),
-    ("proxy_session", proxy::fuzzing::session),
-    ("row_stream", row_stream),
-    ("load_response", load::fuzzing::response),
-    ("load_http2", load::fuzzing::http2),
-    ("load_grpc", load::fuzzing::grpc),
-    ("load_conntrack", load::fuzzing::conntrack),
-    ("load_websocket", load::fuzzing::websocket),
-    ("targets", targets),
-    ("scenario", read_scenario),
-    ("api_body", embedded::api::fuzzing::body),
-    ("api_query", api_query),
-    ("dns", embedded::dns::fuzz),
-    ("grpc_probe", embedded::node::grpc_check::fuzz),
-];
+/// Makes the targets: a table of them all, and a function for each, so that its program contains, and
+/// the fuzzer counts the edges of, no more than it needs.
+macro_rules! targets {
+    ($($name:ident: $entry:expr,)*) => {
+        /// Every target, by the name of its binary.
+        pub const TARGETS: &[(&str, Entry)] = &[$((stringify!($name), target::$name)),*];
+
+        /// A function for each target.
+        ///
+        /// # Panics
+        /// When it does not keep its promise.
+        pub mod target {
+            $(
+                #[doc = concat!("Feeds bytes to the target `", stringify!($name), "`.")]
+                pub fn $name(bytes: &[u8]) {
+                    $entry(bytes);
+                }
+            )*
+        }
+    };
+}
+
+targets! {
+    http1_requests: crate::proxy::fuzzing::http1_requests,
+    http1_responses: crate::proxy::fuzzing::http1_responses,
+    http2: crate::proxy::fuzzing::http2,
+    admin: crate::proxy::fuzzing::admin,
+    proxy_session: crate::proxy::fuzzing::session,
+    row_stream: super::row_stream,
+    load_response: crate::load::fuzzing::response,
+    load_http2: crate::load::fuzzing::http2,
+    load_grpc: crate::load::fuzzing::grpc,
+    load_conntrack: crate::load::fuzzing::conntrack,
+    load_websocket: crate::load::fuzzing::websocket,
+    targets: super::target_file,
+    scenario: super::read_scenario,
+    api_body: crate::cluster::embedded::api::fuzzing::body,
+    api_query: super::api_query,
+    dns: crate::cluster::embedded::dns::fuzz,
+    grpc_probe: crate::cluster::embedded::node::grpc_check::fuzz,
+}
 
 /// What counts the bytes that the program has asked for and not given back: a fuzz target's allocator.
 /// Without one nothing is counted.
@@ -70,14 +92,13 @@ impl Meter {
     }
 }
 
-/// Feeds bytes to a target.
+/// Runs sessions of the target `proxy_session` by their numbers, without a fuzzer: many in a row, of which each
+/// number always means the same. Says on stderr how far it is.
 ///
 /// # Panics
-/// When there is no such target, or it does not keep its promise.
-pub fn run(target: &str, bytes: &[u8]) {
-    let entry = TARGETS.iter().find(|(name, _)| *name == target);
-    let Some((_, entry)) = entry else { panic!("no target {target}") };
-    entry(bytes);
+/// When one does not keep its promise.
+pub fn proxy_sessions(numbers: Range<u32>) {
+    proxy::fuzzing::numbered_sessions(numbers);
 }
 
 /// The bytes of an input behind its first one, which says into pieces of what sizes they are cut.
@@ -108,7 +129,7 @@ fn row_stream(bytes: &[u8]) {
     }
 }
 
-fn targets(bytes: &[u8]) {
+fn target_file(bytes: &[u8]) {
     let _ = load::targets::parse(&String::from_utf8_lossy(bytes), |path| Ok(path.as_bytes().to_vec()));
 }
 

@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use rolldrop::fuzzing::Meter;
+use rolldrop::fuzzing::{Meter, target};
 
 /// Counts what is in use.
 struct Counting;
@@ -45,10 +45,21 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+/// The sessions of a range (`FROM..TO`), in place of the fuzzer.
+fn run_numbered(range: &str) -> ! {
+    let ends = range.split_once("..").map(|(from, to)| (from.parse(), to.parse()));
+    let Some((Ok(from), Ok(to))) = ends else { panic!("FUZZ_SESSIONS is not FROM..TO: {range}") };
+    rolldrop::fuzzing::proxy_sessions(from..to);
+    std::process::exit(0)
+}
+
 libfuzzer_sys::fuzz_target!(
     init: {
         let (held, peak) = (|| HELD.load(Relaxed), || PEAK.swap(HELD.load(Relaxed), Relaxed));
         Meter { held, peak }.install();
+        if let Ok(range) = std::env::var("FUZZ_SESSIONS") {
+            run_numbered(&range);
+        }
     },
-    |bytes: &[u8]| rolldrop::fuzzing::run("proxy_session", bytes)
+    |bytes: &[u8]| target::proxy_session(bytes)
 );

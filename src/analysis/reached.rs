@@ -156,6 +156,44 @@ mod tests {
     use super::*;
 
     #[test]
+    fn rows_that_are_no_requests_are_told_with_their_number() {
+        let told = |reached: Reached| {
+            let found = [reached.strange(), reached.unknown(), reached.impossible()].into_iter().flatten();
+            found.map(|finding| (finding.severity, finding.what)).collect::<Vec<_>>()
+        };
+        assert_eq!(told(Reached::default()), []);
+        let strangers = Strangers { other_runs: 900, no_request: 1 };
+        let expected = [
+            (
+                Severity::Info,
+                "900 requests that the proxies recorded carry an id of another run, or one without a run: not counted",
+            ),
+            (
+                Severity::Warning,
+                "1 request that the proxies recorded carries an id of this run and the number of no request that it \
+                 recorded: not counted",
+            ),
+            (
+                Severity::Warning,
+                "2 rows of the proxies have a request's id and a time before it was sent or after it ended: not counted",
+            ),
+        ];
+        let expected = expected.map(|(severity, what)| (severity, what.to_owned()));
+        assert_eq!(told(Reached { strangers, impossible_rows: 2, ..Reached::default() }), expected);
+    }
+
+    #[test]
+    fn what_a_gateways_retries_hid_is_told_by_pod() {
+        let hidden = BTreeMap::from([("web-1".into(), 1), ("web-2".into(), 2)]);
+        let reached = Reached { saved: 3, hidden, ..Reached::default() };
+        let what = reached.retried().unwrap().what;
+        assert_eq!(
+            what,
+            "a gateway's retries hid 3 failures (web-2 2, web-1 1): another pod gave the answer"
+        );
+    }
+
+    #[test]
     fn a_name_that_is_no_pods_is_told_with_the_place_where_it_stood() {
         let unmatched = Unmatched { answers: 12, values: BTreeMap::from([("edge-7".into(), 12)]) };
         let reached = Reached { unmatched, ..Reached::default() };

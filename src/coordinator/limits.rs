@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
+
+use crate::observed::Candidate;
 
 /// What says how many pods may go.
 #[derive(Clone, Debug, Default)]
@@ -21,14 +22,19 @@ pub(super) struct Bounds {
 
 impl Bounds {
     /// Whether a budget has a say in when a pod goes.
-    pub(super) fn has_budget(&self, pod: &Pod) -> bool {
+    pub(super) fn has_budget(&self, pod: &Candidate) -> bool {
         let mut selectors = self.budgets.iter().filter_map(|budget| budget.spec.as_ref()?.selector.as_ref());
         selectors.any(|selector| selects(selector, pod.labels()))
     }
 
     /// Why these pods, of those that are ready, may not go at once, beside those that leave already;
     /// `None` if they may.
-    pub(super) fn refuse(&self, going: &[Pod], ready: &[Pod], leaving: &[Pod]) -> Option<String> {
+    pub(super) fn refuse(
+        &self,
+        going: &[Candidate],
+        ready: &[Candidate],
+        leaving: &[Candidate],
+    ) -> Option<String> {
         let besides = match leaving.len() {
             0 => "",
             _ => ", of those that do not go already",
@@ -39,7 +45,7 @@ impl Bounds {
                 all => format!("all {all} ready pods would go at once{besides}"),
             });
         }
-        let of = |pods: &[Pod], selector: &LabelSelector| {
+        let of = |pods: &[Candidate], selector: &LabelSelector| {
             pods.iter().filter(|pod| selects(selector, pod.labels())).count()
         };
         // A status lags, and may still count those that leave; and not all pods that it counts need be
@@ -141,7 +147,7 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    fn pods(count: usize) -> Vec<Pod> {
+    fn pods(count: usize) -> Vec<Candidate> {
         vec![read(json!({"metadata": {"name": "web", "labels": {"app": "web"}}})); count]
     }
 

@@ -131,7 +131,7 @@ fn job_name(run: &str) -> String {
 }
 
 /// Whether a pod sends the load of a run.
-pub(super) fn is_load_pod(pod: &Pod, run: &str) -> bool {
+pub(super) fn is_load_pod(pod: &impl ResourceExt, run: &str) -> bool {
     let has = |label: &str, value: &str| pod.labels().get(label).is_some_and(|found| found == value);
     has(COMPONENT_LABEL, COMPONENT) && has(RUN_LABEL, run)
 }

@@ -14,6 +14,7 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
 
+use super::sinks::template_digest;
 use super::{CoordinatorError, Session};
 use crate::record::{EventKind, Mode};
 
@@ -31,7 +32,8 @@ struct Workload {
     generation: i64,
     /// Pods asked for.
     replicas: i32,
-    template: PodTemplateSpec,
+    /// The digest of its template, see [`template_digest`].
+    template: String,
     /// What is missing, in words; `None` when all is as asked.
     missing: Option<String>,
 }
@@ -42,7 +44,7 @@ impl Workload {
         generation: Option<i64>,
         observed: Option<i64>,
         replicas: i32,
-        template: PodTemplateSpec,
+        template: &PodTemplateSpec,
         have: &[(&str, Option<i32>)],
     ) -> Self {
         let generation = generation.unwrap_or(0);
@@ -53,7 +55,7 @@ impl Workload {
                 .find(|(_, count)| count.unwrap_or(0) != replicas)
                 .map(|(what, count)| format!("{} {what}, {replicas} wanted", count.unwrap_or(0)))
         };
-        Self { generation, replicas, template, missing }
+        Self { generation, replicas, template: template_digest(Some(template)), missing }
     }
 }
 
@@ -105,11 +107,8 @@ impl Session {
     /// # Errors
     /// When the API server does not answer.
     pub async fn workloads(&self) -> Result<Workloads, CoordinatorError> {
-        let mut found = BTreeMap::new();
-        for deployment in self.list_kind::<Deployment>().await? {
-            let (Some(spec), status) = (deployment.spec, deployment.status.unwrap_or_default()) else {
-                continue;
-            };
+        let of_deployment = |deployment: Deployment| {
+            let (spec, status) = (deployment.spec?, deployment.status.unwrap_or_default());
             let have = [
                 ("pods updated", status.updated_replicas),
                 ("pods in all", status.replicas),
@@ -118,11 +117,11 @@ impl Session {
             let replicas = spec.replicas.unwrap_or(1);
             let meta = &deployment.metadata;
             let observed = status.observed_generation;
-            let workload = Workload::new(meta.generation, observed, replicas, spec.template, &have);
-            found.insert(format!("Deployment {}", meta.name.clone().unwrap_or_default()), workload);
-        }
-        for set in self.list_kind::<StatefulSet>().await? {
-            let (Some(spec), Some(status)) = (set.spec, set.status) else { continue };
+            let workload = Workload::new(meta.generation, observed, replicas, &spec.template, &have);
+            Some((format!("Deployment {}", meta.name.clone().unwrap_or_default()), workload))
+        };
+        let of_stateful_set = |set: StatefulSet| {
+            let (spec, status) = (set.spec?, set.status?);
             // With a partition or OnDelete some pods are meant to stay as they are.
             let strategy = spec.update_strategy.unwrap_or_default();
             let held_back = strategy.type_.as_deref() == Some("OnDelete")
@@ -131,21 +130,24 @@ impl Session {
             let have = if held_back { &have[..1] } else { &have[..] };
             let replicas = spec.replicas.unwrap_or(1);
             let (generation, observed) = (set.metadata.generation, status.observed_generation);
-            let workload = Workload::new(generation, observed, replicas, spec.template, have);
-            found.insert(format!("StatefulSet {}", set.metadata.name.unwrap_or_default()), workload);
-        }
-        for set in self.list_kind::<DaemonSet>().await? {
-            let (Some(spec), Some(status)) = (set.spec, set.status) else { continue };
+            let workload = Workload::new(generation, observed, replicas, &spec.template, have);
+            Some((format!("StatefulSet {}", set.metadata.name.unwrap_or_default()), workload))
+        };
+        let of_daemon_set = |set: DaemonSet| {
+            let (spec, status) = (set.spec?, set.status?);
             let have = [
                 ("pods updated", status.updated_number_scheduled),
                 ("pods available", status.number_available),
             ];
             let (generation, observed) = (set.metadata.generation, status.observed_generation);
             let wanted = status.desired_number_scheduled;
-            let workload = Workload::new(generation, observed, wanted, spec.template, &have);
-            found.insert(format!("DaemonSet {}", set.metadata.name.unwrap_or_default()), workload);
-        }
-        Ok(Workloads(found))
+            let workload = Workload::new(generation, observed, wanted, &spec.template, &have);
+            Some((format!("DaemonSet {}", set.metadata.name.unwrap_or_default()), workload))
+        };
+        let deployments = self.list_kind_as(of_deployment).await?;
+        let stateful_sets = self.list_kind_as(of_stateful_set).await?;
+        let daemon_sets = self.list_kind_as(of_daemon_set).await?;
+        Ok(Workloads(deployments.into_iter().chain(stateful_sets).chain(daemon_sets).flatten().collect()))
     }
 
     /// Waits until the workloads have done what was asked of them since `before`, and no pod is
@@ -227,15 +229,35 @@ impl Session {
         }
     }
 
+    /// The Deployments, without the templates and annotations that make up most of each.
+    pub(super) async fn deployments_without_templates(&self) -> Result<Vec<Deployment>, CoordinatorError> {
+        let known = |mut deployment: Deployment| {
+            deployment.metadata.annotations = None;
+            if let Some(spec) = &mut deployment.spec {
+                spec.template = PodTemplateSpec::default();
+            }
+            deployment
+        };
+        self.list_kind_as(known).await
+    }
+
     /// All of a kind; none where the cluster does not know it or does not show it.
     pub(super) async fn list_kind<K>(&self) -> Result<Vec<K>, CoordinatorError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+    {
+        self.list_kind_as(|object: K| object).await
+    }
+
+    /// What is to be known of all of a kind, of which there may be thousands.
+    pub(super) async fn list_kind_as<K, T>(&self, known: impl Fn(K) -> T) -> Result<Vec<T>, CoordinatorError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
     {
         let what = format!("list {}", K::plural(&()));
         let api = Api::<K>::namespaced(self.caller.client.clone(), &self.caller.namespace);
         let params = ListParams::default();
-        match self.caller.list(&what, &api, &params).await? {
+        match self.caller.list_as(&what, &api, &params, known).await? {
             Ok(list) => Ok(list),
             Err(kube::Error::Api(status)) if [403, 404].contains(&status.code) => Ok(Vec::new()),
             Err(error) => Err(CoordinatorError::api(&what, &error)),
@@ -251,8 +273,8 @@ mod tests {
     fn workload(generation: i64, observed: i64, replicas: i32, updated: i32, image: &str) -> Workload {
         let template = json!({"spec": {"containers": [{"name": "app", "image": image}]}});
         let have = [("pods updated", Some(updated))];
-        let template = serde_json::from_value(template).unwrap();
-        Workload::new(Some(generation), Some(observed), replicas, template, &have)
+        let template: PodTemplateSpec = serde_json::from_value(template).unwrap();
+        Workload::new(Some(generation), Some(observed), replicas, &template, &have)
     }
 
     fn workloads(all: &[(&str, Workload)]) -> Workloads {

@@ -66,9 +66,9 @@ pub(super) async fn find(caller: &Caller, nodes: &[Node]) -> Result<Known, Coord
     let pods = Api::<Pod>::namespaced(caller.client.clone(), NAMESPACE);
     for labels in POD_LABELS {
         let params = ListParams::default().labels(labels);
-        let pods = caller.list("list kube-proxy's pods", &pods, &params).await?;
-        let specs = pods.iter().flatten().filter_map(|pod| pod.spec.as_ref());
-        if let Some(mode) = agreed(specs.filter_map(mode_of_pod)) {
+        let known = |pod: Pod| mode_of_pod(&pod.spec?);
+        let modes = caller.list_as("list kube-proxy's pods", &pods, &params, known).await?;
+        if let Some(mode) = agreed(modes.into_iter().flatten().flatten()) {
             return Ok(of_arguments(mode));
         }
     }

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::view::{SeenPod, Views};
 use super::watch::{Following, Need, Sink, follow};
 use super::{Caller, Recorder};
-use crate::observed::{controller, pod_event, statuses};
+use crate::observed::{ListedPod, controller, pod_event, statuses};
 use crate::record::event::{Change, EndpointSliceEvent, EndpointState, NodeEvent, WorkloadEvent};
 use crate::record::{Clock, EventKind};
 
@@ -37,7 +37,7 @@ impl Watches<'_> {
     /// Begins all of them.
     pub(super) fn spawn(&self, tasks: &mut JoinSet<()>) {
         let views = || self.views.clone();
-        self.own::<Pod>(tasks, Need::Must, None, PodSink(views()));
+        self.own::<ListedPod>(tasks, Need::Must, None, PodSink(views()));
         self.own::<EndpointSlice>(tasks, Need::Must, None, SliceSink(views()));
         self.own::<ClusterEvent>(tasks, Need::Helps, Some("involvedObject.kind=Pod"), ClusterEventSink);
         self.own::<Deployment>(tasks, Need::Helps, None, Changed::of(deployment));
@@ -88,10 +88,10 @@ impl Watches<'_> {
 
 struct PodSink(Views);
 
-impl Sink<Pod> for PodSink {
+impl Sink<ListedPod> for PodSink {
     type Seen = SeenPod;
 
-    fn see(&self, change: Change, pod: Pod) -> SeenPod {
+    fn see(&self, change: Change, ListedPod(pod): ListedPod) -> SeenPod {
         SeenPod { admin_port: admin_port(&pod), event: pod_event(change, &pod) }
     }
 
@@ -226,16 +226,21 @@ fn workload(
     replicas: Option<i32>,
     template: Option<&PodTemplateSpec>,
 ) -> EventKind {
-    let template = serde_json::to_vec(&template).unwrap_or_default();
-    let digest = ring::digest::digest(&ring::digest::SHA256, &template);
-    let digest = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     EventKind::Workload(WorkloadEvent {
         change: Change::Applied,
         workload: format!("{kind}/{}", object.name_any()),
         replicas,
         owner: controller(object),
-        template: digest.chars().take(DIGEST_DIGITS).collect(),
+        template: template_digest(template),
     })
+}
+
+/// By this the templates of a run are told apart.
+pub(super) fn template_digest(template: Option<&PodTemplateSpec>) -> String {
+    let template = serde_json::to_vec(&template).unwrap_or_default();
+    let digest = ring::digest::digest(&ring::digest::SHA256, &template);
+    let digest = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    digest.chars().take(DIGEST_DIGITS).collect()
 }
 
 fn node(object: &Node) -> EventKind {

@@ -121,7 +121,23 @@ fn the_binaries_are_the_targets() {
     assert_eq!(named, listed);
     for name in &listed {
         let code = fs::read_to_string(fuzz_folder().join("fuzz_targets").join(name).with_extension("rs"));
-        assert!(code.unwrap().contains(&format!("\"{name}\"")), "{name}");
+        assert!(code.unwrap().contains(&format!("target::{name}(bytes)")), "{name}");
+    }
+}
+
+#[test]
+fn old_defects_can_still_be_put_back() {
+    let folder = fuzz_folder().join("regressions");
+    for patch in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        let mut code = None;
+        for line in fs::read_to_string(&patch).unwrap().lines() {
+            if let Some(file) = line.strip_prefix("--- a/") {
+                code = Some(fs::read_to_string(fuzz_folder().join("..").join(file)).unwrap());
+            } else if let (Some(code), Some(mended)) = (&code, line.strip_prefix('-')) {
+                assert!(code.contains(mended), "{}: {mended}", patch.display());
+            }
+        }
+        assert!(code.is_some(), "{} changes nothing", patch.display());
     }
 }
 

@@ -4,7 +4,10 @@
 mod session;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
 use super::connection::Origin;
 use super::{Budget, Config, PodHeader, Shared, admin, h1, h2};
@@ -33,6 +36,28 @@ pub(crate) fn admin(input: &[u8]) {
 /// A whole proxy, its clients and its app, step by step.
 pub(crate) fn session(input: &[u8]) {
     session::run(input);
+}
+
+/// The sessions of these numbers, one after the other; says how far it is.
+/// A panic says in which one it is.
+pub(crate) fn numbered_sessions(numbers: Range<u32>) {
+    const SAID_EVERY: u32 = 10_000;
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let number = NUMBER.load(Ordering::Relaxed);
+        eprintln!("in session {number}, whose input is {:02x?}", session::numbered(number));
+        before(panic);
+    }));
+    let (begun, last, mut steps) = (Instant::now(), numbers.end.saturating_sub(1), 0);
+    for number in numbers {
+        NUMBER.store(number, Ordering::Relaxed);
+        steps += session::run(&session::numbered(number));
+        if number == last || (number + 1).is_multiple_of(SAID_EVERY) {
+            let seconds = begun.elapsed().as_secs();
+            eprintln!("DONE up to session {number}, {steps} steps, {seconds} s");
+        }
+    }
 }
 
 /// A connection whose app is nowhere.

@@ -311,6 +311,11 @@ impl Process {
         all.find_map(|variable| Some(variable.strip_prefix(name)?.strip_prefix('=')?.to_owned()))
     }
 
+    /// All processes below it, itself included.
+    pub(crate) fn tree(&self) -> Vec<Self> {
+        process_tree(self.pid)
+    }
+
     /// Kills it with SIGKILL.
     pub(crate) fn kill(&self) {
         self.signal(Signal::SIGKILL);

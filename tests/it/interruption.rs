@@ -1,5 +1,6 @@
 //! Killed, interrupted: nothing is left behind, and what was recorded is kept.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -83,6 +84,10 @@ fn the_end_of_its_cluster_is_the_end_of_a_run_with_the_reason() {
             "{said}"
         );
         assert!(!said.contains("rolldrop cleanup"), "{said}");
+        // Its load has ended as well, and its records are closed.
+        let info = std::fs::read_to_string(dir.path().join("run/run.json")).expect("run.json");
+        let info: serde_json::Value = serde_json::from_str(&info).expect("JSON");
+        assert!(info["ended"].is_i64() && info["complete"] == false, "{info}");
         wait_for("every process gone", LIMIT, || none_alive(&processes));
         let report = Rolldrop::new(["report".into(), dir.path().join("run")]).finish().expect_code(3);
         assert!(report.stdout().to_lowercase().contains("partial"), "{report}");
@@ -117,15 +122,24 @@ fn killed_together(dataplane: &str, names: &[&str]) {
     doomed.iter().for_each(|process| process.signal(Signal::SIGSTOP));
     // Pods come and go.
     let all = process_tree(child.id());
+    // All containers are in the namespace of the first process, and below the cluster's.
+    let of_init = names.contains(&"init").then_some(&cluster);
+    let orphans: HashSet<Process> = doomed.iter().chain(of_init).flat_map(Process::tree).collect();
+    let orphans: Vec<Process> = orphans.into_iter().filter(|process| !doomed.contains(process)).collect();
     let killed = Instant::now();
     doomed.iter().for_each(Process::kill);
-    // A run that lives ends by itself, with its report.
-    let others: Vec<Process> = all.into_iter().filter(|process| !process.is(child.id())).collect();
     let after = format!("{names:?} on {dataplane}");
-    wait_for(&format!("the others' end after {after}"), LIMIT, || none_alive(&others));
+    wait_for(&format!("the orphans' end after {after}"), LIMIT, || none_alive(&orphans));
     let gone = killed.elapsed();
+    // A run that lives ends by itself, with its report, and the rest in good order before.
     wait_for(&format!("the run's end after {after}"), LIMIT, || child.try_wait().expect("its state"));
-    println!("{after}: nothing left after {:.2} s", gone.as_secs_f64());
+    wait_for(&format!("the end of all after {after}"), LIMIT, || none_alive(&all));
+    println!(
+        "{after}: {} orphans gone after {:.2} s, the run after {:.2} s",
+        orphans.len(),
+        gone.as_secs_f64(),
+        killed.elapsed().as_secs_f64(),
+    );
 }
 
 fn every_subset(dataplane: &str, supervisors: &[&'static str]) {

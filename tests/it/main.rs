@@ -40,6 +40,7 @@ mod load_options;
 mod load_tls;
 mod load_unanswered;
 mod main_job;
+mod many_pods;
 mod nodes;
 mod other_tools;
 mod plugin;

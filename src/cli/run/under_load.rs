@@ -146,12 +146,19 @@ impl Measuring<'_> {
             pending::<Infallible>().await
         };
         let beats = self.beat(zero);
+        // An interrupted load ends as well, and so does that of a cluster that has ended.
+        let halted = async {
+            self.halt.cancelled().await;
+            control.stop();
+            pending::<Infallible>().await
+        };
         let ((), ended) = tokio::try_join!(self.disrupt(zero, rate, &control), async {
             tokio::select! {
                 ended = loading => anyhow::Ok(ended?),
                 never = stages => match never {},
                 never = giving_up => match never {},
                 never = beats => match never {},
+                never = halted => match never {},
             }
         })?;
         info.sources = sending.recorders();
@@ -298,6 +305,13 @@ impl Measuring<'_> {
                 true => {
                     let _aborted = run.interrupts.abort.run_until_cancelled(session.hand_over()).await;
                 }
+            }
+        };
+        // Of a cluster that has ended nobody answers any more.
+        let settling = async {
+            tokio::select! {
+                () = settling => {}
+                _died = self.cluster.died() => {}
             }
         };
         run.progress.step(match (sending.nodes(), is_interrupted) {

@@ -161,22 +161,20 @@ impl Settings {
 /// Answers whatever comes, of a zone with one Service.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz(question: &[u8]) {
-    let mut zone = Zone::default();
-    let objects = [
-        (Resource::Namespaces, json!({"metadata": {"name": "a", "namespace": ""}})),
-        (
-            Resource::Services,
-            json!({
-                "metadata": {"name": "web", "namespace": "a"},
-                "spec": {"clusterIP": "10.96.0.1", "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]},
-            }),
-        ),
-    ];
-    for (resource, object) in objects {
-        zone.apply(resource, WatchEvent { event_type: WatchEventType::Added, object: Arc::new(object) });
-    }
+    static ZONE: std::sync::LazyLock<Zone> = std::sync::LazyLock::new(|| {
+        let namespace = json!({"metadata": {"name": "a", "namespace": ""}});
+        let service = json!({
+            "metadata": {"name": "web", "namespace": "a"},
+            "spec": {"clusterIP": "10.96.0.1", "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]},
+        });
+        let mut zone = Zone::default();
+        for (resource, object) in [(Resource::Namespaces, namespace), (Resource::Services, service)] {
+            zone.apply(resource, WatchEvent { event_type: WatchEventType::Added, object: Arc::new(object) });
+        }
+        zone
+    });
     for transport in [Transport::Udp, Transport::Tcp] {
-        let answer = answer(question, &zone.records, 5, zone.serial, transport);
+        let answer = answer(question, &ZONE.records, 5, ZONE.serial, transport);
         assert!(transport == Transport::Tcp || answer.is_none_or(|answer| answer.len() <= 1232));
     }
 }

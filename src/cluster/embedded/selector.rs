@@ -42,7 +42,7 @@ impl Selection {
 
     /// Whether `object` is selected.
     pub fn matches(&self, object: &Value) -> bool {
-        self.labels.matches(&object["metadata"]["labels"])
+        (self.labels.requirements.is_empty() || self.labels.matches(&object["metadata"]["labels"]))
             && self.fields.iter().all(|field| field.matches(object))
     }
 }

@@ -43,7 +43,7 @@ struct State {
 }
 
 /// Namespace (empty for cluster-wide resources) and name.
-type Key = (String, String);
+pub(super) type Key = (String, String);
 
 #[derive(Debug, Default)]
 struct Table {
@@ -78,6 +78,22 @@ pub enum Step {
     Remove,
     /// Put this in its place, and then remove it: watchers see both.
     ReplaceThenRemove(Value),
+}
+
+/// A part of a list.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) objects: Vec<Arc<Value>>,
+    /// How many objects follow, whether they are selected or not.
+    pub(super) following: usize,
+    /// The version at which the list is true.
+    pub(super) version: u64,
+}
+
+impl Part {
+    fn empty(version: u64) -> Self {
+        Self { objects: Vec::new(), following: 0, version }
+    }
 }
 
 /// A watch begins before what the history still holds, or has fallen behind it.
@@ -133,35 +149,53 @@ impl Store {
         keys.filter_map(object).collect()
     }
 
-    /// What [`Store::list`] answered when the newest change was `version`.
+    /// Of what [`Store::list`] returned when the newest change was `version` (now, if that is none): the first `most`
+    /// objects after `start` that are selected, and how many objects follow them, selected or not. No more are
+    /// looked at than that takes. `is_selected` must not call the store.
     ///
     /// # Errors
     ///
     /// [`Gone`] when the history no longer reaches back that far.
-    pub fn list_at(
+    pub(super) fn page_at(
         &self,
         resource: Resource,
         namespace: Option<&str>,
-        version: u64,
-    ) -> Result<Vec<Arc<Value>>, Gone> {
+        version: Option<u64>,
+        start: Option<Key>,
+        most: usize,
+        is_selected: impl Fn(&Value) -> bool,
+    ) -> Result<Part, Gone> {
         let state = self.lock();
-        let Some(table) = state.tables.get(&resource) else { return Ok(Vec::new()) };
+        let version = version.unwrap_or(state.version);
+        let Some(table) = state.tables.get(&resource) else { return Ok(Part::empty(version)) };
         if version < table.forgotten {
             return Err(Gone { version, oldest: table.forgotten });
         }
-        let mut objects = table.objects.clone();
+        // What has changed since, as it was then.
+        let mut then: BTreeMap<Key, Option<&Arc<Value>>> = BTreeMap::new();
         for change in table.history.iter().rev().take_while(|change| change.version > version) {
             let text = |field: &str| change.object["metadata"][field].as_str().unwrap_or_default().to_owned();
-            let key = (text("namespace"), text("name"));
-            match &change.before {
-                Some(before) => objects.insert(key, Arc::clone(before)),
-                None => objects.remove(&key),
-            };
+            then.insert((text("namespace"), text("name")), change.before.as_ref());
         }
-        drop(state);
-        let listed =
-            objects.into_iter().filter(|(key, _)| namespace.is_none_or(|namespace| key.0 == namespace));
-        Ok(listed.map(|(_, object)| object).collect())
+        let first = match (start, namespace) {
+            (Some(start), _) => Bound::Excluded(start),
+            (None, Some(namespace)) => Bound::Included((namespace.to_owned(), String::new())),
+            (None, None) => Bound::Unbounded,
+        };
+        let range = || (first.clone(), Bound::Unbounded);
+        let unchanged = table.objects.range(range()).filter(|(key, _)| !then.contains_key(*key));
+        let mut unchanged = unchanged.peekable();
+        let mut changed = then.range(range()).filter_map(|(key, object)| Some((key, (*object)?))).peekable();
+        let in_order = std::iter::from_fn(|| match (unchanged.peek(), changed.peek()) {
+            (Some((one, _)), Some((other, _))) if one > other => changed.next(),
+            (None, _) => changed.next(),
+            (Some(_), _) => unchanged.next(),
+        });
+        let mut all = in_order.take_while(|(key, _)| namespace.is_none_or(|namespace| key.0 == namespace));
+        let selected = all.by_ref().filter(|(_, object)| is_selected(object));
+        let objects = selected.take(most).map(|(_, object)| Arc::clone(object)).collect();
+        let following = all.count();
+        Ok(Part { objects, following, version })
     }
 
     /// Stores a new object, or answers `None` when the name is taken.
@@ -502,8 +536,18 @@ mod tests {
         step("a", Step::Replace(named("a", 1)));
         step("b", Step::Remove);
         store.create(Resource::Pods, "default", "c", named("c", 0)).unwrap();
-        assert_eq!(store.list_at(Resource::Pods, Some("default"), version).unwrap(), then);
-        assert_eq!(store.list_at(Resource::Pods, Some("other"), version).unwrap().len(), 0);
+        let page = |namespace: &str, start: Option<&str>, most: usize, is_selected: fn(&Value) -> bool| {
+            let start = start.map(|name| (namespace.to_owned(), name.to_owned()));
+            let at = Some(version);
+            let part = store.page_at(Resource::Pods, Some(namespace), at, start, most, is_selected).unwrap();
+            assert_eq!(part.version, version);
+            (part.objects, part.following)
+        };
+        assert_eq!(page("default", None, 9, |_| true), (then.clone(), 0));
+        assert_eq!(page("default", None, 1, |_| true), (then[..1].to_vec(), 1));
+        assert_eq!(page("default", Some("a"), 1, |_| true), (then[1..].to_vec(), 0));
+        assert_eq!(page("default", None, 1, |pod| pod["metadata"]["name"] == "b"), (then[1..].to_vec(), 0));
+        assert_eq!(page("other", None, 9, |_| true), (Vec::new(), 0));
     }
 
     #[test]

@@ -5,10 +5,11 @@
 //! (docs/embedded-cluster.md); any other answers 404 there, which the plan of a run finds out
 //! ([`super::super::plan`]).
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::{Api, ResourceExt};
 use serde_json::Value;
@@ -20,9 +21,9 @@ use super::super::limits::Bounds;
 use super::super::load_job::is_load_pod;
 use super::super::undo::ask_agent;
 use super::super::view::View;
-use super::pods::is_ready;
 use super::{Acting, Disrupted, Insisting, Twice, counted};
 use crate::cluster::guard::names::in_path;
+use crate::observed::Candidate;
 use crate::record::event::PodEvent;
 use crate::record::{EventKind, Mode};
 use crate::scenario::{Action, Pods, Restore};
@@ -38,10 +39,10 @@ const SHUTDOWN: Insisting = Insisting { twice: Twice::Harmless, ..AGENT };
 impl Acting<'_> {
     /// The node's pods that a drain ends: all but those of DaemonSets, of the node itself and of the
     /// system, and those that send the run's load.
-    async fn pods_to_drain(&self, node: &str) -> Result<Vec<Pod>, CoordinatorError> {
+    async fn pods_to_drain(&self, node: &str) -> Result<Vec<Candidate>, CoordinatorError> {
         let caller = &self.session.caller;
         let what = format!("list the pods of node {node}");
-        let api = Api::<Pod>::all(caller.client.clone());
+        let api = Api::<Candidate>::all(caller.client.clone());
         let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
         let pods = caller.list(&what, &api, &on_node).await?;
         let mut pods = pods.map_err(|e| CoordinatorError::api(&what, &e))?;
@@ -83,30 +84,33 @@ impl Acting<'_> {
 
     /// Of the pods that go with a node, there are no more of the run's namespace than may go at once,
     /// and not all that some owner has ready.
-    async fn check_node_bounds(&self, node: &str, going: Vec<Pod>) -> Result<(), CoordinatorError> {
+    async fn check_node_bounds(&self, node: &str, going: Vec<Candidate>) -> Result<(), CoordinatorError> {
         if self.disruption.allow_outage {
             return Ok(());
         }
         let too_many = |why: String| self.too_many(&format!("node {node}"), why);
-        let all: Vec<Pod> = self.session.list_kind().await?;
-        let (leaving, ready): (Vec<Pod>, Vec<Pod>) =
+        let all: Vec<Candidate> = self.session.list_kind().await?;
+        let (leaving, mut ready): (Vec<Candidate>, Vec<Candidate>) =
             all.into_iter().partition(|pod| pod.metadata.deletion_timestamp.is_some());
-        let ready: Vec<Pod> = ready.into_iter().filter(is_ready).collect();
-        let (going, staying): (Vec<Pod>, Vec<Pod>) =
-            ready.iter().cloned().partition(|pod| going.iter().any(|other| other.uid() == pod.uid()));
-        let owner = |pod: &Pod| Some(pod.owner_references().first()?.uid.clone());
+        ready.retain(|pod| pod.is_ready);
+        let doomed: BTreeSet<String> = going.iter().filter_map(ResourceExt::uid).collect();
+        let goes = |pod: &&Candidate| pod.metadata.uid.as_ref().is_some_and(|uid| doomed.contains(uid));
+        let going: Vec<Candidate> = ready.iter().filter(goes).cloned().collect();
+        let owner = |pod: &Candidate| pod.owner_references().first().map(|owner| owner.uid.clone());
+        let with_more: BTreeSet<String> = ready.iter().filter(|pod| !goes(pod)).filter_map(owner).collect();
         let mut owners = going.iter().filter_map(|pod| pod.owner_references().first());
-        let last = owners.find(|of| !staying.iter().any(|pod| owner(pod).as_ref() == Some(&of.uid)));
-        if let Some(of) = last {
+        if let Some(of) = owners.find(|of| !with_more.contains(&of.uid)) {
             let count = going.iter().filter(|pod| owner(pod).as_ref() == Some(&of.uid)).count();
             return Err(too_many(format!("all {count} ready pods of {} {} are there", of.kind, of.name)));
         }
-        let mut bounds =
-            Bounds { budgets: self.session.list_kind().await?, deployments: self.session.list_kind().await? };
+        let mut bounds = Bounds {
+            budgets: self.session.list_kind().await?,
+            deployments: self.session.deployments_without_templates().await?,
+        };
         let going = match self.disruption.action {
             // The API server holds evictions to the budgets, so that their pods go one after the other.
             Action::Drain { .. } => {
-                let going: Vec<Pod> = going.into_iter().filter(|pod| !bounds.has_budget(pod)).collect();
+                let going: Vec<Candidate> = going.into_iter().filter(|pod| !bounds.has_budget(pod)).collect();
                 bounds.budgets.clear();
                 going
             }
@@ -182,12 +186,12 @@ impl Acting<'_> {
     ) -> Result<(), CoordinatorError> {
         self.check_pods(pods).await?;
         let found = self.selected(pods).await?;
-        found.iter().filter(|pod| is_ready(pod)).try_for_each(|pod| kill_command(pod, container).map(drop))
+        found.iter().filter(|pod| pod.is_ready).try_for_each(|pod| kill_command(pod, container).map(drop))
     }
 
     /// Kills the first process of a pod's container, and waits until the pod shows that it was started
     /// again, while the load lasts.
-    pub(super) async fn crash(&self, pod: &Pod, container: Option<&str>) -> bool {
+    pub(super) async fn crash(&self, pod: &Candidate, container: Option<&str>) -> bool {
         let uid = pod.uid().unwrap_or_default();
         let shown = |view: &View| view.pods.get(&uid).map(|seen| restarts(&seen.event));
         let before = self.session.views.read(shown);
@@ -221,10 +225,12 @@ fn restarts(pod: &PodEvent) -> i32 {
 }
 
 /// Who kills a container of a pod, and by which command.
-fn kill_command<'a>(pod: &'a Pod, container: Option<&str>) -> Result<(&'a str, String), CoordinatorError> {
-    let spec = pod.spec.as_ref();
-    let node = spec.and_then(|spec| spec.node_name.as_deref()).unwrap_or_default();
-    let names = || spec.into_iter().flat_map(|spec| &spec.containers).map(|found| found.name.as_str());
+fn kill_command<'a>(
+    pod: &'a Candidate,
+    container: Option<&str>,
+) -> Result<(&'a str, String), CoordinatorError> {
+    let node = pod.node.as_deref().unwrap_or_default();
+    let names = || pod.containers.iter().map(String::as_str);
     let (name, namespace) = (pod.name_any(), pod.namespace().unwrap_or_default());
     let found = match container {
         None => names().next(),

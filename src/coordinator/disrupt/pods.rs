@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use k8s_openapi::api::apps::v1::ReplicaSet;
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, PodStatus, Service};
+use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, EvictParams, ListParams, Preconditions};
 use kube::{Api, ResourceExt};
+use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
 use super::super::limits::Bounds;
 use super::super::{CoordinatorError, Session};
 use super::recovery::Whole;
 use super::{Acting, Disrupted, Insisting, Twice, counted};
+use crate::observed::Candidate;
 use crate::record::{EventKind, Mode};
 use crate::scenario::{Action, Order, Pods, Restore};
 
@@ -34,7 +36,7 @@ impl Acting<'_> {
     }
 
     /// The pods that a selector matches; there must be one.
-    pub(super) async fn selected(&self, pods: &Pods) -> Result<Vec<Pod>, CoordinatorError> {
+    pub(super) async fn selected(&self, pods: &Pods) -> Result<Vec<Candidate>, CoordinatorError> {
         let found = list(self.session, &pods.selector).await?;
         if found.is_empty() {
             let (selector, namespace) = (pods.selector.clone(), self.session.caller.namespace.clone());
@@ -44,7 +46,7 @@ impl Acting<'_> {
     }
 
     /// The pods that an action takes of those that are ready, in the order in which it takes them.
-    fn chosen(&self, pods: &Pods, repetition: u32, ready: &[Pod]) -> Vec<Pod> {
+    fn chosen(&self, pods: &Pods, repetition: u32, ready: &[Candidate]) -> Vec<Candidate> {
         let mut chosen = ready.to_vec();
         if pods.order == Order::Random {
             self.disruption.shuffle(repetition, &mut chosen);
@@ -57,9 +59,9 @@ impl Acting<'_> {
     async fn check_bounds(
         &self,
         pods: &Pods,
-        going: &[Pod],
-        ready: &[Pod],
-        leaving: &[Pod],
+        going: &[Candidate],
+        ready: &[Candidate],
+        leaving: &[Candidate],
     ) -> Result<(), CoordinatorError> {
         if self.disruption.allow_outage || going.is_empty() {
             return Ok(());
@@ -69,7 +71,7 @@ impl Acting<'_> {
             Action::Evict(_) => Vec::new(),
             _ => self.session.list_kind().await?,
         };
-        let bounds = Bounds { budgets, deployments: self.session.list_kind().await? };
+        let bounds = Bounds { budgets, deployments: self.session.deployments_without_templates().await? };
         match bounds.refuse(going, ready, leaving) {
             None => Ok(()),
             Some(why) => Err(self.too_many(&pods.selector, why)),
@@ -116,9 +118,9 @@ impl Acting<'_> {
         &self,
         pods: &Pods,
         repetition: u32,
-        left: &mut Option<Vec<Pod>>,
+        left: &mut Option<Vec<Candidate>>,
         whole: &mut Whole,
-    ) -> Result<Vec<Pod>, String> {
+    ) -> Result<Vec<Candidate>, String> {
         let before = left.take();
         // Held to the end: of two actions at once the second chooses from what the first has left.
         let mut taken = self.session.taken.lock().await;
@@ -146,14 +148,14 @@ impl Acting<'_> {
     }
 
     /// What becomes of these pods is known: who lists them sees it.
-    async fn give_back(&self, pods: &[Pod]) {
+    async fn give_back(&self, pods: &[Candidate]) {
         let mut taken = self.session.taken.lock().await;
         for uid in pods.iter().filter_map(ResourceExt::uid) {
             taken.remove(&uid);
         }
     }
 
-    async fn end_batch(&self, pods: &Pods, going: Vec<Pod>) -> Disrupted {
+    async fn end_batch(&self, pods: &Pods, going: Vec<Candidate>) -> Disrupted {
         // One at a time, with recovery in between, is what makes a termination isolated.
         let mode = if going.len() == 1 { Mode::Isolated } else { Mode::Other };
         let ends = going.iter().map(|pod| async move {
@@ -169,7 +171,7 @@ impl Acting<'_> {
         done
     }
 
-    async fn delete(&self, mode: Mode, pod: &Pod, grace_seconds: Option<u32>) -> bool {
+    async fn delete(&self, mode: Mode, pod: &Candidate, grace_seconds: Option<u32>) -> bool {
         let api = self.pod_api(pod);
         let (name, params) = (pod.name_any(), only(pod, grace_seconds));
         let of = Some((name.clone(), pod.uid()));
@@ -177,7 +179,7 @@ impl Acting<'_> {
     }
 
     /// Evicts a pod. Where a budget does not allow it yet, it waits and asks again while the load lasts.
-    pub(super) async fn evict(&self, mode: Mode, pod: &Pod, grace_seconds: Option<u32>) -> bool {
+    pub(super) async fn evict(&self, mode: Mode, pod: &Candidate, grace_seconds: Option<u32>) -> bool {
         let api = self.pod_api(pod);
         let name = pod.name_any();
         let params = EvictParams { delete_options: Some(only(pod, grace_seconds)), ..EvictParams::default() };
@@ -200,10 +202,11 @@ impl Acting<'_> {
 
     /// The label by which the pod leaves its Service: the one that is named, or one that a Service
     /// selects it by; of several one that nothing but Services names.
-    async fn label_of(&self, pod: &Pod, named: Option<&str>) -> Result<String, CoordinatorError> {
+    async fn label_of(&self, pod: &Candidate, named: Option<&str>) -> Result<String, CoordinatorError> {
         let wrong = |why: String| CoordinatorError::Relabel { pod: pod.name_any(), why };
-        let services: Vec<Service> = self.session.list_kind().await?;
-        let selectors = services.iter().filter_map(|service| service.spec.as_ref()?.selector.as_ref());
+        let of_service = |service: Service| service.spec.and_then(|spec| spec.selector);
+        let selectors = self.session.list_kind_as(of_service).await?;
+        let selectors = selectors.iter().flatten();
         let selects = |selector: &&BTreeMap<String, String>| {
             !selector.is_empty() && selector.iter().all(|(name, value)| pod.labels().get(name) == Some(value))
         };
@@ -214,11 +217,14 @@ impl Acting<'_> {
                 false => Err(wrong(format!("no Service selects it by {named:?}"))),
             };
         }
-        let sets: Vec<ReplicaSet> = self.session.list_kind().await?;
         let owner = pod.owner_references().iter().find(|owner| owner.controller == Some(true));
-        let set = sets.iter().find(|set| owner.is_some_and(|owner| set.uid().as_ref() == Some(&owner.uid)));
-        let of_owner = set.and_then(|set| set.spec.as_ref()?.selector.match_labels.as_ref());
-        let is_free = |label: &&&String| !of_owner.is_some_and(|labels| labels.contains_key(**label));
+        let of_set = |set: ReplicaSet| {
+            let is_owner = owner.is_some_and(|owner| set.uid().as_ref() == Some(&owner.uid));
+            set.spec.filter(|_| is_owner).and_then(|spec| spec.selector.match_labels)
+        };
+        let of_owner = self.session.list_kind_as(of_set).await?.into_iter().flatten().next();
+        let is_free =
+            |label: &&&String| !of_owner.as_ref().is_some_and(|labels| labels.contains_key(**label));
         let label = by.iter().find(is_free).or(by.first());
         label.map(|label| (*label).clone()).ok_or_else(|| wrong("no Service selects it".to_owned()))
     }
@@ -247,9 +253,7 @@ impl Acting<'_> {
                     continue;
                 }
             };
-            let mut current = serde_json::to_value(pod).unwrap_or_default();
-            // Items of a list are without their kind.
-            (current["apiVersion"], current["kind"]) = ("v1".into(), "Pod".into());
+            let current = json!({"apiVersion": "v1", "kind": "Pod", "metadata": pod.metadata});
             let mut wanted = current.clone();
             wanted["metadata"]["labels"][label.as_str()] = LEFT.into();
             let api = Api::<DynamicObject>::namespaced_with(
@@ -269,14 +273,14 @@ impl Acting<'_> {
         done
     }
 
-    fn pod_api(&self, pod: &Pod) -> Api<Pod> {
+    fn pod_api(&self, pod: &Candidate) -> Api<Pod> {
         let namespace = pod.namespace().unwrap_or_else(|| self.session.caller.namespace.clone());
         Api::namespaced(self.session.caller.client.clone(), &namespace)
     }
 }
 
 /// This pod and no other of its name, with this grace period in place of its own.
-fn only(pod: &Pod, grace_seconds: Option<u32>) -> DeleteParams {
+fn only(pod: &Candidate, grace_seconds: Option<u32>) -> DeleteParams {
     DeleteParams {
         preconditions: Some(Preconditions { uid: pod.uid(), resource_version: None }),
         grace_period_seconds: grace_seconds,
@@ -284,54 +288,34 @@ fn only(pod: &Pod, grace_seconds: Option<u32>) -> DeleteParams {
     }
 }
 
-pub(super) async fn list(session: &Session, selector: &str) -> Result<Vec<Pod>, CoordinatorError> {
-    let pods = Api::<Pod>::namespaced(session.caller.client.clone(), &session.caller.namespace);
+pub(super) async fn list(session: &Session, selector: &str) -> Result<Vec<Candidate>, CoordinatorError> {
+    let pods = Api::<Candidate>::namespaced(session.caller.client.clone(), &session.caller.namespace);
     let (what, params) = (format!("list pods {selector:?}"), ListParams::default().labels(selector));
-    let listed = session.caller.list_as(&what, &pods, &params, without_details).await?;
+    let listed = session.caller.list(&what, &pods, &params).await?;
     listed.map_err(|e| CoordinatorError::api(&what, &e))
-}
-
-/// A pod with what decides whether and how it ends: of thousands, all are held at once.
-fn without_details(mut pod: Pod) -> Pod {
-    pod.spec = pod.spec.take().map(|spec| {
-        let name = |container: Container| Container { name: container.name, ..Container::default() };
-        let containers = spec.containers.into_iter().map(name).collect();
-        PodSpec { node_name: spec.node_name, containers, ..PodSpec::default() }
-    });
-    let conditions = pod.status.take().and_then(|status| status.conditions);
-    pod.status = Some(PodStatus { conditions, ..PodStatus::default() });
-    pod
 }
 
 /// The pods that an action may take, the oldest first, and those that leave already, as they are being
 /// deleted or another action takes them.
-fn apart(found: Vec<Pod>, taken: &BTreeSet<String>) -> (Vec<Pod>, Vec<Pod>) {
-    let is_taken = |pod: &Pod| pod.uid().is_some_and(|uid| taken.contains(&uid));
-    let leaves = |pod: &Pod| pod.metadata.deletion_timestamp.is_some() || is_taken(pod);
-    let (leaving, staying): (Vec<Pod>, Vec<Pod>) = found.into_iter().partition(leaves);
+fn apart(found: Vec<Candidate>, taken: &BTreeSet<String>) -> (Vec<Candidate>, Vec<Candidate>) {
+    let is_taken = |pod: &Candidate| pod.uid().is_some_and(|uid| taken.contains(&uid));
+    let leaves = |pod: &Candidate| pod.metadata.deletion_timestamp.is_some() || is_taken(pod);
+    let (leaving, staying): (Vec<Candidate>, Vec<Candidate>) = found.into_iter().partition(leaves);
     (oldest_ready_first(staying), leaving)
 }
 
 /// Those that are ready and stay, the oldest first.
-fn oldest_ready_first(mut pods: Vec<Pod>) -> Vec<Pod> {
-    pods.retain(is_ready);
+fn oldest_ready_first(mut pods: Vec<Candidate>) -> Vec<Candidate> {
+    pods.retain(|pod| pod.is_ready);
     pods.sort_by_key(|pod| (pod.metadata.creation_timestamp.clone(), pod.name_any()));
     pods
-}
-
-/// Whether a pod is ready, and not about to end.
-pub(super) fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
-    let ready = conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
-    ready && pod.metadata.deletion_timestamp.is_none()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
-    fn pod(name: &str, created: &str, ready: &str, deleted: Option<&str>) -> Pod {
+    fn pod(name: &str, created: &str, ready: &str, deleted: Option<&str>) -> Candidate {
         serde_json::from_value(json!({
             "metadata": {"name": name, "creationTimestamp": created, "deletionTimestamp": deleted},
             "status": {"conditions": [{"type": "Ready", "status": ready}]},

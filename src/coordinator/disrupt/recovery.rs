@@ -5,16 +5,16 @@
 //! next termination waits until the silence after this one's last connection has said that it was
 //! the last: as long as STATISTICS asks for, see [`Acting::quiet`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
 use tokio::time::timeout;
 
 use super::super::Workloads;
 use super::super::view::View;
-use super::pods::{is_ready, list};
+use super::pods::list;
 use super::{Acting, Silence, UnderLoad, until_silent};
+use crate::observed::Candidate;
 use crate::record::EventKind;
 use crate::record::event::EndpointState;
 use crate::scenario::{Action, Pods, Repeat};
@@ -44,11 +44,11 @@ pub(super) struct Whole {
 
 impl Whole {
     /// Takes in what there is now of the pods that an action may take.
-    pub(super) fn see(&mut self, ready: &[Pod], view: &View) {
+    pub(super) fn see(&mut self, ready: &[Candidate], view: &View) {
         self.ready = self.ready.max(ready.len());
-        let is_one = |endpoint: &EndpointState| {
-            ready.iter().any(|pod| endpoint.pod.as_deref() == pod.metadata.name.as_deref())
-        };
+        let names: BTreeSet<&str> = ready.iter().filter_map(|pod| pod.metadata.name.as_deref()).collect();
+        let is_one =
+            |endpoint: &EndpointState| endpoint.pod.as_deref().is_some_and(|pod| names.contains(pod));
         for slice in view.slices.values().filter(|slice| slice.endpoints.iter().any(is_one)) {
             let Some(service) = &slice.service else { continue };
             let now = view.ready_endpoints(service);
@@ -110,7 +110,7 @@ impl Acting<'_> {
             let is_whole = self.session.views.read(|view| whole.has_endpoints_again(view));
             if is_whole && let Ok(found) = list(self.session, &pods.selector).await {
                 let terminating = found.iter().any(|pod| pod.metadata.deletion_timestamp.is_some());
-                if !terminating && found.iter().filter(|pod| is_ready(pod)).count() >= whole.ready {
+                if !terminating && found.iter().filter(|pod| pod.is_ready).count() >= whole.ready {
                     return;
                 }
             }
@@ -165,7 +165,7 @@ mod tests {
             let slices = slices.into_iter().map(|slice| (slice.name.clone(), slice)).collect();
             View { slices, slices_listed: true, ..View::default() }
         };
-        let web: Pod = serde_json::from_value(json!({"metadata": {"name": "a"}})).unwrap();
+        let web: Candidate = serde_json::from_value(json!({"metadata": {"name": "a"}})).unwrap();
         let mut whole = Whole::default();
         let both = slice("web", vec![endpoint("a", true), endpoint("b", true)]);
         let other = slice("db", vec![endpoint("c", true)]);

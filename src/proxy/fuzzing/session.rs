@@ -12,6 +12,7 @@
 //! One thread, a paused clock, and connections over loopback, so that an input means the same each time. The
 //! sockets are the kernel's: how it closes and resets is half of what a relay has to get right.
 
+mod checks;
 mod pair;
 mod rules;
 mod script;
@@ -29,23 +30,14 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 
-use self::pair::{Ended, Pair};
+use self::pair::Pair;
 use self::script::{MOST_PAIRS, Script, Side, Step, good_exchange};
-use super::super::journal::Cursor;
 use super::super::{Budget, Config, DRAIN_LIMIT, Mode, PodHeader, Proxy, Report, Shared};
 use crate::fuzzing::Meter;
-use crate::record::wire::ProxyLine;
-use crate::record::{Clock, Protocol, ServedEnd};
+use crate::record::Clock;
 
-/// What a connection may take beside what it has of the pool, in bytes: two buffers of its own, and what
-/// the relay and the runtime need.
-const CONNECTION_BYTES: usize = 32 * 1024;
-/// What the proxy may take when nobody is connected, and for as long as it looks at a head.
-const FIXED_BYTES: usize = 256 * 1024;
-const PASSING_BYTES: usize = 4 * 1024 * 1024;
-/// The most connections of those who ask the admin port, and what each may take, in bytes.
+/// The most connections of those who ask the admin port.
 const MOST_ASKERS: usize = 4;
-const ASKER_BYTES: usize = 64 * 1024;
 /// How often both ends are read until nothing comes any more.
 const MOST_ROUNDS: usize = 40;
 /// By then every connection has ended whose ends have closed, in the proxy's time.
@@ -54,10 +46,10 @@ const ALL_ENDED: Duration = Duration::from_secs(120);
 /// The variable that has each step shown before it is taken, for who wants to know what an input does.
 const SHOW_STEPS: &str = "FUZZ_STEPS";
 
-/// Runs the session that an input describes.
-pub(super) fn run(input: &[u8]) {
+/// Runs the session that an input describes, and returns how many steps it has.
+pub(super) fn run(input: &[u8]) -> usize {
     let before = Meter::held();
-    once(input);
+    let steps = once(input);
     let left = Meter::held().saturating_sub(before);
     if left > 0 {
         // What is made once in a process is not made again.
@@ -66,14 +58,21 @@ pub(super) fn run(input: &[u8]) {
         let left = Meter::held().saturating_sub(before);
         assert!(left == 0, "{left} bytes are held when the proxy is gone");
     }
+    steps
 }
 
-fn once(input: &[u8]) {
+/// The input of a session that is known by a number. Every number has another one.
+pub(super) fn numbered(number: u32) -> [u8; 4] {
+    // Multiplied by an odd number the bits of a small one spread.
+    number.wrapping_mul(0x9e37_79b1).to_be_bytes()
+}
+
+fn once(input: &[u8]) -> usize {
     let panics = watch_panics();
     let shows = std::env::var_os(SHOW_STEPS).is_some();
     let runtime = Builder::new_current_thread().enable_io().enable_time().start_paused(true).build();
     let runtime = runtime.expect("a runtime");
-    runtime.block_on(async {
+    let steps = runtime.block_on(async {
         let mut script = Script::new(input);
         let mut session = Session::begin(&mut script);
         while let Some(step) = script.step(session.pairs.len()) {
@@ -85,10 +84,12 @@ fn once(input: &[u8]) {
             session.check();
         }
         session.end().await;
+        script.steps()
     });
     drop(runtime);
     // The runtime catches what a connection's task does.
     assert!(watch_panics() == panics, "a task of the proxy panicked");
+    steps
 }
 
 thread_local! {
@@ -354,38 +355,6 @@ impl Session {
         any
     }
 
-    /// What must hold whenever the proxy rests.
-    fn check(&self) {
-        let Shared { budget, pool, in_flight, open, journal, .. } = &*self.shared;
-        let (open, in_flight) = (open.count(), in_flight.count());
-        // In the end those come in that the kernel has accepted.
-        assert!(open <= budget.connections || self.stopped.is_some(), "{open} connections");
-        let most = budget.requests.min(open * budget.requests_per_connection) + open;
-        assert!(in_flight <= most, "{in_flight} requests are under way on {open} connections");
-        let most = budget.held_bytes + open * 4096;
-        assert!(pool.used() <= most, "{} of {most} bytes are held", pool.used());
-        if let [pair] = &self.pairs[..]
-            && let Some(most) = pair.rules.streams_at_once()
-            && pair.app.got.len() == pair.client.sent.len()
-            && self.config.mode == Mode::Http
-        {
-            assert!(in_flight <= most.max(1), "{in_flight} streams where the client may have {most}");
-        }
-        let recorded = usize::try_from(journal.counts().recorded).unwrap_or(usize::MAX);
-        let rows = recorded.min(budget.rows);
-        let row_bytes = 2 * size_of::<crate::record::ServedRow>() + 128;
-        let most = FIXED_BYTES
-            + budget.held_bytes
-            + open * CONNECTION_BYTES
-            + self.askers.len() * ASKER_BYTES
-            + in_flight * 512
-            + rows * row_bytes;
-        let held = Meter::held().saturating_sub(self.before);
-        assert!(held <= most, "{held} bytes are held, of {most}");
-        let peak = Meter::peak().saturating_sub(self.before);
-        assert!(peak <= most + PASSING_BYTES, "{peak} bytes were held, of {most}");
-    }
-
     /// Everybody says goodbye, and nothing is left.
     async fn end(mut self) {
         self.part().await;
@@ -446,66 +415,6 @@ impl Session {
         }
         self.settle().await;
     }
-
-    fn check_nothing_is_left(&self) {
-        let Shared { pool, in_flight, pending, open, .. } = &*self.shared;
-        let left = (open.count(), pending.count(), in_flight.count(), pool.used());
-        assert_eq!(left, (0, 0, 0, 0), "connections, their beginnings, requests, bytes");
-    }
-
-    /// What was said has come, and how it ended.
-    fn check_arrived(&self) {
-        if self.is_ending() {
-            return;
-        }
-        let missing = |pair: &&Pair| !pair.is_disturbed && !pair.is_refused && !pair.is_complete();
-        let missing: Vec<_> = self.pairs.iter().filter(missing).collect();
-        let counts = self.shared.journal.counts();
-        let broken = usize::try_from(counts.rejected + counts.made_room).unwrap_or(usize::MAX);
-        let said = |pair: &Pair| {
-            let ends = [&pair.client, &pair.app].map(|end| (end.sent.len(), end.got.len(), end.ended));
-            let is_reset = ends.iter().any(|(.., ended)| *ended == Some(Ended::Reset));
-            format!("{ends:?}{}", if is_reset { ", reset" } else { "" })
-        };
-        let shown: Vec<_> = missing.iter().map(|pair| said(pair)).collect();
-        let refused = self.pairs.iter().filter(|pair| pair.is_refused).count();
-        let why = (counts.rejected, counts.made_room);
-        assert!(
-            missing.len() + refused <= broken,
-            "not all has arrived: {shown:?}, {why:?} rejected, made room"
-        );
-    }
-
-    /// No more rows than requests, and one for each that was answered.
-    fn check_rows(&self) {
-        let journal = &self.shared.journal;
-        let mut rows = vec![(0, 0); self.pairs.len()];
-        let mut cursor = Cursor::at(0);
-        loop {
-            let batch = journal.read(cursor);
-            for line in batch.lines(None) {
-                let ProxyLine::Row(row) = line else { continue };
-                let at = usize::try_from(row.conn).unwrap_or(usize::MAX);
-                let (all, good) = rows.get_mut(at).expect("a connection that there was");
-                *all += 1;
-                let is_http = matches!(row.protocol, Protocol::Http1 | Protocol::Http2);
-                *good += usize::from(is_http && row.status == Some(200) && row.ended == ServedEnd::Complete);
-            }
-            if batch.next == cursor {
-                break;
-            }
-            cursor = batch.next;
-        }
-        let is_whole = journal.counts().dropped == 0 && self.config.mode == Mode::Http;
-        for (pair, (all, good)) in self.pairs.iter().zip(rows) {
-            let most = match self.config.mode {
-                Mode::Tcp => 1,
-                Mode::Http => pair.rules.most_rows(&pair.client.sent),
-            };
-            assert!(all <= most, "{all} rows of {most} requests");
-            assert!(good >= pair.answered || !is_whole, "{good} rows of {} answered requests", pair.answered);
-        }
-    }
 }
 
 #[cfg(test)]
@@ -517,11 +426,9 @@ mod tests {
 
     #[test]
     fn sessions_of_any_kind_end_with_nothing_left() {
-        for seed in 0..SESSIONS {
-            // Multiplied by an odd number the bits of a small one spread.
-            let input = seed.wrapping_mul(0x9e37_79b1).to_be_bytes();
-            let result = std::panic::catch_unwind(|| run(&input));
-            assert!(result.is_ok(), "the session of {input:?}");
+        for number in 0..SESSIONS {
+            let result = std::panic::catch_unwind(|| run(&numbered(number)));
+            assert!(result.is_ok(), "session {number}");
         }
     }
 }

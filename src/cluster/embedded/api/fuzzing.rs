@@ -1,5 +1,7 @@
 //! Entry points of fuzz targets (`crate::fuzzing`): what clients of the API may send.
 
+use std::sync::LazyLock;
+
 use serde_json::{Value, json};
 
 use super::super::registry::{Patch, PatchKind};
@@ -31,20 +33,22 @@ fn patch(kind: u8, body: &[u8]) {
         2 => (PatchKind::Strategic, Format::Json),
         _ => (PatchKind::Apply, Format::Yaml),
     };
-    let current = json!({
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "web", "labels": {"app": "web"}, "finalizers": ["a/b"]},
-        "spec": {
-            "replicas": 2,
-            "template": {"spec": {"containers": [
-                {"name": "app", "image": "a", "ports": [{"containerPort": 80}, {"containerPort": 81}]},
-                {"name": "other", "image": "b", "env": [{"name": "A", "value": "1"}]},
-            ]}},
-        },
+    static CURRENT: LazyLock<Value> = LazyLock::new(|| {
+        json!({
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "web", "labels": {"app": "web"}, "finalizers": ["a/b"]},
+            "spec": {
+                "replicas": 2,
+                "template": {"spec": {"containers": [
+                    {"name": "app", "image": "a", "ports": [{"containerPort": 80}, {"containerPort": 81}]},
+                    {"name": "other", "image": "b", "env": [{"name": "A", "value": "1"}]},
+                ]}},
+            },
+        })
     });
     if let Ok(Read { value: body, .. }) = format.decode(body) {
-        let _ = Patch { kind, body }.apply(schema::of(Resource::Deployments), &current);
+        let _ = Patch { kind, body }.apply(schema::of(Resource::Deployments), &CURRENT);
     }
 }
 

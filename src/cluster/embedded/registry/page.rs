@@ -9,6 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
+use super::super::store::{Key, Part};
 use super::{List, Registry, Resource, Selection, Status, expired};
 
 /// Which part of which list.
@@ -51,30 +52,25 @@ impl Registry {
         page: &PageRequest,
     ) -> Result<Page, Status> {
         let (version, start) = match page.token.as_str() {
-            "" => (page.exact_version, String::new()),
-            token => parse(token).map(|(version, start)| (Some(version), start))?,
+            "" => (page.exact_version, None),
+            token => parse(token).map(|(version, start)| (Some(version), Some(start)))?,
         };
         let (wanted, current) = (version.unwrap_or(page.least_version), self.inner.store.version());
         if wanted > current {
             return Err(Status::too_large_version(wanted, current));
         }
-        let mut list = match version {
-            None => self.list(resource, namespace, selection),
-            Some(version) => {
-                let mut items = self.inner.store.list_at(resource, namespace, version).map_err(expired)?;
-                items.retain(|object| selection.matches(object));
-                List { items, version }
-            }
-        };
-        list.items.retain(|object| start.is_empty() || key(object) > start);
-        let mut next = None;
-        let mut remaining = None;
-        if page.limit > 0 && list.items.len() > page.limit {
-            remaining = (*selection == Selection::all()).then(|| list.items.len() - page.limit);
-            list.items.truncate(page.limit);
-            next = list.items.last().map(|last| token(list.version, &key(last)));
+        // Of a page no more objects are looked at than it takes; all are looked at when nobody waits for the store.
+        let is_page = page.limit > 0;
+        let most = if is_page { page.limit } else { usize::MAX };
+        let is_selected = |object: &Value| !is_page || selection.matches(object);
+        let part = self.inner.store.page_at(resource, namespace, version, start, most, is_selected);
+        let Part { objects: mut items, following, version } = part.map_err(expired)?;
+        if !is_page {
+            items.retain(|object| selection.matches(object));
         }
-        Ok(Page { list, next, remaining })
+        let next = items.last().filter(|_| following > 0).map(|last| token(version, &key(last)));
+        let remaining = (following > 0 && *selection == Selection::all()).then_some(following);
+        Ok(Page { list: List { items, version }, next, remaining })
     }
 }
 
@@ -89,9 +85,12 @@ fn token(version: u64, start: &str) -> String {
     URL_SAFE_NO_PAD.encode(json!({"v": "meta.k8s.io/v1", "rv": version, "start": start}).to_string())
 }
 
-fn parse(token: &str) -> Result<(u64, String), Status> {
+fn parse(token: &str) -> Result<(u64, Key), Status> {
     let bytes = URL_SAFE_NO_PAD.decode(token.trim_end_matches('=')).ok();
     let read: Option<Value> = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    let parts = read.and_then(|read| Some((read["rv"].as_u64()?, read["start"].as_str()?.to_owned())));
+    let parts = read.and_then(|read| {
+        let (namespace, name) = read["start"].as_str()?.split_once('\0')?;
+        Some((read["rv"].as_u64()?, (namespace.to_owned(), name.to_owned())))
+    });
     parts.ok_or_else(|| Status::bad_request("continue key is not valid"))
 }

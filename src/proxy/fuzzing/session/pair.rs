@@ -208,14 +208,19 @@ impl Pair {
 fn strip(got: &[u8], sent: &[u8], line: &[u8], to: &mut Vec<u8>) {
     let mut at = 0;
     while at < got.len() {
-        let sent = sent.get(to.len()..).unwrap_or_default();
-        if got[at..].starts_with(line) && !sent.starts_with(line) {
+        // It can only begin where its first byte stands.
+        let plain = memchr::memchr(line[0], &got[at..]).unwrap_or(got.len() - at);
+        to.extend_from_slice(&got[at..at + plain]);
+        at += plain;
+        let (got, sent) = (&got[at..], sent.get(to.len()..).unwrap_or_default());
+        let Some(first) = got.first() else { return };
+        if got.starts_with(line) && !sent.starts_with(line) {
             at += line.len();
-        } else if sent.first() != Some(&got[at]) && line.starts_with(&got[at..]) {
+        } else if sent.first() != Some(first) && line.starts_with(got) {
             // Its rest has not come.
             return;
         } else {
-            to.push(got[at]);
+            to.push(*first);
             at += 1;
         }
     }

@@ -24,7 +24,7 @@ impl Frames {
     }
 }
 
-/// A client's block of fields.
+/// A block of fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Block {
     None,
@@ -57,6 +57,8 @@ pub(super) struct Rules {
     of_app: Frames,
     got: Frames,
     block: Block,
+    /// The app's, as far as the client has got it.
+    answer: Block,
     /// How many streams the client has opened as it may, and the last of them.
     streams: usize,
     last: u32,
@@ -78,6 +80,7 @@ impl Rules {
             of_app: Frames::default(),
             got: Frames::default(),
             block: Block::None,
+            answer: Block::None,
             streams: 0,
             last: 0,
             goaway: None,
@@ -141,7 +144,9 @@ impl Rules {
     /// All that the client has got by now.
     pub(super) fn client_got(&mut self, got: &[u8]) {
         while let Some((header, payload)) = self.got.next(got) {
+            self.answer = self.answer.after(header);
             match (header.kind, payload.first_chunk::<4>()) {
+                _ if self.answer == Block::Interrupted => return,
                 (SETTINGS, _) if !header.has(END_STREAM) => self.seen += 1,
                 (GOAWAY, Some(last)) if header.length <= 1024 => {
                     let last = u32::from_be_bytes(*last) & 0x7fff_ffff;
@@ -160,7 +165,8 @@ impl Rules {
     /// The most rows that a conversation can have in which the client sent these bytes.
     pub(super) fn most_rows(&self, sent: &[u8]) -> usize {
         // A request of HTTP/1 ends with an empty line; a connection that is not read has one row.
-        let heads = sent.windows(4).filter(|bytes| bytes == b"\r\n\r\n").count();
+        let lines = memchr::memchr_iter(b'\r', sent);
+        let heads = lines.filter(|at| sent[*at..].starts_with(b"\r\n\r\n")).count();
         let is_unread = usize::from(!sent.starts_with(b"GET") && !sent.starts_with(PREFACE));
         if sent.starts_with(PREFACE) { self.streams } else { heads.max(self.streams).max(is_unread) }
     }
@@ -185,6 +191,19 @@ mod tests {
         sent.extend([head(7), head(9), head(11)].concat());
         rules.client_said(&sent);
         assert_eq!(rules.most_rows(&sent), 3);
+    }
+
+    #[test]
+    fn a_goaway_behind_an_error_of_the_connection_is_none() {
+        let head = [PREFACE, &frame(HEADERS, END_HEADERS, 9, b"\x82")].concat();
+        let goaway = frame(GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0]);
+        let interrupted = frame(CONTINUATION, END_HEADERS, 1, b"");
+        for (got, streams) in [(goaway.clone(), 0), ([interrupted, goaway].concat(), 1)] {
+            let mut rules = Rules::new();
+            rules.client_got(&got);
+            rules.client_said(&head);
+            assert_eq!(rules.most_rows(&head), streams);
+        }
     }
 
     #[test]

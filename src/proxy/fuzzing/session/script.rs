@@ -152,6 +152,11 @@ impl<'a> Script<'a> {
         Self { input, state, steps: 0, streams: [0; MOST_PAIRS] }
     }
 
+    /// How many steps there have been.
+    pub(super) fn steps(&self) -> usize {
+        self.steps
+    }
+
     /// The next byte.
     pub(super) fn byte(&mut self) -> u8 {
         if let Some((byte, rest)) = self.input.split_first() {
