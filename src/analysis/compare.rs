@@ -61,6 +61,9 @@ fn in_words(differences: &[Difference]) -> String {
 const POWER: f64 = 0.8;
 /// A quantile needs so many values beyond it.
 const FEWEST_BEYOND: f64 = 10.0;
+/// What no row of time knows where a side is one run.
+const ONE_RUN: &str = "what changes from one run to the next is not known where a side is one run: \
+                       give each side several runs, made in turn";
 /// The quantiles of the latency.
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
 
@@ -84,6 +87,7 @@ pub fn compare(
     let mut rows = drops(baseline, candidate, options);
     rows.extend(terminations(baseline, candidate, options));
     rows.extend(windows(baseline, candidate));
+    let over_time = rows.len();
     let sides = [Blocks::new(baseline), Blocks::new(candidate)];
     let effort = Effort {
         confidence: options.confidence,
@@ -94,6 +98,9 @@ pub fn compare(
         rows.extend(latency(&sides, name, q, is_closed_loop, effort));
     }
     rows.push(rate(&sides, is_closed_loop, effort));
+    if is_one_run(baseline, candidate) {
+        rows[over_time..].iter_mut().for_each(|row| withhold(row, options));
+    }
     judge(&mut rows, options);
     let any = |judgement| rows.iter().any(|row| row.verdict == Some(judgement));
     let verdict = [Judgement::Worse, Judgement::Better, Judgement::CannotTell].into_iter().find(|v| any(*v));
@@ -180,14 +187,15 @@ fn caveats(baseline: &[Sample], candidate: &[Sample]) -> Vec<String> {
             caveats.push(format!("{} is partial: {}", sample.name, why.join("; ")));
         }
     }
-    if baseline.len() == 1 || candidate.len() == 1 {
-        caveats.push(
-            "what changes from one run to the next is in no interval here, as a side has one run only: \
-             give each side several runs, made in turn"
-                .to_owned(),
-        );
+    if is_one_run(baseline, candidate) {
+        caveats.push(ONE_RUN.to_owned());
     }
     caveats
+}
+
+/// Whether a side is one run.
+const fn is_one_run(baseline: &[Sample], candidate: &[Sample]) -> bool {
+    baseline.len() == 1 || candidate.len() == 1
 }
 
 /// Better and worse where less is better.
@@ -432,6 +440,16 @@ fn fill(row: &mut Row, found: Result<Ratio, TooAlike>, less_is_better: bool, eff
     row.p = Some((2.0 * p_above.min(p_below)).min(1.0));
     let is_better = (p_below < p_above) == less_is_better;
     row.verdict = Some(if is_better { Judgement::Better } else { Judgement::Worse });
+}
+
+/// Withholds better and worse of a latency or a rate where a side is one run: the bootstrap sees what
+/// varies within a run, and equal software differs from run to run as well. Such a row tests nothing.
+fn withhold(row: &mut Row, options: &Options) {
+    let Some(p) = row.p.take() else { return };
+    row.verdict = Some(Judgement::CannotTell);
+    if p <= 1.0 - options.confidence + 1e-12 {
+        row.why.push_str(&format!("; these runs differ, but {ONE_RUN}"));
+    }
 }
 
 /// Keeps the verdicts that hold for all rows together; the others cannot be told.

@@ -383,7 +383,7 @@ fn a_comparison() -> (Comparison, SideChart, SideChart) {
     };
     let ratio = |estimate, lower, upper| Some(Change { kind: ChangeKind::Ratio, estimate, lower, upper });
     let side = |name: &str, dropped| Side {
-        runs: vec![name.into()],
+        runs: [1, 2].map(|run| format!("{name}-{run}")).to_vec(),
         duration_s: 30.0,
         total: 6000,
         dropped,
@@ -398,7 +398,7 @@ fn a_comparison() -> (Comparison, SideChart, SideChart) {
         baseline: side("before", 0),
         candidate: side("after", 16),
         differences: Vec::new(),
-        caveats: vec!["a side has one run only".into()],
+        caveats: vec!["after-2 is partial: a watch broke off".into()],
         rows: vec![
             row("dropped requests", Unit::Share, 0.0, 16.0 / 6000.0, None, None),
             row("response time p50", ms, 1.0, 1.02, ratio(1.02, 0.99, 1.04), same),
@@ -418,8 +418,8 @@ fn a_comparison_is_told_in_every_form() {
     let (comparison, before, after) = a_comparison();
     insta::assert_snapshot!(comparison_text(&comparison, &TextOptions::default()), @"
     Worse than the baseline: response time p99 +34 %.
-      baseline  before: 6,000 requests in 30.0 s, 0 dropped, 3 pods ended
-      now       after: 6,000 requests in 30.0 s, 16 dropped, 3 pods ended
+      baseline  before-1 and before-2: 6,000 requests in 30.0 s, 0 dropped, 3 pods ended
+      now       after-1 and after-2: 6,000 requests in 30.0 s, 16 dropped, 3 pods ended
 
     FIGURES   intervals at 95 %, one chance of 5 % to err over all verdicts; within 5 % is the same
       figure             baseline      now                     change  verdict
@@ -432,7 +432,7 @@ fn a_comparison_is_told_in_every_form() {
       response time p50: block bootstrap over time
       response time p99: block bootstrap over time
 
-    A side has one run only.
+    after-2 is partial: a watch broke off.
     ");
     let files = super::comparison(&comparison, &before, &after).unwrap();
     let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();

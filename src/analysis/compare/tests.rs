@@ -9,6 +9,7 @@ use statrs::function::factorial::ln_binomial;
 use super::episodes::Episode;
 use super::sample::{Block, Ended, SAMPLE_FORMAT, bin};
 use super::*;
+use crate::analysis::model::CheckVerdict;
 use crate::record::Outcome;
 
 /// How a simulated service behaves.
@@ -82,12 +83,12 @@ fn quick() -> Options {
     Options { tolerance: 0.0, replicates: 200, ..Options::default() }
 }
 
-/// So many comparisons of a run of one service with a run of another, each of so many seconds.
+/// So many comparisons of two runs of one service with two of another, each side of so many seconds.
 fn comparisons(pairs: u64, seconds: u32, a: Service, b: Service) -> impl Iterator<Item = Comparison> {
     (0..pairs).map(move |seed| {
         let mut rng = SmallRng::seed_from_u64(seed);
-        let (a, b) = (run_of(seconds, a, &mut rng), run_of(seconds, b, &mut rng));
-        compare(&[a], &[b], &quick()).unwrap()
+        let [a, b] = [a, b].map(|service| [(); 2].map(|()| run_of(seconds / 2, service, &mut rng)));
+        compare(&a, &b, &quick()).unwrap()
     })
 }
 
@@ -113,7 +114,7 @@ fn once_in_a_million(n: u64) -> u64 {
 }
 
 #[test]
-fn two_runs_of_the_same_service_raise_no_more_alarms_than_alpha() {
+fn runs_of_the_same_service_raise_no_more_alarms_than_alpha() {
     // More pairs, or longer runs, make a study of it (docs/proofs.md).
     let given =
         |name: &str, usual: u32| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(usual);
@@ -130,7 +131,7 @@ fn two_runs_of_the_same_service_raise_no_more_alarms_than_alpha() {
         }
         let Service { keep, outages, .. } = service;
         println!(
-            "keep {keep}, outages {outages}: {alarms} alarms in {pairs} pairs of {seconds} s, \
+            "keep {keep}, outages {outages}: {alarms} alarms in {pairs} pairs of sides of {seconds} s, \
              {misses} of {intervals} intervals miss"
         );
         assert!(alarms < once_in_a_million(pairs), "{alarms} of {pairs} (keep {})", service.keep);
@@ -162,6 +163,52 @@ fn a_service_that_is_slower_or_loses_more_is_found_out() {
     let better = count_pairs(5, slower, PLAIN, Judgement::Better);
     let losing = count_pairs(5, PLAIN, Service { outages: 0.05, ..PLAIN }, Judgement::Worse);
     assert_eq!((worse, better, losing), (5, 5, 5));
+}
+
+#[test]
+fn one_run_a_side_does_not_tell_whether_it_is_slower_and_two_do() {
+    let mut rng = SmallRng::seed_from_u64(7);
+    let slower = Service { slower: 1.5, ..PLAIN };
+    let [before, after] = [PLAIN, slower].map(|service| [(); 2].map(|()| run(service, &mut rng)));
+    let p90 = |baseline: &[Sample], candidate: &[Sample]| {
+        let comparison = compare(baseline, candidate, &quick()).unwrap();
+        let row = comparison.rows.iter().find(|row| row.metric == "latency_ms.response.p90").unwrap().clone();
+        let gate = crate::gate::against_baseline(&comparison);
+        let check =
+            gate.iter().find(|check| check.name == "baseline.latency_ms.response.p90").unwrap().verdict;
+        assert_eq!(comparison.caveats.iter().any(|caveat| caveat == ONE_RUN), row.p.is_none());
+        (row, check)
+    };
+    for (baseline, candidate) in [(&before[..1], &after[..1]), (&before[..1], &after), (&before, &after[..1])]
+    {
+        let (row, check) = p90(baseline, candidate);
+        assert!(row.change.unwrap().lower > 1.2 && row.p.is_none() && row.looks_worse(), "{row:?}");
+        assert_eq!(row.verdict, Some(Judgement::CannotTell), "{row:?}");
+        assert!(row.why.ends_with(&format!("; these runs differ, but {ONE_RUN}")), "{row:?}");
+        assert_eq!(check, CheckVerdict::Inconclusive);
+    }
+    let (row, check) = p90(&after[..1], &before[..1]);
+    assert_eq!((row.verdict, check), (Some(Judgement::CannotTell), CheckVerdict::Pass), "{row:?}");
+    let (row, check) = p90(&before, &after);
+    assert_eq!((row.verdict, check), (Some(Judgement::Worse), CheckVerdict::Fail), "{row:?}");
+    assert!(row.p.is_some() && !row.why.contains("these runs differ"), "{row:?}");
+}
+
+#[test]
+fn one_run_a_side_tells_what_is_the_same_and_not_at_which_rate_a_closed_loop_goes() {
+    let closed = |requests: u64| {
+        let of_block = |i: u64| Block { total: requests + i % 3, ..Block::default() };
+        Sample { is_closed_loop: true, ..of((0..300).map(of_block).collect(), Vec::new()) }
+    };
+    let rate = |requests| {
+        let options = Options { replicates: 200, ..Options::default() };
+        let rows = compare(&[closed(100)], &[closed(requests)], &options).unwrap().rows;
+        rows.into_iter().find(|row| row.metric == "rate").unwrap()
+    };
+    let (same, fewer) = (rate(99), rate(50));
+    assert_eq!(same.verdict, Some(Judgement::Same), "{same:?}");
+    assert_eq!((fewer.verdict, fewer.p), (Some(Judgement::CannotTell), None), "{fewer:?}");
+    assert!(fewer.looks_worse() && fewer.why.contains("these runs differ"), "{fewer:?}");
 }
 
 #[test]
@@ -213,7 +260,7 @@ fn a_rollout_is_one_witness_and_its_losses_count_whoever_lost_them() {
     assert_eq!((row.verdict, row.looks_worse()), (Some(Judgement::CannotTell), true));
     let gate = crate::gate::against_baseline(&comparison);
     let check = gate.iter().find(|check| check.name == "baseline.terminations.rollout.dropped").unwrap();
-    assert_eq!(check.verdict, crate::analysis::model::CheckVerdict::Inconclusive, "{check:?}");
+    assert_eq!(check.verdict, CheckVerdict::Inconclusive, "{check:?}");
 }
 
 #[test]
