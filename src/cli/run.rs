@@ -121,8 +121,8 @@ impl RunArgs {
     }
 }
 
-/// How long a run whose cluster has ended may take to close its records.
-const AFTER_THE_CLUSTER: Duration = Duration::from_secs(3);
+/// How long a run whose cluster has ended may take to close its records, which takes a second where nothing hangs.
+const AFTER_THE_CLUSTER: Duration = Duration::from_secs(20);
 
 async fn connect(choice: Choice, interrupts: &Interrupts, progress: &Progress) -> anyhow::Result<Cluster> {
     if matches!(choice, Choice::Embedded { .. }) {

@@ -174,6 +174,7 @@ fn prometheus_reads_requests_by_outcome_and_phase_and_a_latency_histogram() {
         ("rolldrop_proxy_requests", "counter"),
         ("rolldrop_proxy_request_duration_seconds", "histogram"),
         ("rolldrop_proxy_rejected", "counter"),
+        ("rolldrop_proxy_made_room", "counter"),
         ("rolldrop_proxy_rows_handed_over", "counter"),
         ("rolldrop_proxy_rows_dropped", "counter"),
         ("rolldrop_proxy_unrecorded", "counter"),
