@@ -360,7 +360,7 @@ impl Proxy {
             return Err(ProxyError::PodName(config.pod));
         }
         let (data, data_addr) = listen("data", config.listen)?;
-        socket::prepare_listener(&data);
+        socket::prepare(&data);
         let (admin, admin_addr) = listen("admin", config.admin)?;
         // Without it one stage of the pod's end is missing: no reason not to serve.
         let mark = Mark::bind(admin_addr)

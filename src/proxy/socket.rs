@@ -44,14 +44,9 @@ pub(super) fn keep_alive(socket: &impl AsFd) {
     let _ = SockRef::from(socket).set_tcp_keepalive(&keepalive);
 }
 
-/// Gives the connections that a listener will accept little room.
-pub(super) fn prepare_listener(socket: &impl AsFd) {
-    keep_alive(socket);
-    prepare(socket);
-}
-
-/// Gives a socket that has no connection yet little room, which can become more later.
-fn prepare(socket: &impl AsFd) {
+/// Gives a socket that has no connection yet little room, which can become more later, as do the connections that
+/// it accepts.
+pub(super) fn prepare(socket: &impl AsFd) {
     Way::Send.set(socket, OWN_ROOM_BYTES);
     let _ = SockRef::from(socket).set_recv_buffer_size(OWN_ROOM_BYTES / 2);
     // The largest window that a connection can ever announce is agreed on when it begins, and follows from
@@ -62,16 +57,16 @@ fn prepare(socket: &impl AsFd) {
 /// Connects to the app.
 pub(super) async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     let socket = if to.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    keep_alive(&socket);
     prepare(&socket);
     socket.connect(to).await
 }
 
-/// Has a connection send small writes at once, and notice the end of its peer.
+/// Has a connection send small writes at once, and keep the room that it is given.
 pub(super) fn begin(socket: &TcpStream) {
     // The data port is local to the pod or next to it; small writes must not wait for acks.
     // A socket that is gone already shows so at its first read.
     let _ = socket.set_nodelay(true);
-    keep_alive(socket);
     lock_buffers(socket, Locks::Both);
 }
 
@@ -197,7 +192,7 @@ pub(super) struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// In one direction of a socket that was made here, as [`connect`] and [`prepare_listener`] make them.
+    /// In one direction of a socket that was made here, as [`connect`] and [`prepare`] make them.
     pub(super) fn of(pool: &'a Pool, socket: &TcpStream, way: Way) -> Self {
         let mut room = Self { way, bytes: OWN_ROOM_BYTES, share: Share::of(pool) };
         room.widen_to(FIRST_ROOM_BYTES, socket);
@@ -278,7 +273,7 @@ mod tests {
      {
         const QUICKLY: usize = 64 * 1024 * 1024;
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.unwrap();
-        prepare_listener(&listener);
+        prepare(&listener);
         let mut peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (mut socket, _) = listener.accept().await.unwrap();
         begin(&socket);

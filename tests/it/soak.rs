@@ -85,9 +85,9 @@ impl Known {
         self.0 & fact != 0
     }
 
-    /// Whether it got no whole answer: hostile clients may have used up the rows that the proxy has for such.
-    fn may_lack_row(self) -> bool {
-        !self.is(Self::ENDED_COMPLETE)
+    /// Whether it should have a row and has none.
+    fn lacks_row(self) -> bool {
+        self.is(Self::READ_BY_APP | Self::ENDED) && !self.is(Self::RECORDED)
     }
 
     /// What is wrong with it.
@@ -96,8 +96,7 @@ impl Known {
             Some("read or recorded twice")
         } else if self.is(Self::RECORDED) && !self.is(Self::SENT) {
             Some("recorded, and nobody sent it")
-        } else if self.is(Self::READ_BY_APP | Self::ENDED) && !self.is(Self::RECORDED) && !self.may_lack_row()
-        {
+        } else if self.lacks_row() && self.is(Self::ENDED_COMPLETE) {
             Some("not recorded")
         } else if self.is(Self::ENDED) && self.is(Self::RECORDED_COMPLETE) != self.is(Self::ENDED_COMPLETE) {
             Some("complete for one of client and proxy alone")
@@ -337,10 +336,9 @@ fn ledger_in_words(ledger: &Ledger) -> String {
 /// among them.
 fn faults(ledger: &Ledger, unrecorded: u64) -> Vec<String> {
     let requests = ledger.requests();
-    let lacks_row = |known: &&Known| {
-        known.is(Known::READ_BY_APP | Known::ENDED) && !known.is(Known::RECORDED) && known.may_lack_row()
-    };
-    let lacking = requests.iter().filter(lacks_row).count() as u64;
+    // Hostile clients may have used up the rows that the proxy has for those without a whole answer.
+    let is_left_out = |known: &&Known| known.lacks_row() && !known.is(Known::ENDED_COMPLETE);
+    let lacking = requests.iter().filter(is_left_out).count() as u64;
     let lacking =
         (lacking > unrecorded).then(|| format!("{lacking} have no row, {unrecorded} are counted as such"));
     let cut = ledger.cut.lock().expect("no panic");
