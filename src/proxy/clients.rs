@@ -18,6 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::budget::Unrecorded;
 use super::connection::{self, Accepted, Origin};
 use super::relay::Idleness;
 use super::{Counted, Shared, admin, reap};
@@ -177,9 +178,15 @@ impl Clients {
             }
         })
         .await;
-        // What the kernel has queued was accepted in the client's eyes: it gets its row and its reset.
+        // What the kernel has queued was accepted in the client's eyes: it gets its reset, and a row where there
+        // is room for one more connection.
         while let Some(Ok((stream, peer))) = self.listener.accept().now_or_never() {
-            self.relay(stream, peer);
+            if self.places.len() < shared.budget.connections {
+                self.relay(stream, peer);
+            } else {
+                shared.journal.unrecorded(Unrecorded::Connections);
+                let _ = stream.set_zero_linger();
+            }
         }
         let shared = self.shared.clone();
         let all_clear = async {

@@ -38,7 +38,7 @@ struct Entries {
     /// What every stream tells from the beginning.
     notes: Vec<ProxyLine>,
     rows: VecDeque<ServedRow>,
-    /// How many of them are of requests that got no answer.
+    /// How many of those that were not sent yet are of requests that got no answer.
     unanswered: usize,
     /// The number of the first row in `rows`.
     first: u64,
@@ -99,11 +99,12 @@ impl Journal {
         entries.last_request = entries.last_request.max(row.head);
         let is_full = entries.rows.len() >= self.max_rows;
         if is_unanswered(&row) {
-            if is_full || entries.unanswered >= self.max_unanswered {
+            if entries.unanswered >= self.max_unanswered || is_full && !entries.first_is_sent() {
                 return entries.counts.unrecorded(Unrecorded::Rows);
             }
             entries.unanswered += 1;
-        } else if is_full {
+        }
+        if is_full {
             entries.drop_first();
         }
         entries.counts.recorded += 1;
@@ -213,9 +214,10 @@ impl Journal {
     pub(super) fn sent(&self, batch: &Batch) {
         let mut entries = self.entries();
         // What was dropped while it was on its way stays counted as dropped.
-        let news = batch.next.row.saturating_sub(entries.sent_to);
-        entries.counts.handed_over += news;
-        entries.sent_to += news;
+        while entries.sent_to < batch.next.row {
+            entries.pass_first_unsent();
+            entries.counts.handed_over += 1;
+        }
         while entries.first + SENT_ROWS < entries.sent_to {
             entries.drop_first();
         }
@@ -233,16 +235,26 @@ fn is_unanswered(row: &ServedRow) -> bool {
 }
 
 impl Entries {
+    /// Whether the oldest row was sent.
+    fn first_is_sent(&self) -> bool {
+        self.first < self.sent_to
+    }
+
     /// Lets go of the oldest row.
     fn drop_first(&mut self) {
-        if let Some(row) = self.rows.pop_front() {
-            self.first += 1;
-            self.unanswered -= usize::from(is_unanswered(&row));
-        }
-        if self.sent_to < self.first {
-            self.sent_to = self.first;
+        if !self.first_is_sent() {
+            self.pass_first_unsent();
             self.counts.dropped += 1;
         }
+        self.rows.pop_front();
+        self.first += 1;
+    }
+
+    /// The first row that was not sent waits for a reader no longer.
+    fn pass_first_unsent(&mut self) {
+        let at = usize::try_from(self.sent_to - self.first).unwrap_or(usize::MAX);
+        self.unanswered -= usize::from(self.rows.get(at).is_some_and(is_unanswered));
+        self.sent_to += 1;
     }
 }
 
@@ -367,6 +379,20 @@ mod tests {
             journal.row(unanswered(200));
         }
         assert_eq!(conns(&journal.read(Cursor::at(0))), (4..14).collect::<Vec<_>>());
+        // Where a reader has the rows, new ones may take their place.
+        journal.sent(&journal.read(Cursor::at(0)));
+        let dropped = journal.counts().dropped;
+        for conn in 300..310 {
+            journal.row(unanswered(conn));
+        }
+        let kept = conns(&journal.read(Cursor::at(0)));
+        assert_eq!(kept, (9..14).chain(300..305).collect::<Vec<_>>());
+        assert_eq!(journal.counts().dropped, dropped);
+        journal.sent(&journal.read(Cursor::at(0)));
+        for conn in 305..310 {
+            journal.row(unanswered(conn));
+        }
+        assert_eq!(conns(&journal.read(Cursor::at(0))), (300..310).collect::<Vec<_>>());
     }
 
     #[test]

@@ -146,6 +146,24 @@ async fn an_idle_connection_makes_room_when_all_places_are_taken() {
 }
 
 #[tokio::test]
+async fn at_the_end_too_no_more_connections_are_passed_on_than_the_limit() {
+    let (app, address) = app().await;
+    let proxy = with(address, Budget { connections: 1, ..Budget::DEFAULT });
+    let _first = proxy.asked(&app, &get(1)).await;
+    let mut waiting = [proxy.client().await, proxy.client().await, proxy.client().await];
+    let mut rows = proxy.rows().await;
+    proxy.stop.send(()).unwrap();
+    proxy.hurry.send(()).unwrap();
+    within(rows.read_to_end()).await;
+    for client in &mut waiting {
+        let error = within(client.read(&mut [0])).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    }
+    assert_eq!(served(&rows.lines).len(), 1);
+    assert!(matches!(rows.lines.last(), Some(ProxyLine::End { recorded: 4 })), "{:?}", rows.lines.last());
+}
+
+#[tokio::test]
 async fn a_client_that_takes_nothing_makes_room_and_its_request_has_a_row() {
     let (app, address) = app().await;
     let proxy = with(address, Budget { connections: 1, socket_bytes: 0, ..Budget::DEFAULT });

@@ -225,6 +225,7 @@ async fn read_answer(
     let read = async {
         let mut answer = head(from).await?;
         has_begun = true;
+        ledger.begun(id);
         while answer.starts_with("HTTP/1.1 1") {
             answer = head(from).await?;
         }

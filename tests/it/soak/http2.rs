@@ -147,6 +147,7 @@ async fn read_answer(id: u64, response: client::ResponseFuture, mut rng: StdRng,
     let read = async {
         let mut body = response.await?.into_body();
         has_begun = true;
+        ledger.begun(id);
         while let Some(data) = body.data().await {
             let length = data?.len();
             if is_slow {

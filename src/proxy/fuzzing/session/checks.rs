@@ -22,8 +22,7 @@ impl Session {
     pub(super) fn check(&self) {
         let Shared { budget, pool, in_flight, open, journal, .. } = &*self.shared;
         let (open, in_flight) = (open.count(), in_flight.count());
-        // In the end those come in that the kernel has accepted.
-        assert!(open <= budget.connections || self.stopped.is_some(), "{open} connections");
+        assert!(open <= budget.connections, "{open} connections");
         let most = budget.requests.min(open * budget.requests_per_connection) + open;
         assert!(in_flight <= most, "{in_flight} requests are under way on {open} connections");
         let most = budget.held_bytes + open * 4096;
@@ -51,9 +50,9 @@ impl Session {
     }
 
     pub(super) fn check_nothing_is_left(&self) {
-        let Shared { pool, in_flight, pending, open, .. } = &*self.shared;
-        let left = (open.count(), pending.count(), in_flight.count(), pool.used());
-        assert_eq!(left, (0, 0, 0, 0), "connections, their beginnings, requests, bytes");
+        let Shared { pool, sockets, in_flight, pending, open, .. } = &*self.shared;
+        let left = (open.count(), pending.count(), in_flight.count(), pool.used(), sockets.used());
+        assert_eq!(left, (0, 0, 0, 0, 0), "connections, their beginnings, requests, bytes, bytes of sockets");
     }
 
     /// What was said has come, and how it ended.
