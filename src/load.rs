@@ -93,7 +93,7 @@ pub enum LoadError {
         why: String,
     },
     /// There is no such Unix socket.
-    #[error("{path} is no Unix socket: {why}")]
+    #[error("{path} is not a Unix socket: {why}")]
     NoSocket {
         /// The path.
         path: PathBuf,

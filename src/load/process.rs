@@ -39,7 +39,7 @@ pub enum ProcessError {
     #[error("failed to start the load worker")]
     Spawn(#[source] io::Error),
     /// It could not be spoken to.
-    #[error("failed to speak with the load worker")]
+    #[error("failed to communicate with the load worker")]
     Pipe(#[source] io::Error),
     /// It ended before the load did.
     #[error("the load worker ended before the load did ({0})")]
