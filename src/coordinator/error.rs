@@ -26,7 +26,7 @@ pub enum CoordinatorError {
         /// The limit.
         limit: Duration,
     },
-    /// An object of the manifests is there already.
+    /// An object of the manifests exists already.
     #[error(
         "{0} exists already: the run would take it over; remove it, name another namespace, or remove it from the \
          manifests"
@@ -93,7 +93,7 @@ pub enum CoordinatorError {
         /// The namespace.
         namespace: String,
     },
-    /// The API server says that the run may not do what it would have to.
+    /// The run lacks rights that it needs.
     #[error(
         "rights are missing: {}; ask for them (kubectl auth can-i --list -n {namespace} shows what you have)",
         .rights.join(", ")
@@ -104,7 +104,7 @@ pub enum CoordinatorError {
         /// The namespace of the run.
         namespace: String,
     },
-    /// An action would take too many pods.
+    /// An action would end too many pods.
     #[error(
         "{action} of {of} is refused: {why}; set allowOutage: true in the disruption if this is intended"
     )]
@@ -138,7 +138,7 @@ pub enum CoordinatorError {
         /// The object.
         object: String,
     },
-    /// A pod cannot be led out of a Service.
+    /// A pod cannot be taken out of a Service.
     #[error("pod {pod} cannot leave its Service: {why}; name a label of the Service's selector (label: app)")]
     Relabel {
         /// The pod.
@@ -171,10 +171,10 @@ pub enum CoordinatorError {
         /// What to do instead.
         instead: &'static str,
     },
-    /// The sidecar cannot be put beside the pods.
+    /// The sidecar cannot be added to the pods.
     #[error("the sidecar cannot be added: {0}")]
     Sidecar(String),
-    /// An object is kept as it is by a GitOps controller.
+    /// A GitOps controller manages an object.
     #[error(
         "{object} is managed by {controller}, which would undo a change in mid-run: pause it and use \
          --change-gitops, or make the change in its repository"
@@ -185,13 +185,13 @@ pub enum CoordinatorError {
         /// The controller.
         controller: String,
     },
-    /// What the run changes could not be written down.
+    /// The run's changes could not be recorded.
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// The records could not be written.
     #[error(transparent)]
     Record(#[from] RunDirError),
-    /// The recorder ended before its time.
+    /// The recorder ended too early.
     #[error("the recorder ended too early")]
     RecorderGone,
     /// The run was stopped on purpose.
