@@ -14,6 +14,7 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream
 
 use crate::harness::wait_for;
 use crate::kubectl::{Kubectl, LIMIT, SharedCluster, pod};
+use crate::web::Web;
 
 /// The API server's address, and what a client needs to talk to it.
 pub(crate) struct Server {
@@ -358,27 +359,9 @@ fn paths_do_not_lead_out() {
 #[test]
 fn requests_are_proxied_to_pods_and_services() {
     let kubectl = Kubectl::in_namespace("api");
-    kubectl.apply(
-        "
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web}
-spec:
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      containers:
-      - name: app
-        image: rolldrop
-        args: [workload, --listen, '$(POD_IP):8080']
-        env: [{name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]
-        ports: [{containerPort: 8080, name: http}]
-        readinessProbe: {httpGet: {path: /, port: http}, periodSeconds: 1}
-",
-    );
+    kubectl.apply(&Web::new(1).manifests());
     kubectl.ok("rollout status deployment web --timeout=60s");
-    kubectl.ok("expose deployment web --port 80 --target-port http");
+    kubectl.ok("expose deployment web --name exposed --port 80 --target-port http");
     let server = Server::get();
     let namespace = format!("/api/v1/namespaces/{}", kubectl.namespace());
     let pod = kubectl.field("pods", ".items[0].metadata.name");
@@ -390,11 +373,11 @@ spec:
         assert_eq!(server.request(&format!("GET {path}"), "", "").code, 200, "{path}");
         assert_eq!(server.request(&format!("POST {path}"), "", "hello").code, 200, "{path}");
     }
-    let service = format!("{namespace}/services/web:80/proxy/");
+    let service = format!("{namespace}/services/exposed:80/proxy/");
     wait_for("an endpoint", LIMIT, || {
         (server.request(&format!("GET {service}"), "", "").code == 200).then_some(())
     });
-    assert_eq!(server.request(&format!("GET {namespace}/services/web:81/proxy/"), "", "").code, 503);
+    assert_eq!(server.request(&format!("GET {namespace}/services/exposed:81/proxy/"), "", "").code, 503);
     assert_eq!(server.request(&format!("GET {namespace}/pods/{pod}:nosuch/proxy/"), "", "").code, 400);
 }
 
