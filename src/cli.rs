@@ -82,7 +82,7 @@ enum Command {
     },
 }
 
-/// Parses the command line, runs the command, and answers the exit status.
+/// Parses the command line, runs the command, and returns the exit status.
 pub fn main() -> ExitCode {
     let called = plugin::Called::now();
     if called == plugin::Called::ForCompletion {

@@ -167,7 +167,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Measures, and answers whether it was interrupted. When nothing could be measured, that is an error.
+    /// Measures, and returns whether it was interrupted. When nothing could be measured, that is an error.
     async fn carry_out(
         &self,
         scenario: &Scenario,

@@ -136,7 +136,7 @@ struct Wait {
 }
 
 impl Queue {
-    /// Answers the deadline's number, and whether it is to pass before the timer goes off.
+    /// Returns the deadline's number, and whether it is to pass before the timer goes off.
     fn set(&mut self, at: Stamp, limit: Duration, waker: Waker) -> (usize, bool) {
         let list = self.lists.iter().position(|list| list.limit == limit).unwrap_or_else(|| {
             self.lists.push(List { limit, first: None, last: None });
@@ -181,7 +181,7 @@ impl Queue {
         self.waits[id].waker.take()
     }
 
-    /// Answers the first deadline of all, for which there is going to be a timer.
+    /// Returns the first deadline of all, for which there is going to be a timer.
     fn arm(&mut self) -> Option<Stamp> {
         let firsts = self.lists.iter().filter_map(|list| list.first);
         self.alarm = firsts.map(|id| self.waits[id].at).min();

@@ -153,7 +153,7 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Sends the request and follows it to its end. Answers when all attempts were over.
+    /// Sends the request and follows it to its end. Returns when all attempts were over.
     pub(super) async fn run(&mut self, context: &Context) -> Stamp {
         let Self { endpoint, via, persistence, row } = self;
         let result = {
@@ -213,7 +213,7 @@ async fn retry(context: &Context, endpoint: usize, row: &mut RequestRow) {
     }
 }
 
-/// Answers whether the connection can carry another request.
+/// Returns whether the connection can carry another request.
 async fn attempt(
     context: &Context,
     endpoint: usize,
@@ -235,7 +235,7 @@ async fn attempt(
     carry(context, endpoint, persistence, connection, row).await
 }
 
-/// Sends the request over a connection that it has for itself. Answers whether that can carry another.
+/// Sends the request over a connection that it has for itself. Returns whether that can carry another.
 pub(super) async fn carry(
     context: &Context,
     endpoint: &Endpoint,
@@ -321,7 +321,7 @@ pub(super) async fn connect(
     Ok(connection)
 }
 
-/// Writes the request and reads the response to its end. Answers whether the
+/// Writes the request and reads the response to its end. Returns whether the
 /// connection can carry another request.
 async fn talk(
     context: &Context,

@@ -144,7 +144,7 @@ impl Prepared {
     }
 
     /// Finds out whether names with IPv4 and IPv6 addresses answer on both, and leaves out what
-    /// does not. Answers what was left out, in words.
+    /// does not. Returns what was left out, in words.
     pub async fn choose_families(&mut self, clock: Clock) -> Vec<String> {
         let limit = self.plan.settings.connect_timeout;
         let from = attempts_from(&self.plan.settings, &mut self.ports);

@@ -118,7 +118,7 @@ impl<N: Note> Process<N> {
     }
 
     /// Has the process make itself ready: it waits until the target answers it. Then its clock is
-    /// compared. Answers what is to be known before the load starts.
+    /// compared. Returns what is to be known before the load starts.
     ///
     /// # Errors
     /// When the target does not answer from there, or the process fails.
@@ -136,7 +136,7 @@ impl<N: Note> Process<N> {
         Ok(std::mem::take(&mut self.warnings))
     }
 
-    /// Starts the load. Answers the schedule's zero on this process's clock.
+    /// Starts the load. Returns the schedule's zero on this process's clock.
     ///
     /// # Errors
     /// When the process cannot be told.

@@ -167,7 +167,7 @@ struct Name {
 }
 
 impl Names {
-    /// Looks up the targets' names. Answers where each target is.
+    /// Looks up the targets' names. Returns where each target is.
     ///
     /// # Errors
     /// The name that has no address, and why.
@@ -215,7 +215,7 @@ impl Names {
     /// Where a name has addresses of both families and only one of them answers, as a server that
     /// listens on IPv4 alone does behind `localhost`, the other one is left out from now on:
     /// a client that tries both would never show its users that. One address of each family is
-    /// connected to, from where `from` says, for `limit` at most. Answers what was left out, in
+    /// connected to, from where `from` says, for `limit` at most. Returns what was left out, in
     /// words.
     pub(super) async fn choose_families(
         &mut self,

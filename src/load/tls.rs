@@ -243,7 +243,7 @@ impl Client {
 }
 
 /// A server that has said why and closed meets the client's last words with a reset: what it had
-/// said in clear is still to be read. Answers that.
+/// said in clear is still to be read. Returns that.
 async fn unread_alert(error: &io::Error, socket: &mut Socket) -> Option<io::Error> {
     if !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
         return None;

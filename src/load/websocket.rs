@@ -75,7 +75,7 @@ pub(super) fn is_open(connection: &mut Connection) -> bool {
 }
 
 /// Sends a message and waits for its echo; on a connection that is new, after the handshake.
-/// Answers whether the connection can carry another message.
+/// Returns whether the connection can carry another message.
 pub(super) async fn talk(
     context: &Context,
     (endpoint, messages): (&Endpoint, &Messages),
@@ -106,7 +106,7 @@ pub(super) async fn talk(
     Ok(true)
 }
 
-/// Asks for the switch to WebSocket. Answers false where the server refused it with a complete answer.
+/// Asks for the switch to WebSocket. Returns false where the server refused it with a complete answer.
 async fn shake_hands(
     context: &Context,
     (endpoint, messages): (&Endpoint, &Messages),

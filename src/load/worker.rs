@@ -200,7 +200,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Dispatches the requests whose time has come, in one turn; answers whether some are left.
+    /// Dispatches the requests whose time has come, in one turn; returns whether some are left.
     fn release_due(self: &Rc<Self>, lanes: &mut JoinSet<()>) -> bool {
         for _ in 0..RELEASES_PER_TURN {
             let released = self.state.borrow_mut().release(&self.context, self.context.clock.now());

@@ -154,7 +154,7 @@ impl<R: Row> PartWriter<R> {
         Ok(())
     }
 
-    /// Closes the last part and answers how many rows were written in all.
+    /// Closes the last part and returns how many rows were written in all.
     ///
     /// # Errors
     /// When the part cannot be written.

@@ -170,7 +170,7 @@ fn of_a_pod_that_left_its_service_for_a_while_its_return_is_no_late_connection()
         request(&mut records, ms * MS, Outcome::Ok, Some(pod));
     }
     let findings = analysed(records).result.findings;
-    let said = findings.iter().map(|found| found.what.as_str()).find(|what| what.contains("lived on"));
+    let said = findings.iter().map(|found| found.what.as_str()).find(|what| what.contains("kept running"));
     assert_eq!(
         said,
         Some(

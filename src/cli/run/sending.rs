@@ -136,7 +136,7 @@ impl Collecting {
 }
 
 /// Has pods made that will send the load, and waits until they take orders. What is worth knowing
-/// meanwhile goes to `tell`; answers what is to be known of the result.
+/// meanwhile goes to `tell`; returns what is to be known of the result.
 pub(super) async fn in_cluster<N: Note>(
     scenario: &Scenario,
     session: &Session,
@@ -232,7 +232,7 @@ pub(super) enum NotReady {
 }
 
 impl<N: Note> Sending<N> {
-    /// Makes it ready, as soon as the targets answer from there. Answers what is to be known before
+    /// Makes it ready, as soon as the targets answer from there. Returns what is to be known before
     /// the load starts.
     pub(super) async fn prepare(
         &mut self,
@@ -306,7 +306,7 @@ impl<N: Note> Sending<N> {
     }
 
     /// When the load is over: has the rows come here, where they are not here already, unless that is
-    /// given up. How that gets on goes to `tell`. Answers what was collected.
+    /// given up. How that gets on goes to `tell`. Returns what was collected.
     pub(super) async fn collect(
         &mut self,
         give_up: &CancellationToken,

@@ -172,7 +172,7 @@ impl Measuring<'_> {
         Ok(())
     }
 
-    /// Ends the run when too much of the load is dropped, and answers why.
+    /// Ends the run when too much of the load is dropped, and returns why.
     async fn given_up(self, control: &load::Control) -> String {
         let Some(limit) = &self.scenario.load.abort else { return pending().await };
         let why = abort::too_much_dropped(limit, control).await;
