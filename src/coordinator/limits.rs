@@ -195,9 +195,7 @@ mod tests {
         // Of another action that has just begun, the status of neither says anything yet.
         let why = deployments(json!(1)).refuse(&pods(1), &pods(9), &pods(1)).unwrap();
         assert!(
-            why.ends_with(
-                "1 of 10 pods may be unavailable at once; 1 is already unavailable, and 1 pod would end"
-            ),
+            why.ends_with("1 of 10 pods may be unavailable at once; 1 is already unavailable, and 1 pod would end"),
             "{why}"
         );
         let why = budgets(1).refuse(&pods(1), &pods(2), &pods(1)).unwrap();
