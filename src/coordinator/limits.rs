@@ -173,7 +173,7 @@ mod tests {
         let budgets = |allowed| Bounds { budgets: vec![budget(allowed)], ..Bounds::default() };
         assert_eq!(budgets(1).refuse(&pods(1), &pods(3), &[]), None);
         let why = budgets(0).refuse(&pods(1), &pods(3), &[]).unwrap();
-        assert_eq!(why, "PodDisruptionBudget pdb allows 0 of 1 pod to end");
+        assert_eq!(why, "PodDisruptionBudget pdb allows 0 of 1 pod to go");
         let deployments = |max| Bounds { deployments: vec![deployment(max)], ..Bounds::default() };
         assert_eq!(deployments(json!("25%")).refuse(&pods(2), &pods(10), &[]), None);
         let why = deployments(json!("25%")).refuse(&pods(3), &pods(10), &[]).unwrap();
@@ -195,11 +195,11 @@ mod tests {
         // Of another action that has just begun, the status of neither says anything yet.
         let why = deployments(json!(1)).refuse(&pods(1), &pods(9), &pods(1)).unwrap();
         assert!(
-            why.ends_with("1 of 10 pods may be unavailable at once; 1 is already unavailable, and 1 pod would end"),
+            why.ends_with("1 of 10 pods may be away at once; 1 is already unavailable, and 1 pod would go"),
             "{why}"
         );
         let why = budgets(1).refuse(&pods(1), &pods(2), &pods(1)).unwrap();
-        assert_eq!(why, "PodDisruptionBudget pdb allows 0 of 1 pod to end");
+        assert_eq!(why, "PodDisruptionBudget pdb allows 0 of 1 pod to go");
         // One that leaves and has been replaced is not missing.
         assert_eq!(deployments(json!(1)).refuse(&pods(1), &pods(10), &pods(1)), None);
         assert_eq!(budgets(1).refuse(&pods(1), &pods(3), &pods(1)), None);

@@ -260,7 +260,7 @@ fn awkward_manifests_come_back_byte_for_byte() {
     statefulset/db: port 5432 is reached through the sidecar on 18080, whose admin port is 18081
     service/db is headless: its clients choose the port, and bypass the sidecar of statefulset/db
     daemonset/agent: port 8080 is reached through the sidecar on 18080, whose admin port is 18081
-    port 80 of the nodes bypasses the sidecar of daemonset/agent
+    port 80 of the nodes leads past the sidecar of daemonset/agent
     replicaset/worker: no Service uses it and it declares no port: left unchanged
     ");
 }
