@@ -59,8 +59,9 @@ impl Session {
     /// not allowed it says so and ends: the run goes on.
     pub async fn beat(&self) -> Infallible {
         if let Err(why) = self.beat_until_refused().await {
-            let message =
-                format!("beats ended: {why}; from now on deletions by others are known only to the second");
+            let message = format!(
+                "beats ended: {why}; from here on the deletions of others are known to a second only"
+            );
             self.record(EventKind::Warning { message });
         }
         pending().await

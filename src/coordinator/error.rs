@@ -28,12 +28,11 @@ pub enum CoordinatorError {
     },
     /// An object of the manifests exists already.
     #[error(
-        "{0} exists already: the run would take it over; remove it, name another namespace, or remove it from the \
-         manifests"
+        "{0} exists already: the run would take it over; remove it, name another namespace, or leave it out of the manifests"
     )]
     Exists(String),
     /// A manifest is of a kind that the cluster does not know.
-    #[error("the cluster has no {kind} of {api_version}")]
+    #[error("the cluster knows no {kind} of {api_version}")]
     UnknownKind {
         /// The kind.
         kind: String,
@@ -83,7 +82,7 @@ pub enum CoordinatorError {
         why: String,
     },
     /// Somebody else changed an object between reading it and changing it.
-    #[error("failed to change {0}: others keep changing it")]
+    #[error("failed to change {0}: others change it all the time")]
     Conflict(String),
     /// A selector matches nothing.
     #[error("selector {selector:?} matches no pod in namespace {namespace}: correct it, or the pods' labels")]
@@ -95,7 +94,7 @@ pub enum CoordinatorError {
     },
     /// The run lacks rights that it needs.
     #[error(
-        "rights are missing: {}; ask for them (kubectl auth can-i --list -n {namespace} shows what you have)",
+        "rights are missing: {}; have them granted (kubectl auth can-i --list -n {namespace} shows what there is)",
         .rights.join(", ")
     )]
     MissingRights {
@@ -104,10 +103,8 @@ pub enum CoordinatorError {
         /// The namespace of the run.
         namespace: String,
     },
-    /// An action would end too many pods.
-    #[error(
-        "{action} of {of} is refused: {why}; set allowOutage: true in the disruption if this is intended"
-    )]
+    /// An action would take too many pods.
+    #[error("{action} of {of} is refused: {why}; say allowOutage: true in the disruption if that is meant")]
     TooMany {
         /// The action.
         action: ActionName,
@@ -125,7 +122,7 @@ pub enum CoordinatorError {
         lacking: Vec<String>,
     },
     /// A workload or a pod has no such container.
-    #[error("{of} has no container {container:?}: name one of its containers")]
+    #[error("{of} has no container {container:?}: name one of its own")]
     NoContainer {
         /// Whose.
         of: String,
@@ -133,7 +130,7 @@ pub enum CoordinatorError {
         container: String,
     },
     /// An object to be patched is in no namespace.
-    #[error("{object} is not in the run's namespace: the run changes only objects there")]
+    #[error("{object} is not in the run's namespace: only what is there is changed")]
     NotInNamespace {
         /// The object.
         object: String,
@@ -148,7 +145,7 @@ pub enum CoordinatorError {
     },
     /// A node has no pods that would end with it.
     #[error(
-        "node {node} has no pod of namespace {namespace} that would end: name another (kubectl get pods -n \
+        "node {node} has no pod of namespace {namespace} that would go: name another (kubectl get pods -n \
          {namespace} -o wide)"
     )]
     NoPodsOnNode {
@@ -176,7 +173,7 @@ pub enum CoordinatorError {
     Sidecar(String),
     /// A GitOps controller manages an object.
     #[error(
-        "{object} is managed by {controller}, which would undo a change in mid-run: pause it and use \
+        "{object} is managed by {controller}, which would undo a change in mid-run: pause that and say \
          --change-gitops, or make the change in its repository"
     )]
     Managed {
@@ -191,8 +188,8 @@ pub enum CoordinatorError {
     /// The records could not be written.
     #[error(transparent)]
     Record(#[from] RunDirError),
-    /// The recorder ended too early.
-    #[error("the recorder ended too early")]
+    /// The recorder ended before its time.
+    #[error("the recorder ended before its time")]
     RecorderGone,
     /// The run was stopped on purpose.
     #[error("interrupted")]

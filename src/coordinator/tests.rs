@@ -471,7 +471,10 @@ async fn a_proxy_that_asks_for_a_token_is_named_once() {
         (401, "the admin port asks for a token\n".to_owned())
     });
     let events = events_until_asked_thrice(client, &asked).await;
-    assert_eq!(warnings(&events), ["the proxy of pod web-1 requires a token (--admin-token-file)"]);
+    assert_eq!(
+        warnings(&events),
+        ["the proxy of pod web-1 asks for a token (--admin-token-file), without which it tells nothing"]
+    );
 }
 
 #[tokio::test]
@@ -493,7 +496,7 @@ async fn a_proxy_whose_line_has_no_end_is_named_once_and_not_read_on() {
     let events = events_until_asked_thrice(client, &asked).await;
     assert_eq!(
         warnings(&events),
-        ["the proxy of pod web-1 sends data that cannot be read: a line is longer than 65536 bytes"]
+        ["the proxy of pod web-1 sends what cannot be read: a line is longer than 65536 bytes"]
     );
     assert!(!events.iter().any(|event| matches!(event.kind, EventKind::ClockSample { .. })));
 }
