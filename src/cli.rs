@@ -33,7 +33,8 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use exit::Exit;
 
-/// Measures which requests are lost when Kubernetes pods go away, why, and what setting would have saved them.
+/// Measures which requests are lost when Kubernetes pods are terminated, why, and which setting would have saved
+/// them.
 #[derive(Debug, Parser)]
 #[command(name = "rolldrop", version, about, max_term_width = 100)]
 struct Cli {
@@ -47,10 +48,10 @@ enum Command {
     Run(Box<run::RunArgs>),
     /// Run the load generator alone.
     Load(Box<load::LoadArgs>),
-    /// Send a load as another process says.
+    /// Send a load as ordered by another process.
     #[command(hide = true)]
     LoadWorker(load_worker::LoadWorkerArgs),
-    /// Make report and charts anew from run directories.
+    /// Make report and charts again from run directories.
     Report(report::ReportArgs),
     /// Check a run against limits.
     Gate(gate::GateArgs),
@@ -60,12 +61,12 @@ enum Command {
     Cleanup(cleanup::CleanupArgs),
     /// Run the embedded cluster alone, until Ctrl-C.
     Cluster(cluster::ClusterArgs),
-    /// Run the recording proxy, beside an app or before a Service.
+    /// Run the recording proxy, as a sidecar or in front of a Service.
     Proxy(proxy::ProxyArgs),
-    /// Tell the recording proxy of this container that its pod begins to end: the preStop hook of that container.
+    /// Notify the recording proxy of this container that its pod is terminating: the preStop hook of that container.
     #[command(hide = true)]
     ProxyPreStop(proxy_pre_stop::ProxyPreStopArgs),
-    /// Add the recording proxy to manifests as a sidecar, or take it out.
+    /// Add the recording proxy to manifests as a sidecar, or remove it.
     Inject(inject::InjectArgs),
     /// Run the sample server.
     Workload(workload::WorkloadArgs),
@@ -81,7 +82,7 @@ enum Command {
     },
 }
 
-/// Parses the command line, runs the command, and answers the exit status.
+/// Parses the command line, runs the command, and returns the exit status.
 pub fn main() -> ExitCode {
     let called = plugin::Called::now();
     if called == plugin::Called::ForCompletion {

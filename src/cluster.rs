@@ -68,7 +68,7 @@ pub enum ClusterError {
         source: Box<kube::config::InClusterError>,
     },
     /// There is no service account.
-    #[error("this is not a pod of one with a service account")]
+    #[error("this is not a pod of a cluster with a service account")]
     NotInCluster(#[source] Box<kube::config::InClusterError>),
     /// The client cannot be made, with TLS settings that do not work for example.
     #[error("cannot make a client for it")]

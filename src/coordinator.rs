@@ -328,7 +328,7 @@ impl Session {
             let pods: Vec<_> = self.views.read(|v| v.terminating().map(|p| p.name.clone()).collect());
             let message = match pods.join(", ") {
                 none if none.is_empty() => {
-                    "the pods could not be listed when the wait for their ends was over".into()
+                    "the pods could not be listed when the wait for their end was over".into()
                 }
                 pods => format!("still terminating when the wait ended: {pods}"),
             };
@@ -341,7 +341,7 @@ impl Session {
             // What the watch has not shown by now it will not show.
             let resource = String::from("pods");
             self.record(EventKind::WatchGap { resource, from: self.clock.now() - watch::LONGEST_SILENCE });
-            let message = format!("what happened last is not known: {error}");
+            let message = format!("the last events are not known: {error}");
             self.record(EventKind::Warning { message });
         }
         self.collector.catch_up(&self.caller.limits).await;

@@ -155,7 +155,7 @@ pub enum InjectError {
     #[error("{0} has an annotation {TARGET_PORTS} that was not written here: remove it")]
     Annotated(String),
     /// The port that was asked for is none of theirs.
-    #[error("no workload declares port {0}, and no Service leads to it")]
+    #[error("no workload declares port {0}, and no Service uses it")]
     NoSuchPort(u16),
     /// A workload cannot have the sidecar.
     #[error("{workload}: {why}")]
@@ -296,7 +296,7 @@ fn additions(objects: &[Object], options: &Options) -> Result<(Vec<Edit>, Vec<St
             Ok(front) => front,
             Err(Unfit::Refused(why)) => return Err(InjectError::Workload { workload: title, why }),
             Err(Unfit::NoPort) => {
-                notes.push(format!("{title}: no Service leads to it and it declares no port: left as it is"));
+                notes.push(format!("{title}: no Service uses it and it declares no port: left unchanged"));
                 without_port = Some(title);
                 continue;
             }
@@ -319,7 +319,7 @@ fn additions(objects: &[Object], options: &Options) -> Result<(Vec<Edit>, Vec<St
         notes.extend(front.notes);
     }
     if let Some(workload) = without_port.filter(|_| with_sidecar == 0) {
-        let why = "no Service leads to it and it declares no port: say which one to stand before (--port)";
+        let why = "no Service uses it and it declares no port: choose one with --port";
         return Err(InjectError::Workload { workload, why: why.to_owned() });
     }
     if let Some(port) = wanted_port.filter(|_| !edits.is_empty()) {
@@ -381,7 +381,7 @@ fn removals(objects: &[Object]) -> (Vec<Edit>, Vec<String>) {
             edits.extend(name.into_iter().flat_map(|name| rename(object, pod, APP_PORT_NAME, name)));
             edits.push(object.edit(format!("{list}/{at}"), Change::Withdraw));
             edits.push(withdraw(object, pod, SIDECAR));
-            notes.push(format!("{title}: the sidecar is out"));
+            notes.push(format!("{title}: the sidecar is removed"));
         }
         if let Some(service) = Service::of(object).filter(|service| !service.kept.is_empty()) {
             for (index, port) in service.tcp_ports() {
@@ -397,7 +397,7 @@ fn removals(objects: &[Object]) -> (Vec<Edit>, Vec<String>) {
         }
     }
     if notes.is_empty() {
-        notes.push("there is no sidecar to take out".to_owned());
+        notes.push("there is no sidecar to remove".to_owned());
     }
     (edits, notes)
 }

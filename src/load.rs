@@ -91,8 +91,8 @@ pub enum LoadError {
         /// Why.
         why: String,
     },
-    /// There is no such Unix socket.
-    #[error("{path} is no Unix socket: {why}")]
+    /// The Unix socket does not exist.
+    #[error("{path} is not a Unix socket: {why}")]
     NoSocket {
         /// The path.
         path: PathBuf,

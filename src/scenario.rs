@@ -255,7 +255,7 @@ spec:
         let both = wrong("rate: 1, stages: [{rate: 1, duration: 1s}]");
         assert_eq!(
             both,
-            "x.yaml:6: spec.load.stages: each has its own rate and duration: leave out load.rate and load.duration"
+            "x.yaml:6: spec.load.stages: each has its own rate and duration: remove load.rate and load.duration"
         );
         assert_eq!(
             wrong("stages: [{rate: 0, duration: 1s}]"),
@@ -307,7 +307,7 @@ spec:
         assert!(wrong("weight: 4", "wieght: 4").contains("spec.load.requests[0].wieght: unknown field"));
         assert!(wrong("weight: 4", "weight: 0").contains("spec.load.requests[0].weight: must be at least 1"));
         assert!(wrong("ramp: linear", "ramp: steep").contains("spec.load.stages[0].ramp"));
-        assert!(wrong(", ramp: linear", "").contains("only a ramp begins elsewhere"));
+        assert!(wrong(", ramp: linear", "").contains("only a ramp starts at another rate"));
         assert!(wrong("body: '", "bodyFile: missing.json, body: '").contains("spec.load.requests[1].body"));
     }
 
@@ -323,13 +323,12 @@ spec:
         assert_eq!(abort, Abort { share: 0.05, over: Duration::from_secs(10), requests: 50 });
         assert_eq!(
             text(load, "9s").unwrap_err(),
-            "x.yaml:7: spec.disruptions[0].at: is before the load has been steady for 10.0 s, as long as \
-             spec.load.abort looks back: begin at 10.0 s or later"
+            "x.yaml:7: spec.disruptions[0].at: is before the load has been steady for 10.0 s, as long as spec.load.abort looks back: start at 10.0 s or later"
         );
         let ramp = "stages: [{rate: 50, duration: 20s, ramp: linear}, {rate: 50, duration: 40s}], \
                     abort: {dropped: 0.5%, over: 5s, requests: 9}";
         assert_eq!(text(ramp, "25s").unwrap().load.steady_from(), Duration::from_secs(20));
-        assert!(text(ramp, "24s").unwrap_err().contains("begin at 25.0 s or later"));
+        assert!(text(ramp, "24s").unwrap_err().contains("start at 25.0 s or later"));
         for (wrong, why) in [
             ("dropped: 5", "expected a share of the requests in percent, such as 5%"),
             ("dropped: 100%", "expected a share"),
@@ -406,7 +405,7 @@ spec:
             x.yaml:8: spec.disruptions[0].at: the last one would begin 9.5 s into a load of 10.0 s: lengthen spec.load.duration
             x.yaml:8: spec.disruptions[0]: repeats need a distance: add every: 5s
             x.yaml:8: spec.manifests[0].file: ./missing.yaml: No such file or directory (os error 2)
-            x.yaml:8: spec.manifests[0].inline: is no Kubernetes object: it has no apiVersion
+            x.yaml:8: spec.manifests[0].inline: is not a Kubernetes object: it has no apiVersion
             x.yaml:5: spec.target.service: there is no Service "web" among the manifests
             x.yaml:7: spec.expect.dropped: min 2 is above max 1
             x.yaml:7: spec.expect.causes.overload: needs min, max or both

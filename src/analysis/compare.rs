@@ -61,9 +61,9 @@ fn in_words(differences: &[Difference]) -> String {
 const POWER: f64 = 0.8;
 /// A quantile needs this many values beyond it.
 const FEWEST_BEYOND: f64 = 10.0;
-/// What no row of time knows where a side is one run.
-const ONE_RUN: &str = "what changes from one run to the next is not known where a side is one run: \
-                       give each side several runs, made in turn";
+/// Why a latency is inconclusive if a side is one run.
+const ONE_RUN: &str = "one run a side does not show how much runs differ from each other: give each side several \
+                       runs, made in turn";
 /// The quantiles of the latency.
 const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
 
@@ -228,14 +228,14 @@ fn drops(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Vec<Ro
     let stretch_s = all().map(|s| block_length(&lost(s)).ceil() * s.block_s).fold(0.0, f64::max);
     let (units_a, units_b) = (stretches(baseline, stretch_s), stretches(candidate, stretch_s));
     let fewest = units_a.len().min(units_b.len());
-    let over = format!("{} and {} stretches of {stretch_s:.1} s", units_a.len(), units_b.len());
+    let over = format!("{} and {} blocks of {stretch_s:.1} s", units_a.len(), units_b.len());
     row.why = if a.hits + b.hits == 0 {
         let unseen = 100.0 * stats::share_upper(0, fewest as u64, options.confidence);
-        format!("neither lost any; over {over}, losses in up to {unseen:.1} % of them can have gone unseen")
+        format!("neither lost any; over {over}, losses in up to {unseen:.1} % of them may have been missed")
     } else if (fewest as f64) < FEWEST {
         let needed = FEWEST * stretch_s;
         format!(
-            "requests were lost together for about {stretch_s:.1} s: it takes {needed:.0} s a side or more"
+            "requests were lost together for about {stretch_s:.1} s: at least {needed:.0} s a side are needed"
         )
     } else {
         row.p = Some(exact::permutation(&units_a, &units_b));
@@ -392,7 +392,7 @@ fn latency(sides: &[Blocks; 2], name: &str, q: f64, is_closed_loop: bool, effort
     let mut row = Row::unknown(metric, format!("{kind} time {name}"), Unit::Milliseconds);
     let beyond = fewest as f64 * (1.0 - q);
     if beyond < FEWEST_BEYOND {
-        row.why = format!("about {beyond:.0} answers of a side lie beyond it; it takes {FEWEST_BEYOND}");
+        row.why = format!("about {beyond:.0} answers of a side lie beyond it; {FEWEST_BEYOND} are needed");
         return Some(row);
     }
     fill(&mut row, blocks::quantiles(a, b, q, effort), true, effort);
@@ -418,8 +418,9 @@ fn fill(row: &mut Row, found: Result<Ratio, TooAlike>, less_is_better: bool, eff
         Err(TooAlike { stretch_s, baseline, candidate }) => {
             (row.baseline, row.candidate) = (Some(baseline), Some(candidate));
             let needed = FEWEST * stretch_s;
-            row.why =
-                format!("what came within {stretch_s:.1} s is alike: it takes {needed:.0} s a side or more");
+            row.why = format!(
+                "requests within {stretch_s:.1} s are correlated: at least {needed:.0} s a side are needed"
+            );
             return;
         }
     };
@@ -429,7 +430,7 @@ fn fill(row: &mut Row, found: Result<Ratio, TooAlike>, less_is_better: bool, eff
     row.why = "block bootstrap over time".to_owned();
     if stretches < FEW {
         row.why.push_str(&format!(
-            ", over {stretches:.0} stretches alone: a rough interval, for which a longer run is the remedy"
+            ", over only {stretches:.0} blocks: a rough interval; a longer run improves it"
         ));
     }
     let limit = 1.0 + effort.tolerance;
@@ -462,7 +463,11 @@ fn judge(rows: &mut [Row], options: &Options) {
         if adjusted > alpha + 1e-12 {
             row.verdict = Some(Judgement::CannotTell);
             if *own <= alpha {
-                row.why.push_str(&format!("; with {} figures tested, one such is no surprise", p.len()));
+                row.why.push_str(&format!(
+                    "; with {} figures tested, one such difference is expected by \
+                     chance",
+                    p.len()
+                ));
             }
         }
     }

@@ -16,8 +16,8 @@ use crate::record::Stamp;
 use crate::record::run_info::{BalancesBecause, Target};
 use crate::timeline::{BeatsState, Refused, Restart, T0Basis, Timeline, Withdrawal};
 
-/// What helps where a container ends in a pod that stays. Nothing waits for its end, so no setting of it does.
-const RESTART_REMEDY: &str = "more replicas and clients that retry; a readinessProbe shortens what it costs";
+/// The remedy if a container ends in a pod that stays. Nothing waits for its end, so no setting of the pod helps.
+const RESTART_REMEDY: &str = "more replicas and clients that retry; a readinessProbe shortens the outage";
 
 /// What the findings are made from.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +65,7 @@ fn not_valid(known: Known<'_>) -> Vec<Finding> {
         let (kind, why, remedy) = match is_of_record {
             true => (
                 FindingKind::Corrupt,
-                "what was recorded contradicts itself, so that no figure can be relied on",
+                "the record contradicts itself, so no figure can be relied on",
                 "look for parts that were copied, changed or mixed with another run's, or repeat the run",
             ),
             false => (
@@ -87,9 +87,9 @@ fn not_whole(known: Known<'_>) -> impl Iterator<Item = Finding> {
             true => (
                 FindingKind::Corrupt,
                 Severity::Error,
-                "it is no longer as it was written, and is in no figure",
+                "it has changed since it was written, and is in no figure",
             ),
-            false => (FindingKind::Missing, Severity::Warning, "what was not recorded is in no figure"),
+            false => (FindingKind::Missing, Severity::Warning, "the missing part is in no figure"),
         };
         let remedy = "read the counts as lower bounds, or repeat the run";
         Finding { kind: Some(kind), ..finding(severity, what.clone(), why, remedy) }
@@ -109,9 +109,10 @@ fn killed(known: Known<'_>) -> Option<Finding> {
     Some(finding(
         Severity::Warning,
         what,
-        "the app had not finished when the grace period was over",
+        "the app had not finished when the grace period ended",
         &format!(
-            "terminationGracePeriodSeconds above preStop plus the longest request ({longest_s:.1} s was the longest answered here)"
+            "set terminationGracePeriodSeconds above preStop plus the longest request (the longest answered here \
+             took {longest_s:.1} s)"
         ),
     ))
 }
@@ -124,7 +125,7 @@ fn of_the_measurement(known: Known<'_>) -> Vec<Finding> {
         findings.push(finding(
             Severity::Warning,
             format!("the clock of {clock} was never compared with the coordinator's"),
-            "its stamps are taken as they are, so bounds that rest on them have no uncertainty in them",
+            "its stamps are used unchanged, so bounds that rest on them do not include its clock's uncertainty",
             "check that the clocks are synchronised",
         ));
     }
@@ -133,7 +134,8 @@ fn of_the_measurement(known: Known<'_>) -> Vec<Finding> {
         findings.push(finding(
             Severity::Warning,
             format!("{} connections came from a source port that had been used less than 120 s before", count(reuses)),
-            "where connections are tracked, one that nobody answered can lead the next from its port to the same dead pod (stale_flow)",
+            "where connections are tracked, the entry of an unanswered connection can send the next one from its \
+             port to the same dead pod (stale_flow)",
             "more source ports (net.ipv4.ip_local_port_range, load.sourcePorts) or a lower rate",
         ));
     }
@@ -149,8 +151,9 @@ fn of_the_measurement(known: Known<'_>) -> Vec<Finding> {
                 1 => "1 request was reset that the app would have refused".to_owned(),
                 n => format!("{} requests were reset that the app would have refused", count(n)),
             },
-            "the recording proxy beside it had accepted the connection already: the one thing that it changes",
-            "take reset_before_response and connect_refused for one when you compare with a run without it",
+            "the recording proxy in the pod had already accepted the connection: the one thing that it changes",
+            "treat reset_before_response and connect_refused as the same when you compare with a run without the \
+             proxy",
         ));
     }
     findings
@@ -163,7 +166,7 @@ fn nothing_lost(known: Known<'_>) -> Option<Finding> {
         let (why, remedy) = match known.timeline.restarts.is_empty() && known.timeline.withdrawals.is_empty()
         {
             true => (
-                "the run shows the steady state only",
+                "the run shows only the steady state",
                 "add a disruption to the scenario to measure a termination",
             ),
             false => ("the disruptions of this run end no pod, so there is no window", ""),
@@ -176,7 +179,7 @@ fn nothing_lost(known: Known<'_>) -> Option<Finding> {
             Severity::Info,
             format!("no request was dropped in {n} terminations"),
             &format!("at 95 % confidence at most {bound:.0} % of such terminations drop any"),
-            "measure more terminations to say more",
+            "measure more terminations for a tighter bound",
         )
     })
 }
@@ -190,8 +193,8 @@ fn in_step(timeline: &Timeline, target: &Target) -> Option<Finding> {
     let period_s = timeline.period_s(target)?;
     let phases = Phases::of(period_s, timeline.ends.iter().map(|end| end.t0.latest));
     let what = phases.in_step(&target.consumer)?;
-    let why = "windows towards it are one draw of up to that period, however many there are";
-    let remedy = "end pods at random phases: a jitter of at least the period";
+    let why = "all windows of this consumer are one sample of up to that period, however many there are";
+    let remedy = "end pods at random phases: set a jitter of at least the period";
     Some(Finding { kind: Some(FindingKind::InPhase), ..finding(Severity::Warning, what, why, remedy) })
 }
 
@@ -216,7 +219,7 @@ pub(super) fn unbounded(terminations: &[Termination]) -> impl Iterator<Item = Fi
             }
         };
         let remedy =
-            "raise the rate of new connections, or keep the load on for longer after the termination";
+            "raise the rate of new connections, or keep the load running for longer after the termination";
         finding(Severity::Warning, what, why, remedy)
     })
 }
@@ -231,8 +234,7 @@ fn unsettled(waits: u64) -> Option<Finding> {
             count(waits)
         ),
     };
-    let why =
-        "what routes to the pods takes longer to notice their end: windows may be longer than what was seen";
+    let why = "a consumer takes longer to notice the end of a pod: windows may be longer than measured";
     Some(finding(Severity::Warning, what, why, "wait longer: --settle-max"))
 }
 
@@ -248,9 +250,9 @@ fn taken_for_a_gateway(target: &Target) -> Option<Finding> {
     is_seen.then(|| {
         finding(
             Severity::Info,
-            format!("{} is taken for a gateway that balances requests: {because}", target.consumer),
-            "a gateway keeps connections to pods, so that requests show its windows and not connections",
-            "say `balances: connections` or `balances: requests` of the target if you know it",
+            format!("{} is treated as a gateway that balances requests: {because}", target.consumer),
+            "a gateway keeps connections to pods, so its windows show in requests, not in connections",
+            "set `balances: connections` or `balances: requests` for the target if you know it",
         )
     })
 }
@@ -262,25 +264,26 @@ fn deletions_of_others(timeline: &Timeline) -> Option<Finding> {
     let widest = widths.iter().copied().reduce(f64::max)?;
     let (why, remedy) = match &timeline.beats.state {
         BeatsState::Absent => (
-            "a deletionTimestamp has whole seconds, and this run had no beats (writes of its own, by whose \
-             versions the deletions of others are placed in time)"
+            "a deletionTimestamp has whole seconds, and this run had no beats (its own writes, whose versions date \
+             deletions by others)"
                 .to_owned(),
-            "allow the run to create and patch a ConfigMap of its own, and leave --no-beats out",
+            "allow the run to create and patch its own ConfigMap, and do not set --no-beats",
         ),
         BeatsState::Dropped { why } => (
             format!("a deletionTimestamp has whole seconds, and the run's beats were dropped: {why}"),
             "let the run delete the pods itself (deletePod, evict)",
         ),
         BeatsState::Usable => (
-            "a deletionTimestamp has whole seconds, and no beat came between".to_owned(),
-            "see the warnings for what held the beats up",
+            "a deletionTimestamp has whole seconds, and no beat lies in between".to_owned(),
+            "see the warnings for what delayed the beats",
         ),
     };
     let pods = match widths.len() {
         1 => "the deletion of 1 pod by somebody else is".to_owned(),
         n => format!("the deletions of {} pods by others are", count(n as u64)),
     };
-    let what = format!("{pods} known to {widest:.2} s only; upper bounds of windows are wider by that");
+    let what =
+        format!("{pods} known only to within {widest:.2} s; upper bounds of windows are wider by that much");
     Some(finding(Severity::Info, what, &why, remedy))
 }
 
@@ -301,10 +304,10 @@ fn refusals(timeline: &Timeline) -> Vec<Finding> {
         };
         let remedy = match status {
             Some(429) => {
-                "a PodDisruptionBudget that allows more, or more replicas; or a longer load, which waits"
+                "allow more in the PodDisruptionBudget, add replicas, or lengthen the load so that it can wait"
             }
-            Some(401 | 403) => "have the right granted (kubectl auth can-i --list)",
-            Some(404 | 409) => "nothing: it was gone, or changed, before",
+            Some(401 | 403) => "ask for the right (kubectl auth can-i --list shows what you have)",
+            Some(404 | 409) => "none: the object was gone or had changed already",
             Some(422 | 400) => "correct the scenario",
             Some(_) => "see what the API server says",
             None => "see the reason; allowOutage: true lifts the limits of a run",
@@ -325,10 +328,10 @@ fn restarted(restart: &Restart) -> Finding {
     };
     let how = if *is_crash { "was killed by this run" } else { "ended" };
     let what = format!("container {container} of pod {pod} {how}{code} and {back}");
-    let why = "the pod stays, so this is no termination: requests that it costs are in no window, no preStop hook \
-               runs, and its endpoint stays until the kubelet has noticed";
+    let why = "the pod stays, so this is not a termination: its lost requests are in no window, no preStop hook \
+               runs, and its endpoint stays until the kubelet notices";
     let remedy =
-        if *is_crash { RESTART_REMEDY } else { "see why it ended; a readinessProbe shortens what it costs" };
+        if *is_crash { RESTART_REMEDY } else { "see why it ended; a readinessProbe shortens the outage" };
     finding(Severity::Warning, what, why, remedy)
 }
 
@@ -339,8 +342,8 @@ fn agents_restarted(restarts: usize) -> Option<Finding> {
         1 => "the agent of a node was restarted by this run".to_owned(),
         n => format!("agents of nodes were restarted {n} times by this run"),
     };
-    let why = "containers go on without the agent, so this is no termination: probes and statuses pause, and a pod \
-               that was ending gets its whole grace period again";
+    let why = "containers keep running without the agent, so this is not a termination: probes and statuses pause, \
+               and a terminating pod gets its whole grace period again";
     Some(finding(Severity::Info, what, why, ""))
 }
 
@@ -348,14 +351,14 @@ fn agents_restarted(restarts: usize) -> Option<Finding> {
 fn lived_on(withdrawal: &Withdrawal, last: Option<Stamp>) -> Finding {
     let Withdrawal { pod, answered, endpoint_removed, .. } = withdrawal;
     let after = |at: Option<Stamp>| match at {
-        Some(at) => format!("{:.2} s after that was asked for", at.seconds_since(*answered).max(0.0)),
-        None => "not at all, as far as it was seen".to_owned(),
+        Some(at) => format!("{:.2} s after the request", at.seconds_since(*answered).max(0.0)),
+        None => "at no time that was seen".to_owned(),
     };
     let what = format!(
-        "pod {pod} left its Services and lived on: its endpoint went {}, its last new connection came {}",
+        "pod {pod} left its Services and kept running: its endpoint was removed {}, its last new connection came {}",
         after(*endpoint_removed),
         after(last)
     );
-    let why = "what reaches such a pod is answered, so this is no termination and in no window";
+    let why = "such a pod still answers, so this is not a termination and has no window";
     finding(Severity::Info, what, why, "")
 }

@@ -70,7 +70,7 @@ impl Reached {
         );
         let why = "anybody can send the header rolldrop-id; this run's ids have a random part";
         let remedy =
-            "nothing, where another run measures the same pods; else see who sends them (served/*.parquet)";
+            "none if another run measures the same pods; otherwise see who sends them (served/*.parquet)";
         (n > 0).then(|| finding(Severity::Info, what, why, remedy))
     }
 
@@ -122,16 +122,17 @@ impl Reached {
         let (place, remedy) = match given("pod_body") {
             None => (
                 header.to_owned(),
-                "name another header (--pod-header), or nothing where these are other pods",
+                "name another header (--pod-header); nothing to do if these are other pods",
             ),
             Some(pattern) => (
                 format!("{header}, or by {pattern:?} in the body,"),
-                "give another pattern (--pod-body) or header (--pod-header), or nothing where these are other pods",
+                "give another pattern (--pod-body) or header (--pod-header); nothing to do if these are other pods",
             ),
         };
         let some: Vec<String> = values.keys().take(MAX_NAMED).map(|value| format!("{value:?}")).collect();
         let (n, name) = plural(*answers, "answer", "name");
-        let what = format!("{n} {name} in {place} no pod that the run watched, such as {}", some.join(", "));
+        let what =
+            format!("{n} {name} a pod in {place} that the run did not watch, such as {}", some.join(", "));
         let why = "they count as answers whose pod is not known: a pod is named by its name, its host name, \
                    NAME.NAMESPACE or its address";
         let severity = if self.named == 0 { Severity::Warning } else { Severity::Info };
@@ -207,10 +208,14 @@ mod tests {
             (finding.what, finding.remedy)
         };
         let (what, remedy) = told(json!({"pod_header": "x-served-by"}));
-        assert_eq!(what, "12 answers name in x-served-by no pod that the run watched, such as \"edge-7\"");
+        assert_eq!(
+            what,
+            "12 answers name a pod in x-served-by that the run did not watch, such as \"edge-7\""
+        );
         assert!(remedy.starts_with("name another header (--pod-header)"), "{remedy}");
         let (what, remedy) = told(json!({"pod_body": "pod=(.+)"}));
-        let expected = "12 answers name in rolldrop-pod, or by \"pod=(.+)\" in the body, no pod that the run watched, \
+        let expected = "12 answers name a pod in rolldrop-pod, or by \"pod=(.+)\" in the body, that the run did \
+                        not watch, \
                         such as \"edge-7\"";
         assert_eq!(what, expected);
         assert!(remedy.starts_with("give another pattern (--pod-body)"), "{remedy}");

@@ -105,7 +105,7 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
         pre_stop.zip(stopping).map(|(p, s)| (p + stats::ceil_seconds(s) + policy.margin_s).max(set.grace_s));
     let stopping_text = match stopping {
         Some(s) => format!("the slowest pod took {s:.2} s from SIGTERM to its end"),
-        None => "how long a pod takes from SIGTERM to its end was not seen for every pod".to_owned(),
+        None => "the time from SIGTERM to the pod's end was not seen for every pod".to_owned(),
     };
     let consumers: BTreeSet<&str> = windows().map(|w| w.consumer.as_str()).collect();
     Recommendation {
@@ -119,7 +119,8 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
         units,
         consumers: consumers.into_iter().map(str::to_owned).collect(),
         basis: format!(
-            "the longest of the windows lasted {seen:.3} s at most{}; that is rounded up, with {} s of margin, and nothing goes below what is set; {stopping_text}",
+            "the longest of the windows lasted {seen:.3} s at most{}; that is rounded up, with {} s of margin, and \
+             is never below the current setting; {stopping_text}",
             clocks.iter().map(Clock::in_words).collect::<String>(),
             policy.margin_s
         ),
@@ -150,7 +151,7 @@ impl Clock<'_> {
     fn in_words(&self) -> String {
         let Self { consumer, phases: Phases { period_s, .. }, news_s } = self;
         format!(
-            ", and {consumer} may keep a pod for its {period_s:.0} s and the {news_s:.3} s that the news took"
+            ", and {consumer} may keep a pod for its {period_s:.0} s and the {news_s:.3} s until the change arrived"
         )
     }
 }

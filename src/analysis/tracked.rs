@@ -17,7 +17,7 @@ pub(super) fn findings(said: &Tracked, timeline: &Timeline) -> Vec<Finding> {
             format!("the kernel has no entry for any of {} connections", count(*connections)),
             "a kube-proxy replacement that balances at the socket leaves no entries, and so do rules that skip \
              connection tracking",
-            "leave --evidence conntrack out here; --pod-header, --pod-body or a sidecar names pods",
+            "do not use --evidence conntrack here; --pod-header, --pod-body or a sidecar names pods",
         );
     } else if agreement.routed > 0 && agreement.to_pods == 0 {
         warn(
@@ -30,7 +30,7 @@ pub(super) fn findings(said: &Tracked, timeline: &Timeline) -> Vec<Finding> {
         let (n, s) = (gaps.len() as u64, if gaps.len() == 1 { "" } else { "s" });
         warn(
             format!(
-                "the kernel's word on connections has {} gap{s}, the first after {:.1} s",
+                "the kernel's connection tracking has {} gap{s}, the first after {:.1} s",
                 count(n),
                 timeline.seconds(*first)
             ),
@@ -61,8 +61,8 @@ fn contradictions(agreement: &Agreement) -> Option<Finding> {
         (0, false) if to_pods == 0 => return None,
         (0, false) => (
             format!("the kernel's entries are not relied on: {} answers confirm them", count(agreed)),
-            "under IPVS they count once 20 answers at least name the pods that they name, and none another one",
-            "have answers name their pods: --pod-header, --pod-body, or a sidecar",
+            "under IPVS they count only if at least 20 answers name the same pods, and none another one",
+            "let answers name their pods: --pod-header, --pod-body, or a sidecar",
         ),
         (n, _) => (
             format!("{} answers come from another pod than the kernel sent their connection to", count(n)),

@@ -81,7 +81,7 @@ impl Measured {
         let is_drowned = !load.is_closed_loop() && lag_ms > limit_ms;
         is_drowned.then(|| {
             format!(
-                "one request in a hundred was sent {lag_ms:.0} ms late or later, and the {what} is \
+                "1 % of the requests were sent {lag_ms:.0} ms late or later, and the {what} is \
                  {measured_ms:.0} ms (limit {limit_ms:.0} ms): the lag is the load generator's own"
             )
         })
@@ -115,7 +115,8 @@ pub fn not_as_planned(load: &LoadResult) -> Vec<String> {
     let lag_ms = load.send_lag_us.p99 / 1000.0;
     if lag_ms > LIMITS.send_lag_p99_ms {
         why.push(format!(
-            "one request in a hundred was sent {lag_ms:.0} ms late or later (limit {:.0} ms): the load generator fell behind",
+            "1 % of the requests were sent {lag_ms:.0} ms late or later (limit {:.0} ms): the load generator fell \
+             behind",
             LIMITS.send_lag_p99_ms
         ));
     }
@@ -154,7 +155,7 @@ pub(super) fn invalid(
         let delay = average(|s| s.run_queue_delay);
         if delay > LIMITS.run_queue_delay {
             why.push(format!(
-                "{delay:.2} threads of {source} stood waiting for a CPU on average (limit {:.1}): the machine was starved",
+                "{delay:.2} threads of {source} waited for a CPU on average (limit {:.1}): the machine was starved",
                 LIMITS.run_queue_delay
             ));
         }
@@ -204,7 +205,7 @@ pub(super) fn partial(timeline: &Timeline, sums: &Sums<'_>) -> Vec<String> {
     } else if let Some(too_much) = &timeline.info.aborted {
         why.push(format!("the run was aborted: {too_much}"));
     } else if !timeline.info.complete {
-        why.push("the run did not come to its end".to_owned());
+        why.push("the run did not complete".to_owned());
     }
     why.extend(timeline.torn.iter().chain(&timeline.corrupt).cloned());
     why.extend(timeline.integrity.missing.iter().cloned());
@@ -239,11 +240,11 @@ fn missing_requests(source: &str, rows: Rows, by_count: Option<&BTreeMap<Outcome
     };
     let counted = by_count.map_or_else(String::new, |by_count| {
         let each: Vec<_> = by_count.iter().map(|(o, n)| format!("{} {}", count(*n), o.as_str())).collect();
-        format!("; known by count alone, and in no figure: {}", each.join(", "))
+        format!("; known only as counts, in no figure: {}", each.join(", "))
     });
     let flying = match in_flight {
         0 => String::new(),
-        _ => format!("; {} were in flight when it was last heard of", count(in_flight)),
+        _ => format!("; {} were in flight at its last report", count(in_flight)),
     };
     Some(format!(
         "of {known} requests of {source} the rows of {received} arrived, above all of those that were not ok, \

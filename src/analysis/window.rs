@@ -99,14 +99,16 @@ fn silence(end: &PodEnd, target: &Target, tail: &Tail, alpha: f64) -> Result<(St
     };
     if tail.rate <= 0.0 {
         return Err(format!(
-            "fewer than two {what} of this client are known to have reached the pod before t0, so their absence says nothing"
+            "fewer than two {what} of this client are known to have reached the pod before t0, so their absence \
+             shows nothing"
         ));
     }
     let silence = silence_s(tail.rate, alpha);
     let observed_s = tail.observed_until.map_or(0.0, |at| at.seconds_since(last));
     if observed_s < silence {
         return Err(format!(
-            "the load ended {observed_s:.3} s after the last of the pod's {what}; it takes {silence:.3} s of silence to be sure that no more would have come"
+            "the load ended {observed_s:.3} s after the last of the pod's {what}; {silence:.3} s of silence are \
+             needed to be sure that no more would have come"
         ));
     }
     let exit = end.stages.app_exited.or(end.stages.containers_terminated);
@@ -127,7 +129,7 @@ fn balance(tail: &Tail, balancing: Balancing) -> Result<(Stamp, WindowBasis), &'
     let basis = match balancing {
         Balancing::Random { assumed: false } => WindowBasis::Balance,
         Balancing::Random { assumed: true } => WindowBasis::BalanceAssumed,
-        Balancing::No(_) => return Err("nothing names the pods, and what balances does not do so at random"),
+        Balancing::No(_) => return Err("nothing names the pods, and connections are not balanced at random"),
         Balancing::Unknown => {
             return Err(
                 "nothing names the pods, and it is not known how connections are balanced: a pod header, the \
@@ -136,7 +138,7 @@ fn balance(tail: &Tail, balancing: Balancing) -> Result<(Stamp, WindowBasis), &'
         }
     };
     let Some(reach) = &tail.reach else {
-        return Err("the pod was not seen as an endpoint that could be used");
+        return Err("the pod was never seen as a usable endpoint");
     };
     match reach.upper {
         Some(at) => Ok((at, basis)),

@@ -75,7 +75,7 @@ impl Outside {
         let most = failures.max_by_key(|(_, n)| **n);
         let why = most.map_or_else(String::new, |(outcome, n)| {
             format!(
-                "what fails already cannot be lost to a termination; most often it is {} ({})",
+                "requests that already fail cannot be lost to a termination; the most frequent failure is {} ({})",
                 outcome.as_str(),
                 count(*n)
             )

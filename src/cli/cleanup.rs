@@ -16,16 +16,16 @@ use crate::coordinator::LeftOver;
 #[command(after_help = "Examples:
   rolldrop cleanup rolldrop-runs/web-20260102T150405Z
 
-A run undoes its changes itself, also after a failure and after Ctrl-C. This is for one that was
+A run undoes its changes itself, also after a failure and after Ctrl-C. This is for a run that was
 killed: it removes what the run created and restores what it changed, as its changes.jsonl says.
-What somebody else has changed since stays, and is named. Doing it twice is doing it once.
+What others have changed since stays, and is named. It can be repeated.
 
 Exit status: 0 nothing is left; 2 something could not be undone, or was changed by others.")]
 pub(super) struct CleanupArgs {
     /// The run directory.
     #[arg(value_name = "RUN")]
     run: PathBuf,
-    /// The kubeconfig that leads to the run's cluster [default: as in the run].
+    /// The kubeconfig of the run's cluster [default: as in the run].
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// The context in it [default: as in the run].

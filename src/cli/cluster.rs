@@ -62,11 +62,11 @@ struct ServeArgs {
     /// Parameters of the cluster, as `spec.cluster.embedded` of a scenario, in JSON.
     #[arg(long, value_name = "JSON", value_parser = parse_config)]
     config: Option<Box<Config>>,
-    /// How connections reach pods: by namespaces and rules of the kernel, or by TCP proxies on
-    /// loopback addresses; `auto` takes the kernel where that works [default: as in --config].
+    /// How connections reach pods: through namespaces and rules of the kernel, or through TCP proxies on loopback
+    /// addresses; `auto` uses the kernel if that works [default: as in --config].
     #[arg(long, value_enum)]
     dataplane: Option<DataplaneChoice>,
-    /// End when standard input, a pipe, is closed; say in JSON when the cluster is ready.
+    /// End when standard input, a pipe, is closed; print in JSON when the cluster is ready.
     #[arg(long, hide = true)]
     lifeline: bool,
 }

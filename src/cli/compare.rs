@@ -14,14 +14,14 @@ use crate::record::RunDir;
 /// What to compare with, and how.
 #[derive(Debug, clap::Args)]
 pub(super) struct CompareArgs {
-    /// Compare with this run, or with a baseline that `rolldrop gate --save-baseline` wrote; given
-    /// several times, they are one side together
+    /// Compare with this run, or with a baseline that `rolldrop gate --save-baseline` wrote; several together make
+    /// one side
     #[arg(long, value_name = "RUN|FILE")]
     pub(super) baseline: Vec<PathBuf>,
-    /// A latency, or the rate of a closed loop, within so much of the baseline's is the same
+    /// A latency, or the rate of a closed loop, counts as the same within this much of the baseline's
     #[arg(long, default_value = "5%", value_name = "PERCENT", requires = "baseline")]
     tolerance: Percent,
-    /// Compare also what differs in more than its results (rate, target, cluster), or is invalid
+    /// Compare runs also if they differ in more than their results (rate, target, cluster), or are invalid
     #[arg(long, requires = "baseline")]
     anyway: bool,
 }
@@ -58,7 +58,7 @@ impl CompareArgs {
         let options = Options { tolerance: self.tolerance.0, anyway: self.anyway, ..Options::default() };
         compare::compare(baseline, candidate, &options).map_err(|error| match error {
             Incomparable::Differs(_) => {
-                anyhow::anyhow!("{error}; --anyway compares them all the same, and says so")
+                anyhow::anyhow!("{error}; --anyway compares them nevertheless, and says so")
             }
             Incomparable::Nothing => error.into(),
         })
@@ -81,14 +81,14 @@ fn read(path: &Path) -> anyhow::Result<Sample> {
     let text = std::fs::read_to_string(path).with_context(failed)?;
     let Ok(mut sample) = serde_json::from_str::<Sample>(&text) else {
         bail!(
-            "{} is no baseline: name a run directory (of rolldrop run, or of rolldrop load with --out), \
+            "{} is not a baseline: name a run directory (of rolldrop run, or of rolldrop load with --out), \
              or a file that rolldrop gate --save-baseline wrote",
             path.display()
         );
     };
     if sample.format != SAMPLE_FORMAT {
         bail!(
-            "{} is a baseline of format {}, not {SAMPLE_FORMAT}: save it anew",
+            "{} is a baseline of format {}, not {SAMPLE_FORMAT}: save it again",
             path.display(),
             sample.format
         );

@@ -21,7 +21,7 @@ use crate::report;
   rolldrop gate rolldrop-runs/web-20260102T150405Z --save-baseline baseline.json
   rolldrop gate rolldrop-runs/web-20260103T150405Z --baseline baseline.json
 
-Limits that are not given are those of the run's scenario.")]
+Limits that are not set come from the run's scenario.")]
 pub(super) struct GateArgs {
     /// The run directory.
     #[arg(value_name = "RUN")]
@@ -34,10 +34,10 @@ pub(super) struct GateArgs {
     max_window: Option<Duration>,
     #[command(flatten)]
     compare: CompareArgs,
-    /// Write what later runs can be compared with
+    /// Write a baseline that later runs can be compared with
     #[arg(long, value_name = "FILE")]
     save_baseline: Option<PathBuf>,
-    /// Write the checks as JUnit XML. With the scenario's own limits, the run directory has that already
+    /// Write the checks as JUnit XML. With the scenario's own limits, the run directory already has this file
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
 }

@@ -17,24 +17,24 @@ use crate::inject::{self, KubernetesVersion, Options, SecretKey};
   kubectl get deploy/web svc/web -o yaml | rolldrop inject --admin-token rolldrop-admin | kubectl apply -f -
   rolldrop inject --uninject -f shop-with-sidecar.yaml
 
-Give the Services that lead to the workloads as well: those that number their target port are
-changed. Comments stay, and --uninject gives the text back as it was.")]
+Include the Services of the workloads: those with a numeric target port are changed.
+Comments stay, and --uninject restores the original text.")]
 pub(super) struct InjectArgs {
     /// The manifests, YAML or JSON; `-` is stdin.
     #[arg(short, long = "file", value_name = "FILE", default_value = "-")]
     file: PathBuf,
-    /// Take the sidecar out again.
+    /// Remove the sidecar.
     #[arg(long)]
     uninject: bool,
     /// The image of the sidecar.
     #[arg(long, value_name = "IMAGE", default_value = "rolldrop", conflicts_with = "uninject")]
     image: String,
-    /// The port of the app to stand before [default: the one that the Services lead to, else the one
-    /// that the containers declare].
+    /// The app's port that the sidecar takes over [default: the one that the Services use, else the one that the
+    /// containers declare].
     #[arg(long, value_name = "N", conflicts_with = "uninject")]
     port: Option<u16>,
-    /// The oldest Kubernetes that the result is for. Before 1.33, names of a sidecar's ports are unknown
-    /// to Services, which are changed to the number then; before 1.29 there are no native sidecars.
+    /// The oldest Kubernetes that the result is for. Before 1.33, Services do not know the names of a sidecar's
+    /// ports, so they are changed to the number; before 1.29 there are no native sidecars.
     #[arg(
         long,
         value_name = "1.N",
@@ -42,8 +42,8 @@ pub(super) struct InjectArgs {
         conflicts_with = "uninject"
     )]
     kubernetes_version: KubernetesVersion,
-    /// Have the admin port ask for the token in this Secret, under the key `token` if none is said. Without
-    /// a token it tells nobody what the proxy records, a run neither.
+    /// Make the admin port require the token in this Secret (default key: `token`). Without a token nobody can read
+    /// what the proxy records, not even a run.
     #[arg(long, value_name = "SECRET[/KEY]", conflicts_with = "uninject")]
     admin_token: Option<SecretKey>,
 }
@@ -68,9 +68,7 @@ impl InjectArgs {
             say(&note);
         }
         if is_closed {
-            say(
-                "without --admin-token the sidecars tell nobody what they record: a run gets none of their rows",
-            );
+            say("without --admin-token the sidecars hand out no rows: a run gets none of them");
         }
         std::io::stdout().write_all(output.text.as_bytes()).context("failed to write to stdout")?;
         Ok(ExitCode::SUCCESS)

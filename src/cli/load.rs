@@ -90,7 +90,7 @@ impl LoadArgs {
             Some(dir) => {
                 let dir = dir.display().to_string();
                 let quoted = if dir.contains(char::is_whitespace) { format!("'{dir}'") } else { dir };
-                format!("the load was cut off (rolldrop report {quoted} tells what was recorded until then)")
+                format!("the load was cut off (rolldrop report {quoted} shows what was recorded)")
             }
             None => "the load was cut off".to_owned(),
         };

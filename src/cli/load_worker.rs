@@ -27,10 +27,10 @@ pub(super) struct LoadWorkerArgs {
     /// The run directory that the rows go to; with --listen, an empty one of the worker's own.
     #[arg(long, value_name = "DIR", required_unless_present = "check_evidence")]
     out: Option<PathBuf>,
-    /// Send nothing: find out whether this evidence can be had from here.
+    /// Send nothing: check whether this evidence is available here.
     #[arg(long, value_name = "EVIDENCE")]
     check_evidence: Option<Evidence>,
-    /// Take orders over HTTP here, of those who know the token in ROLLDROP_LOAD_TOKEN.
+    /// Take orders over HTTP here, from clients with the token in ROLLDROP_LOAD_TOKEN.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
     /// Connect to whoever wants the load as well, and be asked over that connection.

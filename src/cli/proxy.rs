@@ -23,8 +23,8 @@ pub(super) struct ProxyArgs {
     /// Address that clients connect to
     #[arg(long, value_name = "ADDR", value_parser = address)]
     listen: SocketAddr,
-    /// What connections carry: http (also HTTP/2, and TLS that is the app's), or tcp for
-    /// anything else, of which connections are recorded
+    /// What connections carry: http (also HTTP/2, and TLS that the app terminates), or tcp for anything else; then
+    /// only connections are recorded
     #[arg(long, value_name = "MODE", default_value = "http", value_enum, hide_possible_values = true)]
     mode: ModeArg,
     /// Address of the app
@@ -33,7 +33,7 @@ pub(super) struct ProxyArgs {
     /// Address of the admin port: /healthz /readyz, and with the token /clock /rows /metrics
     #[arg(long, env = "ROLLDROP_ADMIN", value_name = "ADDR", value_parser = address)]
     admin: SocketAddr,
-    /// Name of the pod beside which it runs, or what to call it where it stands before a Service
+    /// Name of the proxy's pod, or a name of your choice in front of a Service
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
     pod: String,
     /// Path of the app that says whether it is ready; without it, an accepted connection is enough
@@ -41,27 +41,27 @@ pub(super) struct ProxyArgs {
     app_ready_path: Option<String>,
     #[command(flatten)]
     token: TokenArgs,
-    /// Without a token, tell everybody, but not where clients are, rather than nobody
+    /// Without a token, open the admin port to everybody, but without clients' addresses
     #[arg(long)]
     open_admin: bool,
-    /// What sidecars ask for that earlier versions have added; it is so without it
+    /// Accepted for sidecars of earlier versions; this is the default now
     #[arg(long, hide = true, conflicts_with = "open_admin")]
     require_admin_token: bool,
-    /// How long to go on accepting after the app is gone, so that late connections are recorded
+    /// How long to keep accepting after the app is gone, so that late connections are recorded
     #[arg(long, value_name = "D", default_value = "500ms", value_parser = super::parse_duration)]
     linger: Duration,
-    /// Watch the pod's own object, with its service account, which has to be allowed list and watch
-    /// of pods: auto where there is one, or off
+    /// Watch the pod's own object, with its service account, which must be allowed to list and watch pods: auto (if
+    /// there is one), or off
     #[arg(long, value_name = "WHEN", env = "ROLLDROP_WATCH_POD", default_value = "auto", value_enum)]
     #[arg(hide_possible_values = true)]
     watch_pod: WatchPodArg,
-    /// Threads that relay; one carries tens of thousands of requests a second, and costs the least
+    /// Number of relaying threads; one carries tens of thousands of requests a second, and costs the least
     #[arg(long, value_name = "N", default_value = "1")]
     workers: NonZeroUsize,
-    /// Client connections at once, where the limit of open files allows for as many. For one more, that which
-    /// has been idle for longest is closed; where none is idle, it waits in the accept queue. They share 24 MiB
+    /// Maximum number of client connections, if the limit of open files allows as many. For one more, the one that
+    /// has been idle for longest is closed; if none is idle, it waits in the accept queue. They share 24 MiB
     /// for unfinished heads and frames beyond 4 KiB each and direction, and 32 MiB in the kernel beyond
-    /// 6 KiB for each socket and direction; a head has 1 MiB, 4096 requests are under way on one connection
+    /// 6 KiB for each socket and direction; a head has 1 MiB, 4096 requests are in flight on one connection
     /// and 65536 on all, and 250000 rows wait for a reader
     #[arg(long, value_name = "N", default_value = "4096")]
     max_connections: NonZeroUsize,
@@ -99,7 +99,10 @@ impl ProxyArgs {
             let Interrupts { stop, abort, .. } = &interrupts;
             let config = self.config()?;
             if matches!(config.admin_access, Access::Nobody) {
-                eprintln!("rolldrop: there is no token, so nobody is told what is recorded (--open-admin tells everybody)");
+                eprintln!(
+                    "rolldrop: there is no token, so nobody can read what is recorded (--open-admin opens it \
+                           to everybody)"
+                );
             }
             let proxy = Proxy::bind(config, Clock::start())?;
             eprintln!("rolldrop: proxy on {}, admin on {}", proxy.local_addr(), proxy.admin_addr());
@@ -114,7 +117,7 @@ impl ProxyArgs {
         for (option, own) in [("--listen", self.listen), ("--admin", self.admin)] {
             if leads_to(self.upstream, own) {
                 bail!(
-                    "--upstream {} leads to the proxy itself, which is {option} {own}: name the app's own address",
+                    "--upstream {} is the proxy itself, its {option} {own}: name the app's own address",
                     self.upstream
                 );
             }

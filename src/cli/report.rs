@@ -32,9 +32,9 @@ pub(super) enum Format {
   rolldrop report after1 after2 --baseline before1 --baseline before2
 
 With --baseline the runs together are compared with the baselines together: better, worse, the
-same, or not to be told. The comparison is written into the first run's directory.")]
+same, or inconclusive. The comparison is written into the first run's directory.")]
 pub(super) struct ReportArgs {
-    /// Run directories, each of which gets its report anew.
+    /// Run directories; each report is made again.
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
     /// What goes to stdout.

@@ -142,7 +142,8 @@ fn caller(cluster: &Cluster, namespace: Option<String>, interrupts: &Interrupts)
     let namespace = namespace.unwrap_or_else(|| cluster.default_namespace().to_owned());
     if !is_dns_label(&namespace) {
         bail!(
-            "no namespace can be called {namespace:?}: name another by -n (or in the context of the kubeconfig); small letters, digits and dashes make one"
+            "{namespace:?} is not a valid namespace name: name another with -n (or in the context of the \
+             kubeconfig); small letters, digits and dashes make one"
         );
     }
     Ok(Caller {
@@ -166,7 +167,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Measures, and answers whether it was interrupted. When nothing could be measured, that is an error.
+    /// Measures, and returns whether it was interrupted. When nothing could be measured, that is an error.
     async fn carry_out(
         &self,
         scenario: &Scenario,
@@ -321,7 +322,7 @@ impl Run<'_> {
         session.deploy(&secrets).await.map_err(interruption)?;
         session.deploy(&scenario.manifests).await.map_err(interruption)?;
         if let Some(sidecars) = self.intent.sidecars(scenario) {
-            self.progress.step("adding the sidecar, and waiting until that is rolled out");
+            self.progress.step("adding the sidecar, and waiting for the rollout");
             let notes = session.inject_sidecars(&sidecars).await.map_err(interruption)?;
             notes.iter().for_each(|note| self.progress.say(note));
         }

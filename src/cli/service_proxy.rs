@@ -7,8 +7,8 @@ use crate::record::service_proxy::ServiceProxy;
 /// What the user knows of the cluster.
 #[derive(Debug, clap::Args)]
 pub(super) struct AssumeArgs {
-    /// What implements Services, where that cannot be seen: upper bounds that rest on how it spreads
-    /// connections are then given, and called assumed. It is an error where something else is seen
+    /// What implements Services, if the run cannot see it: upper bounds that rest on its balancing are then reported,
+    /// and called assumed. It is an error if the cluster shows something else
     #[arg(long, value_name = "MODE", value_parser = parser())]
     assume_service_proxy: Option<ServiceProxy>,
 }

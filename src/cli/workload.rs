@@ -27,10 +27,10 @@ pub(super) struct WorkloadArgs {
     /// The last three are logged and otherwise ignored by default
     #[arg(long, value_name = "SIGNAL=HABIT", value_parser = signal_habit)]
     on: Vec<(StopSignal, HabitArg)>,
-    /// How long `drain` and `close-idle` serve on after the signal
+    /// How long `drain` and `close-idle` keep serving after the signal
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = super::parse_duration)]
     drain_for: Duration,
-    /// How long the server is busy when it is told to stop, before it does so; nothing is read or answered meanwhile
+    /// How long the server is busy after the signal before it stops; it reads and answers nothing in this time
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::parse_duration)]
     stop_work: Duration,
     /// Delay before every answer
@@ -39,33 +39,32 @@ pub(super) struct WorkloadArgs {
     /// Size of the body of `/` [default: a short text]
     #[arg(long, value_name = "N")]
     body_bytes: Option<usize>,
-    /// How long after the start `/readyz` begins to succeed
+    /// How long after the start `/readyz` starts to succeed
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = super::parse_duration)]
     ready_after: Duration,
-    /// Exit code after an end by habit
+    /// Exit code when the habit ends the server
     #[arg(long, value_name = "CODE", default_value_t = 0)]
     exit_code: u8,
-    /// Ask the API server for the own pod this often, with the pod's service account, and log
-    /// what comes of it
+    /// Ask the API server for the own pod this often, with the pod's service account, and log the result
     #[arg(long, value_name = "DURATION", value_parser = super::parse_duration)]
     ask_api_every: Option<Duration>,
     /// Log what was done with each request, and each signal, as JSON lines; `-` is stdout
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Name that the answers carry in `rolldrop-pod`
+    /// Name in the `rolldrop-pod` header of answers
     #[arg(long, value_name = "NAME", env = "POD_NAME")]
     pod_name: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum HabitArg {
-    /// Exit at once; requests in flight are lost
+    /// Exit immediately; requests in flight are lost
     Exit,
-    /// Fail readiness, serve on for --drain-for, then stop accepting and finish
+    /// Fail readiness, keep serving for --drain-for, then stop accepting and finish
     Drain,
     /// Do nothing until killed
     Ignore,
-    /// Stop accepting at once, finish what is in flight
+    /// Stop accepting immediately, finish requests in flight
     Finish,
     /// As drain, but close idle HTTP/1.1 connections at the signal, also those on which a request has arrived unread
     CloseIdle,

@@ -171,7 +171,7 @@ impl ClusterProcess {
         self.notice.as_deref()
     }
 
-    /// Waits until the process has ended by itself or been killed. None of its pods is left then.
+    /// Waits until the process has ended on its own or been killed. None of its pods is left then.
     pub(super) async fn died(&self) -> Died {
         let pid = Pid::from_raw(self.pid);
         // It is left to be reaped by whoever ends it.

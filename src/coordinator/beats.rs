@@ -59,9 +59,8 @@ impl Session {
     /// not allowed it says so and ends: the run goes on.
     pub async fn beat(&self) -> Infallible {
         if let Err(why) = self.beat_until_refused().await {
-            let message = format!(
-                "beats ended: {why}; from here on the deletions of others are known to a second only"
-            );
+            let message =
+                format!("beats ended: {why}; from now on deletions by others are known only to the second");
             self.record(EventKind::Warning { message });
         }
         pending().await

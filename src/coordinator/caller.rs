@@ -117,7 +117,7 @@ impl Caller {
             if Instant::now() + pause >= give_up {
                 return Ok(Asked { answer: answer?, is_doubtful });
             }
-            tracing::debug!(what, ?pause, "the API server is asked again");
+            tracing::debug!(what, ?pause, "the API call is retried");
             self.stoppable(sleep(pause)).await?;
         }
     }

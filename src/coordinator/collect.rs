@@ -317,7 +317,7 @@ async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watc
                             let mut unreadable = batch.iter().filter_map(|line| line.as_ref().err());
                             let why = unreadable.find(|error| error.kind() == ErrorKind::InvalidData);
                             if let Some(why) = why.filter(|_| !std::mem::replace(&mut is_unreadable, true)) {
-                                endpoint.warn(&format!("sends what cannot be read: {why}"));
+                                endpoint.warn(&format!("sends data that cannot be read: {why}"));
                             }
                             if !is_unreadable {
                                 pauses = Pauses::default();
@@ -333,7 +333,7 @@ async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watc
             }
             Ok(Err(error)) if wants_token(&error) && !was_refused => {
                 was_refused = true;
-                endpoint.warn("asks for a token (--admin-token-file), without which it tells nothing");
+                endpoint.warn("requires a token (--admin-token-file)");
             }
             // It is starting, or has ended, which its pod shows; or the API server is down.
             Ok(Err(_)) | Err(_) => {}

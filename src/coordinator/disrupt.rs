@@ -178,7 +178,7 @@ impl Acting<'_> {
                 break;
             }
             if repetition > 0 && self.now_is_late() {
-                self.not_reached("the load was over");
+                self.not_reached("the load had ended");
                 break;
             }
             if repetition == 0 && self.is_rollout() {
@@ -193,7 +193,7 @@ impl Acting<'_> {
                 Repeat::Until(until) => Some(until),
             };
             if until.is_some() && self.now_is_late() {
-                self.not_reached("the load was over");
+                self.not_reached("the load had ended");
                 break;
             }
             if let Err(why) = self.recovered(&whole).await {
@@ -288,7 +288,7 @@ impl Acting<'_> {
     fn left_out(&self, repetitions: std::ops::Range<u32>, why: &str) {
         for repetition in repetitions {
             let (name, number) = (self.disruption.action.name(), repetition + 1);
-            let message = format!("{name} number {number} was left out: {why}");
+            let message = format!("{name} number {number} was skipped: {why}");
             self.session.record(EventKind::Warning { message });
         }
     }
@@ -296,7 +296,7 @@ impl Acting<'_> {
     fn not_reached(&self, why: &str) {
         if let Repeat::Until(until) = self.disruption.repeat {
             let name = self.disruption.action.name();
-            let message = format!("{name} was to go on until {until}, but {why}");
+            let message = format!("{name} should have continued until {until}, but {why}");
             self.session.record(EventKind::Warning { message });
         }
     }

@@ -28,11 +28,12 @@ pub enum CoordinatorError {
     },
     /// An object of the manifests exists already.
     #[error(
-        "{0} exists already: the run would take it over; remove it, name another namespace, or leave it out of the manifests"
+        "{0} exists already: the run would take it over; remove it, name another namespace, or remove it from the \
+         manifests"
     )]
     Exists(String),
     /// A manifest is of a kind that the cluster does not know.
-    #[error("the cluster knows no {kind} of {api_version}")]
+    #[error("the cluster has no {kind} of {api_version}")]
     UnknownKind {
         /// The kind.
         kind: String,
@@ -82,7 +83,7 @@ pub enum CoordinatorError {
         why: String,
     },
     /// Somebody else changed an object between reading it and changing it.
-    #[error("failed to change {0}: others change it all the time")]
+    #[error("failed to change {0}: others keep changing it")]
     Conflict(String),
     /// A selector matches nothing.
     #[error("selector {selector:?} matches no pod in namespace {namespace}: correct it, or the pods' labels")]
@@ -94,7 +95,7 @@ pub enum CoordinatorError {
     },
     /// The run lacks rights that it needs.
     #[error(
-        "rights are missing: {}; have them granted (kubectl auth can-i --list -n {namespace} shows what there is)",
+        "rights are missing: {}; ask for them (kubectl auth can-i --list -n {namespace} shows what you have)",
         .rights.join(", ")
     )]
     MissingRights {
@@ -103,8 +104,10 @@ pub enum CoordinatorError {
         /// The namespace of the run.
         namespace: String,
     },
-    /// An action would take too many pods.
-    #[error("{action} of {of} is refused: {why}; say allowOutage: true in the disruption if that is meant")]
+    /// An action would end too many pods.
+    #[error(
+        "{action} of {of} is refused: {why}; set allowOutage: true in the disruption if this is intended"
+    )]
     TooMany {
         /// The action.
         action: ActionName,
@@ -122,7 +125,7 @@ pub enum CoordinatorError {
         lacking: Vec<String>,
     },
     /// A workload or a pod has no such container.
-    #[error("{of} has no container {container:?}: name one of its own")]
+    #[error("{of} has no container {container:?}: name one of its containers")]
     NoContainer {
         /// Whose.
         of: String,
@@ -130,7 +133,7 @@ pub enum CoordinatorError {
         container: String,
     },
     /// An object to be patched is in no namespace.
-    #[error("{object} is not in the run's namespace: only what is there is changed")]
+    #[error("{object} is not in the run's namespace: the run changes only objects there")]
     NotInNamespace {
         /// The object.
         object: String,
@@ -145,7 +148,7 @@ pub enum CoordinatorError {
     },
     /// A node has no pods that would end with it.
     #[error(
-        "node {node} has no pod of namespace {namespace} that would go: name another (kubectl get pods -n \
+        "node {node} has no pod of namespace {namespace} that would end: name another (kubectl get pods -n \
          {namespace} -o wide)"
     )]
     NoPodsOnNode {
@@ -173,7 +176,7 @@ pub enum CoordinatorError {
     Sidecar(String),
     /// A GitOps controller manages an object.
     #[error(
-        "{object} is managed by {controller}, which would undo a change in mid-run: pause that and say \
+        "{object} is managed by {controller}, which would undo a change in mid-run: pause it and use \
          --change-gitops, or make the change in its repository"
     )]
     Managed {
@@ -188,8 +191,8 @@ pub enum CoordinatorError {
     /// The records could not be written.
     #[error(transparent)]
     Record(#[from] RunDirError),
-    /// The recorder ended before its time.
-    #[error("the recorder ended before its time")]
+    /// The recorder ended too early.
+    #[error("the recorder ended too early")]
     RecorderGone,
     /// The run was stopped on purpose.
     #[error("interrupted")]

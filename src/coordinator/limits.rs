@@ -36,12 +36,12 @@ impl Bounds {
     ) -> Option<String> {
         let besides = match leaving.len() {
             0 => "",
-            _ => ", of those that do not go already",
+            _ => ", not counting pods that are already ending",
         };
         if going.len() >= ready.len() {
             return Some(match ready.len() {
                 1 => format!("it is the last ready pod{besides}"),
-                all => format!("all {all} ready pods would go at once{besides}"),
+                all => format!("all {all} ready pods would end at once{besides}"),
             });
         }
         let of = |pods: &[Candidate], selector: &LabelSelector| {
@@ -63,7 +63,7 @@ impl Bounds {
             let allowed = number(status.disruptions_allowed).saturating_sub(missing);
             if meant > allowed {
                 return Some(format!(
-                    "PodDisruptionBudget {} allows {allowed} of {} to go",
+                    "PodDisruptionBudget {} allows {allowed} of {} to end",
                     budget.name_any(),
                     in_words(meant)
                 ));
@@ -82,11 +82,12 @@ impl Bounds {
             if meant > 0 && meant + away > allowed {
                 let away = match away {
                     0 => String::new(),
-                    1 => "1 is away already, and ".to_owned(),
-                    away => format!("{away} are away already, and "),
+                    1 => "1 is already unavailable, and ".to_owned(),
+                    away => format!("{away} are already unavailable, and "),
                 };
                 return Some(format!(
-                    "maxUnavailable of Deployment {} is {}, so that {allowed} of {} may be away at once; {away}{} would go",
+                    "maxUnavailable of Deployment {} is {}, so {allowed} of {} may be unavailable at once; \
+                     {away}{} would end",
                     deployment.name_any(),
                     match max {
                         IntOrString::Int(number) => number.to_string(),
@@ -166,19 +167,19 @@ mod tests {
         let none = Bounds::default();
         assert_eq!(none.refuse(&pods(1), &pods(1), &[]).unwrap(), "it is the last ready pod");
         let why = none.refuse(&pods(1), &pods(1), &pods(1)).unwrap();
-        assert_eq!(why, "it is the last ready pod, of those that do not go already");
-        assert_eq!(none.refuse(&pods(3), &pods(3), &[]).unwrap(), "all 3 ready pods would go at once");
+        assert_eq!(why, "it is the last ready pod, not counting pods that are already ending");
+        assert_eq!(none.refuse(&pods(3), &pods(3), &[]).unwrap(), "all 3 ready pods would end at once");
         assert_eq!(none.refuse(&pods(2), &pods(3), &[]), None);
         let budgets = |allowed| Bounds { budgets: vec![budget(allowed)], ..Bounds::default() };
         assert_eq!(budgets(1).refuse(&pods(1), &pods(3), &[]), None);
         let why = budgets(0).refuse(&pods(1), &pods(3), &[]).unwrap();
-        assert_eq!(why, "PodDisruptionBudget pdb allows 0 of 1 pod to go");
+        assert_eq!(why, "PodDisruptionBudget pdb allows 0 of 1 pod to end");
         let deployments = |max| Bounds { deployments: vec![deployment(max)], ..Bounds::default() };
         assert_eq!(deployments(json!("25%")).refuse(&pods(2), &pods(10), &[]), None);
         let why = deployments(json!("25%")).refuse(&pods(3), &pods(10), &[]).unwrap();
         assert_eq!(
             why,
-            "maxUnavailable of Deployment web is 25%, so that 2 of 10 pods may be away at once; 3 pods would go"
+            "maxUnavailable of Deployment web is 25%, so 2 of 10 pods may be unavailable at once; 3 pods would end"
         );
         assert_eq!(deployments(json!(0)).refuse(&pods(1), &pods(10), &[]), None);
         // In the middle of a rollout, or of another action.
@@ -186,17 +187,21 @@ mod tests {
         assert_eq!(rolling.refuse(&pods(1), &pods(9), &[]), None);
         let why = rolling.refuse(&pods(2), &pods(9), &[]).unwrap();
         assert!(
-            why.ends_with("2 of 10 pods may be away at once; 1 is away already, and 2 pods would go"),
+            why.ends_with(
+                "2 of 10 pods may be unavailable at once; 1 is already unavailable, and 2 pods would end"
+            ),
             "{why}"
         );
         // Of another action that has just begun, the status of neither says anything yet.
         let why = deployments(json!(1)).refuse(&pods(1), &pods(9), &pods(1)).unwrap();
         assert!(
-            why.ends_with("1 of 10 pods may be away at once; 1 is away already, and 1 pod would go"),
+            why.ends_with(
+                "1 of 10 pods may be unavailable at once; 1 is already unavailable, and 1 pod would end"
+            ),
             "{why}"
         );
         let why = budgets(1).refuse(&pods(1), &pods(2), &pods(1)).unwrap();
-        assert_eq!(why, "PodDisruptionBudget pdb allows 0 of 1 pod to go");
+        assert_eq!(why, "PodDisruptionBudget pdb allows 0 of 1 pod to end");
         // One that leaves and has been replaced is not missing.
         assert_eq!(deployments(json!(1)).refuse(&pods(1), &pods(10), &pods(1)), None);
         assert_eq!(budgets(1).refuse(&pods(1), &pods(3), &pods(1)), None);

@@ -103,7 +103,7 @@ impl Caller {
     /// # Errors
     /// When they cannot be listed.
     pub async fn schedulable_nodes(&self) -> Result<usize, CoordinatorError> {
-        let what = "list nodes, to have a load worker on each (or say how many: --load-workers)";
+        let what = "list nodes, to have a load worker on each (or set the number: --load-workers)";
         let nodes = Api::<Node>::all(self.client.clone());
         let params = ListParams::default();
         let takes = self.list_as(what, &nodes, &params, |node| takes_pods(&node)).await?;

@@ -38,7 +38,7 @@ impl Pages {
         self.taken += 1;
         let token = page.metadata.continue_.filter(|token| !token.is_empty());
         if token.is_some() && self.taken >= MOST_PAGES {
-            let why = format!("a list goes on after {MOST_PAGES} pages");
+            let why = format!("a list has more than {MOST_PAGES} pages");
             return Err(kube::Error::Service(Untrusted::Answer(why).into()));
         }
         if token.is_none() {

@@ -35,8 +35,8 @@ const REVIEWS: usize = 8;
 /// Placeholder for the name of the owner of everything that a run creates.
 const OWNER: &str = "rolldrop-run-...";
 /// Why that is created.
-const OWNS_ALL: &str = "what owns all that the run creates";
-/// By this a manifest shows that it has a proxy, whose rows are collected.
+const OWNS_ALL: &str = "owns everything that the run creates";
+/// This in a manifest shows that it has a proxy, whose rows are collected.
 const ADMIN_PORT: &str = "rolldrop-admin";
 
 /// What a run will do.
@@ -332,7 +332,7 @@ impl Caller {
         }
         if *has_command {
             for kind in self.workload_kinds() {
-                let why = "before the command, and then every 250 ms until what it began has settled";
+                let why = "before the command, and then every 250 ms until its changes have settled";
                 plan.helps("list", &kind, why);
             }
         }
@@ -355,8 +355,8 @@ impl Caller {
                 && preflight::is_headless(self, name, &scenario.manifests).await?
             {
                 return Ok(Some(format!(
-                    "clients of the headless Service {name} keep an answer of the DNS for its TTL: each disruption is \
-                     late by a random share of that, or of its jitter if that is longer (seed {})",
+                    "clients of the headless Service {name} keep a DNS answer for its TTL: each disruption is \
+                     delayed by a random part of that, or of its jitter if that is longer (seed {})",
                     first.seed
                 )));
             }
@@ -374,7 +374,7 @@ impl Caller {
         };
         let (secrets, jobs) = (self.own::<Secret>(), self.own::<Job>());
         for (about, why) in [
-            (&secrets, "the token by which the load workers know the run".to_owned()),
+            (&secrets, "the token that the load workers check".to_owned()),
             (&jobs, format!("an Indexed Job of {workers} load worker{s}{privileged}")),
         ] {
             let group = root(&about.resource);
@@ -397,7 +397,7 @@ impl Caller {
         let config_maps = self.own::<ConfigMap>();
         if !plan.calls.iter().any(|call| call.why == OWNS_ALL) {
             plan.must("create", &config_maps, OWNS_ALL);
-            undo.must("delete", &config_maps.later(OWNER), "what owned all that the run created");
+            undo.must("delete", &config_maps.later(OWNER), "owned everything that the run created");
             undo.open_call(root(&ApiResource::erase::<ConfigMap>(&())), "where the kind is");
         }
     }
@@ -407,16 +407,15 @@ impl Caller {
         let (config_maps, group) = (self.own::<ConfigMap>(), root(&ApiResource::erase::<ConfigMap>(&())));
         if !plan.calls.iter().any(|call| call.why == OWNS_ALL) {
             plan.helps("create", &config_maps, OWNS_ALL);
-            undo.helps("delete", &config_maps.clone().later(OWNER), "what owned all that the run created");
+            undo.helps("delete", &config_maps.clone().later(OWNER), "owned everything that the run created");
             undo.open_call(group, "where the kind is");
         }
-        let why = "ten times a second while pods may end: by its versions the deletions of others are \
-                   placed in time";
+        let why = "ten times a second while pods may end: its versions date deletions by others";
         plan.helps("patch", &config_maps.later(OWNER), why);
         plan.helps("list", &self.own::<Pod>(), "one pod, once a second: the version of the pods' store");
         plan.own.push(
-            "writes to a ConfigMap of its own ten times a second while pods may end, and removes it \
-                       at the end (--no-beats: not)"
+            "writes to its own ConfigMap ten times a second while pods may end, and removes it at the end (not \
+             with --no-beats)"
                 .to_owned(),
         );
     }
@@ -457,7 +456,7 @@ impl Caller {
         if sidecars.services.is_empty() && sidecars.workloads.is_empty() {
             let routes = About::all(routes::http_route(), Some(&self.namespace));
             for kind in [self.own::<Ingress>(), routes] {
-                plan.helps("list", &kind, "which Service the target's URL leads to");
+                plan.helps("list", &kind, "which Service the target's URL routes to");
             }
         }
         let injection = self.plan_sidecars(sidecars).await?;
@@ -471,7 +470,7 @@ impl Caller {
         for object in workloads {
             change(object, plan);
             let title = object.title();
-            let effect = "and takes it out at the end: each is a rollout of its pods";
+            let effect = "and removes it at the end: each is a rollout of its pods";
             plan.effects.push(format!("adds the sidecar to {title}, {effect}"));
         }
         for kind in self.workload_kinds() {
@@ -479,7 +478,7 @@ impl Caller {
         }
         for object in services {
             change(object, plan);
-            plan.effects.push(format!("leads {} to the sidecar, and back at the end", object.title()));
+            plan.effects.push(format!("points {} to the sidecar, and back at the end", object.title()));
         }
         Ok(())
     }

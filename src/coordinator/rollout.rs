@@ -165,7 +165,7 @@ impl Session {
         self.record(EventKind::CommandSettled { mode, disruption });
         if let Some(missing) = missing {
             let limit = self.caller.limits.rollout;
-            let message = format!("what the command began had not settled after {limit:?}: {missing}");
+            let message = format!("the command's changes had not settled after {limit:?}: {missing}");
             self.record(EventKind::Warning { message });
         }
         Ok(())

@@ -104,7 +104,7 @@ impl Live {
         if spec["paused"] == true {
             Some("its rollout is paused: resume it first")
         } else if spec["updateStrategy"]["type"] == "OnDelete" {
-            Some("its update strategy is OnDelete, so that its pods would stay as they are")
+            Some("its update strategy is OnDelete, so its pods would not be replaced")
         } else {
             None
         }
@@ -192,7 +192,7 @@ impl Session {
                     return Err(CoordinatorError::Sidecar(why));
                 },
                 why = self.stuck_sidecar() => {
-                    let why = format!("{why}; name an image that the cluster can pull by --image");
+                    let why = format!("{why}; name an image that the cluster can pull with --image");
                     return Err(CoordinatorError::Sidecar(why));
                 }
             }
@@ -266,7 +266,7 @@ impl Caller {
             let is_it = |service: &&Live| service.current["metadata"]["name"] == **name;
             let unknown = || CoordinatorError::Service {
                 service: name.clone(),
-                why: format!("is not there in namespace {}", self.namespace),
+                why: format!("does not exist in namespace {}", self.namespace),
             };
             named.push(all.iter().find(is_it).ok_or_else(unknown)?);
         }
@@ -277,7 +277,8 @@ impl Caller {
             if !workloads.iter().any(|workload| workload.title() == wanted.to_string()) {
                 let namespace = &self.namespace;
                 return Err(CoordinatorError::Sidecar(format!(
-                    "there is no {wanted} in namespace {namespace}: correct sidecar.workloads, or name the namespace by -n"
+                    "there is no {wanted} in namespace {namespace}: correct sidecar.workloads, or name the \
+                     namespace with -n"
                 )));
             }
         }
@@ -287,8 +288,8 @@ impl Caller {
         });
         if workloads.is_empty() {
             return Err(CoordinatorError::Sidecar(format!(
-                "no Deployment, StatefulSet or DaemonSet in namespace {} has the pods of Service {}: put the \
-                 sidecar into what makes them by `rolldrop inject`",
+                "no Deployment, StatefulSet or DaemonSet in namespace {} owns the pods of Service {}: add the \
+                 sidecar to their owner with `rolldrop inject`",
                 self.namespace,
                 services.join(", "),
             )));
@@ -315,7 +316,7 @@ impl Caller {
             _ => format!("more than one Service ({})", behind.into_iter().collect::<Vec<_>>().join(", ")),
         };
         Err(CoordinatorError::Sidecar(format!(
-            "{why} of namespace {} is behind the target's URL: name the workloads whose pods it leads to \
+            "{why} of namespace {} is behind the target's URL: name the workloads whose pods it routes to \
              (sidecar: {{inject: true, workloads: [deployment/web]}})",
             self.namespace
         )))

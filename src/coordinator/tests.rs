@@ -364,7 +364,7 @@ async fn an_object_that_exists_is_never_taken_over_and_an_unknown_kind_is_named(
     assert!(error.starts_with("Service web exists already"), "{error}");
     let other = json!({"apiVersion": "x.example/v1", "kind": "Widget", "metadata": {"name": "w"}});
     let error = session.deploy(&[other]).await.unwrap_err().to_string();
-    assert_eq!(error, "the cluster knows no Widget of x.example/v1");
+    assert_eq!(error, "the cluster has no Widget of x.example/v1");
 }
 
 #[tokio::test]
@@ -471,10 +471,7 @@ async fn a_proxy_that_asks_for_a_token_is_named_once() {
         (401, "the admin port asks for a token\n".to_owned())
     });
     let events = events_until_asked_thrice(client, &asked).await;
-    assert_eq!(
-        warnings(&events),
-        ["the proxy of pod web-1 asks for a token (--admin-token-file), without which it tells nothing"]
-    );
+    assert_eq!(warnings(&events), ["the proxy of pod web-1 requires a token (--admin-token-file)"]);
 }
 
 #[tokio::test]
@@ -496,7 +493,7 @@ async fn a_proxy_whose_line_has_no_end_is_named_once_and_not_read_on() {
     let events = events_until_asked_thrice(client, &asked).await;
     assert_eq!(
         warnings(&events),
-        ["the proxy of pod web-1 sends what cannot be read: a line is longer than 65536 bytes"]
+        ["the proxy of pod web-1 sends data that cannot be read: a line is longer than 65536 bytes"]
     );
     assert!(!events.iter().any(|event| matches!(event.kind, EventKind::ClockSample { .. })));
 }

@@ -74,7 +74,7 @@ impl fmt::Display for Undone {
             (Outcome::Undone { .. }, Change::ShutDown) => f.write_str("booted"),
             (Outcome::Undone { others }, Change::Edit { .. }) if others.is_empty() => f.write_str("restored"),
             (Outcome::Undone { others }, Change::Edit { .. }) => {
-                write!(f, "restored, but for what was changed since by others: {}", others.join(", "))
+                write!(f, "restored, except what others have changed since: {}", others.join(", "))
             }
             (Outcome::Nothing(why), _) => f.write_str(why),
             (Outcome::LeftAlone(why), _) => write!(f, "left alone: {why}"),
@@ -169,7 +169,7 @@ pub(super) async fn one(caller: &Caller, run: &str, open: Open, deadline: Instan
     };
     let outcome = match timeout_at(deadline, undoing).await {
         Ok(outcome) => outcome.unwrap_or_else(|error| Outcome::Failed(error.to_string())),
-        Err(_) => Outcome::Failed(format!("all could not be undone within {:?}", caller.limits.undo)),
+        Err(_) => Outcome::Failed(format!("not everything could be undone within {:?}", caller.limits.undo)),
     };
     Undone { object, change, outcome }
 }
@@ -219,7 +219,7 @@ async fn remove(caller: &Caller, run: &str, object: &ObjectRef) -> Result<Outcom
             Some(found) if found.labels().get(RUN_LABEL).is_some_and(|of| of == run) => {
                 found.uid().unwrap_or_default()
             }
-            Some(_) => return Ok(Outcome::LeftAlone("it is not of this run".into())),
+            Some(_) => return Ok(Outcome::LeftAlone("it does not belong to this run".into())),
         },
     };
     let preconditions = Some(Preconditions { uid: Some(uid), resource_version: None });
@@ -228,7 +228,7 @@ async fn remove(caller: &Caller, run: &str, object: &ObjectRef) -> Result<Outcom
         Ok(_) => Ok(Outcome::Undone { others: Vec::new() }),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(gone()),
         Err(kube::Error::Api(status)) if status.code == 409 => {
-            Ok(Outcome::LeftAlone("it was replaced since".into()))
+            Ok(Outcome::LeftAlone("it has been replaced since".into()))
         }
         Err(error) => Err(CoordinatorError::api(&what, &error)),
     }
@@ -244,7 +244,7 @@ async fn restore(caller: &Caller, object: &ObjectRef, edits: &[Edit]) -> Result<
         let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
         let Some(current) = found else { return Ok(Outcome::Nothing("gone already".into())) };
         if object.uid.is_some() && current.uid() != object.uid {
-            return Ok(Outcome::LeftAlone("it was replaced since".into()));
+            return Ok(Outcome::LeftAlone("it has been replaced since".into()));
         }
         let current = serde_json::to_value(current).unwrap_or_default();
         let edits::Reverted { object: wanted, restored, others } = edits::revert(edits, &current);
@@ -252,7 +252,7 @@ async fn restore(caller: &Caller, object: &ObjectRef, edits: &[Edit]) -> Result<
             return Ok(if others.is_empty() {
                 Outcome::Nothing("as it was already".into())
             } else {
-                Outcome::LeftAlone(format!("somebody else has changed {}", others.join(", ")))
+                Outcome::LeftAlone(format!("others have changed {}", others.join(", ")))
             });
         }
         match caller.ask(&what, || patch(&api, &object.name, &current, &wanted)).await? {
@@ -261,7 +261,7 @@ async fn restore(caller: &Caller, object: &ObjectRef, edits: &[Edit]) -> Result<
             Err(error) => return Err(CoordinatorError::api(&what, &error)),
         }
     }
-    Ok(Outcome::Failed("others change it all the time".into()))
+    Ok(Outcome::Failed("others keep changing it".into()))
 }
 
 /// Makes one object of another, unless a list of it may have been changed since.

@@ -79,7 +79,7 @@ fn of_container(container: &Value, at: &str, needs: &mut Vec<Need>) {
             Value::Null => {}
             seconds if *seconds == 0 => need(
                 ZERO_SLEEP,
-                format!("{at}: a {hook} sleep of 0 s came with {ZERO_SLEEP}; leave the hook out"),
+                format!("{at}: a {hook} sleep of 0 s came with {ZERO_SLEEP}; remove the hook"),
             ),
             seconds => need(
                 SLEEP,

@@ -266,7 +266,7 @@ impl Following {
         if self.views.read(|view| view.unbelieved.contains_key(resource)) {
             return;
         }
-        let message = format!("the watch of {resource} shows nothing that can be used: {why}");
+        let message = format!("the watch of {resource} shows nothing usable: {why}");
         self.recorder.event(self.clock.now(), EventKind::Warning { message });
         self.views.update(|view| {
             view.unbelieved.insert(resource, why);

@@ -36,8 +36,7 @@ impl Way<'_> {
         let (name, service) = (self.name, self.name.to_owned());
         if let Some(node) = node {
             let number = port.node_port.filter(|number| *number > 0);
-            let number =
-                number.ok_or_else(|| self.unusable("has no NodePort: leave the target's node out"))?;
+            let number = number.ok_or_else(|| self.unusable("has no NodePort: remove the target's node"))?;
             let what = format!("read Node {node}");
             let api = Api::<Node>::all(caller.client.clone());
             let part = in_path(node);

@@ -122,11 +122,11 @@ impl Manifests {
             entry.text = match (form, edited(form, &entry.text, &edits, &entry.value)) {
                 (_, Some(text)) => text,
                 (Form::Json, None) => {
-                    notes.push("written anew, in a layout of its own".to_owned());
+                    notes.push("rewritten, in a new layout".to_owned());
                     format!("{:#}\n", entry.value)
                 }
                 (Form::Yaml, None) => {
-                    notes.push(format!("document {}: written anew, without its comments", number + 1));
+                    notes.push(format!("document {}: rewritten, without its comments", number + 1));
                     let text = serde_saphyr::to_string(&entry.value)
                         .map_err(|error| InjectError::Unreadable(error.to_string()))?;
                     format!("---\n{text}")

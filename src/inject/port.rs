@@ -169,8 +169,7 @@ impl Frontage {
         if let Some(name) =
             declared.iter().filter_map(|port| port.name.as_deref()).find(|n| reserved.contains(n))
         {
-            let why =
-                format!("a port of it is named {name}, as one is beside the recording proxy: rename it");
+            let why = format!("one of its ports is named {name}, a name that the sidecar needs: rename it");
             return Err(Unfit::Refused(why));
         }
         let labels = workload.get(&format!("{pod}/metadata/labels"));
@@ -181,7 +180,7 @@ impl Frontage {
             if service.is_headless() {
                 let service = service.object.title();
                 notes.push(format!(
-                    "{service} is headless: its clients go to the port of their choice, past the sidecar of {title}"
+                    "{service} is headless: its clients choose the port, and bypass the sidecar of {title}"
                 ));
                 continue;
             }
@@ -191,7 +190,7 @@ impl Frontage {
         for host_port in
             declared.iter().filter(|port| port.number == app_port).filter_map(|port| port.host_port)
         {
-            notes.push(format!("port {host_port} of the nodes leads past the sidecar of {title}"));
+            notes.push(format!("port {host_port} of the nodes bypasses the sidecar of {title}"));
         }
         leads.retain(|(_, to)| *to == Some(app_port));
         let mut leads: Vec<Lead> = leads.into_iter().map(|(lead, _)| lead).collect();
@@ -204,8 +203,8 @@ impl Frontage {
         }
         if leads.is_empty() {
             notes.push(format!(
-                "no Service among the manifests leads to {title}: one that numbers its target port has to lead \
-                 to {} instead of {app_port}",
+                "no Service among the manifests uses {title}: a Service with a numeric target port must use {} \
+                 instead of {app_port}",
                 ports.listen
             ));
         }
@@ -278,8 +277,8 @@ fn app_port(leads: &[(Lead, Option<u16>)], declared: &[Declared], options: &Opti
         several => {
             let several: Vec<_> = several.iter().map(u16::to_string).collect();
             let several = several.join(" and ");
-            let why = if by_services { "Services lead to its ports" } else { "it declares the ports" };
-            Err(Unfit::Refused(format!("{why} {several}: say which one to stand before (--port)")))
+            let why = if by_services { "Services use its ports" } else { "it declares the ports" };
+            Err(Unfit::Refused(format!("{why} {several}: choose one with --port")))
         }
     }
 }

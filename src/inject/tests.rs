@@ -218,7 +218,7 @@ items:
 ";
     let output = injected(&format!("{SHOP}{list}"));
     assert!(output.text.contains("# The app itself.") && !output.text.contains("# Two of a kind."));
-    assert!(output.notes.contains(&"document 3: written anew, without its comments".to_owned()));
+    assert!(output.notes.contains(&"document 3: rewritten, without its comments".to_owned()));
     let said: Vec<Value> = serde_saphyr::from_multiple(&output.text).expect("YAML");
     for item in said[2]["items"].as_array().expect("a list") {
         assert_eq!(item["spec"]["initContainers"][0]["ports"][0]["name"], "http");
@@ -265,15 +265,15 @@ fn what_is_not_clear_is_asked() {
         ]
         .join("\n"),
         @"
-    deployment/web: Services lead to its ports 8080 and 9090: say which one to stand before (--port)
-    deployment/web: no Service leads to it and it declares no port: say which one to stand before (--port)
+    deployment/web: Services use its ports 8080 and 9090: choose one with --port
+    deployment/web: no Service uses it and it declares no port: choose one with --port
     deployment/web: its pods use the node's network, where the sidecar's ports would be the node's
     no Pod, Deployment, StatefulSet, DaemonSet or ReplicaSet among the manifests
     not YAML: Parse error at line 2, column 1: Unclosed flow sequence. Expected: ']' to close sequence. Found: end of input. Context: in flow sequence. Suggestion: Add ']' to close the array, or check for missing commas between elements
     deployment/web: port 8080 is reached through the sidecar on 18080, whose admin port is 18081
     no Service among the manifests leads to deployment/web: one that numbers its target port has to lead to 18080 instead of 8080
     deployment/web: port 8080 is reached through the sidecar on 18080, whose admin port is 18081
-    service/web is headless: its clients go to the port of their choice, past the sidecar of deployment/web
+    service/web is headless: its clients choose the port, and bypass the sidecar of deployment/web
     no Service among the manifests leads to deployment/web: one that numbers its target port has to lead to 18080 instead of 8080
     "
     );
@@ -324,7 +324,7 @@ fn the_port_that_is_asked_for_is_that_of_the_workloads_that_have_it() {
         "{text}"
     );
     let error = at(7).expect_err("no such port").to_string();
-    assert!(error.starts_with("deployment/web: Services lead to its ports 8080 and 9090"), "{error}");
+    assert!(error.starts_with("deployment/web: Services use its ports 8080 and 9090"), "{error}");
     let wrong = inject(SHOP, &Options { port: Some(7), ..options() }).expect_err("no such port");
     assert_eq!(wrong.to_string(), "no workload declares port 7, and no Service leads to it");
 }
@@ -348,7 +348,7 @@ fn names_that_the_sidecar_needs_are_asked_for() {
         let output = uninject(text).expect("manifests");
         assert_eq!(
             (output.text.as_str(), &output.notes[..]),
-            (text.as_str(), &["there is no sidecar to take out".into()][..])
+            (text.as_str(), &["there is no sidecar to remove".into()][..])
         );
     }
     // An annotation alone makes none of it.

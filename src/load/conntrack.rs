@@ -53,26 +53,27 @@ const EVENTS: &str = "/proc/sys/net/netfilter/nf_conntrack_events";
 pub enum ConntrackError {
     /// This process may not listen.
     #[error(
-        "--evidence conntrack takes the right NET_ADMIN where the load comes from: root on a node, or the embedded \
+        "--evidence conntrack needs the capability NET_ADMIN where the load comes from: root on a node, or the \
+         embedded \
          cluster with its kernel dataplane"
     )]
     Denied(#[source] io::Error),
     /// It is switched off.
     #[error(
-        "--evidence conntrack needs the kernel to tell of connections, and net.netfilter.nf_conntrack_events is 0 \
+        "--evidence conntrack needs the kernel to report connections, but net.netfilter.nf_conntrack_events is 0 \
          here: set it to 1 or 2"
     )]
     SwitchedOff,
     /// Connections have no entries here.
     #[error(
-        "--evidence conntrack has nothing to go by: the kernel tracks no connections where the load comes from, as \
-         no rule there asks for it"
+        "--evidence conntrack has no data: the kernel tracks no connections where the load comes from, since no \
+         rule there needs it"
     )]
     Untracked,
     /// The targets' connections have no entries.
     #[error(
-        "--evidence conntrack has nothing to go by: the kernel tracked no connection to {to}. A kube-proxy \
-         replacement that balances at the socket leaves no entries, nor are there any in a pod's own network"
+        "--evidence conntrack has no data: the kernel tracked no connection to {to}. There are no entries with a \
+         kube-proxy replacement that balances at the socket, or in a pod's own network"
     )]
     NoEntry {
         /// The targets.
@@ -244,7 +245,7 @@ impl Heard {
                 Ok(Read::Overrun) => self.gaps.push((self.emptied, clock.now())),
                 Ok(Read::Nothing) => break false,
                 Err(error) => {
-                    tracing::warn!(%error, "the kernel says no more where connections go");
+                    tracing::warn!(%error, "the kernel no longer reports where connections go");
                     break true;
                 }
             }

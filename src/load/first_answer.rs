@@ -83,7 +83,7 @@ pub(super) async fn first_answer(
         let why = match timeout(patience, answer(target, walk, tls, &mut from, clock)).await {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(why)) => why,
-            Err(_) => "it took a connection, and longer than the response timeout to answer".into(),
+            Err(_) => "it accepted a connection, but did not answer within the response timeout".into(),
         };
         let next = Instant::now() + RETRY;
         if next >= deadline {

@@ -361,7 +361,7 @@ mod tests {
         let url = |url: &'static str| refused(move |s| s.targets[0].url = url.to_owned());
         assert_eq!(
             url("web:8080"),
-            "\"web:8080\" is no usable URL: it has no scheme; write it as http://web:8080"
+            "\"web:8080\" is not a usable URL: it has no scheme; write it as http://web:8080"
         );
         assert!(url("ftp://x/").contains("scheme \"ftp\" is not supported, only http, https, ws and wss"));
         assert!(url("http://me:secret@x/").contains("credentials"));

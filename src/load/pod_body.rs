@@ -29,7 +29,7 @@ pub struct PodBody {
 
 /// A pattern that cannot name pods.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{pattern:?} is no pattern for a pod's name: {why}")]
+#[error("{pattern:?} is not a pattern for a pod's name: {why}")]
 pub struct NotAPodBody {
     pattern: String,
     why: String,
@@ -231,7 +231,7 @@ mod tests {
         let error = |pattern: &str| pattern.parse::<PodBody>().unwrap_err().to_string();
         assert_eq!(
             error("pod=(\\S+"),
-            "\"pod=(\\\\S+\" is no pattern for a pod's name: unclosed group, at character 5"
+            "\"pod=(\\\\S+\" is not a pattern for a pod's name: unclosed group, at character 5"
         );
         assert!(error("a{2,1}").contains("invalid repetition count range"), "{}", error("a{2,1}"));
         assert!(error("\\p{Nobody}").contains("Unicode property not found"), "{}", error("\\p{Nobody}"));

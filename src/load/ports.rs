@@ -33,7 +33,7 @@ pub struct PortRange {
 
 /// A range of ports in a wrong form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no range of ports such as 32768-60999")]
+#[error("{0:?} is not a range of ports such as 32768-60999")]
 pub struct NotARange(String);
 
 impl FromStr for PortRange {

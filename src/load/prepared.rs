@@ -218,7 +218,7 @@ impl Prepared {
         let warning = |again: Duration| {
             format!(
                 "source ports are used again after {:.0} s: there are {ports}. For {:.0} s after a connection \
-                 attempt that nobody answered, another one from its port may be led to the same dead pod \
+                 attempt that nobody answered, another one from its port may be routed to the same dead pod \
                  (stale_flow). A lower rate, more ports (net.ipv4.ip_local_port_range) or more source \
                  addresses avoid that",
                 again.as_secs_f64(),

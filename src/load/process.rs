@@ -37,8 +37,8 @@ pub enum ProcessError {
     /// The process could not be started.
     #[error("failed to start the load worker")]
     Spawn(#[source] io::Error),
-    /// It could not be spoken to.
-    #[error("failed to speak with the load worker")]
+    /// Communication with it failed.
+    #[error("failed to communicate with the load worker")]
     Pipe(#[source] io::Error),
     /// It ended before the load did.
     #[error("the load worker ended before the load did ({0})")]

@@ -40,7 +40,7 @@ pub struct DnsSettings {
 
 /// A DNS server in a wrong form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no address of a DNS server, such as 10.96.0.10 or [::1]:5353")]
+#[error("{0:?} is not the address of a DNS server, such as 10.96.0.10 or [::1]:5353")]
 pub struct NotAServer(String);
 
 /// A DNS server, written as `ADDRESS[:PORT]`.
@@ -237,7 +237,7 @@ impl Names {
             let used: Arc<[Address]> = addresses.iter().filter(|a| a.is_of(family)).cloned().collect();
             name.answer.send_modify(|answer| *answer = Ok(used));
             left_out.push(format!(
-                "{} is used by its {family} addresses alone: {} does not answer (--ipv4 or --ipv6 chooses)",
+                "{} is used only through its {family} addresses: {} does not answer (--ipv4 or --ipv6 chooses)",
                 name.host, silent.text,
             ));
         }

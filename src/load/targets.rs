@@ -51,7 +51,7 @@ fn parse_http(text: &str, read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Result<
         } else if let Some(comment) = line.strip_prefix('#') {
             if let Some(given) = comment.trim_start().strip_prefix("weight:") {
                 weight = given.trim().parse().map_err(|_| {
-                    wrong(format!("weight {:?} is no whole number, such as # weight: 3", given.trim()))
+                    wrong(format!("weight {:?} is not a whole number, such as # weight: 3", given.trim()))
                 })?;
             }
         } else if let Some((method, url)) = request_line(line) {
@@ -60,7 +60,7 @@ fn parse_http(text: &str, read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Result<
             (is_open, weight) = (true, 1);
         } else {
             let target = targets.last_mut().filter(|_| is_open).ok_or_else(|| {
-                wrong(format!("{line:?} is no target: write METHOD URL, such as GET http://HOST/PATH"))
+                wrong(format!("{line:?} is not a target: write METHOD URL, such as GET http://HOST/PATH"))
             })?;
             if let Some(path) = line.strip_prefix('@') {
                 target.body = Some(read(path).map_err(|e| wrong(format!("the body {path:?}: {e}")))?);
@@ -69,7 +69,7 @@ fn parse_http(text: &str, read: impl Fn(&str) -> io::Result<Vec<u8>>) -> Result<
                 let header = line.split_once(':').map(|(name, value)| (name.trim(), value.trim()));
                 let (name, value) = header
                     .filter(|(name, value)| !name.is_empty() && !value.is_empty())
-                    .ok_or_else(|| wrong(format!("{line:?} is no header: write NAME: VALUE")))?;
+                    .ok_or_else(|| wrong(format!("{line:?} is not a header: write NAME: VALUE")))?;
                 target.headers.push((name.to_owned(), value.to_owned()));
             }
         }
@@ -107,7 +107,9 @@ fn parse_json(text: &str) -> Result<Vec<Target>, TargetsError> {
         let json: JsonTarget = serde_json::from_str(line).map_err(|e| wrong(e.to_string()))?;
         let body = match json.body.as_str() {
             "" => None,
-            body => Some(STANDARD.decode(body).map_err(|e| wrong(format!("the body is no base64: {e}")))?),
+            body => {
+                Some(STANDARD.decode(body).map_err(|e| wrong(format!("the body is not valid base64: {e}")))?)
+            }
         };
         let headers = json.header.into_iter();
         let headers = headers.flat_map(|(name, values)| values.into_iter().map(move |v| (name.clone(), v)));
@@ -171,8 +173,8 @@ mod tests {
     fn mistakes_name_their_line() {
         let said = |text: &str| parse(text, read).unwrap_err().to_string();
         assert!(said("").starts_with("line 1: there is no target"));
-        assert!(said("\nhttp://web/\n").starts_with("line 2: \"http://web/\" is no target"));
-        assert!(said("GET http://web/\nnonsense\n").starts_with("line 2: \"nonsense\" is no header"));
+        assert!(said("\nhttp://web/\n").starts_with("line 2: \"http://web/\" is not a target"));
+        assert!(said("GET http://web/\nnonsense\n").starts_with("line 2: \"nonsense\" is not a header"));
         assert!(said("GET http://web/\n@missing\n").starts_with("line 2: the body \"missing\""));
         assert!(said("# weight: heavy\nGET http://web/\n").starts_with("line 1: weight \"heavy\""));
         assert!(said("{\"method\":\"GET\"}").starts_with("line 1: missing field `url`"));

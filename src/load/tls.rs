@@ -96,7 +96,7 @@ pub enum TlsError {
     #[error("the system has no CA certificates: give --cacert FILE, or --insecure{}", because(.0))]
     NoRoots(String),
     /// The name cannot be a server's.
-    #[error("{0:?} is no server name: a DNS name or an address is needed")]
+    #[error("{0:?} is not a server name: a DNS name or an address is needed")]
     ServerName(String),
     /// The library refused.
     #[error("TLS cannot be set up: {0}")]

@@ -30,7 +30,7 @@ impl fmt::Display for Evidence {
 
 /// A name that is no [`Evidence`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no evidence: say conntrack")]
+#[error("{0:?} is not a kind of evidence: use conntrack")]
 pub struct UnknownEvidence(String);
 
 impl FromStr for Evidence {

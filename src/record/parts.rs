@@ -51,7 +51,7 @@ pub enum PartError {
         source: std::io::Error,
     },
     /// The file is no Parquet file of this table.
-    #[error("{path} is no part of this table")]
+    #[error("{path} is not a part of this table")]
     Parquet {
         /// The file.
         path: PathBuf,

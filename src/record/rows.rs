@@ -189,7 +189,7 @@ mod tests {
         let (rows, corrupt) = open();
         assert_eq!(rows, 50);
         assert!(
-            corrupt[0].starts_with("requests/load-1-00000.parquet is corrupt: it is no whole"),
+            corrupt[0].starts_with("requests/load-1-00000.parquet is corrupt: it is not a whole"),
             "{corrupt:?}"
         );
         std::fs::remove_file(&cut).unwrap();

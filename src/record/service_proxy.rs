@@ -86,7 +86,7 @@ impl ServiceProxy {
             Self::Iptables | Self::Nftables | Self::Userspace => Spread::Random,
             Self::Ipvs => Spread::Otherwise("IPVS does not pick endpoints at random"),
             Self::Kernelspace => Spread::Otherwise("kube-proxy on Windows balances by a hash"),
-            Self::Cilium => Spread::Otherwise("Cilium balances Services by rules of its own"),
+            Self::Cilium => Spread::Otherwise("Cilium balances Services by its own rules"),
             Self::Other(_) | Self::Unknown => Spread::Unknown,
         }
     }

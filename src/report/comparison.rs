@@ -47,7 +47,7 @@ pub(super) fn headline(comparison: &Comparison) -> String {
         Judgement::Better => format!("Better than the baseline: {}.", list(&better)),
         Judgement::Same => "The same as the baseline.".to_owned(),
         Judgement::CannotTell => {
-            "Neither better nor worse than the baseline, as far as this can tell.".to_owned()
+            "Inconclusive: this comparison shows neither a change nor its absence.".to_owned()
         }
     }
 }
@@ -111,7 +111,7 @@ fn verdict(row: &Row) -> &'static str {
 
 fn note(comparison: &Comparison) -> String {
     format!(
-        "intervals at {:.0} %, one chance of {:.0} % to err over all verdicts; within {:.0} % is the same",
+        "intervals at {:.0} %, {:.0} % chance of a false alarm over all verdicts; within {:.0} % counts as the same",
         comparison.confidence * 100.0,
         (1.0 - comparison.confidence) * 100.0,
         comparison.tolerance * 100.0

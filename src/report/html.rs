@@ -325,7 +325,7 @@ fn requests(page: &mut String, result: &RunResult) {
         row("answered", r.ok),
         row("dropped", r.dropped),
         row("of those, in the window of a terminating pod", r.in_window),
-        row("of these, under way when its deletion took effect", r.in_flight),
+        row("of these, in flight when its deletion took effect", r.in_flight),
         row("of these, attributed by time and outcome alone", r.by_time),
         row("of those, outside", r.outside_window),
         row("of those, the generator's own stale flows, which no headline counts", r.stale_flow_own),
@@ -372,7 +372,7 @@ fn latency(page: &mut String, result: &RunResult) {
     });
     let note = format!(
         "Milliseconds, of answered requests. Response time counts from the intended send time, service time from the \
-         actual one, when connecting began or a request was written on a connection that stood. \
+         actual one, when connecting began or a request was written on an open connection. \
          Longest time in which every request failed: {} s.",
         seconds(result.longest_outage_s)
     );

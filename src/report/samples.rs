@@ -388,7 +388,7 @@ impl Sample {
                 consumers: vec![CONSUMER.into()],
                 basis: String::new(),
                 refused_because: vec![format!(
-                    "the longest window of {n} covers, with 95 % confidence, 37 % of future ones only; to say so of 90 % takes {needed} more terminations"
+                    "the longest window of {n} covers 37 % of future ones at 95 % confidence; {needed} more are needed to claim 90 % coverage"
                 )],
                 terminations_needed: needed,
                 covers_all_seen_seconds: Some(sleep),

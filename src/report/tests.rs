@@ -90,9 +90,9 @@ fn the_text_of_a_run_that_drops() {
       most 0.183 s (3 pods, isolated; median of the upper bounds 0.161 s)
 
     PRESTOP SLEEP   for pods that end one at a time
-      This run is not enough for a recommendation. The longest window of 3 covers, with 95 % confidence,
-      37 % of future ones only; to say so of 90 % takes 26 more terminations. It suggests, without
-      proof, a preStop sleep of 1 s in the app's container, which outlasts every window seen.
+      This run is not enough for a recommendation. The longest window of 3 covers 37 % of future ones at
+      95 % confidence; 26 more are needed to claim 90 % coverage. It suggests, without proof, a preStop
+      sleep of 1 s in the app's container, which outlasts every window seen.
           lifecycle: {preStop: {sleep: {seconds: 1}}}   # suggested, not proven
 
     LATENCY   response time of answered requests, from the intended send time
@@ -136,10 +136,9 @@ fn the_text_of_a_run_without_a_drop() {
       median of the upper bounds 0.168 s)
 
     PRESTOP SLEEP   for pods that end one at a time
-      This run is not enough for a recommendation. The longest window of 3 covers, with 95 % confidence,
-      37 % of future ones only; to say so of 90 % takes 26 more terminations. Every window seen was over
-      within 1 s, and no request was lost that a longer sleep would have saved: nothing here asks for
-      another one.
+      This run is not enough for a recommendation. The longest window of 3 covers 37 % of future ones at
+      95 % confidence; 26 more are needed to claim 90 % coverage. Every window seen ended within 1 s,
+      and a longer sleep would have saved no lost request: this run does not suggest another one.
 
     LATENCY   response time of answered requests, from the intended send time
                                    requests          p50          p99          max
@@ -162,7 +161,7 @@ fn the_text_of_a_run_without_a_drop() {
 #[test]
 fn the_text_of_a_partial_run() {
     insta::assert_snapshot!(plain_text(&samples::partial()), @"
-    PARTIAL MEASUREMENT: the record is not whole; the numbers cover only what was recorded. Interrupted
+    PARTIAL MEASUREMENT: the record is incomplete; the numbers cover only what was recorded. Interrupted
     8 s into the run.
 
     1 of 400 requests was dropped as 1 pod ended.
@@ -191,7 +190,7 @@ fn the_text_of_a_partial_run() {
       while a pod ended                 240      1.94 ms      7.09 ms      39.4 ms
       longest time in which every request failed: 0.041 s
 
-    PARTIAL: the record is not whole; the numbers cover only what was recorded
+    PARTIAL: the record is incomplete; the numbers cover only what was recorded
       because  interrupted 8 s into the run
       0 of 400 requests not sent (0 %); send lag p99 0.41 ms, max 2.31 ms
     Report: runs/one/report.html, charts in runs/one/charts
@@ -201,7 +200,7 @@ fn the_text_of_a_partial_run() {
 #[test]
 fn the_text_of_a_run_in_which_nothing_happened() {
     insta::assert_snapshot!(plain_text(&samples::quiet()), @r"
-    0 of 4,000 requests were dropped; no pod ended meanwhile.
+    0 of 4,000 requests were dropped; no pod ended during the run.
       run    rolldrop 0.1.0 · scenario watch · 200 requests/s for 20 s · Kubernetes v1.36.2 · userspace
              dataplane · 2 nodes · 3 endpoints
 
@@ -421,7 +420,7 @@ fn a_comparison_is_told_in_every_form() {
       baseline  before-1 and before-2: 6,000 requests in 30.0 s, 0 dropped, 3 pods ended
       now       after-1 and after-2: 6,000 requests in 30.0 s, 16 dropped, 3 pods ended
 
-    FIGURES   intervals at 95 %, one chance of 5 % to err over all verdicts; within 5 % is the same
+    FIGURES   intervals at 95 %, 5 % chance of a false alarm over all verdicts; within 5 % counts as the same
       figure             baseline      now                     change  verdict
       dropped requests        0 %   0.27 %                          –  –
       response time p50   1.00 ms  1.02 ms  +2.0 % (−1.0 % to +4.0 %)  same

@@ -127,8 +127,8 @@ fn answer(page: &mut Page, result: &RunResult) {
     }
     let requests = &result.requests;
     let other: Vec<String> = [
-        (requests.app_errors, "answered with an error of the app"),
-        (requests.not_sent, "not sent, by the generator's fault"),
+        (requests.app_errors, "answered with an app error"),
+        (requests.not_sent, "not sent, the load generator's fault"),
         (requests.cancelled, "cut off by the end of the run"),
         (requests.stale_flow_own, "lost to the generator's own stale flows, as it used source ports again"),
     ]

@@ -26,8 +26,8 @@ pub(super) fn headline(result: &RunResult) -> String {
         either(dropped, "was", "were")
     );
     match (result.terminations.len(), dropped) {
-        (0, 0) => format!("{lost}; no pod ended meanwhile."),
-        (0, _) => format!("{lost}, and no pod ended meanwhile."),
+        (0, 0) => format!("{lost}; no pod ended during the run."),
+        (0, _) => format!("{lost}, and no pod ended during the run."),
         (n, _) => format!("{lost} as {} ended.", counted(len(n), "pod")),
     }
 }
@@ -79,7 +79,7 @@ pub(super) fn verdict(verdict: &Verdict) -> (&'static str, &'static str, &[Strin
     match verdict {
         Verdict::Valid => ("VALID", "the generator kept its schedule and no recorder lost anything", &[]),
         Verdict::Partial { why } => {
-            ("PARTIAL", "the record is not whole; the numbers cover only what was recorded", why)
+            ("PARTIAL", "the record is incomplete; the numbers cover only what was recorded", why)
         }
         Verdict::Invalid { why } => ("INVALID", "do not use these numbers", why),
     }
@@ -117,9 +117,9 @@ pub(super) const fn outcome(outcome: Outcome) -> &'static str {
         Outcome::ResponseTimeout => "no answer within the timeout",
         Outcome::BodyTimeout => "the answer did not end within the timeout",
         Outcome::H2RefusedStream => "the HTTP/2 stream was refused",
-        Outcome::H2Goaway => "the HTTP/2 connection went away first",
+        Outcome::H2Goaway => "the HTTP/2 connection was closed first",
         Outcome::ProtocolError => "the answer could not be parsed",
-        Outcome::NotSent => "not sent, by the generator's fault",
+        Outcome::NotSent => "not sent, the load generator's fault",
         Outcome::Cancelled => "cut off by the end of the run",
     }
 }
@@ -131,12 +131,12 @@ pub(super) const fn cause(cause: Cause) -> &'static str {
         Cause::KilledInFlight => "the pod ended while it worked on the request",
         Cause::IdleCloseRace => "the server closed an idle connection as it was used",
         Cause::AcceptQueueReset => "waiting in the accept queue of a listener that closed",
-        Cause::StaleFlow => "an old conntrack entry led to a pod that was gone",
+        Cause::StaleFlow => "an old conntrack entry pointed to a pod that was gone",
         Cause::NoReadyEndpoint => "no endpoint was ready",
         Cause::NotReadyYet => "sent to a pod that could not serve yet",
-        Cause::GatewayError => "a gateway answered with an error of its own",
+        Cause::GatewayError => "a gateway answered with its own error",
         Cause::GatewayToDeadPod => "a gateway sent it to a pod that was ending",
-        Cause::RuleSwap => "refused in the instant in which a Service proxy changed its rules",
+        Cause::RuleSwap => "refused while a Service proxy changed its rules",
         Cause::Overload => "timed out with no termination near",
         Cause::Unattributed => "no cause fits",
     }
@@ -229,7 +229,7 @@ pub(super) fn basis(w: &Window) -> String {
 /// A basis as a fragment.
 const fn rests_on(basis: WindowBasis) -> &'static str {
     match basis {
-        WindowBasis::Named => "connections of which the pod is named",
+        WindowBasis::Named => "connections whose pod is named",
         WindowBasis::Conntrack => "the kernel's connection tracking",
         WindowBasis::Failures => "failures that only this window explains",
         WindowBasis::Order => "failures of several pods, in the EndpointSlice's order",
@@ -318,8 +318,8 @@ pub(super) fn recommendation(rec: &Recommendation) -> Vec<String> {
                 ));
             } else if let Some(covers) = rec.covers_all_seen_seconds {
                 out.push(format!(
-                    "Every window seen was over within {covers} s, and no request was lost that a longer sleep would \
-                     have saved: nothing here asks for another one."
+                    "Every window seen ended within {covers} s, and a longer sleep would have saved no lost \
+                     request: this run does not suggest another one."
                 ));
             }
         }

@@ -424,7 +424,7 @@ impl FromStr for Workload {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let form =
-            || format!("{text:?} is no workload: say deployment/NAME, statefulset/NAME or daemonset/NAME");
+            || format!("{text:?} is not a workload: use deployment/NAME, statefulset/NAME or daemonset/NAME");
         let (kind, name) = text.split_once('/').filter(|(_, name)| !name.is_empty()).ok_or_else(form)?;
         let kind = match kind.to_lowercase().as_str() {
             "deploy" | "deployment" => WorkloadKind::Deployment,

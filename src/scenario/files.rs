@@ -10,12 +10,12 @@ pub const FILE_BYTES: u64 = 16 * 1024 * 1024;
 /// Reads a file that a scenario names.
 ///
 /// # Errors
-/// The operating system's, or that it is no regular file (a device may have no end, a pipe no beginning), or is
+/// The operating system's, or that it is not a regular file (a device may have no end, a pipe no beginning), or is
 /// longer than [`FILE_BYTES`].
 pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     // Before it is opened: to open a pipe is to wait for whoever writes into it.
     if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("is no regular file"));
+        return Err(io::Error::other("is not a regular file"));
     }
     bounded(File::open(path)?)
 }
@@ -51,11 +51,11 @@ mod tests {
     fn what_is_no_file_or_has_no_end_is_not_read() {
         let dir = tempfile::tempdir().unwrap();
         let why = |path: &Path| read(path).unwrap_err().to_string();
-        assert_eq!(why(Path::new("/dev/zero")), "is no regular file");
-        assert_eq!(why(dir.path()), "is no regular file");
+        assert_eq!(why(Path::new("/dev/zero")), "is not a regular file");
+        assert_eq!(why(dir.path()), "is not a regular file");
         let pipe = dir.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        assert_eq!(why(&pipe), "is no regular file");
+        assert_eq!(why(&pipe), "is not a regular file");
         assert_eq!(
             read_scenario(Path::new("/dev/zero")).unwrap_err().to_string(),
             "is longer than 16777216 bytes"

@@ -55,7 +55,7 @@ pub struct Load {
     pub requests: Vec<Request>,
     /// How often a request that failed is sent again.
     pub retries: u32,
-    /// From a failure to the next attempt.
+    /// Time from a failure to the next attempt.
     pub retry_delay: Duration,
     /// The most requests that a connection carries.
     pub max_requests: Option<u64>,

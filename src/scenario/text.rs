@@ -21,7 +21,7 @@ pub fn from_hex(text: &str) -> Result<Vec<u8>, String> {
 /// # Errors
 /// When it is something else.
 pub fn from_base64(text: &str) -> Result<Vec<u8>, String> {
-    BASE64_STANDARD.decode(text.trim()).map_err(|error| format!("is no base64: {error}"))
+    BASE64_STANDARD.decode(text.trim()).map_err(|error| format!("is not valid base64: {error}"))
 }
 
 /// A header, written as `Name: value`.

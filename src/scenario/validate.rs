@@ -48,9 +48,7 @@ pub(super) fn validate<C>(
     let settle = spec.settle.map(|span| span.0);
     let settle_max = spec.settle_max.map_or(SETTLE_MAX.max(settle.unwrap_or_default()), |span| span.0);
     if settle.is_some_and(|settle| settle > settle_max) {
-        return Err(
-            document.error("spec.settleMax", "is shorter than settle: make it longer, or leave it out")
-        );
+        return Err(document.error("spec.settleMax", "is shorter than settle: make it longer, or remove it"));
     }
     let expect = expect(spec.expect, document)?;
     let scenario = Scenario {
@@ -79,7 +77,7 @@ fn cluster<C>(
         Some((Some(config), None)) => Ok(Some(ClusterChoice::Embedded(config))),
         Some((None, Some(context))) => Ok(Some(ClusterChoice::Context(context))),
         Some((Some(_), Some(_))) => {
-            Err(document.error("spec.cluster", "names both embedded and context: leave one out"))
+            Err(document.error("spec.cluster", "names both embedded and context: remove one"))
         }
     }
 }
@@ -114,7 +112,7 @@ fn checked_object(object: Value, key: &str, document: &Document) -> Result<Value
     for pointer in ["/apiVersion", "/kind", "/metadata/name"] {
         if object.pointer(pointer).and_then(Value::as_str).is_none() {
             let field = pointer[1..].replace('/', ".");
-            return Err(document.error(key, format!("is no Kubernetes object: it has no {field}")));
+            return Err(document.error(key, format!("is not a Kubernetes object: it has no {field}")));
         }
     }
     Ok(object)
@@ -157,7 +155,7 @@ fn targets(
 
 fn sidecar_workloads(raw: &raw::Sidecar, document: &Document) -> Result<Vec<Workload>, ScenarioError> {
     if !raw.inject && !raw.workloads.is_empty() {
-        return Err(document.error("spec.sidecar.workloads", "needs inject: true beside it"));
+        return Err(document.error("spec.sidecar.workloads", "needs inject: true as well"));
     }
     let workload = |(index, text): (usize, &String)| {
         text.parse::<Workload>()
@@ -204,10 +202,10 @@ fn place(
         }
         (None, Some(text)) => {
             if raw.port.is_some() || path.is_some() {
-                return Err(document.error(key, "port and path belong into the url"));
+                return Err(document.error(key, "port and path belong in the url"));
             }
             if raw.node.is_some() {
-                let why = "only a Service has a port on each node: name it by service";
+                let why = "only a Service has a port on each node: name a service";
                 return Err(document.error(&format!("{key}.node"), why));
             }
             let url = url::Url::parse(&text)
@@ -231,7 +229,7 @@ fn is_steady_first(
         return Ok(());
     };
     let why = format!(
-        "is before the load has been steady for {:.1} s, as long as spec.load.abort looks back: begin at {:.1} s \
+        "is before the load has been steady for {:.1} s, as long as spec.load.abort looks back: start at {:.1} s \
          or later",
         abort.over.as_secs_f64(),
         earliest.as_secs_f64()

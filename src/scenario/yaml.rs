@@ -64,7 +64,7 @@ impl Document {
         let mut at = &mut self.value;
         for step in steps(&path) {
             at = child(at, &step)
-                .ok_or_else(|| invalid(&path, "leads through a value that has no such child"))?;
+                .ok_or_else(|| invalid(&path, "passes through a value that has no such child"))?;
         }
         *at = new;
         self.places.insert(path, "--set".into());

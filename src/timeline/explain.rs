@@ -75,7 +75,7 @@ impl Histories {
             None => {}
         }
         if ended_by_itself {
-            return told(Mode::Other, format!("ended by itself: {}", pod.phase));
+            return told(Mode::Other, format!("ended on its own: {}", pod.phase));
         }
         let owner = pod.owner.as_deref()?;
         let (mode, cause) = match self.custom_owner(owner) {
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(told(plain(), 52, 55, false), None, "it is of the new template");
         assert_eq!(told(json!({"owner": "ReplicaSet/other-1"}), 0, 55, false), None);
         let job = json!({"owner": "Job/once", "phase": "Succeeded"});
-        assert_eq!(told(job, 0, 5, true), known(Mode::Other, "ended by itself: Succeeded"));
+        assert_eq!(told(job, 0, 5, true), known(Mode::Other, "ended on its own: Succeeded"));
         let target = |reason: &str, node: &str| json!({"disruption_target": reason, "disruption_message": "so it is", "node": node});
         for (reason, node, mode, cause) in [
             ("EvictionByEvictionAPI", "n1", Mode::Other, "evicted by somebody"),

@@ -158,7 +158,7 @@ fn wrong_values_are_refused_with_what_is_wrong() {
         ),
         (
             spec("{disruptions: [{at: 5s, action: rollingRestart, workload: pod/web}]}"),
-            "is no workload: say deployment/NAME",
+            "is not a workload: use deployment/NAME",
         ),
     ] {
         let error = template(&values).expect_err(&values);

@@ -67,5 +67,5 @@ fn losses_are_worse_and_what_is_not_comparable_is_refused() {
         "{worse}"
     );
     let nonsense = rolldrop(dir, "gate after --baseline before/run.json").expect_code(2);
-    assert!(nonsense.stderr().contains("is no baseline: name a run directory"), "{nonsense}");
+    assert!(nonsense.stderr().contains("is not a baseline: name a run directory"), "{nonsense}");
 }

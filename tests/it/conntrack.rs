@@ -178,6 +178,6 @@ fn without_the_right_a_load_does_not_begin() {
         program.command().args(["load", &url, "--evidence", "conntrack"]).output().expect("it starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("takes the right NET_ADMIN"), "{said}");
+    assert!(said.contains("needs the capability NET_ADMIN"), "{said}");
     assert!(listener.accept().is_err(), "something was sent");
 }

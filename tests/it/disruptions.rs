@@ -116,17 +116,17 @@ fn what_an_action_does_not_take_or_would_take_too_much_is_an_error() {
     let live = [
         (
             "{at: 1s, action: scale, workload: deploy/web, replicas: 0}",
-            "no pod would be left; say allowOutage: true",
+            "no pod would be left; set allowOutage: true",
         ),
         ("{at: 1s, action: drain, node: node-9}", "nodes \"node-9\" not found"),
         (
             "{at: 1s, action: deletePod, selector: app=web, count: all}",
-            "deletePod of app=web is refused: all 3 ready pods would go at once",
+            "deletePod of app=web is refused: all 3 ready pods would end at once",
         ),
         (
             "{at: 1s, action: patch, object: {apiVersion: apps/v1, kind: Deployment, name: web}, \
              patch: {spec: {replicas: 0}}}",
-            "patch of Deployment web is refused: no pod would be left; say allowOutage: true",
+            "patch of Deployment web is refused: no pod would be left; set allowOutage: true",
         ),
         (
             "{at: 1s, action: relabel, selector: app=web, label: tier}",
@@ -134,7 +134,7 @@ fn what_an_action_does_not_take_or_would_take_too_much_is_an_error() {
         ),
         (
             "{at: 1s, action: crash, selector: app=web, container: db}",
-            "has no container \"db\": name one of its own",
+            "has no container \"db\": name one of its containers",
         ),
     ];
     let wrong = [
@@ -143,7 +143,7 @@ fn what_an_action_does_not_take_or_would_take_too_much_is_an_error() {
             "disruptions[0].node: evict takes no node, but selector, count, order",
         ),
         ("{at: 1s, action: scale, workload: deploy/web}", "scale needs a number of replicas"),
-        ("{at: 1s, action: rollingRestart, workload: web}", "\"web\" is no workload: say deployment/NAME"),
+        ("{at: 1s, action: rollingRestart, workload: web}", "\"web\" is not a workload: use deployment/NAME"),
         (
             "{at: 1s, action: rollingRestart, workload: deploy/wbe}",
             "there is no Deployment wbe among the manifests",
@@ -154,7 +154,7 @@ fn what_an_action_does_not_take_or_would_take_too_much_is_an_error() {
         ),
         (
             "{at: 1s, action: deletePod, selector: app=web, gracePeriodSeconds: 0}",
-            "disruptions[0].gracePeriodSeconds: is 0, which removes a pod before its containers have ended: say \
+            "disruptions[0].gracePeriodSeconds: is 0, which removes a pod before its containers have ended: use \
              force: true",
         ),
         (
@@ -163,7 +163,7 @@ fn what_an_action_does_not_take_or_would_take_too_much_is_an_error() {
         ),
         (
             "{at: 1s, action: deletePod, selector: app=web, count: 2, until: {windows: {p95: 95%}}}",
-            "disruptions[0].until: windows are told from pods that end one by one",
+            "disruptions[0].until: windows are measured from pods that end one by one",
         ),
         (
             "{at: 1s, action: evict, selector: app=web, until: {windows: {p95: 120%}}}",
@@ -179,7 +179,7 @@ fn what_an_action_does_not_take_or_would_take_too_much_is_an_error() {
         ),
         (
             "{at: 1s, action: setImage, workload: deploy/web, container: app, image: x, for: 2s, keep: true}",
-            "disruptions[0].keep: for says when it is changed back: leave one out",
+            "disruptions[0].keep: for says when it is changed back: remove one of the two",
         ),
         (
             "{at: 1s, action: patch, object: {apiVersion: v1, kind: Service, name: web}, type: json, patch: {a: b}}",
@@ -187,13 +187,13 @@ fn what_an_action_does_not_take_or_would_take_too_much_is_an_error() {
         ),
         (
             "{at: 1s, action: patch, object: {apiVersion: v1, kind: Secret, name: web}, patch: {a: b}}",
-            "disruptions[0].object.kind: its old values would be written down",
+            "disruptions[0].object.kind: its old values would be stored",
         ),
         (
             "{at: 1s, action: exec, command: [no-such-program]}",
             "disruptions[0].command: failed to find the command no-such-program",
         ),
-        ("{at: 1s, action: observe, repeat: 2}", "disruptions[0].repeat: observe goes on by itself"),
+        ("{at: 1s, action: observe, repeat: 2}", "disruptions[0].repeat: observe has no end"),
     ];
     let live = live.map(|(disruption, wanted)| (on_a_cluster(disruption), wanted));
     for (run, wanted) in
@@ -245,7 +245,7 @@ fn a_forced_deletion_leaves_no_grace_and_what_is_refused_is_a_finding() {
     let refused = run.result.findings.iter().find(|finding| finding.what.starts_with("evict"));
     let refused = refused.unwrap_or_else(|| panic!("no finding\n{}", run.finished));
     assert!(refused.what.ends_with("was refused (429)"), "{refused:?}");
-    assert!(refused.remedy.starts_with("a PodDisruptionBudget that allows more"), "{refused:?}");
+    assert!(refused.remedy.starts_with("allow more in the PodDisruptionBudget"), "{refused:?}");
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn a_pod_that_leaves_its_service_lives_on_and_a_crashed_container_comes_back() {
     let relabelled = ("relabel", Some(200));
     assert_eq!(of, [relabelled, relabelled, relabelled, ("crash", Some(200))], "{}", run.finished);
     let found = |what: &str| run.result.findings.iter().any(|finding| finding.what.contains(what));
-    assert!(found("left its Services and lived on: its endpoint went 0."), "{}", run.finished);
+    assert!(found("left its Services and kept running: its endpoint was removed 0."), "{}", run.finished);
     assert!(found("was killed by this run (exit code 137) and was ready again"), "{}", run.finished);
     let left: BTreeSet<_> =
         actions(&run.records).iter().take(2).filter_map(|action| action.pod.clone()).collect();

@@ -158,7 +158,7 @@ impl Ended {
             Verdict::Invalid { why } => why.join("\n"),
             _ => String::new(),
         };
-        ["were not sent", "ms late or later", "hypervisor", "waiting for a CPU"]
+        ["were not sent", "ms late or later", "hypervisor", "waited for a CPU"]
             .iter()
             .any(|w| reasons.contains(w))
     }

@@ -98,7 +98,7 @@ impl Shop {
 
         let alone = self.unasked(SCENARIO, &[]).finish().expect_code(2);
         assert!(alone.stderr().contains("this run adds the sidecar to Deployment web"), "{alone}");
-        assert!(alone.stderr().contains("nobody is there to agree to that: say --yes"), "{alone}");
+        assert!(alone.stderr().contains("there is no terminal to ask on: add --yes"), "{alone}");
 
         // On a terminal it asks.
         let (program, kubeconfig) = (env!("CARGO_BIN_EXE_rolldrop"), SharedCluster::get().kubeconfig());
@@ -116,7 +116,7 @@ impl Shop {
         terminal.write_all(b"n\n").expect("an answer");
         shown.read_to_end(&mut text).expect("the rest");
         let text = String::from_utf8_lossy(&text);
-        assert!(text.contains("not agreed to: nothing was changed"), "{text}");
+        assert!(text.contains("not confirmed: nothing was changed"), "{text}");
         assert_eq!(script.wait().expect("an end").code(), Some(2), "{text}");
     }
 
@@ -309,7 +309,7 @@ fn a_rollout_of_what_is_there_is_measured_from_a_cold_start() {
     let words = ["run", "-t", "svc/web:named", "-n", "shop", "--set", all, "--yes", "--kubeconfig"];
     let all = run(&[&words[..], &[kubeconfig.to_str().expect("UTF-8")]].concat()).expect_code(2);
     assert!(
-        all.stderr().contains("deletePod of app=web is refused: all 2 ready pods would go at once"),
+        all.stderr().contains("deletePod of app=web is refused: all 2 ready pods would end at once"),
         "{all}"
     );
     let ambiguous = run(&["run", "-t", "svc/web", "-n", "shop", "--out", "run"]).expect_code(2);

@@ -215,7 +215,7 @@ fn bad_input_is_told_before_a_request_is_sent() {
         let finished = Rolldrop::new(["load"].iter().chain(args)).file("bad.txt", "GET\n").finish();
         finished.expect_code(2).stderr()
     };
-    assert!(said(&["nonsense"]).contains("\"nonsense\" is no usable URL"));
+    assert!(said(&["nonsense"]).contains("\"nonsense\" is not a usable URL"));
     assert!(said(&["localhost:8080"]).contains("no scheme; write it as http://localhost:8080"));
     assert!(said(&[&url, "-r", "-5"]).contains("rate -5 is not above 0"));
     assert!(said(&[&url, "--max-requests", "5"]).contains("a fresh connection carries one request"));

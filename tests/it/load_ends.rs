@@ -39,7 +39,7 @@ fn the_first_signal_keeps_the_results_and_calls_them_partial() {
         assert_eq!(child.wait().expect("an end").code(), Some(130), "{first}");
         let (said, info) = (read(dir.path(), "stdout.log"), read(dir.path(), "run/run.json"));
         assert!(said.starts_with("PARTIAL: interrupted after "), "{first}: {said}");
-        assert!(said.contains(" of 600 s; what follows is what was sent until then\n\n"), "{said}");
+        assert!(said.contains(" of 600 s; the figures cover what was sent until then\n\n"), "{said}");
         let info: Value = serde_json::from_str(&info).expect("run.json");
         assert_eq!((&info["interrupted"], &info["complete"]), (&true.into(), &false.into()), "{first}");
         let rows = rows(dir.path(), "run");
@@ -74,7 +74,7 @@ fn a_disk_that_fills_up_ends_the_load_and_leaves_what_was_recorded() {
         .expect("unshare of util-linux");
     let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let all = format!("{said}{told}");
-    let kept = "the load was cut off (rolldrop report 'a run' tells what was recorded until then): ";
+    let kept = "the load was cut off (rolldrop report 'a run' shows what was recorded): ";
     assert!(told.contains(kept) && told.contains("No space left on device"), "{all}");
     assert_eq!(told.matches("No space").count(), 1, "{all}");
     assert!(!rows(dir.path(), "kept").is_empty(), "{all}");

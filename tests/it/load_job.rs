@@ -159,7 +159,7 @@ fn a_load_worker_that_dies_is_named_and_the_others_go_on() {
     assert_eq!(by_count.values().sum::<u64>(), killed.known - killed.received, "{by_count:?}");
     let told = serde_json::to_string(&result).expect("JSON");
     assert!(told.contains(&format!("of load-1 the rows of {} arrived", killed.received)), "{told}");
-    assert!(told.contains(&format!("known by count alone, and in no figure: {} ok", by_count[&Outcome::Ok])));
+    assert!(told.contains(&format!("known only as counts, in no figure: {} ok", by_count[&Outcome::Ok])));
 }
 
 #[test]

@@ -167,7 +167,7 @@ fn of_two_families_the_one_that_answers_is_used_and_either_can_be_chosen() {
     };
     let (outcomes, finished) = load(&[]);
     assert_eq!(outcomes, [Outcome::Ok; 6], "{finished}");
-    let warning = format!("web.test is used by its IPv4 addresses alone: [::1]:{port} does not answer");
+    let warning = format!("web.test is used only through its IPv4 addresses: [::1]:{port} does not answer");
     assert!(finished.stderr().contains(&warning), "{finished}");
     assert_eq!(load(&["-4"]).0, [Outcome::Ok; 6]);
     assert_eq!(load(&["-6"]).0, [Outcome::ConnectRefused; 6]);

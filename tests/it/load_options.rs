@@ -151,7 +151,7 @@ fn a_worker_that_watches_the_clock_sends_nothing_early_and_leaves_nothing_out() 
     assert_eq!(rows.len(), 50, "{finished}");
     assert!(rows.iter().all(|row| row.outcome == Outcome::Ok && row.sent >= Some(row.scheduled)), "{rows:?}");
     let closed = load(&server.url("/"), &["-r", "max", "-n", "50", "--spin", "5ms"]).expect_code(2);
-    assert!(closed.stderr().contains("a closed loop has no schedule: leave out either spin"), "{closed}");
+    assert!(closed.stderr().contains("a closed loop has no schedule: remove either spin"), "{closed}");
 }
 
 #[test]

@@ -379,11 +379,11 @@ fn what_cannot_be_spoken_is_refused_before_a_request_is_sent() {
         (&tls, &["--cert", "cert.pem"], "the client certificate has no private key in PEM"),
         (&tls, &["--cert", "cert.pem", "--key", "key.pem"], "the key is not the certificate's"),
         (&tls, &["--key", "key.pem"], "--cert"),
-        (&tls, &["--server-name", "a b"], "\"a b\" is no server name"),
+        (&tls, &["--server-name", "a b"], "\"a b\" is not a server name"),
         (&tls, &["--tlsv1.3", "--tls-max", "1.2"], "leave no version of TLS"),
         (&tls, &["--unix-socket", "no.sock"], "no.sock is no Unix socket: No such file"),
         (&tls, &["--unix-socket", "ca.pem"], "ca.pem is no Unix socket: it is something else"),
-        (&tls, &["--ipv6"], "127.0.0.1 is no IPv6 address: leave out --ipv6"),
+        (&tls, &["--ipv6"], "127.0.0.1 is not an IPv6 address: remove --ipv6"),
         (&plain, &["--insecure"], "options of TLS are given, but no URL begins with https://"),
         (&"ftp://web/".to_owned(), &[], "scheme \"ftp\" is not supported, only http, https, ws and wss"),
     ] {

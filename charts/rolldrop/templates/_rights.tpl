@@ -91,7 +91,7 @@ The rules of the Role, as JSON: what the scenario takes, and no more. They are t
 {{- $rules = append $rules $listBudgets -}}
 {{- else if has .action (list "rollingRestart" "setImage" "scale") -}}
 {{- $parts := splitList "/" (.workload | required (printf "scenario.spec.disruptions: %s takes a workload, such as deployment/web" .action)) -}}
-{{- $resource := get (dict "deploy" "deployments" "deployment" "deployments" "sts" "statefulsets" "statefulset" "statefulsets" "ds" "daemonsets" "daemonset" "daemonsets") (first $parts | lower) | required (printf "scenario.spec.disruptions: %q is no workload: say deployment/NAME, statefulset/NAME or daemonset/NAME" .workload) -}}
+{{- $resource := get (dict "deploy" "deployments" "deployment" "deployments" "sts" "statefulsets" "statefulset" "statefulsets" "ds" "daemonsets" "daemonset" "daemonsets") (first $parts | lower) | required (printf "scenario.spec.disruptions: %q is not a workload: use deployment/NAME, statefulset/NAME or daemonset/NAME" .workload) -}}
 {{- $rules = append $rules (dict "apiGroups" (list "apps") "resources" (list $resource) "resourceNames" (list (last $parts)) "verbs" (list "get" "patch")) -}}
 {{- else if eq .action "patch" -}}
 {{- $object := .object | required "scenario.spec.disruptions: patch takes an object: {apiVersion, kind, name}" -}}

@@ -179,7 +179,7 @@ impl Judgement {
             Judgement::Better => "better",
             Judgement::Worse => "worse",
             Judgement::Same => "same",
-            Judgement::CannotTell => "cannot tell",
+            Judgement::CannotTell => "inconclusive",
         }
     }
 }

@@ -26,8 +26,8 @@ pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
         }
         if of_restarts > 0 {
             let what = format!("{}, to a container that ended in a pod that stays", lost(of_restarts));
-            let why = "no preStop hook runs before such an end, and the pod's endpoint stays until the kubelet has \
-                       noticed";
+            let why = "no preStop hook runs before such an end, and the pod's endpoint stays until the kubelet \
+                       notices";
             findings.push(Finding { cause: Some(cause), ..finding(severity, what, why, RESTART_REMEDY) });
         }
     }
@@ -35,10 +35,10 @@ pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
         findings.push(finding(
             Severity::Warning,
             format!(
-                "{} dropped requests fit several terminations: what each of these lost is an interval",
+                "{} dropped requests fit several terminations: the loss of each is an interval",
                 count(known.requests.ambiguous)
             ),
-            "the pods ended so close together that neither time nor outcome says which of them lost a request",
+            "the pods ended so close together that neither time nor outcome shows which of them lost a request",
             "let responses name their pod, or delete pods further apart; totals of the groups are exact",
         ));
     }
@@ -83,17 +83,17 @@ fn explain(cause: Cause, sleep: &str) -> (&'static str, String) {
             sleep.to_owned(),
         ),
         Cause::AcceptQueueReset => (
-            "the app closed its listener while connections that it had not accepted stood in the queue",
+            "the app closed its listener while connections waited in the accept queue",
             sleep.to_owned(),
         ),
         Cause::KilledInFlight => (
-            "the app ended before it had answered what it had accepted",
+            "the app ended before it had answered the requests that it had accepted",
             "finish requests in flight on SIGTERM; with exit code 137 a longer terminationGracePeriodSeconds"
                 .into(),
         ),
         Cause::IdleCloseRace => (
-            "an idle connection may be closed at any time, and a request can cross that on its way",
-            "answer with Connection: close while draining; a client idle timeout below the server's".into(),
+            "a server may close an idle connection at any time, also while a request is on its way",
+            "answer with Connection: close while draining; set a client idle timeout below the server's".into(),
         ),
         Cause::StaleFlow => (
             "the generator used a source port again: its earlier connection from there got no answer, and for up to \
@@ -104,7 +104,7 @@ fn explain(cause: Cause, sleep: &str) -> (&'static str, String) {
                 .into(),
         ),
         Cause::NoReadyEndpoint => (
-            "all pods of the Service were away or not ready at once",
+            "all pods of the Service were gone or not ready at the same time",
             "more replicas, maxUnavailable: 0, and a PodDisruptionBudget".into(),
         ),
         Cause::NotReadyYet => (
@@ -121,7 +121,7 @@ fn explain(cause: Cause, sleep: &str) -> (&'static str, String) {
             format!("{sleep}; and let the gateway retry requests that may be sent twice"),
         ),
         Cause::RuleSwap => (
-            "a Service proxy replaced its rules, and in that instant the Service was not in them",
+            "a Service proxy replaced its rules, and for a moment the Service was not in them",
             "no setting of the pod helps; clients that try again after a refused connection".into(),
         ),
         Cause::Overload => (
@@ -129,7 +129,7 @@ fn explain(cause: Cause, sleep: &str) -> (&'static str, String) {
             "lower the rate or add capacity; then measure again".into(),
         ),
         Cause::Unattributed => (
-            "no termination explains them, or those that may explain them differ in the cause",
+            "no termination explains them, or the terminations that may explain them imply different causes",
             "see lost.csv: each request with its outcome and the pods that may explain it".into(),
         ),
     }

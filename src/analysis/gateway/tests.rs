@@ -126,7 +126,7 @@ fn behind_the_recorded_ingress_every_failure_has_its_pod_among_few() {
     let slept = result.what_if.iter().find(|what_if| what_if.pre_stop_seconds == 10).unwrap();
     assert_eq!((slept.drops_avoided, slept.drops_left), (340, 0), "a sleep helps behind a gateway as well");
     assert!(
-        result.findings.iter().any(|f| f.what.contains("is taken for a gateway")),
+        result.findings.iter().any(|f| f.what.contains("is treated as a gateway")),
         "{:?}",
         result.findings
     );

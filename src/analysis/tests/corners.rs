@@ -289,7 +289,7 @@ fn a_load_source_whose_rows_did_not_all_arrive_is_named_with_their_number() {
     let Verdict::Partial { why } = verdict(&records) else { panic!("{:?}", verdict(&records)) };
     let expected = [
         "of at least 25,000 requests of load-1 the rows of 203 arrived, above all of those that were not ok, which \
-         weigh too much in all shares; 12 were in flight when it was last heard of",
+         weigh too much in all shares; 12 were in flight at its last report",
         "of 25,000 requests of load-2 the rows of 250 arrived, above all of those that were not ok, which weigh too \
          much in all shares",
     ];
@@ -319,7 +319,7 @@ fn requests_of_which_only_the_number_is_known_are_in_no_other_figure() {
     let Verdict::Partial { why } = result.verdict else { panic!("{:?}", result.verdict) };
     let expected = format!(
         "of at least 900 requests of {source} the rows of 300 arrived, above all of those that were not ok, which \
-         weigh too much in all shares; known by count alone, and in no figure: 600 ok"
+         weigh too much in all shares; known only as counts, in no figure: 600 ok"
     );
     assert_eq!(why, [expected]);
 }

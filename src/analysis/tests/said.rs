@@ -170,12 +170,13 @@ fn of_a_pod_that_left_its_service_for_a_while_its_return_is_no_late_connection()
         request(&mut records, ms * MS, Outcome::Ok, Some(pod));
     }
     let findings = analysed(records).result.findings;
-    let said = findings.iter().map(|found| found.what.as_str()).find(|what| what.contains("lived on"));
+    let said = findings.iter().map(|found| found.what.as_str()).find(|what| what.contains("kept running"));
     assert_eq!(
         said,
         Some(
-            "pod b left its Services and lived on: its endpoint went 0.09 s after that was asked for, its last new \
-             connection came 0.08 s after that was asked for"
+            "pod b left its Services and kept running: its endpoint was removed 0.09 s after the request, its last \
+             new \
+             connection came 0.08 s after the request"
         )
     );
 }

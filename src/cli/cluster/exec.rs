@@ -42,7 +42,7 @@ pub(super) struct ExecArgs {
 }
 
 impl ExecArgs {
-    /// Runs the command, and answers its exit status. This process has one thread only.
+    /// Runs the command, and returns its exit status. This process has one thread only.
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let whereabouts = whereabouts(self.kubeconfig, self.context)?;
         let spot = match self.pod {

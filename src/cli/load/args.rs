@@ -32,7 +32,7 @@ Examples:
   rolldrop load --targets targets.txt -H @headers --fail-on 'dropped>0.1%' --fail-on 'p99>200ms'
   rolldrop load http://127.0.0.1:8080/ --record vegeta-json=hits.json && vegeta report hits.json
 
-Exit status: 0 measured, whatever was seen; 1 a limit of --fail-on was passed; 2 nothing measured;
+Exit status: 0 measured, whatever was seen; 1 a limit of --fail-on was exceeded; 2 nothing measured;
 3 with --fail-on, if this was not the load that was asked for; 130 interrupted.";
 
 /// Arguments of `rolldrop load`.
@@ -46,8 +46,8 @@ pub(in super::super) struct LoadArgs {
     /// "# weight: 3" before a target gives it a weight
     #[arg(long, value_name = "FILE", conflicts_with = "urls")]
     targets: Option<PathBuf>,
-    /// Requests per second, or max: a closed loop, in which each connection sends its next request
-    /// when it has the answer to the last
+    /// Requests per second, or max: a closed loop, in which each connection sends its next request when it has the
+    /// last answer
     #[arg(
         short,
         long,
@@ -65,17 +65,17 @@ pub(in super::super) struct LoadArgs {
     #[arg(short = 'n', long, value_name = "N", conflicts_with_all = ["duration", "stages"],
         value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
-    /// A rate over some time, such as 100:10s, or a linear ramp, such as 100-500:30s; given several times,
-    /// one after the other
+    /// A rate over some time, such as 100:10s, or a linear ramp, such as 100-500:30s; repeat it for several stages in
+    /// a row
     #[arg(long = "stage", value_name = "RATE:D|FROM-TO:D")]
     stages: Vec<Stage>,
-    /// Send as independent users come (a Poisson process with the rate as its mean), not evenly
+    /// Send at random times, like independent users (a Poisson process with the rate as its mean), not evenly
     #[arg(long)]
     poisson: bool,
-    /// Draw at random from this number on, so that a run can be repeated [default: another each time]
+    /// Seed of all random choices, so that a run can be repeated [default: a new one each time]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Length of a warm-up before it, which is recorded but not counted
+    /// Length of a warm-up before the counted part; it is recorded but not counted
     #[arg(long, default_value = "0s", value_parser = super::super::parse_duration, value_name = "D")]
     warmup: Duration,
     /// The most connections open at a time [default: what the rate can hold open until its timeouts]
@@ -85,8 +85,8 @@ pub(in super::super) struct LoadArgs {
     /// fresh ones) [default: fresh, and keepalive for WebSocket]
     #[arg(long, value_name = "MODE")]
     connections: Option<Connections>,
-    /// Which HTTP to speak: 1.1; 2, without TLS by prior knowledge; or auto, which is what the server
-    /// chooses of the two where there is TLS (ALPN), and 1.1 elsewhere
+    /// HTTP version: 1.1; 2 (without TLS by prior knowledge); or auto: with TLS the server chooses (ALPN), without
+    /// TLS 1.1
     #[arg(long, default_value = "auto", value_name = "auto|1.1|2")]
     http: Http,
     /// The most requests that an HTTP/2 connection carries at a time, as far as the server allows
@@ -106,16 +106,16 @@ pub(in super::super) struct LoadArgs {
     /// How long the TLS handshake may take
     #[arg(long, default_value = "2s", value_parser = super::super::parse_duration, value_name = "D")]
     tls_timeout: Duration,
-    /// How long the first byte of the answer may take, from the moment of sending [default: as the whole answer]
+    /// How long the first byte of the answer may take after sending [default: as long as the whole answer]
     #[arg(long, value_parser = super::super::parse_duration, value_name = "D")]
     first_byte_timeout: Option<Duration>,
-    /// How long the whole answer may take, from the moment of sending
+    /// How long the whole answer may take after sending
     #[arg(long, default_value = "5s", value_parser = super::super::parse_duration, value_name = "D")]
     response_timeout: Duration,
-    /// A request header, or a file with one a line; may be given several times
+    /// A request header, or a file with one a line; may be repeated
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE|@FILE")]
     headers: Vec<String>,
-    /// A request header whose value is taken from an environment variable
+    /// A request header with its value from an environment variable
     #[arg(long, value_name = "NAME=VARIABLE")]
     header_from_env: Vec<String>,
     /// The request's method
@@ -143,12 +143,13 @@ pub(in super::super) struct LoadArgs {
     /// The response header that names the pod: its name, host name or address
     #[arg(long, default_value = POD_HEADER, value_name = "NAME")]
     pod_header: String,
-    /// What names the pod in the body of an answer, where that header does not: the first group of the first match of
-    /// this regular expression, such as hostname:\s*(\S+), in the first 16 KiB, or the whole match without a group
+    /// A regular expression that finds the pod's name in the body of an answer, if that header is missing, such as
+    /// hostname:\s*(\S+). The name is the first group of the first match in the first 16 KiB, or the whole match
+    /// without a group
     #[arg(long, value_name = "REGEX", conflicts_with = "grpc")]
     pod_body: Option<PodBody>,
-    /// A response header to keep of requests that are not ok, beside server, via and x-envoy-*; a name may end
-    /// in *; may be given several times
+    /// A response header to keep for requests that are not ok, in addition to server, via and x-envoy-*; a name may
+    /// end in *; may be repeated
     #[arg(long = "keep-header", value_name = "NAME")]
     keep_headers: Vec<String>,
     /// For requests to HOST1:PORT1 (empty: any), connect to HOST2:PORT2 (empty: the same)
@@ -163,40 +164,39 @@ pub(in super::super) struct LoadArgs {
     /// The age after which a kept connection carries no further request
     #[arg(long, value_name = "D", value_parser = super::super::parse_duration)]
     max_age: Option<Duration>,
-    /// Do as a client that retries: send what failed again, up to N times, on a new connection.
-    /// Counts and rows keep the first outcome
+    /// Retry like a client that does: send a failed request again, up to N times, on a new connection. Counts and
+    /// rows keep the first outcome
     #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "N")]
     retry: u32,
-    /// From a failure to the next attempt
+    /// Time from a failure to the next attempt
     #[arg(long, default_value = "0s", value_parser = super::super::parse_duration, value_name = "D", requires = "retry")]
     retry_delay: Duration,
     /// The ports that connections come from, used in turn [default: the system's ephemeral ports]
     #[arg(long, value_name = "FIRST-LAST")]
     source_ports: Option<PortRange>,
-    /// Take source ports again within a minute, as works where the server closes connections first
+    /// Reuse source ports within a minute, which works if the server closes connections first
     #[arg(long)]
     reuse_ports: bool,
-    /// An address that connections come from; may be given as often as there are workers
+    /// A source address of connections; may be repeated, up to once for each worker
     #[arg(long = "source-address", value_name = "ADDRESS")]
     source_addresses: Vec<IpAddr>,
-    /// Ask the kernel's connection tracking where each connection goes, and write it into the rows. Takes the right
-    /// NET_ADMIN
+    /// Ask the kernel's connection tracking where each connection goes, and write it into the rows. Needs NET_ADMIN
     #[arg(long, value_name = "conntrack")]
     pub(super) evidence: Option<Evidence>,
     /// Worker threads
     #[arg(long, default_value_t = 1, value_name = "N")]
     workers: usize,
-    /// Watch the clock for this long before each request is due, rather than sleep until then: less
-    /// send lag, for up to a whole processor per worker
+    /// Poll the clock for this long before each request is due, instead of sleeping: less send lag, for up to a whole
+    /// processor per worker
     #[arg(long, default_value = "0s", value_parser = super::super::parse_duration, value_name = "D")]
     spin: Duration,
-    /// DNS servers to ask for names, in place of the system's
+    /// DNS servers to use instead of the system's
     #[arg(long, value_name = "ADDRESS[:PORT]", value_delimiter = ',', value_parser = dns_server)]
     dns_servers: Vec<SocketAddr>,
-    /// Use IPv4 addresses alone
+    /// Use only IPv4 addresses
     #[arg(short = '4', long)]
     ipv4: bool,
-    /// Use IPv6 addresses alone
+    /// Use only IPv6 addresses
     #[arg(short = '6', long, conflicts_with = "ipv4")]
     ipv6: bool,
     #[command(flatten)]
@@ -204,16 +204,16 @@ pub(in super::super) struct LoadArgs {
     /// Write a run directory, which must not exist yet or be empty
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
-    /// Also write rows: csv=FILE, vegeta-csv=FILE or vegeta-json=FILE; may be given several times
+    /// Also write rows: csv=FILE, vegeta-csv=FILE or vegeta-json=FILE; may be repeated
     #[arg(long, value_name = "FORMAT=FILE")]
     pub(super) record: Vec<Record>,
-    /// Write the percentile table of the response times, as HdrHistogram's plotter takes it
+    /// Write the percentile table of the response times, in the format of HdrHistogram's plotter
     #[arg(long, value_name = "FILE")]
     pub(super) hgrm: Option<PathBuf>,
-    /// Exit with 1 if this is so, such as dropped>0.1%, p99>200ms or connect_refused>0
+    /// Exit with 1 if this limit is exceeded, such as dropped>0.1%, p99>200ms or connect_refused>0
     #[arg(long, value_name = "METRIC>LIMIT")]
     pub(super) fail_on: Vec<FailOn>,
-    /// The form of the result on stdout
+    /// Format of the result on stdout
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub(super) format: Format,
     /// No progress on stderr

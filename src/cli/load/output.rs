@@ -204,7 +204,7 @@ impl Report {
         match &self.verdict {
             Verdict::Valid => None,
             Verdict::Partial { why } => {
-                Some(format!("PARTIAL: {}; what follows is what was sent until then", why.join("; ")))
+                Some(format!("PARTIAL: {}; the figures cover what was sent until then", why.join("; ")))
             }
             Verdict::Invalid { why } => {
                 Some(format!("INVALID: this is not the load that was asked for: {}", why.join("; ")))
@@ -297,7 +297,7 @@ fn write_text(
         None => writeln!(
             out,
             "requests/s  sent {:.1}\nCLOSED LOOP: a slow answer delayed the requests after it, so there are no \
-             response times; service times say nothing about users who come when they come",
+             response times; service times say nothing about users who arrive at their own times",
             load.per_s.sent
         )?,
     }
@@ -416,7 +416,7 @@ mod tests {
         (summary.ended, summary.stopped_early) = (Stamp::from_unix_ns(900_000_000), true);
         let report = Report::new(&plan, &summary, Some(Stamp::from_unix_ns(400_000_000)));
         let text = text("http://web/", &plan, &report, &summary, false);
-        let first = "PARTIAL: interrupted after 0.4 s of 1 s; what follows is what was sent until then\n\n\
+        let first = "PARTIAL: interrupted after 0.4 s of 1 s; the figures cover what was sent until then\n\n\
                      40 requests, 100.0/s: all ok\n";
         assert!(text.starts_with(first), "{text}");
     }

@@ -9,28 +9,28 @@ use crate::load::{TlsSettings, TlsVersions};
 /// How https:// is spoken.
 #[derive(Debug, clap::Args)]
 pub(super) struct TlsArgs {
-    /// Trust the authorities in this PEM file, instead of the system's
+    /// Trust the authorities in this PEM file instead of the system's
     #[arg(long, visible_alias = "ca", value_name = "FILE")]
     cacert: Option<PathBuf>,
-    /// The client's certificate in PEM, with those between it and its authority, and its key unless --key is given
+    /// The client's certificate in PEM, with intermediate certificates, and its key unless --key is set
     #[arg(long, value_name = "FILE")]
     cert: Option<PathBuf>,
     /// The key of the client's certificate in PEM
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
-    /// The name to ask the server for (SNI) and to expect in its certificate [default: the URL's host]
+    /// The server name for SNI and for the check of its certificate [default: the URL's host]
     #[arg(long, value_name = "NAME")]
     server_name: Option<String>,
-    /// Take any certificate
+    /// Accept any certificate
     #[arg(short = 'k', long)]
     insecure: bool,
-    /// Offer TLS 1.3 alone
+    /// Offer only TLS 1.3
     #[arg(long = "tlsv1.3")]
     tls13: bool,
     /// The highest version to offer: 1.2 or 1.3
     #[arg(long, value_name = "VERSION", value_parser = ["1.2", "1.3"])]
     tls_max: Option<String>,
-    /// Resume sessions: new connections after the first shorten their handshake where the server allows it
+    /// Resume sessions: connections after the first shorten their handshake if the server allows it
     #[arg(long)]
     tls_resume: bool,
 }

@@ -32,8 +32,8 @@ pub(super) fn disrupts_a_ramp(scenario: &Scenario) -> Option<String> {
     let at = scenario.disruptions.iter().map(|disruption| disruption.at).min()?;
     (at < steady_from).then(|| {
         format!(
-            "the first disruption begins {:.1} s into a load that rises until {:.1} s: what the ramp does and what \
-             the disruption does cannot be told apart",
+            "the first disruption begins {:.1} s into a load that rises until {:.1} s: the effects of the ramp and \
+             of the disruption cannot be told apart",
             at.as_secs_f64(),
             steady_from.as_secs_f64()
         )

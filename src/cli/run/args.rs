@@ -37,10 +37,10 @@ pub(in crate::cli) struct RunArgs {
     /// A scenario file, or the name of a built-in scenario (see `rolldrop scenarios`) [default:
     /// naive-exit, or none if there is a --target].
     scenario: Option<String>,
-    /// Where the load goes: a port of a Service, or a URL. Without a scenario that is all there is,
-    /// on the cluster of your kubeconfig: a COMMAND ends pods, or the run watches what others do.
-    /// Several are loaded side by side, with a share of the rate each: svc/NAME@NODE is the NodePort
-    /// of a node, and l7: before a URL says that a proxy there balances requests.
+    /// Where the load goes: a port of a Service, or a URL. Without a scenario, the run uses the cluster of your
+    /// kubeconfig: a COMMAND ends pods, or the run watches what others do. Several targets are loaded at the same
+    /// time, each with a share of the rate. svc/NAME@NODE is the NodePort of a node; l7: in front of a URL means that
+    /// a proxy there balances requests.
     #[arg(short, long = "target", value_name = "svc/NAME[:PORT][@NODE]|[l7:]URL")]
     targets: Vec<TargetArg>,
     /// Namespace of everything that the scenario deploys and measures.
@@ -55,37 +55,36 @@ pub(in crate::cli) struct RunArgs {
     /// Use the embedded cluster, whatever the scenario names.
     #[arg(long)]
     embedded: bool,
-    /// Use the cluster that this is a pod of, by its service account.
+    /// Use the cluster of this pod, with its service account.
     #[arg(long, conflicts_with_all = ["context", "kubeconfig", "embedded"])]
     in_cluster: bool,
     /// How connections reach the embedded cluster's pods (see `rolldrop cluster --help`) [default:
     /// as in the scenario, or auto].
     #[arg(long, value_enum, conflicts_with_all = ["context", "kubeconfig", "in_cluster"])]
     dataplane: Option<DataplaneChoice>,
-    /// The image to use where the manifests say `rolldrop`, for sidecars that the run adds and for pods
-    /// that send the load, on a cluster that has to pull it.
+    /// The image to use for `rolldrop` in manifests, for sidecars that the run adds and for pods that send the load,
+    /// on a cluster that must pull it.
     #[arg(long, value_name = "IMAGE")]
     pub(super) image: Option<String>,
-    /// Where the load comes from: this machine, or pods of the cluster, a Job whose rows come back
-    /// through the API server [default: cluster for Services of a cluster whose addresses are not
-    /// known here, else local].
+    /// Where the load comes from: this machine, or pods of the cluster (a Job whose rows come back through the API
+    /// server) [default: cluster for Services whose addresses cannot be reached from here, else local].
     #[arg(long, value_name = "local|cluster", value_parser = ["local", "cluster"])]
     load_from: Option<String>,
-    /// How many pods send the load, where it comes from the cluster [default: one on each node, with
-    /// 10 requests per second at least and 10,000 at most].
+    /// How many pods send the load, if it comes from the cluster [default: one on each node, with at least 10
+    /// requests per second and at most 10,000].
     #[arg(long, value_name = "N")]
     load_workers: Option<usize>,
-    /// What each of these pods asks for; memory is its limit as well [default: cpu=500m,memory=256Mi].
+    /// The resource requests of each of these pods; memory is its limit as well [default: cpu=500m,memory=256Mi].
     #[arg(long, value_name = "NAME=AMOUNT,...")]
     load_resources: Option<Resources>,
     #[command(flatten)]
     pub(super) collecting: Collecting,
-    /// Ask the kernel's connection tracking to which pod each connection was sent, also where nobody answered. Pods
-    /// that send the load then run in their nodes' network, as root with NET_ADMIN; from here it takes that right.
+    /// Ask the kernel's connection tracking to which pod each connection was sent, also for unanswered ones. Pods
+    /// that send the load then run in their nodes' network, as root with NET_ADMIN; a load from here needs NET_ADMIN.
     #[arg(long, value_name = "conntrack")]
     evidence: Option<Evidence>,
-    /// Add the sidecar also to objects that Argo CD or Flux manages. They change it back in mid-run,
-    /// unless they are paused.
+    /// Add the sidecar also to objects that Argo CD or Flux manages. These remove it in mid-run, unless they are
+    /// paused.
     #[arg(long)]
     pub(super) change_gitops: bool,
     /// The share of its processors' time that the machine that sends the load may have in use, on average over
@@ -100,25 +99,25 @@ pub(in crate::cli) struct RunArgs {
     /// Length of the counted part of the load, such as 30s or 2m.
     #[arg(short, long, value_name = "D", value_parser = crate::cli::parse_duration, conflicts_with = "stages")]
     duration: Option<Duration>,
-    /// A rate over some time, such as 100:10s, or a linear ramp, such as 100-500:30s, in place of
-    /// the scenario's; given several times, one after the other.
+    /// A rate over some time, such as 100:10s, or a linear ramp, such as 100-500:30s, instead of the scenario's.
+    /// Repeat it for several stages in a row.
     #[arg(long = "stage", value_name = "RATE:D|FROM-TO:D")]
     stages: Vec<load::Stage>,
     /// The response header that names the pod, such as x-served-by, by its name, host name or address
     /// [default: rolldrop-pod].
     #[arg(long, value_name = "NAME")]
     pod_header: Option<String>,
-    /// What names the pod in the body of an answer, where that header does not: the first group of the first
-    /// match of this regular expression, such as hostname:\s*(\S+), in the first 16 KiB, or the whole match
+    /// A regular expression that finds the pod's name in the body of an answer, if that header is missing, such as
+    /// hostname:\s*(\S+). The name is the first group of the first match in the first 16 KiB, or the whole match
     /// without a group.
     #[arg(long, value_name = "REGEX")]
     pod_body: Option<load::PodBody>,
-    /// A response header to keep of requests that are not ok, beside server, via and x-envoy-*; a name
-    /// may end in *; may be given several times.
+    /// A response header to keep for requests that are not ok, in addition to server, via and x-envoy-*; a name may
+    /// end in *; may be repeated.
     #[arg(long = "keep-header", value_name = "NAME")]
     keep_headers: Vec<String>,
-    /// How long nothing may be lost after a termination before the next one, and before the load of a
-    /// COMMAND ends [default: what the rate of requests asks for; it begins anew with each lost request].
+    /// How long nothing may be lost after a termination before the next one, and before the load of a COMMAND ends
+    /// [default: computed from the rate of requests]. It restarts with each lost request.
     #[arg(long, value_name = "D", value_parser = crate::cli::parse_duration)]
     settle: Option<Duration>,
     /// When that wait ends though requests are still lost [default: 5m].
@@ -130,15 +129,14 @@ pub(in crate::cli) struct RunArgs {
     /// Print, in order, each call of the API server that the run would make, and change nothing.
     #[arg(long)]
     pub(super) dry_run: bool,
-    /// Go on without asking, on a cluster that is not the run's own.
+    /// Do not ask for confirmation on a cluster that is not the run's own.
     #[arg(short, long)]
     pub(super) yes: bool,
-    /// Do not write to a ConfigMap of the run's own ten times a second while pods may end. By the
-    /// versions of these writes the deletions of others are known to a tenth of a second, without them
-    /// to a second only.
+    /// Do not write to the run's own ConfigMap ten times a second while pods may end. The versions of these writes
+    /// date deletions by others to a tenth of a second; without them, to a second.
     #[arg(long)]
     pub(super) no_beats: bool,
-    /// The run directory to make [default: rolldrop-runs/SCENARIO-TIME].
+    /// The run directory to create [default: rolldrop-runs/SCENARIO-TIME].
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
     #[command(flatten)]
@@ -149,9 +147,8 @@ pub(in crate::cli) struct RunArgs {
     /// No progress on stderr.
     #[arg(short, long)]
     pub(super) quiet: bool,
-    /// What ends the pods, in place of the scenario's disruptions. It runs here, with KUBECONFIG
-    /// set to the cluster's where that is not your own; the load goes on until what it began has
-    /// settled.
+    /// The command that ends the pods, instead of the scenario's disruptions. It runs here, with KUBECONFIG set to
+    /// the run's cluster; the load goes on until its changes have settled.
     #[arg(last = true, value_name = "COMMAND")]
     pub(super) command: Vec<OsString>,
 }

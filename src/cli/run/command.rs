@@ -97,7 +97,7 @@ fn find_program(name: &OsStr) -> anyhow::Result<PathBuf> {
     let path = Path::new(name);
     if path.components().count() > 1 {
         if !is_program(path) {
-            bail!("it is not there, or not executable");
+            bail!("it does not exist, or is not executable");
         }
         return Ok(path.to_owned());
     }
@@ -105,7 +105,7 @@ fn find_program(name: &OsStr) -> anyhow::Result<PathBuf> {
     std::env::split_paths(&folders)
         .map(|folder| folder.join(name))
         .find(|path| is_program(path))
-        .context("it is in no folder of PATH; a shell's own words need one: -- sh -c '...'")
+        .context("it is in no folder of PATH; shell built-ins need a shell: -- sh -c '...'")
 }
 
 #[cfg(unix)]

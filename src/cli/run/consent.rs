@@ -66,7 +66,9 @@ pub(super) async fn ask(
     };
     if intent.naming == Naming::Current {
         let effects = plan.effects.join("; ");
-        bail!("the run would change a cluster that is not named ({effects}): say {flag} if that is the one");
+        bail!(
+            "the run would change a cluster that is not named ({effects}): add {flag} if it is the right one"
+        );
     }
     progress.note(&format!("on {}, in namespace {namespace}:", cluster.title().unwrap_or_default()));
     plan.effects.iter().for_each(|effect| progress.note(&format!("this run {effect}")));
@@ -74,12 +76,12 @@ pub(super) async fn ask(
         return Ok(());
     }
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        bail!("nobody is there to agree to that: say --yes, or look at it first with --dry-run");
+        bail!("there is no terminal to ask on: add --yes, or look at it first with --dry-run");
     }
     progress.hidden(|| write!(io::stderr(), "rolldrop: go on? [y/N] ")).context("failed to ask")?;
     match line(interrupts.stop.clone()).await?.ok_or(Interrupted)?.trim() {
         "y" | "Y" | "yes" => Ok(()),
-        _ => bail!("not agreed to: nothing was changed"),
+        _ => bail!("not confirmed: nothing was changed"),
     }
 }
 

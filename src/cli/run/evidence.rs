@@ -30,7 +30,11 @@ pub(super) async fn check(
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    let why =
-        said.lines().last().unwrap_or("it ended without a word").trim_start_matches("rolldrop: ").to_owned();
+    let why = said
+        .lines()
+        .last()
+        .unwrap_or("it ended without a message")
+        .trim_start_matches("rolldrop: ")
+        .to_owned();
     bail!(why)
 }

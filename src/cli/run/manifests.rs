@@ -13,7 +13,7 @@ use crate::inject::{self, InjectError};
 use crate::record::wire::AdminToken;
 use crate::scenario::{Place, Scenario};
 
-/// Adds the sidecar, if the scenario asks for it, and answers where its token is. Without a token
+/// Adds the sidecar, if the scenario asks for it, and returns where its token is. Without a token
 /// there is one from now on.
 pub(super) fn inject_sidecar(
     scenario: &mut Scenario,

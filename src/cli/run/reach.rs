@@ -23,13 +23,13 @@ pub(super) async fn other_ways(client: &Client, namespace: &str, scenario: &Scen
         let urls = urls(&service, ingresses.iter().flatten(), nodes.iter().flatten());
         words.push(if urls.is_empty() {
             format!(
-                "the address of Service {name} is known inside the cluster only, and there is no other way to \
-                 it: give it a NodePort, a LoadBalancer or an Ingress and name that URL as the target, or run \
+                "the address of Service {name} can be reached only inside the cluster, and there is no other path \
+                 to it: give it a NodePort, a LoadBalancer or an Ingress and name that URL as the target, or run \
                  rolldrop on a node or in a pod"
             )
         } else {
             format!(
-                "the address of Service {name} is known inside the cluster only: from here, try --target {}",
+                "the address of Service {name} can be reached only inside the cluster: from here, try --target {}",
                 urls.join(" or --target ")
             )
         });

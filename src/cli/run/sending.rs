@@ -103,7 +103,8 @@ fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
         [("unixSocket", load.unix_socket.is_some()), ("sourceAddresses", !load.source_addresses.is_empty())];
     match of_here.into_iter().find(|(_, is_given)| *is_given) {
         Some((key, _)) => {
-            let why = "is of this machine, but the load comes from the cluster: leave it out, or say --load-from local";
+            let why = "applies to this machine, but the load comes from the cluster: remove it, or use --load-from \
+                       local";
             Err(scenario.invalid(&format!("spec.load.{key}"), why))
         }
         None => Ok(()),
@@ -113,12 +114,12 @@ fn check(scenario: &Scenario) -> Result<(), ScenarioError> {
 /// How rows come back from the cluster.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Collecting {
-    /// Bytes per second, such as 5MB, at which what pods recorded is fetched when the load is over,
-    /// from all of them together; max or 0 for no limit.
+    /// Limit in bytes per second, such as 5MB, for fetching the pods' rows after the load, over all pods; max or 0
+    /// for no limit.
     #[arg(long, value_name = "RATE", default_value_t)]
     collect_limit: Limit,
-    /// Have the pods that send the load connect here, to an address of this machine, where the API
-    /// server cannot reach pods. Port 0 is any.
+    /// Let the pods that send the load connect to this address of this machine, if the API server cannot reach pods.
+    /// Port 0 is any.
     #[arg(long, value_name = "HOST:PORT")]
     collect_listen: Option<String>,
 }
@@ -135,7 +136,7 @@ impl Collecting {
 }
 
 /// Has pods made that will send the load, and waits until they take orders. What is worth knowing
-/// meanwhile goes to `tell`; answers what is to be known of the result.
+/// meanwhile goes to `tell`; returns what is to be known of the result.
 pub(super) async fn in_cluster<N: Note>(
     scenario: &Scenario,
     session: &Session,
@@ -231,7 +232,7 @@ pub(super) enum NotReady {
 }
 
 impl<N: Note> Sending<N> {
-    /// Makes it ready, as soon as the targets answer from there. Answers what is to be known before
+    /// Makes it ready, as soon as the targets answer from there. Returns what is to be known before
     /// the load starts.
     pub(super) async fn prepare(
         &mut self,
@@ -250,7 +251,8 @@ impl<N: Note> Sending<N> {
                 let prepared = workers.fleet.prepare(&wanted, on_node).await;
                 Ok(prepared.map_err(|error| match error {
                     FleetError::NoneLeft(why) if workers.reception.is_none() => {
-                        let remedy = "where the API server cannot reach pods, have them connect here: --collect-listen";
+                        let remedy =
+                            "if the API server cannot reach pods, let them connect here: --collect-listen";
                         FleetError::NoneLeft(format!("{why}; {remedy}"))
                     }
                     other => other,
@@ -304,7 +306,7 @@ impl<N: Note> Sending<N> {
     }
 
     /// When the load is over: has the rows come here, where they are not here already, unless that is
-    /// given up. How that gets on goes to `tell`. Answers what was collected.
+    /// given up. How that gets on goes to `tell`. Returns what was collected.
     pub(super) async fn collect(
         &mut self,
         give_up: &CancellationToken,

@@ -53,7 +53,7 @@ pub(super) fn check_causes(scenario: &Scenario) -> Result<(), ScenarioError> {
     let known = || Cause::ALL.iter().map(|cause| cause.as_str());
     match scenario.expect.causes.keys().find(|&name| !known().any(|cause| cause == name)) {
         Some(name) => {
-            let why = format!("is no cause: say one of {}", known().collect::<Vec<_>>().join(", "));
+            let why = format!("is not a cause; use one of {}", known().collect::<Vec<_>>().join(", "));
             Err(scenario.invalid(&format!("spec.expect.causes.{name}"), why))
         }
         None => Ok(()),
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(check("killed_in_flight"), Ok(()));
         let error = check("killed_inflight").unwrap_err();
         let begin =
-            "x.yaml:7: spec.expect.causes.killed_inflight: is no cause: say one of routed_to_dead_pod, ";
+            "x.yaml:7: spec.expect.causes.killed_inflight: is not a cause; use one of routed_to_dead_pod, ";
         assert!(error.starts_with(begin), "{error}");
     }
 
@@ -332,29 +332,32 @@ mod tests {
              empty, such as web:80:127.0.0.1:8080"
         );
         for (keys, why) in [
-            ("dns: {servers: [x]}", "spec.load.dns.servers[0]: \"x\" is no address of a DNS server"),
+            ("dns: {servers: [x]}", "spec.load.dns.servers[0]: \"x\" is not the address of a DNS server"),
             ("grpc: {method: x}", "spec.load.grpc.method: "),
             ("grpc: {method: a/b}, http: 1.1", "spec.load.http: is 1.1, but gRPC needs HTTP/2"),
-            ("grpc: {method: a/b}, method: GET", "spec.load.method: a gRPC call is a POST: leave it out"),
+            ("grpc: {method: a/b}, method: GET", "spec.load.method: a gRPC call is a POST: remove it"),
             (
                 "grpc: {method: a/b}, requests: [{body: a}, {method: PUT}]",
                 "spec.load.requests[1].method: a gRPC call is a POST",
             ),
             ("grpc: {method: a/b}, requests: [{path: /c}]", "requests[0].path: the path of a call is"),
-            ("grpc: {method: a/b}, success: [200]", "spec.load.success: these are HTTP statuses"),
+            (
+                "grpc: {method: a/b}, success: [200]",
+                "spec.load.success: a gRPC call is not judged by HTTP statuses",
+            ),
             (
                 "podBody: 'pod=(\\S+'",
-                "6: spec.load.podBody: \"pod=(\\\\S+\" is no pattern for a pod's name: unclosed",
+                "6: spec.load.podBody: \"pod=(\\\\S+\" is not a pattern for a pod's name: unclosed",
             ),
             (
                 "podBody: '.*'",
-                "spec.load.podBody: \".*\" is no pattern for a pod's name: it can match no character",
+                "spec.load.podBody: \".*\" is not a pattern for a pod's name: it can match no character",
             ),
             ("grpc: {method: a/b}, podBody: a", "spec.load.podBody: gRPC's messages are not searched"),
             ("rate: fast", "expected a number of requests per second, or max"),
             ("rate: max, arrivals: poisson", "spec.load.arrivals: a closed loop has no arrivals"),
             ("tls: {version: 1.1}", "spec.load.tls.version: is 1.1, must be 1.2 or 1.3"),
-            ("tls: {key: me.key}", "spec.load.tls.key: is the key of no certificate"),
+            ("tls: {key: me.key}", "spec.load.tls.key: is a key without a certificate"),
             ("http: 3", "spec.load.http: is 3, must be auto, 1.1 or 2"),
             ("body: a, bodyHex: '00'", "spec.load.body: is given twice"),
             ("bodyHex: 0g", "spec.load.bodyHex: needs pairs of hexadecimal digits"),

@@ -172,7 +172,7 @@ impl Measuring<'_> {
         Ok(())
     }
 
-    /// Ends the run when too much of the load is dropped, and answers why.
+    /// Ends the run when too much of the load is dropped, and returns why.
     async fn given_up(self, control: &load::Control) -> String {
         let Some(limit) = &self.scenario.load.abort else { return pending().await };
         let why = abort::too_much_dropped(limit, control).await;
@@ -255,7 +255,7 @@ impl Measuring<'_> {
         let status = status.context("failed to run the command")?;
         let (code, signal) = coordinator::codes(status);
         session.record(EventKind::CommandEnded { code, signal, disruption: None });
-        run.progress.say(&format!("the command ended ({status}); waiting until what it began has settled"));
+        run.progress.say(&format!("the command ended ({status}); waiting until its changes have settled"));
         match session.await_rollout(&before, None).await {
             // An interruption ends the load by itself.
             Err(CoordinatorError::Interrupted) => return Ok(()),
@@ -285,7 +285,7 @@ impl Measuring<'_> {
     pub(super) fn command_kubeconfig(self) -> anyhow::Result<Option<OsString>> {
         let overlay = self.run.run_dir.path().join("command-kubeconfig");
         let kubeconfig = self.cluster.kubeconfig_for(self.session.namespace(), &overlay);
-        kubeconfig.context("failed to say to the command which cluster is meant")
+        kubeconfig.context("failed to give the command its cluster")
     }
 
     /// Waits for a point in time.

@@ -94,7 +94,7 @@ impl Asked {
         let mut parts = Vec::new();
         for part in path.split('/').skip(1) {
             let name = from_path(part).filter(|name| is_path_segment(name));
-            parts.push(name.ok_or_else(|| refuse(format!("{part:?} in the path {path:?} is no name")))?);
+            parts.push(name.ok_or_else(|| refuse(format!("{part:?} in the path {path:?} is not a name")))?);
         }
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         let mut asked = Self {
@@ -166,7 +166,7 @@ impl Asked {
             if !may_be.contains(&key.as_ref()) {
                 let path = request.uri().path();
                 return Err(Untrusted::Request(format!(
-                    "{key:?} is no parameter of {} {path}",
+                    "{key:?} is not a parameter of {} {path}",
                     request.method()
                 )));
             }

@@ -65,7 +65,7 @@ pub(super) fn check_answer(asked: &Asked, answer: &[u8]) -> Result<(), String> {
         (Ok(object), _) => object,
         // It may be a word.
         (Err(_), Of::Server) => return Ok(()),
-        (Err(error), _) => return Err(format!("it is no object of Kubernetes: {error}")),
+        (Err(error), _) => return Err(format!("it is not a Kubernetes object: {error}")),
     };
     match &asked.of {
         Of::Server => check_kinds(&object),
@@ -80,7 +80,7 @@ pub(super) fn check_answer(asked: &Asked, answer: &[u8]) -> Result<(), String> {
 /// Whether a line of a watch shows what was asked for; if not, why.
 pub(super) fn check_event(asked: &Asked, line: &[u8]) -> Result<(), String> {
     let parsed = serde_json::from_slice(line);
-    let line: WatchLine = parsed.map_err(|error| format!("a line of the watch is no event: {error}"))?;
+    let line: WatchLine = parsed.map_err(|error| format!("a line of the watch is not an event: {error}"))?;
     match line.kind.as_str() {
         "ADDED" | "MODIFIED" => check_member(asked, &line.object),
         // It was a member before, and need not be one any more.

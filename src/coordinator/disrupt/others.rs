@@ -29,7 +29,7 @@ impl Programs for NoPrograms {
 }
 
 impl Acting<'_> {
-    /// Runs a program, and waits until what it began has settled.
+    /// Runs a program, and waits until its changes have settled.
     pub(super) async fn exec(&self, words: &[String]) -> Disrupted {
         let before = match self.session.workloads().await {
             Ok(before) => before,

@@ -103,7 +103,7 @@ impl Acting<'_> {
             }
             if let Err(why) = recovered {
                 let name = self.disruption.action.name();
-                let message = format!("{name} left {left} of its pods out: {why}");
+                let message = format!("{name} skipped {left} of its pods: {why}");
                 self.session.record(EventKind::Warning { message });
                 done.skipped += left;
                 return done;
@@ -130,7 +130,7 @@ impl Acting<'_> {
         if ready.is_empty() {
             return Err(match leaving.len() {
                 0 => "no pod that it selects is ready".to_owned(),
-                _ => "no pod that it selects is ready and not going already".to_owned(),
+                _ => "no pod that it selects is ready and not already ending".to_owned(),
             });
         }
         let mut going = match before {

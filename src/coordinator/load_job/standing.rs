@@ -10,7 +10,7 @@ pub(super) fn why_hopeless(view: &View, is_own: impl Fn(&PodEvent) -> bool) -> O
     let own = view.pods.values().map(|seen| &seen.event).filter(|pod| is_own(pod));
     let why = |pod: &PodEvent| match view.stuck_container(|other| other.uid == pod.uid) {
         Some(why) if why.contains("Image") => {
-            Some(format!("{why}; name an image that the cluster can pull by --image"))
+            Some(format!("{why}; name an image that the cluster can pull with --image"))
         }
         Some(why) => Some(why),
         None => ended_container(pod).map(|ended| format!("pod {}: {}", pod.name, ended_words(ended))),
@@ -45,7 +45,7 @@ fn ended_words(container: &ContainerState) -> String {
     let message = container.message.as_deref().and_then(last_line);
     let message = message.map(|message| format!(": {message}")).unwrap_or_default();
     let remedy = match reason {
-        Some("OOMKilled") => "; give it more memory by --load-resources",
+        Some("OOMKilled") => "; give it more memory with --load-resources",
         _ => "",
     };
     format!("its container ended with exit code {code}{told}{message}{remedy}")

@@ -137,19 +137,19 @@ impl Caller {
             Action::NodeShutdown { node, .. } => (
                 Some(node),
                 "shutdown",
-                "drain ends a node's pods on any cluster, and exec shuts it down by means of your own, such as \
+                "drain ends a node's pods on any cluster, and exec shuts it down with your own means, such as \
                  command: [ssh, NODE, systemctl, poweroff]",
             ),
             Action::RestartNodeAgent { node } => (
                 Some(node),
                 "restart",
-                "exec does it by means of your own, such as command: [ssh, NODE, systemctl, restart, kubelet]",
+                "exec does it with your own means, such as command: [ssh, NODE, systemctl, restart, kubelet]",
             ),
             // Which pods, and where they are, is known only later.
             Action::Crash { .. } => (
                 None,
                 "kill/NAMESPACE/POD/CONTAINER",
-                "exec does it by means of your own, such as command: [kubectl, exec, deploy/web, --, kill, '1']",
+                "exec does it with your own means, such as command: [kubectl, exec, deploy/web, --, kill, '1']",
             ),
             _ => return Ok(()),
         };
@@ -201,8 +201,8 @@ impl Caller {
             }
             Action::Relabel { pods, .. } => {
                 self.plan_pods(disruption, pods, why, plan);
-                plan.must("list", &self.own::<Service>(), "which label leads to it");
-                plan.helps("list", &self.own::<ReplicaSet>(), "which labels its owner knows it by");
+                plan.must("list", &self.own::<Service>(), "which label selects it");
+                plan.helps("list", &self.own::<ReplicaSet>(), "which labels its owner selects it by");
             }
             Action::RollingRestart(workload)
             | Action::Scale { workload, .. }
@@ -283,7 +283,7 @@ impl Caller {
             self.plan_disruption(disruption, &at, plan, undo).await?;
             if disruption.looks_at_workloads() {
                 for kind in self.workload_kinds() {
-                    plan.helps("list", &kind, "before it, and then until what it began has settled");
+                    plan.helps("list", &kind, "before it, and then until its changes have settled");
                 }
             }
         }
@@ -315,8 +315,8 @@ impl Caller {
             }
             Action::Relabel { pods, restore, .. } => {
                 self.plan_pods(disruption, pods, &format!("{at}: which are ready"), plan);
-                plan.must("list", &self.own::<Service>(), "which label leads to it");
-                plan.helps("list", &self.own::<ReplicaSet>(), "which labels its owner knows it by");
+                plan.must("list", &self.own::<Service>(), "which label selects it");
+                plan.helps("list", &self.own::<ReplicaSet>(), "which labels its owner selects it by");
                 let pod = self.own::<Pod>().later("pod");
                 for which in each(pods, at) {
                     plan.must("patch", &pod, format!("{which}: the label"));
@@ -353,7 +353,7 @@ impl Caller {
                 self.plan_node(node, &at.to_string(), plan);
                 plan.must("patch", &about, format!("{at}: unschedulable"));
                 plan.must("list", &pods_of_nodes(), format!("{at}: spec.nodeName={node}"));
-                let why = format!("{at}: each pod of the node, but those of DaemonSets and of the system");
+                let why = format!("{at}: each pod of the node, except those of DaemonSets and of the system");
                 self.plan_end(&disruption.action, pods_of_nodes().later("pod"), &why, plan);
                 // The right to it covers all namespaces.
                 if let Some(call) = plan.calls.last_mut() {
@@ -373,7 +373,9 @@ impl Caller {
             Action::RestartNodeAgent { node } => {
                 plan.agent("create", &agent_of(node), "restart", format!("{at}: its agent"));
             }
-            Action::Exec { command } => plan.runs(command, format!("{at}: here; its calls are its own")),
+            Action::Exec { command } => {
+                plan.runs(command, format!("{at}: here; its own calls are not listed"))
+            }
             Action::Observe { .. } => {}
         }
         Ok(())

@@ -32,8 +32,8 @@ impl Caller {
         let (mode, _) = service_proxy::find(self, &[]).await?;
         if mode == ServiceProxy::Userspace {
             return Err(CoordinatorError::NoEvidence(
-                "the Service proxy is in userspace mode: it opens connections of its own to the pods, of which the \
-                 kernel does not know whose they are. On the embedded cluster say --dataplane kernel"
+                "the Service proxy is in userspace mode: it opens its own connections to the pods, which the \
+                 kernel cannot match to clients. On the embedded cluster use --dataplane kernel"
                     .to_owned(),
             ));
         }
@@ -44,15 +44,15 @@ impl Caller {
             return Ok(());
         };
         let namespace = About::all(ApiResource::erase::<Namespace>(&()), None).named(&self.namespace);
-        plan.helps("get", &namespace, "whether it takes privileged pods");
+        plan.helps("get", &namespace, "whether it allows privileged pods");
         let namespaces = Api::<Namespace>::all(self.client.clone());
         let found = self.ask("read the namespace", || namespaces.get(&self.namespace)).await?;
         if let Some(level) = found.ok().and_then(|found| found.labels().get(ENFORCE).cloned())
             && level != "privileged"
         {
             return Err(CoordinatorError::NoEvidence(format!(
-                "namespace {} takes {level} pods only ({ENFORCE}), and the load workers would be in their nodes' \
-                 network with NET_ADMIN: name another (-n), or leave --evidence out",
+                "namespace {} allows only {level} pods ({ENFORCE}), and the load workers would run in their nodes' \
+                 network with NET_ADMIN: name another (-n), or omit --evidence",
                 self.namespace
             )));
         }

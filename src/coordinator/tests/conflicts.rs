@@ -102,7 +102,7 @@ async fn a_workload_that_others_change_all_the_time_is_left_alone() {
     });
     let (session, run_dir, _dir) = session(client, Limits::default());
     let error = inject(&session).await.unwrap_err().to_string();
-    assert_eq!(error, "failed to change Deployment web in shop: others change it all the time");
+    assert_eq!(error, "failed to change Deployment web in shop: others keep changing it");
     assert_eq!(patches(&calls).len(), 5);
     session.finish(CancellationToken::new()).await.unwrap();
     let open = Journal::resume(run_dir.path(), Clock::start()).unwrap().0.open_changes();

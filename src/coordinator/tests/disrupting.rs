@@ -139,7 +139,7 @@ async fn of_two_actions_at_once_the_second_takes_what_the_first_has_left() {
             EventKind::Action(action) => action.error,
             _ => None,
         });
-        let why = "it is the last ready pod, of those that do not go already";
+        let why = "it is the last ready pod, not counting pods that are already ending";
         assert_eq!(refused.is_some_and(|said| said.contains(why)), expected.failed > 0);
     }
 }

@@ -61,5 +61,5 @@ async fn where_it_cannot_be_had_nothing_is_planned() {
     let error = planned("userspace", None, None).await.unwrap_err();
     assert!(error.contains("the Service proxy is in userspace mode"), "{error}");
     let error = planned("nftables", Some("baseline"), Some(2)).await.unwrap_err();
-    assert!(error.contains("namespace shop takes baseline pods only"), "{error}");
+    assert!(error.contains("namespace shop allows only baseline pods"), "{error}");
 }

@@ -146,7 +146,7 @@ async fn an_image_that_cannot_be_pulled_ends_the_wait_once_no_pod_is_left_to_hop
     let begun = Instant::now();
     let error = wait().await.unwrap_err().to_string();
     let of_first = "a pod never starts: pod rolldrop-load-my-run-0-abcde, container app: ErrImagePull: no such \
-        image; name an image that the cluster can pull by --image";
+        image; name an image that the cluster can pull with --image";
     assert_eq!(error, of_first);
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     // Nor is there one for a program that ends at once.

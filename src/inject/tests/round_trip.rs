@@ -23,7 +23,7 @@ fn comes_back(text: &str) -> Output {
     let before_names = Options { kubernetes: KubernetesVersion::NATIVE_SIDECARS, ..options() };
     for options in [&before_names, &options()] {
         let there = inject(text, options).expect("manifests");
-        assert!(there.notes.iter().all(|note| !note.contains("written anew")), "{:?}", there.notes);
+        assert!(there.notes.iter().all(|note| !note.contains("rewritten")), "{:?}", there.notes);
         assert_ne!(there.text, text);
         assert_eq!(inject(&there.text, options).expect("manifests").text, there.text, "twice is once");
         assert_eq!(uninject(&there.text).expect("manifests").text, text);
@@ -258,10 +258,10 @@ fn awkward_manifests_come_back_byte_for_byte() {
     );
     insta::assert_snapshot!(output.notes.join("\n"), @"
     statefulset/db: port 5432 is reached through the sidecar on 18080, whose admin port is 18081
-    service/db is headless: its clients go to the port of their choice, past the sidecar of statefulset/db
+    service/db is headless: its clients choose the port, and bypass the sidecar of statefulset/db
     daemonset/agent: port 8080 is reached through the sidecar on 18080, whose admin port is 18081
-    port 80 of the nodes leads past the sidecar of daemonset/agent
-    replicaset/worker: no Service leads to it and it declares no port: left as it is
+    port 80 of the nodes bypasses the sidecar of daemonset/agent
+    replicaset/worker: no Service uses it and it declares no port: left unchanged
     ");
 }
 

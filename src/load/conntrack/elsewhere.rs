@@ -21,7 +21,7 @@ impl Socket {
     /// # Errors
     /// Always.
     pub(super) fn open() -> io::Result<Self> {
-        Err(io::Error::new(io::ErrorKind::Unsupported, "only Linux tells of the connections that it tracks"))
+        Err(io::Error::new(io::ErrorKind::Unsupported, "only Linux reports the connections that it tracks"))
     }
 
     /// Is never called.

@@ -137,10 +137,10 @@ impl Template {
 
         let headers = self.fixed.headers();
         if let Some(name) = NOT_IN_HTTP2.iter().find(|name| headers.contains_key(**name)) {
-            return Err(format!("HTTP/2 has no header {name}: leave it out"));
+            return Err(format!("HTTP/2 has no header {name}: remove it"));
         }
         if headers.get_all(header::TE).iter().any(|te| te != "trailers") {
-            return Err("in HTTP/2 the header te takes nothing but trailers".to_owned());
+            return Err("in HTTP/2 the header te allows only trailers".to_owned());
         }
         self.make(0, 1).map(drop).map_err(|NotARequest| "it makes no HTTP/2 request".to_owned())
     }

@@ -15,7 +15,7 @@ pub enum PlanError {
     #[error("no target: name a URL such as http://127.0.0.1:8080/")]
     NoTarget,
     /// A target's URL cannot be used.
-    #[error("{url:?} is no usable URL: {why}")]
+    #[error("{url:?} is not a usable URL: {why}")]
     Url {
         /// The URL.
         url: String,
@@ -44,7 +44,7 @@ pub enum PlanError {
         duration: Duration,
     },
     /// A closed loop has no times to keep.
-    #[error("a closed loop has no schedule: leave out either {0} or the closed loop")]
+    #[error("a closed loop has no schedule: remove either {0} or the closed loop")]
     Closed(&'static str),
     /// Connections are given in another form.
     #[error("connections {0:?} are not fresh, keepalive, or mixed:SHARE with a share from 0 to 1")]
@@ -61,7 +61,9 @@ pub enum PlanError {
     #[error("{0} workers are not from 1 to {MAX_WORKERS}")]
     Workers(usize),
     /// There are more source addresses than workers to use them.
-    #[error("{addresses} source addresses need as many workers, not {workers}: each has one of its own")]
+    #[error(
+        "{addresses} source addresses need as many workers, not {workers}: each address needs its own worker"
+    )]
     TooFewWorkers {
         /// The number of addresses.
         addresses: usize,
@@ -82,8 +84,7 @@ pub enum PlanError {
          {held_s} s after its connection (TIME_WAIT); there are {ports} ({addresses} source address(es)), enough \
          for {enough:.0}/s. Send fewer, keep connections (--connections keepalive, connections.mode), or give more \
          ports (--source-ports, sourcePorts, net.ipv4.ip_local_port_range) or source addresses (--source-address, \
-         sourceAddresses). Where the server closes connections first, --reuse-ports (reusePorts) sends all the \
-         same"
+         sourceAddresses). If the server closes connections first, --reuse-ports (reusePorts) sends anyway"
     )]
     PortsRunOut {
         /// The address.
@@ -123,11 +124,11 @@ pub enum PlanError {
         why: &'static str,
     },
     /// No answer has such a header.
-    #[error("{0:?} is no name of a response header, such as x-served-by")]
+    #[error("{0:?} is not the name of a response header, such as x-served-by")]
     AnswerHeader(String),
     /// Answers without a body that can be searched.
     #[error(
-        "{0} has no body that can be searched for the pod's name: leave out the pattern for bodies (--pod-body, \
+        "{0} has no body that can be searched for the pod's name: remove the pattern for bodies (--pod-body, \
          load.podBody); a header can name the pod"
     )]
     PodBody(&'static str),
@@ -140,7 +141,7 @@ pub enum PlanError {
         why: UnknownPlaceholder,
     },
     /// A target gets no requests.
-    #[error("target {0:?} has weight 0: give it one above 0, or leave it out")]
+    #[error("target {0:?} has weight 0: set a weight above 0, or remove it")]
     NoWeight(String),
     /// Weights have too little in common to take turns.
     #[error("the targets' weights add up to {0}, more than {MAX_CYCLE}: use smaller ones")]
@@ -149,13 +150,14 @@ pub enum PlanError {
     #[error("{0} retries are more than {MAX_RETRIES}")]
     Retries(u32),
     /// A limit on what no connection reaches.
-    #[error("a fresh connection carries one request: leave {0} out, or keep connections")]
+    #[error("a fresh connection carries one request: remove {0}, or keep connections")]
     FreshLimit(&'static str),
     /// A connection that carries no request.
     #[error("0 requests to a connection are too few: at least 1")]
     MaxRequests,
     /// An address is not one of those that are to be used.
-    #[error("{host} is no {family} address: leave out --{}, or name another host", family.to_string().to_lowercase())]
+    #[error("{host} is not an {family} address: remove --{}, or name another \
+             host", family.to_string().to_lowercase())]
     Family {
         /// The address.
         host: String,
@@ -169,7 +171,7 @@ pub enum PlanError {
     #[error("{0} streams to a connection are not from 1 to {MAX_STREAMS}")]
     Streams(usize),
     /// Streams without HTTP/2.
-    #[error("HTTP/1.1 has no streams: ask for HTTP/2, or leave the number of streams out")]
+    #[error("HTTP/1.1 has no streams: use HTTP/2, or remove the number of streams")]
     StreamsNeedHttp2,
     /// A call by another method of HTTP.
     #[error("{method} {url}: a gRPC call is a POST: write POST {url}")]
@@ -189,7 +191,7 @@ pub enum PlanError {
     #[error("options of TLS are given, but no URL begins with https:// or wss://")]
     NoTls,
     /// A range of statuses is empty or out of range.
-    #[error("success statuses {0}-{1} are no range within 100-599")]
+    #[error("success statuses {0}-{1} are not a range within 100-599")]
     Success(u16, u16),
 }
 

@@ -106,7 +106,7 @@ pub struct Settings {
     pub max_age: Option<Duration>,
     /// How often a request that failed is sent again. The row keeps the first outcome.
     pub retries: u32,
-    /// From a failure to the next attempt.
+    /// Time from a failure to the next attempt.
     pub retry_delay: Duration,
     /// The response header that names the pod.
     pub pod_header: String,

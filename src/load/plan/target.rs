@@ -98,10 +98,7 @@ pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<Planne
     }
     if let Some(grpc) = &settings.grpc {
         if path != "/" {
-            return Err(bad(format!(
-                "the path of a call is that of its method, /{}: leave it out",
-                grpc.rpc
-            )));
+            return Err(bad(format!("the path of a call is that of its method, /{}: remove it", grpc.rpc)));
         }
         path.push_str(&grpc.rpc.to_string());
         if let Some(method) = target.method.as_ref().filter(|method| *method != "POST") {
@@ -178,10 +175,10 @@ pub(super) fn plan_target(target: &Target, settings: &Settings) -> Result<Planne
         is_websocket,
     };
     match http {
-        Http::Http2 if is_websocket => Err(bad("WebSocket is spoken over HTTP/1.1 alone".to_owned())),
+        Http::Http2 if is_websocket => Err(bad("WebSocket works only over HTTP/1.1".to_owned())),
         Http::Http2 => http2::check(&planned).map(|()| planned).map_err(bad),
         Http::Auto => {
-            let or = |why| bad(format!("{why}; or speak HTTP/1.1 alone (--http 1.1)"));
+            let or = |why| bad(format!("{why}; or use only HTTP/1.1 (--http 1.1)"));
             http2::check(&planned).map(|()| planned).map_err(or)
         }
         Http::Http1 => Ok(planned),

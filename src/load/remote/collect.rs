@@ -276,7 +276,7 @@ impl Collecting {
         tokio::select! {
             biased;
             followed = self.follow() => followed?,
-            () = late => return Err(format!("its last second was not told within {LAST_SECOND_LIMIT:?}")),
+            () = late => return Err(format!("its last second was not reported within {LAST_SECOND_LIMIT:?}")),
         }
         let Self { link, sources, context, batches, .. } = self;
         drop(batches);

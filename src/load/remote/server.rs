@@ -146,7 +146,7 @@ impl Worker {
                 let silent = self.silence(began);
                 let limit = if self.heard().is_some() { ABANDONED } else { UNCLAIMED };
                 if silent > limit {
-                    tracing::warn!(?limit, "nobody has asked for so long: the load ends");
+                    tracing::warn!(?limit, "no contact with the run for too long: the load ends");
                     return;
                 }
             }
@@ -233,7 +233,7 @@ impl Worker {
         }
         let given = request.headers().get(TOKEN_HEADER);
         if !given.is_some_and(|given| self.token.is(given.as_bytes())) {
-            return text(StatusCode::UNAUTHORIZED, "the token of the run is asked for\n");
+            return text(StatusCode::UNAUTHORIZED, "the token of the run is required\n");
         }
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         if let Some(answer) = self.handover.answer(&method, request.uri(), request.headers()).await {
@@ -278,12 +278,12 @@ impl Worker {
         if number > orders.taken {
             return text(StatusCode::CONFLICT, format!("the next order is number {}\n", orders.taken));
         }
-        let Some(to) = &orders.to else { return text(StatusCode::CONFLICT, "the load is over\n") };
+        let Some(to) = &orders.to else { return text(StatusCode::CONFLICT, "the load has ended\n") };
         // A line of its own, whatever white space came with it.
         let mut line = serde_json::to_vec(&order).unwrap_or_default();
         line.push(b'\n');
         if to.unbounded_send(line.into()).is_err() {
-            return text(StatusCode::CONFLICT, "the load is over\n");
+            return text(StatusCode::CONFLICT, "the load has ended\n");
         }
         orders.taken += 1;
         orders.is_started |= matches!(order, Order::Start { .. });

@@ -256,7 +256,7 @@ async fn a_worker_of_another_version_is_given_no_orders() {
     let (mut fleet, _) = fleet(vec![Member { name, node, way: Arc::new(Other), gone }]);
     let refused = fleet.prepare(&wanted("http://127.0.0.1:1/", 1.0, 1), seen_from).await;
     let why = format!(
-        "load worker a on node node-1: it runs rolldrop 0.0.1, and this is {}: name its image by --image",
+        "load worker a on node node-1: it runs rolldrop 0.0.1, and this is {}: name its image with --image",
         env!("CARGO_PKG_VERSION")
     );
     assert_eq!(refused.unwrap_err().to_string(), why);

@@ -60,7 +60,7 @@ pub(in crate::record) fn damage(path: &Path) -> io::Result<Option<String>> {
     let mut file = File::open(path)?;
     let reader = match SerializedFileReader::new(file.try_clone()?) {
         Ok(reader) => reader,
-        Err(error) => return Ok(Some(format!("it is no whole Parquet file ({error})"))),
+        Err(error) => return Ok(Some(format!("it is not a whole Parquet file ({error})"))),
     };
     let metadata = reader.metadata().file_metadata().key_value_metadata();
     let sum = metadata.into_iter().flatten().find(|entry| entry.key == KEY);
@@ -81,5 +81,5 @@ pub(in crate::record) fn damage(path: &Path) -> io::Result<Option<String>> {
         }
     }
     let is_whole = rest.limit() == 0 && hasher.finalize() == expected;
-    Ok((!is_whole).then(|| "its bytes do not fit its checksum".to_owned()))
+    Ok((!is_whole).then(|| "its bytes do not match its checksum".to_owned()))
 }

@@ -254,7 +254,7 @@ pub(super) fn draw(analysis: &Analysis) -> Result<Chart, ChartError> {
     let bottom = f64::from(height) - 100.0;
     if series.panels.is_empty() {
         let plot = Rect { left: LEFT, top, right: RIGHT, bottom };
-        frame::message(&mut canvas, plot, "No pod went away while it was measured.");
+        frame::message(&mut canvas, plot, "No pod was terminated during the measurement.");
     }
     let x = match series.left_out_s {
         Some(left_out) => Axis::broken(series.from_s, left_out, series.to_s, LEFT, RIGHT),

@@ -88,7 +88,7 @@ fn title(result: &RunResult, series: &Series) -> String {
     let hit = len(series.columns.iter().filter(|s| !s.dropped.is_empty()).count());
     let run = format!("{} of the run", seconds_unit(series.end_s));
     match (result.requests.lost(), result.terminations.len()) {
-        (0, 0) => format!("No request dropped and no pod gone in {run}"),
+        (0, 0) => format!("No request dropped and no pod ended in {run}"),
         (0, n) => format!("No request dropped in {run}, in which {} ended", counted(len(n), "pod")),
         (n, pods) => {
             let steps = if series.step_s > 1.0 {

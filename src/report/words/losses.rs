@@ -24,7 +24,7 @@ pub(in super::super) fn whereabouts(result: &RunResult) -> Option<String> {
             by_time,
             format!("{} pods that were ending{several}, by time and outcome", either(by_time, "fits", "fit")),
         ),
-        (in_flight, format!("{} under way when the deletion took effect", either(in_flight, "was", "were"))),
+        (in_flight, format!("{} in flight when the deletion took effect", either(in_flight, "was", "were"))),
         (outside, "fell outside every endpoint-propagation window".to_owned()),
     ]
     .into_iter()
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(
             whereabouts(&result).unwrap(),
             "12 fell into the endpoint-propagation windows of their pods, 9 fit pods that were ending (7 fit several of \
-             them), by time and outcome and 3 were under way when the deletion took effect."
+             them), by time and outcome and 3 were in flight when the deletion took effect."
         );
         (result.requests.by_time, result.requests.in_flight, result.requests.ambiguous) = (24, 0, 0);
         assert_eq!(

@@ -118,17 +118,17 @@ impl Checked<'_> {
     fn repeat(&self, action: &Action) -> Result<Repeat, ScenarioError> {
         let Self { raw, .. } = self;
         if raw.repeat.is_some() && raw.until.is_some() {
-            return Err(self.wrong("repeat", "until says how often: leave one out"));
+            return Err(self.wrong("repeat", "until says how often: remove one of the two"));
         }
         if matches!(action, Action::Observe { .. }) {
             if let Some(key) = [("repeat", raw.repeat.is_some()), ("every", raw.every.is_some())]
                 .into_iter()
                 .find_map(|(key, is_given)| is_given.then_some(key))
             {
-                return Err(self.wrong(key, "observe goes on by itself: say for or until"));
+                return Err(self.wrong(key, "observe has no end: set for or until"));
             }
             if raw.until.is_some() && raw.lasts.is_some() {
-                return Err(self.wrong("for", "until says how long: leave one out"));
+                return Err(self.wrong("for", "until says how long: remove one of the two"));
             }
         }
         let Some(until) = raw.until else {
@@ -140,8 +140,8 @@ impl Checked<'_> {
                 return Err(self.document.error(&self.key, "repeats need a distance: add every: 5s"));
             }
             if times > 1 && matches!(action, Action::Drain { restore: Restore::AtTheEnd, .. }) {
-                let why = "a drained node stays cordoned to the end of the run: say for, or drain others in \
-                           disruptions of their own";
+                let why = "a drained node stays cordoned to the end of the run: set for, or drain others in \
+                           separate disruptions";
                 return Err(self.wrong("repeat", why));
             }
             return Ok(Repeat::Times(times));
@@ -156,7 +156,7 @@ impl Checked<'_> {
         );
         Ok(Repeat::Until(match until {
             raw::Until::RolloutComplete if !rolls => {
-                let why = "is for rollingRestart, setImage, patch, scale and observe: say {terminations: 20}";
+                let why = "is for rollingRestart, setImage, patch, scale and observe: use {terminations: 20}";
                 return Err(self.wrong("until", format!("rolloutComplete {why}")));
             }
             raw::Until::RolloutComplete => Until::RolloutComplete,
@@ -166,7 +166,7 @@ impl Checked<'_> {
                     Action::Crash { .. } | Action::Relabel { .. } | Action::RestartNodeAgent { .. }
                 );
                 if !repeats {
-                    return Err(self.wrong("until", format!("{} ends no pod: say repeat", self.name)));
+                    return Err(self.wrong("until", format!("{} ends no pod: use repeat", self.name)));
                 }
                 Until::Terminations(number)
             }
@@ -178,7 +178,7 @@ impl Checked<'_> {
                     _ => false,
                 };
                 if !one_by_one {
-                    let why = "windows are told from pods that end one by one: deletePod or evict with \
+                    let why = "windows are measured from pods that end one by one: use deletePod or evict with \
                                count: 1 or batch: 1";
                     return Err(self.wrong("until", why));
                 }
@@ -245,16 +245,16 @@ impl Checked<'_> {
             return Err(self.wrong("batch", "must be at least 1"));
         }
         if raw.spacing.is_some() && raw.batch.is_none() {
-            return Err(self.wrong("spacing", "is from one batch to the next: say batch: 1"));
+            return Err(self.wrong("spacing", "is the time between batches: set batch: 1"));
         }
         let grace_seconds = match (raw.force, raw.grace_period_seconds) {
             (true, None | Some(0)) => Some(0),
             (true, Some(_)) => {
-                let why = "force leaves no grace period: leave one of the two out";
+                let why = "force leaves no grace period: remove one of the two";
                 return Err(self.wrong("gracePeriodSeconds", why));
             }
             (false, Some(0)) => {
-                let why = "is 0, which removes a pod before its containers have ended: say force: true";
+                let why = "is 0, which removes a pod before its containers have ended: use force: true";
                 return Err(self.wrong("gracePeriodSeconds", why));
             }
             (false, seconds) => seconds,
@@ -274,7 +274,9 @@ impl Checked<'_> {
 
     fn restore(&self) -> Result<Restore, ScenarioError> {
         match (self.raw.keep, self.raw.lasts) {
-            (true, Some(_)) => Err(self.wrong("keep", "for says when it is changed back: leave one out")),
+            (true, Some(_)) => {
+                Err(self.wrong("keep", "for says when it is changed back: remove one of the two"))
+            }
             (true, None) => Ok(Restore::Never),
             (false, Some(lasts)) => Ok(Restore::After(lasts.0)),
             (false, None) => Ok(Restore::AtTheEnd),
@@ -333,11 +335,11 @@ impl Checked<'_> {
             }
         }
         if kind == "Pod" {
-            let why = "a pod that is changed back may be gone: patch what makes it";
+            let why = "a pod that is changed back may be gone: patch its owner";
             return Err(self.wrong("object.kind", why));
         }
         if kind == "Secret" {
-            let why = "its old values would be written down to be restored: patch what uses it, or use exec";
+            let why = "its old values would be stored to restore them: patch its user, or use exec";
             return Err(self.wrong("object.kind", why));
         }
         Ok(Object { api_version: api_version.clone(), kind: kind.clone(), name: name.clone() })
@@ -356,7 +358,7 @@ impl Checked<'_> {
                 Err(self.wrong("patch", "a JSON patch is a list, such as [{op: remove, path: /spec/x}]"))
             }
             PatchType::Merge | PatchType::Strategic if !body.is_object() => {
-                Err(self.wrong("patch", "must be a mapping; for a list of operations say type: json"))
+                Err(self.wrong("patch", "must be a mapping; for a list of operations set type: json"))
             }
             _ => Ok(Patch { patch_type, body }),
         }

@@ -42,7 +42,7 @@ pub(super) fn load(raw: raw::Load, document: &Document, dir: &Path) -> Result<Lo
             return Err(document.error("spec.load.connections.share", why));
         }
         (_, Some(_)) => {
-            let why = "only mode mixed takes a share: leave it out, or set mode: mixed";
+            let why = "only mode mixed takes a share: remove it, or set mode: mixed";
             return Err(document.error("spec.load.connections.share", why));
         }
     };
@@ -179,7 +179,7 @@ fn tls(raw: raw::Tls, document: &Document, dir: &Path) -> Result<Tls, ScenarioEr
         Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
     };
     if raw.key.is_some() && raw.cert.is_none() {
-        return Err(document.error("spec.load.tls.key", "is the key of no certificate: add cert"));
+        return Err(document.error("spec.load.tls.key", "is a key without a certificate: add cert"));
     }
     let version = match raw.version.as_ref().map(|raw::Version(version)| version.as_str()) {
         None => None,
@@ -261,7 +261,7 @@ fn calls(grpc: &raw::Grpc, raw: &raw::Load, document: &Document) -> Result<Grpc,
     let raw::Grpc { method: rpc, success } = grpc;
     let wrong = |key: &str, why: &str| Err(document.error(&format!("spec.load.{key}"), why));
     let is_other = |method: &Option<String>| method.as_ref().is_some_and(|method| method != "POST");
-    let is_post = "a gRPC call is a POST: leave it out; what is called is said by load.grpc.method";
+    let is_post = "a gRPC call is a POST: remove it; load.grpc.method names what is called";
     if is_other(&raw.method) {
         return wrong("method", is_post);
     }
@@ -270,17 +270,16 @@ fn calls(grpc: &raw::Grpc, raw: &raw::Load, document: &Document) -> Result<Grpc,
             return wrong(&format!("requests[{index}].method"), is_post);
         }
         if request.path.is_some() {
-            let why = format!("the path of a call is that of its method, /{rpc}: leave it out");
+            let why = format!("the path of a call is that of its method, /{rpc}: remove it");
             return wrong(&format!("requests[{index}].path"), &why);
         }
     }
     if raw.success.is_some() {
-        let why =
-            "these are HTTP statuses, by which a gRPC call is not judged: list gRPC's in load.grpc.success";
+        let why = "a gRPC call is not judged by HTTP statuses: list gRPC's in load.grpc.success";
         return wrong("success", why);
     }
     if raw.pod_body.is_some() {
-        let why = "gRPC's messages are not searched: leave it out; a header can name the pod (podHeader)";
+        let why = "gRPC's messages are not searched: remove it; a header can name the pod (podHeader)";
         return wrong("podBody", why);
     }
     Ok(Grpc { method: rpc.clone(), success: success.clone().unwrap_or_else(|| vec![0]) })
@@ -303,10 +302,10 @@ fn http(
     };
     match (http, streams) {
         (Http::Http1, _) if is_grpc => {
-            Err(document.error("spec.load.http", "is 1.1, but gRPC needs HTTP/2: leave it out"))
+            Err(document.error("spec.load.http", "is 1.1, but gRPC needs HTTP/2: remove it"))
         }
         _ if streams.is_some() && (given.is_none() && !is_grpc || http == Http::Http1) => {
-            let why = "HTTP/1.1 has no streams: leave it out, or set load.http: 2";
+            let why = "HTTP/1.1 has no streams: remove it, or set load.http: 2";
             Err(document.error("spec.load.connections.streams", why))
         }
         (_, Some(0)) => Err(document.error("spec.load.connections.streams", "must be at least 1")),
@@ -329,7 +328,7 @@ fn pace(raw: &raw::Load, document: &Document) -> Result<(Pace, Duration), Scenar
         None => 200.0,
         Some(raw::Rate::PerSecond(rate)) => rate,
         Some(raw::Rate::Max) if raw.arrivals.is_some() => {
-            let why = "a closed loop has no arrivals to spread: leave it out, or give a rate";
+            let why = "a closed loop has no arrivals to spread: remove it, or set a rate";
             return Err(document.error("spec.load.arrivals", why));
         }
         Some(raw::Rate::Max) => return Ok((Pace::Closed, duration)),
@@ -354,7 +353,7 @@ fn rate(rate: f64, least: Least, key: &str, document: &Document) -> Result<f64, 
 
 fn stages(raw: &raw::Load, document: &Document) -> Result<Vec<Stage>, ScenarioError> {
     if raw.rate.is_some() || raw.duration.is_some() {
-        let why = "each has its own rate and duration: leave out load.rate and load.duration";
+        let why = "each has its own rate and duration: remove load.rate and load.duration";
         return Err(document.error("spec.load.stages", why));
     }
     let mut before = 0.0;
@@ -369,7 +368,7 @@ fn stages(raw: &raw::Load, document: &Document) -> Result<Vec<Stage>, ScenarioEr
             (None, Some(raw::Ramp::Linear)) => before,
             (None, None) => to,
             (Some(_), None) => {
-                let why = "only a ramp begins elsewhere than at its rate: add ramp: linear, or leave it out";
+                let why = "only a ramp starts at another rate: add ramp: linear, or remove it";
                 return Err(document.error(&format!("{key}.from"), why));
             }
         };

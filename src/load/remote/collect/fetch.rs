@@ -38,9 +38,9 @@ const MOST_MISMATCHES: u32 = 3;
 pub(super) enum FetchError {
     #[error("nothing came for {STALL_LIMIT:?}: {0}")]
     Stalled(String),
-    #[error("it has a part {0:?}, which is none of its own")]
+    #[error("it has a part {0:?}, which is not its own")]
     Foreign(String),
-    #[error("its part {name} does not arrive as it should: {why}")]
+    #[error("failed to fetch its part {name}: {why}")]
     Mismatch { name: String, why: String },
     #[error("failed to write {path}: {source}")]
     Write { path: PathBuf, source: io::Error },
@@ -130,7 +130,7 @@ impl Fetch<'_> {
                 .map_err(|e| Failed::ForNow(e.to_string()))?;
             let answer = self.link.open(request).await?;
             if answer.status() != StatusCode::PARTIAL_CONTENT {
-                return Err(Failed::ForNow(format!("{} is no part of it", answer.status())));
+                return Err(Failed::ForNow(format!("{} is not a part of it", answer.status())));
             }
             let mut pieces = answer.into_body().into_data_stream();
             while under_way.length < part.bytes {
@@ -201,7 +201,7 @@ impl UnderWay {
                 let renamed = fs::rename(&self.path, self.path.with_extension("")).await;
                 return renamed.map_err(|source| self.unwritten(source).into());
             }
-            Ok(rows) => format!("{rows} rows in place of {}", part.rows),
+            Ok(rows) => format!("{rows} rows instead of {}", part.rows),
             Err(PartError::Parquet { source, .. }) => source.to_string(),
             Err(PartError::Io { source, .. }) => return Err(self.unwritten(source).into()),
         };

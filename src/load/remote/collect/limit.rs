@@ -18,7 +18,7 @@ pub struct Limit(Option<f64>);
 
 /// A text that is no limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no rate of bytes a second, such as 5MB or 500kB; 0 or max is none")]
+#[error("{0:?} is not a rate in bytes a second, such as 5MB or 500kB; 0 or max is none")]
 pub struct NotALimit(String);
 
 impl Default for Limit {

@@ -63,7 +63,7 @@ impl Seconds<'_> {
                     let added = second.entry(*outcome).or_insert_with(tally::histogram).add(&times);
                     debug_assert!(added.is_ok(), "it grows as needed: {added:?}");
                 }
-                Err(error) => tracing::warn!(%error, "a load worker's latencies are left out"),
+                Err(error) => tracing::warn!(%error, "a load worker's latencies are missing"),
             }
         }
         self.write_before(n.saturating_sub(LAG))

@@ -146,7 +146,7 @@ impl Worker {
             return Ok(());
         }
         let (Tool { name, version }, own) = (tool, Tool::this().version);
-        Err(End::Failed(format!("it runs {name} {version}, and this is {own}: name its image by --image")))
+        Err(End::Failed(format!("it runs {name} {version}, and this is {own}: name its image with --image")))
     }
 
     /// Gives an order, again until it is taken: by its number the worker knows it.
@@ -366,12 +366,12 @@ impl Reports {
                         }
                     }
                     Ok(Some(Err(error))) => error.to_string(),
-                    Ok(None) if self.empty >= EMPTY => return Err("it says nothing more".to_owned()),
+                    Ok(None) if self.empty >= EMPTY => return Err("it stopped reporting".to_owned()),
                     Ok(None) => {
                         self.empty += 1;
                         "its reports broke off".to_owned()
                     }
-                    Err(_) => format!("it said nothing for {QUIET:?}"),
+                    Err(_) => format!("it sent nothing for {QUIET:?}"),
                 },
             };
             self.lines = None;
