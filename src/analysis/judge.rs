@@ -15,7 +15,7 @@ use crate::timeline::{Request, Timeline};
 
 /// Share of processor time in use, 0 to 1, beyond which the machine alone may lose requests.
 const FULL: f64 = 0.95;
-/// Answers take this many times as long as in the median second if the app cannot keep up.
+/// An app cannot keep up if its answers take this many times as long as in the median second.
 const SLOW: f64 = 10.0;
 /// And at least this long, in milliseconds.
 const SLOW_MS: f64 = 50.0;

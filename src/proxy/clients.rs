@@ -188,7 +188,6 @@ impl Clients {
                 let _ = stream.set_zero_linger();
             }
         }
-        let shared = self.shared.clone();
         let all_clear = async {
             while shared.pending.count() > 0 {
                 tokio::time::sleep(DRAIN_INTERVAL).await;

@@ -21,7 +21,11 @@ fn web() -> Web {
 
 /// A scenario with these disruptions.
 fn scenario(name: &str, duration: &str, disruptions: &str) -> String {
-    web().scenario(
+    scenario_of(&web(), name, duration, disruptions)
+}
+
+fn scenario_of(web: &Web, name: &str, duration: &str, disruptions: &str) -> String {
+    web.scenario(
         name,
         &format!(
             "
@@ -321,8 +325,7 @@ fn a_restarted_node_agent_begins_the_grace_period_again_and_a_node_that_is_shut_
         {at: 1s, action: deletePod, selector: app=web, gracePeriodSeconds: 4}, \
         {at: 4s, action: restartNodeAgent, node: node-1}, {at: 4s, action: restartNodeAgent, node: node-2}, \
         {at: 12s, action: nodeShutdown, node: node-1, gracePeriodSeconds: 1, for: 3s, allowOutage: true}";
-    let text = scenario("nodes", "18s", disruptions);
-    let text = text.replace("[workload,", "[workload, --on-sigterm, ignore,");
+    let text = scenario_of(&web().args(&["--on-sigterm", "ignore"]), "nodes", "18s", disruptions);
     let run = runs::measure(&text, Dataplane::Userspace, &[]);
     let (first, rest) = run.result.terminations.split_first().expect("terminations");
     assert_eq!(first.mode, Mode::Isolated, "{}", run.finished);

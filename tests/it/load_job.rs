@@ -36,7 +36,9 @@ const FROM_CLUSTER: &str = "
   target: {service: web}
   load: {rate: 100, duration: 14s, from: cluster}
   sidecar: {inject: true}
-  disruptions: [{at: 2s, action: deletePod, selector: app=web, every: 4s, repeat: 2}]
+  disruptions:
+  - {at: 2s, action: deletePod, selector: app=web, every: 4s, repeat: 2}
+  - {at: 10s, action: drain, node: node-2, allowOutage: true}
 ";
 
 #[test]

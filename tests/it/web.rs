@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// A Deployment and a Service `web`, and further objects. Pods serve HTTP on port 8080 of their own address.
 pub(crate) struct Web {
@@ -123,6 +123,5 @@ fn from_field(name: &str, path: &str) -> Value {
 
 fn set(object: &mut Value, fields: Value) {
     let Value::Object(fields) = fields else { panic!("{fields} has no fields") };
-    let object: &mut Map<String, Value> = object.as_object_mut().expect("an object");
-    object.extend(fields);
+    object.as_object_mut().expect("an object").extend(fields);
 }
