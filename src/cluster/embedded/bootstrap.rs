@@ -21,10 +21,9 @@ pub(super) fn create_objects(
     proxy_mode: &str,
     server: SocketAddr,
 ) -> Result<Vec<String>, Status> {
-    let api_server = registry.acting_as("kube-apiserver");
     for namespace in NAMESPACES {
         let labels = json!({"kubernetes.io/metadata.name": namespace});
-        api_server.create(
+        registry.create(
             Resource::Namespaces,
             "",
             json!({"metadata": {"name": namespace, "labels": labels}}),
@@ -38,15 +37,14 @@ pub(super) fn create_objects(
         super::duration::to_text(config.service_proxy.min_sync_period),
     );
     let proxy = json!({"metadata": {"name": "kube-proxy"}, "data": {"config.conf": settings}});
-    registry.acting_as("kubeadm").create(Resource::ConfigMaps, "kube-system", proxy)?;
+    registry.create(Resource::ConfigMaps, "kube-system", proxy)?;
 
-    let kubelet = registry.acting_as("kubelet");
     let mut nodes = Vec::new();
     // The number of nodes is bounded well below 255.
     for (index, _) in (0..=u8::MAX).zip(0..config.nodes) {
         let name = node_name(index);
         let address = registry.node_address(index);
-        kubelet.create(Resource::Nodes, "", node_object(&name, &address.to_string()))?;
+        registry.create(Resource::Nodes, "", node_object(&name, &address.to_string()))?;
         node::post_node_status(&kubelet, &name, Readiness::Ready)?;
         nodes.push(name);
     }
