@@ -30,7 +30,7 @@ pub(super) fn create_objects(
         )?;
         registry.create(Resource::ServiceAccounts, namespace, json!({"metadata": {"name": "default"}}))?;
     }
-    create_kubernetes_service(&api_server, server)?;
+    create_kubernetes_service(registry, server)?;
     // Where clients look up how Services are proxied; kubeadm puts kube-proxy's settings there.
     let settings = format!(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: {proxy_mode}\nminSyncPeriod: {}\n",
@@ -45,7 +45,7 @@ pub(super) fn create_objects(
         let name = node_name(index);
         let address = registry.node_address(index);
         registry.create(Resource::Nodes, "", node_object(&name, &address.to_string()))?;
-        node::post_node_status(&kubelet, &name, Readiness::Ready)?;
+        node::post_node_status(registry, &name, Readiness::Ready)?;
         nodes.push(name);
     }
     Ok(nodes)
