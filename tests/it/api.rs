@@ -14,6 +14,7 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream
 
 use crate::harness::wait_for;
 use crate::kubectl::{Kubectl, LIMIT, SharedCluster, pod};
+use crate::web::Web;
 
 /// The API server's address, and what a client needs to talk to it.
 pub(crate) struct Server {
@@ -325,27 +326,9 @@ fn paths_do_not_lead_out() {
 #[test]
 fn requests_are_proxied_to_pods_and_services() {
     let kubectl = Kubectl::in_namespace("api");
-    kubectl.apply(
-        "
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web}
-spec:
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      containers:
-      - name: app
-        image: rolldrop
-        args: [workload, --listen, '$(POD_IP):8080']
-        env: [{name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]
-        ports: [{containerPort: 8080, name: http}]
-        readinessProbe: {httpGet: {path: /, port: http}, periodSeconds: 1}
-",
-    );
+    kubectl.apply(&Web::new(1).manifests());
     kubectl.ok("rollout status deployment web --timeout=60s");
-    kubectl.ok("expose deployment web --port 80 --target-port http");
+    kubectl.ok("expose deployment web --name exposed --port 80 --target-port http");
     let server = Server::get();
     let namespace = format!("/api/v1/namespaces/{}", kubectl.namespace());
     let pod = kubectl.field("pods", ".items[0].metadata.name");

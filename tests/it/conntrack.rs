@@ -12,41 +12,22 @@ use rolldrop::timeline::{Request, Timeline};
 use crate::harness::{Rolldrop, wait_for, written};
 use crate::kernel::unprivileged;
 use crate::runs;
+use crate::web::Web;
 
 const LIMIT: Duration = Duration::from_secs(90);
-/// The address of a pod of which nobody says anything but the kernel.
-const SCENARIO: &str = r#"
-apiVersion: rolldrop.dev/v1
-kind: Scenario
-metadata: {name: kernel-record}
-spec:
+/// A rollout of pods that only the kernel names.
+fn scenario() -> String {
+    let web = Web::new(4).args(&["--on-sigterm", "exit", "--log", "-"]);
+    web.scenario(
+        "kernel-record",
+        "
   cluster: {embedded: {nodes: 1, dataplane: kernel}}
-  manifests:
-    - inline:
-        apiVersion: apps/v1
-        kind: Deployment
-        metadata: {name: web}
-        spec:
-          replicas: 4
-          selector: {matchLabels: {app: web}}
-          template:
-            metadata: {labels: {app: web}}
-            spec:
-              containers:
-                - name: app
-                  image: rolldrop
-                  args: [workload, --listen, "0.0.0.0:8080", --on-sigterm, exit, --log, "-"]
-                  readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1}
-    - inline:
-        apiVersion: v1
-        kind: Service
-        metadata: {name: web}
-        spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
   target: {service: web}
   load: {rate: 200, warmup: 3s, duration: 15s, evidence: conntrack}
-  disruptions:
-    - {at: 1s, action: rollingRestart, workload: deployment/web}
-"#;
+  disruptions: [{at: 1s, action: rollingRestart, workload: deployment/web}]
+",
+    )
+}
 
 /// What `conntrack -E` shows of a new connection.
 struct Shown {
@@ -116,7 +97,7 @@ fn answered_by(run: &Path) -> HashMap<String, String> {
 fn measured() -> (runs::Turn, tempfile::TempDir, HashMap<u16, Vec<Shown>>) {
     let turn = runs::turn();
     let args = ["run", "scenario.yaml", "--out", "run", "--quiet"];
-    let (mut run, dir) = Rolldrop::new(args).file("scenario.yaml", SCENARIO).start();
+    let (mut run, dir) = Rolldrop::new(args).file("scenario.yaml", &scenario()).start();
     let (mut listening, log) = listen_beside(dir.path());
     let status = wait_for("the run's end", 2 * LIMIT, || run.try_wait().expect("its state"));
     let _ = listening.kill();

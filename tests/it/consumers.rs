@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::harness::{ClusterProcess, Rolldrop, wait_for};
 use crate::kubectl::{self, LIMIT};
 use crate::runs::{json_lines, repeated, result, seconds, turn};
+use crate::web::Web;
 
 const BIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin");
 
@@ -42,50 +43,27 @@ spec:
     - --global.sendanonymoususage=false
 ";
 
-const SCENARIO: &str = "\
-apiVersion: rolldrop.dev/v1
-kind: Scenario
-metadata: {name: consumers}
-spec:
-  manifests:
-  - inline:
-      apiVersion: apps/v1
-      kind: Deployment
-      metadata: {name: web}
-      spec:
-        replicas: 3
-        selector: {matchLabels: {app: web}}
-        template:
-          metadata: {labels: {app: web}}
-          spec:
-            terminationGracePeriodSeconds: 30
-            containers:
-            - name: app
-              image: rolldrop
-              args: [workload, --listen, '0.0.0.0:8080']
-              env: [{name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]
-              ports: [{name: http, containerPort: 8080}]
-              lifecycle: {preStop: {sleep: {seconds: 9}}}
-              readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 1}
-  - inline:
-      apiVersion: v1
-      kind: Service
-      metadata: {name: web}
-      spec: {type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: http}]}
-  - inline:
-      apiVersion: v1
-      kind: Service
-      metadata: {name: pods}
-      spec: {clusterIP: None, selector: {app: web}, ports: [{port: 80, targetPort: http}]}
+fn scenario(traefik: &str) -> String {
+    let web = Web::new(3).named().app(json!({"lifecycle": {"preStop": {"sleep": {"seconds": 9}}}}));
+    let web = web.service(json!({"type": "NodePort"}));
+    let ports = json!([{"port": 80, "targetPort": "http"}]);
+    let headless = json!({"clusterIP": "None", "selector": {"app": "web"}, "ports": ports});
+    web.and("v1", "Service", "pods", headless).scenario(
+        "consumers",
+        &format!(
+            "
   target:
-  - {service: web}
-  - {service: web, node: node-1}
-  - {service: web, node: node-2}
-  - {service: pods}
-  - {url: 'http://TRAEFIK:8000/', balances: requests, name: ingress}
-  load: {rate: 250, duration: 14s}
-  disruptions: [{at: 3s, action: deletePod, selector: app=web}]
-";
+  - {{service: web}}
+  - {{service: web, node: node-1}}
+  - {{service: web, node: node-2}}
+  - {{service: pods}}
+  - {{url: 'http://{traefik}:8000/', balances: requests, name: ingress}}
+  load: {{rate: 250, duration: 14s}}
+  disruptions: [{{at: 3s, action: deletePod, selector: app=web}}]
+"
+        ),
+    )
+}
 
 #[test]
 fn each_consumer_has_a_window_of_its_own() {
@@ -100,7 +78,7 @@ fn each_consumer_has_a_window_of_its_own() {
         let address = kubectl("get pod traefik -o jsonpath={.status.podIP}");
         Some(address).filter(|address| !address.is_empty())
     });
-    let scenario = SCENARIO.replace("TRAEFIK", &address);
+    let scenario = scenario(&address);
     let run = || {
         let words = ["run", "scenario.yaml", "--out", "run", "--yes", "--kubeconfig"];
         Rolldrop::new(words).args([&kubeconfig]).file("scenario.yaml", &scenario).finish()

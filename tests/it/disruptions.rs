@@ -5,52 +5,32 @@ use std::collections::BTreeSet;
 use rolldrop::analysis::model::{Mode, Stage};
 use rolldrop::record::event::{ActionName, Change};
 use rolldrop::record::{Cause, EventKind, Outcome, RequestRow};
+use serde_json::json;
 
 use crate::harness::{Rolldrop, wait_for};
 use crate::kubectl::{Kubectl, LIMIT, SharedCluster};
 use crate::runs::{self, Dataplane, MeasuredRun, actions};
+use crate::web::Web;
 
-const MANIFESTS: &str = "\
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web}
-spec:
-  replicas: 3
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web, routed: here}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers:
-        - name: app
-          image: rolldrop
-          args: [workload, --listen, \"$(POD_IP):8080\"]
-          env:
-            - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
-            - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
-          readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1}
----
-apiVersion: v1
-kind: Service
-metadata: {name: web}
-spec: {selector: {app: web, routed: here}, ports: [{port: 80, targetPort: 8080}]}
----
-apiVersion: policy/v1
-kind: PodDisruptionBudget
-metadata: {name: web}
-spec: {maxUnavailable: 1, selector: {matchLabels: {app: web}}}
-";
+/// Three pods that may be evicted one at a time. They leave the Service where they lose a label.
+fn web() -> Web {
+    let web = Web::new(3).named().label("routed", "here").pod(json!({"terminationGracePeriodSeconds": 1}));
+    let budget = json!({"maxUnavailable": 1, "selector": {"matchLabels": {"app": "web"}}});
+    web.and("policy/v1", "PodDisruptionBudget", "web", budget)
+}
 
 /// A scenario with these disruptions.
 fn scenario(name: &str, duration: &str, disruptions: &str) -> String {
-    let manifests: String = MANIFESTS
-        .split("---\n")
-        .map(|object| format!("    - inline:\n        {}\n", object.trim_end().replace('\n', "\n        ")))
-        .collect();
-    format!(
-        "apiVersion: rolldrop.dev/v1\nkind: Scenario\nmetadata: {{name: {name}}}\nspec:\n  \
-         cluster: {{embedded: {{nodes: 2}}}}\n  manifests:\n{manifests}  target: {{service: web}}\n  \
-         load: {{rate: 50, duration: {duration}}}\n  disruptions: [{disruptions}]\n"
+    web().scenario(
+        name,
+        &format!(
+            "
+  cluster: {{embedded: {{nodes: 2}}}}
+  target: {{service: web}}
+  load: {{rate: 50, duration: {duration}}}
+  disruptions: [{disruptions}]
+"
+        ),
     )
 }
 
@@ -117,7 +97,7 @@ fn an_eviction_waits_for_its_budget_and_a_drained_node_is_uncordoned() {
 #[test]
 fn what_an_action_does_not_take_or_would_take_too_much_is_an_error() {
     let shop = Kubectl::in_namespace("wrong");
-    shop.apply(MANIFESTS);
+    shop.apply(&web().manifests());
     let kubeconfig = SharedCluster::get().kubeconfig();
     let on_a_cluster = |disruption: &str| {
         let text = format!(

@@ -21,6 +21,7 @@ use crate::faulty_api::{Act, FaultyApi, is_watch};
 use crate::harness::{ClusterProcess, Rolldrop, wait_for};
 use crate::kubectl;
 use crate::runs::{actions, json_lines, result, turn};
+use crate::web::Web;
 
 /// Long enough for a machine that is busy with other tests, and for every limit that is met here.
 const LIMIT: Duration = Duration::from_secs(150);
@@ -29,36 +30,16 @@ const REPEATS: usize = 3;
 
 /// Two pods with the sidecar behind a Service, and a deletion unless it is left out.
 fn scenario(name: &str, seconds: u32, disruptions: &str) -> String {
-    format!(
-        "apiVersion: rolldrop.dev/v1
-kind: Scenario
-metadata: {{name: {name}}}
-spec:
-  manifests:
-  - inline:
-      apiVersion: apps/v1
-      kind: Deployment
-      metadata: {{name: web}}
-      spec:
-        replicas: 2
-        selector: {{matchLabels: {{app: web}}}}
-        template:
-          metadata: {{labels: {{app: web}}}}
-          spec:
-            terminationGracePeriodSeconds: 2
-            containers:
-            - name: app
-              image: rolldrop
-              args: [workload, --listen, \"$(POD_IP):8080\"]
-              env: [{{name: POD_IP, valueFrom: {{fieldRef: {{fieldPath: status.podIP}}}}}}]
-              ports: [{{name: http, containerPort: 8080}}]
-              readinessProbe: {{httpGet: {{path: /readyz, port: http}}, periodSeconds: 1}}
-  - inline: {{apiVersion: v1, kind: Service, metadata: {{name: web}}, spec: {{selector: {{app: web}}, ports: [{{port: 80, targetPort: http}}]}}}}
+    Web::new(2).pod(json!({"terminationGracePeriodSeconds": 2})).scenario(
+        name,
+        &format!(
+            "
   target: {{service: web}}
   load: {{rate: 40, duration: {seconds}s}}
   sidecar: {{inject: true}}
   disruptions: [{disruptions}]
 "
+        ),
     )
 }
 

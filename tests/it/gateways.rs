@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::harness::{ClusterProcess, Rolldrop, wait_for};
 use crate::kubectl::{self, LIMIT};
 use crate::runs::{repeated, turn};
+use crate::web::Web;
 
 const BIN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/test-venv/bin");
 
@@ -99,39 +100,22 @@ backend nodes
   server node-2 NODE-2:30080
 ";
 
-const SCENARIO: &str = "\
-apiVersion: rolldrop.dev/v1
-kind: Scenario
-metadata: {name: gateways}
-spec:
-  manifests:
-  - inline:
-      apiVersion: apps/v1
-      kind: Deployment
-      metadata: {name: web}
-      spec:
-        replicas: 3
-        selector: {matchLabels: {app: web}}
-        template:
-          metadata: {labels: {app: web}}
-          spec:
-            containers:
-            - name: app
-              image: rolldrop
-              args: [workload, --listen, '0.0.0.0:8080', --on-sigterm, exit]
-              ports: [{name: http, containerPort: 8080}]
-              readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 1}
-  - inline:
-      apiVersion: v1
-      kind: Service
-      metadata: {name: web}
-      spec: {type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: http, nodePort: 30080}]}
+fn scenario(traefik: &str, haproxy: &str) -> String {
+    let web = Web::new(3).args(&["--on-sigterm", "exit"]);
+    let ports = json!([{"port": 80, "targetPort": "http", "nodePort": 30080}]);
+    web.service(json!({"type": "NodePort", "ports": ports})).scenario(
+        "gateways",
+        &format!(
+            "
   target:
-  - {url: 'http://TRAEFIK:8000/', name: ingress}
-  - {url: 'http://HAPROXY:8000/', name: balancer}
-  load: {rate: 200, duration: 90s, warmup: 4s, timeout: {response: 2s}}
-  disruptions: [{at: 3s, action: deletePod, selector: app=web, until: {terminations: 2}}]
-";
+  - {{url: 'http://{traefik}:8000/', name: ingress}}
+  - {{url: 'http://{haproxy}:8000/', name: balancer}}
+  load: {{rate: 200, duration: 90s, warmup: 4s, timeout: {{response: 2s}}}}
+  disruptions: [{{at: 3s, action: deletePod, selector: app=web, until: {{terminations: 2}}}}]
+"
+        ),
+    )
+}
 
 /// The cluster with the gateways, and the addresses of these.
 fn gateways() -> (ClusterProcess, [String; 2]) {
@@ -240,7 +224,7 @@ fn finds_whose_pods_a_url_leads_to(kubeconfig: &Path) {
 fn what_a_gateway_lost_is_that_of_the_pod_that_its_own_log_names() {
     let _turn = turn();
     let (cluster, [traefik, haproxy]) = gateways();
-    let scenario = SCENARIO.replace("TRAEFIK", &traefik).replace("HAPROXY", &haproxy);
+    let scenario = scenario(&traefik, &haproxy);
     let kubeconfig = cluster.kubeconfig();
     let run = || {
         let words = ["run", "scenario.yaml", "--out", "run", "--yes", "--kubeconfig"];

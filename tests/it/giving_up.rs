@@ -2,49 +2,37 @@
 
 use rolldrop::analysis::model::Verdict;
 use rolldrop::record::RunDir;
+use serde_json::json;
 
 use crate::harness::Rolldrop;
 use crate::runs::{actions, repeated, result, turn};
+use crate::web::Web;
 
 /// All pods go at once, and new ones are long not ready.
-const SCENARIO: &str = "\
-apiVersion: rolldrop.dev/v1
-kind: Scenario
-metadata: {name: outage}
-spec:
+fn scenario() -> String {
+    let slow =
+        json!({"httpGet": {"path": "/readyz", "port": 8080}, "initialDelaySeconds": 4, "periodSeconds": 1});
+    let web =
+        Web::new(2).pod(json!({"terminationGracePeriodSeconds": 1})).app(json!({"readinessProbe": slow}));
+    web.scenario(
+        "outage",
+        "
   cluster: {embedded: {nodes: 1}}
-  manifests:
-  - inline:
-      apiVersion: apps/v1
-      kind: Deployment
-      metadata: {name: web}
-      spec:
-        replicas: 2
-        selector: {matchLabels: {app: web}}
-        template:
-          metadata: {labels: {app: web}}
-          spec:
-            terminationGracePeriodSeconds: 1
-            containers:
-            - name: app
-              image: rolldrop
-              args: [workload, --listen, \"$(POD_IP):8080\"]
-              env: [{name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]
-              readinessProbe: {httpGet: {path: /readyz, port: 8080}, initialDelaySeconds: 4, periodSeconds: 1}
-  - inline: {apiVersion: v1, kind: Service, metadata: {name: web}, spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}}
   target: {service: web}
   load: {rate: 50, duration: 60s, abort: {dropped: 20%, over: 2s, requests: 20}}
   disruptions:
   - {at: 2s, action: deletePod, selector: app=web, count: 2, allowOutage: true}
   - {at: 40s, action: deletePod, selector: app=web}
-";
+",
+    )
+}
 
 #[test]
 fn a_load_that_loses_too_much_is_given_up_with_all_that_was_begun() {
     let _turn = turn();
     let run = || {
         let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run", "--dataplane", "userspace"]);
-        run.file("scenario.yaml", SCENARIO).finish()
+        run.file("scenario.yaml", &scenario()).finish()
     };
     let ended = repeated(run).expect_code(3);
     let path = ended.dir().join("run");

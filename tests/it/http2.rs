@@ -10,53 +10,30 @@ use serde_json::Value;
 
 use crate::harness::{Rolldrop, wait_for};
 use crate::runs::{Dataplane, MeasuredRun, measure};
+use crate::web::Web;
 
 /// Pods that serve on for a while when they are told to stop, without a proxy beside them.
-const SCENARIO: &str = r#"
-apiVersion: rolldrop.dev/v1
-kind: Scenario
-metadata: {name: http2, description: GOAWAY while draining}
-spec:
-  cluster: {embedded: {nodes: 1}}
-  manifests:
-    - inline:
-        apiVersion: apps/v1
-        kind: Deployment
-        metadata: {name: web}
-        spec:
-          replicas: 2
-          selector: {matchLabels: {app: web}}
-          template:
-            metadata: {labels: {app: web}}
-            spec:
-              containers:
-                - name: app
-                  image: rolldrop
-                  args: [workload, --listen, "$(POD_IP):8080", --on-sigterm, drain, --drain-for, 3s]
-                  env:
-                    - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
-                    - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
-                  ports: [{name: http, containerPort: 8080}]
-                  readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 1}
-    - inline:
-        apiVersion: v1
-        kind: Service
-        metadata: {name: web}
-        spec:
-          selector: {app: web}
-          ports: [{name: http, port: 8080, targetPort: http}]
-  target: {service: web, port: http, path: "/slow?ms=30"}
+fn scenario(path: &str) -> String {
+    let web = Web::new(2).named().args(&["--on-sigterm", "drain", "--drain-for", "3s"]);
+    web.scenario(
+        "http2",
+        &format!(
+            "
+  cluster: {{embedded: {{nodes: 1}}}}
+  target: {{service: web, port: http, path: '{path}'}}
   load:
     http: 2
     rate: 200
     warmup: 1s
     duration: 8s
-    connections: {mode: mixed, share: 0.1, streams: 4}
-    timeout: {connect: 10s, response: 30s}
-    retry: {times: 1}
-  disruptions:
-    - {at: 2s, action: deletePod, selector: app=web, count: 1, every: 1s, repeat: 1}
-"#;
+    connections: {{mode: mixed, share: 0.1, streams: 4}}
+    timeout: {{connect: 10s, response: 30s}}
+    retry: {{times: 1}}
+  disruptions: [{{at: 2s, action: deletePod, selector: app=web, count: 1, every: 1s, repeat: 1}}]
+"
+        ),
+    )
+}
 
 /// The rows of what a slow machine sent.
 fn sent(run: &MeasuredRun) -> Vec<&RequestRow> {
@@ -76,7 +53,7 @@ fn expect_none_lost(rows: &[&RequestRow]) {
 
 #[test]
 fn a_graceful_drain_over_http2_drops_nothing() {
-    let run = measure(SCENARIO, Dataplane::Userspace, &[]);
+    let run = measure(&scenario("/slow?ms=30"), Dataplane::Userspace, &[]);
     let rows = sent(&run);
     expect_none_lost(&rows);
     assert!(rows.iter().all(|row| row.stream.is_some()), "all of it was HTTP/2");
@@ -101,7 +78,7 @@ fn workload() -> (Child, tempfile::TempDir, String) {
 fn a_graceful_drain_drops_no_call() {
     let calls = ["--set", "load.grpc.method=shop.v1.Cart/Get"];
     // A call's path is that of its method.
-    let scenario = SCENARIO.replace("/slow?ms=30", "/");
+    let scenario = scenario("/");
     let run = measure(&scenario, Dataplane::Userspace, &calls);
     let rows = sent(&run);
     expect_none_lost(&rows);

@@ -13,35 +13,17 @@ use tempfile::TempDir;
 use crate::harness::{ClusterProcess, Rolldrop, wait_for};
 use crate::kubectl::{self, Kubectl, LIMIT, SharedCluster};
 use crate::runs::{every_answer_has_its_row, no_file_holds, repeated, result, turn};
+use crate::web::Web;
 
 /// A Deployment, and a Service that names one target port and numbers the other.
-const SHOP: &str = "\
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web}
-spec:
-  replicas: 2
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers:
-        - name: app
-          image: rolldrop
-          args: [workload, --listen, \"$(POD_IP):8080\"]
-          env:
-            - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
-          ports: [{name: http, containerPort: 8080}]
-          readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 1}
----
-apiVersion: v1
-kind: Service
-metadata: {name: web}
-spec:
-  selector: {app: web}
-  ports: [{name: named, port: 80, targetPort: http}, {name: numbered, port: 81, targetPort: 8080}]
-";
+fn web() -> String {
+    let ports = json!([
+        {"name": "named", "port": 80, "targetPort": "http"},
+        {"name": "numbered", "port": 81, "targetPort": 8080},
+    ]);
+    let web = Web::new(2).pod(json!({"terminationGracePeriodSeconds": 1}));
+    web.service(json!({"ports": ports})).manifests()
+}
 
 /// Measures what is there already, with the sidecar, and deletes a pod.
 const SCENARIO: &str = "\
@@ -63,7 +45,7 @@ struct Shop(Kubectl);
 impl Shop {
     fn open(what: &str) -> Self {
         let kubectl = Kubectl::in_namespace(what);
-        kubectl.apply(SHOP);
+        kubectl.apply(&web());
         kubectl.ok("rollout status deployment/web --timeout=60s");
         Self(kubectl)
     }
@@ -278,7 +260,7 @@ fn a_rollout_of_what_is_there_is_measured_from_a_cold_start() {
     let cluster = ClusterProcess::start(&json!({"nodes": 1}));
     let kubeconfig = cluster.kubeconfig();
     let shop: PathBuf = cluster.dir().join("shop.yaml");
-    std::fs::write(&shop, SHOP).expect("a file");
+    std::fs::write(&shop, web()).expect("a file");
     let ok = |args: &str| kubectl::run(&kubeconfig, args, "").ok();
     ok("create namespace shop");
     ok(&format!("-n shop apply -f {}", shop.display()));

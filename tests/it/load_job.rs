@@ -18,52 +18,30 @@ use serde_json::{Value, json};
 
 use crate::harness::{ClusterProcess, Process, Rolldrop, process_tree, wait_for};
 use crate::runs::{self, Dataplane, json_lines, result, turn};
+use crate::web::Web;
 
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// Three pods behind a Service on two nodes, and a worker on each node.
-const SCENARIO: &str = "\
-apiVersion: rolldrop.dev/v1
-kind: Scenario
-metadata: {name: from-the-cluster}
-spec:
+fn scenario() -> String {
+    web().scenario("from-the-cluster", FROM_CLUSTER)
+}
+
+fn web() -> Web {
+    Web::new(3).pod(json!({"terminationGracePeriodSeconds": 2}))
+}
+
+const FROM_CLUSTER: &str = "
   cluster: {embedded: {nodes: 2}}
-  manifests:
-    - inline:
-        apiVersion: apps/v1
-        kind: Deployment
-        metadata: {name: web}
-        spec:
-          replicas: 3
-          selector: {matchLabels: {app: web}}
-          template:
-            metadata: {labels: {app: web}}
-            spec:
-              terminationGracePeriodSeconds: 2
-              containers:
-                - name: app
-                  image: rolldrop
-                  args: [workload, --listen, \"$(POD_IP):8080\"]
-                  env:
-                    - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
-                  ports: [{name: http, containerPort: 8080}]
-                  readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 1}
-    - inline:
-        apiVersion: v1
-        kind: Service
-        metadata: {name: web}
-        spec: {selector: {app: web}, ports: [{port: 80, targetPort: http}]}
   target: {service: web}
   load: {rate: 100, duration: 14s, from: cluster}
   sidecar: {inject: true}
-  disruptions:
-    - {at: 2s, action: deletePod, selector: app=web, every: 4s, repeat: 2}
-    - {at: 10s, action: drain, node: node-2, allowOutage: true}
+  disruptions: [{at: 2s, action: deletePod, selector: app=web, every: 4s, repeat: 2}]
 ";
 
 #[test]
 fn each_nodes_service_proxy_is_a_consumer_of_a_load_from_the_cluster() {
-    let run = runs::measure(SCENARIO, Dataplane::Kernel, &[]);
+    let run = runs::measure(&scenario(), Dataplane::Kernel, &[]);
     let info = &run.records.info;
     let load = |name: &str| info.sources.iter().any(|s| s.name == name && s.role == Role::Load);
     assert!(load("load-0") && load("load-1"), "{:?}", info.sources);
@@ -149,7 +127,7 @@ fn a_load_worker_that_dies_is_named_and_the_others_go_on() {
         "--set",
         "disruptions=[]",
     ]);
-    let (mut child, dir) = run.file("scenario.yaml", SCENARIO).start();
+    let (mut child, dir) = run.file("scenario.yaml", &scenario()).start();
     let run_dir = dir.path().join("run");
     wait_for("the load", LIMIT, || (sent(dir.path(), 800) >= 250).then_some(()));
     worker_of(&child, "1").expect("the second worker").kill();
@@ -190,7 +168,7 @@ fn load_workers_that_cannot_start_are_told_of_and_nothing_is_measured() {
     let here =
         ["--dataplane", "userspace", "--set", "load.job.startLimit=3s", "--set", "sidecar.inject=false"];
     let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run"]).args(here);
-    let finished = run.file("scenario.yaml", SCENARIO).finish().expect_code(2);
+    let finished = run.file("scenario.yaml", &scenario()).finish().expect_code(2);
     let said = finished.stderr();
     assert!(said.contains("no load worker is ready after 3s: load worker rolldrop-load-"), "{said}");
     assert!(said.contains("FailedMount"), "{said}");
@@ -224,7 +202,7 @@ fn a_killed_runs_load_workers_are_removed_by_cleanup() {
     assert!(!would_make_a_job("svc/web", &text));
     let run = Rolldrop::new(["run", "scenario.yaml", "--out", "run", "--yes", "--set", "cluster=null"])
         .args(["--kubeconfig".as_ref(), kubeconfig.as_os_str()]);
-    let (mut child, dir) = run.file("scenario.yaml", SCENARIO).start();
+    let (mut child, dir) = run.file("scenario.yaml", &scenario()).start();
     wait_for("the load", LIMIT, || said(dir.path()).contains("/1400 requests").then_some(()));
     let workers = || {
         let tree = process_tree(cluster.pid());
@@ -262,7 +240,7 @@ fn workers_that_cannot_be_reached_come_by_themselves_and_those_that_are_not_read
         let stop = Request::post("/api/v1/nodes/node-3/proxy/stop").body(Vec::new()).expect("a request");
         cluster.client().await.request_text(stop).await.expect("its agent stops");
     });
-    let scenario = SCENARIO.replace("containers:", "nodeName: node-1\n              containers:");
+    let scenario = web().pod(json!({"nodeName": "node-1"})).scenario("from-the-cluster", FROM_CLUSTER);
     // On a node of the cluster, to which pods can connect.
     let inside = ["cluster", "exec", "--kubeconfig"].map(OsStr::new);
     let run = ["--", env!("CARGO_BIN_EXE_rolldrop"), "run", "scenario.yaml", "--out", "run", "--yes"];

@@ -62,5 +62,6 @@ mod termination;
 mod tidy;
 mod truth;
 mod versions;
+mod web;
 mod websocket;
 mod who;

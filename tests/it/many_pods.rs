@@ -14,6 +14,7 @@ use crate::harness::{ClusterProcess, cpu_s, wait_for};
 use crate::hostile::memory_kib_if_alive;
 use crate::kubectl;
 use crate::runs::{json_lines, turn};
+use crate::web::Web;
 
 /// Other pods in the namespace, unless `MANY_PODS` says how many.
 const FEW: usize = 3000;
@@ -22,31 +23,6 @@ const MOST_KIB: u64 = 150 * 1024;
 /// The most that each pod may add to it, twice what it does in a debug build: a whole pod takes five times its text.
 const MOST_KIB_EACH: f64 = 10.0;
 const LIMIT: Duration = Duration::from_secs(180);
-
-/// The run's own pods.
-const SHOP: &str = "
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web}
-spec:
-  replicas: 2
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      containers:
-        - name: app
-          image: rolldrop
-          args: [workload, --listen, '$(POD_IP):8080']
-          env: [{name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]
-          ports: [{containerPort: 8080}]
-          readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1}
----
-apiVersion: v1
-kind: Service
-metadata: {name: web}
-spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
-";
 
 /// A pod of about the size that pods have, on a node without an agent.
 fn other(number: usize) -> Pod {
@@ -135,7 +111,7 @@ fn pods_that_are_not_its_own_cost_a_run_little() {
     let config = json!({"nodes": 1, "dataplane": "userspace"});
     let cluster = ClusterProcess::start_as(Command::new(&binary), &config, dir.path());
     let kubectl = |args: &str, input: &str| kubectl::run(&cluster.kubeconfig(), args, input).ok();
-    kubectl("apply -f -", SHOP);
+    kubectl("apply -f -", &Web::new(2).manifests());
     kubectl("rollout status deployment/web --timeout=60s", "");
     let without = run(&binary, &cluster, dir.path(), "without");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");

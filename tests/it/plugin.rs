@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use crate::harness::Rolldrop;
 use crate::kubectl::{KUBECTL, Kubectl, SharedCluster};
+use crate::web::Web;
 
 /// A directory for the PATH, with both names that kubectl looks for.
 fn installed() -> TempDir {
@@ -99,31 +100,7 @@ fn kubectl_completes_what_comes_behind_its_plugin() {
 #[test]
 fn the_plugin_measures_on_the_cluster_of_kubectls_kubeconfig() {
     let shop = Kubectl::in_namespace("plugin");
-    shop.apply(
-        "\
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web}
-spec:
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      containers:
-        - name: app
-          image: rolldrop
-          args: [workload, --listen, \"$(POD_IP):8080\"]
-          env:
-            - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
-          ports: [{name: http, containerPort: 8080}]
-          readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 1}
----
-apiVersion: v1
-kind: Service
-metadata: {name: web}
-spec: {selector: {app: web}, ports: [{port: 8000, targetPort: http}]}
-",
-    );
+    shop.apply(&Web::new(1).manifests());
     shop.ok("rollout status deployment/web --timeout=60s");
     let installed = installed();
     let args = ["rolldrop", "run", "--target", "svc/web", "-n", shop.namespace(), "-r", "50", "-d", "1s"];

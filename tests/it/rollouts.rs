@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
 use rolldrop::record::{Outcome, RequestRow};
+use serde_json::json;
 
 use crate::runs::{Dataplane, MeasuredRun, measure, stopped_routing};
 use crate::truth::{ALPHA, CLOCK_TOLERANCE_S, routes, zero_s};
+use crate::web::Web;
 
 const RATE: f64 = 200.0;
 /// With those of the surge.
@@ -16,40 +18,19 @@ const MOST_ENDPOINTS: f64 = 6.0;
 const STATED_ALPHA: f64 = 0.05;
 
 /// No sidecar, and the app does not tell its name. The userspace Service proxy writes down where it sends each connection.
-const SCENARIO: &str = r#"
-apiVersion: rolldrop.dev/v1
-kind: Scenario
-metadata: {name: rollout}
-spec:
+fn scenario() -> String {
+    let web = Web::new(4).args(&["--on-sigterm", "exit"]);
+    let surge = json!({"rollingUpdate": {"maxSurge": "50%", "maxUnavailable": "25%"}});
+    web.deployment(json!({"strategy": surge})).scenario(
+        "rollout",
+        "
   cluster: {embedded: {nodes: 1}}
-  manifests:
-    - inline:
-        apiVersion: apps/v1
-        kind: Deployment
-        metadata: {name: web}
-        spec:
-          replicas: 4
-          strategy: {rollingUpdate: {maxSurge: 50%, maxUnavailable: 25%}}
-          selector: {matchLabels: {app: web}}
-          template:
-            metadata: {labels: {app: web}}
-            spec:
-              containers:
-                - name: app
-                  image: rolldrop
-                  args: [workload, --listen, "$(POD_IP):8080", --on-sigterm, exit]
-                  env: [{name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]
-                  readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1}
-    - inline:
-        apiVersion: v1
-        kind: Service
-        metadata: {name: web}
-        spec: {selector: {app: web}, ports: [{port: 8080, targetPort: 8080}]}
   target: {service: web}
   load: {rate: 200, warmup: 1s, duration: 60s, connections: {mode: fresh}}
-  disruptions:
-    - {at: 2s, action: rollingRestart, workload: deployment/web, until: {terminations: 4}}
-"#;
+  disruptions: [{at: 2s, action: rollingRestart, workload: deployment/web, until: {terminations: 4}}]
+",
+    )
+}
 
 /// The pods that may explain each lost request, by source and number: `lost.csv`.
 fn candidates(run: &MeasuredRun) -> HashMap<(String, u64), Vec<String>> {
@@ -67,7 +48,7 @@ fn candidates(run: &MeasuredRun) -> HashMap<(String, u64), Vec<String>> {
 
 #[test]
 fn what_is_said_of_a_rollout_of_an_unprepared_app_agrees_with_the_service_proxys_log() {
-    let run = measure(SCENARIO, Dataplane::Userspace, &[]);
+    let run = measure(&scenario(), Dataplane::Userspace, &[]);
     let (stopped, zero, routes) = (stopped_routing(&run), zero_s(&run), routes(&run));
     let lost: Vec<&RequestRow> = run.records.requests.iter().filter(|r| r.outcome != Outcome::Ok).collect();
     assert!(!lost.is_empty(), "nothing was lost\n{}", run.finished);

@@ -4,43 +4,24 @@
 use rolldrop::record::{Cause, Outcome, RequestRow};
 
 use crate::runs::{Dataplane, MeasuredRun, measure, stopped_routing};
+use crate::web::Web;
 
 /// The second pod goes while the Service proxy's throttle holds its removal back: for seconds
 /// connections go to an address that is no more.
-const SCENARIO: &str = r#"
-apiVersion: rolldrop.dev/v1
-kind: Scenario
-metadata: {name: stale-flows}
-spec:
+fn scenario() -> String {
+    let web = Web::new(3).named().args(&["--on-sigterm", "exit", "--log", "-"]);
+    web.scenario(
+        "stale-flows",
+        "
   cluster: {embedded: {nodes: 1, serviceProxy: {minSyncPeriod: 5s}}}
-  manifests:
-    - inline:
-        apiVersion: apps/v1
-        kind: Deployment
-        metadata: {name: web}
-        spec:
-          replicas: 3
-          selector: {matchLabels: {app: web}}
-          template:
-            metadata: {labels: {app: web}}
-            spec:
-              containers:
-                - name: app
-                  image: rolldrop
-                  args: [workload, --listen, "0.0.0.0:8080", --on-sigterm, exit, --log, "-"]
-                  env: [{name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}]
-                  readinessProbe: {httpGet: {path: /readyz, port: 8080}, periodSeconds: 1}
-    - inline:
-        apiVersion: v1
-        kind: Service
-        metadata: {name: web}
-        spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
   target: {service: web}
   load: {rate: 100, warmup: 2s, duration: 16s}
   disruptions:
-    - {at: 1s, action: deletePod, selector: app=web}
-    - {at: 2s, action: deletePod, selector: app=web, allowOutage: true}
-"#;
+  - {at: 1s, action: deletePod, selector: app=web}
+  - {at: 2s, action: deletePod, selector: app=web, allowOutage: true}
+",
+    )
+}
 
 /// What the swap of a table may take, and two clocks may differ by.
 const TOLERANCE_S: f64 = 0.05;
@@ -59,7 +40,7 @@ fn failed_by_right_rules(run: &MeasuredRun) -> Vec<&RequestRow> {
 #[test]
 fn ports_that_are_used_again_early_meet_stale_flows_which_move_no_window() {
     let run = measure(
-        SCENARIO,
+        &scenario(),
         Dataplane::Kernel,
         &["--set", "load.sourcePorts=40000-40299", "--set", "load.reusePorts=true"],
     );
@@ -84,7 +65,7 @@ fn ports_that_are_used_again_early_meet_stale_flows_which_move_no_window() {
 
 #[test]
 fn walked_ports_meet_no_stale_flow() {
-    let run = measure(SCENARIO, Dataplane::Kernel, &[]);
+    let run = measure(&scenario(), Dataplane::Kernel, &[]);
     let timeouts = run.result.requests.by_outcome.get(&Outcome::ConnectTimeout).copied().unwrap_or(0);
     assert!(timeouts > 0, "nothing was swallowed\n{}", run.finished);
     let failed = failed_by_right_rules(&run);

@@ -1,52 +1,16 @@
 //! Runs on a cluster that says it is older than it is.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::faulty_api::{Act, FaultyApi};
 use crate::harness::{ClusterProcess, Finished, Rolldrop};
+use crate::web::Web;
 
-/// A Deployment with what `spec` adds to its pods, and its Service.
-fn scenario(spec: &str, app: &str) -> String {
-    format!(
-        "\
-apiVersion: rolldrop.dev/v1
-kind: Scenario
-metadata: {{name: old}}
-spec:
-  manifests:
-    - inline:
-        apiVersion: apps/v1
-        kind: Deployment
-        metadata: {{name: web}}
-        spec:
-          selector: {{matchLabels: {{app: web}}}}
-          template:
-            metadata: {{labels: {{app: web}}}}
-            spec:
-              {spec}
-              containers:
-                - name: app
-                  image: rolldrop
-                  args: [workload, --listen, \"$(POD_IP):8080\"]
-                  env:
-                    - {{name: POD_IP, valueFrom: {{fieldRef: {{fieldPath: status.podIP}}}}}}
-                  ports: [{{name: http, containerPort: 8080}}]
-                  readinessProbe: {{httpGet: {{path: /readyz, port: http}}, periodSeconds: 1}}
-                  {app}
-    - inline:
-        apiVersion: v1
-        kind: Service
-        metadata: {{name: web}}
-        spec: {{selector: {{app: web}}, ports: [{{port: 8000, targetPort: http}}]}}
-  target: {{service: web}}
-  load: {{rate: 50, duration: 1s}}
-"
-    )
+/// The app with these fields in its pods' spec and its container.
+fn scenario(pod: Value, app: Value) -> String {
+    let web = Web::new(1).pod(pod).app(app);
+    web.scenario("old", "  target: {service: web}\n  load: {rate: 50, duration: 1s}\n")
 }
-
-const SIDECAR: &str =
-    "initContainers: [{name: helper, image: host/sleep, restartPolicy: Always, command: [sleep, '1000']}]";
-const SLEEP: &str = "lifecycle: {preStop: {sleep: {seconds: 1}}}";
 
 #[test]
 fn what_a_servers_version_lacks_is_an_error_before_anything_is_touched() {
@@ -66,26 +30,30 @@ fn what_a_servers_version_lacks_is_an_error_before_anything_is_touched() {
             .file("scenario.yaml", scenario)
             .finish()
     };
+    let sidecar = json!({"name": "helper", "image": "host/sleep", "restartPolicy": "Always", "command": ["sleep", "1000"]});
+    let sidecar = || json!({"initContainers": [sidecar]});
+    let sleep = json!({"lifecycle": {"preStop": {"sleep": {"seconds": 1}}}});
+    let plain = || scenario(json!({}), json!({}));
     let says = |finished: &Finished, texts: &[&str]| {
         let said = finished.stderr();
         texts.iter().for_each(|text| assert!(said.contains(text), "{text}\n{finished}"));
         assert!(!finished.stderr().contains("creates"), "nothing was begun\n{finished}");
     };
 
-    let too_old = run("v1.28.15", &scenario(SIDECAR, ""), &[]).expect_code(2);
+    let too_old = run("v1.28.15", &scenario(sidecar(), json!({})), &[]).expect_code(2);
     says(&too_old, &["runs Kubernetes 1.28", "Deployment web, container helper: native sidecars", "1.29"]);
-    let too_old = run("v1.29.14-eks-1", &scenario(SIDECAR, SLEEP), &[]).expect_code(2);
+    let too_old = run("v1.29.14-eks-1", &scenario(sidecar(), sleep), &[]).expect_code(2);
     says(&too_old, &["container app: preStop sleep came with 1.30; write exec: {command: [sleep, \"1\"]}"]);
     assert!(!too_old.stderr().contains("native sidecars"), "{too_old}");
     // The sidecar that the scenario asks for is one, too.
-    let too_old = run("v1.28.15", &scenario("", ""), &["--set", "sidecar.inject=true"]).expect_code(2);
+    let too_old = run("v1.28.15", &plain(), &["--set", "sidecar.inject=true"]).expect_code(2);
     says(&too_old, &["container rolldrop", "native sidecars"]);
 
     // Nothing of them is there, and what 1.29 has runs.
-    let fits = run("v1.29.14-eks-1", &scenario(SIDECAR, ""), &[]);
+    let fits = run("v1.29.14-eks-1", &scenario(sidecar(), json!({})), &[]);
     assert!(fits.stdout().contains("50 requests"), "{fits}");
     // What is older than that is said, and measured.
-    let old = run("v1.28.15", &scenario("", ""), &[]);
+    let old = run("v1.28.15", &plain(), &[]);
     assert!(old.stdout().contains("50 requests"), "{old}");
     assert!(old.stderr().contains("the cluster runs Kubernetes 1.28; rolldrop is made for 1.29"), "{old}");
 }

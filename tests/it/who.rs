@@ -12,9 +12,11 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rolldrop::record::event::AnswerHeaders;
 use rolldrop::record::{EventKind, Outcome, RequestId, RunDir};
+use serde_json::json;
 
 use crate::harness::Rolldrop;
 use crate::runs::{Dataplane, measure};
+use crate::web::Web;
 
 /// For each id the pod that the server named, and whether it answered with an error.
 type Truth = Arc<Mutex<BTreeMap<String, (String, bool)>>>;
@@ -146,75 +148,37 @@ fn a_pattern_for_bodies_that_names_nothing_is_refused_before_anything_is_sent_or
 }
 
 /// Two pods with the recording proxy beside them, and a stranger who sends requests with ids of its own making.
-const SCENARIO: &str = r#"
-apiVersion: rolldrop.dev/v1
-kind: Scenario
-metadata: {name: stranger, description: somebody else sends ids}
-spec:
+fn scenario() -> String {
+    let script = r#"
+        n=0
+        while :; do
+          for id in load-0-$n 0123456789ab-load-0-$n x-$n; do
+            curl -s -o /dev/null -m 5 -H "rolldrop-id: $id" "http://$WEB_SERVICE_HOST/"
+            sleep 0.05
+          done
+          n=$((n + 1))
+        done"#;
+    let stranger = json!({"name": "app", "image": "host", "command": ["sh", "-c", script]});
+    let stranger = json!({"terminationGracePeriodSeconds": 1, "containers": [stranger]});
+    let labels = json!({"app": "stranger"});
+    let stranger = json!({"metadata": {"labels": labels}, "spec": stranger});
+    let stranger = json!({"selector": {"matchLabels": labels}, "template": stranger});
+    let web = Web::new(2).named().pod(json!({"terminationGracePeriodSeconds": 5}));
+    web.and("apps/v1", "Deployment", "stranger", stranger).scenario(
+        "stranger",
+        "
   cluster: {embedded: {nodes: 1}}
-  manifests:
-    - inline:
-        apiVersion: apps/v1
-        kind: Deployment
-        metadata: {name: web}
-        spec:
-          replicas: 2
-          selector: {matchLabels: {app: web}}
-          template:
-            metadata: {labels: {app: web}}
-            spec:
-              terminationGracePeriodSeconds: 5
-              containers:
-                - name: app
-                  image: rolldrop
-                  args: [workload, --listen, "$(POD_IP):8080"]
-                  env:
-                    - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
-                    - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
-                  ports: [{name: http, containerPort: 8080}]
-                  readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 1}
-    - inline:
-        apiVersion: v1
-        kind: Service
-        metadata: {name: web}
-        spec:
-          selector: {app: web}
-          ports: [{name: http, port: 8080, targetPort: http}]
-    - inline:
-        apiVersion: apps/v1
-        kind: Deployment
-        metadata: {name: stranger}
-        spec:
-          selector: {matchLabels: {app: stranger}}
-          template:
-            metadata: {labels: {app: stranger}}
-            spec:
-              terminationGracePeriodSeconds: 1
-              containers:
-                - name: app
-                  image: host
-                  command:
-                    - sh
-                    - -c
-                    - |
-                      n=0
-                      while :; do
-                        for id in load-0-$n 0123456789ab-load-0-$n x-$n; do
-                          curl -s -o /dev/null -m 5 -H "rolldrop-id: $id" "http://$WEB_SERVICE_HOST:8080/"
-                          sleep 0.05
-                        done
-                        n=$((n + 1))
-                      done
-  target: {service: web, port: http, path: /}
+  target: {service: web}
   sidecar: {inject: true}
   load: {rate: 60, warmup: 1s, duration: 9s, timeout: {connect: 10s, response: 30s}}
-  disruptions:
-    - {at: 4s, action: deletePod, selector: app=web, count: 1}
-"#;
+  disruptions: [{at: 4s, action: deletePod, selector: app=web, count: 1}]
+",
+    )
+}
 
 #[test]
 fn a_strangers_requests_with_ids_change_nothing_and_are_told_of() {
-    let run = measure(SCENARIO, Dataplane::Userspace, &[]);
+    let run = measure(&scenario(), Dataplane::Userspace, &[]);
     let own = run.records.info.run.as_ref().expect("a run's part");
     let with_id: Vec<_> = run.records.served.iter().filter_map(|row| row.request.as_ref()).collect();
     let strange = with_id.iter().filter(|id| id.run() != Some(own.as_str())).count();

@@ -6,31 +6,7 @@ use super::{NOT_SERVED, objects};
 use crate::harness::{ClusterProcess, wait_for};
 use crate::kubectl::{self, LIMIT};
 use crate::runs::turn;
-
-/// A server that ends at once when it is told to, behind a Service.
-const WEB: &str = "\
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web}
-spec:
-  replicas: 2
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers:
-        - name: app
-          image: rolldrop
-          args: [workload, --listen, 0.0.0.0:8080]
-          ports: [{name: http, containerPort: 8080}]
-          readinessProbe: {httpGet: {path: /readyz, port: http}, periodSeconds: 1}
----
-apiVersion: v1
-kind: Service
-metadata: {name: web}
-spec: {selector: {app: web}, ports: [{name: http, port: 80, targetPort: http}]}
-";
+use crate::web::Web;
 
 /// A machine that is starved makes a run invalid, which says nothing about the program.
 const TRIES: usize = 3;
@@ -94,7 +70,7 @@ fn dropped(log: &str) -> u64 {
 fn a_job_of_the_chart_measures_the_cluster_that_it_is_in_and_fails_where_the_gate_does() {
     let _turn = turn();
     let cluster = Cluster(ClusterProcess::start(&json!({"nodes": 2, "dataplane": "kernel"})));
-    cluster.kubectl("apply -f -", WEB);
+    cluster.kubectl("apply -f -", &Web::new(2).pod(json!({"terminationGracePeriodSeconds": 1})).manifests());
     let values = |max: u32| {
         // Other tests use the processors meanwhile.
         json!({"extraArgs": ["--max-busy=100%"], "scenario": {"spec": {
