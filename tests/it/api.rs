@@ -324,11 +324,10 @@ fn paths_do_not_lead_out() {
 }
 
 #[test]
-fn requests_are_proxied_to_pods_and_services() {
+fn requests_are_proxied_to_pods() {
     let kubectl = Kubectl::in_namespace("api");
     kubectl.apply(&Web::new(1).manifests());
     kubectl.ok("rollout status deployment web --timeout=60s");
-    kubectl.ok("expose deployment web --name exposed --port 80 --target-port http");
     let server = Server::get();
     let namespace = format!("/api/v1/namespaces/{}", kubectl.namespace());
     let pod = kubectl.field("pods", ".items[0].metadata.name");
