@@ -4,8 +4,8 @@
 //! made is documented where they are made: `evidence` locates requests, `window`
 //! bounds, `cause` explains, [`stats`] holds the formulas.
 //!
-//! Requests that were answered are too many to be held. They are gone through twice: for the arrivals at each
-//! pod, from which the windows follow (`evidence`), and then for what all of them add up to (`sums`).
+//! Answered requests are too many to be held in memory. They are read twice: for the arrivals at each pod, from which
+//! the windows follow (`evidence`), and then for the sums over all of them (`sums`).
 
 mod cause;
 mod charts;
@@ -174,8 +174,8 @@ fn command_result(command: &crate::timeline::Command) -> model::CommandResult {
     }
 }
 
-/// The mode of each termination: that of the action behind it, unless another pod was going away
-/// at the same time. Then it was not isolated, whatever was asked for.
+/// The mode of each termination: that of its action, unless another pod was ending at the same time. Then it was not
+/// isolated, whatever was asked for.
 fn modes(ends: &[PodEnd]) -> Vec<Mode> {
     let begins_before_end = |a: &PodEnd, b: &PodEnd| b.gone().is_none_or(|gone| a.t0.earliest <= gone);
     let overlap = |a: &PodEnd, b: &PodEnd| begins_before_end(a, b) && begins_before_end(b, a);
@@ -187,8 +187,8 @@ fn modes(ends: &[PodEnd]) -> Vec<Mode> {
     ends.iter().map(mode).collect()
 }
 
-/// By termination, the chance that an upper bound of its windows is too small: shared between all windows that one
-/// statement covers, those of its mode towards all consumers.
+/// By termination, the chance that an upper bound of its windows is too small, shared between all windows that one
+/// statement covers: those of its mode, for all consumers.
 fn alpha(timeline: &Timeline, modes: &[Mode]) -> Vec<f64> {
     let targets = timeline.info.targets.len().max(1);
     let alpha = |mode| ALPHA / (targets * modes.iter().filter(|other| *other == mode).count()) as f64;
@@ -204,7 +204,7 @@ fn windows(timeline: &Timeline, evidence: &Evidence, alpha: &[f64]) -> Vec<Vec<W
     timeline.ends.iter().zip(&evidence.tails).zip(alpha).map(bound).collect()
 }
 
-/// Where a window ends at the latest: its bound, or the last arrival that was seen where it has none.
+/// The latest end of a window: its bound, or the last arrival that was seen if it has none.
 fn window_end(end: &PodEnd, window: &Window, tail_last: Option<Stamp>) -> Stamp {
     match window.upper_s {
         Some(upper_s) => end.t0.earliest + std::time::Duration::from_secs_f64(upper_s.max(0.0)),

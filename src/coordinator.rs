@@ -1,9 +1,8 @@
 //! Applies manifests, disrupts, watches, collects.
 //!
-//! A [`Session`] is one run's dealings with one cluster. It knows a
-//! `kube::Client` and nothing about what stands behind it. All that it sees
-//! goes to one recorder thread, which owns the run directory's event log and
-//! the tables of the proxies. It sends no load and judges nothing.
+//! A [`Session`] is one run's access to one cluster. It knows a `kube::Client` and not what kind of cluster is behind
+//! it. Everything that it sees goes to one recorder thread, which owns the run directory's event log and the tables
+//! of the proxies. It sends no load and judges nothing.
 
 mod apply;
 mod beats;
@@ -78,22 +77,22 @@ use ways::Way;
 /// The coordinator's name as a source.
 pub const SOURCE: &str = "coordinator";
 
-/// How long to wait for what; each limit has its name here and in the error that reports it.
+/// Time limits; each has its name here and in the error that reports it.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// For one call of the API server.
     pub api_call: Duration,
-    /// For an API server that is away, overloaded or out of order, from the first failure of a call.
+    /// For an API server that is down, overloaded or faulty, from the first failure of a call.
     pub outage: Duration,
     /// For the target's pods to become ready.
     pub ready: Duration,
-    /// For a pod that says why it cannot start, before it is believed.
+    /// For a pod that says why it cannot start, before the run gives up on it.
     pub stuck: Duration,
-    /// For the pods and the endpoints of what was disrupted to be there again, before the next.
+    /// For the disrupted pods and endpoints to be replaced, before the next disruption.
     pub recovery: Duration,
     /// For the ends of pods after the load, beyond their grace period.
     pub settle: Duration,
-    /// For what a command began to settle, once the command has ended.
+    /// For a command's changes to settle, once the command has ended.
     pub rollout: Duration,
     /// For a proxy's last rows.
     pub hand_over: Duration,
@@ -117,25 +116,25 @@ impl Default for Limits {
     }
 }
 
-/// What a session needs to begin.
+/// What a session needs to start.
 pub struct Settings<'a> {
     /// Who calls the cluster.
     pub caller: Caller,
-    /// What the objects that the run creates are labelled with; no other run has it.
+    /// The label of the objects that the run creates; no other run has it.
     pub run: &'a str,
-    /// How the cluster is reached again after the run; `None` if it ends with it.
+    /// How to reach the cluster again after the run; `None` if it ends with the run.
     pub cluster: Option<Origin>,
     /// Where to record.
     pub run_dir: &'a RunDir,
     /// The process's clock: the reference for all others.
     pub clock: Clock,
-    /// What the proxies' admin ports ask for.
+    /// The token of the proxies' admin ports.
     pub admin_token: Option<AdminToken>,
     /// What to do about objects that a GitOps controller keeps as they are.
     pub gitops: GitOps,
 }
 
-/// One run's dealings with one cluster.
+/// One run's access to one cluster.
 pub struct Session {
     caller: Caller,
     clock: Clock,
@@ -145,13 +144,13 @@ pub struct Session {
     tasks: JoinSet<()>,
     tasks_stop: CancellationToken,
     journal: Mutex<Journal>,
-    /// What owns all that the run creates, once it has created something.
+    /// The owner of everything that the run creates, once it has created something.
     owner: OnceCell<OwnerReference>,
-    /// The UIDs of pods that an action has chosen, until what becomes of them is known. Held while
-    /// another chooses: of several at once each would else take the same pods.
+    /// The UIDs of pods that an action has chosen, until their end is known. Locked while another action chooses:
+    /// otherwise several at once would take the same pods.
     taken: tokio::sync::Mutex<BTreeSet<String>>,
     gitops: GitOps,
-    /// The longest time for which the load keeps an answer of the DNS, once it is known.
+    /// The longest time for which the load keeps a DNS answer, once it is known.
     period: Mutex<Duration>,
 }
 
@@ -249,8 +248,8 @@ impl Session {
         self.recorder.handle().event_of(source, at, kind);
     }
 
-    /// The period of the clock that a consumer has of its own, as far as it is known: for so long the load
-    /// keeps an answer of the DNS. Zero where there is none.
+    /// The period of a consumer's own clock, as far as it is known: how long the load keeps a DNS answer. Zero if
+    /// there is none.
     pub(crate) fn period(&self) -> Duration {
         *self.period.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -267,8 +266,7 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until the targets' pods are ready. Whether they answer is for the load to find out,
-    /// from where it is sent.
+    /// Waits until the targets' pods are ready. Whether they answer is checked by the load, from where it is sent.
     ///
     /// # Errors
     /// When a pod cannot start (with the reason that it gives), when the limits
@@ -312,8 +310,7 @@ impl Session {
         Ok(Ready { targets: found, cluster })
     }
 
-    /// Carries the disruptions out, beside a load. A refused action is recorded and counted in the
-    /// answer.
+    /// Runs the disruptions, during a load. A refused action is recorded and counted in the result.
     pub async fn disrupt(
         &self,
         disruptions: &[Disruption],
@@ -323,7 +320,7 @@ impl Session {
         disrupt::run(self, disruptions, load, programs).await
     }
 
-    /// Waits for the ends of pods that are under way, and for the proxies' last rows.
+    /// Waits for the ends of pods that are still ending, and for the proxies' last rows.
     pub async fn settle(&self) {
         let deadline = Instant::now() + self.caller.limits.settle + self.longest_grace();
         let gone = self.views.wait_until(|view| view.pods_listed && view.terminating().next().is_none());
@@ -341,7 +338,7 @@ impl Session {
         if let Ok(Err(error)) = self.caller.stoppable(self.await_watch()).await
             && !self.caller.stop.is_cancelled()
         {
-            // Whatever the watch has not shown by now it does not show any more.
+            // What the watch has not shown by now it will not show.
             let resource = String::from("pods");
             self.record(EventKind::WatchGap { resource, from: self.clock.now() - watch::LONGEST_SILENCE });
             let message = format!("what happened last is not known: {error}");
@@ -350,14 +347,14 @@ impl Session {
         self.collector.catch_up(&self.caller.limits).await;
     }
 
-    /// Has the proxies that are there hand over what they have, and waits for nothing else: what an
-    /// interrupted run has time for. It takes twice [`Limits::hand_over`] at the longest.
+    /// Makes the existing proxies hand over their rows, and waits for nothing else: what an interrupted run has time
+    /// for. It takes at most twice [`Limits::hand_over`].
     pub async fn hand_over(&self) {
         let limits = Limits { outage: self.caller.limits.hand_over, ..self.caller.limits };
         self.collector.catch_up(&limits).await;
     }
 
-    /// Waits until the watch has shown what there is: a watch may be late, or dead without a sign.
+    /// Waits until the watch has caught up: a watch may be late, or dead without a sign.
     async fn await_watch(&self) -> Result<(), CoordinatorError> {
         let what = "list pods";
         let api = Api::<Candidate>::namespaced(self.caller.client.clone(), &self.caller.namespace);
@@ -373,7 +370,7 @@ impl Session {
         let shown = self.views.wait_until(|view| {
             let is_gone = |uid: &String| there.contains_key(uid) || !view.pods.contains_key(uid);
             let has_shown = |(uid, version): (&String, &u64)| {
-                // One that is gone was shown as it went.
+                // A pod that is gone was shown when it ended.
                 view.pods.get(uid).is_none_or(|seen| number(&seen.event.resource_version) >= *version)
             };
             view.pods_listed && before.iter().all(is_gone) && there.iter().all(has_shown)
@@ -383,9 +380,8 @@ impl Session {
         timeout(limit, shown).await.map_err(|_| late)
     }
 
-    /// Removes what the session created, restores what it changed, ends its tasks, and closes the
-    /// records. Answers the recorders, and what is left in the cluster for somebody to look after.
-    /// `give_up` cuts the undoing short.
+    /// Removes what the session created, restores what it changed, ends its tasks, and closes the records. Returns
+    /// the recorders, and what is left in the cluster for somebody to look after. `give_up` cuts the undoing short.
     ///
     /// # Errors
     /// When the records could not be written.
@@ -463,8 +459,8 @@ impl Session {
         }
     }
 
-    /// Waits until the workloads among the manifests have the pods that they ask for: of a URL nobody knows
-    /// the endpoints.
+    /// Waits until the workloads among the manifests have the pods that they ask for: the endpoints of a URL are not
+    /// known.
     async fn await_own_workloads(&self, manifests: &[Value]) -> Result<(), CoordinatorError> {
         let name = |object: &Value| {
             let title = format!("{} {}", object["kind"].as_str()?, object["metadata"]["name"].as_str()?);

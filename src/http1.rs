@@ -36,7 +36,7 @@ impl Body {
         matches!(self, Body::Length(0) | Body::Chunked(Chunked::Done))
     }
 
-    /// Passes over the beginning of `bytes` and answers how many of them belong to the body.
+    /// Passes over the beginning of `bytes` and returns how many of them belong to the body.
     pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<usize, BadChunk> {
         self.take_with(bytes, |_| {})
     }

@@ -193,7 +193,7 @@ pub fn uninject(text: &str) -> Result<Output, InjectError> {
     Ok(Output { text: manifests.text(), notes })
 }
 
-/// Does to objects what [`inject`] does to a text, and answers its notes.
+/// Does to objects what [`inject`] does to a text, and returns its notes.
 ///
 /// # Errors
 ///

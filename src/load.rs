@@ -5,13 +5,12 @@
 //! Every scheduled request ends in exactly one row with one outcome; none is
 //! retried. Each worker thread owns its connections, its share of the schedule
 //! and its counts (`worker`); one recorder thread writes what they measured
-//! (`recorder`). What an outcome means is not judged here: that is the business
-//! of the analysis.
+//! (`recorder`). The outcome is not judged here: that is the analysis' job.
 //!
-//! [`Prepared`] sends from this process, where the load is [`Running`] then; [`process`] has another
-//! process do it, as `rolldrop run` does, and [`remote`] many of them in a cluster. HTTP/1.1
-//! (`exchange`), HTTP/2 (`http2`), unary gRPC (`grpc`) and WebSocket (`websocket`), in clear or
-//! inside TLS. Names are followed as the DNS changes (`resolve`).
+//! [`Prepared`] sends from this process, where the load is then [`Running`]. [`process`] lets another process send
+//! it, as `rolldrop run` does, and [`remote`] many workers in a cluster. HTTP/1.1 (`exchange`), HTTP/2 (`http2`),
+//! unary gRPC (`grpc`) and WebSocket (`websocket`), in clear text or over TLS. Names follow the DNS as it changes
+//! (`resolve`).
 
 mod address;
 mod answer_headers;
@@ -81,7 +80,7 @@ pub use template::UnknownPlaceholder;
 pub use tls::{TlsError, TlsSettings, TlsVersions};
 pub use worker::LATE_LIMIT;
 
-/// Why a load could not be started or brought to its end.
+/// Why a load could not be started or completed.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// A target's name does not resolve.
@@ -107,7 +106,7 @@ pub enum LoadError {
         url: String,
         /// The limit.
         limit: Duration,
-        /// What the last attempt met.
+        /// The result of the last attempt.
         why: String,
     },
     /// The load does not fit this machine.
@@ -138,7 +137,7 @@ pub enum LoadError {
     /// The rows' directory could not be made.
     #[error(transparent)]
     RunDir(#[from] RunDirError),
-    /// The evidence that was asked for is not to be had.
+    /// The requested evidence is not available.
     #[error(transparent)]
     Conntrack(#[from] ConntrackError),
     /// Rows could not be written.
@@ -171,7 +170,7 @@ pub struct Recent {
     pub p99: Duration,
 }
 
-/// What a load did.
+/// The result of a load.
 #[derive(Clone, Debug)]
 pub struct Summary {
     /// The load's sources: one per worker.
@@ -182,13 +181,13 @@ pub struct Summary {
     pub ended: Stamp,
     /// Requests that were scheduled, warm-up included; each has its row.
     pub scheduled: u64,
-    /// Whether it was stopped before its schedule was over.
+    /// Whether it was stopped before the end of its schedule.
     pub stopped_early: bool,
-    /// What became of the requests.
+    /// Counts and histograms of the requests.
     pub tally: Tally,
 }
 
-/// What may be known and asked of a load that is under way. Clones share it.
+/// State and control of a running load. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Control {
     progress: Arc<Mutex<Progress>>,
@@ -202,7 +201,7 @@ impl Control {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Another process says what it has done so far.
+    /// Another process reports its progress.
     fn report(&self, progress: Progress) {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }

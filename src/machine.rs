@@ -31,7 +31,7 @@ impl Watch {
         Self { clock, ticks, last: Reading::take(&clock) }
     }
 
-    /// Waits for the next sample, and answers it with the end of its interval. Waits for ever
+    /// Waits for the next sample, and returns it with the end of its interval. Waits for ever
     /// where there is no /proc. The future may be dropped and made again.
     pub(crate) async fn next(&mut self) -> (Stamp, MachineSample) {
         loop {

@@ -1,7 +1,7 @@
 //! From records to pod lives and joined requests, all on the coordinator's clock.
 //!
-//! Pure: data in, data out. It decides what happened when; why a request was
-//! lost, and what follows from it, is the job of [`crate::analysis`].
+//! Pure: data in, data out. It determines what happened when; [`crate::analysis`] determines why a request was lost,
+//! and what follows.
 
 mod actions;
 mod addresses;
@@ -56,7 +56,7 @@ pub struct HandOver {
     pub rows: Rows,
 }
 
-/// One run on one clock, but for its [`Requests`].
+/// One run on one clock, without its [`Requests`].
 #[derive(Clone, Debug)]
 pub struct Timeline {
     /// run.json.
@@ -65,11 +65,11 @@ pub struct Timeline {
     pub origin: Stamp,
     /// The load's stages: when each began, and its rates then and at its end.
     pub stages: Vec<(Stamp, f64, f64)>,
-    /// When the load ended, or the last request where no event says so.
+    /// When the load ended, or the last request if no event says so.
     pub load_ended: Stamp,
-    /// Rows that the load sources said there are.
+    /// Number of rows that the load sources reported.
     pub announced: Option<u64>,
-    /// Of load sources whose rows did not all arrive: how many of their counted requests ended so.
+    /// For load sources whose rows did not all arrive: their counted requests by outcome.
     pub tallies: BTreeMap<String, BTreeMap<Outcome, u64>>,
     /// All pods behind the targets, by creation.
     pub pods: Vec<PodLife>,
@@ -84,23 +84,23 @@ pub struct Timeline {
     pub restarts: Vec<Restart>,
     /// How often the run had a node's agent restarted.
     pub agent_restarts: usize,
-    /// Pods that left their Services while they lived on.
+    /// Pods that left their Services while they kept running.
     pub withdrawals: Vec<Withdrawal>,
     /// The history of the endpoints.
     pub endpoints: Endpoints,
-    /// The beats, by which the deletions of others are known.
+    /// The beats, which date the deletions by others.
     pub beats: Beats,
     /// Gaps of the watches.
     pub gaps: Vec<Gap>,
-    /// When the watch of pods last began with a list.
+    /// When the watch of pods last started with a list.
     pub pods_listed: Option<Stamp>,
-    /// How the measuring processes and their machines fared, by source.
+    /// CPU figures of the measuring processes and their machines, by source.
     pub machine: BTreeMap<String, Vec<(Stamp, MachineSample)>>,
     /// What the headers of each target's answers said, over all load sources, by the target's name.
     pub answers: BTreeMap<String, AnswerHeaders>,
     /// How the proxies' rows ended.
     pub hand_overs: Vec<HandOver>,
-    /// What the kernel said of the connections of the load, where it was asked.
+    /// The kernel's connection tracking of the load, if it was used.
     pub tracked: Option<Tracked>,
     /// When waits after terminations reached their limit while requests were still lost.
     pub unsettled: Vec<Stamp>,
@@ -108,18 +108,18 @@ pub struct Timeline {
     pub warnings: Vec<String>,
     /// What could not be read.
     pub torn: Vec<String>,
-    /// What could not be read, and no kill explains.
+    /// What could not be read although no kill explains it.
     pub corrupt: Vec<String>,
-    /// For how long the answers of the DNS held, by name: in seconds, the longest.
+    /// How long DNS answers held, by name: in seconds, the longest.
     ttls: BTreeMap<String, f64>,
-    /// Whether what could be read is whole and agrees with itself.
+    /// Whether the readable part of the record is complete and consistent.
     pub integrity: Integrity,
-    /// Clocks that matter here and were never compared with the coordinator's.
+    /// Relevant clocks that were never compared with the coordinator's.
     pub unsampled_clocks: Vec<String>,
 }
 
 impl Timeline {
-    /// Puts the records of a run together.
+    /// Assembles the records of a run.
     ///
     /// # Errors
     /// When its rows cannot be read.
@@ -208,33 +208,32 @@ impl Timeline {
         at.seconds_since(self.origin)
     }
 
-    /// The end of the pod that bore this name at `at`, if it ended under load.
+    /// The end of the pod with this name at `at`, if it ended under load.
     pub fn end_of(&self, pod: &str, at: Stamp) -> Option<usize> {
-        // Names come back with StatefulSets: the life counts that had begun.
+        // StatefulSets reuse names: the life that had begun counts.
         let lives = self.ends_by_name.get(pod)?;
         let begun = lives.partition_point(|(created, _)| *created <= at);
         lives.get(begun.saturating_sub(1))?.1
     }
 
-    /// For how long clients of this target keep an answer of the DNS, in seconds: the longest that was seen.
-    /// `None` where they ask no DNS, or its answers have no limit. A window towards such a consumer is a draw
-    /// of its phase plus a delay.
+    /// How long clients of this target keep a DNS answer, in seconds: the longest that was seen. `None` if they use
+    /// no DNS, or its answers have no limit. A window towards such a consumer is a sample of its phase plus a delay.
     pub fn period_s(&self, target: &Target) -> Option<f64> {
         self.ttls.get(target.host()?).copied()
     }
 
-    /// Where requests of the load are missing in the record, by time: what happened there cannot be told
-    /// from the requests, whichever target they went to.
+    /// Where requests of the load are missing in the record, by time: the requests cannot show what happened there,
+    /// whatever their target.
     pub fn holes(&self) -> &[Hole] {
         &self.integrity.holes
     }
 
-    /// The first hole that a stretch of time meets.
+    /// The first gap that a period of time meets.
     pub fn hole_in(&self, from: Stamp, until: Stamp) -> Option<&Hole> {
         self.holes().iter().find(|hole| hole.from <= until && from <= hole.to)
     }
 
-    /// Whether a list came after a gap of the watch of pods, so that it tells who is gone.
+    /// Whether a list came after a gap of the watch of pods, so that it shows who is gone.
     pub fn was_listed_after(&self, gap: &Gap) -> bool {
         self.pods_listed.is_some_and(|at| at >= gap.to)
     }
@@ -257,8 +256,7 @@ fn ends_by_name(pods: &[PodLife], ends: &[PodEnd]) -> HashMap<String, Vec<(Stamp
     lives
 }
 
-/// What takes in the events of a run, each kind of event by one of these or by several that make
-/// different things of it.
+/// What takes the events of a run; each kind of event goes to one or several of these.
 #[derive(Default)]
 struct Collectors<'a> {
     load: load::Collector,
@@ -311,7 +309,7 @@ struct Notes {
     warnings: Vec<String>,
     /// By target, over all load sources.
     answers: BTreeMap<String, AnswerHeaders>,
-    /// For how long the answers of the DNS held, by name.
+    /// How long DNS answers held, by name.
     ttls: BTreeMap<String, f64>,
 }
 

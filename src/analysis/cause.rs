@@ -6,34 +6,34 @@ use std::collections::BTreeMap;
 use crate::record::{Cause, Outcome, ServedEnd, ServedRow, Stamp};
 use crate::timeline::PodEnd;
 
-/// Longer than a round trip to any client. A close that comes so long after a request did not cross
-/// it on its way. The server had it, or at least its kernel.
+/// Longer than a round trip to any client. A close that comes this long after a request did not cross it on its way:
+/// the server had the request, or at least its kernel.
 pub(super) const ROUND_TRIP_NS: i64 = 200_000_000;
-/// The same between a proxy and the app beside it.
+/// The same between a proxy and its app.
 const BESIDE_NS: i64 = 5_000_000;
 
-/// A cause is stated if its share among all that may explain a request is so large.
+/// A cause is stated if its share among all explanations of a request is at least this.
 const OUTWEIGHS: f64 = 0.8;
 
-/// What a cause is decided on.
+/// The facts that a cause is decided on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     pub outcome: Outcome,
     /// On a connection that had carried a request before.
     pub reused: bool,
-    /// The server was at work on another request of the same connection, in HTTP/2.
+    /// The server was working on another request of the same connection, in HTTP/2.
     pub shared: bool,
     /// Bytes of the answer that arrived.
     pub bytes_received: u64,
     pub begun: Stamp,
     pub end: Stamp,
-    /// What the proxy beside the pod saw of it.
+    /// What the recording proxy of the pod saw of it.
     pub served: Option<Served>,
-    /// Its source port repeats that of an earlier connect that nobody answered: the old entry routed it.
+    /// Its source port repeats that of an earlier unanswered connect: the old entry routed it.
     pub stale: bool,
-    /// The app or the machine showed signs of its own that it could not keep up.
+    /// The app or the machine showed signs that it could not keep up.
     pub overloaded: bool,
-    /// A container had ended then in a pod that stays, and was not back yet.
+    /// A container of a pod that stays had ended, and was not back yet.
     pub restarting: bool,
 }
 
@@ -63,7 +63,7 @@ impl Facts {
     }
 }
 
-/// What may have cost a request.
+/// What may have lost a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Explanation<'a> {
     /// The end of a pod.
@@ -72,7 +72,7 @@ pub(super) enum Explanation<'a> {
     Starting,
     /// A Service without an endpoint.
     NoEndpoint,
-    /// The Service proxy, as it changed its rules.
+    /// The Service proxy, while it changed its rules.
     RuleSwap,
     /// None of these.
     Nothing,
@@ -84,7 +84,7 @@ impl Explanation<'_> {
     }
 }
 
-/// The cause, if the request was lost by this.
+/// The cause, if this lost the request.
 pub(super) fn cause(f: &Facts, by: Explanation<'_>) -> Cause {
     match cause_by_pods(f, by) {
         Cause::Unattributed if f.restarting && by.end().is_none() => cause_of_restart(f),
@@ -92,7 +92,7 @@ pub(super) fn cause(f: &Facts, by: Explanation<'_>) -> Cause {
     }
 }
 
-/// The cause that explanations with these weights amount to: one that outweighs all others together.
+/// The cause that explanations with these weights imply: one that outweighs all others together.
 pub(super) fn outweighing(f: &Facts, explanations: &[(Explanation<'_>, f64)]) -> Cause {
     let mut weights: BTreeMap<Cause, f64> = BTreeMap::new();
     for (by, weight) in explanations {
@@ -103,7 +103,7 @@ pub(super) fn outweighing(f: &Facts, explanations: &[(Explanation<'_>, f64)]) ->
     weights.into_iter().find(is_beyond).map_or(Cause::Unattributed, |(cause, _)| cause)
 }
 
-/// A container ended under it, in a pod that stays: what an ending pod does to a request.
+/// A container ended under it, in a pod that stays: the same effects on a request as the end of a pod.
 fn cause_of_restart(f: &Facts) -> Cause {
     match (f.served, f.outcome) {
         (Some(Served { ended: ServedEnd::UpstreamRefused, .. }), _) => Cause::RoutedToDeadPod,
@@ -143,7 +143,7 @@ fn cause_by_pods(f: &Facts, by: Explanation<'_>) -> Cause {
     }
 }
 
-/// The request reached the proxy beside the pod.
+/// The request reached the recording proxy of the pod.
 fn cause_of_served(f: &Facts, served: Served, by: Explanation<'_>) -> Cause {
     let is_ending = by.end().is_some();
     // On a connection of HTTP/1.1, or an HTTP/2 one without other requests, that had carried one before.
@@ -167,7 +167,7 @@ fn cause_of_served(f: &Facts, served: Served, by: Explanation<'_>) -> Cause {
     }
 }
 
-/// No connection came about.
+/// No connection was established.
 fn cause_of_no_connection(f: &Facts, by: Explanation<'_>) -> Cause {
     match by {
         _ if f.stale => Cause::StaleFlow,
@@ -181,7 +181,7 @@ fn cause_of_no_connection(f: &Facts, by: Explanation<'_>) -> Cause {
     }
 }
 
-/// A connection came about, and ended before a byte of the answer.
+/// A connection was established, and ended before a byte of the answer.
 fn cause_of_no_answer(f: &Facts, by: Explanation<'_>) -> Cause {
     if f.reused {
         return match by.end() {
@@ -208,8 +208,8 @@ fn cause_of_no_answer(f: &Facts, by: Explanation<'_>) -> Cause {
     }
 }
 
-/// The server said that it did not process the request, as an HTTP/2 server does that closes the
-/// connection or has too many streams.
+/// The server said that it did not process the request, as an HTTP/2 server does when it closes the connection or has
+/// too many streams.
 fn cause_of_left_out(f: &Facts, end: Option<&PodEnd>) -> Cause {
     match end {
         None if f.outcome == Outcome::H2RefusedStream => Cause::Overload,
@@ -220,8 +220,8 @@ fn cause_of_left_out(f: &Facts, end: Option<&PodEnd>) -> Cause {
     }
 }
 
-/// The answer did not come in time: for the pod's end only if that fell into the wait. A pod that is not ending and
-/// does not answer is overloaded only if something else says so.
+/// The answer did not come in time. The pod's end is the cause only if it fell into the wait. A pod that is not
+/// ending and does not answer counts as overloaded only with another sign of that.
 fn cause_of_timeout(f: &Facts, end: Option<&PodEnd>) -> Cause {
     let Some(end) = end else {
         return if f.overloaded { Cause::Overload } else { Cause::Unattributed };

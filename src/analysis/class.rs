@@ -4,7 +4,7 @@ use crate::record::outcome::is_gateway_status;
 use crate::record::retry::GRPC_UNAVAILABLE;
 use crate::record::{Outcome, RequestRow};
 
-/// What became of a request, as its user sees it.
+/// How a request ended, as its user sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// Answered with success.
@@ -13,19 +13,19 @@ pub enum Class {
     Dropped,
     /// The app's own error.
     AppError,
-    /// Not sent by our own fault.
+    /// Not sent, the load generator's own fault.
     NotSent,
     /// Cut off by the end of the run.
     Cancelled,
 }
 
 impl Class {
-    /// Of one row.
+    /// The class of one row.
     pub fn of(row: &RequestRow) -> Self {
         Self::of_answer(row.outcome, row.status, row.grpc_status)
     }
 
-    /// Of what bears on it of a row.
+    /// The class from the relevant parts of a row.
     pub fn of_answer(outcome: Outcome, status: Option<u16>, grpc_status: Option<i32>) -> Self {
         let unavailable = grpc_status == Some(GRPC_UNAVAILABLE);
         match outcome {

@@ -1,8 +1,8 @@
-//! Two sides against each other: better, worse, the same, or not to be told.
+//! Compares two sides: better, worse, the same, or inconclusive.
 //!
-//! The unit is what can be lost together: the termination where pods ended, else a stretch of
-//! time as long as requests one after the other are alike (`blocks`). All rows share one chance
-//! of a false alarm (Holm). Runs that differ in more than their results are refused.
+//! The unit is what can be lost together: the termination if pods ended, else a block of time as long as neighbouring
+//! requests are correlated (`blocks`). All rows share one chance of a false alarm (Holm). Runs that differ in more
+//! than their results are refused.
 
 mod blocks;
 pub(super) mod episodes;
@@ -21,14 +21,14 @@ use super::figures::count;
 use super::model::{Mode, Verdict};
 use super::stats;
 
-/// How sure to be, and what is too small to matter.
+/// The required confidence, and which differences are too small to matter.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Of each interval, and of all verdicts together.
+    /// Confidence of each interval, and of all verdicts together.
     pub confidence: f64,
     /// A latency or a rate within this share of the baseline's is the same.
     pub tolerance: f64,
-    /// How often the stretches of time are drawn anew.
+    /// How often the blocks of time are resampled.
     pub replicates: u32,
     /// Whether to compare what is not comparable.
     pub anyway: bool,
@@ -46,7 +46,7 @@ pub enum Incomparable {
     /// There is nothing on one side.
     #[error("there is no run to compare")]
     Nothing,
-    /// They differ in more than their results, or cannot be believed.
+    /// They differ in more than their results, or are invalid.
     #[error("the runs are not comparable: {}", in_words(.0))]
     Differs(Vec<Difference>),
 }
@@ -57,9 +57,9 @@ fn in_words(differences: &[Difference]) -> String {
     differences.iter().map(words).collect::<Vec<_>>().join("; ")
 }
 
-/// The power at which a number of terminations is said to be enough.
+/// The power at which a number of terminations counts as enough.
 const POWER: f64 = 0.8;
-/// A quantile needs so many values beyond it.
+/// A quantile needs this many values beyond it.
 const FEWEST_BEYOND: f64 = 10.0;
 /// What no row of time knows where a side is one run.
 const ONE_RUN: &str = "what changes from one run to the next is not known where a side is one run: \
@@ -70,7 +70,7 @@ const QUANTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), 
 /// Compares a side with a baseline.
 ///
 /// # Errors
-/// When they differ in more than their results, and are not to be compared all the same.
+/// When they differ in more than their results, and the policy does not compare such sides.
 pub fn compare(
     baseline: &[Sample],
     candidate: &[Sample],
@@ -198,12 +198,12 @@ const fn is_one_run(baseline: &[Sample], candidate: &[Sample]) -> bool {
     baseline.len() == 1 || candidate.len() == 1
 }
 
-/// Better and worse where less is better.
+/// Better and worse for figures where less is better.
 fn less_is_better(baseline: f64, candidate: f64) -> Judgement {
     if candidate < baseline { Judgement::Better } else { Judgement::Worse }
 }
 
-/// The dropped requests: judged over stretches of time, where no pod ended.
+/// The dropped requests: judged over blocks of time, if no pod ended.
 fn drops(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Vec<Row> {
     let share = |samples: &[Sample]| {
         let side = side(samples);
@@ -245,7 +245,7 @@ fn drops(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Vec<Ro
     vec![row]
 }
 
-/// The shares of dropped requests in stretches of time.
+/// The shares of dropped requests in blocks of time.
 fn stretches(samples: &[Sample], stretch_s: f64) -> Vec<Weighed> {
     let mut units = Vec::new();
     for sample in samples {
@@ -263,7 +263,7 @@ fn modes(baseline: &[Sample], candidate: &[Sample]) -> BTreeSet<Mode> {
     baseline.iter().chain(candidate).flat_map(|s| &s.terminations).map(|t| t.mode).collect()
 }
 
-/// What is lost together, where pods end so.
+/// The unit that is lost together when pods end in this mode.
 const fn unit(mode: Mode) -> &'static str {
     match mode {
         Mode::Isolated => "termination",
@@ -279,7 +279,7 @@ const fn units(mode: Mode) -> &'static str {
     }
 }
 
-/// Drops by what is lost together: one termination alone, or all that overlap.
+/// Drops per unit that is lost together: one termination alone, or all that overlap.
 fn terminations(baseline: &[Sample], candidate: &[Sample], options: &Options) -> Vec<Row> {
     let mut rows = Vec::new();
     let modes: BTreeSet<Mode> =
@@ -411,7 +411,7 @@ fn rate([a, b]: &[Blocks; 2], is_closed_loop: bool, effort: Effort) -> Row {
     row
 }
 
-/// Writes into a row what the bootstrap says.
+/// Writes the bootstrap's result into a row.
 fn fill(row: &mut Row, found: Result<Ratio, TooAlike>, less_is_better: bool, effort: Effort) {
     let ratio = match found {
         Ok(ratio) => ratio,
@@ -442,8 +442,8 @@ fn fill(row: &mut Row, found: Result<Ratio, TooAlike>, less_is_better: bool, eff
     row.verdict = Some(if is_better { Judgement::Better } else { Judgement::Worse });
 }
 
-/// Withholds better and worse of a latency or a rate where a side is one run: the bootstrap sees what
-/// varies within a run, and equal software differs from run to run as well. Such a row tests nothing.
+/// Withholds better and worse for a latency or a rate if a side is one run: the bootstrap sees only the variation
+/// within a run, and equal software differs from run to run as well. Such a row tests nothing.
 fn withhold(row: &mut Row, options: &Options) {
     let Some(p) = row.p.take() else { return };
     row.verdict = Some(Judgement::CannotTell);
@@ -452,7 +452,7 @@ fn withhold(row: &mut Row, options: &Options) {
     }
 }
 
-/// Keeps the verdicts that hold for all rows together; the others cannot be told.
+/// Keeps the verdicts that hold for all rows together; the others become inconclusive.
 fn judge(rows: &mut [Row], options: &Options) {
     let tested: Vec<usize> = (0..rows.len()).filter(|i| rows[*i].p.is_some()).collect();
     let p: Vec<f64> = tested.iter().filter_map(|i| rows[*i].p).collect();

@@ -1,12 +1,12 @@
 //! Which pod each request was routed to, and until when each ended pod was routed to.
 //!
 //! What names the pod counts first: the proxy's row, the kernel's connection tracking, the response header, and for a
-//! reused connection the pod that it had reached before. Nobody names most lost requests. What may explain these is
-//! the job of [`super::suspects`]; until when a pod may have been routed to, that of [`super::route`] where connections
-//! are balanced at random, and else of the silence of the pod's own arrivals.
+//! reused connection the pod that it had reached before. Most lost requests have none of these. [`super::suspects`]
+//! finds what may explain them. Until when a pod may have been routed to follows from [`super::route`] if connections
+//! are balanced at random, and otherwise from the silence of the pod's own arrivals.
 //!
-//! A connection that stood before t0 and was cut off with its pod says nothing of what was routed there after t0, but
-//! of what was before: it is one of the arrivals whose rate says how long a silence means something.
+//! A connection that existed before t0 and was cut off with its pod shows nothing about the routing after t0, only
+//! about that before: it is one of the arrivals whose rate says how long a silence must be.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ use crate::record::{Outcome, RowSource, Stamp};
 use crate::timeline::requests::Connection;
 use crate::timeline::{Request, Requests, Timeline};
 
-/// Where a pod's arrivals are named and balanced at random too, two upper bounds share the chance of being too small.
-/// The one by balancing takes nearly all of it: it knows each connection that went elsewhere, while the silence of the
-/// pod's own arrivals rests on a rate that was measured before.
+/// If a pod's arrivals are named and also balanced at random, two upper bounds share the chance of being too small.
+/// The bound by balancing takes nearly all of it: it uses each connection that was routed elsewhere, while the
+/// silence of the pod's own arrivals rests on a rate that was measured before.
 const BALANCE_SHARE: f64 = 0.9;
 /// How many of a pod's last arrivals before t0 show its share at t0.
 const RECENT: usize = 50;
@@ -38,7 +38,7 @@ pub(super) struct Tail {
     pub rate: f64,
     /// The best estimate of that rate at t0, see [`Arrivals::recent_rate_at`]; 0 when fewer than two were seen.
     pub rate_at_t0: f64,
-    /// The pod's part of all new connections of the target, if each endpoint gets the same.
+    /// The pod's share of all new connections of the target, if each endpoint gets the same.
     pub rate_expected: f64,
     /// The last arrival that surely was this pod's, and is named as such.
     pub last_named: Option<Stamp>,
@@ -46,7 +46,7 @@ pub(super) struct Tail {
     pub is_tracked: bool,
     /// Named arrivals after t0 latest.
     late_named: u64,
-    /// These, and those that only this pod's termination explains.
+    /// These, and the requests that only this pod's termination explains.
     pub late: u64,
     /// The last that only this pod's termination explains.
     pub last_alone: Option<Stamp>,
@@ -56,9 +56,9 @@ pub(super) struct Tail {
     pub last_possible: Option<Stamp>,
     /// Uncertainty of the client's clock, in nanoseconds.
     pub uncertainty_ns: i64,
-    /// The last moment at which this target was tried at all.
+    /// The last time at which this target was tried at all.
     pub observed_until: Option<Stamp>,
-    /// What random balancing says; `None` where the consumer does not balance so, or that is not known.
+    /// What random balancing shows; `None` if the consumer does not balance so, or that is not known.
     pub reach: Option<Reach>,
 }
 
@@ -72,7 +72,7 @@ impl Tail {
         self.late_named += u64::from(at > t0_latest);
     }
 
-    /// Forgets what losses have shown; `before` are the arrivals before `t0` that something names.
+    /// Removes what losses have shown; `before` are the named arrivals before `t0`.
     fn forget_losses(&mut self, before: &Arrivals, t0: Stamp) {
         (self.last_alone, self.last_in_order, self.last_possible) = (None, None, self.last_named);
         self.late = self.late_named;
@@ -84,7 +84,7 @@ impl Tail {
         (self.rate, self.rate_at_t0) = (before.rate_at(t0), before.recent_rate_at(t0));
     }
 
-    /// Of the chance that the pod's upper bound is too small, the part of the bound by balancing.
+    /// The part of the chance that the pod's upper bound is too small that goes to the bound by balancing.
     fn alpha_of_balance(&self, alpha: f64) -> f64 {
         if self.rate > 0.0 { BALANCE_SHARE * alpha } else { alpha }
     }
@@ -100,26 +100,26 @@ impl Tail {
     }
 }
 
-/// All that was found out.
+/// Everything that was found out.
 #[derive(Debug)]
 pub(super) struct Evidence {
     /// One per request that was not plainly answered.
     pub verdicts: Vec<Verdict>,
     /// By termination, then by target.
     pub tails: Vec<Vec<Tail>>,
-    /// One per request that was not plainly answered: whether a connection-tracking entry routed it, and not
-    /// the consumer.
+    /// One per request that was not plainly answered: whether a connection-tracking entry routed it, and not the
+    /// consumer.
     pub stale: Vec<bool>,
     /// When each pod was first sent a request that it answered.
     pub first_served: HashMap<Arc<str>, Stamp>,
-    /// Where connections led of which some request does not name the pod.
+    /// The pods of connections on which some request does not name its pod.
     connections: HashMap<Connection, Led>,
 }
 
-/// The pod that the last request of a connection names that names any.
+/// The pod that the last naming request of a connection names.
 #[derive(Debug)]
 struct Led {
-    /// Of that request: its intended send time and number.
+    /// The intended send time and number of that request.
     order: (Stamp, u64),
     pod: Arc<str>,
 }
@@ -132,7 +132,7 @@ impl Gathered {
 }
 
 impl Evidence {
-    /// The pod that a request reached: as one of the ends says, or its connection.
+    /// The pod that a request reached: named by one of the ends, or by its connection.
     pub(super) fn pod<'a>(&'a self, r: &'a Request) -> Option<&'a Arc<str>> {
         pod(&self.connections, r)
     }
@@ -146,18 +146,18 @@ fn pod<'a>(connections: &'a HashMap<Connection, Led>, r: &'a Request) -> Option<
     r.pod().or_else(led)
 }
 
-/// The termination of the pod that a request reached, if it was under way.
+/// The termination of the pod that a request reached, if it had started.
 pub(super) fn ending(timeline: &Timeline, pod: &str, r: &Request) -> Option<usize> {
     let end = timeline.end_of(pod, r.begun());
     end.filter(|&e| r.row.end.shifted_ns(r.uncertainty_ns) >= timeline.ends[e].t0.earliest)
 }
 
-/// The seconds after which an arrival at `rate` would have come but for a chance of `alpha`.
+/// The seconds within which an arrival at `rate` would have come, except with a chance of `alpha`.
 pub(super) fn silence_s(rate: f64, alpha: f64) -> f64 {
     (1.0 / alpha).ln() / rate
 }
 
-/// Whether a request is what this consumer routes: a connection, or behind an L7 consumer a request.
+/// Whether a request is something that this consumer routes: a connection, or behind an L7 consumer a request.
 pub(super) fn arrives(r: &Request, balances: Balances) -> bool {
     match balances {
         Balances::Connections => r.is_new_connection(),
@@ -200,7 +200,7 @@ impl Arrivals {
     }
 }
 
-/// The rate of `n` arrivals until `t0`. The first one opens the interval, so it is not counted in it.
+/// The rate of `n` arrivals until `t0`. The first one opens the interval, so it is not counted.
 fn rate(n: usize, first: Option<Stamp>, t0: Stamp) -> f64 {
     match first {
         Some(first) if n > 1 && t0 > first => (n - 1) as f64 / t0.seconds_since(first),
@@ -208,7 +208,7 @@ fn rate(n: usize, first: Option<Stamp>, t0: Stamp) -> f64 {
     }
 }
 
-/// What is gathered while the requests go by.
+/// What is collected while the requests are read.
 #[derive(Debug)]
 pub(super) struct Gathered {
     pub tails: Vec<Vec<Tail>>,
@@ -216,10 +216,10 @@ pub(super) struct Gathered {
     pub before: Vec<Vec<Arrivals>>,
     pub tries: Vec<Tries>,
     pub first_served: HashMap<Arc<str>, Stamp>,
-    /// By target and pod: when a pod that started had surely come to serve, where nobody names pods.
+    /// By target and pod: when a starting pod had surely begun to serve, if nothing names pods.
     pub quiet: Vec<Vec<Option<Stamp>>>,
     connections: HashMap<Connection, Led>,
-    /// By target: the last moment at which it was tried at all, and the uncertainty of its clients' clocks.
+    /// By target: the last time at which it was tried at all, and the uncertainty of its clients' clocks.
     observed: Vec<(Option<Stamp>, i64)>,
 }
 
@@ -237,7 +237,7 @@ impl Gathered {
         }
     }
 
-    /// Takes in any request; `unnamed` are the connections of which some request does not name the pod.
+    /// Adds any request; `unnamed` are the connections on which some request does not name its pod.
     fn add(&mut self, timeline: &Timeline, target: Option<usize>, r: &Request, is_unnamed: bool) {
         let balances = target.map_or(Balances::Connections, |t| timeline.info.targets[t].balances);
         if balances == Balances::Connections
@@ -274,7 +274,7 @@ impl Gathered {
         self.tails[end][target].arrival(r.begun(), t0.latest, r.named().is_none());
     }
 
-    /// Forgets what losses have shown of the windows.
+    /// Removes what losses have shown about the windows.
     pub(super) fn forget_losses(&mut self, timeline: &Timeline) {
         for ((tails, before), end) in self.tails.iter_mut().zip(&self.before).zip(&timeline.ends) {
             for (tail, before) in tails.iter_mut().zip(before) {
@@ -376,7 +376,7 @@ pub(super) fn gather<R: RowSource>(
     Ok(Evidence { verdicts, tails, stale, first_served, connections })
 }
 
-/// What random balancing says of each pod, where a target's consumer balances so.
+/// What random balancing shows for each pod, if a target's consumer balances so.
 fn reaches(timeline: &Timeline, gathered: &mut Gathered, deaths: &[Death], alpha: &[f64]) {
     // The next pod of a StatefulSet's name is another one.
     let dead = |pod: &str, at: Stamp| {

@@ -19,13 +19,13 @@ use crate::timeline::{BeatsState, Refused, Restart, T0Basis, Timeline, Withdrawa
 /// What helps where a container ends in a pod that stays. Nothing waits for its end, so no setting of it does.
 const RESTART_REMEDY: &str = "more replicas and clients that retry; a readinessProbe shortens what it costs";
 
-/// What there is to say something of.
+/// What the findings are made from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known<'a> {
     pub timeline: &'a Timeline,
     pub sums: &'a Sums<'a>,
     pub verdict: &'a Verdict,
-    /// Why the record is not whole.
+    /// Why the record is incomplete.
     pub partial: &'a [String],
     pub requests: &'a RequestCounts,
     pub judged: &'a [Judged<'a>],
@@ -156,7 +156,7 @@ fn of_the_measurement(known: Known<'_>) -> Vec<Finding> {
     findings
 }
 
-/// What it means that no request was lost, or no pod ended.
+/// The finding if no request was lost, or no pod ended.
 fn nothing_lost(known: Known<'_>) -> Option<Finding> {
     let n = known.terminations.len() as u64;
     if n == 0 {
@@ -236,7 +236,7 @@ fn unsettled(waits: u64) -> Option<Finding> {
     Some(finding(Severity::Warning, what, why, "wait longer: --settle-max"))
 }
 
-/// A URL of which the answers showed that requests are balanced there.
+/// A URL whose answers showed that requests are balanced there.
 fn taken_for_a_gateway(target: &Target) -> Option<Finding> {
     let because = target.balances_because.as_ref()?;
     let is_seen = match because {
@@ -344,7 +344,7 @@ fn agents_restarted(restarts: usize) -> Option<Finding> {
     Some(finding(Severity::Info, what, why, ""))
 }
 
-/// A pod that left its Services while it lived on, and when it was last sent a new connection.
+/// A pod that left its Services while it kept running, and when it was last sent a new connection.
 fn lived_on(withdrawal: &Withdrawal, last: Option<Stamp>) -> Finding {
     let Withdrawal { pod, answered, endpoint_removed, .. } = withdrawal;
     let after = |at: Option<Stamp>| match at {

@@ -1,5 +1,5 @@
-//! Source ports that were used again: where an earlier connection from the same port to the same address
-//! left an entry of connection tracking, it leads the next one.
+//! Source ports that were used again: an earlier connection from the same port to the same address may have left a
+//! connection-tracking entry, which routes the next one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -7,8 +7,7 @@ use std::sync::Arc;
 use crate::record::{Outcome, RequestRow, Stamp};
 use crate::timeline::Request;
 
-/// How long a connection-tracking entry outlives a SYN that nobody answered: Linux'
-/// `nf_conntrack_tcp_timeout_syn_sent`.
+/// How long a connection-tracking entry outlives an unanswered SYN: Linux' `nf_conntrack_tcp_timeout_syn_sent`.
 const STALE_FOR_NS: i64 = 120_000_000_000;
 /// The same for a connection that the other side reset: `nf_conntrack_tcp_timeout_close`.
 const RESET_FOR_NS: i64 = 10_000_000_000;
@@ -54,7 +53,7 @@ impl Flows {
         Self(flows)
     }
 
-    /// A connection that came about and was closed begins an entry of its own.
+    /// An established connection that was closed starts its own entry.
     pub(super) fn answered(&mut self, r: &Request) {
         if self.0.is_empty() {
             return;
@@ -67,9 +66,8 @@ impl Flows {
         }
     }
 
-    /// Which of the requests a connection-tracking entry led astray: connects that failed from the source
-    /// port of an earlier one to the same address that nobody had answered, or that was reset, while its
-    /// entry stands.
+    /// Which of the requests a connection-tracking entry misrouted: connects that failed from the source port of an
+    /// earlier connect to the same address that was unanswered, or was reset, while its entry exists.
     pub(super) fn stale(&self, others: &[Request]) -> Vec<bool> {
         let mut stale = vec![false; others.len()];
         for uses in self.0.values() {
@@ -101,12 +99,11 @@ impl Flows {
     }
 }
 
-/// The stretches in which a port was never left alone for so long that an entry would have gone: port and
-/// beginning, and the end.
+/// The periods in which a port was never unused long enough for an entry to expire: port and beginning, and the end.
 type Stretches = BTreeMap<(u16, Stamp), Stamp>;
 
-/// Connects that used a source port towards an address again so soon that an entry of the one before
-/// could have stood.
+/// Connects that used a source port towards an address again so soon that an entry of the one before could still
+/// exist.
 #[derive(Debug, Default)]
 pub(super) struct Reuses {
     connects: u64,
@@ -115,7 +112,7 @@ pub(super) struct Reuses {
 }
 
 impl Reuses {
-    /// Takes in a request.
+    /// Adds a request.
     pub(super) fn add(&mut self, r: &Request) {
         let Some((source, port, to)) = flow(r) else { return };
         let at = r.begun();
@@ -150,7 +147,7 @@ mod tests {
     use crate::record::Phase;
     use crate::timeline::requests::is_plain;
 
-    /// A connect at so many seconds from a port, to one address.
+    /// A connect at this many seconds from a port, to one address.
     fn connect(seq: u64, second: i64, port: u16, outcome: Outcome) -> Request {
         let at = Stamp::from_unix_ns(second * 1_000_000_000);
         let row = RequestRow {
@@ -163,7 +160,7 @@ mod tests {
         Request::of(row)
     }
 
-    /// Each connect held against the one before it from the same port.
+    /// Each connect compared with the one before it from the same port.
     fn one_by_one(requests: &[Request]) -> (Vec<bool>, u64) {
         let mut before: HashMap<u16, (Stamp, Option<Stamp>)> = HashMap::new();
         let (mut stale, mut reuses) = (Vec::new(), 0);

@@ -1,8 +1,9 @@
-//! Whose fault a gateway's failure is: which ending pods it can have been sent to, and why it was lost.
+//! Attributes a gateway's failures: which ending pods it can have sent them to, and why they were lost.
 //!
 //! A gateway (an ingress controller, a mesh, a load balancer that speaks HTTP) pools its connections to
-//! pods and routes single requests. Its client is never connected to a pod, so it sees a dead one only by
-//! an answer 502, 503 or 504, by silence, or by a connection that is closed without an answer.
+//! A gateway (an ingress controller, a mesh, a load balancer that speaks HTTP) pools its connections to pods and
+//! routes single requests. Its client is never connected to a pod, so it sees a dead one only as an answer 502, 503
+//! or 504, as silence, or as a connection that is closed without an answer.
 //!
 //! What a recorded rollout of six pods behind Traefik shows (12 terminations, 14,400 requests, with
 //! conntrack's record of each connection that Traefik opened):
@@ -15,18 +16,17 @@
 //!   containers as terminated.
 //! - Traefik takes a new set of pods at most every 2 s (`providersThrottleDuration`). The last attempts to
 //!   ending pods lie at 3.395, 5.410, 7.379 s of the first rollout and at 33.395, 35.333, 37.289 s of the
-//!   second. So it leaves all pods at once that ended since its last change, up to 2 s after they died,
-//!   however long the Service proxy has left them.
+//!   second. So it drops all pods at once that ended since its last change, up to 2 s after they died,
+//!   however long ago the Service proxy dropped them.
 //! - Its turns are even: of n pods, one answers every nth request. A row of answered requests much longer
 //!   than n therefore shows that no dead pod takes turns any more.
 //!
-//! From the last point follows the set of pods that a failure can belong to ([`Gateway::candidates`]): those
-//! that may have stopped when it was sent, and that have not been passed over since for so many answered
-//! requests in a row that a random choice would have met them. That bound is used to exclude explanations
-//! only, never as the upper bound of a window: a gateway that retries, or that marks a pod as failed and
-//! tries it again later, passes over pods that it still has.
+//! The last point gives the set of pods that a failure can belong to ([`Gateway::candidates`]): those that may have
+//! stopped when it was sent, and that have not been skipped since for so many answered requests in a row that a
+//! random choice would have hit them. That bound only excludes explanations. It is never the upper bound of a window:
+//! a gateway that retries, or that marks a pod as failed and tries it again later, skips pods that it still has.
 //!
-//! Why the request was lost is [`cause`]'s; the rest of a request's story is `cause`'s of the Service's path.
+//! [`cause`] says why the request was lost; the module `cause` covers the Service's path.
 
 use super::Cause;
 use super::class::Class;
@@ -35,31 +35,29 @@ use crate::record::run_info::{Balances, Target};
 use crate::record::{Outcome, RequestRow, ServedEnd, Stamp};
 use crate::timeline::{PodEnd, Request, Timeline};
 
-/// A row of answered requests that a dead pod would have let pass with this probability only shows that the
-/// gateway does not choose it any more.
+/// The probability with which a dead pod would let a row of answered requests pass; below it the gateway no longer
+/// chooses that pod.
 const PASSED_OVER: f64 = 1e-6;
 /// The longest pause between two failures of one dead pod: Traefik's dial timeout, and what load
 /// balancers need by default to find a target unhealthy (three checks, 10 s apart).
 const LONGEST_PAUSE_NS: i64 = 30_000_000_000;
-/// A pod that lives answers within this share of its own answers' times...
+/// A live pod answers within this share of its own answers' times...
 const ANSWERED_SHARE: f64 = 0.999;
 /// ...and this, for what a network and a busy machine add.
 const ANSWERED_MARGIN_NS: i64 = 100_000_000;
-/// An answer that takes so long may be that of a second try.
+/// An answer that takes this long may be that of a second try.
 const MAY_BE_RETRIED_NS: i64 = 250_000_000;
-/// How long a gateway may know endpoints that are gone, or not know those that are there, when it says
-/// that it has none.
+/// How long a gateway may know endpoints that are gone, or not know existing ones, when it says that it has none.
 const TABLE_AGE_NS: i64 = 5_000_000_000;
-/// A gateway takes up what it has learned of endpoints this long after the last time: Traefik's
-/// `providersThrottleDuration`.
+/// A gateway applies endpoint changes this long after the last time: Traefik's `providersThrottleDuration`.
 const THROTTLE_NS: i64 = 2_000_000_000;
 
 /// One termination, as far as the failures of a gateway need it.
 #[derive(Clone, Copy, Debug)]
 struct Dying {
-    /// Before this, the pod answered what reached it.
+    /// Before this, the pod answered its requests.
     stops: Stamp,
-    /// From this on it surely answered nothing; `None` where its death was not seen.
+    /// From this on it surely answered nothing; `None` if its death was not seen.
     dead: Option<Stamp>,
 }
 
@@ -85,7 +83,7 @@ pub(super) fn watch(timeline: &Timeline, others: &[Request]) -> Vec<Option<Watch
     targets.map(watching).collect()
 }
 
-/// The requests of one target through a gateway, while they are gone through.
+/// The requests of one target through a gateway, while they are read.
 #[derive(Debug)]
 pub(super) struct Watching {
     dying: Vec<Dying>,
@@ -95,7 +93,7 @@ pub(super) struct Watching {
     /// were answered; one more than marks.
     answered: Vec<u64>,
     took: Values,
-    /// Answered requests in a row that pass over no pod that takes turns.
+    /// Answered requests in a row after which no pod that takes turns can have been skipped.
     enough: u64,
 }
 
@@ -133,7 +131,7 @@ impl Watching {
         Self { dying, marks, answered, took: Values::new(), enough: enough(endpoints) }
     }
 
-    /// Takes in a request of this target that got an answer of a pod.
+    /// Adds a request of this target that a pod answered.
     pub(super) fn answered(&mut self, row: &RequestRow) {
         let (sent, took_ns) = (sent(row), row.end.ns_since(sent(row)));
         self.took.add(took_ns);
@@ -143,14 +141,14 @@ impl Watching {
         }
     }
 
-    /// What all of them say.
+    /// Combines all of them.
     pub(super) fn done(self) -> Gateway {
         let answers_within_ns = self.took.quantile_ns(ANSWERED_SHARE) + ANSWERED_MARGIN_NS;
         let until = self.dying.iter().map(|dying| self.takes_turns_until(dying)).collect();
         Gateway { dying: self.dying, until, answers_within_ns }
     }
 
-    /// Until when a pod may have been chosen; `None` where nothing says.
+    /// Until when a pod may have been chosen; `None` if nothing shows it.
     fn takes_turns_until(&self, dying: &Dying) -> Option<Stamp> {
         let dead = dying.dead?;
         // Whoever answers in the meantime, a gateway may know the pod for so long.
@@ -176,15 +174,15 @@ impl Watching {
     }
 }
 
-/// Answered requests in a row after which a pod that takes turns at random among so many has been
-/// met, but for a chance of [`PASSED_OVER`].
+/// Answered requests in a row after which a pod that takes turns at random among so many has been hit, except with a
+/// chance of [`PASSED_OVER`].
 #[expect(clippy::cast_possible_truncation, reason = "some dozens for each endpoint")]
 fn enough(endpoints: usize) -> u64 {
     let others = 1.0 - 1.0 / endpoints.max(2) as f64;
     (PASSED_OVER.ln() / others.ln()).ceil() as u64
 }
 
-/// How the gateway's own connect to a pod ended, as far as what its client got tells.
+/// How the gateway's own connect to a pod ended, as far as its client's answer shows.
 pub(super) fn connect(row: &RequestRow) -> Outcome {
     match (row.outcome, row.status) {
         (Outcome::ResponseTimeout, _) | (_, Some(504)) => Outcome::ConnectTimeout,
@@ -198,7 +196,7 @@ pub(super) fn sent(row: &RequestRow) -> Stamp {
     row.sent.or(row.connected).or(row.connect_start).unwrap_or(row.scheduled)
 }
 
-/// Whether a request got as far as the gateway, so that its failure is the gateway's or a pod's behind it.
+/// Whether a request reached the gateway, so that its failure is the gateway's or a pod's behind it.
 pub(super) fn is_gateways(row: &RequestRow) -> bool {
     row.sent.is_some()
         && matches!(
@@ -225,7 +223,7 @@ pub(super) struct Gateway {
 }
 
 impl Gateway {
-    /// The terminations, as indices of `timeline.ends`, that can explain a failure whose pod nobody names.
+    /// The terminations, as indices of `timeline.ends`, that can explain a failure whose pod is not named.
     pub(super) fn candidates(&self, row: &RequestRow) -> Vec<usize> {
         let sent = sent(row);
         // Whoever waited in vain gave the request to a pod that did not answer; one that lived would have.
@@ -242,32 +240,32 @@ impl Gateway {
     }
 }
 
-/// What the proxy beside a pod saw of a request, or of one of the gateway's attempts at it.
+/// What the recording proxy of a pod saw of a request, or of one of the gateway's attempts at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Attempt {
     /// How it ended.
     pub(super) ended: ServedEnd,
-    /// What state that pod was in.
+    /// The state of that pod.
     pub(super) pod: PodState,
 }
 
-/// What state a pod was in when a request reached it.
+/// The state of a pod when a request reached it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PodState {
     /// It had not served yet.
     Starting,
-    /// It was to stay.
+    /// It was not ending.
     Staying,
     /// Its termination was under way.
     Ending,
 }
 
-/// What [`cause`] decides on.
+/// The facts that [`cause`] decides on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Failure<'a> {
     pub(super) outcome: Outcome,
     pub(super) status: Option<u16>,
-    /// What proxies beside pods saw of it, in order; empty where none did.
+    /// What recording proxies saw of it, in order; empty if none did.
     pub(super) attempts: &'a [Attempt],
     /// Whether the end of a pod can explain it ([`Gateway::candidates`]).
     pub(super) is_explained: bool,
@@ -275,8 +273,8 @@ pub(super) struct Failure<'a> {
     pub(super) no_endpoint: bool,
 }
 
-/// Why a request through a gateway was lost. `None` where what happened has nothing to do with a gateway:
-/// then the rules of the Service's path hold.
+/// Why a request through a gateway was lost. `None` if the failure has nothing to do with a gateway: then the rules
+/// of the Service's path hold.
 pub(super) fn cause(failure: &Failure<'_>) -> Option<Cause> {
     let Failure { outcome, status, attempts, is_explained, no_endpoint } = *failure;
     let any = |pod, ends: &[ServedEnd]| attempts.iter().any(|a| a.pod == pod && ends.contains(&a.ended));
@@ -317,7 +315,7 @@ pub(super) fn cause(failure: &Failure<'_>) -> Option<Cause> {
     }
 }
 
-/// Whether a gateway can have been without a usable endpoint of the target when the request was sent.
+/// Whether a gateway can have had no usable endpoint of the target when the request was sent.
 pub(super) fn none_usable(timeline: &Timeline, service: Option<&str>, row: &RequestRow) -> bool {
     let sent = sent(row);
     timeline.endpoints.none_usable_within(service, sent.shifted_ns(-TABLE_AGE_NS), sent)

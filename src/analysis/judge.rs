@@ -1,4 +1,4 @@
-//! What is concluded about each lost request: its cause, and the terminations that may have cost it.
+//! The conclusion about each lost request: its cause, and the terminations that may have lost it.
 
 use super::cause::{self, Explanation, Facts, Served};
 use super::class::Class;
@@ -13,14 +13,14 @@ use crate::record::run_info::{Balances, Target};
 use crate::record::{Cause, Outcome, Phase, Stamp};
 use crate::timeline::{Request, Timeline};
 
-/// A processor share in use beyond which the machine may cost requests by itself, 0 to 1.
+/// Share of processor time in use, 0 to 1, beyond which the machine alone may lose requests.
 const FULL: f64 = 0.95;
-/// Answers take so many times as long as in the median second where the app cannot keep up.
+/// Answers take this many times as long as in the median second if the app cannot keep up.
 const SLOW: f64 = 10.0;
-/// And so long at the least, in milliseconds.
+/// And at least this long, in milliseconds.
 const SLOW_MS: f64 = 50.0;
 
-/// A dropped request with what was concluded about it.
+/// A dropped request with its conclusion.
 #[derive(Debug)]
 pub(crate) struct Judged<'a> {
     pub(crate) request: &'a Request,
@@ -83,7 +83,7 @@ pub(super) fn judge<'a>(
     judged
 }
 
-/// The cause where requests go through a gateway, as far as that is what it is about.
+/// The cause if requests go through a gateway, as far as the gateway is concerned.
 fn behind_a_gateway(
     timeline: &Timeline,
     target: &Target,

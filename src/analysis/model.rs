@@ -22,7 +22,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// Everything that the analysis of one run yields.
 #[derive(Clone, Debug)]
 pub struct Analysis {
-    /// The numbers.
+    /// The figures.
     pub result: RunResult,
     /// Every dropped request.
     pub lost: Vec<Lost>,
@@ -42,14 +42,14 @@ pub struct RunResult {
     pub scenario: String,
     /// The cluster's fingerprint.
     pub cluster: ClusterInfo,
-    /// Whether the run came to its end and every source handed over all its rows.
+    /// Whether the run completed and every source handed over all its rows.
     pub complete: bool,
-    /// Whether the record was looked into for what is missing or contradicts itself.
+    /// Whether the record was checked for gaps and contradictions.
     #[serde(default)]
     pub integrity: IntegrityStatus,
     /// Whether the measurement can be believed.
     pub verdict: Verdict,
-    /// The user's command, where one ended the pods.
+    /// The user's command, if one ended the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<CommandResult>,
     /// The load as it was sent.
@@ -68,7 +68,7 @@ pub struct RunResult {
     /// The windows of all terminations, per consumer and mode.
     #[serde(rename = "windows_s")]
     pub windows_s: Vec<WindowSummary>,
-    /// What the run supports saying about settings, per mode.
+    /// Which settings the run supports, per mode.
     pub recommendation: Vec<Recommendation>,
     /// What other settings would have done to the terminations seen.
     #[serde(rename = "what_if")]
@@ -79,7 +79,7 @@ pub struct RunResult {
     pub longest_outage_s: f64,
     /// What a reader should know, most severe first.
     pub findings: Vec<Finding>,
-    /// The checks of the gate; filled in by `gate`, empty where nothing was asked.
+    /// The checks of the gate; filled in by `gate`, empty if there are none.
     pub checks: Vec<Check>,
 }
 
@@ -89,7 +89,7 @@ pub struct RunResult {
 pub enum Verdict {
     /// It can.
     Valid,
-    /// It ended early; what was recorded is analysed.
+    /// It ended early; the recorded part is analysed.
     Partial {
         /// Why it is partial.
         why: Vec<String>,
@@ -106,19 +106,19 @@ pub enum Verdict {
 pub struct CommandResult {
     /// Its words.
     pub words: Vec<String>,
-    /// Its exit code; `None` when a signal ended it, or the run did first.
+    /// Its exit code; `None` if a signal ended it, or the run ended first.
     pub code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
-    /// How long it ran, in seconds; `None` when the run ended first.
+    /// How long it ran, in seconds; `None` if the run ended first.
     pub duration_s: Option<f64>,
 }
 
 /// The load as it was sent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoadResult {
-    /// How the requests were paced. In a closed loop a slow answer delays the requests after it, so
-    /// there are service times only.
+    /// How the requests were paced. In a closed loop a slow answer delays the requests after it, so there are only
+    /// service times.
     #[serde(default)]
     pub pacing: Pacing,
     /// Requests per second that were scheduled, in a closed loop those that were sent.
@@ -164,7 +164,7 @@ pub struct RequestCounts {
     pub dropped: u64,
     /// Answered by the app with a status that is neither success nor a gateway's.
     pub app_errors: u64,
-    /// Not sent by our own fault.
+    /// Not sent, the load generator's own fault.
     pub not_sent: u64,
     /// Cut off by the end of the run.
     pub cancelled: u64,
@@ -174,10 +174,10 @@ pub struct RequestCounts {
     pub by_cause: BTreeMap<Cause, u64>,
     /// Dropped inside the window of each termination that may explain them.
     pub in_window: u64,
-    /// Of those in a window, begun before t0: they were under way when their pod's deletion took effect.
+    /// Of those in a window, begun before t0: they were in flight when their pod's deletion took effect.
     #[serde(default)]
     pub in_flight: u64,
-    /// Of those in a window and not under way at t0, attributed by time and outcome alone. That puts them into a
+    /// Of those in a window and not in flight at t0, attributed by time and outcome alone. That puts them into a
     /// window, so it is no evidence of one.
     #[serde(default)]
     pub by_time: u64,
@@ -185,11 +185,11 @@ pub struct RequestCounts {
     pub outside_window: u64,
     /// Dropped without a cause that fits.
     pub unattributed: u64,
-    /// Dropped by one of several terminations, and nothing says by which.
+    /// Dropped by one of several terminations, without evidence which one.
     #[serde(default)]
     pub ambiguous: u64,
-    /// Of the dropped ones, those that a connection-tracking entry of the generator's own earlier connections sent
-    /// to a pod that was gone. They say something of the generator: no headline, limit or comparison counts them.
+    /// Dropped because a connection-tracking entry of the generator's own earlier connections sent them to a pod that
+    /// was gone. They are about the generator: no headline, limit or comparison counts them.
     #[serde(default)]
     pub stale_flow_own: u64,
     /// The same, by outcome.
@@ -197,8 +197,8 @@ pub struct RequestCounts {
     pub stale_flow_own_by_outcome: BTreeMap<Outcome, u64>,
     /// Dropped requests that a retrying client would have hidden.
     pub retry_hidden: RetryHidden,
-    /// By load source, whose rows did not all arrive: requests that are known by count alone, and are in
-    /// no other figure.
+    /// By load source whose rows did not all arrive: requests that are known only as counts, and are in no other
+    /// figure.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub without_rows: BTreeMap<String, BTreeMap<Outcome, u64>>,
 }
@@ -224,8 +224,8 @@ pub struct RetryHidden {
 pub struct Latencies {
     /// From the intended send time to the end; empty for a closed loop, which has none.
     pub response: Percentiles,
-    /// From the actual send time to the end: when connecting began, or on a connection that stood when
-    /// the request was written. With the send lag it adds up to the response time.
+    /// From the actual send time to the end: when connecting began, or on an open connection when the request was
+    /// written. With the send lag it adds up to the response time.
     pub service: Percentiles,
     /// Response time (closed loop: service time) of requests scheduled away from any termination.
     pub steady: Percentiles,
@@ -261,11 +261,11 @@ pub enum Stage {
     DeletionSeen,
     /// A watcher saw the endpoint as terminating.
     EndpointTerminating,
-    /// The kubelet called the sidecar's preStop hook: it began to end the pod.
+    /// The kubelet called the sidecar's preStop hook: the pod started to terminate.
     KillBegan,
     /// The app got SIGTERM no earlier: t0 earliest plus min(preStop sleep, grace period). Computed, not observed; absent without a sleep.
     AppSigterm,
-    /// The app's listener began to refuse connections.
+    /// The app's listener started to refuse connections.
     ListenerClosed,
     /// The sidecar received SIGTERM: all main containers have ended.
     AppExited,
@@ -307,26 +307,26 @@ pub struct Termination {
     pub uid: String,
     /// Its node.
     pub node: Option<String>,
-    /// How it came.
+    /// Its mode.
     pub mode: Mode,
-    /// The disruption that caused it, counted from 0; `None` when somebody else did.
+    /// The disruption that caused it, counted from 0; `None` if something else did.
     pub disruption: Option<u32>,
     /// What ended it, as far as the cluster says, in words.
     #[serde(default)]
     pub cause: Option<String>,
-    /// Stretches of its end in which a watch saw nothing.
+    /// Periods of its end in which a watch saw nothing.
     #[serde(default)]
     pub watch_gaps: Vec<WatchGap>,
     /// t0 latest minus t0 earliest, in seconds.
     pub t0_uncertainty_s: f64,
-    /// What is known of t0, and from what; not in results of older versions.
+    /// How t0 is known; not in results of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub t0_basis: Option<T0Basis>,
     /// When t0 (latest) was, in seconds since the counted part of the load began.
     pub t0_s: f64,
     /// Stages, in seconds since t0 latest.
     pub timeline: BTreeMap<Stage, f64>,
-    /// The preStop sleep that was set, in seconds: 0 without a hook, `None` where a hook of another kind hides it.
+    /// The preStop sleep that was set, in seconds: 0 without a hook, `None` if a hook of another kind hides it.
     #[serde(default)]
     pub pre_stop_seconds: Option<u64>,
     /// The grace period of its deletion, in seconds.
@@ -343,21 +343,21 @@ pub struct Termination {
     pub dead_seconds: Option<f64>,
 }
 
-/// A stretch in which a watch saw nothing, in seconds since the counted part of the load began.
+/// A period in which a watch saw nothing, in seconds since the counted part of the load began.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WatchGap {
     /// What was watched: `pods` or `endpointslices`.
     pub resource: String,
-    /// Its last sign before.
+    /// Its last sign of life before.
     pub from_s: f64,
-    /// Its first sign after.
+    /// Its first sign of life after.
     pub to_s: f64,
-    /// Whether what happened is not known. Else it was shown late: a stage that was seen then may have
-    /// been reached at any time of the stretch.
+    /// Whether the events of the period are not known. Otherwise they were shown late: a stage that was seen then may
+    /// have been reached at any time of the period.
     pub lost: bool,
 }
 
-/// The beginning of one pod.
+/// The start of one pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Start {
     /// The pod's name.
@@ -389,7 +389,7 @@ pub struct WindowSummary {
     pub censored: usize,
 }
 
-/// What a run supports saying about settings.
+/// Which settings a run supports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recommendation {
     /// For terminations of this mode.
@@ -402,12 +402,12 @@ pub struct Recommendation {
     pub confidence: f64,
     /// The share of future terminations that it covers at this confidence.
     pub coverage: f64,
-    /// The share that was asked for.
+    /// The requested share.
     pub coverage_asked: f64,
-    /// Number of terminations it rests on.
+    /// Number of terminations behind it.
     pub terminations: usize,
-    /// Of these, how many ended their windows apart from each other: pods that one sync of a Service proxy takes out of
-    /// its rules count once. What confidence and coverage are computed from.
+    /// Of these, how many ended their windows separately: pods that one sync of a Service proxy removes from its
+    /// rules count once. Confidence and coverage are computed from this.
     #[serde(default)]
     pub units: usize,
     /// The consumers that were measured.
@@ -418,9 +418,9 @@ pub struct Recommendation {
     pub refused_because: Vec<String>,
     /// Independent terminations still needed for the coverage asked; 0 when enough were seen.
     pub terminations_needed: usize,
-    /// The smallest whole-second sleep that would have covered every window seen: a fact, no recommendation.
+    /// The smallest whole-second sleep that would have covered every window seen: a fact, not a recommendation.
     pub covers_all_seen_seconds: Option<u64>,
-    /// The same, where requests were lost that such a sleep would have saved: what the run suggests and does not prove.
+    /// The same, if requests were lost that such a sleep would have saved: what the run suggests and does not prove.
     #[serde(default)]
     pub suggested_seconds: Option<u64>,
 }
@@ -431,8 +431,8 @@ impl Recommendation {
         self.pre_stop_seconds.or(self.suggested_seconds)
     }
 
-    /// Of all modes, the one that advises the longest sleep: the advice of a run, in all its forms. `None` where a
-    /// window of any mode is known to have lasted longer than that.
+    /// Of all modes, the recommendation with the longest sleep: the advice of a run, in all its forms. `None` if a
+    /// window of any mode is known to have lasted longer.
     pub fn longest<'a>(all: &'a [Self], terminations: &[Termination]) -> Option<&'a Self> {
         let longest = all.iter().max_by_key(|rec| rec.advised_seconds())?;
         let advised = longest.advised_seconds()? as f64;
@@ -448,10 +448,10 @@ pub struct WhatIf {
     pub pre_stop_seconds: u64,
     /// Terminations whose whole window it covers (by upper bound).
     pub windows_covered: usize,
-    /// Of so many terminations.
+    /// Out of this many terminations.
     pub terminations: usize,
-    /// Dropped requests that it would have saved: those of causes that a sleep helps, begun before t0 + sleep, and
-    /// requests that were cut off as the pod ended, on connections of their own, if those take no longer than others.
+    /// Dropped requests that it would have saved: those with causes that a sleep helps, begun before t0 + sleep, and
+    /// requests on their own connections that were cut off as the pod ended, if they take no longer than others.
     pub drops_avoided: u64,
     /// Dropped requests that it would not have saved.
     pub drops_left: u64,
@@ -473,19 +473,19 @@ pub enum Severity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FindingKind {
-    /// Outside terminations fewer requests succeeded than a target that works answers.
+    /// Outside terminations, fewer requests succeeded than of a target that works.
     NotWorking,
-    /// A limit of the measurement was passed: its figures do not describe the cluster.
+    /// A limit of the measurement was exceeded: its figures do not describe the cluster.
     Invalid,
     /// The record contradicts itself, or a part of it is damaged.
     Corrupt,
-    /// Something was not recorded, or is not there any more.
+    /// Something was not recorded, or is missing now.
     Missing,
-    /// Terminations met a consumer's own clock always at about the same phase.
+    /// Terminations always met a consumer's own clock at about the same phase.
     InPhase,
 }
 
-/// Whether the record was looked into for what is missing in it, or contradicts itself.
+/// Whether the record was checked for gaps and contradictions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IntegrityStatus {
@@ -501,17 +501,17 @@ pub enum IntegrityStatus {
 pub struct Finding {
     /// How much it matters.
     pub severity: Severity,
-    /// What it is, where a program may want to know.
+    /// Its kind, if programs may want to recognise it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<FindingKind>,
-    /// The cause of dropped requests that it is about, if it is about one.
+    /// The cause of dropped requests that it is about, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
     /// What was found, with figures.
     pub what: String,
     /// Why it happened.
     pub why: String,
-    /// What to do; a line of YAML where one helps.
+    /// What to do; a line of YAML if one helps.
     pub remedy: String,
 }
 
@@ -538,12 +538,12 @@ pub struct Check {
     pub limit: String,
     /// What was observed.
     pub observed: String,
-    /// Why the verdict is what it is; empty where limit and observation say it.
+    /// Why the verdict is what it is; empty if limit and observation say it.
     pub why: String,
 }
 
 impl Check {
-    /// What was observed, the limit, and why, where that says more.
+    /// What was observed, the limit, and why, if that adds something.
     pub fn in_words(&self) -> String {
         let Self { limit, observed, why, .. } = self;
         let why = if why.is_empty() { String::new() } else { format!(": {why}") };
@@ -596,7 +596,7 @@ pub struct LatencyBucket {
     pub count: u64,
 }
 
-/// What was scheduled in one second of the run, and what became of it.
+/// The requests scheduled in one second of the run, by how they ended.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Second {
     /// The second's beginning, since the counted part of the load began.

@@ -20,7 +20,7 @@ impl<'a> Outages<'a> {
         Self(failures.map(|request| Failure { request, answered: None }).collect())
     }
 
-    /// Takes in a request that was answered.
+    /// Adds a request that was answered.
     pub(super) fn answered(&mut self, r: &Request) {
         let before = self.0.partition_point(|failure| failure.request.order() < r.order());
         if let Some(last) = before.checked_sub(1).and_then(|last| self.0.get_mut(last)) {

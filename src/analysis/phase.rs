@@ -1,22 +1,22 @@
 //! Whether terminations met a consumer's clock at random phases.
 //!
-//! A consumer that looks at endpoints only every so often (a client that keeps an answer of the DNS, a load
-//! balancer's health check) has windows that are a draw of its phase, from nothing to the whole period, plus a
-//! delay. Terminations that always meet it at one phase show one such draw, however many they are.
+//! A consumer that looks at endpoints only periodically (a client that keeps a DNS answer, a load balancer's health
+//! check) has windows that are a sample of its phase, from nothing to the whole period, plus a delay. Terminations
+//! that always meet it at one phase show one such sample, however many they are.
 
 use std::f64::consts::TAU;
 
 use crate::record::Stamp;
 
-/// Below this chance that phases at random lie so close together they are called not random.
+/// Below this chance that random phases lie so close together, they count as not random.
 const ALPHA: f64 = 0.01;
 
 /// How the terminations of a mode met a clock with this period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Phases {
-    /// The period, in seconds: an upper bound of windows is this at least, plus what the news takes.
+    /// The period, in seconds: an upper bound of windows is at least this, plus the time until the change arrives.
     pub(super) period_s: f64,
-    /// Whether nothing speaks against it that all phases were met with the same chance.
+    /// Whether the data are consistent with uniformly random phases.
     pub(super) are_random: bool,
 }
 
@@ -38,7 +38,7 @@ impl Phases {
         Self { period_s, are_random: p >= ALPHA }
     }
 
-    /// What there is to say where they are not random, of the DNS's clock.
+    /// The finding's text if they are not random, for the clock of a DNS client.
     pub(super) fn in_step(&self, consumer: &str) -> Option<String> {
         let period_s = self.period_s;
         (!self.are_random).then(|| {

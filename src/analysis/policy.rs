@@ -1,6 +1,6 @@
 //! How sure a recommendation must be.
 
-/// The judgement that recording leaves open.
+/// The choices that recording leaves open.
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// The share of future terminations that a recommendation must cover.

@@ -1,5 +1,5 @@
-//! What is worth saying of who the requests reached: rows that are nobody's, retries of gateways, and headers
-//! and bodies that name no pod.
+//! Findings about who the requests reached: rows that belong to no request, retries of gateways, and headers and
+//! bodies that name no pod.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,22 +23,22 @@ pub(super) struct Reached {
     unmatched: Unmatched,
     /// Answers that named a pod.
     named: u64,
-    /// Rows of proxies with a request's id and times that cannot be.
+    /// Rows of proxies with a request's id and impossible times.
     impossible_rows: u64,
     /// Requests that were answered after a pod had failed them.
     saved: u64,
-    /// For each pod the attempts that it failed, of such requests.
+    /// For each pod the attempts that it failed, of these requests.
     hidden: BTreeMap<Arc<str>, u64>,
 }
 
 impl Reached {
-    /// What is known before the requests are gone through.
+    /// What is known before the requests are read.
     pub(super) fn of<R: RowSource>(requests: &Requests<R>) -> Self {
         let (strangers, unmatched) = (requests.strangers, requests.unmatched.clone());
         Self { strangers, unmatched, ..Self::default() }
     }
 
-    /// Adds a request; `is_ok` tells whether its client was content.
+    /// Adds a request; `is_ok` says whether it succeeded for its client.
     pub(super) fn add(&mut self, request: &Request, is_ok: bool) {
         self.named += u64::from(request.row.pod.is_some());
         self.impossible_rows += u64::from(request.impossible_rows);
@@ -49,7 +49,7 @@ impl Reached {
         }
     }
 
-    /// What is to be said of it.
+    /// The findings.
     pub(super) fn findings(&self, timeline: &Timeline) -> Vec<Finding> {
         let findings = [
             self.strange(),

@@ -1,4 +1,4 @@
-//! What the windows support saying about settings, and what they do not.
+//! Which settings the windows support, and which they do not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,8 +12,7 @@ use crate::record::Cause;
 use crate::record::run_info::Target;
 use crate::timeline::{PodEnd, Timeline};
 
-/// A pod that gets new connections too seldom shows its window too coarsely:
-/// 3/λ may not exceed this many seconds.
+/// A pod that gets new connections too seldom shows its window too coarsely: 3/λ may not exceed this many seconds.
 const MAX_COARSENESS_S: f64 = 0.5;
 
 /// The windows per consumer and mode.
@@ -53,7 +52,7 @@ pub(super) struct Ground<'a> {
     pub judged: &'a [Judged<'a>],
     pub policy: &'a Policy,
     pub verdict: &'a Verdict,
-    /// How long a request takes, in seconds: what a sleep has to leave to one that it is to save.
+    /// How long a request takes, in seconds: a sleep must leave this time to a request that it saves.
     pub service_s: f64,
 }
 
@@ -132,13 +131,13 @@ fn recommendation(ground: Ground<'_>, mode: Mode) -> Recommendation {
     }
 }
 
-/// A consumer that looks for endpoints only every so often: a window towards it is a draw of its phase, plus what the
-/// news takes.
+/// A consumer that looks for endpoints only periodically: a window towards it is a sample of its phase, plus the time
+/// until the change arrives.
 #[derive(Clone, Copy, Debug)]
 struct Clock<'a> {
     consumer: &'a str,
     phases: Phases,
-    /// The longest time from t0 until the endpoint was seen to be withdrawn, in seconds.
+    /// The longest time from t0 until the endpoint was seen to be removed, in seconds.
     news_s: f64,
 }
 
@@ -156,7 +155,7 @@ impl Clock<'_> {
     }
 }
 
-/// The consumers with a clock of their own, and how the pods' ends met it.
+/// The consumers with their own clock, and how the pods' ends met it.
 fn clocks<'a>(timeline: &'a Timeline, ends: impl Iterator<Item = &'a PodEnd> + Clone) -> Vec<Clock<'a>> {
     let withdrawn =
         |end: &PodEnd| end.stages.endpoint_terminating.or(end.stages.endpoint_removed).or(end.gone());
@@ -169,7 +168,7 @@ fn clocks<'a>(timeline: &'a Timeline, ends: impl Iterator<Item = &'a PodEnd> + C
     timeline.info.targets.iter().filter_map(clock).collect()
 }
 
-/// Why so many windows are not enough.
+/// Why these windows are not enough.
 fn too_few(policy: &Policy, n: usize, units: usize, needed: usize) -> String {
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     let what = if units < n {
@@ -186,9 +185,9 @@ fn too_few(policy: &Policy, n: usize, units: usize, needed: usize) -> String {
     )
 }
 
-/// How many independent ends the windows show. Pods that one sync of a Service proxy takes out of its rules share the
-/// end of their windows, so windows that may have ended at the same moment count once: as many as have ends that lie
-/// apart for sure. With several consumers, the one that shows the fewest.
+/// How many independent ends the windows show. Pods that one sync of a Service proxy removes from its rules share the
+/// end of their windows, so windows that may have ended at the same time count once: the count is that of ends that
+/// are surely apart. With several consumers, the consumer with the fewest counts.
 fn units<'a>(consumers: usize, terminations: impl Iterator<Item = &'a Termination> + Clone) -> usize {
     let of_consumer = |consumer: usize| {
         let end = |t: &Termination| {
@@ -212,7 +211,7 @@ fn units<'a>(consumers: usize, terminations: impl Iterator<Item = &'a Terminatio
     (0..consumers).map(of_consumer).min().unwrap_or(0)
 }
 
-/// What is set for the pods of a mode already: the largest of each.
+/// The current settings of the pods of a mode: the largest of each.
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     pre_stop_s: u64,
@@ -230,18 +229,19 @@ impl Settings {
     }
 }
 
-/// Whether requests were lost in this mode that a sleep of so many seconds would have saved.
+/// Whether requests were lost in this mode that a sleep of this many seconds would have saved.
 fn has_saved(ground: Ground<'_>, mode: Mode, pre_stop_s: u64, had_s: u64) -> bool {
     let is_of_mode =
         |j: &&Judged<'_>| j.candidates.iter().any(|c| ground.terminations[c.termination].mode == mode);
     ground.judged.iter().filter(is_of_mode).any(|j| saves(ground, j, pre_stop_s, had_s))
 }
 
-/// Whether a request would not have been lost, had every pod that may have lost it slept so long before it stopped,
-/// rather than the time that is set.
+/// Whether a request would not have been lost if every pod that may have lost it had slept this long before it
+/// stopped, instead of the current setting.
 ///
-/// One that was routed to a pod that no longer took it would have been taken. One that was cut off as the pod ended
-/// would have been answered, if it takes no longer than requests do: whether an app had read it or not is all the same.
+/// A request that was routed to a pod that no longer accepted it would have been accepted. A request that was cut off
+/// as the pod ended would have been answered, if it takes no longer than requests do; whether an app had read it
+/// makes no difference.
 fn saves(ground: Ground<'_>, j: &Judged<'_>, pre_stop_s: u64, had_s: u64) -> bool {
     let takes_s = match j.cause {
         cause if cause.is_helped_by_sleep() => 0.0,
@@ -264,8 +264,7 @@ fn stopping_s(end: &PodEnd) -> Option<f64> {
     Some(ended.seconds_since(end.may_stop_from()).max(0.0))
 }
 
-/// What some sleeps would have done. Shorter ones than a pod already had are
-/// left out: what they would have lost was not seen.
+/// What some sleeps would have done. Sleeps shorter than a pod already had are omitted: their losses were not seen.
 pub(super) fn what_if(ground: Ground<'_>, covering: Option<u64>) -> Vec<WhatIf> {
     let terminations = ground.terminations;
     if terminations.is_empty() {

@@ -1,18 +1,18 @@
-//! Whether a Service still routed to a pod that had ended, from what became of the connections that it routed.
+//! Whether a Service still routed to a pod that had ended, from the outcomes of the connections that it routed.
 //!
-//! A Service proxy that balances at random sends a new connection to a given endpoint with probability 1/n, n being
-//! the endpoints in its rules. Its rules are a state that the EndpointSlices once had, and it takes these states in
-//! their order. So while the rules still hold pod A, they also hold every pod that the slices dropped later, and each
-//! new connection fails with at least the share of those that are known to be dead. Connections that are answered are
-//! evidence against that.
+//! A Service proxy that balances at random sends a new connection to a given endpoint with probability 1/n, where n
+//! is the number of endpoints in its rules. Its rules are a state that the EndpointSlices once had, and it takes
+//! these states in their order. So while the rules still hold pod A, they also hold every pod that the slices dropped
+//! later, and each new connection fails with at least the share of the pods that are known to be dead. Answered
+//! connections are evidence against that.
 //!
-//! The evidence is a likelihood ratio: the pod in the rules until now, against the pod taken out at the best earlier
-//! moment. As a sum over connections, reset at 0 (Page's CUSUM), it exceeds ln(1/α) while the pod is still in the rules
-//! with probability α at most: backwards from the true moment it is a martingale (Ville's inequality). So the last
-//! moment at which it is below ln(1/α) is an upper bound of the window at confidence 1 − α.
+//! The evidence is a likelihood ratio: the pod in the rules until now, against the pod removed at the best earlier
+//! time. As a sum over connections, reset at 0 (Page's CUSUM), it exceeds ln(1/α) while the pod is still in the rules
+//! with probability α at most: backwards from the true time it is a martingale (Ville's inequality). So the last time
+//! at which it is below ln(1/α) is an upper bound of the window at confidence 1 − α.
 //!
 //! For one dead pod this is the plain rule that k answered connections in a row leave (1 − 1/n)^k. It rests on random
-//! balancing, which [`crate::record::run_info`] must know or be told.
+//! balancing, which [`crate::record::run_info`] must state.
 
 use super::death::Death;
 use super::tries::{Answered, Tries, Try};
@@ -20,37 +20,37 @@ use crate::record::{Outcome, Stamp};
 use crate::timeline::PodEnd;
 use crate::timeline::endpoints::Usable;
 
-/// Evidence beyond which a pod is taken for out of the rules: e⁻⁹·² is 10⁻⁴. Stricter than the bounds themselves, as a
-/// loss that is wrongly taken from a pod is lost to it.
+/// Evidence beyond which a pod counts as removed from the rules: e⁻⁹·² is 10⁻⁴. Stricter than the bounds themselves,
+/// because a loss that is wrongly not attributed to a pod is missing from it.
 const OUT: f64 = 9.2;
-/// How far before t0 the state can lie that the rules have, in nanoseconds. Older states only matter while pods were
-/// replaced shortly before, by the number of endpoints.
+/// How far before t0 the state of the rules can lie, in nanoseconds. Older states matter only if pods were replaced
+/// shortly before, by the number of endpoints.
 const OLDEST_NS: i64 = 3_000_000_000;
-/// Also where every endpoint in the rules is dead, this share of connections may be answered: rules that have just been
+/// Even if every endpoint in the rules is dead, this share of connections may be answered: rules that have just been
 /// replaced, a pod that the watch shows late.
 const SURE: f64 = 0.95;
-/// Also where no other pod explains a loss, something else does in so many of the cases in which this one would.
+/// Even if no other pod explains a loss, something else does in this share of the cases in which this pod would.
 const STRAY: f64 = 1.0 / 50.0;
-/// Networks differ: a pod may be silent while its address should be there, and refuse when it should be gone, in so many
-/// of the cases.
+/// Networks differ: in this share of the cases a pod may be silent while its address should exist, and refuse when it
+/// should be gone.
 const UNEXPECTED: f64 = 0.2;
-/// The part of the lost connections of which nobody names the pod, where others are named.
+/// The share of lost connections without a named pod, if others are named.
 const UNNAMED: f64 = 0.05;
 const MS_NS: i64 = 1_000_000;
 
-/// What a Service's slices showed of one pod.
+/// What a Service's slices showed about one pod.
 #[derive(Debug)]
 pub(super) struct Route<'a> {
     /// The states that the rules can have while they hold the pod.
     holding: Vec<&'a Usable>,
     /// The state after the last of these.
     after: Option<&'a Usable>,
-    /// Whether the slices dropped the pod once and for all, not to take it up again.
+    /// Whether the slices dropped the pod for good, without adding it again.
     is_dropped_once: bool,
 }
 
 impl<'a> Route<'a> {
-    /// `None` if the pod was not seen to be an endpoint that can be used.
+    /// `None` if the pod was never seen as a usable endpoint.
     pub(super) fn of(end: &PodEnd, states: &'a [Usable]) -> Option<Self> {
         // The name may come back with another pod.
         let gone = end.gone().unwrap_or(Stamp::from_unix_ns(i64::MAX));
@@ -75,7 +75,7 @@ impl<'a> Route<'a> {
         self.holding.iter().map(|state| state.pods.len()).max().unwrap_or(1)
     }
 
-    /// The shares of connections that fail at `at` while the rules hold the pod, if this is dead, and when they do not.
+    /// The shares of connections that fail at `at` while the rules hold the pod, if it is dead, and when they do not.
     fn shares<'d>(
         &self,
         end: (&str, &'d Death),
@@ -124,13 +124,13 @@ struct Shares {
 }
 
 impl Shares {
-    /// What a connection that was answered says against the pod being in the rules.
+    /// What an answered connection says against the pod being in the rules.
     fn answered(self) -> f64 {
         ((1.0 - self.freed) / (1.0 - self.least)).ln()
     }
 
-    /// What one that was lost says, nobody knows to which pod. A pod refuses as long as its address is there, and is
-    /// silent afterwards.
+    /// What a lost connection without a named pod says. A pod refuses as long as its address exists, and is silent
+    /// afterwards.
     fn lost(self, outcome: Outcome, part: f64) -> f64 {
         let (held, freed) = match outcome {
             Outcome::ConnectRefused => (self.most[1], self.freed_by_class[0]),
@@ -140,7 +140,8 @@ impl Shares {
         (part * freed / held.max(f64::MIN_POSITIVE)).ln()
     }
 
-    /// What one says that was lost to another dead pod. It is negative where the rules let go of that pod with this one.
+    /// What a connection says that was lost to another dead pod. It is negative if the rules dropped that pod with
+    /// this one.
     fn lost_to_another(self) -> f64 {
         let others = (self.most[0] - self.own).max(f64::MIN_POSITIVE);
         ((1.0 - UNNAMED) * self.freed / others).ln()
@@ -152,19 +153,20 @@ impl Shares {
 pub(super) struct Reach {
     /// No connection that began later was routed to it.
     pub until: Option<Stamp>,
-    /// Later than this it was not in the rules, but for a chance of α; `None` where the connections do not say so.
+    /// After this it was not in the rules, except with a chance of α; `None` if the connections do not show it.
     pub upper: Option<Stamp>,
     /// When the slices dropped the pod, if they did.
     pub dropped: Option<Stamp>,
-    /// Whether the slices dropped it once and for all, so that the rules held it until they took that up.
+    /// Whether the slices dropped it for good, so that the rules held it until they applied that.
     pub is_in_order: bool,
-    /// The first of the losses that are looked at, and for each from there the evidence against the pod.
+    /// The first of the losses considered, and for each from there the evidence against the pod.
     first: usize,
     against: Vec<f64>,
 }
 
 impl Reach {
-    /// The weight of the pod among those that may explain a loss: its likelihood against that it was out by then.
+    /// The weight of the pod among the explanations of a loss: its likelihood relative to having been removed by
+    /// then.
     pub(super) fn weight(&self, loss: usize) -> f64 {
         match loss.checked_sub(self.first) {
             Some(number) => self.against.get(number).map_or(0.0, |against| (-against).exp()),
@@ -173,7 +175,7 @@ impl Reach {
     }
 }
 
-/// Goes through what was tried from `from` on: t0, or the last connection that surely was routed to the pod.
+/// Reads the connections from `from` on: t0, or the last connection that surely was routed to the pod.
 ///
 /// `dead` is the end of a pod that surely accepts no connections at a time.
 pub(super) fn reach<'d>(
@@ -253,7 +255,7 @@ fn elsewhere(n: usize) -> f64 {
     -(1.0 - 1.0 / n.max(1) as f64).max(1.0 - SURE).ln()
 }
 
-/// From when on no pod of `n` can have refused connections since `from`: so many were answered in a row.
+/// From when on no pod of `n` can have refused connections since `from`: this many were answered in a row.
 pub(super) fn quiet_since(tries: &Tries, from: Stamp, n: usize) -> Option<Stamp> {
     let each = elsewhere(n);
     let mut against = 0.0;

@@ -1,8 +1,8 @@
 //! Which terminations lost what: intervals by pod, exact totals by group.
 //!
-//! Several terminations often explain the same dropped request. What one of them lost is then an interval: at
-//! least what nothing else explains, at most all that it may explain. Terminations that share dropped requests,
-//! directly or through others, are a group, and what a group lost is exact.
+//! Several terminations often explain the same dropped request. The loss of one of them is then an interval: at least
+//! what nothing else explains, at most everything that it may explain. Terminations that share dropped requests,
+//! directly or through others, are a group, and the loss of a group is exact.
 
 use std::collections::BTreeMap;
 
@@ -73,8 +73,8 @@ fn windows(timeline: &Timeline) -> Vec<GroupWindow> {
     timeline.info.targets.iter().map(of).collect()
 }
 
-/// Whether the consumer routed this request to a pod that no longer took it. A Service proxy routes connections, a
-/// gateway requests.
+/// Whether the consumer routed this request to a pod that no longer accepted it. A Service proxy routes connections,
+/// a gateway requests.
 fn is_routed(target: &Target, j: &Judged<'_>) -> bool {
     let is_arrival = match target.balances {
         Balances::Connections => j.request.is_new_connection(),
@@ -83,8 +83,8 @@ fn is_routed(target: &Target, j: &Judged<'_>) -> bool {
     is_arrival && j.cause.is_helped_by_sleep()
 }
 
-/// How long the window of one of the candidates lasted at least, as this request shows: it was routed to one
-/// of them, and that is the one whose window it makes longest at worst.
+/// The least duration of the window of one of the candidates, as this request shows: it was routed to one of them,
+/// and in the worst case to the one whose window it makes longest.
 fn lasted_s(timeline: &Timeline, j: &Judged<'_>) -> Option<f64> {
     let begun = j.request.begun().shifted_ns(-j.request.uncertainty_ns);
     let since = |termination: usize| begun.seconds_since(timeline.ends[termination].t0.latest);
@@ -94,8 +94,8 @@ fn lasted_s(timeline: &Timeline, j: &Judged<'_>) -> Option<f64> {
 
 /// By termination, the best estimate of the time in which its pod lost new connections.
 ///
-/// An estimate, not a bound: what it lost after t0, by share, over the best estimate of the rate at which it got new
-/// connections at t0. It never exceeds the upper bound of the window that it lies in.
+/// An estimate, not a bound: its loss after t0, by share, over the best estimate of the rate at which it got new
+/// connections at t0. It never exceeds the upper bound of its window.
 pub(super) fn dead_seconds(
     timeline: &Timeline,
     terminations: &[Termination],

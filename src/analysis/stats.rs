@@ -15,7 +15,7 @@ pub fn wilks_coverage(n: usize, confidence: f64) -> f64 {
     if n == 0 { 0.0 } else { (1.0 - confidence).powf(1.0 / n as f64) }
 }
 
-/// How many values it takes until the largest covers `coverage` at `confidence`, both in (0, 1).
+/// How many values are needed until the largest covers `coverage` at `confidence`, both in (0, 1).
 pub fn wilks_needed(coverage: f64, confidence: f64) -> usize {
     (1..).find(|n| wilks_confidence(*n, coverage) >= confidence).unwrap_or(usize::MAX)
 }

@@ -1,7 +1,7 @@
-//! HTTP/2 connections by their requests: whether a lost request was alone on its own.
+//! HTTP/2 connections by their requests: whether a lost request was alone on its connection.
 //!
-//! A connection that is closed while it is idle loses the request that crosses the close. One
-//! that is closed while the server works on its requests loses these, and was not idle.
+//! A connection that is closed while it is idle loses the request that crosses the close. A connection that is closed
+//! while the server works on its requests loses these, and was not idle.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use std::sync::Arc;
 use crate::record::{Outcome, RequestRow, Stamp};
 use crate::timeline::requests::Connection;
 
-/// The connections on which requests were lost, of those on which streams were opened.
+/// The connections on which requests were lost, among those with streams.
 #[derive(Debug)]
 pub(super) struct Streams(HashMap<Connection, Carrier>);
 
 #[derive(Debug, Default)]
 struct Carrier {
-    /// The lost requests that were sent, by when they were.
+    /// The lost requests that were sent, by send time.
     lost: Vec<Lost>,
     /// Whether a request was sent over it.
     is_used: bool,
@@ -28,9 +28,9 @@ struct Lost {
     from: Stamp,
     seq: u64,
     to: Stamp,
-    /// The latest end of those that began before this one, with it.
+    /// The latest end of the requests that began before this one, including it.
     latest: Stamp,
-    /// Whether the server may have been at work on another request meanwhile.
+    /// Whether the server may have been working on another request at the same time.
     is_shared: bool,
 }
 
@@ -40,7 +40,7 @@ fn connection(row: &RequestRow) -> Option<Connection> {
 }
 
 impl Streams {
-    /// Those of lost requests.
+    /// The streams of lost requests.
     pub(super) fn of<'a>(lost: impl IntoIterator<Item = &'a RequestRow>) -> Self {
         let mut carriers: HashMap<Connection, Carrier> = HashMap::new();
         for row in lost {
@@ -65,7 +65,7 @@ impl Streams {
         Self(carriers)
     }
 
-    /// Takes in a request, lost or not.
+    /// Adds a request, lost or not.
     pub(super) fn add(&mut self, row: &RequestRow) {
         if self.0.is_empty() {
             return;
@@ -90,16 +90,16 @@ impl Streams {
         self.0.get(&connection(row)?)
     }
 
-    /// Whether the server may have been at work on another request of the connection while this
-    /// lost one was on its way.
+    /// Whether the server may have been working on another request of the connection while this lost one was in
+    /// flight.
     pub(super) fn shared(&self, row: &RequestRow) -> bool {
         let Some((carrier, from)) = self.of_lost(row).zip(row.sent) else { return false };
         let found = carrier.lost.binary_search_by_key(&(from, row.seq), |lost| (lost.from, lost.seq));
         found.is_ok_and(|index| carrier.lost[index].is_shared)
     }
 
-    /// Whether the connection of this lost one has served. One that was opened by another request, and
-    /// broke before anything came over it, is as new to whoever shared it.
+    /// Whether the connection of this lost one has served. A connection that another request opened, and that broke
+    /// before anything came over it, is as new to the requests that share it.
     pub(super) fn has_answered(&self, row: &RequestRow) -> bool {
         self.of_lost(row).is_none_or(|carrier| carrier.has_answered || !carrier.is_used)
     }

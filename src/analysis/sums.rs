@@ -1,4 +1,4 @@
-//! What all requests add up to, once it is known when the run was disrupted.
+//! The sums over all requests, once it is known when the run was disrupted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,16 +14,16 @@ use super::validity;
 use crate::record::{Outcome, Phase, RowSource, ServedEnd, Stamp};
 use crate::timeline::{Request, Requests, Timeline};
 
-/// The sums. What they count are requests of the counted part, where nothing else is said.
+/// The sums. They count requests of the counted part, unless stated otherwise.
 #[derive(Debug)]
 pub(super) struct Sums<'a> {
-    /// By outcome and class, and what is known by count alone; not by cause.
+    /// By outcome and class, and what is known only as counts; not by cause.
     pub counts: RequestCounts,
-    /// All that were recorded, the warm-up's too.
+    /// All recorded requests, the warm-up's too.
     pub recorded: u64,
     /// Send lags.
     pub lag: Values,
-    /// Response times of what was answered.
+    /// Response times of answered requests.
     pub response: Values,
     /// Service times of the same.
     pub service: Values,
@@ -31,15 +31,15 @@ pub(super) struct Sums<'a> {
     pub steady: Values,
     /// The same near one.
     pub disrupted: Values,
-    /// Those that were answered with success away from any termination.
+    /// Requests that were answered with success away from any termination.
     pub outside_ok: u64,
-    /// The same, with an error of the app's own.
+    /// The same, with an app error.
     pub outside_app_errors: u64,
     /// By second of the intended send time, and the times of the answered ones.
     pub seconds: Vec<(Second, FewValues)>,
     /// The last intended send time, in seconds since the counted part began.
     pub end_s: f64,
-    /// Answered new connections to pods that were going away.
+    /// Answered new connections to pods that were ending.
     pub late_ok: Vec<LateArrival>,
     /// By termination, the requests that its pod answered since t0.
     pub seen: Vec<u64>,
@@ -48,17 +48,17 @@ pub(super) struct Sums<'a> {
     pub outages: Outages<'a>,
     pub reached: Reached,
     pub reuses: Reuses,
-    /// For each pod that left its Services alive, when the last new connection since then came to it.
+    /// For each pod that left its Services alive, its last new connection since then.
     pub last_reached: Vec<Option<Stamp>>,
     /// Requests of pods whose proxies' rows did not all arrive, without such a row.
     pub unrecorded: BTreeMap<&'a str, u64>,
-    /// Requests that were reset where the app's listener was gone.
+    /// Requests that were reset although the app's listener was gone.
     pub reset_for_refused: u64,
     incomplete: BTreeSet<&'a str>,
 }
 
 impl<'a> Sums<'a> {
-    /// Of all requests of a run that was disrupted in these stretches.
+    /// Sums of a run that was disrupted in these periods.
     pub(super) fn of<R: RowSource>(
         timeline: &'a Timeline,
         requests: &'a Requests<R>,
@@ -128,7 +128,7 @@ impl<'a> Sums<'a> {
         self.reuses.add(r);
         for (last, withdrawal) in self.last_reached.iter_mut().zip(&timeline.withdrawals) {
             let is_its = r.pod().is_some_and(|pod| **pod == *withdrawal.pod);
-            // What comes after its return is no sign of how long the Service took to let it go.
+            // What comes after its return does not show how long the Service took to drop it.
             let is_then = r.begun() >= withdrawal.asked
                 && withdrawal.returned.is_none_or(|returned| r.begun() < returned);
             if is_its && r.is_new_connection() && is_then {
@@ -155,7 +155,7 @@ impl<'a> Sums<'a> {
             Class::Cancelled => &mut counts.cancelled,
             Class::Dropped => &mut counts.dropped,
         } += 1;
-        // What load sources counted, but for what their rows tell.
+        // What load sources counted, without what their rows show.
         let tally = counts.without_rows.get_mut(&*r.row.source);
         if let Some(count) = tally.and_then(|tally| tally.get_mut(&r.row.outcome)) {
             *count = count.saturating_sub(1);
@@ -202,7 +202,7 @@ impl<'a> Sums<'a> {
     }
 }
 
-/// A new connection to a pod that was going away, if it is one.
+/// A new connection to a pod that was ending, if it is one.
 fn late_arrival(timeline: &Timeline, r: &Request) -> Option<LateArrival> {
     if !r.is_new_connection() {
         return None;

@@ -1,12 +1,13 @@
-//! What may explain each lost request: the terminations, each with its share, and what is none.
+//! What may explain each lost request: terminations, each with its share, and other causes.
 //!
-//! Where something names the pod of a request there is one suspect. Where nothing does, a termination is one as long as
-//! the pod may have been routed to ([`super::route`], or the silence of its own arrivals) and the request did not end
-//! before the pod can have stopped. Competing explanations are weighed, not ranked: each has a weight (the likelihood of
-//! the pod being in the rules, of its having stopped, and of such an outcome from it), and its share is that over all.
+//! If something names the pod of a request there is one suspect. Otherwise a termination is one as long as the pod
+//! may have been routed to ([`super::route`], or the silence of its own arrivals) and the request did not end before
+//! the pod can have stopped. Competing explanations are weighed, not ranked: each has a weight (the likelihood that
+//! the pod was in the rules, that it had stopped, and that it gave such an outcome), and its share is its weight over
+//! the total.
 //!
 //! A failure is evidence of a pod's lower bound only if nothing but terminations explains it. If several do, it shows
-//! that the rules held one of them, and so all that the EndpointSlices dropped later: the last of these.
+//! that the rules held one of them, and so every pod that the EndpointSlices dropped later: the last of these.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,30 +23,31 @@ use crate::record::run_info::Balances;
 use crate::record::{Outcome, RequestRow, Stamp};
 use crate::timeline::{PodEnd, PodLife, Request, Timeline};
 
-/// A pod's silence is taken as its end when arrivals at its rate would be silent for so long with this probability
-/// only. Stricter than the bounds themselves: a chain of losses that is cut wrongly would strand real ones.
+/// A pod's silence counts as its end when arrivals at its rate would be silent for so long only with this
+/// probability. Stricter than the bounds themselves: a chain of losses that is cut wrongly would leave real ones
+/// unexplained.
 const LINK_ALPHA: f64 = 1e-6;
-/// How long after its endpoint's removal a consumer may route to a pod, where nothing else tells: the Service proxy's
+/// How long after its endpoint's removal a consumer may route to a pod, if nothing else shows it: the Service proxy's
 /// minSyncPeriod of 1 s, and some.
 pub(super) const LAG_NS: i64 = 1_500_000_000;
 /// An explanation with a smaller share than this does not compete.
 const NEGLIGIBLE: f64 = 0.01;
 /// The weight of an outcome that hardly fits.
 const UNFIT: f64 = 0.02;
-/// The weight of an explanation that takes a rare coincidence: on a real v1.36.2 one of 75,000 new connections was
-/// refused by a change of rules, beside 1,133 that were lost to dead pods.
+/// The weight of an explanation that needs a rare coincidence: on a real v1.36.2 one of 75,000 new connections was
+/// refused by a change of rules, compared with 1,133 that were lost to dead pods.
 const RARE: f64 = 1e-3;
 
 /// What may explain one request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Verdict {
-    /// The pod that it reached, where that is known.
+    /// The pod that it reached, if that is known.
     pub pod: Option<Arc<str>>,
     /// The terminations that may explain it. Their shares and those below sum to 1, if there is any.
     pub candidates: Vec<Candidate>,
     /// The share of pods that were starting.
     pub starting: f64,
-    /// Of no endpoint being there.
+    /// The share of having no endpoint.
     pub no_endpoint: f64,
     /// Of a change of the Service proxy's rules.
     pub rule_swap: f64,
@@ -67,13 +69,13 @@ impl Verdict {
     }
 }
 
-/// The lost requests of a run whose pods nobody names, and what is asked of all of them.
+/// The lost requests of a run whose pods are not named, and what is checked for each.
 #[derive(Debug)]
 pub(super) struct Suspects<'a> {
     timeline: &'a Timeline,
     others: &'a [Request],
     targets: HashMap<&'a str, usize>,
-    /// The lost ones, by when they began.
+    /// The lost ones, by their beginning.
     lost: Vec<usize>,
     /// By termination and target: whether the pod is an endpoint of that target, as far as it is known.
     serves: Vec<Vec<bool>>,
@@ -114,7 +116,7 @@ impl<'a> Suspects<'a> {
         }
     }
 
-    /// Explains each request that was not plainly answered; of those that were not lost, only the pod is told. What
+    /// Explains each request that was not plainly answered; for those that were not lost, only the pod is named. What
     /// the losses show about the pods' windows goes into their tails.
     pub(super) fn verdicts(&self, gathered: &mut Gathered, deaths: &[Death]) -> Vec<Verdict> {
         gathered.forget_losses(self.timeline);
@@ -152,7 +154,7 @@ impl<'a> Suspects<'a> {
         Verdict { pod: Some(Arc::clone(pod)), candidates, starting, ..Verdict::default() }
     }
 
-    /// Weighs what may explain a lost request whose pod nobody names.
+    /// Weighs what may explain a lost request whose pod is not named.
     fn weigh(
         &self,
         gathered: &Gathered,
@@ -202,8 +204,8 @@ impl<'a> Suspects<'a> {
         Verdict { no_endpoint: share(has_none), rule_swap: share(!has_none), ..Verdict::default() }
     }
 
-    /// What may explain a request that a gateway lost. It sends requests also to pods that are no endpoints any more,
-    /// and says 503 where it has none.
+    /// What may explain a request that a gateway lost. A gateway also sends requests to pods that are no longer
+    /// endpoints, and answers 503 if it has none.
     fn behind_a_gateway(&self, gateway: &Gateway, deaths: &[Death], target: usize, r: &Request) -> Verdict {
         let service = self.timeline.info.targets[target].service.as_deref();
         if r.row.status == Some(503) && gateway::none_usable(self.timeline, service, &r.row) {
@@ -221,7 +223,8 @@ impl<'a> Suspects<'a> {
         verdict
     }
 
-    /// Whether the pod may have been routed to when the request began, and may have stopped by the time that it met it.
+    /// Whether the pod may have been routed to when the request began, and may have stopped by the time that the
+    /// request reached it.
     fn may_be(&self, termination: usize, target: usize, tail: &Tail, death: &Death, r: &Request) -> bool {
         let end = &self.timeline.ends[termination];
         let balances = self.timeline.info.targets[target].balances;
@@ -243,7 +246,7 @@ impl<'a> Suspects<'a> {
             && until.is_none_or(|until| r.begun().shifted_ns(-r.uncertainty_ns) <= until)
     }
 
-    /// The weight of pods that were starting: in the rules, and not known to have answered anybody.
+    /// The weight of pods that were starting: in the rules, and not known to have answered a request.
     fn starting(&self, gathered: &Gathered, target: usize, r: &Request) -> f64 {
         let begun = r.begun();
         let service = self.timeline.info.targets[target].service.as_deref();
@@ -268,7 +271,7 @@ impl<'a> Suspects<'a> {
         before.checked_sub(1).is_some_and(|last| r.begun().ns_since(changes[last]) <= LAG_NS)
     }
 
-    /// What a lost request shows about the windows of those that may explain it.
+    /// What a lost request shows about the windows of the pods that may explain it.
     fn learn(
         &self,
         gathered: &mut Gathered,
@@ -309,7 +312,7 @@ impl<'a> Suspects<'a> {
         }
     }
 
-    /// Those of the candidates that the slices dropped last, where the order is known of all.
+    /// The candidates that the slices dropped last, if the order of all is known.
     fn last_dropped(&self, gathered: &Gathered, target: usize, verdict: &Verdict) -> Vec<usize> {
         let reach = |c: &Candidate| gathered.tails[c.termination][target].reach.as_ref();
         if !verdict.candidates.iter().all(|c| reach(c).is_some_and(|reach| reach.is_in_order)) {
@@ -322,8 +325,8 @@ impl<'a> Suspects<'a> {
         verdict.candidates.iter().filter(is_last).map(|c| c.termination).collect()
     }
 
-    /// Puts in from when on pods are seen to be dead: the second connect that failed and that only one termination
-    /// explains. One may have another reason.
+    /// Adds from when on pods are seen to be dead: the second failed connect that only one termination explains. A
+    /// single one may have another reason.
     pub(super) fn found_dead(&self, verdicts: &[Verdict], deaths: &mut [Death]) -> bool {
         let mut failed: Vec<Vec<Stamp>> = vec![Vec::new(); deaths.len()];
         for &number in &self.lost {
@@ -351,7 +354,7 @@ impl<'a> Suspects<'a> {
 }
 
 impl Verdict {
-    /// Makes shares of weights, and leaves out what does not compete.
+    /// Turns weights into shares, and removes what does not compete.
     fn normalise(&mut self) {
         let terminations: f64 = self.candidates.iter().map(|c| c.share).sum();
         let sum = |verdict: &Self| terminations + verdict.starting + verdict.no_endpoint + verdict.rule_swap;
@@ -394,7 +397,7 @@ fn weight(r: &Request, death: &Death, tail: &Tail, loss: Option<usize>) -> f64 {
     weight.max(1e-9)
 }
 
-/// Why a termination may explain a request of which nobody names the pod.
+/// Why a termination may explain a request whose pod is not named.
 fn why(row: &RequestRow) -> Why {
     match row.outcome {
         Outcome::ConnectRefused => Why::Refused,
@@ -412,7 +415,7 @@ fn is_unreachable(row: &RequestRow) -> bool {
     matches!(row.outcome, Outcome::ConnectTimeout | Outcome::ConnectUnreachable)
 }
 
-/// Until when a request that nobody saw arrive may have been this pod's, by the silence of its own arrivals.
+/// Until when a request that no proxy saw may have been this pod's, by the silence of its own arrivals.
 fn reach_by_silence(end: &PodEnd, tail: &Tail) -> Stamp {
     let last = tail.last_possible.map_or(end.t0.latest, |at| at.max(end.t0.latest));
     if tail.rate > 0.0 {
@@ -422,15 +425,15 @@ fn reach_by_silence(end: &PodEnd, tail: &Tail) -> Stamp {
     last.max(removed).shifted_ns(LAG_NS)
 }
 
-/// Whether a new connection had come about and was cut off before the pod had gone.
+/// Whether a new connection was established and cut off before the pod was gone.
 fn was_cut_off_with(r: &Request, end: &PodEnd) -> bool {
     r.row.connected.is_some()
         && matches!(r.row.outcome, Outcome::ResetBeforeResponse | Outcome::EofBeforeResponse)
         && end.gone().is_none_or(|gone| r.row.end.shifted_ns(-r.uncertainty_ns) <= gone)
 }
 
-/// Whether a failure is what a connection to a pod that is gone looks like, so
-/// that it shows where the consumer still routed to.
+/// Whether a failure looks like that of a connection to a pod that is gone, so that it shows where the consumer still
+/// routed to.
 fn tells_of_a_dead_pod(r: &Request, balances: Balances) -> bool {
     match r.row.outcome {
         Outcome::ConnectRefused

@@ -1,11 +1,11 @@
-//! What there is to know about the kernel's own word on where connections went (`--evidence conntrack`).
+//! Findings about the kernel's connection tracking (`--evidence conntrack`).
 
 use super::figures::count;
 use super::findings::finding;
 use super::model::{Finding, Severity};
 use crate::timeline::{Agreement, Timeline, Tracked};
 
-/// What it said, and what keeps it from being relied on.
+/// What it showed, and why it may not be used.
 pub(super) fn findings(said: &Tracked, timeline: &Timeline) -> Vec<Finding> {
     let Tracked { connections, routed, gaps, agreement } = said;
     let mut findings = Vec::new();
@@ -53,7 +53,7 @@ pub(super) fn findings(said: &Tracked, timeline: &Timeline) -> Vec<Finding> {
     findings
 }
 
-/// Where answers and entries name different pods, and where too few name the same one.
+/// If answers and entries name different pods, or too few name the same one.
 fn contradictions(agreement: &Agreement) -> Option<Finding> {
     let Agreement { agreed, disagreed, is_relied_on, to_pods, .. } = *agreement;
     let (what, why, remedy) = match (disagreed, is_relied_on) {

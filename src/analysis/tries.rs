@@ -1,7 +1,7 @@
 //! The new connections of a target in the time around terminations, by millisecond.
 //!
-//! Whether a Service still routed to a pod shows in every connection that it routed elsewhere. There are too many of
-//! these to be held one by one, and only those that begin while a pod ends, or soon after, say anything.
+//! Every connection that was routed elsewhere shows whether a Service still routed to a pod. There are too many to
+//! hold each one, and only those that begin while a pod ends, or soon after, matter.
 
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use crate::record::{Outcome, Stamp};
 use crate::timeline::Timeline;
 
 const MS_NS: i64 = 1_000_000;
-/// Connections are kept for so long after a pod has gone, at the least.
+/// Connections are kept for at least this long after a pod has gone.
 const AFTER_NS: i64 = 10_000_000_000;
-/// And for the time in which the load opens so many of them for each endpoint.
+/// And for the time in which the load opens this many of them for each endpoint.
 const AFTER_CONNECTIONS: f64 = 15.0;
 
 /// Connections that began in one millisecond and were answered.
@@ -19,27 +19,27 @@ const AFTER_CONNECTIONS: f64 = 15.0;
 pub(super) struct Answered {
     /// By a pod that is known.
     pub named: u32,
-    /// By a pod that nobody named.
+    /// By a pod that is not named.
     pub unnamed: u32,
 }
 
-/// A new connection that was not answered, or of which that is not known.
+/// A new connection that was not answered, or whose outcome is not known.
 #[derive(Clone, Debug)]
 pub(super) struct Loss {
     /// When it began.
     pub at: Stamp,
-    /// Which of the requests that were not plainly answered.
+    /// Its number among the requests that were not plainly answered.
     pub request: usize,
-    /// The pod that it was routed to, where that is known.
+    /// The pod that it was routed to, if that is known.
     pub pod: Option<Arc<str>>,
     /// How it ended.
     pub outcome: Outcome,
 }
 
-/// Something that happened to new connections at one moment.
+/// An event of new connections at one time.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Try<'a> {
-    /// So many were answered.
+    /// This many were answered.
     Answered(Answered),
     /// One was not.
     Lost(&'a Loss),
@@ -88,7 +88,7 @@ impl Tries {
         Self { zones: zones.into_iter().map(zone).collect(), losses: Vec::new(), all: None }
     }
 
-    /// Takes in a connection that was answered.
+    /// Adds a connection that was answered.
     pub(super) fn answered(&mut self, at: Stamp, is_named: bool) {
         self.count(at);
         let Some(zone) = self.zones.partition_point(|zone| zone.from <= at).checked_sub(1) else { return };
@@ -99,7 +99,7 @@ impl Tries {
         }
     }
 
-    /// Takes in one that was not.
+    /// Adds one that was not.
     pub(super) fn lost(&mut self, loss: Loss) {
         self.count(loss.at);
         self.losses.push(loss);
@@ -110,7 +110,7 @@ impl Tries {
         self.all = Some((n + 1, first.min(at), last.max(at)));
     }
 
-    /// How many began in a second, over the whole run; 0 for fewer than two.
+    /// Connections begun per second, over the whole run; 0 for fewer than two.
     pub(super) fn rate(&self) -> f64 {
         match self.all {
             Some((n, first, last)) if last > first => (n - 1) as f64 / last.seconds_since(first),
@@ -118,12 +118,12 @@ impl Tries {
         }
     }
 
-    /// Puts the losses in order, once all are there.
+    /// Sorts the losses, once all are there.
     pub(super) fn sort(&mut self) {
         self.losses.sort_by_key(|loss| (loss.at, loss.request));
     }
 
-    /// Whether something names the pods of some that were lost.
+    /// Whether something names the pods of some lost connections.
     pub(super) fn names_losses(&self) -> bool {
         self.losses.iter().any(|loss| loss.pod.is_some())
     }
@@ -133,7 +133,7 @@ impl Tries {
         self.losses.partition_point(|loss| loss.at < from)
     }
 
-    /// All that happened from `from` on, in order. Of one millisecond the losses come first.
+    /// All events from `from` on, in order. Within one millisecond the losses come first.
     pub(super) fn since(&self, from: Stamp) -> impl Iterator<Item = (Stamp, Try<'_>)> {
         let zones = &self.zones[self.zones.partition_point(|zone| zone.from <= from).saturating_sub(1)..];
         let bins = zones.iter().flat_map(move |zone| {

@@ -1,4 +1,4 @@
-//! Whether the measurement can be believed, and whether it is whole.
+//! Whether the measurement can be trusted, and whether it is complete.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,16 +19,15 @@ pub struct Limits {
     pub send_lag_p99_ms: f64,
     /// Share of CPU time taken by the hypervisor, averaged over the load.
     pub steal: f64,
-    /// Threads of one measuring process that stood waiting for a CPU, averaged over the load.
+    /// Threads of one measuring process that waited for a CPU, averaged over the load.
     pub run_queue_delay: f64,
-    /// Share of CPU time in use on the machine that sends the load, averaged over the load. The nearer to 1,
-    /// the longer whatever becomes runnable waits: at 0.95 a queue is twenty times its length at none. On the
-    /// embedded cluster the pods, the Service proxy and the load share that machine. A closed loop uses all
-    /// that there is, by intent, and has no such limit; nor has a load that comes from pods of the cluster.
+    /// Share of CPU time in use on the machine that sends the load, averaged over the load. The nearer to 1, the
+    /// longer runnable threads wait: at 0.95 a queue is twenty times as long as on an idle machine. On the embedded
+    /// cluster the pods, the Service proxy and the load share that machine. A closed loop uses all there is, by
+    /// intent, and has no such limit; neither has a load that comes from pods of the cluster.
     pub busy: f64,
-    /// 99th percentile of the send lag as a share of what is measured: of the median window, or where no pod
-    /// ended of the 99th percentile of the response time. Above a half the generator's own lag is the
-    /// greater part of it.
+    /// 99th percentile of the send lag as a share of what is measured: of the median window, or if no pod ended of
+    /// the 99th percentile of the response time. Above a half the generator's own lag is the greater part of it.
     pub send_lag_share: f64,
     /// A send lag up to this, in milliseconds, is that of an ordinary scheduler, however short a window is.
     pub send_lag_floor_ms: f64,
@@ -45,12 +44,12 @@ pub const LIMITS: Limits = Limits {
     send_lag_floor_ms: 50.0,
 };
 
-/// What a run measures, in milliseconds: the send lag has to be small beside it.
+/// What a run measures, in milliseconds: the send lag must be small compared with it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Measured {
     /// Windows; the median of their bounds.
     Windows(f64),
-    /// Latencies alone; the 99th percentile of the response time.
+    /// Only latencies; the 99th percentile of the response time.
     Latency(f64),
     /// Nothing: no request was answered.
     Nothing,
@@ -89,7 +88,7 @@ impl Measured {
     }
 }
 
-/// Whether the record was looked into.
+/// Whether the record was checked.
 pub(super) fn integrity(timeline: &Timeline) -> IntegrityStatus {
     match timeline.info.has_checks() {
         true => IntegrityStatus::Checked,
@@ -97,7 +96,7 @@ pub(super) fn integrity(timeline: &Timeline) -> IntegrityStatus {
     }
 }
 
-/// Each reason why a load was not what was asked for.
+/// Each reason why a load was not the one that was asked for.
 pub fn not_as_planned(load: &LoadResult) -> Vec<String> {
     let mut why = Vec::new();
     if load.scheduled == 0 {
@@ -187,8 +186,8 @@ fn too_busy(timeline: &Timeline, load: &LoadResult, busy: f64) -> Option<String>
     })
 }
 
-/// What happened to pods until the load ended is not known if their watch did not come back: then no
-/// termination that fell into that could be marked.
+/// What happened to pods until the load ended is not known if their watch did not come back: then no termination in
+/// that time can be marked.
 fn blind_at_the_end(timeline: &Timeline) -> Option<String> {
     let lost = timeline.gaps.iter().filter(|gap| gap.is_lost && gap.resource == "pods");
     let unlisted = lost.filter(|gap| !timeline.was_listed_after(gap) && gap.from <= timeline.load_ended);
@@ -197,7 +196,7 @@ fn blind_at_the_end(timeline: &Timeline) -> Option<String> {
     Some(format!("the watch of pods saw nothing in the last {s:.2} s of the load"))
 }
 
-/// Each reason why the record is not whole.
+/// Each reason why the record is incomplete.
 pub(super) fn partial(timeline: &Timeline, sums: &Sums<'_>) -> Vec<String> {
     let mut why = Vec::new();
     if timeline.info.interrupted {
@@ -252,7 +251,7 @@ fn missing_requests(source: &str, rows: Rows, by_count: Option<&BTreeMap<Outcome
     ))
 }
 
-/// What a proxy is known to have recorded, or to have had in hand, that did not arrive.
+/// What a proxy is known to have recorded, or to have had in flight, that did not arrive.
 fn missing_rows(proxy: &HandOver) -> Option<String> {
     let Rows { recorded, known, in_flight, received } = proxy.rows;
     let source = &proxy.source;

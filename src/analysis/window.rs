@@ -10,12 +10,11 @@ use crate::timeline::{PodEnd, Timeline};
 
 /// Computes the window: lower from t0 latest, upper from t0 earliest.
 ///
-/// An upper bound rests on all that was seen between t0 and itself, so there is none where the record has a hole
-/// there, or where the run went on to the next termination while requests were still lost.
+/// An upper bound rests on everything that was seen between t0 and itself, so there is none if the record has a gap
+/// there, or if the run went on to the next termination while requests were still lost.
 ///
-/// `alpha` is the chance that the upper bound is too small, already shared between all windows of one statement. Where
-/// a pod's arrivals are named and connections are balanced at random too, two upper bounds share it, and the smaller one
-/// counts.
+/// `alpha` is the chance that the upper bound is too small, already shared between all windows of one statement. If a
+/// pod's arrivals are named and also balanced at random, two upper bounds share it, and the smaller one counts.
 pub(super) fn window(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &Tail, alpha: f64) -> Window {
     let balancing = target.balancing(&timeline.info.cluster);
     let uncertainty_s = tail.uncertainty_ns as f64 / 1e9;
@@ -54,7 +53,7 @@ pub(super) fn window(timeline: &Timeline, end: &PodEnd, target: &Target, tail: &
     }
 }
 
-/// Why what was seen of a pod's end until `at` is no bound.
+/// Why the observations of a pod's end until `at` give no bound.
 fn unseen(timeline: &Timeline, end: &PodEnd, at: Stamp) -> Option<String> {
     if let Some(hole) = timeline.hole_in(end.t0.earliest, at) {
         return Some(format!(
@@ -91,7 +90,7 @@ fn lower(end: &PodEnd, target: &Target, tail: &Tail) -> Option<(Stamp, WindowBas
         .max_by_key(|(at, _)| *at)
 }
 
-/// The upper bound that follows from the silence of the pod's own arrivals, or why there is none.
+/// The upper bound from the silence of the pod's own arrivals, or why there is none.
 fn silence(end: &PodEnd, target: &Target, tail: &Tail, alpha: f64) -> Result<(Stamp, WindowBasis), String> {
     let last = tail.last_possible.map_or(end.t0.latest, |at| at.max(end.t0.latest));
     let what = match target.balances {
@@ -123,7 +122,7 @@ fn silence(end: &PodEnd, target: &Target, tail: &Tail, alpha: f64) -> Result<(St
     Ok((last + std::time::Duration::from_secs_f64(silence.min(1e6)), named(tail)))
 }
 
-/// The upper bound that follows from the connections that other pods answered, or why there is none.
+/// The upper bound from the connections that other pods answered, or why there is none.
 fn balance(tail: &Tail, balancing: Balancing) -> Result<(Stamp, WindowBasis), &'static str> {
     let basis = match balancing {
         Balancing::Random { assumed: false } => WindowBasis::Balance,

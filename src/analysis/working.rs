@@ -1,4 +1,4 @@
-//! Whether the target works where no pod ends: else there is nothing that a termination could take away.
+//! Whether the target works while no pod ends: otherwise a termination has nothing to take away.
 
 use super::Judged;
 use super::figures::count;
@@ -7,22 +7,22 @@ use super::sums::Sums;
 use crate::record::{Outcome, Stamp};
 use crate::timeline::Timeline;
 
-/// At least this share of the requests outside terminations has to succeed.
+/// At least this share of the requests outside terminations must succeed.
 pub const WORKING_SHARE: f64 = 0.90;
 
-/// Requests outside terminations, those apart that were not sent or were cut off with the run.
+/// Requests outside terminations, without those that were not sent or were cut off by the run's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outside {
     /// Answered with success.
     pub(super) ok: u64,
-    /// Answered with an error of the app's own.
+    /// Answered with an app error.
     pub(super) app_errors: u64,
     /// Lost, and no termination explains it.
     pub(super) dropped: u64,
 }
 
 impl Outside {
-    /// `disrupted` are the stretches of time of the terminations.
+    /// `disrupted` are the periods of the terminations.
     pub(super) fn of(
         timeline: &Timeline,
         sums: &Sums<'_>,
@@ -52,12 +52,12 @@ impl Outside {
         self.ok + self.app_errors + self.dropped
     }
 
-    /// Whether enough of them succeeded; so it is where there are none.
+    /// Whether enough of them succeeded; true if there are none.
     fn is_working(self) -> bool {
         self.ok as f64 >= WORKING_SHARE * self.all() as f64
     }
 
-    /// What is to be said where it does not work.
+    /// The finding if it does not work.
     pub(super) fn finding(self, requests: &RequestCounts) -> Option<Finding> {
         if self.is_working() {
             return None;

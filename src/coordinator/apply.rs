@@ -1,8 +1,8 @@
-//! Creates the manifests' objects and changes live ones, written down before it is done.
+//! Creates the manifests' objects and changes live ones; each change is recorded before it is made.
 //!
-//! What is created in the run's namespace is owned by one ConfigMap, which is created first and
-//! removed last: whoever deletes it deletes all that the run has created there. An object of another
-//! namespace, or of none, cannot be owned by it; it has the run's label only.
+//! One ConfigMap owns everything that is created in the run's namespace. It is created first and removed last:
+//! deleting it deletes everything that the run has created there. It cannot own an object of another namespace, or of
+//! none; such an object has only the run's label.
 
 use http::{Request, header};
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -36,7 +36,7 @@ pub(super) fn is_ownable(scope: &Scope, namespace: Option<&str>, of_run: &str) -
 }
 
 impl Session {
-    /// Creates one object; never touches one that is there already.
+    /// Creates one object; never touches an existing one.
     pub(super) async fn create(&self, manifest: &Value) -> Result<DynamicObject, CoordinatorError> {
         let mut object: DynamicObject = serde_json::from_value(manifest.clone())
             .map_err(|e| CoordinatorError::Api { what: "read a manifest".into(), why: e.to_string() })?;
@@ -50,7 +50,7 @@ impl Session {
         self.create_as(&resource, &scope, object).await
     }
 
-    /// Creates what owns the rest.
+    /// Creates the owner of the rest.
     pub(super) async fn create_owner(&self) -> Result<OwnerReference, CoordinatorError> {
         let (resource, run) = (ApiResource::erase::<ConfigMap>(&()), self.journal().run().to_owned());
         let name = owner_name(&run);
@@ -62,7 +62,7 @@ impl Session {
         Ok(OwnerReference { api_version, kind, name, uid, ..OwnerReference::default() })
     }
 
-    /// Creates an object and answers it as it is then.
+    /// Creates an object and returns it as it then is.
     async fn create_as(
         &self,
         resource: &ApiResource,
@@ -117,11 +117,11 @@ impl Session {
         Ok(object)
     }
 
-    /// Makes one object of another that is in the cluster. Answers the change's number in the
-    /// journal; none where there was nothing to change.
+    /// Changes an object of the cluster into another. Returns the change's number in the journal; none if there was
+    /// nothing to change.
     ///
     /// # Errors
-    /// [`CoordinatorError::Conflict`] where the object is not `current` any more.
+    /// [`CoordinatorError::Conflict`] if the object is no longer `current`.
     pub(super) async fn change(
         &self,
         api: &Api<DynamicObject>,
@@ -134,7 +134,7 @@ impl Session {
         self.edit(object, edits, || undo::patch(api, &name, current, wanted)).await
     }
 
-    /// Changes an object as a patch says. Answers as [`Session::change`] does.
+    /// Changes an object by a patch. Returns the same as [`Session::change`].
     pub(super) async fn patch(
         &self,
         api: &Api<DynamicObject>,
@@ -143,7 +143,7 @@ impl Session {
     ) -> Result<Option<u32>, CoordinatorError> {
         let mut current = current.clone();
         let mut patched = self.try_patch(api, &current, patch).await?;
-        // What somebody else has changed in between is not this patch's.
+        // What others have changed in between does not belong to this patch.
         for _ in 1..undo::ATTEMPTS {
             if reference(&patched).resource_version == reference(&current).resource_version {
                 break;
@@ -162,7 +162,7 @@ impl Session {
         self.edit(object, edits, || send_patch(&self.caller.client, api, &name, patch, "")).await
     }
 
-    /// What an object would be by a patch; the API server changes nothing.
+    /// The result of a patch as a dry run; the API server changes nothing.
     pub(super) async fn try_patch(
         &self,
         api: &Api<DynamicObject>,
@@ -177,7 +177,7 @@ impl Session {
         Ok(serde_json::to_value(patched).unwrap_or_default())
     }
 
-    /// Writes edits down, and makes them.
+    /// Records edits, and makes them.
     async fn edit<F: Future<Output = kube::Result<DynamicObject>>>(
         &self,
         object: ObjectRef,
@@ -192,7 +192,7 @@ impl Session {
         let id = self.journal().announce(object, Change::Edit { edits })?;
         let asked = self.caller.insist(&what, call).await?;
         let Err(error) = asked.answer else { return Ok(Some(id)) };
-        // Where it may have been done all the same, undoing it finds out.
+        // If it may have been done nevertheless, undoing it finds out.
         if !asked.is_doubtful && !may_have_been_done(&error) {
             self.journal().undone(id, "refused")?;
         }
@@ -267,7 +267,7 @@ fn reference(object: &Value) -> ObjectRef {
 }
 
 impl Caller {
-    /// The API of a kind, in a namespace if it has those.
+    /// The API of a kind, in a namespace if it is namespaced.
     pub(super) fn api_of(
         &self,
         resource: &ApiResource,

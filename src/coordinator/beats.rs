@@ -1,9 +1,9 @@
-//! Beats: writes to the run's own ConfigMap, by whose versions the writes of others are placed in time.
+//! Beats: writes to the run's own ConfigMap, whose versions date the writes of others.
 //!
-//! A deletion that the run does not make itself is known by its timestamp to a second only. Its version
-//! lies between those of two beats, and so did its time. That holds where ConfigMaps and pods share one
-//! store, which Kubernetes does not promise: lists of pods, asked for between beats, show the version of
-//! the pods' own store at that moment. Whether it holds is judged in `timeline::beats`.
+//! The timestamp of a deletion that the run does not make itself has only whole seconds. Its version lies between
+//! those of two beats, and so did its time. That holds if ConfigMaps and pods share one store, which Kubernetes does
+//! not guarantee: lists of pods, requested between beats, show the version of the pods' own store at that time.
+//! `timeline::beats` judges whether it holds.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -20,16 +20,16 @@ use super::caller::{Pauses, is_passing, retry_after};
 use super::{CoordinatorError, Session};
 use crate::record::EventKind;
 
-/// From one beat to the next. Sooner makes the time of a deletion hardly better known: the API server
-/// takes some time for each.
+/// From one beat to the next. A shorter period hardly improves the time of a deletion: the API server takes some time
+/// for each.
 const PERIOD: Duration = Duration::from_millis(100);
-/// From one beat to the next where the API server asks for less.
+/// From one beat to the next if the API server asks for less.
 const LONGEST_PERIOD: Duration = Duration::from_secs(2);
-/// After so many beats that it took without complaint, they come twice as often again.
+/// After this many beats without complaint, the rate doubles again.
 const GOOD_BEATS: u32 = 50;
-/// How long an answer may take. What took longer says little.
+/// How long an answer may take. A slower one gives little information.
 const LONGEST_ANSWER: Duration = Duration::from_secs(5);
-/// Each of the first beats is followed by a look at the pods' own versions, and then each tenth.
+/// Each of the first beats is followed by a check of the pods' own versions, and then every tenth.
 const FIRST_CHECKS: u64 = 25;
 const BEATS_PER_CHECK: u64 = 10;
 
@@ -55,8 +55,8 @@ impl Pace {
 }
 
 impl Session {
-    /// Writes to the run's own ConfigMap some ten times a second, for as long as it is awaited. Where
-    /// that is not allowed it says so and ends: the run goes on.
+    /// Writes to the run's own ConfigMap some ten times a second, for as long as the future is awaited. If that is
+    /// not allowed it says so and ends: the run goes on.
     pub async fn beat(&self) -> Infallible {
         if let Err(why) = self.beat_until_refused().await {
             let message = format!(
@@ -107,7 +107,7 @@ impl Session {
         Ok(())
     }
 
-    /// Records the version of the pods' store, as a list gives it.
+    /// Records the version of the pods' store, from a list.
     async fn check_beats(&self, pods: &Api<Pod>) {
         let params = ListParams::default().limit(1);
         let sent = self.clock.now();

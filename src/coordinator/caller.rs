@@ -1,5 +1,5 @@
-//! What every dealing with the cluster takes: a client, a namespace, an end to every wait, and
-//! patience with an API server that is away for a while.
+//! What every call to the cluster needs: a client, a namespace, a limit for every wait, and retries while an API
+//! server is down for some time.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::cluster::guard::{Untrusted, distrust};
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest of these pauses.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// No longer than this is waited because the API server says so.
+/// A wait that the API server asks for is never longer than this.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(10);
-/// How long the API server may be away before a run has begun: it need not be there at all.
+/// How long the API server may be down before a run has started: it may not exist at all.
 const FIRST_CONTACT: Duration = Duration::from_secs(2);
 
 /// Calls the API server on behalf of one run.
@@ -32,16 +32,16 @@ pub struct Caller {
     pub stop: CancellationToken,
 }
 
-/// What became of a call that was made until it was answered.
+/// The result of a call that was repeated until it was answered.
 pub(super) struct Asked<T> {
     /// The last answer.
     pub(super) answer: kube::Result<T>,
-    /// Whether an earlier attempt may have taken effect, though its answer did not say so.
+    /// Whether an earlier attempt may have taken effect, although its answer did not say so.
     pub(super) is_doubtful: bool,
 }
 
 impl Caller {
-    /// The same before a run has begun: it need not wait for an API server that may not be there.
+    /// The same before a run has started: it does not wait for an API server that may not exist.
     #[must_use]
     pub fn at_first_contact(&self) -> Self {
         let limits = Limits { outage: self.limits.outage.min(FIRST_CONTACT), ..self.limits };
@@ -76,8 +76,8 @@ impl Caller {
         }
     }
 
-    /// The answer to a call that may be made twice: over a fault that passes it is made again, as
-    /// long as the limit for an outage allows.
+    /// The answer to a call that may be repeated: after a temporary fault it is repeated, as long as the limit for an
+    /// outage allows.
     pub(super) async fn ask<T, F>(
         &self,
         what: &str,
@@ -147,8 +147,8 @@ pub(super) fn retry_after(error: &kube::Error) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(seconds.into()))
 }
 
-/// Whether a call may succeed a little later: the API server is away, overloaded or out of order, or
-/// a token has run out that somebody renews.
+/// Whether a call may succeed a little later: the API server is down, overloaded or faulty, or a token has expired
+/// that somebody renews.
 pub(super) fn is_passing(error: &kube::Error) -> bool {
     match error {
         // What is not believed now is not asked for until it is.
@@ -162,8 +162,8 @@ pub(super) fn is_passing(error: &kube::Error) -> bool {
     }
 }
 
-/// Whether a call that failed may have been carried out all the same: what the API server refused, or
-/// what never reached it, was not.
+/// Whether a call that failed may have taken effect nevertheless: not if the API server refused it, or if it never
+/// arrived there.
 pub(super) fn may_have_been_done(error: &kube::Error) -> bool {
     match error {
         error if matches!(distrust(error), Some(Untrusted::Request(_))) => false,

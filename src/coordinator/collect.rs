@@ -1,8 +1,7 @@
-//! Collects what the proxies beside the pods record, through the API server's pod proxy.
+//! Collects what the recording proxies in pods record, through the API server's pod proxy.
 //!
-//! One task per pod follows its proxy's row stream from the moment its container runs until the pod
-//! is gone, and compares clocks meanwhile. A container that is started anew is another recorder, on
-//! a clock of its own.
+//! One task per pod follows its proxy's row stream from the start of its container until the pod is gone, and
+//! compares clocks during that time. A restarted container is another recorder, with its own clock.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::ErrorKind;
@@ -32,33 +31,33 @@ use crate::record::{Clock, ClockOffset, EventKind, Offsets, ServedRow, Stamp};
 
 /// From one attempt to reach a proxy to the next.
 const RETRY: Duration = Duration::from_millis(100);
-/// Exchanges when a proxy is met: one with a short round trip is among them.
+/// Exchanges at the first contact with a proxy: one with a short round trip is among them.
 const FIRST_CLOCK_SAMPLES: usize = 8;
 /// From one clock exchange to the next, later on.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(2);
-/// An answer that does not begin, or a stream that is known to have more, is broken off after so long.
+/// An answer that does not begin, or a stream that is known to have more, is cut off after this time.
 const SILENCE: Duration = Duration::from_secs(5);
-/// Lines taken at once: with the longest line that is the most that one proxy can have in memory.
+/// Lines taken at once: with the longest line this bounds the memory for one proxy.
 const BATCH: usize = 128;
 /// The longest answer of a proxy about its clock, in bytes.
 const CLOCK_BYTES: u64 = 4096;
 
-/// What following a proxy takes.
+/// What following a proxy needs.
 #[derive(Clone)]
 pub(super) struct Context {
     pub(super) client: Client,
     pub(super) namespace: String,
     pub(super) clock: Clock,
     pub(super) recorder: RecorderHandle,
-    /// What the admin ports ask for.
+    /// The token of the admin ports.
     pub(super) admin_token: Option<AdminToken>,
 }
 
-/// What is known of every proxy that was met, by pod name.
+/// Everything known about every proxy, by pod name.
 #[derive(Clone, Default)]
 pub(super) struct Collector {
-    /// In the order in which they were started: each is a source of its own. A name that comes back,
-    /// as a StatefulSet's does, is the same entry.
+    /// In the order of their start: each is its own source. A name that is reused, as in a StatefulSet, has one
+    /// entry.
     proxies: Arc<Mutex<BTreeMap<String, Vec<Recorder>>>>,
     progress: Arc<Notify>,
 }
@@ -66,12 +65,12 @@ pub(super) struct Collector {
 /// A proxy from its start to its end.
 struct Recorder {
     endpoint: Endpoint,
-    /// As it says itself; `None` until it has.
+    /// As the proxy reports it; `None` until then.
     started: Option<Stamp>,
     rows: Rows,
-    /// Set once its rows are over, or nothing more is waited for.
+    /// Set once its rows are complete, or nothing more is expected.
     ended: Option<Rows>,
-    /// What the clock exchanges showed, and when each was asked.
+    /// Results of the clock exchanges, and when each was requested.
     samples: Vec<(Stamp, ClockOffset)>,
 }
 
@@ -106,7 +105,7 @@ struct Endpoint {
 }
 
 impl Collector {
-    /// Waits until every live proxy has handed over what it has recorded, and notes how that ended.
+    /// Waits until every live proxy has handed over its rows, and records how that ended.
     pub(super) async fn catch_up(&self, limits: &Limits) {
         let limit = limits.hand_over;
         let live: Vec<Endpoint> = {
@@ -154,7 +153,7 @@ impl Collector {
         proxies.iter().flat_map(of_pod).collect()
     }
 
-    /// A proxy is there, of which nothing is known yet.
+    /// Adds a proxy about which nothing is known yet.
     fn meet(&self, endpoint: &Endpoint) {
         let recorder = Recorder::new(endpoint.clone(), None);
         self.lock().entry(endpoint.pod.clone()).or_default().push(recorder);
@@ -180,8 +179,8 @@ impl Collector {
         self.progress.notify_waiters();
     }
 
-    /// A proxy has said when it started. If it is not the one of this pod that spoke before, that
-    /// one has ended, and nobody knows what it had recorded.
+    /// A proxy has reported its start. If it differs from the last proxy of this pod, that one has ended, and its
+    /// number of rows is unknown.
     fn speaks(&self, endpoint: &Endpoint, started: Stamp) -> Id {
         let (number, is_new) = {
             let mut proxies = self.lock();
@@ -202,7 +201,7 @@ impl Collector {
         Id { pod: endpoint.pod.clone(), number }
     }
 
-    /// Nothing more is to come from this pod.
+    /// Nothing more will come from this pod.
     fn end_all(&self, endpoint: &Endpoint) {
         self.end_all_but(endpoint, None);
     }
@@ -219,7 +218,7 @@ impl Collector {
         }
     }
 
-    /// Notes, once, that a proxy's rows are over.
+    /// Records, once, that a proxy's rows have ended.
     fn end(&self, id: &Id, recorded: Option<u64>) {
         let mut ended = None;
         self.change(id, |recorder| {
@@ -288,7 +287,7 @@ async fn follow(collector: &Collector, endpoint: &Endpoint, views: watch::Receiv
     }
 }
 
-/// Waits until the proxy's container runs; answers false once its pod is gone.
+/// Waits until the proxy's container runs; returns false once its pod is gone.
 async fn runs(endpoint: &Endpoint, views: &mut watch::Receiver<View>) -> bool {
     let settled = |view: &View| {
         let seen = view.pods.get(&endpoint.uid);
@@ -326,7 +325,7 @@ async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watc
                             take(collector, endpoint, batch, &mut place, &mut notes);
                         }
                         Ok(None) => break,
-                        // It may have nothing to tell, or have been cut off without a sign.
+                        // It may have nothing to send, or have been cut off without a sign.
                         Err(_) if collector.is_behind(endpoint) => break,
                         Err(_) => {}
                     }
@@ -336,29 +335,29 @@ async fn follow_rows(collector: &Collector, endpoint: &Endpoint, mut views: watc
                 was_refused = true;
                 endpoint.warn("asks for a token (--admin-token-file), without which it tells nothing");
             }
-            // It starts, or has ended, which its pod tells; or the API server is away.
+            // It is starting, or has ended, which its pod shows; or the API server is down.
             Ok(Err(_)) | Err(_) => {}
         }
         sleep(pauses.next()).await;
     }
 }
 
-/// Whether a proxy's admin port tells only who knows its token.
+/// Whether a proxy's admin port requires the token.
 fn wants_token(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 401 && status.message == TOKEN_WANTED)
 }
 
-/// Where a reader is, so that a stream that broke off is taken up where it ended.
+/// The position of a reader, so that a stream that broke off is resumed.
 struct Place {
     id: Id,
     started: Stamp,
     /// The number of the next row.
     next: u64,
-    /// How much of what every stream tells from the beginning has been taken.
+    /// How many of the notes that every stream repeats from the beginning have been read.
     notes: usize,
 }
 
-/// Records a batch of lines. `told` is how many of them so far are told in every stream.
+/// Records a batch of lines. `told` is how many of the notes that every stream repeats were in it so far.
 fn take(
     collector: &Collector,
     endpoint: &Endpoint,
@@ -378,7 +377,7 @@ fn take(
                     recorder.rows.arrive(count);
                 }
             });
-            // Whoever sends requests to the pod when the run is over has them recorded beside it, not in the run.
+            // Requests to the pod after the run are recorded by its proxy, but not in the run.
             if !is_over {
                 context.recorder.served(&place.id.source(), rows);
             }
@@ -396,7 +395,7 @@ fn take(
                 continue;
             }
         };
-        // What is missing before it shows in the counts when the proxy ends.
+        // Missing rows before it show in the counts when the proxy ends.
         if let ProxyLine::Hello { next, started_ns, .. } = line {
             if let Some(place) = place.as_ref() {
                 keep(place, std::mem::take(&mut rows));
@@ -449,7 +448,7 @@ impl Place {
     }
 }
 
-/// Compares clocks, again and again. The uncertainty is half the round trip.
+/// Compares clocks repeatedly. The uncertainty is half the round trip.
 async fn follow_clock(collector: &Collector, endpoint: &Endpoint, mut views: watch::Receiver<View>) {
     let mut taken = 0;
     while runs(endpoint, &mut views).await {
@@ -467,7 +466,7 @@ async fn follow_clock(collector: &Collector, endpoint: &Endpoint, mut views: wat
         }
         sleep(if taken < FIRST_CLOCK_SAMPLES { RETRY } else { CLOCK_INTERVAL }).await;
     }
-    // What has not arrived by now may still be on its way.
+    // What has not arrived by now may still be in flight.
     std::future::pending().await
 }
 
@@ -485,7 +484,7 @@ impl Endpoint {
         serde_json::from_slice(&text).map_err(kube::Error::SerdeError)
     }
 
-    /// The clock once more, for which an API server that is away is waited for.
+    /// Compares the clock once more; waits for an API server that is down.
     async fn last_clock(&self, limits: &Limits) -> Option<ClockAnswer> {
         let (soon, give_up) = (Instant::now() + limits.hand_over, Instant::now() + limits.outage);
         let mut pauses = Pauses::default();

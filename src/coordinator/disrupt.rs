@@ -1,8 +1,7 @@
 //! Ends pods as the scenario says, and stamps its own calls.
 //!
-//! When is decided here, and in [`recovery`] when it may go on; what is done to pods is in
-//! [`pods`], to workloads and other objects in [`changes`], to nodes in [`nodes`], and what others
-//! do in [`others`].
+//! This module decides when, and [`recovery`] when it may go on. Actions on pods are in [`pods`], on workloads and
+//! other objects in [`changes`], on nodes in [`nodes`], and what others do is in [`others`].
 
 mod changes;
 mod nodes;
@@ -26,14 +25,14 @@ use recovery::Whole;
 use silence::NoLosses;
 pub use silence::{Losses, Settle, Silence, until_silent};
 
-/// What became of the disruptions.
+/// The results of the disruptions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disrupted {
     /// Actions that the API server accepted.
     pub accepted: usize,
     /// Actions that were refused, or for which no pod was ready.
     pub failed: usize,
-    /// Repetitions that were left out because pods had not recovered before the load ended.
+    /// Repetitions that were skipped because pods had not recovered before the load ended.
     pub skipped: usize,
 }
 
@@ -54,32 +53,32 @@ impl Add for Disrupted {
     }
 }
 
-/// The load that goes on meanwhile.
+/// The load during the disruptions.
 #[derive(Clone, Copy, Debug)]
 pub struct UnderLoad<'a> {
     /// When its counted part begins.
     pub zero: Stamp,
     /// When it ends at the latest.
     pub end: Stamp,
-    /// Requests per second; 0 where that is not known.
+    /// Requests per second; 0 if that is not known.
     pub rate: f64,
-    /// How long a termination is waited out.
+    /// How long to wait after a termination.
     pub settle: Settle,
-    /// A loss is known so long after its request was sent, at the latest.
+    /// A loss is known this long after its request was sent, at the latest.
     pub known_after: Duration,
     /// What it loses.
     pub losses: &'a dyn Losses,
 }
 
 impl UnderLoad<'static> {
-    /// A load of which only these are known.
+    /// A load about which only this is known.
     pub fn of(zero: Stamp, end: Stamp, rate: f64) -> Self {
         let (settle, known_after) = (Settle::default(), Duration::ZERO);
         Self { zero, end, rate, settle, known_after, losses: &NoLosses }
     }
 }
 
-/// What an action is about must be there before anything is disrupted, and within its limits.
+/// The objects of an action must exist before anything is disrupted, and be within its limits.
 pub(super) async fn check(session: &Session, disruption: &Disruption) -> Result<(), CoordinatorError> {
     let now = session.clock.now();
     let load = UnderLoad::of(now, now, 0.0);
@@ -113,7 +112,7 @@ pub(super) async fn run(
     sum
 }
 
-/// One of the scenario's disruptions, being carried out.
+/// One of the scenario's disruptions while it runs.
 struct Acting<'a> {
     session: &'a Session,
     index: u32,
@@ -122,17 +121,17 @@ struct Acting<'a> {
     programs: &'a dyn Programs,
 }
 
-/// How a call is made until it is accepted.
+/// How a call is repeated until it is accepted.
 #[derive(Clone, Copy)]
 struct Insisting {
     /// The status of a good answer.
     success: u16,
-    /// From a refusal for now to the next attempt, where the API server does not say.
+    /// From a temporary refusal to the next attempt, if the API server does not say.
     pause: Duration,
     twice: Twice,
 }
 
-/// What it is to do something again that may have been done.
+/// The effect of repeating a call that may have been done.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Twice {
     /// The same as doing it once.
@@ -141,21 +140,21 @@ enum Twice {
     Harmful,
 }
 
-/// What came of a call that was made until it was accepted.
+/// The result of a call that was repeated until it was accepted.
 struct Insisted {
     /// Whether it was.
     is_accepted: bool,
-    /// Whether it may have been carried out, be it accepted or not.
+    /// Whether it may have taken effect, accepted or not.
     may_be_done: bool,
 }
 
-/// How the API server answered a call, and when it was asked.
+/// The API server's answer to a call, and when it was asked.
 struct Answered {
     sent: Stamp,
     answered: Stamp,
     status: Option<u16>,
     error: Option<String>,
-    /// Whether it is known, though there was no answer, that it was not carried out.
+    /// Whether it is known, although there was no answer, that it had no effect.
     is_undone: bool,
 }
 
@@ -172,7 +171,7 @@ impl Acting<'_> {
     async fn repeat(self) -> Disrupted {
         let mut done = Disrupted::default();
         let mut whole = Whole::default();
-        // Pods that have ended since, and those of them that ended alone.
+        // Pods that have ended since, and how many of them ended alone.
         let (first, mut alone) = (self.pods_ended(), 0);
         for repetition in 0.. {
             if self.until_due(repetition).await.is_err() {
@@ -251,7 +250,7 @@ impl Acting<'_> {
         }
     }
 
-    /// Whether it has workloads replace pods, or make them elsewhere.
+    /// Whether it makes workloads replace pods, or create them elsewhere.
     fn is_rollout(&self) -> bool {
         self.disruption.action.is_rollout()
     }
@@ -308,9 +307,9 @@ impl Acting<'_> {
         self.session.caller.stoppable(timeout(limit, future)).await.ok()?.ok()
     }
 
-    /// Makes a call until it is accepted, or refused for good, and records each attempt. While the load
-    /// lasts it waits out a refusal for now (429). Over faults of the API server that come in a row it goes on
-    /// as long as the limit for an outage allows.
+    /// Makes a call until it is accepted, or refused for good, and records each attempt. While the load lasts it
+    /// waits after a temporary refusal (429). During consecutive faults of the API server it retries as long as the
+    /// limit for an outage allows.
     async fn insist<T, F>(
         &self,
         mode: Option<Mode>,
@@ -349,8 +348,8 @@ impl Acting<'_> {
         }
     }
 
-    /// Makes a call and stamps it before and after; `success` is the status of a good answer. There is
-    /// no answer where the limit for a call has passed.
+    /// Makes a call and stamps it before and after; `success` is the status of a good answer. There is no answer if
+    /// the limit for a call has passed.
     async fn stamped<T>(
         &self,
         success: u16,
@@ -374,7 +373,7 @@ impl Acting<'_> {
         (Answered { sent, answered, status, error, is_undone }, answer)
     }
 
-    /// The same for a call that answers with an error of ours.
+    /// The same for a call that returns our own error.
     async fn stamped_change<T>(
         &self,
         change: impl Future<Output = Result<T, CoordinatorError>>,
@@ -393,7 +392,7 @@ impl Acting<'_> {
         }
     }
 
-    /// Records a call, and how the pods end by it. Answers whether it was accepted.
+    /// Records a call, and how the pods end by it. Returns whether it was accepted.
     fn note(&self, mode: Option<Mode>, pod: Option<(String, Option<String>)>, call: Answered) -> bool {
         let Answered { sent, answered, status, error, is_undone } = call;
         let is_accepted = error.is_none();
@@ -404,7 +403,7 @@ impl Acting<'_> {
         is_accepted
     }
 
-    /// Records an action for which there was nothing to act on, or that is beyond its limits.
+    /// Records an action that had nothing to act on, or that exceeds its limits.
     fn refused(&self, mode: Option<Mode>, why: String) -> Disrupted {
         let now = self.session.clock.now();
         self.note(
@@ -415,7 +414,7 @@ impl Acting<'_> {
         Disrupted { failed: 1, ..Disrupted::default() }
     }
 
-    /// Takes changes back when it is time, where that is not the end of the run.
+    /// Changes things back when it is time, if that is before the end of the run.
     async fn restore(&self, restore: Restore, mode: Option<Mode>, changes: &[u32]) {
         match restore {
             Restore::AtTheEnd => {}
@@ -426,7 +425,7 @@ impl Acting<'_> {
                     }
                 }
             }
-            // Where the load ends first, it is for the end of the run.
+            // If the load ends first, the end of the run does it.
             Restore::After(after) => {
                 if self.while_loaded(tokio::time::sleep(after)).await.is_none() {
                     return;

@@ -1,7 +1,7 @@
-//! What a run changes in an object that is not its own, field by field, and how that is taken back.
+//! What a run changes in an object that is not its own, field by field, and how that is changed back.
 //!
-//! Only what was changed is taken back: what others changed in the object meanwhile stays, and a
-//! changed field that others have changed again is theirs. Nothing here talks to a cluster.
+//! Only the run's own changes are changed back: what others changed in the object stays, and a changed field that
+//! others have changed again is theirs. Nothing here talks to a cluster.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,18 +9,18 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// The fields that tell the items of a list apart, as far as rolldrop changes lists: ports of
-/// containers and of Services, containers.
+/// The fields that identify the items of a list, as far as rolldrop changes lists: ports of containers and of
+/// Services, containers.
 const IDENTITIES: [&str; 3] = ["containerPort", "port", "name"];
 
 /// One field's value before and after.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Edit {
     path: Vec<Step>,
-    /// `None` where the field was not there.
+    /// `None` if the field did not exist.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     old: Option<Value>,
-    /// `None` where the field is removed.
+    /// `None` if the field is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     new: Option<Value>,
 }
@@ -49,7 +49,7 @@ impl fmt::Display for Edit {
     }
 }
 
-/// What taking edits back comes to.
+/// The result of changing edits back.
 #[derive(Debug, PartialEq)]
 pub(super) struct Reverted {
     /// The object as it should be.
@@ -60,7 +60,7 @@ pub(super) struct Reverted {
     pub(super) others: Vec<String>,
 }
 
-/// The edits that make the one object of the other.
+/// The edits that turn one object into the other.
 pub(super) fn between(before: &Value, after: &Value) -> Vec<Edit> {
     let mut edits = Vec::new();
     compare(Some(before), Some(after), &mut Vec::new(), &mut edits);
@@ -74,7 +74,7 @@ fn compare(old: Option<&Value>, new: Option<&Value>, path: &mut Vec<Step>, edits
     let is_item = matches!(path.last(), Some(Step::Item { .. }));
     let (nothing, none) = (Value::Object(Map::new()), Value::Array(Vec::new()));
     let (from, to) = match (old, new) {
-        // Field by field, so that what others add beside them is left alone.
+        // Field by field, so that additions by others stay.
         (None, Some(Value::Object(_))) if !is_item => (Some(&nothing), new),
         (None, Some(Value::Array(_))) => (Some(&none), new),
         both => both,
@@ -103,7 +103,7 @@ fn compare(old: Option<&Value>, new: Option<&Value>, path: &mut Vec<Step>, edits
     }
 }
 
-/// The field that every item of both lists has, and none twice in its list.
+/// The field that every item of both lists has, and no two items share.
 fn identity(a: &[Value], b: &[Value]) -> Option<&'static str> {
     let tells_apart = |list: &[Value], field: &str| {
         let names: BTreeSet<String> =
@@ -113,7 +113,7 @@ fn identity(a: &[Value], b: &[Value]) -> Option<&'static str> {
     IDENTITIES.into_iter().find(|field| tells_apart(a, field) && tells_apart(b, field))
 }
 
-/// Takes edits back in an object as it is now.
+/// Changes edits back in an object as it is now.
 pub(super) fn revert(edits: &[Edit], current: &Value) -> Reverted {
     let mut reverted = Reverted { object: current.clone(), restored: 0, others: Vec::new() };
     for edit in edits.iter().rev() {
@@ -131,7 +131,7 @@ pub(super) fn revert(edits: &[Edit], current: &Value) -> Reverted {
     reverted
 }
 
-/// Whether a value is what was written. The API server adds defaults to what it is given.
+/// Whether a value is the one that was written. The API server adds defaults.
 fn is_still(now: Option<&Value>, written: Option<&Value>) -> bool {
     match (now, written) {
         (None | Some(Value::Null), None | Some(Value::Null)) => true,
@@ -152,7 +152,7 @@ fn find<'a>(object: &'a Value, path: &[Step]) -> Option<&'a Value> {
     })
 }
 
-/// Sets or removes a field; `false` where an item on the way there is gone.
+/// Sets or removes a field; `false` if an item on the path is gone.
 fn set(object: &mut Value, path: &[Step], value: Option<Value>) -> bool {
     let Some((step, rest)) = path.split_first() else {
         *object = value.unwrap_or_default();
@@ -193,7 +193,7 @@ fn set(object: &mut Value, path: &[Step], value: Option<Value>) -> bool {
     true
 }
 
-/// The JSON merge patch (RFC 7386) that makes the one object of the other; `None` where they are alike.
+/// The JSON merge patch (RFC 7386) that turns one object into the other; `None` if they are equal.
 pub(super) fn merge_patch(from: &Value, to: &Value) -> Option<Value> {
     let (Value::Object(a), Value::Object(b)) = (from, to) else {
         return (from != to).then(|| to.clone());

@@ -26,7 +26,7 @@ pub enum CoordinatorError {
         /// The limit.
         limit: Duration,
     },
-    /// An object of the manifests is there already.
+    /// An object of the manifests exists already.
     #[error(
         "{0} exists already: the run would take it over; remove it, name another namespace, or leave it out of the manifests"
     )]
@@ -92,7 +92,7 @@ pub enum CoordinatorError {
         /// The namespace.
         namespace: String,
     },
-    /// The API server says that the run may not do what it would have to.
+    /// The run lacks rights that it needs.
     #[error(
         "rights are missing: {}; have them granted (kubectl auth can-i --list -n {namespace} shows what there is)",
         .rights.join(", ")
@@ -135,7 +135,7 @@ pub enum CoordinatorError {
         /// The object.
         object: String,
     },
-    /// A pod cannot be led out of a Service.
+    /// A pod cannot be taken out of a Service.
     #[error("pod {pod} cannot leave its Service: {why}; name a label of the Service's selector (label: app)")]
     Relabel {
         /// The pod.
@@ -168,10 +168,10 @@ pub enum CoordinatorError {
         /// What to do instead.
         instead: &'static str,
     },
-    /// The sidecar cannot be put beside the pods.
+    /// The sidecar cannot be added to the pods.
     #[error("the sidecar cannot be added: {0}")]
     Sidecar(String),
-    /// An object is kept as it is by a GitOps controller.
+    /// A GitOps controller manages an object.
     #[error(
         "{object} is managed by {controller}, which would undo a change in mid-run: pause that and say \
          --change-gitops, or make the change in its repository"
@@ -182,7 +182,7 @@ pub enum CoordinatorError {
         /// The controller.
         controller: String,
     },
-    /// What the run changes could not be written down.
+    /// The run's changes could not be recorded.
     #[error(transparent)]
     Journal(#[from] JournalError),
     /// The records could not be written.

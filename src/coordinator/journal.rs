@@ -1,7 +1,7 @@
-//! What a run changes in a cluster: `changes.jsonl`, written before it is changed.
+//! What a run changes in a cluster: `changes.jsonl`, written before each change.
 //!
-//! Each line is on the disk before the API server is asked. A run undoes at its end what stands
-//! here and is not undone; where it was killed, `rolldrop cleanup` does. Undoing is [`super::undo`].
+//! Each line is on disk before the API server is called. At its end a run undoes everything in it that is not undone;
+//! after a kill, `rolldrop cleanup` does. Undoing is in [`super::undo`].
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, BufRead, BufReader, Write};
@@ -64,7 +64,7 @@ pub(super) struct ObjectRef {
     pub(super) resource_version: Option<String>,
 }
 
-/// What is done to an object.
+/// The kind of change.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "snake_case")]
 pub(super) enum Change {
@@ -104,7 +104,7 @@ enum Entry {
         /// None if the cluster ends with the run.
         cluster: Option<Origin>,
     },
-    /// A change is about to be made.
+    /// A change will be made.
     Change {
         id: u32,
         object: ObjectRef,
@@ -172,7 +172,7 @@ impl Journal {
         for (number, line) in (1..).zip(lines) {
             let line: Line = match serde_json::from_slice(&line) {
                 Ok(line) => line,
-                // Torn by a kill: what it would have announced was not done.
+                // Torn by a kill: the change that it would have announced was not made.
                 Err(_) if number == last => break,
                 Err(e) => return Err(JournalError::Malformed { path, line: number, why: e.to_string() }),
             };
@@ -197,7 +197,7 @@ impl Journal {
         &self.run
     }
 
-    /// Writes down a change that is about to be made.
+    /// Records a change before it is made.
     pub(super) fn announce(&mut self, object: ObjectRef, change: Change) -> Result<u32, JournalError> {
         let id = self.next_id;
         self.append(Entry::Change { id, object: object.clone(), change: change.clone() })?;
@@ -212,7 +212,7 @@ impl Journal {
         self.append(Entry::Created { id, uid })
     }
 
-    /// Writes down that nothing of a change is left.
+    /// Records that nothing of a change is left.
     pub(super) fn undone(&mut self, id: u32, how: impl Into<String>) -> Result<(), JournalError> {
         self.open.retain(|open| open.id != id);
         self.append(Entry::Undone { id, how: how.into() })

@@ -1,7 +1,7 @@
-//! How many pods may go at once: never the last one that is ready, and no more than their
-//! PodDisruptionBudgets and their Deployment's `maxUnavailable` say.
+//! How many pods may end at once: never the last ready one, and no more than their PodDisruptionBudgets and their
+//! Deployment's `maxUnavailable` allow.
 //!
-//! One at a time is always within `maxUnavailable`: any node's failure takes as many.
+//! One at a time is always within `maxUnavailable`: the failure of any node takes as many.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use kube::ResourceExt;
 
 use crate::observed::Candidate;
 
-/// What says how many pods may go.
+/// The limits for ending pods.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bounds {
     pub(super) budgets: Vec<PodDisruptionBudget>,
@@ -21,14 +21,13 @@ pub(super) struct Bounds {
 }
 
 impl Bounds {
-    /// Whether a budget has a say in when a pod goes.
+    /// Whether a budget limits when a pod ends.
     pub(super) fn has_budget(&self, pod: &Candidate) -> bool {
         let mut selectors = self.budgets.iter().filter_map(|budget| budget.spec.as_ref()?.selector.as_ref());
         selectors.any(|selector| selects(selector, pod.labels()))
     }
 
-    /// Why these pods, of those that are ready, may not go at once, beside those that leave already;
-    /// `None` if they may.
+    /// Why these ready pods may not end at once, in addition to those that are already ending; `None` if they may.
     pub(super) fn refuse(
         &self,
         going: &[Candidate],
@@ -48,8 +47,8 @@ impl Bounds {
         let of = |pods: &[Candidate], selector: &LabelSelector| {
             pods.iter().filter(|pod| selects(selector, pod.labels())).count()
         };
-        // A status lags, and may still count those that leave; and not all pods that it counts need be
-        // among those that were looked at.
+        // A status lags, and may still count pods that are ending; and not all pods that it counts need be among
+        // those considered.
         let now = |counted: usize, selector: &LabelSelector| {
             counted.saturating_sub(of(leaving, selector)).max(of(ready, selector))
         };
@@ -77,7 +76,7 @@ impl Bounds {
             let Some(max) = rolling.and_then(|rolling| rolling.max_unavailable.as_ref()) else { continue };
             let replicas = number(spec.replicas.or(Some(1)));
             let allowed = at_most(max, replicas).max(1);
-            // Those that are away already count as well: a rollout may be under way, or another action.
+            // Unavailable pods count as well: a rollout or another action may be in progress.
             let counted = number(deployment.status.as_ref().and_then(|status| status.ready_replicas));
             let away = replicas.saturating_sub(now(counted, &spec.selector));
             if meant > 0 && meant + away > allowed {

@@ -1,4 +1,4 @@
-//! The lines of a stream that somebody else writes: none is held that is longer than it may be.
+//! The lines of a stream from an untrusted writer: a line that is too long is never held.
 
 use std::io;
 

@@ -1,9 +1,9 @@
-//! Pods that send the load: an Indexed Job, one pod spread over the nodes for each index, and the
-//! Secret with the token by which they know the run.
+//! Pods that send the load: an Indexed Job, with one pod spread over the nodes for each index, and the Secret with
+//! the token that they check.
 //!
-//! What the pods are told is not known here, only that they are ready for it, and why one has ended.
-//! A pod that ended is replaced by the Job's controller, as every pod of a Job is: the new one of
-//! that index waits for orders, of which there are none.
+//! This module does not know the pods' orders, only whether the pods are ready for them, and why one has ended. The
+//! Job's controller replaces a pod that ended, as in any Job: the new pod of that index waits for orders that never
+//! come.
 
 mod manifest;
 mod standing;
@@ -24,23 +24,23 @@ use crate::record::Evidence;
 use crate::record::event::PodEvent;
 use crate::record::wire::AdminToken;
 
-/// The label that says what an object of a run is for.
+/// The label with the purpose of a run's object.
 const COMPONENT_LABEL: &str = "rolldrop.dev/component";
 const COMPONENT: &str = "load";
-/// The label by which nodes say what they run.
+/// The label of nodes with their operating system.
 const OS_LABEL: &str = "kubernetes.io/os";
 /// Where a worker listens, in its own pod.
 pub const LOAD_PORT: u16 = 9901;
 /// The Secret's key with the token.
 const TOKEN_KEY: &str = "token";
-/// Pods that are not ready after this are told of, once, while they are waited for.
+/// Pods that are not ready after this are reported, once, during the wait.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The least rate of a worker, in requests per second: below that its node's window would be vague.
 const LEAST_RATE: f64 = 10.0;
 /// The rate of one worker, in requests per second, from which on there are more of them than nodes.
 const MOST_RATE: f64 = 10_000.0;
-/// The most workers that are chosen where no number is given.
+/// The most workers that are chosen if no number is given.
 const MOST_WORKERS: usize = 100;
 
 /// The Job to make.
@@ -50,15 +50,16 @@ pub struct LoadJob<'a> {
     pub workers: usize,
     /// The image that has this program.
     pub image: &'a str,
-    /// What a worker is promised, such as `cpu`; memory is the limit as well.
+    /// A worker's resource requests, such as `cpu`; memory is the limit as well.
     pub resources: &'a BTreeMap<String, String>,
-    /// By which the workers know the run.
+    /// The token that the workers check.
     pub token: &'a AdminToken,
     /// Where the workers connect to, if they are not reached through the API server.
     pub collector: Option<&'a str>,
     /// After this the Job ends, whatever goes on.
     pub lifetime: Duration,
-    /// Who is asked where connections go: the kernel of a node tells only those in the node's own network.
+    /// Whether workers ask their node's kernel where connections go: a kernel reports that only in the node's own
+    /// network.
     pub evidence: Option<Evidence>,
 }
 
@@ -82,8 +83,8 @@ pub struct LoadPods {
     pub missing: Vec<String>,
 }
 
-/// The number of workers where none is given: one for each node that takes pods, at most so many that
-/// each has a rate that tells something, at least so many that none has too high a one.
+/// The number of workers if none is given: one for each node that takes pods, at most so many that each has a useful
+/// rate, and at least so many that none has too high a rate.
 pub fn default_workers(nodes: usize, peak_rate: f64) -> usize {
     #[expect(
         clippy::cast_possible_truncation,
@@ -137,7 +138,7 @@ pub(super) fn is_load_pod(pod: &impl ResourceExt, run: &str) -> bool {
 }
 
 impl Session {
-    /// Makes the Job and its Secret, which goes with it.
+    /// Creates the Job and its Secret, which is removed with it.
     ///
     /// # Errors
     /// When the API server refuses one.
@@ -154,8 +155,8 @@ impl Session {
         self.give_to(&secret, &created).await
     }
 
-    /// Has the Secret go when the Job does, whoever removes that. The Job is its only owner: of several,
-    /// all would have to be gone.
+    /// Makes the Secret be removed with the Job, whoever removes that. The Job is its only owner: with several
+    /// owners, all would have to be gone.
     async fn give_to(&self, secret: &DynamicObject, job: &DynamicObject) -> Result<(), CoordinatorError> {
         let owner =
             json!({"apiVersion": "batch/v1", "kind": "Job", "name": job.name_any(), "uid": job.uid()});
@@ -167,7 +168,7 @@ impl Session {
         patched.map(drop).map_err(|e| CoordinatorError::api(what, &e))
     }
 
-    /// Waits until all workers' pods are ready, or the limit passes. Why it takes long goes to `tell`.
+    /// Waits until all workers' pods are ready, or the limit passes. Reasons for a long wait go to `tell`.
     ///
     /// # Errors
     /// When none is ready then, or as soon as each says why it will not be.
@@ -214,7 +215,7 @@ impl Session {
         }
     }
 
-    /// Answers why, once a pod has ended: as long as one terminates it can still be asked.
+    /// Returns why, once a pod has ended: a terminating pod can still be asked.
     pub fn pod_ended(&self, uid: &str) -> impl Future<Output = String> + Send + use<> {
         let (mut views, uid) = (self.views.subscribe(), uid.to_owned());
         async move {
@@ -265,7 +266,7 @@ impl Session {
         Ok(reasons)
     }
 
-    /// What was said last against an object, where the right to events is there.
+    /// The latest event against an object, if the run may read events.
     async fn latest_warning(&self, name: &str) -> Result<Option<String>, CoordinatorError> {
         let Self { caller, .. } = self;
         let events = Api::<Event>::namespaced(caller.client.clone(), &caller.namespace);

@@ -1,4 +1,4 @@
-//! Lists of the API server, page by page: of no list more than a page is in memory as it came.
+//! Lists of the API server, page by page: at most one page of a list is in memory unprocessed.
 
 use std::fmt::Debug;
 
@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use super::{Caller, CoordinatorError};
 use crate::cluster::guard::{MOST_PAGES, PAGE, Untrusted};
 
-/// A list is begun anew so often when the API server has forgotten where it was.
+/// How often a list restarts when the API server has forgotten its position.
 const RESTARTS: usize = 3;
 
 /// How far a list has come.
@@ -25,7 +25,7 @@ impl Pages {
         Self { params: params.clone().limit(PAGE), taken: 0, version: None }
     }
 
-    /// What the next page is asked for by.
+    /// The parameters for the next page.
     pub(super) fn next(&self) -> ListParams {
         self.params.clone()
     }
@@ -72,7 +72,7 @@ impl Caller {
         self.list_as(what, api, params, |object| object).await
     }
 
-    /// What is to be known of all objects that are selected.
+    /// The needed parts of all selected objects.
     pub(super) async fn list_as<K, T>(
         &self,
         what: &str,
@@ -104,7 +104,7 @@ impl Caller {
     }
 }
 
-/// What is to be known of all objects that are selected, asked for without patience: the first error ends it.
+/// The needed parts of all selected objects, without retries: the first error ends it.
 ///
 /// # Errors
 /// The API server's, or that the list has no end.

@@ -1,6 +1,5 @@
-//! What a run is going to ask of the API server, in order, before it asks: for `--dry-run`, for the
-//! rights that it takes, and for saying what it will do. Making a plan only reads. What disruptions
-//! take is in [`disruptions`].
+//! The API calls that a run will make, in order, before it makes them: for `--dry-run`, for checking rights, and for
+//! telling the user what it will do. Making a plan only reads. What disruptions need is in [`disruptions`].
 
 mod disruptions;
 mod evidence;
@@ -31,41 +30,41 @@ use crate::scenario::{Disruption, Place, Scenario};
 
 /// Not a call, but a program that the run starts here.
 const RUN: &str = "run";
-/// How many rights are asked about at once.
+/// How many rights are checked at once.
 const REVIEWS: usize = 8;
-/// Stands for the name of what owns all that a run creates.
+/// Placeholder for the name of the owner of everything that a run creates.
 const OWNER: &str = "rolldrop-run-...";
 /// Why that is created.
 const OWNS_ALL: &str = "what owns all that the run creates";
 /// By this a manifest shows that it has a proxy, whose rows are collected.
 const ADMIN_PORT: &str = "rolldrop-admin";
 
-/// What a run is going to do.
+/// What a run will do.
 pub struct Work<'a> {
     /// What is deployed, loaded and disrupted.
     pub scenario: &'a Scenario,
-    /// What is made before it is deployed, and goes after it.
+    /// What is created before the deployment, and removed after it.
     pub secrets: &'a [Value],
-    /// Whose pods get the sidecar, of those that are there already.
+    /// Which existing pods get the sidecar.
     pub sidecars: Option<Sidecars<'a>>,
-    /// Whether a command ends pods, in place of the scenario's disruptions.
+    /// Whether a command ends pods, instead of the scenario's disruptions.
     pub has_command: bool,
-    /// Whether the run writes to an object of its own while pods may end.
+    /// Whether the run writes to its own object while pods may end.
     pub beats: bool,
-    /// How many pods send the load; `None` where it does not come from the cluster.
+    /// How many pods send the load; `None` if it does not come from the cluster.
     pub load_workers: Option<usize>,
 }
 
-/// The calls of a run, and what they come to.
+/// The calls of a run, and their effects.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// In order, each once, also if it is repeated.
     pub calls: Vec<Call>,
-    /// What is created, changed and ended, in words: a line each. None where the run only watches.
+    /// What is created, changed and ended, as text: a line each. None if the run only watches.
     pub effects: Vec<String>,
-    /// What the run has of its own in the cluster, in words: a line each. It changes nothing else.
+    /// What the run creates for itself in the cluster, as text: a line each. It changes nothing else.
     pub own: Vec<String>,
-    /// What to know before it begins, a line each.
+    /// What to know before it starts, a line each.
     pub warnings: Vec<String>,
 }
 
@@ -78,7 +77,7 @@ pub struct Call {
     right: Option<Right>,
 }
 
-/// What a call takes.
+/// What a call needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Right {
     verb: &'static str,
@@ -117,7 +116,7 @@ impl fmt::Display for Right {
 }
 
 impl Call {
-    /// The HTTP method; `RUN` for a program that the run starts, the calls of which are its own.
+    /// The HTTP method; `RUN` for a program that the run starts, whose own calls are not listed.
     pub fn method(&self) -> &'static str {
         match self.verb {
             "create" => "POST",
@@ -128,7 +127,7 @@ impl Call {
         }
     }
 
-    /// The path, with a `{...}` in place of a name that is known only then.
+    /// The path, with a `{...}` for a name that is known only later.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -146,7 +145,7 @@ struct About {
 #[derive(Clone, Debug)]
 enum Name {
     Known(String),
-    /// Which is known only then.
+    /// A name that is known only later.
     Later(&'static str),
 }
 
@@ -180,7 +179,7 @@ impl About {
 }
 
 impl Plan {
-    /// A call without which there is no run.
+    /// A call that the run needs.
     fn must(&mut self, verb: &'static str, about: &About, why: impl Into<String>) {
         let right = Right {
             verb,
@@ -199,7 +198,7 @@ impl Plan {
         }
     }
 
-    /// A call without which less is known.
+    /// A call that only adds knowledge.
     fn helps(&mut self, verb: &'static str, about: &About, why: impl Into<String>) {
         let mut path = about.path();
         if verb == "watch" {
@@ -213,7 +212,7 @@ impl Plan {
         self.calls.push(Call { verb: RUN, path: words.join(" "), why: why.into(), right: None });
     }
 
-    /// A call that anybody who is known may make.
+    /// A call that any authenticated user may make.
     fn open_call(&mut self, path: impl Into<String>, why: &str) {
         self.calls.push(Call { verb: "get", path: path.into(), why: why.to_owned(), right: None });
     }
@@ -229,7 +228,7 @@ impl Plan {
     }
 }
 
-/// What is read to find out what implements Services; the first that says so is the last that is read.
+/// What is read to find out what implements Services, until one shows it.
 fn plan_service_proxy(plan: &mut Plan) {
     fn of<K: Resource<DynamicType = ()>>() -> About {
         About::all(ApiResource::erase::<K>(&()), Some(service_proxy::NAMESPACE))
@@ -267,10 +266,10 @@ impl Caller {
         [self.own::<Deployment>(), self.own::<StatefulSet>(), self.own::<DaemonSet>()]
     }
 
-    /// What a run is going to do.
+    /// Makes the plan of a run.
     ///
     /// # Errors
-    /// When it cannot be done, or reading what it takes fails.
+    /// When it cannot be done, or reading for it fails.
     pub async fn plan(&self, work: &Work<'_>) -> Result<Plan, CoordinatorError> {
         let Work { scenario, secrets, sidecars, has_command, beats, load_workers } = work;
         let mut plan = Plan::default();
@@ -344,7 +343,7 @@ impl Caller {
         Ok(plan)
     }
 
-    /// What is done to meet all phases of consumers that have a clock of their own, in words.
+    /// How all phases of consumers with their own clock are covered, as text.
     async fn random_phases(
         &self,
         scenario: &Scenario,
@@ -393,7 +392,7 @@ impl Caller {
         plan.own.push(format!("sends the load from a Job of {workers} worker{s}, and removes it at the end"));
     }
 
-    /// What is created before anything that it owns, once.
+    /// The owner, created before anything that it owns, once.
     fn plan_owner(&self, plan: &mut Plan, undo: &mut Plan) {
         let config_maps = self.own::<ConfigMap>();
         if !plan.calls.iter().any(|call| call.why == OWNS_ALL) {
@@ -403,7 +402,7 @@ impl Caller {
         }
     }
 
-    /// Beats, without which the deletions of others are known to a second only.
+    /// Beats, without which the deletions of others are known only to a second.
     fn plan_beats(&self, plan: &mut Plan, undo: &mut Plan) {
         let (config_maps, group) = (self.own::<ConfigMap>(), root(&ApiResource::erase::<ConfigMap>(&())));
         if !plan.calls.iter().any(|call| call.why == OWNS_ALL) {
@@ -485,10 +484,10 @@ impl Caller {
         Ok(())
     }
 
-    /// Asks the API server whether the run has the rights that its calls take.
+    /// Asks the API server whether the run has the rights for its calls.
     ///
     /// # Errors
-    /// When it has not, with all that are missing.
+    /// When it has not, with all missing rights.
     pub async fn check_rights(&self, plan: &Plan) -> Result<(), CoordinatorError> {
         let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client.clone());
         let ask = |right: Right| {

@@ -1,4 +1,4 @@
-//! What must hold before load is sent: the Service is there, and has endpoints.
+//! What must hold before load is sent: the Service exists, and has endpoints.
 
 use crate::cluster::guard::names::in_path;
 use k8s_openapi::api::core::v1::Service;
@@ -14,8 +14,8 @@ pub(super) async fn service(caller: &Caller, name: &str) -> Result<Service, Coor
     caller.ask(&what, || api.get(&part)).await?.map_err(|e| CoordinatorError::api(&what, &e))
 }
 
-/// Whether a Service has no address, so that clients ask the DNS for its pods: one of these manifests, or one
-/// that is there. One that is neither is not.
+/// Whether a Service has no address, so that clients ask the DNS for its pods: one of these manifests, or an existing
+/// one. False for an unknown Service.
 pub(super) async fn is_headless(
     caller: &Caller,
     name: &str,

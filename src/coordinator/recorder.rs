@@ -1,4 +1,4 @@
-//! The one thread that writes what the coordinator's process hears of.
+//! The one thread that writes what the coordinator's process records.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,8 +14,8 @@ use crate::record::parts::PartWriter;
 use crate::record::run_dir::EventLog;
 use crate::record::{Clock, Event, EventKind, RunDir, RunDirError, ServedRow, Stamp};
 
-/// Messages that wait to be written. A full channel holds those back who fill it: proxies keep their rows until they
-/// are read, and watches wait on the API server's side, so that nothing is lost.
+/// Messages that wait to be written. A full channel blocks the senders: proxies keep their rows until they are read,
+/// and watches wait on the API server's side, so nothing is lost.
 const WAITING: usize = 256;
 /// How often parts are looked at for their age.
 const TICK: Duration = Duration::from_millis(500);
@@ -48,7 +48,7 @@ impl Recorder {
             .name("recorder".into())
             .spawn(move || {
                 let files = Files { log, tables: HashMap::new(), run_dir, clock };
-                // Nobody listens after an early end of the run: then the result is of no use.
+                // Nobody listens after an early end of the run: then the result is not needed.
                 let _ = done.send(files.write(&receiver));
             })
             .map_err(|source| RunDirError::Io { path: "recorder thread".into(), source })?;
@@ -80,7 +80,7 @@ struct Files {
 }
 
 impl Files {
-    /// Writes what arrives until nothing more does. Parts come of age also while other sources are busy.
+    /// Writes what arrives until nothing more does. Parts are also closed by age while other sources are busy.
     fn write(mut self, messages: &Receiver<Message>) -> Result<(), RunDirError> {
         let mut next_look = Instant::now() + TICK;
         loop {

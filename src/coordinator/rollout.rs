@@ -1,4 +1,4 @@
-//! What a command that is not ours did to the workloads of the namespace, and when that has settled.
+//! What a foreign command did to the workloads of the namespace, and when that has settled.
 //!
 //! Read by polling: a workload's own status says when it has done what was asked of it.
 
@@ -20,7 +20,7 @@ use crate::record::{EventKind, Mode};
 
 /// From one look to the next.
 const PERIOD: Duration = Duration::from_millis(250);
-/// Settled is what stays so for this long: a controller takes a moment to notice.
+/// Settled means unchanged for this long: a controller takes a moment to notice.
 const STEADY: Duration = Duration::from_secs(1);
 
 /// The workloads of a namespace at one moment, by kind and name.
@@ -34,7 +34,7 @@ struct Workload {
     replicas: i32,
     /// The digest of its template, see [`template_digest`].
     template: String,
-    /// What is missing, in words; `None` when all is as asked.
+    /// What is missing, as text; `None` when everything is as requested.
     missing: Option<String>,
 }
 
@@ -60,7 +60,7 @@ impl Workload {
 }
 
 impl Workloads {
-    /// What is missing of one of these, in words; nothing of those that the cluster does not show.
+    /// What is missing of one of these, as text; nothing for values that the cluster does not show.
     pub(super) fn missing_of(&self, titles: &[String]) -> Option<String> {
         titles.iter().find_map(|title| {
             let missing = self.0.get(title)?.missing.as_ref()?;
@@ -68,7 +68,7 @@ impl Workloads {
         })
     }
 
-    /// What is not settled of what was, or has changed since.
+    /// What has not settled of the former workloads, or has changed since.
     fn unsettled_since(&self, before: &Workloads) -> Option<String> {
         let mut unsettled = self.0.iter().filter_map(|(name, now)| {
             let counts = match before.0.get(name) {
@@ -80,7 +80,7 @@ impl Workloads {
         unsettled.next()
     }
 
-    /// Whether anything was asked of a workload since.
+    /// Whether a workload was changed since.
     fn is_changed_since(&self, before: &Workloads) -> bool {
         let generations = |of: &Workloads| -> Vec<_> {
             of.0.iter().map(|(name, workload)| (name.clone(), workload.generation)).collect()
@@ -88,7 +88,7 @@ impl Workloads {
         generations(self) != generations(before)
     }
 
-    /// How pods ended by what was done since: what the analysis tells apart.
+    /// How pods ended by the changes since: the analysis' mode.
     fn mode_since(&self, before: &Workloads) -> Mode {
         let pairs = || self.0.iter().filter_map(|(name, now)| Some((before.0.get(name)?, now)));
         if pairs().any(|(then, now)| then.template != now.template) {
@@ -122,7 +122,7 @@ impl Session {
         };
         let of_stateful_set = |set: StatefulSet| {
             let (spec, status) = (set.spec?, set.status?);
-            // With a partition or OnDelete some pods are meant to stay as they are.
+            // With a partition or OnDelete some pods are not meant to be replaced.
             let strategy = spec.update_strategy.unwrap_or_default();
             let held_back = strategy.type_.as_deref() == Some("OnDelete")
                 || strategy.rolling_update.and_then(|r| r.partition).is_some_and(|p| p > 0);
@@ -150,8 +150,8 @@ impl Session {
         Ok(Workloads(deployments.into_iter().chain(stateful_sets).chain(daemon_sets).flatten().collect()))
     }
 
-    /// Waits until the workloads have done what was asked of them since `before`, and no pod is
-    /// terminating; records how pods ended by it. `disruption` is the scenario's that began it.
+    /// Waits until the workloads have settled after changes since `before`, and no pod is terminating; records how
+    /// pods ended by it. `disruption` is the scenario's that started it.
     ///
     /// # Errors
     /// When the run is stopped meanwhile, or the API server does not answer.
@@ -171,8 +171,8 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until the workloads have done what was asked of them since `before`, and no pod is
-    /// terminating. Answers the workloads then, and what is missing where the limit passed.
+    /// Waits until the workloads have settled after changes since `before`, and no pod is terminating. Returns the
+    /// workloads then, and what is missing if the limit passed.
     pub(super) async fn until_settled(
         &self,
         before: &Workloads,
@@ -249,7 +249,7 @@ impl Session {
         self.list_kind_as(|object: K| object).await
     }
 
-    /// What is to be known of all of a kind, of which there may be thousands.
+    /// The needed parts of all of a kind, of which there may be thousands.
     pub(super) async fn list_kind_as<K, T>(&self, known: impl Fn(K) -> T) -> Result<Vec<T>, CoordinatorError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,

@@ -1,7 +1,6 @@
-//! The Services that a URL leads to, by the Ingresses and HTTPRoutes of the namespace.
+//! The Services behind a URL, by the Ingresses and HTTPRoutes of the namespace.
 //!
-//! What they say is enough to know whose pods are meant; what a controller makes of them (its own
-//! annotations, filters, weights) is not looked at.
+//! These are enough to find the pods; a controller's own additions (annotations, filters, weights) are ignored.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +12,10 @@ use url::Url;
 
 use super::{Caller, CoordinatorError};
 
-/// One way through a gateway.
+/// One route through a gateway.
 #[derive(Clone, Debug)]
 struct Route {
-    /// How much it says of the host: nothing, a wildcard, a name.
+    /// How specific its host is: none, a wildcard, a name.
     host: Host,
     /// The length of the path that it asks for.
     path: usize,
@@ -37,8 +36,7 @@ pub(super) fn http_route() -> ApiResource {
 }
 
 impl Caller {
-    /// The Services that these URLs lead to. Kinds that the cluster does not know, or does not show, lead
-    /// nowhere.
+    /// The Services that these URLs route to. Kinds that the cluster does not have, or does not show, give none.
     pub(super) async fn services_behind(&self, urls: &[&Url]) -> Result<BTreeSet<String>, CoordinatorError> {
         let params = ListParams::default();
         let ingresses = Api::<Ingress>::namespaced(self.client.clone(), &self.namespace);
@@ -51,7 +49,7 @@ impl Caller {
     }
 }
 
-/// The items of a list; none where it may not be seen, or there is no such kind.
+/// The items of a list; none if it may not be read, or the kind does not exist.
 fn shown<T>(what: &str, listed: kube::Result<Vec<T>>) -> Result<Vec<T>, CoordinatorError> {
     match listed {
         Ok(list) => Ok(list),
@@ -60,7 +58,7 @@ fn shown<T>(what: &str, listed: kube::Result<Vec<T>>) -> Result<Vec<T>, Coordina
     }
 }
 
-/// The Services that a URL leads to by the Ingresses and HTTPRoutes among these objects.
+/// The Services that a URL routes to by the Ingresses and HTTPRoutes among these objects.
 pub fn services_behind_in(url: &Url, objects: &[Value]) -> BTreeSet<String> {
     let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
     let ingress = |object: &Value| serde_json::from_value(object.clone()).ok();

@@ -1,8 +1,7 @@
 //! The API server's clock, against which it writes deletionTimestamps.
 //!
-//! Its answers carry a Date header, of whole seconds. One answer bounds the clock to about a
-//! second; asked again and again until the second changes, it is known to the distance of two
-//! questions.
+//! Its answers carry a Date header, in whole seconds. One answer bounds the clock to about a second. Asked repeatedly
+//! until the second changes, it is known to the distance of two questions.
 
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 const LATER: Duration = Duration::from_secs(1);
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// Compares the clocks and records what is known in the end.
+/// Compares the clocks and records the result.
 ///
 /// An API server that does not answer is asked until it does. One that answers slowly is asked no
 /// longer than [`LONGEST`].
@@ -50,7 +49,7 @@ pub(super) async fn sample(client: Client, clock: Clock, recorder: RecorderHandl
     }
 }
 
-/// What the server's clock minus ours lies between, in nanoseconds.
+/// The bounds of the server's clock minus ours, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bounds {
     least_ns: i64,

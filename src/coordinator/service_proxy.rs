@@ -1,9 +1,8 @@
-//! Finds out what implements Services in a cluster: from the settings of kube-proxy and of Cilium,
-//! where clusters keep them, from the arguments that kube-proxy was started with, and from
-//! kube-proxy itself, where this process is on one of the cluster's nodes.
+//! Finds out what implements Services in a cluster: from the settings of kube-proxy and of Cilium where clusters keep
+//! them, from kube-proxy's arguments, and from kube-proxy itself if this process runs on one of the cluster's nodes.
 //!
-//! Each of these may be missing, and needs a right that only helps. Where two answers contradict each
-//! other, the mode is unknown.
+//! Each of these may be missing, and needs a right that only helps. If two answers contradict each other, the mode is
+//! unknown.
 
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Node, Pod, PodSpec, Service};
@@ -22,11 +21,11 @@ pub(super) const NAMESPACE: &str = "kube-system";
 pub(super) const CILIUM: &str = "cilium-config";
 /// kube-proxy's settings: with kubeadm and most others, and with EKS.
 pub(super) const KUBE_PROXY_MAPS: [&str; 2] = ["kube-proxy", "kube-proxy-config"];
-/// What runs kube-proxy on each node, where it runs in pods.
+/// What runs kube-proxy on each node, if it runs in pods.
 pub(super) const DAEMON_SET: &str = "kube-proxy";
-/// What kube-proxy's pods are labelled with: those of a DaemonSet, and static ones.
+/// The labels of kube-proxy's pods: those of a DaemonSet, and static ones.
 pub(super) const POD_LABELS: [&str; 2] = ["k8s-app=kube-proxy", "component=kube-proxy"];
-/// In these annotations of a node k3s and RKE2 keep the arguments that they were started with.
+/// The node annotations in which k3s and RKE2 keep their arguments.
 const NODE_ARGS: [&str; 2] = ["k3s.io/node-args", "rke2.io/node-args"];
 /// Annotations by which a Service asks for topology hints; `Disabled` asks for none.
 const TOPOLOGY: [&str; 2] =
@@ -55,7 +54,7 @@ pub(super) async fn find(caller: &Caller, nodes: &[Node]) -> Result<Known, Coord
     let sets = Api::<DaemonSet>::namespaced(caller.client.clone(), NAMESPACE);
     let set = caller.ask("read kube-proxy's DaemonSet", || sets.get(DAEMON_SET)).await?.ok();
     if set.as_ref().is_some_and(is_switched_off) {
-        // Its settings are still there, but something else has its place.
+        // Its settings still exist, but something else has replaced it.
         return Ok(UNKNOWN);
     }
     for name in KUBE_PROXY_MAPS {
@@ -83,7 +82,7 @@ pub(super) async fn find(caller: &Caller, nodes: &[Node]) -> Result<Known, Coord
     Ok(UNKNOWN)
 }
 
-/// What a Service asks of those who balance its connections.
+/// What a Service demands of its balancing.
 pub(super) fn rules(service: &Service) -> ServiceRules {
     let spec = service.spec.clone().unwrap_or_default();
     let policy = |policy: Option<String>| match policy.as_deref() {
@@ -128,18 +127,18 @@ fn configured_mode(map: &ConfigMap) -> Option<ServiceProxy> {
     })
 }
 
-/// Whether Cilium has kube-proxy's place, or a part of it.
+/// Whether Cilium has replaced kube-proxy, or a part of it.
 fn replaces_kube_proxy(map: &ConfigMap) -> bool {
     let setting = map.data.as_ref().and_then(|data| data.get("kube-proxy-replacement"));
     setting.is_some_and(|value| ["true", "strict", "partial", "probe"].contains(&value.as_str()))
 }
 
-/// Whether no node is to run it: so it is switched off where something else takes its place.
+/// Whether it is scheduled on no node, as when something else replaces it.
 fn is_switched_off(set: &DaemonSet) -> bool {
     set.status.as_ref().is_some_and(|status| status.desired_number_scheduled == 0)
 }
 
-/// The mode that a pod of kube-proxy was started with; `None` where a file has it.
+/// The mode from the arguments of a kube-proxy pod; `None` if a file has it.
 fn mode_of_pod(spec: &PodSpec) -> Option<ServiceProxy> {
     spec.containers.iter().find_map(|Container { command, args, .. }| {
         // A shell's line is one word with all of them.
@@ -183,8 +182,8 @@ fn mode_of_node(node: &Node) -> Option<ServiceProxy> {
     of_proxy.next_back().or_else(|| Some(mode("")))
 }
 
-/// Whether this process is on one of these nodes: a node is named after its host, unless somebody has
-/// chosen otherwise. Another cluster's kube-proxy must not be asked.
+/// Whether this process runs on one of these nodes: by default a node is named after its host. Another cluster's
+/// kube-proxy must not be asked.
 fn is_here(nodes: &[Node]) -> bool {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = host.trim();

@@ -1,9 +1,8 @@
-//! Puts the recording proxy beside pods that are not the run's own, for as long as the run lasts.
+//! Adds the recording proxy to pods that are not the run's own, for the duration of the run.
 //!
-//! The workloads behind the targets' Services are changed first and rolled out, and only then the
-//! Services that number their target port, so that no request is led to a sidecar that is not there.
-//! Where one was, Service proxies are given the time to follow it. It is taken back in the opposite
-//! order ([`super::undo`]).
+//! The workloads behind the targets' Services are changed first and rolled out, and only then the Services with a
+//! numeric target port, so that no request is routed to a missing sidecar. After a change of Services, the Service
+//! proxies get time to follow. It is undone in the opposite order ([`super::undo`]).
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::Service;
@@ -20,7 +19,7 @@ use crate::cluster::guard::names::in_path;
 use crate::inject::{self, KubernetesVersion, SecretKey};
 use crate::scenario::Workload;
 
-/// Prefixes of labels and annotations by which a GitOps controller knows its objects.
+/// Prefixes of labels and annotations that mark a GitOps controller's objects.
 const GITOPS: [(&str, &str); 3] = [
     ("argocd.argoproj.io/", "Argo CD"),
     ("kustomize.toolkit.fluxcd.io/", "Flux"),
@@ -36,18 +35,18 @@ pub enum GitOps {
     Change,
 }
 
-/// Whose pods get the sidecar, and which.
+/// Which pods get the sidecar, and which sidecar.
 #[derive(Clone, Debug)]
 pub struct Sidecars<'a> {
-    /// The Services that lead to the pods.
+    /// The Services that route to the pods.
     pub services: Vec<&'a str>,
-    /// The workloads that make them, where they are named.
+    /// The workloads of the pods, if they are named.
     pub workloads: Vec<&'a Workload>,
-    /// Where neither a Service nor a workload is named: URLs that lead to one Service.
+    /// If neither a Service nor a workload is named: URLs that route to one Service.
     pub urls: Vec<&'a Url>,
     /// The sidecar's image.
     pub image: &'a str,
-    /// Where the token is that its admin port asks for.
+    /// Where the token of its admin port is.
     pub admin_token: &'a SecretKey,
     /// What to do about objects that are managed.
     pub gitops: GitOps,
@@ -72,7 +71,7 @@ impl Live {
         self.current["metadata"]["name"].as_str().unwrap_or_default()
     }
 
-    /// Takes in what it is now.
+    /// Stores its current state.
     fn is_now(&mut self, object: DynamicObject) {
         self.current = serde_json::to_value(object).unwrap_or_default();
         // Items of a list do not say what they are.
@@ -99,7 +98,7 @@ impl Live {
         inject::selects(&self.current, labels)
     }
 
-    /// Why its pods would not become those of the changed template.
+    /// Why its pods would not be replaced by those of the changed template.
     fn why_no_rollout(&self) -> Option<&'static str> {
         let spec = &self.current["spec"];
         if spec["paused"] == true {
@@ -111,17 +110,17 @@ impl Live {
         }
     }
 
-    /// The GitOps controller that keeps it as it is.
+    /// The GitOps controller that manages it.
     fn controller(&self) -> Option<&'static str> {
         controller_of(&self.current)
     }
 }
 
-/// What is to be done so that the pods have the sidecar.
+/// The changes that give the pods the sidecar.
 pub(super) struct Injection<'a> {
     sidecars: &'a Sidecars<'a>,
     kubernetes: KubernetesVersion,
-    /// The workloads, and the Services that lead to them.
+    /// The workloads, and the Services that route to them.
     live: Vec<Live>,
     /// A line each.
     notes: Vec<String>,
@@ -133,10 +132,10 @@ impl Injection<'_> {
         self.live.iter().filter(|object| object.current != object.wanted)
     }
 
-    /// Says what the objects should be.
+    /// Computes what the objects should be.
     ///
     /// # Errors
-    /// When it cannot be had, or something speaks against it.
+    /// When it is not possible, or something forbids it.
     fn want(&mut self) -> Result<(), CoordinatorError> {
         let mut objects: Vec<Value> = self.live.iter().map(|object| object.current.clone()).collect();
         let (image, kubernetes) = (self.sidecars.image.to_owned(), self.kubernetes);
@@ -161,7 +160,7 @@ impl Injection<'_> {
     }
 }
 
-/// The GitOps controller that keeps an object as it is.
+/// The GitOps controller that manages an object.
 pub(super) fn controller_of(object: &Value) -> Option<&'static str> {
     let metadata = &object["metadata"];
     let names = [&metadata["labels"], &metadata["annotations"]];
@@ -172,11 +171,10 @@ pub(super) fn controller_of(object: &Value) -> Option<&'static str> {
 }
 
 impl Session {
-    /// Puts the sidecar beside the pods of these Services, and waits until that is rolled out.
-    /// Answers what was done, a line each.
+    /// Adds the sidecar to the pods of these Services, and waits for the rollout. Returns what was done, a line each.
     ///
     /// # Errors
-    /// When it cannot be had. What was changed until then is undone in [`Session::finish`].
+    /// When it is not possible. What was changed until then is undone in [`Session::finish`].
     pub async fn inject_sidecars(&self, sidecars: &Sidecars<'_>) -> Result<Vec<String>, CoordinatorError> {
         let mut injection = self.caller.plan_sidecars(sidecars).await?;
         let before = self.workloads().await?;
@@ -204,14 +202,14 @@ impl Session {
             leads_anew |= self.change_live(&mut injection, index).await?;
         }
         if leads_anew {
-            // Else the first requests of the load would go past the sidecars.
+            // Otherwise the first requests of the load would bypass the sidecars.
             self.caller.stoppable(sleep(FOLLOW)).await?;
         }
         Ok(injection.notes)
     }
 
-    /// Changes one of the objects, if it has to be; answers whether it is another one now. Where somebody
-    /// else changed it meanwhile, it is looked at anew, with all that may speak against changing it.
+    /// Changes one of the objects, if necessary; returns whether it has changed. If others have changed it in
+    /// between, it is checked again, with everything that may forbid the change.
     async fn change_live(
         &self,
         injection: &mut Injection<'_>,
@@ -221,7 +219,7 @@ impl Session {
             let object = &injection.live[index];
             match self.change(&object.api, &object.current, &object.wanted).await {
                 Err(CoordinatorError::Conflict(_)) => {}
-                // Where a change came between, it may have been this one, of which the answer was lost.
+                // The change in between may have been this one, if its answer was lost.
                 changed => return Ok(changed?.is_some() || attempt > 1),
             }
             let what = format!("read {}", object.title());
@@ -236,7 +234,7 @@ impl Session {
         Ok(true)
     }
 
-    /// Waits until a pod with the sidecar says that it cannot start, and stays with that.
+    /// Waits until a pod with the sidecar says, for some time, that it cannot start.
     async fn stuck_sidecar(&self) -> String {
         let stuck = |view: &View| {
             view.stuck_container(|pod| pod.containers.iter().any(|c| c.name == inject::SIDECAR_NAME))
@@ -304,7 +302,7 @@ impl Caller {
         Ok(injection)
     }
 
-    /// The Services that lead to the pods that are meant.
+    /// The Services that route to the pods.
     async fn sidecar_services(&self, sidecars: &Sidecars<'_>) -> Result<Vec<String>, CoordinatorError> {
         let services: Vec<String> = sidecars.services.iter().map(|name| (*name).to_owned()).collect();
         if !services.is_empty() || !sidecars.workloads.is_empty() {

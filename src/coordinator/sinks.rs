@@ -1,5 +1,5 @@
-//! What is made of the objects that the watches show: of pods and EndpointSlices the view and the
-//! record, of workloads, nodes and Events what explains the end of a pod.
+//! Processes the objects that the watches show: pods and EndpointSlices for the view and the record; workloads, nodes
+//! and Events to explain the end of a pod.
 
 use std::collections::BTreeMap;
 
@@ -162,7 +162,7 @@ impl Sink<ClusterEvent> for ClusterEventSink {
     }
 }
 
-/// Records what is said of an object when that is something else than before.
+/// Records a statement about an object when it changes.
 struct Changed<K> {
     of: fn(&K) -> EventKind,
     last: BTreeMap<String, EventKind>,
@@ -175,7 +175,7 @@ impl<K> Changed<K> {
 }
 
 impl<K: ResourceExt> Sink<K> for Changed<K> {
-    /// Its name, and what is said of it.
+    /// Its name, and the statement.
     type Seen = (String, EventKind);
 
     fn see(&self, _: Change, object: K) -> (String, EventKind) {
@@ -235,7 +235,7 @@ fn workload(
     })
 }
 
-/// By this the templates of a run are told apart.
+/// The digest that identifies the templates of a run.
 pub(super) fn template_digest(template: Option<&PodTemplateSpec>) -> String {
     let template = serde_json::to_vec(&template).unwrap_or_default();
     let digest = ring::digest::digest(&ring::digest::SHA256, &template);

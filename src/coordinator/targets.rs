@@ -29,7 +29,7 @@ pub(super) struct Found {
     pub(super) rules: ServiceRules,
 }
 
-/// Who leads a client to the pods.
+/// What routes a client to the pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Consumer {
     /// Whatever answers at this URL.
@@ -78,7 +78,7 @@ impl Found {
         let Self { name, url, consumer, balances, balances_because, service, .. } = self.clone();
         let routing = Some(self.routing());
         let (consumer, name) = match (&consumer, seat) {
-            // What leads to it there is each node's own.
+            // What routes there is each node's own.
             (Consumer::ServiceProxy { .. }, Seat::Node(node)) => {
                 (consumer.seen_from(seat), at_node(&name, node))
             }
@@ -115,7 +115,7 @@ impl Ready {
         told_apart(self.targets.iter().flat_map(seen).collect())
     }
 
-    /// The names of those that a Service proxy leads to: that of the client's own node.
+    /// The names of targets that a Service proxy routes: the proxy of the client's own node.
     pub fn by_service_proxy(&self) -> impl Iterator<Item = &str> {
         let by_service_proxy = |target: &&Found| matches!(target.consumer, Consumer::ServiceProxy { .. });
         self.targets.iter().filter(by_service_proxy).map(|target| target.name.as_str())
@@ -127,7 +127,7 @@ pub fn at_node(target: &str, node: &str) -> String {
     format!("{target}@{node}")
 }
 
-/// Two ways that are told in the same words are two consumers all the same.
+/// Two paths with the same text are still two consumers.
 fn told_apart(mut targets: Vec<Target>) -> Vec<Target> {
     for index in 1..targets.len() {
         let (before, target) = targets.split_at_mut(index);

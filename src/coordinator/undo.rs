@@ -1,7 +1,7 @@
-//! Takes back what a run changed in a cluster, the latest first.
+//! Undoes what a run changed in a cluster, the latest change first.
 //!
-//! Doing it twice is doing it once. What somebody else has changed since stays as it is, and is
-//! named. An object that was replaced meanwhile is somebody else's as a whole.
+//! It can be repeated. What others have changed since stays as it is, and is named. An object that was replaced in
+//! the meantime belongs to somebody else as a whole.
 
 use std::fmt;
 use std::path::Path;
@@ -23,13 +23,13 @@ use crate::cluster::Origin;
 use crate::cluster::guard::names::in_path;
 use crate::record::Clock;
 
-/// How often a change is tried that somebody else's came between.
+/// How often a change is retried when somebody else's change came in between.
 pub(super) const ATTEMPTS: u32 = 5;
-/// Service proxies follow a Service within a second or so. Only then may go what it led to, and is all
-/// led where it leads now.
+/// Service proxies follow a Service within a second or so. Only then may the former endpoints be removed, and is all
+/// traffic routed as the Service says.
 pub(super) const FOLLOW: Duration = Duration::from_secs(2);
 
-/// What became of a change.
+/// The result of a change's undoing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It is undone.
@@ -37,9 +37,9 @@ pub enum Outcome {
         /// Fields that somebody else had changed since, which stay.
         others: Vec<String>,
     },
-    /// There was nothing to undo any more.
+    /// There was nothing left to undo.
     Nothing(String),
-    /// It is somebody else's now.
+    /// It belongs to somebody else now.
     LeftAlone(String),
     /// It could not be undone, and can be tried again.
     Failed(String),
@@ -134,7 +134,7 @@ impl LeftOver {
     }
 }
 
-/// Undoes what is open in a journal, over faults that pass, within the limit for undoing.
+/// Undoes the open changes of a journal, retrying over temporary faults, within the limit for undoing.
 pub(super) async fn all(caller: &Caller, journal: &mut Journal) -> Result<Vec<Undone>, JournalError> {
     let run = journal.run().to_owned();
     let deadline = Instant::now() + caller.limits.undo;
@@ -185,7 +185,7 @@ pub(super) async fn ask_agent(client: &Client, node: &str, command: &str) -> kub
     client.request_text(request.map_err(kube::Error::HttpError)?).await.map(drop)
 }
 
-/// Boots a node that was shut down. One that runs starts its agent anew, which ends nothing.
+/// Boots a node that was shut down. A running node restarts its agent, which ends nothing.
 async fn boot(caller: &Caller, node: &ObjectRef) -> Result<Outcome, CoordinatorError> {
     let what = format!("boot {node}");
     match caller.ask(&what, || ask_agent(&caller.client, &node.name, "restart")).await? {
@@ -234,7 +234,7 @@ async fn remove(caller: &Caller, run: &str, object: &ObjectRef) -> Result<Outcom
     }
 }
 
-/// Gives the fields that the run changed their old values.
+/// Restores the old values of the fields that the run changed.
 async fn restore(caller: &Caller, object: &ObjectRef, edits: &[Edit]) -> Result<Outcome, CoordinatorError> {
     let api = api_of(caller, object).await?;
     let what = format!("restore {object}");

@@ -1,9 +1,9 @@
-//! What manifests use that not every version of Kubernetes has, so that a run ends before it has
-//! begun and not in the midst of a deployment: an API server drops fields that it does not know, and
-//! refuses what is left, or takes it for something else.
+//! Features of manifests that not every version of Kubernetes has, so that a run ends before it starts and not in the
+//! middle of a deployment: an API server drops fields that it does not know, and refuses the rest, or misunderstands
+//! it.
 //!
-//! Each version is the first that has the feature switched on, or at all where none has: those of
-//! pkg/features/kube_features.go in v1.36. Whether a gate was switched by hand is not asked.
+//! Each version is the first with the feature switched on, or if there is none, the first that has it: those of
+//! pkg/features/kube_features.go in v1.36. A gate that was switched by hand is not detected.
 
 use serde_json::Value;
 
@@ -29,7 +29,7 @@ struct Need {
     what: String,
 }
 
-/// Whether a server of this version has all that the manifests use. Answers what else to know.
+/// Whether a server of this version supports everything that the manifests use. Returns what else to know.
 ///
 /// # Errors
 ///

@@ -107,7 +107,7 @@ impl Manifests {
         objects
     }
 
-    /// Makes the edits, in their order. Answers what the text could not keep.
+    /// Makes the edits, in their order. Returns what the text could not keep.
     pub(super) fn apply(&mut self, edits: &[Edit]) -> Result<Vec<String>, InjectError> {
         let mut notes = Vec::new();
         let form = self.form;

@@ -1,5 +1,5 @@
-//! What the headers of answers say about who gave them: the pod, the gateways on the way, and what is kept
-//! of an answer that is an error.
+//! What the headers of answers show about their origin: the pod, the gateways on the path, and the headers kept for
+//! an answer that is an error.
 
 use std::collections::BTreeMap;
 use std::str;
@@ -12,18 +12,18 @@ use super::plan::PlanError;
 use crate::record::EventKind;
 use crate::record::event::AnswerHeaders;
 
-/// The longest value of a header that is taken down, in bytes.
+/// The longest recorded value of a header, in bytes.
 const MAX_VALUE: usize = 256;
 /// The most headers of one answer that are kept.
 const MAX_KEPT: usize = 32;
-/// The most different values of a header that are counted apart.
+/// The maximum number of different values of a header that are counted separately.
 const MAX_VALUES: usize = 32;
 /// The most header fields that a head may have.
 pub(super) const MAX_FIELDS: usize = 128;
-/// As what values are counted of which there are too many.
+/// The name under which further values are counted.
 const OTHER_VALUES: &str = "(other)";
 
-/// The response headers that are looked for.
+/// The response headers to look for.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     /// The one that names the pod.
@@ -35,7 +35,7 @@ pub(super) struct Wanted {
 #[derive(Clone, Debug)]
 enum Pattern {
     Name(HeaderName),
-    /// All that begin so.
+    /// All that begin with this.
     Prefix(String),
 }
 
@@ -54,7 +54,7 @@ impl Wanted {
     /// The headers of these names; of the kept ones a name may end in `*`.
     ///
     /// # Errors
-    /// When one is no header's name.
+    /// When one is not a header name.
     pub(super) fn new(pod: &str, kept: &[String]) -> Result<Self, PlanError> {
         let name = |name: &str| {
             let bad = |_| PlanError::AnswerHeader(name.to_owned());
@@ -69,7 +69,7 @@ impl Wanted {
         Ok(Self { pod: name(pod)?, kept })
     }
 
-    /// The chosen ones of these fields, as a JSON object; `None` where there is none.
+    /// The chosen ones of these fields, as a JSON object; `None` if there are none.
     fn keep<'a>(&self, fields: impl Iterator<Item = (&'a str, &'a [u8])>) -> Option<Arc<str>> {
         let mut kept = Map::new();
         for (name, value) in fields {
@@ -108,13 +108,13 @@ fn shown(value: &[u8]) -> String {
     String::from_utf8_lossy(begin).into_owned()
 }
 
-/// The value of the pod header of one answer. Each proxy on the way may add a field of its own, behind those
-/// that are there: of several all are taken down, in order.
+/// The value of the pod header of one answer. Each proxy on the path may add its own field, after the existing ones:
+/// all are recorded, in order.
 #[derive(Default)]
 pub(super) struct PodName(Option<Arc<str>>);
 
 impl PodName {
-    /// One more field of this name. An app and the proxy beside it may both name their pod.
+    /// One more field of this name. An app and its sidecar may both name their pod.
     pub(super) fn add(&mut self, value: &[u8]) {
         let Ok(value) = str::from_utf8(value) else { return };
         if value.is_empty() {
@@ -130,7 +130,7 @@ impl PodName {
         };
     }
 
-    /// What was taken down.
+    /// The recorded values.
     pub(super) fn take(self) -> Option<Arc<str>> {
         self.0
     }
@@ -212,7 +212,7 @@ impl AllAnswers {
         answers.via.add_to(&mut all.via);
     }
 
-    /// The events that tell of it: one for each target that answered.
+    /// The events about it: one for each target that answered.
     pub(super) fn into_events(self) -> impl Iterator<Item = EventKind> {
         let answered = self.0.into_values().filter(|all| all.answers > 0);
         answered.map(EventKind::AnswerHeaders)

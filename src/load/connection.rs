@@ -1,8 +1,7 @@
 //! One connection: opened without hiding a fact, and read to known ends.
 //!
-//! Raw non-blocking sockets, because the error number, the local port of a
-//! connection that failed, and the count of bytes are facts that belong in the
-//! row. Which outcome they make is `exchange`'s business.
+//! Raw non-blocking sockets, because the error number, the local port of a failed connection, and the count of bytes
+//! are facts that belong in the row. `exchange` decides the outcome.
 
 use std::cell::RefCell;
 use std::io;
@@ -27,8 +26,8 @@ use crate::record::{Clock, Stamp, TlsSession};
 /// Bytes that are asked for in one read.
 const READ_SIZE: usize = 8 * 1024;
 
-/// Raises the limit of open files to what `connections` need, as far as the
-/// system allows; what it does not shows as requests that are not sent.
+/// Raises the limit of open files to what `connections` need, as far as the system allows; beyond that requests are
+/// not sent.
 #[cfg(unix)]
 pub(super) fn allow_open(connections: usize) {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -56,18 +55,18 @@ pub(super) struct Dialing {
     progress: Progress,
 }
 
-/// How far connecting has come when it was begun.
+/// The state of a connection attempt after its start.
 enum Progress {
     /// The peer has not answered.
     Begun,
-    /// The connection stands.
+    /// The connection is established.
     Stands,
     /// It failed.
     Failed(io::Error),
 }
 
 impl Progress {
-    /// What `connect` has told, called once or again.
+    /// The result of `connect`, called once or again.
     fn of(connected: io::Result<()>) -> Self {
         let Err(e) = connected else { return Self::Stands };
         match e.raw_os_error().map(Errno::from_raw) {
@@ -78,7 +77,7 @@ impl Progress {
     }
 }
 
-/// Why connecting did not even begin: the client's own fault.
+/// Why connecting did not even start: the client's own fault.
 #[derive(Debug)]
 pub(super) enum CannotDial {
     /// No socket could be opened, such as when the limit of open files is reached.
@@ -87,12 +86,12 @@ pub(super) enum CannotDial {
     LocalPort(io::Error),
 }
 
-/// How many source ports in a row are tried before the request is given up: a long look at
-/// busy ports would make the requests after it late.
+/// How many source ports in a row are tried before the request is given up: a long search among busy ports would
+/// delay the requests after it.
 const MAX_TRIES: usize = 1000;
 
-/// Begins to connect to `remote`. A TCP connection comes from the next of `ports` that is free, or
-/// without any from one that the kernel chooses.
+/// Starts to connect to `remote`. A TCP connection uses the next free one of `ports`; without ports the kernel
+/// chooses.
 ///
 /// # Errors
 /// When this machine cannot begin.
@@ -107,7 +106,7 @@ pub(super) fn dial(remote: &Remote, ports: Option<&SourcePorts>) -> Result<Diali
 fn dial_unix(path: &Path) -> io::Result<Dialing> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
-    // It stands at once or not at all: a queue that is full is EAGAIN.
+    // It is established immediately or not at all: a full queue is EAGAIN.
     let progress = match socket.connect(&socket2::SockAddr::unix(path)?) {
         Ok(()) => Progress::Stands,
         Err(e) => Progress::Failed(e),
@@ -134,7 +133,7 @@ fn dial_tcp(remote: SocketAddr, ports: Option<&SourcePorts>) -> Result<Dialing, 
     }
 }
 
-/// Begins to connect to `remote` from this address and port, or one that the kernel chooses.
+/// Starts to connect to `remote` from this address and port, or one that the kernel chooses.
 ///
 /// # Errors
 /// When this machine cannot begin.
@@ -188,7 +187,7 @@ pub(super) fn unspecified(remote: SocketAddr) -> IpAddr {
 }
 
 impl Dialing {
-    /// Waits until the connection stands; `id` and `remote` are to be known of it.
+    /// Waits until the connection is established; `id` and `remote` describe it.
     ///
     /// # Errors
     /// When it was refused or could not be made.
@@ -219,12 +218,12 @@ impl Dialing {
     }
 }
 
-/// Buffers of connections that are gone, for those that come.
+/// Buffers of closed connections, for new ones.
 #[derive(Debug, Default)]
 pub(super) struct Buffers(RefCell<Vec<Vec<u8>>>);
 
 impl Buffers {
-    /// So many are kept at most,
+    /// At most this many are kept,
     const MOST: usize = 64;
     /// and none that has grown beyond so many bytes.
     const MOST_BYTES: usize = 4 * READ_SIZE;
@@ -244,24 +243,24 @@ impl Buffers {
     }
 }
 
-/// A connection that stands.
+/// An established connection.
 pub(super) struct Connection {
     stream: Stream,
     /// Its number within its source.
     pub(super) id: u64,
-    /// When it stood, before any TLS handshake.
+    /// When it was established, before any TLS handshake.
     pub(super) since: Stamp,
     /// Requests that it has carried.
     pub(super) requests: u64,
     /// Its local port; a Unix socket has none.
     pub(super) local_port: Option<u16>,
-    /// What it leads to, as it stands in rows.
+    /// Its remote address, as rows have it.
     pub(super) remote: Arc<str>,
     /// Bytes that were read and not yet taken.
     pub(super) buffer: Vec<u8>,
     /// The pod that the last answer named, if one did.
     pub(super) pod: Option<Arc<str>>,
-    /// The head of the last answer, where its body did not come with it.
+    /// The head of the last answer, if its body did not come with it.
     pub(super) head: Vec<u8>,
     /// The beginning of the body under way, where it is to name the pod.
     pub(super) beginning: Option<Box<Beginning>>,

@@ -1,18 +1,17 @@
-//! The kernel's own word on where each connection of the load was sent.
+//! Asks the kernel's connection tracking where each connection of the load was sent.
 //!
-//! Where a Service's address is translated by rules of the kernel (kube-proxy's, or those of the embedded
-//! cluster's kernel dataplane), its connection tracking tells of each connection that it begins to track from which
-//! address it expects the answers. A [`Listener`] hears that in the network namespace of this process, and the
+//! If rules of the kernel translate a Service's address (kube-proxy's, or those of the embedded cluster's kernel
+//! dataplane), its connection tracking reports, for each connection that it begins to track, the address from which
+//! it expects the answers. A [`Listener`] receives these reports in the network namespace of this process, and the
 //! recorder writes the address into the rows (`routed_to`), whether the request was answered or not.
 //!
-//! The kernel queues its message while it sends the first packet, before `connect` returns. So the recorder, who
-//! has the rows of requests that have ended, finds the entries of all of them by reading the queue to its end
-//! (`socket`); the workers take no part, and wait for nothing. In between a thread empties the queue. What is read
-//! ([`message`]) is kept where it may be the load's own (`flows`). Messages that the queue had no room for are
-//! gaps, which the run's events name.
+//! The kernel queues its message while it sends the first packet, before `connect` returns. So the recorder, which
+//! has the rows of ended requests, finds all their entries by reading the queue to its end (`socket`). The workers
+//! take no part, and wait for nothing. In between a thread empties the queue. A message ([`message`]) is kept if it
+//! may belong to the load (`flows`). Messages that the queue had no room for are gaps, which the run's events name.
 //!
-//! It says nothing of connections that no packet left for (refused by a rule), that a kube-proxy replacement
-//! balances at the socket, or that follow an entry of before; and never why a request was lost.
+//! There are no entries for connections without a packet (refused by a rule), for those that a kube-proxy replacement
+//! balances at the socket, or for those that follow an earlier entry. Entries never show why a request was lost.
 
 #[cfg(not(target_os = "linux"))]
 mod elsewhere;
@@ -46,10 +45,10 @@ use crate::record::{Clock, EventKind, RequestRow, Stamp};
 const TURN: Duration = Duration::from_millis(200);
 /// For how long [`check`] looks for a sign: a Service proxy that has just started makes its first rules.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Whether connections' entries are told of: 0 for no, 2 for as soon as somebody listens.
+/// Whether the kernel reports entries: 0 for no, 2 for as soon as somebody listens.
 const EVENTS: &str = "/proc/sys/net/netfilter/nf_conntrack_events";
 
-/// The kernel does not say where connections go.
+/// The kernel does not report where connections go.
 #[derive(Debug, thiserror::Error)]
 pub enum ConntrackError {
     /// This process may not listen.
@@ -70,7 +69,7 @@ pub enum ConntrackError {
          no rule there asks for it"
     )]
     Untracked,
-    /// The targets' connections have none.
+    /// The targets' connections have no entries.
     #[error(
         "--evidence conntrack has nothing to go by: the kernel tracked no connection to {to}. A kube-proxy \
          replacement that balances at the socket leaves no entries, nor are there any in a pod's own network"
@@ -79,12 +78,12 @@ pub enum ConntrackError {
         /// The targets.
         to: String,
     },
-    /// There is no such thing.
+    /// The system has no such feature.
     #[error("failed to listen to the kernel's connection tracking (--evidence conntrack)")]
     Io(#[source] io::Error),
 }
 
-/// Whether the kernel says where connections of this network namespace go, found out by a connection within it.
+/// Checks, with a connection within this network namespace, that the kernel reports where connections go.
 ///
 /// # Errors
 /// When it does not.
@@ -115,7 +114,7 @@ fn open() -> Result<Socket, ConntrackError> {
     })
 }
 
-/// Whether the kernel tells of a connection within this network namespace.
+/// Whether the kernel reports a connection within this network namespace.
 fn is_told_of(socket: &mut Socket, address: IpAddr) -> io::Result<bool> {
     let listener = TcpListener::bind((address, 0))?;
     let to = listener.local_addr()?;
@@ -143,7 +142,7 @@ pub(super) fn local_addresses() -> io::Result<impl Iterator<Item = IpAddr>> {
     }))
 }
 
-/// Hears what the kernel says of a load's connections. Clones share it.
+/// Receives what the kernel reports about a load's connections. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Listener {
     heard: Arc<Mutex<Heard>>,
@@ -153,7 +152,7 @@ pub(super) struct Listener {
 
 #[derive(Debug)]
 struct Heard {
-    /// `None` once the kernel has failed to go on.
+    /// `None` once the kernel has failed.
     socket: Option<Socket>,
     flows: Flows,
     /// When the queue was empty last.
@@ -163,10 +162,10 @@ struct Heard {
 }
 
 impl Listener {
-    /// Hears of all connections from there that are opened from now on.
+    /// Starts listening for all connections from there that are opened from now on.
     ///
     /// # Errors
-    /// When the kernel does not say.
+    /// When the kernel does not report them.
     pub(super) fn begin(origins: Origins, clock: Clock) -> Result<Self, ConntrackError> {
         let socket = open()?;
         let signal = Arc::new(socket.signal().map_err(ConntrackError::Io)?);
@@ -176,7 +175,7 @@ impl Listener {
         Ok(Self { heard: Arc::new(Mutex::new(heard)), signal, clock })
     }
 
-    /// Whether there was a connection to one of these that the kernel had an entry for.
+    /// Whether the kernel had an entry for a connection to one of these.
     ///
     /// # Errors
     /// When there was none.
@@ -188,7 +187,7 @@ impl Listener {
         Err(ConntrackError::NoEntry { to: remotes.join(", ") })
     }
 
-    /// Empties the queue whenever there is something in it, until that is to end. For a thread of its own.
+    /// Empties the queue whenever it has messages, until the listener ends. Needs its own thread.
     pub(super) fn listen(&self, end: &CancellationToken) {
         while !end.is_cancelled() {
             // Without a signal the queue is emptied in turns.
@@ -201,7 +200,7 @@ impl Listener {
         }
     }
 
-    /// Says where the connections of these requests were sent, which have ended in this order.
+    /// Sets where the connections of these requests were sent; they have ended in this order.
     pub(super) fn fill_in(&self, worker: usize, rows: &mut [RequestRow]) {
         let mut heard = self.up_to_now();
         for row in rows {
@@ -209,7 +208,7 @@ impl Listener {
         }
     }
 
-    /// What there is to say at the end: how many connections had an entry, and when entries were lost.
+    /// The summary: how many connections had an entry, and when entries were lost.
     pub(super) fn events(&self) -> Vec<(Stamp, EventKind)> {
         let mut heard = self.up_to_now();
         let now = self.clock.now();
@@ -225,7 +224,7 @@ impl Listener {
         events
     }
 
-    /// Everything that the kernel has said by now.
+    /// Everything that the kernel has reported by now.
     fn up_to_now(&self) -> MutexGuard<'_, Heard> {
         let mut heard = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
         heard.read_all(self.clock);

@@ -1,9 +1,8 @@
-//! The deadlines of one worker's requests: one queue, in place of a timer for each.
+//! The deadlines of one worker's requests: one queue, instead of a timer for each.
 //!
-//! Those with the same limit pass in the order in which they were set, so each limit has a list
-//! of its own: setting a deadline and taking it back is a matter of some nanoseconds, and nearly
-//! every one is taken back. Only the first of all has a timer, which is not moved when that one
-//! is taken back. A deadline is noticed some milliseconds after it has passed.
+//! Deadlines with the same limit pass in the order in which they were set, so each limit has its own list. Setting
+//! and removing a deadline takes some nanoseconds, and nearly every one is removed. Only the earliest has a timer,
+//! which is not moved when that deadline is removed. A deadline is noticed some milliseconds after it has passed.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -26,7 +25,7 @@ pub(super) struct Elapsed;
 pub(super) struct Deadlines {
     clock: Clock,
     queue: RefCell<Queue>,
-    /// Said when a deadline is set before the one that there is a timer for.
+    /// Notified when a deadline is set before the one that has the timer.
     sooner: Notify,
 }
 
@@ -36,8 +35,8 @@ impl Deadlines {
         Self { clock, queue: RefCell::default(), sooner: Notify::new() }
     }
 
-    /// What `future` makes, or [`Elapsed`] if that is not there `limit` after `since`. Somebody
-    /// has to [`keep`](Self::keep) the deadlines meanwhile.
+    /// The output of `future`, or [`Elapsed`] if it is not ready `limit` after `since`. Somebody must
+    /// [`keep`](Self::keep) the deadlines during this time.
     pub(super) async fn within<F: Future>(
         &self,
         since: Stamp,
@@ -60,7 +59,7 @@ impl Deadlines {
         .await
     }
 
-    /// Wakes whoever waits for something whose deadline has passed, for as long as it is polled.
+    /// Wakes every waiter whose deadline has passed, for as long as it is polled.
     pub(super) async fn keep(&self) -> Infallible {
         loop {
             let now = self.clock.now();
@@ -88,7 +87,7 @@ impl Deadlines {
     }
 }
 
-/// A deadline that was set; dropping this takes it back.
+/// A deadline that was set; dropping this removes it.
 struct Waiting<'a> {
     deadlines: &'a Deadlines,
     id: usize,
@@ -136,7 +135,7 @@ struct Wait {
 }
 
 impl Queue {
-    /// Answers the deadline's number, and whether it is to pass before the timer goes off.
+    /// Returns the deadline's number, and whether it is to pass before the timer goes off.
     fn set(&mut self, at: Stamp, limit: Duration, waker: Waker) -> (usize, bool) {
         let list = self.lists.iter().position(|list| list.limit == limit).unwrap_or_else(|| {
             self.lists.push(List { limit, first: None, last: None });
@@ -181,7 +180,7 @@ impl Queue {
         self.waits[id].waker.take()
     }
 
-    /// Answers the first deadline of all, for which there is going to be a timer.
+    /// Returns the first deadline of all, for which there is going to be a timer.
     fn arm(&mut self) -> Option<Stamp> {
         let firsts = self.lists.iter().filter_map(|list| list.first);
         self.alarm = firsts.map(|id| self.waits[id].at).min();

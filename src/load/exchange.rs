@@ -1,5 +1,4 @@
-//! One scheduled request from its dispatch to its end: the facts of the wire, and
-//! the outcome that they make.
+//! One scheduled request from its dispatch to its end: the facts of the wire, and the outcome that follows from them.
 //!
 //! Nothing is retried. Stamps, bytes and errno are written into the row as they
 //! become known, so that whatever cuts the exchange short (a timeout, the end
@@ -36,7 +35,7 @@ use crate::record::retry::is_retried;
 use crate::record::{Clock, Outcome, RequestRow, Stamp};
 pub(super) use not_sent::NotSent;
 
-/// What all exchanges of one worker have in common.
+/// What all exchanges of one worker share.
 #[derive(Debug)]
 pub(super) struct Context {
     /// The load.
@@ -45,7 +44,7 @@ pub(super) struct Context {
     pub(super) clock: Clock,
     /// The worker's source name.
     pub(super) source: Arc<str>,
-    /// The ports that fresh connections come from; none where the kernel chooses.
+    /// The ports that fresh connections come from; none if the kernel chooses.
     pub(super) ports: Option<SourcePorts>,
     /// Where requests go, in the plan's order.
     pub(super) endpoints: Vec<Endpoint>,
@@ -53,12 +52,12 @@ pub(super) struct Context {
     pub(super) deadlines: Deadlines,
     /// Buffers of connections that are gone.
     pub(super) buffers: Buffers,
-    /// Whether they are all to end at once. Whoever sets this wakes them.
+    /// Whether they are all to end at once. Setting this also wakes them.
     pub(super) is_aborted: Cell<bool>,
 }
 
 impl Context {
-    /// What `future` makes, unless that is cut off.
+    /// The output of `future`, unless that is cut off.
     async fn unless_aborted<F: Future>(&self, mut future: Pin<&mut F>) -> Option<F::Output> {
         poll_fn(|context| match future.as_mut().poll(context) {
             Poll::Pending if self.is_aborted.get() => Poll::Ready(None),
@@ -79,19 +78,19 @@ pub(super) struct Endpoint {
     pub(super) go_replays: bool,
     /// Where it is.
     pub(super) walk: Walk,
-    /// Its TLS, where it speaks it.
+    /// Its TLS, if it uses it.
     pub(super) tls: Option<Client>,
     /// The request that closes its connection.
     pub(super) closing: Template,
     /// The request that keeps it.
     pub(super) keeping: Template,
-    /// Which HTTP it speaks.
+    /// Its HTTP version.
     pub(super) http: Http,
-    /// The same requests in HTTP/2, where the target may speak it.
+    /// The same requests in HTTP/2, if the target may use it.
     pub(super) http2: Option<http2::Template>,
     /// What is special to gRPC.
     pub(super) grpc: Option<grpc::Call>,
-    /// What is sent instead where it speaks WebSocket.
+    /// What is sent instead if it uses WebSocket.
     pub(super) messages: Option<Messages>,
     /// What the headers of its answers say.
     pub(super) answers: RefCell<Answers>,
@@ -99,9 +98,9 @@ pub(super) struct Endpoint {
 
 /// How a request gets to its target.
 pub(super) enum Via {
-    /// Over a connection that it has for itself.
+    /// Over a connection of its own.
     Own {
-        /// One that is idle, or the new one when that stands.
+        /// An idle one, or the new one once it is established.
         connection: Option<Connection>,
         /// The number of a new one.
         id: u64,
@@ -131,7 +130,7 @@ impl Via {
         matches!(self, Via::Http2(Some(ticket)) if ticket.is_void())
     }
 
-    /// The connection, where there is one.
+    /// The connection, if there is one.
     pub(super) const fn take(&mut self) -> Option<Connection> {
         match self {
             Via::Own { connection, .. } => connection.take(),
@@ -140,7 +139,7 @@ impl Via {
     }
 }
 
-/// A request to be sent now. It stays where it is until it has ended: what it is made of is large.
+/// A request to be sent now. It stays in place until it has ended, because its parts are large.
 pub(super) struct Exchange {
     /// The endpoint's index.
     pub(super) endpoint: usize,
@@ -153,7 +152,7 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Sends the request and follows it to its end. Answers when all attempts were over.
+    /// Sends the request and follows it to its end. Returns when all attempts were over.
     pub(super) async fn run(&mut self, context: &Context) -> Stamp {
         let Self { endpoint, via, persistence, row } = self;
         let result = {
@@ -184,8 +183,8 @@ impl Exchange {
     }
 }
 
-/// Does what a client that retries would do: sends the request again, on a new connection, while
-/// it fails and attempts are left. The row keeps the facts of the first attempt.
+/// Does what a retrying client would do: sends the request again, on a new connection, while it fails and attempts
+/// are left. The row keeps the facts of the first attempt.
 async fn retry(context: &Context, endpoint: usize, row: &mut RequestRow) {
     let method = context.endpoints[endpoint].method.as_str();
     let settings = &context.plan.settings;
@@ -213,7 +212,7 @@ async fn retry(context: &Context, endpoint: usize, row: &mut RequestRow) {
     }
 }
 
-/// Answers whether the connection can carry another request.
+/// Returns whether the connection can carry another request.
 async fn attempt(
     context: &Context,
     endpoint: usize,
@@ -235,7 +234,7 @@ async fn attempt(
     carry(context, endpoint, persistence, connection, row).await
 }
 
-/// Sends the request over a connection that it has for itself. Answers whether that can carry another.
+/// Sends the request over a connection of its own. Returns whether the connection can carry another one.
 pub(super) async fn carry(
     context: &Context,
     endpoint: &Endpoint,
@@ -321,7 +320,7 @@ pub(super) async fn connect(
     Ok(connection)
 }
 
-/// Writes the request and reads the response to its end. Answers whether the
+/// Writes the request and reads the response to its end. Returns whether the
 /// connection can carry another request.
 async fn talk(
     context: &Context,
@@ -368,8 +367,8 @@ pub(super) enum Switch {
     Unasked,
 }
 
-/// Reads the head of the final response, or of one that switches protocols where that was asked for.
-/// The row has what its headers say.
+/// Reads the head of the final response, or of one that switches protocols if that was requested. The row gets what
+/// its headers say.
 pub(super) async fn read_head(
     context: &Context,
     endpoint: &Endpoint,
@@ -403,7 +402,7 @@ pub(super) async fn read_head(
     }
 }
 
-/// Reads what comes next of an answer that has an end of its own; its first byte by the deadline for that.
+/// Reads the next part of an answer that has its own end; its first byte by the deadline for that.
 pub(super) async fn read_more(
     context: &Context,
     connection: &mut Connection,
@@ -437,7 +436,7 @@ fn parse(context: &Context, endpoint: &Endpoint, connection: &Connection) -> Res
     head.map_err(|_| PROTOCOL_ERROR)
 }
 
-/// Takes down what the headers of an answer say, whose head stands at the beginning of the buffer.
+/// Records what the headers of an answer say; its head is at the beginning of the buffer.
 fn note_headers(
     context: &Context,
     endpoint: &Endpoint,
@@ -461,7 +460,7 @@ fn note_headers(
     }
 }
 
-/// Reads the body to its end. Its beginning is kept where that is to name the pod.
+/// Reads the body to its end. Its beginning is kept if it is searched for the pod's name.
 pub(super) async fn read_body(
     connection: &mut Connection,
     head: &mut Head,

@@ -8,7 +8,7 @@ use super::plan::{Plan, Timing};
 use super::schedule::{Due, Share};
 use crate::record::{Outcome, Phase, RequestRow, Stamp};
 
-/// After a request that could not be sent, a closed loop waits for so long before its next one.
+/// After a request that could not be sent, a closed loop waits this long before its next one.
 const AFTER_NOT_SENT: Duration = Duration::from_millis(10);
 
 /// Where a worker's requests come from.
@@ -56,8 +56,8 @@ impl Feed {
         }
     }
 
-    /// The next request, if there is one for a worker; in a closed loop only where `is_free` says that
-    /// a connection could take it.
+    /// The next request, if a worker has one; in a closed loop only if `is_free` says that a connection could take
+    /// it.
     pub(super) fn next(&self, now: Stamp, is_free: impl FnOnce() -> bool) -> Option<Due> {
         match self {
             Feed::Open { next, .. } => *next,
@@ -91,7 +91,7 @@ impl Feed {
         }
     }
 
-    /// A request has ended so.
+    /// A request has ended with this outcome.
     pub(super) fn ended(&mut self, row: &RequestRow) {
         if let Feed::Closed(closed) = self
             && row.outcome == Outcome::NotSent

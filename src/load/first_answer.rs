@@ -1,8 +1,8 @@
-//! Does the target answer at all, from where the load will be sent?
+//! Whether the target answers at all, from where the load will be sent.
 //!
-//! Asked with a plain GET that carries no request id, so that no recorder takes it for a part
-//! of the load. An attempt that comes before the Service's rules leaves a connection-tracking
-//! entry, as any other SYN that nobody answers, so no port of an attempt is one of the load's.
+//! It is asked with a plain GET without a request id, so that no recorder counts it as part of the load. An attempt
+//! before the Service's rules exist leaves a connection-tracking entry, like any other unanswered SYN, so no port of
+//! an attempt is used for the load.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -26,19 +26,18 @@ use crate::record::Clock;
 
 /// From one attempt to get an answer to the next.
 const RETRY: Duration = Duration::from_millis(100);
-/// For a connection to come about: one to a Service without rules yet may never.
+/// For a connection to be established: one to a Service without rules yet may never be.
 const CONNECT: Duration = Duration::from_secs(2);
 /// The least time for an answer on it.
 const ANSWER: Duration = Duration::from_secs(2);
 
 /// Where attempts come from.
 pub(super) struct From<'a> {
-    /// The address; the kernel chooses where there is none.
+    /// The address; if none is set, the kernel chooses.
     pub(super) address: Option<IpAddr>,
-    /// The load's source ports, of which each attempt takes one away; the kernel chooses where
-    /// there are none.
+    /// The load's source ports, of which each attempt takes one; if there are none, the kernel chooses.
     pub(super) ports: Option<&'a mut Vec<u16>>,
-    /// So many are left to the load in any case.
+    /// At least this many stay for the load.
     pub(super) left: usize,
     /// How long the load itself will wait for an answer.
     pub(super) response_timeout: Duration,
@@ -51,7 +50,7 @@ impl From<'_> {
         matches!(timeout(limit, dialing.connected(0, address.text.clone(), clock)).await, Ok(Ok(_)))
     }
 
-    /// Begins to connect, from a port that is none of the load's.
+    /// Starts to connect, from a port that the load does not use.
     fn dial(&mut self, remote: &Remote) -> Result<Dialing, CannotDial> {
         let Remote::Tcp(to) = remote else { return connection::dial(remote, None) };
         let address = self.address.unwrap_or_else(|| connection::unspecified(*to));

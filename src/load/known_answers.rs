@@ -33,7 +33,7 @@ use crate::record::parts::read_table;
 use crate::record::{Clock, Outcome, RequestRow, RunDir};
 use server::{HANGING, Log, PROMPT, Script, Server};
 
-/// Runs the load with a run directory, and answers its summary with its rows.
+/// Runs the load with a run directory, and returns its summary with its rows.
 async fn run(settings: Settings) -> (Summary, Vec<RequestRow>) {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = RunDir::create(dir.path()).unwrap();

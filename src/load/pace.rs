@@ -1,8 +1,8 @@
-//! How fast requests are to leave, as a user says it.
+//! The pace of a load, as a user states it.
 //!
-//! Open loop is a rate over time, and says when each request is due whatever became of the
-//! others (`schedule`). Closed loop is a number of connections that are kept busy, and says
-//! nothing about time: it measures what a server can do, not what its users see.
+//! Open loop is a rate over time, which sets when each request is due, independently of the others (`schedule`).
+//! Closed loop is a number of connections that are kept busy, without times: it measures what a server can do, not
+//! what its users see.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::run_info::Pacing;
 
-/// How fast requests are to leave.
+/// The pace of the requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pace {
@@ -50,7 +50,7 @@ pub enum Arrivals {
     /// Evenly.
     #[default]
     Even,
-    /// As independent users come: a Poisson process, given that as many come as the rates say.
+    /// Like independent users: a Poisson process, given the number of arrivals that the rates set.
     Poisson,
 }
 
@@ -85,7 +85,7 @@ impl Pace {
         self
     }
 
-    /// Length of the counted part; `None` where requests are counted instead.
+    /// Length of the counted part; `None` if requests are counted instead.
     pub fn duration(&self) -> Option<Duration> {
         match self {
             Pace::Open(stages) => Some(stages.iter().map(|stage| stage.duration).sum()),
@@ -113,8 +113,8 @@ impl Pace {
         stages.iter().map(|stage| stage.from.max(stage.to)).fold(0.0, f64::max)
     }
 
-    /// The rate of a warm-up, in requests per second: that of the first stage, or what a first
-    /// ramp leads to; 0 for a closed loop.
+    /// The rate of a warm-up, in requests per second: that of the first stage, or the end of a first ramp; 0 for a
+    /// closed loop.
     pub fn warmup_rate(&self) -> f64 {
         let Pace::Open(stages) = self else { return 0.0 };
         stages.first().map_or(0.0, |stage| stage.to)

@@ -1,10 +1,9 @@
 //! Waking at a point in time, precisely.
 //!
-//! Tokio's own timers have a granularity of a millisecond. On Linux a timerfd
-//! in the runtime's epoll set wakes within microseconds; elsewhere tokio's
-//! timer has to do. The waiting time is reckoned anew from the absolute due
-//! time at every call, so that nothing drifts. The last of it can be spent watching
-//! the clock, connections served meanwhile, which no sleeping processor delays.
+//! Tokio's own timers have a granularity of a millisecond. On Linux a timerfd in the runtime's epoll set wakes within
+//! microseconds; elsewhere tokio's timer is used. The waiting time is computed again from the absolute due time at
+//! every call, so nothing drifts. The last part of it can be spent polling the clock while connections are served, so
+//! that no sleeping processor delays it.
 
 use std::io;
 use std::time::Duration;

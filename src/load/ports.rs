@@ -1,9 +1,9 @@
-//! The source ports of fresh connections, walked rather than left to the kernel.
+//! The source ports of fresh connections, used in turn instead of chosen by the kernel.
 //!
-//! A SYN that nobody answers leaves a connection-tracking entry for 120 s, and a connection that
-//! has the same addresses and ports in that time follows the entry, wherever the rules lead by
-//! then (TERMINATION: stale flows). The kernel chooses ports by a hash and may take one again at
-//! once. Here each is taken again only after all others of the worker's share.
+//! An unanswered SYN leaves a connection-tracking entry for 120 s, and a connection with the same addresses and ports
+//! in that time follows the entry, wherever the rules route by then (TERMINATION: stale flows). The kernel chooses
+//! ports by a hash and may reuse one immediately. Here each port is reused only after all others of the worker's
+//! share.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,14 +13,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// How long Linux keeps the entry of a connection attempt that nobody answered
-/// (`nf_conntrack_tcp_timeout_syn_sent`).
+/// How long Linux keeps the entry of an unanswered connection attempt (`nf_conntrack_tcp_timeout_syn_sent`).
 pub(super) const ENTRY_LIFE: Duration = Duration::from_secs(120);
 
-/// How long a port stays taken after a connection that this side closed first (Linux:
-/// TCP_TIMEWAIT_LEN), towards the address that it led to.
+/// How long a port stays taken towards the same address after a connection that this side closed first (Linux:
+/// TCP_TIMEWAIT_LEN).
 const TIME_WAIT: Duration = Duration::from_secs(60);
-/// The same where `net.ipv4.tcp_tw_reuse` lets a new connection take it over.
+/// The same if `net.ipv4.tcp_tw_reuse` lets a new connection take it over.
 const TIME_WAIT_REUSED: Duration = Duration::from_secs(1);
 
 /// A range of ports, both ends included.
@@ -32,7 +31,7 @@ pub struct PortRange {
     pub last: u16,
 }
 
-/// A range of ports is written in another form.
+/// A range of ports in a wrong form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no range of ports such as 32768-60999")]
 pub struct NotARange(String);
@@ -58,8 +57,8 @@ impl fmt::Display for PortRange {
 
 /// The source ports that all workers together may use.
 ///
-/// These are the ones given, or the system's ephemeral ones without the reserved; `None`
-/// where neither is known: then the kernel chooses.
+/// These are the given ones, or the system's ephemeral ones without the reserved; `None` if neither is known: then
+/// the kernel chooses.
 pub(super) fn usable(given: Option<PortRange>) -> Option<Vec<u16>> {
     match given {
         Some(range) => Some((range.first..=range.last).collect()),
@@ -99,7 +98,7 @@ fn parse_ephemeral(range: &str, reserved: &str) -> Option<Vec<u16>> {
 /// One worker's share of the source ports, walked round and round.
 #[derive(Debug)]
 pub(super) struct SourcePorts {
-    /// The address that they are of; the kernel chooses where there is none.
+    /// Their address; if none is set, the kernel chooses.
     pub(super) address: Option<IpAddr>,
     ports: Vec<u16>,
     next: AtomicUsize,
@@ -129,7 +128,7 @@ impl SourcePorts {
     }
 }
 
-/// For how long a port stays taken towards a remote address, where this side closes first.
+/// How long a port stays taken towards a remote address, if this side closes first.
 pub(super) fn held(remote: IpAddr) -> Duration {
     let setting = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_tw_reuse").unwrap_or_default();
     held_with(setting.trim(), remote)
@@ -143,8 +142,8 @@ fn held_with(tw_reuse: &str, remote: IpAddr) -> Duration {
     }
 }
 
-/// How soon ports have to be used again, if that is before an entry is gone: `fresh_per_s` fresh
-/// connections a second for `length`, with `ports` to use.
+/// How soon ports must be used again, if that is before an entry expires: `fresh_per_s` fresh connections a second
+/// for `length`, with `ports` to use.
 pub(super) fn used_again_after(fresh_per_s: f64, length: Duration, ports: usize) -> Option<Duration> {
     let within = length.min(ENTRY_LIFE).as_secs_f64();
     let is_early = fresh_per_s * within > ports as f64;

@@ -1,4 +1,4 @@
-//! A load whose targets are known: what speaks against it, and its start.
+//! A load whose targets are known: its checks, and its start.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ use crate::record::{Clock, Evidence, RequestRow, RunDir, Stamp, retry};
 
 /// From the start to the schedule's zero, so that every worker is ready for its first request.
 const LEAD: Duration = Duration::from_millis(50);
-/// The row of a request that has ended comes to the recorder within so long.
+/// The row of a request that has ended reaches the recorder within this time.
 const ROWS_WAIT: Duration = Duration::from_secs(10);
 /// Batches of rows that may wait for the recorder.
 pub(super) const WAITING_BATCHES: usize = 64;
@@ -42,18 +42,18 @@ pub struct Prepared {
     routes: Vec<Route>,
     /// The names among them.
     names: Names,
-    /// The source ports of all workers; `None` where the kernel chooses.
+    /// The source ports of all workers; `None` if the kernel chooses.
     ports: Option<Vec<u16>>,
-    /// Files that rows go to beside the run directory.
+    /// Files for rows, in addition to the run directory.
     records: Vec<RecordWriter>,
-    /// What is told of the load while it lasts goes there.
+    /// Where progress is reported while the load lasts.
     journal: Option<Arc<Journal>>,
-    /// Hears where connections go, where that is wanted.
+    /// Receives where connections go, if that is wanted.
     listener: Option<Listener>,
 }
 
 impl Prepared {
-    /// Resolves the targets' names, and finds out which source ports there are.
+    /// Resolves the targets' names, and determines the source ports.
     ///
     /// # Errors
     /// When a name does not resolve, there are too few ports, or connections cannot come from the
@@ -106,10 +106,10 @@ impl Prepared {
         Ok(())
     }
 
-    /// The same load, of whose connections the kernel is asked where they go, if its settings say so.
+    /// The same load, which asks the kernel where its connections go, if its settings say so.
     ///
     /// # Errors
-    /// When the kernel does not say.
+    /// When the kernel does not report it.
     pub fn with_evidence(mut self, clock: Clock) -> Result<Self, LoadError> {
         let settings = &self.plan.settings;
         match settings.evidence {
@@ -131,7 +131,7 @@ impl Prepared {
     /// Waits until every target gives some answer.
     ///
     /// # Errors
-    /// When one gives none within the limit, or the kernel that is to say where connections go knows of none of them.
+    /// When one gives none within the limit, or the kernel has no entry for any connection to them.
     pub(super) async fn first_answers(&mut self, limit: Duration, clock: Clock) -> Result<(), LoadError> {
         for (target, route) in self.plan.targets.iter().zip(&self.routes) {
             let (tls, walk) = (client(&self.plan, target), Walk::new(route.clone(), 0));
@@ -143,8 +143,8 @@ impl Prepared {
         Ok(())
     }
 
-    /// Finds out whether names with IPv4 and IPv6 addresses answer on both, and leaves out what
-    /// does not. Answers what was left out, in words.
+    /// Checks whether names with IPv4 and IPv6 addresses answer on both, and drops a family that does not. Returns
+    /// what was dropped, as text.
     pub async fn choose_families(&mut self, clock: Clock) -> Vec<String> {
         let limit = self.plan.settings.connect_timeout;
         let from = attempts_from(&self.plan.settings, &mut self.ports);
@@ -164,15 +164,15 @@ impl Prepared {
         Ok(self)
     }
 
-    /// The same load, which is told of in this journal while it lasts: for whoever is far from its
-    /// run directory, which it has to have.
+    /// The same load, whose progress is reported in this journal while it lasts: for a reader far from its run
+    /// directory. It needs a run directory.
     #[must_use]
     pub fn with_journal(self, journal: Arc<Journal>) -> Self {
         Self { journal: Some(journal), ..self }
     }
 
-    /// Whether there are enough source ports for the fresh connections to each address, were this
-    /// side to close each of them first.
+    /// Whether there are enough source ports for the fresh connections to each address, if this side closes each of
+    /// them first.
     fn check_ports(&self) -> Result<(), PlanError> {
         let Some(ports) = &self.ports else { return Ok(()) };
         let Settings { source_addresses, warmup, pace, .. } = &self.plan.settings;
@@ -208,7 +208,7 @@ impl Prepared {
         Ok(())
     }
 
-    /// What whoever wants this load should know before it starts.
+    /// Warnings before the load starts.
     pub fn warnings(&self) -> Vec<String> {
         let Some(ports) = &self.ports else { return Vec::new() };
         let settings = &self.plan.settings;
@@ -334,7 +334,7 @@ fn is_socket(path: &Path) -> Result<(), LoadError> {
     Err(LoadError::NoSocket { path: path.to_owned(), why: "this system has none".to_owned() })
 }
 
-/// The TLS of a target, where it speaks it.
+/// The TLS of a target, if it uses it.
 fn client(plan: &Plan, target: &PlannedTarget) -> Option<tls::Client> {
     plan.tls.as_ref().zip(target.tls_name.clone()).map(|(tls, name)| tls.client(name))
 }

@@ -1,9 +1,8 @@
-//! A load that another process sends, seen from the one that wants it sent.
+//! A load that another process sends, from the side of the process that orders it.
 //!
-//! The process may run where the target can be reached and this one cannot: in a private
-//! network namespace, or on another machine. [`Process`] speaks to it in the terms of
-//! [`protocol`]; [`worker`] is the other end. The process has a clock of its own, which is
-//! compared with this one's all through the load, as every recorder's is.
+//! The process may run where the target can be reached and this one cannot: in a private network namespace, or on
+//! another machine. [`Process`] talks to it by [`protocol`]; [`worker`] is the other end. The process has its own
+//! clock, which is compared with this one's throughout the load, like every recorder's.
 
 pub mod protocol;
 pub mod worker;
@@ -32,7 +31,7 @@ const LEAD: Duration = Duration::from_millis(250);
 /// How long the process may take to end once it was told to.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why a load could not be had from another process.
+/// Why another process could not send a load.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     /// The process could not be started.
@@ -44,10 +43,10 @@ pub enum ProcessError {
     /// It ended before the load did.
     #[error("the load worker ended before the load did ({0})")]
     Ended(ExitStatus),
-    /// It said something that cannot be read.
+    /// Its output could not be read.
     #[error("the load worker said {line:?}")]
     Unreadable {
-        /// What it said.
+        /// Its output.
         line: String,
         /// What is wrong with it.
         source: serde_json::Error,
@@ -66,7 +65,7 @@ pub struct Ended {
     pub scheduled: u64,
 }
 
-/// Takes down what the process reports: whose clock the stamp is on, the stamp, and what happened.
+/// Receives what the process reports: whose clock the stamp is on, the stamp, and what happened.
 pub trait Note: Fn(Option<&str>, Stamp, EventKind) {}
 
 impl<F: Fn(Option<&str>, Stamp, EventKind)> Note for F {}
@@ -83,16 +82,16 @@ pub struct Process<N> {
     control: Control,
     sources: Vec<String>,
     warnings: Vec<String>,
-    /// What the clock exchanges showed, and when each was asked.
+    /// Results of the clock exchanges, and when each was requested.
     samples: Vec<(Stamp, ClockOffset)>,
-    /// Clock exchanges under way: number, and when it was asked.
+    /// Clock exchanges in progress: number, and when each was requested.
     asked: VecDeque<(u64, Stamp)>,
     exchanges: u64,
 }
 
 impl<N: Note> Process<N> {
     /// Starts the process: `command` runs [`worker::serve`] on its standard input and output.
-    /// What it reports beside its progress goes to `note`.
+    /// Its reports, other than progress, go to `note`.
     ///
     /// # Errors
     /// When it cannot be started.
@@ -117,8 +116,8 @@ impl<N: Note> Process<N> {
         })
     }
 
-    /// Has the process make itself ready: it waits until the target answers it. Then its clock is
-    /// compared. Answers what is to be known before the load starts.
+    /// Makes the process get ready: it waits until the target answers it. Then its clock is compared. Returns
+    /// warnings before the load starts.
     ///
     /// # Errors
     /// When the target does not answer from there, or the process fails.
@@ -136,10 +135,10 @@ impl<N: Note> Process<N> {
         Ok(std::mem::take(&mut self.warnings))
     }
 
-    /// Starts the load. Answers the schedule's zero on this process's clock.
+    /// Starts the load. Returns the schedule's zero on this process's clock.
     ///
     /// # Errors
-    /// When the process cannot be told.
+    /// When the process cannot be reached.
     pub async fn start(&mut self) -> Result<Stamp, ProcessError> {
         let zero = self.clock.now() + LEAD;
         let offset_ns = self.offset().map_or(0, |offset| offset.offset_ns);
@@ -147,7 +146,7 @@ impl<N: Note> Process<N> {
         Ok(zero)
     }
 
-    /// What may be known and asked of the load meanwhile.
+    /// State and control of the load while it runs.
     pub fn control(&self) -> &Control {
         &self.control
     }
@@ -179,7 +178,7 @@ impl<N: Note> Process<N> {
         }
     }
 
-    /// The load's sources as run.json lists them, with the best that is known of their clock.
+    /// The load's sources as run.json lists them, with the best knowledge of their clock.
     pub fn recorders(&self) -> Vec<Source> {
         let offset = self.offset();
         let source = |name: &String| Source {
@@ -214,7 +213,7 @@ impl<N: Note> Process<N> {
             None => Err(io::ErrorKind::BrokenPipe.into()),
         };
         match written {
-            // It has ended, and what it said before that says why.
+            // It has ended, and its last output says why.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             written => written.map_err(ProcessError::Pipe),
         }

@@ -1,5 +1,5 @@
-//! Takes the workers' rows off their hands: run directory, `latency.hlog`, live progress, and the
-//! journal of what is told to whoever is far away.
+//! Receives the workers' rows and writes them: run directory, `latency.hlog`, live progress, and the journal for a
+//! remote reader.
 //!
 //! One thread, which also owns the workers' threads. It judges nothing.
 
@@ -21,8 +21,8 @@ use super::{LoadError, Progress, Recent};
 use crate::record::parts::PartWriter;
 use crate::record::{Clock, Phase, RequestRow, Stamp};
 
-/// A row arrives this long after its end at most, unless the disk stalls: an
-/// interval of the log is written when it is over for so long.
+/// A row arrives at most this long after its end, unless the disk stalls: an interval of the log is written this long
+/// after it has ended.
 const ROW_DELAY: Duration = Duration::from_millis(500);
 /// The recorder looks at the time at least this often.
 const TURN: Duration = Duration::from_millis(200);
@@ -44,11 +44,11 @@ pub(super) struct Files<'a> {
     pub(super) tables: Vec<PartWriter<RequestRow>>,
     /// Rows in other forms.
     pub(super) records: Vec<RecordWriter>,
-    /// The interval log, where there is a run directory.
+    /// The interval log, if there is a run directory.
     pub(super) log: Option<&'a mut LogFile>,
-    /// What is told while the load lasts, where somebody far away listens.
+    /// The journal for a remote reader, if there is one.
     pub(super) journal: Option<JournalWriter>,
-    /// Says where connections went, where that is wanted.
+    /// Reports where connections went, if that is wanted.
     pub(super) listener: Option<Listener>,
 }
 
@@ -56,7 +56,7 @@ impl<'a> Recorder<'a> {
     /// A recorder of what these sources send.
     ///
     /// # Errors
-    /// When the log cannot be begun.
+    /// When the log cannot be started.
     pub(super) fn new(
         clock: Clock,
         zero: Stamp,
@@ -140,8 +140,8 @@ impl<'a> Recorder<'a> {
     }
 }
 
-/// The seconds of the load, by the time of the requests' end: each goes to the interval log, and
-/// to the journal, when it is over.
+/// The seconds of the load, by the time of the requests' end: each goes to the interval log, and to the journal, when
+/// it has ended.
 struct Seconds<'a> {
     log: LatencyLog<'a>,
     journal: Option<JournalWriter>,
@@ -175,12 +175,12 @@ impl<'a> Seconds<'a> {
         }
     }
 
-    /// Writes the seconds that are over.
+    /// Writes the seconds that have ended.
     fn turn(&mut self, now: Stamp, reached: &[Reached]) -> Result<(), LoadError> {
         self.write_before(interval_of(now - ROW_DELAY, self.zero), reached)
     }
 
-    /// Also those in which nothing ended: whoever listens learns that the load goes on.
+    /// Also those in which nothing ended, so that a reader sees that the load goes on.
     fn write_before(&mut self, end: i64, reached: &[Reached]) -> Result<(), LoadError> {
         let after_last = self.open.last_key_value().map_or(self.first_open, |(number, _)| number + 1);
         let end = if end == i64::MAX { after_last } else { end };

@@ -1,9 +1,9 @@
-//! A load that workers in a cluster's pods send, seen from the one that wants it sent.
+//! A load that workers in a cluster's pods send, from the side that orders it.
 //!
-//! Each worker is a process of its own ([`server`]), which says and is told what a worker in a
-//! child process is ([`super::process::protocol`]), over HTTP. [`link`] is how it is reached: the
-//! API server's proxy of pods, or a connection that it made itself ([`reverse`]). [`fleet`] makes
-//! one load of all of them, and [`collect`] one record. Who has the pods made is not its business.
+//! Each worker is a separate process ([`server`]), with the same protocol as a worker in a child process
+//! ([`super::process::protocol`]), over HTTP. [`link`] is how it is reached: the API server's pod proxy, or a
+//! connection that the worker made ([`reverse`]). [`fleet`] makes one load of all of them, and [`collect`] one
+//! record. Creating the pods is not its job.
 //!
 //! | request | answer |
 //! |---|---|
@@ -17,9 +17,9 @@
 //! | `POST /acknowledged` | everything was fetched; the worker ends |
 //! | `GET /healthz`, `GET /readyz` | whether it serves; the only ones for which no token is asked |
 //!
-//! A worker that hears nothing for [`ABANDONED`] ends its load by itself and keeps the rows for
-//! [`KEPT`]. One that is never spoken to waits for [`UNCLAIMED`]: it may be the second one of its
-//! index, for which nobody has orders.
+//! A worker that hears nothing for [`ABANDONED`] ends its load automatically and keeps the rows for [`KEPT`]. A
+//! worker that is never contacted waits for [`UNCLAIMED`]: it may be the second one of its index, which gets no
+//! orders.
 //!
 //! [`ClockAnswer`]: crate::record::wire::ClockAnswer
 //! [`Tool`]: crate::record::run_info::Tool
@@ -44,11 +44,11 @@ use serde::{Deserialize, Serialize};
 
 use super::process::protocol::Report;
 
-/// Without a request for so long, whoever wanted the load has gone.
+/// After this time without a request, the run has gone.
 pub const ABANDONED: Duration = Duration::from_secs(60);
-/// For so long the rows of a load that is over can be fetched.
+/// How long the rows of an ended load can be fetched.
 pub const KEPT: Duration = Duration::from_secs(600);
-/// For so long a worker waits for its first request.
+/// How long a worker waits for its first request.
 pub const UNCLAIMED: Duration = Duration::from_secs(900);
 
 pub(super) const ORDERS_PATH: &str = "/orders";
@@ -62,7 +62,7 @@ pub const READY_PATH: &str = "/readyz";
 /// A line of the reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Numbered {
-    /// Its number. Reports of how things stood may be missing.
+    /// Its number. Progress reports may be missing.
     pub n: u64,
     /// The report.
     pub report: Report,

@@ -1,9 +1,9 @@
-//! Where a target is: one address, or those of a name, which are walked in turn and follow the DNS.
+//! Where a target is: one address, or those of a name, which are used in turn and follow the DNS.
 //!
-//! Names are looked up before the start, and again when the TTL of the answer is over. Until the
-//! new answer is there the old one holds; a failure to get one holds as well, as the outcome of
-//! whatever would have connected meanwhile, until a later answer. Connections that stand are left
-//! alone. Nothing moves on to a further address when one fails: that would hide the failure.
+//! Names are looked up before the start, and again when the TTL of the answer has expired. Until the new answer
+//! arrives the old one holds. A failed lookup also holds until a later answer: it is the outcome of every new
+//! connection in this time. Open connections are not touched. When one address fails, no other is tried: that would
+//! hide the failure.
 
 mod lookup;
 
@@ -26,19 +26,19 @@ use crate::record::event::NameAnswer;
 use crate::record::{Clock, EventKind, Stamp};
 use lookup::{Found, Lookup};
 
-/// A name is not looked up more often than this, whatever its TTL; after a failure it is as often.
+/// A name is not looked up more often than this, whatever its TTL; after a failure, this often.
 const LEAST_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How names are looked up.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DnsSettings {
-    /// The servers to ask, in place of the system's.
+    /// The servers to ask, instead of the system's.
     pub servers: Vec<SocketAddr>,
     /// The addresses to use.
     pub family: Family,
 }
 
-/// A DNS server that is written otherwise.
+/// A DNS server in a wrong form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no address of a DNS server, such as 10.96.0.10 or [::1]:5353")]
 pub struct NotAServer(String);
@@ -46,7 +46,7 @@ pub struct NotAServer(String);
 /// A DNS server, written as `ADDRESS[:PORT]`.
 ///
 /// # Errors
-/// When it is written otherwise.
+/// When the form is wrong.
 pub fn dns_server(text: &str) -> Result<SocketAddr, NotAServer> {
     let alone = || text.trim_matches(['[', ']']).parse().map(|address: IpAddr| SocketAddr::new(address, 53));
     text.parse().or_else(|_| alone()).map_err(|_| NotAServer(text.to_owned()))
@@ -86,7 +86,7 @@ impl fmt::Display for Family {
     }
 }
 
-/// What is known of a name: its addresses, of which there is one at least, or why there are none.
+/// The current answer for a name: at least one address, or why there are none.
 type Answer = Result<Arc<[Address]>, Arc<str>>;
 
 /// Where a target is.
@@ -94,7 +94,7 @@ type Answer = Result<Arc<[Address]>, Arc<str>>;
 pub(super) enum Route {
     /// At one address.
     Fixed(Address),
-    /// Wherever its name leads at the time.
+    /// At the current addresses of its name.
     Named(watch::Receiver<Answer>),
 }
 
@@ -130,7 +130,7 @@ impl Walk {
     /// The address of the next connection.
     ///
     /// # Errors
-    /// Why the name leads nowhere at the time.
+    /// Why the name has no address at this time.
     pub(super) fn next(&self) -> Result<Address, Arc<str>> {
         match &self.route {
             Route::Fixed(address) => Ok(address.clone()),
@@ -160,14 +160,14 @@ struct Name {
     /// Who knows it.
     source: lookup::Source,
     answer: watch::Sender<Answer>,
-    /// The answer's TTL; `None` where it has none.
+    /// The answer's TTL; `None` if it has none.
     ttl: Option<Duration>,
     /// When it is to be looked up again; `None` for never.
     due: Option<Instant>,
 }
 
 impl Names {
-    /// Looks up the targets' names. Answers where each target is.
+    /// Looks up the targets' names. Returns where each target is.
     ///
     /// # Errors
     /// The name that has no address, and why.
@@ -212,11 +212,10 @@ impl Names {
         self.names.is_empty()
     }
 
-    /// Where a name has addresses of both families and only one of them answers, as a server that
-    /// listens on IPv4 alone does behind `localhost`, the other one is left out from now on:
-    /// a client that tries both would never show its users that. One address of each family is
-    /// connected to, from where `from` says, for `limit` at most. Answers what was left out, in
-    /// words.
+    /// If a name has addresses of both families and only one family answers, as with a server that listens only on
+    /// IPv4 behind `localhost`, the other family is not used from now on: a client that tries both would never show
+    /// its users that failure. One address of each family is connected to, from where `from` says, for at most
+    /// `limit`. Returns what was dropped, as text.
     pub(super) async fn choose_families(
         &mut self,
         mut from: first_answer::From<'_>,
@@ -245,8 +244,7 @@ impl Names {
         left_out
     }
 
-    /// Looks the names up again and again until `stop`. What they lead to at first, and each time
-    /// it is something else, is told to `changed`.
+    /// Looks the names up repeatedly until `stop`. The first addresses, and every change, are reported to `changed`.
     pub(super) async fn follow(
         self,
         clock: Clock,
@@ -275,7 +273,7 @@ impl Names {
 }
 
 impl Name {
-    /// Takes the answer to a question about it.
+    /// Stores the answer to a lookup.
     fn take(&mut self, found: Result<Found, String>) -> Answer {
         let now = Instant::now();
         let (answer, ttl, due) = match found {
@@ -295,7 +293,7 @@ impl Name {
         answer
     }
 
-    /// What it leads to now.
+    /// Its current addresses.
     fn event(&self) -> EventKind {
         let answer = self.answer.borrow();
         let addresses = answer.iter().flat_map(|all| all.iter());

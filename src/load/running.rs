@@ -1,4 +1,4 @@
-//! A load that is under way: the thread that owns it, those of its workers, and its end.
+//! A running load: its own thread, those of its workers, and its end.
 
 use std::io;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use super::{Control, LoadError, Summary};
 use crate::record::parts::PartWriter;
 use crate::record::{Clock, Event, EventKind, RequestRow, Stamp};
 
-/// A load that is under way in this process. Dropping it aborts the load.
+/// A load that runs in this process. Dropping it aborts the load.
 #[derive(Debug)]
 pub struct Running {
     started: Stamp,
@@ -38,13 +38,13 @@ impl Running {
         self.started
     }
 
-    /// What may be known and asked of it meanwhile.
+    /// State and control of the load while it runs.
     pub fn control(&self) -> &Control {
         &self.control
     }
 
-    /// What happens beside the requests, for the run directory: what the targets' names lead to.
-    /// It ends when the load does. To be taken once.
+    /// Events other than requests, for the run directory: the addresses of the targets' names. It ends when the load
+    /// does. Can be taken once.
     pub fn take_events(&mut self) -> UnboundedReceiver<Event> {
         std::mem::replace(&mut self.events, unbounded_channel().1)
     }
@@ -56,7 +56,7 @@ impl Running {
     /// When the load could not be recorded or a thread failed.
     ///
     /// # Panics
-    /// When it is called again after it has answered.
+    /// When it is called again after it has returned.
     pub async fn join(&mut self) -> Result<Summary, LoadError> {
         (&mut self.summary).await.unwrap_or(Err(LoadError::Panicked))
     }
@@ -105,7 +105,7 @@ impl Run {
         Ok(Running { started, control, events, summary, thread: Some(thread) })
     }
 
-    /// Runs the workers and records their rows until all have ended. What happens beside is told.
+    /// Runs the workers and records their rows until all have ended. Reports other events.
     fn complete(
         mut self,
         control: &Control,
@@ -115,7 +115,7 @@ impl Run {
         let (tables, records, listener) = (self.tables, self.records, self.listener.clone());
         let files = Files { tables, records, log: self.log.as_mut(), journal, listener };
         let recorder = Recorder::new(self.clock, self.started, files, &control.progress, &self.sources)?;
-        // Without one of its workers or its record the load is not what was asked for.
+        // Without one of its workers or its record the load is not the one that was asked for.
         let end_all = || control.abort();
         let ended = CancellationToken::new();
         let source = self.sources.first().cloned().unwrap_or_default();

@@ -1,10 +1,9 @@
 //! When each request is due, in closed form.
 //!
-//! The integral of the rate over time says how many requests are due by when; request i is
-//! due where it reaches i, whatever became of the ones before it. The warm-up and the counted
-//! part begin at their own points in time and are counted from there. Worker k of N owns the
-//! requests with i ≡ k (mod N) and numbers its own from 0, so that workers need not speak to
-//! each other.
+//! The integral of the rate over time says how many requests are due by when; request i is due where it reaches i,
+//! independently of earlier requests. The warm-up and the counted part begin at their own points in time and are
+//! counted from there. Worker k of N owns the requests with i ≡ k (mod N) and numbers its own from 0, so workers need
+//! not communicate.
 
 use super::pace::{Arrivals, Stage};
 use super::random::Random;
@@ -183,7 +182,7 @@ impl Walk {
     /// Where arrival `number` of the profile lies, as an integral of its rate.
     fn position(&mut self, number: u64, profile: &Profile) -> f64 {
         while self.drawn <= number {
-            // The least of the points that are left, each of which is anywhere in what is left.
+            // The least of the remaining points, each of which is anywhere in the rest.
             self.ln_left += self.random.unit().ln() / (profile.count - self.drawn) as f64;
             self.drawn += 1;
         }

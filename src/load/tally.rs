@@ -1,6 +1,6 @@
-//! What became of the requests: counts and histograms.
+//! Counts and histograms of the requests.
 //!
-//! Each worker keeps a tally of its own; they are merged when the run is over.
+//! Each worker has its own tally; they are merged at the end of the run.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -72,7 +72,7 @@ impl From<Counts> for BTreeMap<Outcome, u64> {
 }
 
 impl Counts {
-    /// How many requests ended so.
+    /// How many requests ended with this outcome.
     pub fn of(&self, outcome: Outcome) -> u64 {
         self.0[outcome as usize]
     }
@@ -87,7 +87,7 @@ impl Counts {
         Outcome::ALL.iter().map(|outcome| (*outcome, self.of(*outcome))).filter(|(_, count)| *count > 0)
     }
 
-    /// Adds `count` requests that ended so.
+    /// Adds `count` requests with this outcome.
     pub fn add(&mut self, outcome: Outcome, count: u64) {
         self.0[outcome as usize] += count;
     }
@@ -111,7 +111,7 @@ pub struct ErrorStatuses {
         deserialize_with = "by_number"
     )]
     pub http: BTreeMap<u16, u64>,
-    /// gRPC statuses, in place of their HTTP statuses.
+    /// gRPC statuses, instead of their HTTP statuses.
     #[serde(
         rename = "grpc_statuses",
         skip_serializing_if = "BTreeMap::is_empty",
@@ -166,9 +166,9 @@ pub struct Tally {
     pub error_statuses: ErrorStatuses,
     /// Error numbers behind the outcomes that have one.
     pub errnos: BTreeMap<(Outcome, i32), u64>,
-    /// What protocols said for themselves behind the outcomes, where they did.
+    /// What protocols said about the outcomes, if anything.
     pub details: BTreeMap<(Outcome, Arc<str>), u64>,
-    /// What clients that retry saw in the end, where retries are modelled.
+    /// The final outcomes for clients that retry, if retries are modelled.
     pub final_outcomes: Counts,
     /// Requests that were sent more than once.
     pub retried: u64,

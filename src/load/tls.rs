@@ -1,8 +1,7 @@
 //! TLS: what a user asks for, the client that it makes, and how a handshake can fail.
 //!
-//! rustls with ring. Nothing is verified that the user has not left on, and nothing is sent early:
-//! a request leaves when the handshake is done. Which outcome a failure makes is `exchange`'s
-//! business; [`fault`] says what TLS itself had to say.
+//! Uses rustls with ring. It verifies what the user's settings require, and sends nothing early: a request leaves
+//! when the handshake is done. `exchange` decides the outcome of a failure; [`fault`] says what TLS itself reported.
 
 mod verify;
 
@@ -26,19 +25,18 @@ use super::stream::{Socket, Tls};
 use crate::record::TlsSession;
 use verify::Unverified;
 
-/// What a user asks of TLS. Certificates and keys are here as PEM: whoever sends the load need
-/// not have the files.
+/// A user's TLS settings. Certificates and keys are here as PEM, because a worker elsewhere does not have the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlsSettings {
     /// The authorities to trust; `None` for the system's.
     pub ca_pem: Option<String>,
     /// The client's certificate, and those between it and its authority.
     pub cert_pem: Option<String>,
-    /// The client's key; `None` where it stands with the certificate.
+    /// The client's key; `None` if it is in the certificate's file.
     pub key_pem: Option<String>,
     /// The name to ask for (SNI) and to expect in the certificate, instead of the URL's host.
     pub server_name: Option<String>,
-    /// Whether any certificate will do.
+    /// Whether any certificate is accepted.
     pub insecure: bool,
     /// The versions that are offered.
     pub versions: TlsVersions,
@@ -67,19 +65,19 @@ pub enum TlsVersions {
     /// 1.2 and 1.3.
     #[default]
     Any,
-    /// 1.2 alone.
+    /// Only 1.2.
     Only12,
-    /// 1.3 alone.
+    /// Only 1.3.
     Only13,
 }
 
-/// Why what a user asks of TLS cannot be had.
+/// Why a user's TLS settings cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TlsError {
     /// The authorities cannot be read.
     #[error("the CA file (--cacert) holds no certificate in PEM{}", because(.0))]
     Ca(String),
-    /// One of the authorities is none.
+    /// One of the authorities is invalid.
     #[error("a certificate of the CA file (--cacert) cannot be used: {0}")]
     BadCa(String),
     /// The client's certificate cannot be read.
@@ -91,7 +89,7 @@ pub enum TlsError {
     /// A key without a certificate.
     #[error("a client key (--key) needs its certificate (--cert)")]
     KeyAlone,
-    /// Certificate and key are of no use together.
+    /// Certificate and key do not fit together.
     #[error("the client certificate and its key (--cert, --key) cannot be used: {0}")]
     Identity(String),
     /// No authority is known.
@@ -105,7 +103,7 @@ pub enum TlsError {
     Library(String),
 }
 
-/// A cause behind a colon, where there is one.
+/// A cause after a colon, if there is one.
 fn because(why: &str) -> String {
     if why.is_empty() { String::new() } else { format!(": {why}") }
 }
@@ -233,7 +231,7 @@ impl Client {
     /// Does the handshake.
     ///
     /// # Errors
-    /// When it fails; [`fault`] says what TLS had to say.
+    /// When it fails; [`fault`] says what TLS reported.
     pub(super) async fn handshake(&self, socket: Socket) -> io::Result<Tls> {
         match self.connector.connect(self.name.clone(), socket).into_fallible().await {
             Ok(stream) => Ok(Tls::new(stream)),
@@ -242,8 +240,8 @@ impl Client {
     }
 }
 
-/// A server that has said why and closed meets the client's last words with a reset: what it had
-/// said in clear is still to be read. Answers that.
+/// A server that has sent its reason and closed answers the client's last bytes with a reset. Its reason in clear
+/// text can still be read. Returns that.
 async fn unread_alert(error: &io::Error, socket: &mut Socket) -> Option<io::Error> {
     if !matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) {
         return None;
@@ -274,18 +272,18 @@ pub(super) fn session(tls: &Tls) -> Option<TlsSession> {
 pub(super) struct Fault {
     /// What it was.
     pub(super) what: String,
-    /// Whether the peer said so.
+    /// Whether the peer reported it.
     pub(super) is_alert: bool,
 }
 
-/// What TLS had to say, if it was TLS that failed and not the connection under it.
+/// What TLS reported, if TLS failed and not the connection under it.
 pub(super) fn fault(error: &io::Error) -> Option<Fault> {
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     let what = in_words(error).unwrap_or_else(|| error.to_string());
     Some(Fault { what, is_alert: matches!(error, rustls::Error::AlertReceived(_)) })
 }
 
-/// The error in few words that are the same each time, where it is one of those that are met.
+/// A short, constant text for the error, if it is one of the usual ones.
 fn in_words(error: &rustls::Error) -> Option<String> {
     match error {
         rustls::Error::AlertReceived(alert) => {

@@ -1,4 +1,4 @@
-//! WebSocket (RFC 6455): messages over long-lived connections, each of which is to come back.
+//! WebSocket (RFC 6455): messages over long-lived connections, each of which the server must send back.
 //!
 //! A connection shakes hands before its first message and carries one message at a time. The
 //! server is to send every message back as it was. tungstenite knows the frames; the socket,
@@ -25,9 +25,9 @@ use crate::record::{Outcome, RequestRow};
 
 /// The status of an answer that switches protocols, and of every message after it.
 const SWITCHED: u16 = 101;
-/// The longest frame that is taken for part of an echo.
+/// The longest frame that counts as part of an echo.
 const MAX_FRAME: u64 = 64 << 20;
-/// The most that a server may send between two messages, in bytes: pings and its goodbye.
+/// The most that a server may send between two messages, in bytes: pings and its close frame.
 const MAX_BETWEEN: usize = 1 << 20;
 /// The most bytes that a control frame may carry (RFC 6455, 5.5).
 const MAX_CONTROL: u64 = 125;
@@ -50,8 +50,8 @@ impl Messages {
     }
 }
 
-/// Whether an idle connection can carry a message: the server has neither closed it nor said
-/// that it will. What has arrived is kept for the next exchange.
+/// Whether an idle connection can carry a message: the server has neither closed it nor announced that. What has
+/// arrived is kept for the next exchange.
 pub(super) fn is_open(connection: &mut Connection) -> bool {
     loop {
         match connection.read_now() {
@@ -75,7 +75,7 @@ pub(super) fn is_open(connection: &mut Connection) -> bool {
 }
 
 /// Sends a message and waits for its echo; on a connection that is new, after the handshake.
-/// Answers whether the connection can carry another message.
+/// Returns whether the connection can carry another message.
 pub(super) async fn talk(
     context: &Context,
     (endpoint, messages): (&Endpoint, &Messages),
@@ -106,7 +106,7 @@ pub(super) async fn talk(
     Ok(true)
 }
 
-/// Asks for the switch to WebSocket. Answers false where the server refused it with a complete answer.
+/// Requests the switch to WebSocket. Returns false if the server refused it with a complete answer.
 async fn shake_hands(
     context: &Context,
     (endpoint, messages): (&Endpoint, &Messages),
@@ -166,7 +166,7 @@ async fn echo(
             connection.buffer.drain(..head + payload);
             match header.opcode {
                 OpCode::Control(Control::Ping) => {
-                    // A connection that takes no more tells so when it is read.
+                    // A connection that accepts no more shows that when it is read.
                     let _ = send(connection, Frame::pong(bytes), row).await;
                 }
                 OpCode::Control(Control::Close) => {
@@ -212,7 +212,7 @@ pub(super) fn header(bytes: &[u8]) -> Result<Option<(FrameHeader, usize, usize)>
     Ok(Some((header, head, payload)))
 }
 
-/// Closes an idle connection, which nobody waits for; one of WebSocket with a close frame.
+/// Closes an idle connection that nothing waits for; a WebSocket one with a close frame.
 pub(super) fn part(mut connection: Connection) {
     if connection.is_websocket
         && let Ok(goodbye) = masked(close(NORMAL_CLOSURE))
@@ -262,7 +262,7 @@ fn answer_to_close(payload: &[u8]) -> Frame {
     }
 }
 
-/// The server closed the connection in the middle of an exchange, and said so.
+/// The server closed the connection in the middle of an exchange, and announced it.
 fn closed(has_begun: bool, payload: &[u8]) -> Failure {
     let outcome = if has_begun { Outcome::TruncatedBody } else { Outcome::EofBeforeResponse };
     let detail: Arc<str> = match payload.split_first_chunk() {
@@ -275,7 +275,7 @@ fn closed(has_begun: bool, payload: &[u8]) -> Failure {
     Failure::with_detail(outcome, detail)
 }
 
-/// The connection ended, and nobody had said that it would.
+/// The connection ended without an announcement.
 fn without_close_frame(failure: Failure) -> Failure {
     match failure.outcome {
         Outcome::EofBeforeResponse | Outcome::TruncatedBody if failure.detail.is_none() => {

@@ -1,11 +1,10 @@
 //! One worker: its share of the schedule, its connections, its counts.
 //!
-//! A worker is a thread with a single-threaded runtime. Its loop wakes when a request is due and
-//! hands it to a lane: a task that takes one request after another through its exchange, made
-//! when all others are busy and kept from then on. A lane that is done with one takes the next
-//! by itself where that is due already, as it always is in a closed loop. The worker's state is
-//! borrowed by the loop and the lanes in turn, never across an await; nothing in it is locked or
-//! shared with another thread, and nothing is allocated for a request.
+//! A worker is a thread with a single-threaded runtime. Its loop wakes when a request is due and gives it to a lane:
+//! a task that takes one request after another through its exchange, created when all others are busy and kept from
+//! then on. A lane that has finished takes the next request itself if that is already due, as it always is in a
+//! closed loop. The loop and the lanes borrow the worker's state in turn, never across an await; nothing in it is
+//! locked or shared with another thread, and nothing is allocated for a request.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -65,7 +64,7 @@ pub(super) struct Batch {
     pub(super) in_flight: u64,
 }
 
-/// What a worker is to do.
+/// A worker's orders.
 pub(super) struct Task {
     /// Its number, from 0.
     pub(super) worker: usize,
@@ -84,18 +83,18 @@ pub(super) struct Task {
     pub(super) batches: SyncSender<Batch>,
 }
 
-/// What a worker did.
+/// A worker's results.
 pub(super) struct Done {
     /// Requests that it scheduled; each has a row.
     pub(super) scheduled: u64,
-    /// What became of them.
+    /// Their outcomes.
     pub(super) tally: Tally,
     /// What the headers of the answers said, by target.
     pub(super) answers: Vec<(Arc<str>, Answers)>,
 }
 
 impl Task {
-    /// Works until every scheduled request has ended. To be called on a thread of its own.
+    /// Works until every scheduled request has ended. Call it on a separate thread.
     ///
     /// # Errors
     /// When the operating system refuses a runtime or a timer.
@@ -120,7 +119,7 @@ impl Task {
 struct Worker {
     context: Context,
     state: RefCell<State>,
-    /// Said by a lane when the loop has to look at the state.
+    /// Notified by a lane when the loop must look at the state.
     turn: Notify,
 }
 
@@ -200,7 +199,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Dispatches the requests whose time has come, in one turn; answers whether some are left.
+    /// Dispatches the requests whose time has come, in one turn; returns whether some are left.
     fn release_due(self: &Rc<Self>, lanes: &mut JoinSet<()>) -> bool {
         for _ in 0..RELEASES_PER_TURN {
             let released = self.state.borrow_mut().release(&self.context, self.context.clock.now());
@@ -379,8 +378,8 @@ impl State {
         })
     }
 
-    /// A connection may go away after it was chosen, and before anything of the request was written: then
-    /// another one is, if there is one.
+    /// A connection may close after it was chosen, and before anything of the request was written: then another one
+    /// is used, if there is one.
     fn choose_again(&mut self, exchange: &mut Exchange, now: Stamp) {
         if let Ok(ticket) = self.http2.take(exchange.endpoint, exchange.persistence, now) {
             exchange.via = Via::Http2(Some(ticket));
@@ -423,7 +422,7 @@ fn endpoint_of(index: u64, cycle: &[usize]) -> usize {
 /// What connections may do.
 #[derive(Clone, Copy)]
 struct Limits {
-    /// So many may be open.
+    /// Maximum number of open connections.
     connections: usize,
     /// Each may carry so many requests,
     requests: u64,

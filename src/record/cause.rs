@@ -42,7 +42,7 @@ causes! {
     NoReadyEndpoint = "no_ready_endpoint",
     /// A starting pod got traffic before it could serve.
     NotReadyYet = "not_ready_yet",
-    /// A gateway answered with a status of its own, for no pod that was ending.
+    /// A gateway answered with its own status, for no pod that was ending.
     GatewayError = "gateway_error",
     /// A gateway answered 502, 503, 504 or nothing for a pod that was ending.
     GatewayToDeadPod = "gateway_to_dead_pod",

@@ -159,15 +159,15 @@ pub enum EventKind {
         /// Half the round trip, in nanoseconds: the true offset is within offset ± uncertainty.
         uncertainty_ns: i64,
     },
-    /// A watch was interrupted and began anew with a list: what happened between is unknown.
+    /// A watch was interrupted and restarted with a list: what happened in between is unknown.
     WatchGap {
         /// The resource watched, such as `pods`.
         resource: String,
         /// When the last good line of the watch arrived.
         from: Stamp,
     },
-    /// A watch was interrupted and taken up where it was: nothing is missing, but what it showed of the
-    /// stretch that ends at the event's stamp came late.
+    /// A watch was interrupted and resumed: nothing is missing, but what it showed of the period that ends at the
+    /// event's stamp came late.
     WatchLate {
         /// The resource watched, such as `pods`.
         resource: String,
@@ -198,7 +198,7 @@ pub enum EventKind {
     Machine(MachineSample),
     /// What the headers of a target's answers said about who gave them, over a whole load.
     AnswerHeaders(AnswerHeaders),
-    /// What the name of a target leads to: at first, and whenever it is something else.
+    /// The addresses of a target's name: at the start, and at each change.
     NameAnswer(NameAnswer),
     /// The kernel said more of connections than the load source could take in: some of those that were opened
     /// in the interval that ends at the event's stamp have no `routed_to`, though there was an entry.
@@ -400,7 +400,7 @@ pub struct EndpointState {
     pub terminating: bool,
 }
 
-/// A phase in the termination of a pod, as the proxy beside it saw it.
+/// A phase in the termination of a pod, as its recording proxy saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProxyPhase {
@@ -450,14 +450,14 @@ impl ProxyPhase {
     }
 }
 
-/// What a name leads to from here on.
+/// The addresses of a name from here on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NameAnswer {
     /// The name.
     pub name: String,
     /// Its addresses with the target's port, of which connections take one after the other.
     pub addresses: Vec<String>,
-    /// How long the answer holds, in seconds; `None` where it has no limit or there is none.
+    /// How long the answer holds, in seconds; `None` if it has no limit or there is none.
     pub ttl_s: Option<f64>,
     /// Why there is no address.
     pub error: Option<String>,

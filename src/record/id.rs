@@ -84,7 +84,7 @@ impl From<RunId> for String {
 pub struct RequestId {
     /// `<run>-<source>`, or the source alone.
     name: Box<str>,
-    /// Length of the run part; 0 where there is none.
+    /// Length of the run part; 0 if there is none.
     run_bytes: u8,
     /// The request's number within its source, from 0.
     pub seq: u64,

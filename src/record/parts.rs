@@ -154,7 +154,7 @@ impl<R: Row> PartWriter<R> {
         Ok(())
     }
 
-    /// Closes the last part and answers how many rows were written in all.
+    /// Closes the last part and returns how many rows were written in all.
     ///
     /// # Errors
     /// When the part cannot be written.
@@ -163,7 +163,7 @@ impl<R: Row> PartWriter<R> {
         Ok(self.written)
     }
 
-    /// Writes what has gathered, and opens a part for it where none is open.
+    /// Writes what has been collected, and opens a part for it if none is open.
     fn write_group(&mut self) -> Result<(), PartError> {
         if self.gathered == 0 {
             return Ok(());

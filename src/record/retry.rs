@@ -1,4 +1,4 @@
-//! Clients that retry, and what they would not have told their users.
+//! Clients that retry, and the failures that they would have hidden.
 //!
 //! Nothing is retried behind anybody's back: [`is_retried`] is the policy of `--retry`, with
 //! which an attempt's facts stay those of the first, and [`go_hides`] says which failures Go's

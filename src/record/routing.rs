@@ -63,7 +63,7 @@ pub enum TrafficPolicy {
 /// How new connections to a target are spread over the ready endpoints of its Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Balancing {
-    /// Each goes to any of them with the same probability, whatever became of those before.
+    /// Each goes to any of them with the same probability, independently of earlier ones.
     Random {
         /// Whether that rests on what the user stated, or on what the record does not hold.
         assumed: bool,
@@ -112,7 +112,7 @@ impl Target {
         }
     }
 
-    /// Whether its URL has an address in place of a name: then it is no headless Service.
+    /// Whether its URL has an address instead of a name: then it is not a headless Service.
     fn has_address(&self) -> bool {
         self.host().is_some_and(|host| host.parse::<IpAddr>().is_ok())
     }

@@ -303,7 +303,7 @@ pub enum Protocol {
     Http2,
     /// TLS, which the app ends: the row is a connection's.
     Tls,
-    /// Bytes that nobody looked at: the row is a connection's.
+    /// Bytes that were not parsed: the row is a connection's.
     Tcp,
 }
 
@@ -345,7 +345,7 @@ pub struct ServedRow {
     pub source: Arc<str>,
     /// The request's id, where the client sent one.
     pub request: Option<RequestId>,
-    /// The pod beside which the proxy runs.
+    /// The proxy's pod.
     pub pod: Arc<str>,
     /// The client's address and port; empty where the proxy did not say it, as its admin port had no token.
     pub peer_addr: Arc<str>,

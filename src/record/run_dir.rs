@@ -67,7 +67,7 @@ pub enum RunDirError {
     Part(#[from] PartError),
 }
 
-/// What a run directory holds beside its rows, as it was recorded.
+/// What a run directory holds in addition to its rows, as it was recorded.
 #[derive(Clone, Debug)]
 pub struct RunLog {
     /// run.json.

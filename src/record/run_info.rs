@@ -87,7 +87,7 @@ impl Tool {
     }
 }
 
-/// What tells one cluster from another, as far as results depend on it.
+/// What distinguishes clusters, as far as results depend on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterInfo {
     /// The API server's version, such as `v1.36.2`.
@@ -143,10 +143,10 @@ pub struct Target {
     pub consumer: String,
     /// Whether it balances connections or single requests.
     pub balances: Balances,
-    /// Why it is taken for that; absent in runs of 0.1.0.
+    /// Why; absent in runs of 0.1.0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub balances_because: Option<BalancesBecause>,
-    /// The Service whose endpoints it leads to, where that is known.
+    /// The Service whose endpoints it routes to, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
     /// What routes new connections, and by which rules; `None` in runs of before 0.2.
@@ -164,7 +164,7 @@ pub enum Balances {
     Requests,
 }
 
-/// Why a consumer is taken for one that balances connections, or requests.
+/// Why a consumer counts as one that balances connections, or requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum BalancesBecause {
@@ -300,7 +300,7 @@ pub struct Rows {
     /// Rows that it is known to have recorded, by what it said last.
     #[serde(default)]
     pub known: u64,
-    /// Requests that it had under way then: where it was killed, they have no row.
+    /// Requests that it had in flight then: if it was killed, they have no row.
     #[serde(default)]
     pub in_flight: u64,
     /// Rows that arrived.

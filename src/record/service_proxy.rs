@@ -23,7 +23,7 @@ pub enum ServiceProxy {
     Userspace,
     /// kube-proxy on Windows.
     Kernelspace,
-    /// Cilium in place of kube-proxy.
+    /// Cilium instead of kube-proxy.
     Cilium,
     /// Something else, by the name that the cluster has for it.
     Other(String),

@@ -5,8 +5,7 @@
 //! N (0 if left out) is the number of the first one wanted. The proxy keeps the
 //! rows that were never sent and the last ones that were, so a reader that counts
 //! what it has and comes back with that number gets every row once.
-//!
-//! A proxy that was restarted is another recorder: it counts anew, on a clock of its own.
+//! A proxy that was restarted is another recorder: it counts from 0, with its own clock.
 //! `&of=T` names the one that N is a number of, by its `started_ns`; any other gives all it has.
 
 use std::collections::BTreeMap;
@@ -24,13 +23,13 @@ use super::{ServedRow, Stamp};
 pub const ROWS_PATH: &str = "/rows";
 /// Path of the clock on the admin port; the answer is a [`ClockAnswer`].
 pub const CLOCK_PATH: &str = "/clock";
-/// What an admin port says to whoever has no token.
+/// What an admin port answers without a token.
 pub const TOKEN_WANTED: &str = "the admin port asks for a token";
 /// The header with the admin port's token, beside `Authorization: Bearer`, which the API server
 /// keeps to itself when it passes a request on to a pod.
 pub const TOKEN_HEADER: &str = "rolldrop-token";
 
-/// What whoever asks the admin port has to know. It is shown nowhere.
+/// The secret of the admin port. It is shown nowhere.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AdminToken(String);
 
@@ -84,7 +83,7 @@ pub enum ProxyLine {
     Hello {
         /// The proxy's source name.
         source: String,
-        /// The pod beside which it runs.
+        /// Its pod.
         pod: String,
         /// When it started, by its own clock: no other one of this pod has the same.
         started_ns: Stamp,

@@ -124,7 +124,7 @@ pub(super) fn partial() -> Analysis {
     analysis
 }
 
-/// A run in which no pod went away and nothing was lost.
+/// A run in which no pod ended and nothing was lost.
 pub(super) fn quiet() -> Analysis {
     Sample::new("watch", 200, 20).finish()
 }

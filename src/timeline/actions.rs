@@ -1,4 +1,4 @@
-//! What the run itself asked the cluster for, and what became of it.
+//! The run's own calls to the cluster, and their results.
 
 use super::endpoints::{EndpointChange, EndpointOf, Endpoints};
 use crate::record::event::{Action, ActionName};
@@ -9,22 +9,22 @@ use crate::record::{EventKind, Stamp};
 pub struct Refused {
     /// The action.
     pub action: ActionName,
-    /// The pod, where the action names one.
+    /// The pod, if the action names one.
     pub pod: Option<String>,
-    /// The API server's status code; `None` where it was not asked, or did not answer.
+    /// The API server's status code; `None` if it was not asked, or did not answer.
     pub status: Option<u16>,
     /// Why.
     pub why: String,
 }
 
-/// A pod that left its Services while it lived on.
+/// A pod that left its Services while it kept running.
 #[derive(Clone, Debug)]
 pub struct Withdrawal {
     /// Its name.
     pub pod: String,
     /// When that was asked for.
     pub asked: Stamp,
-    /// When the answer was there.
+    /// When the answer arrived.
     pub answered: Stamp,
     /// When a watch showed its endpoint gone.
     pub endpoint_removed: Option<Stamp>,
@@ -32,7 +32,7 @@ pub struct Withdrawal {
     pub returned: Option<Stamp>,
 }
 
-/// Takes in the run's own calls, in order.
+/// Takes the run's own calls, in order.
 #[derive(Debug, Default)]
 pub(super) struct Collector<'a>(pub(super) Vec<(Stamp, &'a Action)>);
 
@@ -43,8 +43,8 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// What was refused for good: an eviction that a budget held up may have been done later, and so
-    /// may any call over a fault of the API server.
+    /// What was refused for good: an eviction that a budget delayed may have been done later, and so may any call
+    /// after a fault of the API server.
     pub(super) fn refused(&self) -> Vec<Refused> {
         let is_done_later = |number: usize, (asked, action): &(Stamp, &Action)| {
             let mut later = self.0[number + 1..].iter().map(|(_, later)| later).filter(|later| {
@@ -54,7 +54,7 @@ impl<'a> Collector<'a> {
             });
             match action.pod {
                 Some(_) => later.next().is_some(),
-                // What the run itself refused took no time, and is not made again.
+                // What the run itself refused took no time, and is not tried again.
                 None => action.answered > *asked && later.any(|later| later.error.is_none()),
             }
         };

@@ -1,7 +1,7 @@
-//! Which pod had an address at a time, so that what the kernel says of a connection names a pod.
+//! Which pod had an address at a time, so that the kernel's connection tracking names a pod.
 //!
-//! A connection is sent to the address of a pod that has gone as well, which is what a window is: until another
-//! pod has an address, it is its last bearer's.
+//! A connection may also be sent to the address of a pod that is gone; that is what a window is. Until another pod
+//! has an address, it belongs to the last pod that had it.
 
 use core::net::IpAddr;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -22,7 +22,7 @@ struct Bearer {
     until: Option<Stamp>,
 }
 
-/// The bearers of all addresses, in order.
+/// The pods of all addresses, in order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Addresses {
     bearers: HashMap<IpAddr, Vec<Bearer>>,
@@ -64,11 +64,11 @@ impl Addresses {
         }
     }
 
-    /// The pod that had an address at `at`, or had it last. `None` where none had, or two have it: those in the
-    /// network of one node.
+    /// The pod that had an address at `at`, or had it last. `None` if none had, or two have it: those in the network
+    /// of one node.
     pub(super) fn pod(&self, ip: IpAddr, at: Stamp) -> Option<&Arc<str>> {
         let bearers = self.bearers.get(&ip)?;
-        // A watch shows an address somewhat after the rules may know it.
+        // A watch shows an address somewhat later than the rules may know it.
         let begun = bearers.partition_point(|bearer| bearer.from <= at).max(1);
         let (last, before) = bearers.get(..begun)?.split_last()?;
         let is_shared = before.iter().any(|bearer| bearer.until.is_none_or(|until| until > last.from));

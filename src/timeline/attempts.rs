@@ -1,9 +1,9 @@
 //! Which rows of the proxies belong to which request.
 //!
-//! A row is a request's if it carries the run's random part and the number of a request, and if its
-//! times can be: nobody reads a request before it is sent. What is left are the request itself and,
-//! where several pods read it, a gateway's attempts. Anybody can send a request with an id, so that
-//! what is not a request's own is counted and has no other effect.
+//! A row belongs to a request if it carries the run's random part and the number of a request, and if its times are
+//! possible: nobody reads a request before it is sent. What remains is the request itself and, if several pods read
+//! it, a gateway's attempts. Anybody can send a request with an id, so rows that belong to no request are counted and
+//! have no other effect.
 
 #[cfg(test)]
 mod tests;
@@ -15,25 +15,25 @@ use std::sync::Arc;
 use super::clocks::Clocks;
 use crate::record::{Outcome, RequestRow, RunId, ServedEnd, ServedRow, Stamp};
 
-/// The step in which the moments of plainly answered requests are kept, in nanoseconds.
+/// The resolution at which the times of plainly answered requests are kept, in nanoseconds.
 const STEP_NS: i64 = 10_000;
-/// These moments are kept from so long before the first request on, in nanoseconds.
+/// These times are kept from this long before the first request on, in nanoseconds.
 const BEFORE_NS: i64 = 60_000_000_000;
-/// Rows of requests that have more than one are kept in this number; beyond it the first one counts.
+/// At most this many rows of requests with more than one are kept; beyond it the first one counts.
 const MAX_FURTHER: usize = 200_000;
-/// Pods that can be told apart: 20 bits.
+/// The maximum number of pods: 20 bits.
 const MAX_PODS: usize = (1 << 20) - 1;
 
-/// A request as it reached a pod beside which a proxy runs.
+/// A request as it reached a pod with a recording proxy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attempt {
     /// The pod.
     pub pod: Arc<str>,
-    /// When the pod had read the request's head, on the coordinator's clock; `None` where that is not kept.
+    /// When the pod had read the request's head, on the coordinator's clock; `None` if that is not kept.
     pub head: Option<Stamp>,
     /// How it ended there.
     pub ended: ServedEnd,
-    /// The status that the pod gave, where it is kept and there was one.
+    /// The status of the pod's answer, if there was one and it is kept.
     pub status: Option<u16>,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Joined<T> {
     pub(super) last: Option<T>,
     /// The others, in order of time.
     pub(super) others: Vec<Attempt>,
-    /// Rows whose times cannot be.
+    /// Rows with impossible times.
     pub(super) impossible: u32,
 }
 
@@ -73,14 +73,14 @@ struct Client<'a> {
     row: &'a RequestRow,
     /// Its stamps are within ± this many nanoseconds; `None` where its clock was never compared.
     uncertainty_ns: Option<i64>,
-    /// Runs of earlier versions are read as they were then: their ids did not tell strangers apart.
+    /// Runs of earlier versions are read by their own rules: their ids did not exclude requests of others.
     is_checked: bool,
 }
 
 impl Client<'_> {
     /// Whether a pod can have read the request at `head`, on a clock that is known to ± `own_ns`. A pod reads a
-    /// request after it was sent, and before the client has all of its answer. What a client gave up
-    /// waiting for may still lie in a queue, and is read when the client has gone.
+    /// request after it was sent, and before the client has its whole answer. A request that the client gave up may
+    /// still wait in a queue, and is read after the client has gone.
     fn has_sent(&self, head: Option<Stamp>, own_ns: Option<i64>, ended: ServedEnd) -> bool {
         if !self.is_checked {
             return true;
@@ -192,7 +192,7 @@ impl Proxied {
         }
     }
 
-    /// There is such a request. Ids that no request has are not kept: anybody can send some.
+    /// There is such a request. Ids without a request are not kept: anybody can send some.
     pub(super) fn expect(&mut self, row: &RequestRow, clocks: &Clocks) {
         self.highest_seq = self.highest_seq.max(row.seq);
         if self.last.as_ref() != Some(&row.source) {
@@ -202,7 +202,7 @@ impl Proxied {
         }
     }
 
-    /// The first request was due then. To be called before the first row is taken.
+    /// The first request was due at this time. Call this before the first row is taken.
     pub(super) fn begin_at(&mut self, first: Stamp) {
         self.base = first.shifted_ns(-BEFORE_NS);
     }
@@ -244,7 +244,7 @@ impl Proxied {
         }
     }
 
-    /// The number of a pod, counted from 1; `None` where there are too many.
+    /// The number of a pod, counted from 1; `None` if there are too many.
     fn number(&mut self, pod: &Arc<str>, uncertainty_ns: Option<i64>) -> Option<u32> {
         let number = match self.numbers.get(pod) {
             Some(number) => *number,

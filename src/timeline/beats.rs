@@ -1,9 +1,9 @@
-//! Beats: when a write of somebody else took effect, from the versions of writes whose times are known.
+//! Beats: when a write by others took effect, from the versions of writes whose times are known.
 //!
-//! While pods may end, the coordinator patches an object of its own some ten times a second. A write
-//! with version r took effect between the send time of the last beat with a smaller version and the
-//! answer time of the first with a larger one. Kubernetes promises that order within one resource only
-//! (KEP-5504), so it is used only where the run itself shows that it holds: see [`Collector::finish`].
+//! While pods may end, the coordinator patches its own object some ten times a second. A write with version r took
+//! effect between the send time of the last beat with a smaller version and the answer time of the first with a
+//! larger one. Kubernetes guarantees that order within one resource only (KEP-5504), so it is used only if the run
+//! itself shows that it holds: see [`Collector::finish`].
 
 use crate::record::event::{Change, PodEvent};
 use crate::record::{EventKind, Stamp};
@@ -34,7 +34,7 @@ pub enum BeatsState {
     },
 }
 
-/// When a write took effect, as far as beats say.
+/// When a write took effect, by the beats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bracket {
     /// Not before this.
@@ -52,7 +52,7 @@ pub struct Beats {
 }
 
 impl Beats {
-    /// When the write with this version took effect; nothing where the beats cannot be used.
+    /// When the write with this version took effect; nothing if the beats cannot be used.
     pub(super) fn bracket(&self, version: &str) -> Bracket {
         match version.parse() {
             Ok(version) if self.state == BeatsState::Usable => bracket(&self.calls, version),
@@ -75,7 +75,7 @@ fn bracket(calls: &[Call], version: u64) -> Bracket {
     }
 }
 
-/// Takes in the beats, what they are compared with, and the versions of the pods that a watch showed.
+/// Takes the beats, what they are compared with, and the versions of the pods that a watch showed.
 #[derive(Debug, Default)]
 pub(super) struct Collector {
     calls: Vec<Call>,
@@ -116,10 +116,9 @@ impl Collector {
         number
     }
 
-    /// The beats, usable where all of this holds: versions are integers; those of the beats rise; at
-    /// least [`CHECKS_NEEDED`] versions that lists of pods gave, each between two beats in time, are
-    /// between them in number as well; and no pod was shown before a beat with a smaller version was
-    /// sent, nor out of its order.
+    /// The beats. They are usable if all of this holds: versions are integers; those of the beats rise; at least
+    /// [`CHECKS_NEEDED`] versions from lists of pods, each between two beats in time, are between them in number as
+    /// well; and no pod was shown before a beat with a smaller version was sent, or out of order.
     pub(super) fn finish(self) -> Beats {
         let state = match self.objection() {
             _ if self.calls.is_empty() && self.checks.is_empty() => BeatsState::Absent,
@@ -158,7 +157,7 @@ impl Collector {
         None
     }
 
-    /// Whether the version that a list gave is in order with the beats before and after it.
+    /// Whether a list's version is in order with the beats before and after it.
     fn is_between(&self, check: &Call) -> bool {
         let before = self.calls.iter().rfind(|call| call.answered <= check.sent);
         let after = self.calls.iter().find(|call| call.sent >= check.answered);

@@ -10,13 +10,13 @@ use crate::record::{ClockOffset, Event, EventKind, Offsets, RunInfo, Stamp};
 #[derive(Clone, Debug, Default)]
 pub struct Clocks {
     sampled: BTreeMap<String, Offsets>,
-    /// Of those without samples, what run.json says.
+    /// The offsets from run.json, for clocks without samples.
     told: BTreeMap<String, ClockOffset>,
     unsampled: BTreeSet<String>,
 }
 
 impl Clocks {
-    /// Takes the offsets from the clock samples, and where a source has none from run.json.
+    /// Takes the offsets from the clock samples, and for a source without any from run.json.
     pub fn new(info: &RunInfo, events: &[Event]) -> Self {
         let mut samples: BTreeMap<&str, Vec<(Stamp, ClockOffset)>> = BTreeMap::new();
         for event in events {
@@ -40,8 +40,7 @@ impl Clocks {
         clocks
     }
 
-    /// The offset of a source's clock when it showed `at`; the coordinator's own is 0, as is one of
-    /// which nothing is known.
+    /// The offset of a source's clock when it showed `at`; 0 for the coordinator's own, and for an unknown one.
     pub fn offset(&self, source: &str, at: Stamp) -> ClockOffset {
         let sampled = self.sampled.get(source).map(|offsets| offsets.at(at));
         sampled.or_else(|| self.told.get(source).copied()).unwrap_or_default()
@@ -52,14 +51,14 @@ impl Clocks {
         self.sampled.contains_key(source) || self.told.contains_key(source)
     }
 
-    /// Sources whose clock samples contradict each other. That of the API server may be set while it runs.
+    /// Sources whose clock samples contradict each other. The API server's clock may be set while it runs.
     pub fn contradictory(&self) -> impl Iterator<Item = &str> {
         let sampled = self.sampled.iter().filter(|(of, offsets)| offsets.contradict() && *of != API_SERVER);
         sampled.map(|(of, _)| of.as_str())
     }
 
-    /// How well the clock of a source is known when it showed `at`, in nanoseconds; `None` where it was never
-    /// compared with the coordinator's.
+    /// The uncertainty of a source's clock when it showed `at`, in nanoseconds; `None` if it was never compared with
+    /// the coordinator's.
     pub fn uncertainty_ns(&self, source: &str, at: Stamp) -> Option<i64> {
         let is_compared = self.knows(source) && !self.unsampled.contains(source);
         is_compared.then(|| self.offset(source, at).uncertainty_ns)

@@ -17,11 +17,11 @@ pub struct Command {
     pub code: Option<i32>,
     /// The signal that ended it.
     pub signal: Option<i32>,
-    /// How pods ended by it; `None` where the run ended before that was known.
+    /// The mode of the pods that it ended; `None` if the run ended before that was known.
     pub mode: Option<Mode>,
 }
 
-/// Takes in the events of the programs.
+/// Takes the events of the programs.
 #[derive(Debug, Default)]
 pub(super) struct Collector(pub(super) Vec<Command>);
 

@@ -1,15 +1,15 @@
 //! What the consumer behind a URL balances, as its answers show it.
 //!
-//! A Service routes connections; a gateway routes requests and pools its connections to pods. Of a URL
-//! only the answers tell which of the two is there:
+//! A Service routes connections; a gateway routes requests and pools its connections to pods. For a URL only the
+//! answers show which of the two it is:
 //!
-//! - an answer with a gateway's status (502, 503, 504) that names no pod, where no proxy beside a pod
-//!   recorded that status: whoever routes there spoke HTTP itself;
+//! - an answer with a gateway's status (502, 503, 504) that names no pod, if no sidecar
+//!   recorded that status: then the consumer itself speaks HTTP;
 //! - requests of one connection that reached several pods;
 //! - a header that gateways add: `via`, or `server` with the name of a product that is nothing else. A
-//!   product that also runs beside single pods (Envoy), or is an app's own server (nginx), shows nothing.
+//!   product that also runs in single pods (Envoy), or is an app's own server (nginx), shows nothing.
 //!
-//! What the scenario or the command line says is never changed, and neither is what is a Service.
+//! What the scenario or the command line states is never changed, and a Service is never treated as a gateway.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::record::outcome::is_gateway_status;
 use crate::record::run_info::{Balances, BalancesBecause, Target};
 use crate::record::{Outcome, RequestRow};
 
-/// How the values of `server` begin of products that route requests, and are no app's own server.
+/// Beginnings of `server` values of products that route requests, and are no app's own server.
 const GATEWAYS: [&str; 6] = [
     "awselb/",
     "cloudflare",
@@ -38,7 +38,7 @@ pub(super) struct KeptConnections {
 }
 
 impl KeptConnections {
-    /// Takes in a request. A connection's first one is not kept: most connections carry no second.
+    /// Adds a request. A connection's first one is not kept: most connections carry no second.
     pub(super) fn see(&mut self, row: &RequestRow) {
         let (true, Some(pod), Some(conn)) = (row.conn_reused, &row.pod, row.conn) else { return };
         let key = (Arc::clone(&row.target), (Arc::clone(&row.source), conn));
@@ -57,8 +57,8 @@ impl KeptConnections {
     }
 }
 
-/// Takes each target for what its answers show, where it is a URL of which nobody has said it.
-/// `headers` are those of the answers, by the target's name.
+/// Sets what each target balances by what its answers show, if it is a URL and nothing states it. `headers` are those
+/// of the answers, by the target's name.
 pub(super) fn settle<R>(
     targets: &mut [Target],
     requests: &Requests<R>,
@@ -76,8 +76,8 @@ pub(super) fn settle<R>(
     }
 }
 
-/// Whether nobody has said what the target balances. Runs of 0.1.0 have no reason: there a Service has its
-/// name, and `connections` was also what nobody had said.
+/// Whether it is not stated what the target balances. Runs of 0.1.0 have no reason: there a Service has its name, and
+/// `connections` was also the value of an unstated one.
 fn is_open(target: &Target) -> bool {
     match &target.balances_because {
         Some(because) => *because == BalancesBecause::Assumed,
@@ -111,7 +111,7 @@ fn by_headers(headers: &AnswerHeaders) -> Option<BalancesBecause> {
     Some(BalancesBecause::GatewayHeader { header: header.to_owned(), value })
 }
 
-/// The status of an answer that no pod gave, as far as anybody says.
+/// The status of an answer that no pod gave, as far as it is known.
 fn gateway_status(request: &Request) -> Option<u16> {
     let Request { row, served, .. } = request;
     let status = row.status.filter(|status| is_gateway_status(*status))?;

@@ -1,7 +1,7 @@
 //! What the watch of EndpointSlices showed, as a history per pod.
 //!
-//! The slices of all Services of the namespace are watched. Whether a target has an endpoint that can
-//! be used is a question of its own Service.
+//! The slices of all Services of the namespace are watched. Whether a target has a usable endpoint depends on its own
+//! Service only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Usable {
     }
 }
 
-/// Whose endpoint is meant.
+/// Which endpoint is meant.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EndpointOf<'a> {
     pod: &'a str,
@@ -55,12 +55,12 @@ pub(super) struct EndpointOf<'a> {
 }
 
 impl<'a> EndpointOf<'a> {
-    /// Of whichever pod bears this name.
+    /// The endpoint of any pod with this name.
     pub(super) fn named(pod: &'a str) -> Self {
         Self { pod, address: None, until: None }
     }
 
-    /// Of one pod.
+    /// The endpoint of one pod.
     pub(super) fn life(life: LifeOf<'a>, address: Option<&'a str>) -> Self {
         Self { pod: life.name, address, until: life.until }
     }
@@ -83,11 +83,11 @@ pub struct Endpoints {
     changes: Vec<Changed>,
     /// By Service, and of all together.
     usable: BTreeMap<Option<String>, Vec<Usable>>,
-    /// When anything of a Service's slices changed, also what makes no difference to what it can use.
+    /// When anything of a Service's slices changed, also changes without effect on its usable endpoints.
     changed: BTreeMap<Option<String>, Vec<Stamp>>,
     /// The most endpoints at once, whatever their state, by Service, and of all together.
     most: BTreeMap<Option<String>, usize>,
-    /// When what was shown was not what was so.
+    /// When the state shown was not the actual state.
     blind: Vec<(Stamp, Stamp)>,
     named: BTreeSet<String>,
     /// Since a gap of the watch: the slices that no list has shown again, and when the list came.
@@ -96,7 +96,7 @@ pub struct Endpoints {
 }
 
 impl Endpoints {
-    /// Takes in what the watch showed at `at`; call it in order.
+    /// Takes what the watch showed at `at`; call it in order.
     pub(super) fn observe(&mut self, at: Stamp, event: &EndpointSliceEvent) {
         let slice = format!("{}/{}", event.namespace, event.name);
         if event.change == Change::Listed {
@@ -121,7 +121,7 @@ impl Endpoints {
         self.count(at, None);
     }
 
-    /// Between these, what was shown was not what was so; what is missing in the list that follows a gap
+    /// Between these times, the state shown was not the actual state; what is missing in the list that follows a gap
     /// is gone.
     pub(super) fn was_blind(&mut self, from: Stamp, to: Stamp, is_lost: bool) {
         self.blind.push((from, to));
@@ -136,7 +136,7 @@ impl Endpoints {
         self.end_list();
     }
 
-    /// Drops what the list after a gap did not show; nothing where there was none.
+    /// Drops what the list after a gap did not show; does nothing if there was none.
     fn end_list(&mut self) {
         let Some(at) = self.listed else { return };
         let gone = std::mem::take(&mut self.missing);
@@ -150,7 +150,7 @@ impl Endpoints {
         self.count(at, None);
     }
 
-    /// Notes what has changed since the slices were last looked at.
+    /// Records what has changed since the slices were last looked at.
     fn compare(&mut self, at: Stamp) {
         let mut now: BTreeMap<(String, String), Shown> = BTreeMap::new();
         for endpoint in self.slices.values().flat_map(|(_, endpoints)| endpoints) {
@@ -184,7 +184,7 @@ impl Endpoints {
         self.shown = now;
     }
 
-    /// Which endpoints of a Service, or of all, can be used from now on.
+    /// Which endpoints of a Service, or of all, are usable from now on.
     fn count(&mut self, at: Stamp, service: Option<String>) {
         let is_meant = |of: &Option<String>| service.is_none() || *of == service;
         let slices = self.slices.values().filter(|(of, _)| is_meant(of));
@@ -210,18 +210,18 @@ impl Endpoints {
         }
     }
 
-    /// The endpoints that a Service could use over time, in order; of all Services where it is not known which.
+    /// The usable endpoints of a Service over time, in order; of all Services if it is not known which.
     pub fn usable(&self, service: Option<&str>) -> &[Usable] {
         self.usable.get(&service.map(str::to_owned)).map_or(&[], Vec::as_slice)
     }
 
-    /// Which it could use at `at`; `None` while nothing is known.
+    /// The usable endpoints at `at`; `None` while nothing is known.
     pub fn usable_at(&self, service: Option<&str>, at: Stamp) -> Option<&Usable> {
         let usable = self.usable(service);
         usable[..usable.partition_point(|state| state.from <= at)].last()
     }
 
-    /// Whether a pod could be used at any moment from `from` to `to`.
+    /// Whether a pod was usable at any time from `from` to `to`.
     pub fn was_usable(&self, service: Option<&str>, pod: &str, from: Stamp, to: Stamp) -> bool {
         let usable = self.usable(service);
         let first = usable.partition_point(|state| state.from <= from).saturating_sub(1);
@@ -236,7 +236,7 @@ impl Endpoints {
     /// When an endpoint first changed in this way at or after `from`.
     pub(super) fn first(&self, of: EndpointOf<'_>, change: EndpointChange, from: Stamp) -> Option<Stamp> {
         let of_pod = || self.changes.iter().filter(|changed| changed.pod == of.pod);
-        // One whose address no slice ever had is known by its name alone.
+        // One whose address was never in a slice is known only by its name.
         let address = of.address.filter(|address| of_pod().any(|changed| changed.address == **address));
         let is_its = |changed: &&Changed| address.is_none_or(|address| changed.address == address);
         let is_then =
@@ -255,8 +255,8 @@ impl Endpoints {
         self.usable.is_empty()
     }
 
-    /// Whether the slices of a Service, or all if it is not known which, showed no endpoint that
-    /// could take a request at `at`. Says no while nothing is known.
+    /// Whether the slices of a Service, or all if it is not known which, showed no usable endpoint at `at`. False
+    /// while nothing is known.
     pub fn none_usable(&self, service: Option<&str>, at: Stamp) -> bool {
         if self.blind.iter().any(|(from, to)| (*from..=*to).contains(&at)) {
             return false;
@@ -264,7 +264,7 @@ impl Endpoints {
         self.usable_at(service, at).is_some_and(|usable| usable.pods.is_empty())
     }
 
-    /// The same at any moment from `from` to `to`: for a consumer whose own view may be so old.
+    /// The same at any time from `from` to `to`: for a consumer whose own view may be that old.
     pub fn none_usable_within(&self, service: Option<&str>, from: Stamp, to: Stamp) -> bool {
         let changes =
             self.usable(service).iter().map(|state| state.from).filter(|at| (from..=to).contains(at));

@@ -1,5 +1,5 @@
-//! Who ended a pod that this run did not end, as far as the cluster says: its own condition, what was
-//! asked of its workload, and what became of its node.
+//! Who ended a pod that this run did not end, as far as the cluster says: the pod's own condition, changes of its
+//! workload, and the state of its node.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,13 @@ const SCALED_NS: i64 = 10_000_000_000;
 /// What ended a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Explained {
-    /// A mode of the analysis, where it is one of those that are told apart.
+    /// Its mode, if it is one of the known ones.
     pub(super) mode: Mode,
     /// In words.
     pub(super) cause: String,
 }
 
-/// What the workloads were to be, and how the nodes were, over time.
+/// The desired state of the workloads and the state of the nodes, over time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Histories {
     workloads: BTreeMap<String, Vec<(Stamp, WorkloadEvent)>>,
@@ -29,7 +29,7 @@ pub(super) struct Histories {
 }
 
 impl Histories {
-    /// Takes in what a watch showed at `at`; call it in order.
+    /// Takes what a watch showed at `at`; call it in order.
     pub(super) fn observe(&mut self, at: Stamp, kind: &EventKind) {
         match kind {
             EventKind::Workload(event) => {
@@ -42,8 +42,8 @@ impl Histories {
         }
     }
 
-    /// Why a pod ended that was first seen at `seen`. `None` where nothing says so: somebody deleted
-    /// it, or the watches were not allowed.
+    /// Why a pod ended that was first seen at `seen`. `None` if nothing shows it: somebody deleted it, or the watches
+    /// were not allowed.
     pub(super) fn explain(
         &self,
         pod: &PodEvent,
@@ -85,7 +85,7 @@ impl Histories {
         told(mode, cause)
     }
 
-    /// By what was asked of a workload.
+    /// By changes of a workload.
     fn by_workload(&self, workload: &str, seen: Stamp, t0: T0) -> Option<(Mode, String)> {
         let history = self.workloads.get(workload)?;
         let name = workload.replace('/', " ");
@@ -108,14 +108,14 @@ impl Histories {
         Some((Mode::ScaleDown, scaled?))
     }
 
-    /// The controller of a ReplicaSet, where that is no Deployment but a kind that this program need not
-    /// know, such as an Argo Rollout.
+    /// The controller of a ReplicaSet, if it is not a Deployment but a kind that this program need not know, such as
+    /// an Argo Rollout.
     fn custom_owner(&self, owner: &str) -> Option<&str> {
         let (_, set) = self.workloads.get(owner).filter(|_| owner.starts_with("ReplicaSet/"))?.last()?;
         set.owner.as_deref().filter(|owner| !owner.starts_with("Deployment/"))
     }
 
-    /// By what a controller did to its ReplicaSets: a rollout has another one grow.
+    /// By what a controller did to its ReplicaSets: in a rollout another one grows.
     fn by_replica_sets(&self, own: &str, controller: &str, t0: T0) -> Option<(Mode, String)> {
         // The last size before the pod's end from which it went another way, and the one after it.
         let resized = |set: &str, is_meant: fn(i32, i32) -> bool| {
@@ -150,8 +150,8 @@ impl Histories {
     }
 }
 
-/// The workload behind a pod's controller: a Deployment's pods are those of its ReplicaSets, whose
-/// names are its own with a hash behind it.
+/// The workload behind a pod's controller: a Deployment's pods belong to its ReplicaSets, whose names are its own
+/// name followed by a hash.
 fn workload_of(owner: &str) -> Option<String> {
     let (kind, name) = owner.split_once('/')?;
     match kind {

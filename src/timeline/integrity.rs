@@ -1,9 +1,9 @@
-//! Whether the record is whole and agrees with itself: numbers of requests, totals, orders of stamps,
-//! clocks; and where it has holes.
+//! Whether the record is complete and consistent: numbers of requests, totals, orders of stamps, clocks; and where it
+//! has gaps.
 //!
-//! What is missing makes a run partial, what contradicts itself makes it invalid: that is for the analysis
-//! to say. Records of the first format hold no totals and no checksums, so that they are not judged; their
-//! holes are known all the same, as far as numbers tell.
+//! Missing parts make a run partial, contradictions make it invalid; the analysis decides that. Records of the first
+//! format hold no totals and no checksums, so they are not judged; their gaps are still known, as far as numbers show
+//! them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
@@ -15,25 +15,25 @@ use crate::record::{ClockOffset, Event, EventKind, Outcome, Phase, RequestRow, R
 
 /// No request has a higher number: a thousand a second for twelve days.
 const HIGHEST_NUMBER: u64 = 1 << 30;
-/// All requests below this number are compared with what the proxies saw, and of the others one in
-/// [`ONE_IN`]: enough to find a clock that is wrong.
+/// All requests below this number are compared with what the proxies saw, and one in [`ONE_IN`] of the others: enough
+/// to find a wrong clock.
 const ALL_BELOW: u64 = 4096;
-/// A prime, so that no pattern of targets or pods falls in with it.
+/// A prime, so that no pattern of targets or pods coincides with it.
 const ONE_IN: u64 = 61;
-/// Stamps of two clocks may disagree by so much more than what is known of the clocks: threads wait for a
-/// processor between an event and its stamp.
+/// Stamps of two clocks may disagree by this much more than the clocks' uncertainty: threads wait for a processor
+/// between an event and its stamp.
 const STAMPING_NS: i64 = 20_000_000;
-/// Above this share of the compared requests it is the clocks that disagree, not the one or the other thread.
+/// Above this share of the compared requests the clocks disagree, not single threads.
 const DISAGREE: f64 = 0.01;
-/// A source with more holes is taken for one that has a single large one.
+/// A source with more gaps counts as having a single large one.
 const MOST_HOLES: usize = 1000;
 
 /// What was found out about the record.
 #[derive(Clone, Debug, Default)]
 pub struct Integrity {
-    /// What is not there, in words.
+    /// Missing parts, as text.
     pub missing: Vec<String>,
-    /// What contradicts itself, in words.
+    /// Contradictions, as text.
     pub contradictions: Vec<String>,
     /// Where requests are missing, by time.
     pub holes: Vec<Hole>,
@@ -52,7 +52,7 @@ pub struct Hole {
     pub requests: u64,
 }
 
-/// What the first look at all rows gathers.
+/// What the first pass over all rows collects.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     sources: HashMap<Arc<str>, OfSource>,
@@ -77,7 +77,7 @@ struct OfProxy {
     rows: u64,
     disordered: Count,
     compared: u64,
-    /// Rows that say that the proxy read a request before it was sent, or after it was answered.
+    /// Rows whose stamps say that the proxy read a request before it was sent, or after it was answered.
     impossible: u64,
     /// By how much in the worst case, in nanoseconds.
     worst_ns: i64,
@@ -149,7 +149,7 @@ impl Numbers {
 }
 
 impl Rows {
-    /// Takes in a request, on the coordinator's clock.
+    /// Adds a request, on the coordinator's clock.
     pub(super) fn add(&mut self, row: &RequestRow, uncertainty_ns: i64) {
         let of = match self.sources.get_mut(&row.source) {
             Some(of) => of,
@@ -173,7 +173,7 @@ impl Rows {
         }
     }
 
-    /// Takes in what a proxy recorded, on its own clock.
+    /// Adds what a proxy recorded, on its own clock.
     pub(super) fn add_served(&mut self, row: &ServedRow) {
         let of = match self.served.get_mut(&row.source) {
             Some(of) => of,
@@ -202,7 +202,7 @@ impl Rows {
         }
     }
 
-    /// The numbers of requests that are missing, by source. `scheduled` has the totals of those that said them.
+    /// The numbers of missing requests, by source. `scheduled` has the totals of the sources that reported them.
     fn gaps(&self, scheduled: &BTreeMap<&str, (u64, u64)>) -> BTreeMap<Arc<str>, Vec<RangeInclusive<u64>>> {
         let gaps = self.sources.iter().filter_map(|(source, of)| {
             let total = scheduled.get(&**source).map_or(0, |(warmup, main)| warmup + main);
@@ -216,7 +216,7 @@ impl Rows {
             }
             Some((Arc::clone(source), gaps))
         });
-        // Of some not a single row is there.
+        // For some sources not a single row exists.
         let without = scheduled.iter().filter(|(source, _)| !self.sources.contains_key(**source));
         let without = without.filter_map(|(source, (warmup, main))| {
             let last = (warmup + main).checked_sub(1)?;
@@ -225,10 +225,10 @@ impl Rows {
         gaps.chain(without).collect()
     }
 
-    /// What is wrong with the record, but for its holes.
+    /// What is wrong with the record, apart from its gaps.
     fn judge(&self, info: &RunInfo, events: &[Event], clocks: &Clocks) -> Integrity {
         let mut found = Integrity::default();
-        // What did not arrive is told of each source that hands its rows over.
+        // For each source that hands its rows over, its own events report what did not arrive.
         let has_lost = |source: &str| {
             let rows = info.sources.iter().find(|of| of.name == source).and_then(|of| of.rows);
             rows.is_some_and(|rows| rows.recorded != Some(rows.received))
@@ -307,7 +307,7 @@ impl Rows {
     }
 }
 
-/// How many requests of the warm-up and of the counted part each load source says that it had scheduled.
+/// How many requests of the warm-up and of the counted part each load source reports as scheduled.
 fn scheduled(events: &[Event]) -> BTreeMap<&str, (u64, u64)> {
     let totals = events.iter().filter_map(|event| match &event.kind {
         EventKind::LoadScheduled { of, warmup, main } => Some((of.as_str(), (*warmup, *main))),
@@ -316,8 +316,7 @@ fn scheduled(events: &[Event]) -> BTreeMap<&str, (u64, u64)> {
     totals.collect()
 }
 
-/// Whether a request's stamps are in the order in which things happen. An answer may begin before the whole
-/// request is written.
+/// Whether a request's stamps are in the order of events. An answer may begin before the whole request is written.
 fn is_ordered(row: &RequestRow) -> bool {
     let connecting = [row.connect_start, row.connected, row.tls, row.sent];
     let connecting = connecting.into_iter().flatten().chain([row.end]);
@@ -325,8 +324,8 @@ fn is_ordered(row: &RequestRow) -> bool {
     is_opened && row.head.is_none_or(|head| head <= row.end)
 }
 
-/// Looks into the record. Where requests are missing, `stamps` goes through all requests once more, for their
-/// intended send times.
+/// Checks the record. If requests are missing, `stamps` goes through all requests once more, for their intended send
+/// times.
 pub(super) fn look<E>(
     rows: &Rows,
     (info, events, clocks): (&RunInfo, &[Event], &Clocks),

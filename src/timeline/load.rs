@@ -1,11 +1,11 @@
-//! What the records say of the load: when it began and ended, and how much was scheduled.
+//! What the records say about the load: when it began and ended, and how much was scheduled.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::record::{EventKind, Outcome, Stamp};
 
-/// Takes in the events of the load.
+/// Takes the events of the load.
 #[derive(Debug, Default)]
 pub(super) struct Collector {
     /// When the first source began.
@@ -14,7 +14,7 @@ pub(super) struct Collector {
     pub(super) counted: Option<Stamp>,
     /// When the last source ended.
     pub(super) ended: Option<Stamp>,
-    /// Rows that the sources said there are.
+    /// Number of rows that the sources reported.
     pub(super) announced: Option<u64>,
     pub(super) stages: Vec<(Stamp, f64, f64)>,
     pub(super) tallies: BTreeMap<String, BTreeMap<Outcome, u64>>,

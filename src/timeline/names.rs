@@ -1,8 +1,8 @@
-//! Which pod a value of the pod header means.
+//! Maps a value of the pod header to a pod.
 //!
-//! Apps and gateways name pods as they like: by the pod's name, its host name, its address, or its name and
-//! namespace; each proxy on the way may add a value of its own. What names no pod that the run watched
-//! names none: it may be a cache or a gateway.
+//! Apps and gateways name pods in different ways: by the pod's name, its host name, its address, or its name and
+//! namespace; each proxy on the path may add its own value. A value that matches no pod that the run watched names
+//! none: it may be a cache or a gateway.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::{BTreeMap, HashSet};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use super::addresses::Addresses;
 use crate::record::{Event, EventKind, Stamp};
 
-/// Values that name no pod are kept in this number.
+/// At most this many values that name no pod are kept.
 const MAX_UNMATCHED: usize = 8;
 
 /// The names of the pods that a run watched.
@@ -19,7 +19,7 @@ const MAX_UNMATCHED: usize = 8;
 pub(super) struct PodNames(HashSet<Arc<str>>);
 
 impl PodNames {
-    /// All pods of which the events tell.
+    /// All pods in the events.
     pub(super) fn of(events: &[Event]) -> Self {
         let name = |event: &Event| match &event.kind {
             EventKind::Pod(pod) | EventKind::OwnPod(pod) => Some(pod.name.as_str().into()),
@@ -31,13 +31,13 @@ impl PodNames {
         Self(events.iter().filter_map(name).collect())
     }
 
-    /// Whether no pod was watched, so that nothing can be said about a value.
+    /// Whether no pod was watched, so that a value cannot be judged.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The pod that a header's value means at `at`. Of a list the first one that is a pod counts: the one
-    /// nearest to the app wrote first.
+    /// The pod that a header's value names at `at`. In a list the first value that is a pod counts: the one nearest
+    /// to the app wrote first.
     pub(super) fn find<'a>(
         &'a self,
         addresses: &'a Addresses,
@@ -66,8 +66,8 @@ impl PodNames {
     }
 }
 
-/// Pods that pass requests on to others: answers name them behind another pod, and none names them first. It is not they
-/// that serve requests or lose them.
+/// Pods that pass requests on to others: answers name them after another pod, and none names them first. These pods
+/// do not serve or lose requests.
 #[derive(Debug, Default)]
 pub(super) struct Relays {
     behind: HashSet<Arc<str>>,
@@ -75,7 +75,7 @@ pub(super) struct Relays {
 }
 
 impl Relays {
-    /// Takes in the value of an answer that `first` gave.
+    /// Adds the value of an answer that `first` gave.
     pub(super) fn see(&mut self, names: &PodNames, value: &str, first: &Arc<str>) {
         if !self.first.contains(first) {
             self.first.insert(Arc::clone(first));
@@ -90,7 +90,7 @@ impl Relays {
     }
 }
 
-/// Values of the pod header that name no pod which the run watched.
+/// Values of the pod header that match no pod of the run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unmatched {
     /// Answers with such a value.

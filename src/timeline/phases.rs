@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::record::event::ProxyPhase;
 use crate::record::{EventKind, Stamp};
 
-/// The life of a pod, as far as names are concerned: with StatefulSets another one follows under the
-/// same name.
+/// The life of a pod, as far as names are concerned: with StatefulSets another one follows under the same name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LifeOf<'a> {
     pub(super) name: &'a str,
@@ -31,7 +30,7 @@ struct Seen<'a> {
     phase: ProxyPhase,
 }
 
-/// Takes in the phases, and which pod each proxy is beside.
+/// Takes the phases, and the pod of each proxy.
 #[derive(Debug, Default)]
 pub(super) struct Collector<'a> {
     phases: Vec<Seen<'a>>,
@@ -49,12 +48,12 @@ impl<'a> Collector<'a> {
         }
     }
 
-    /// When a pod first passed a phase.
+    /// When a pod first entered a phase.
     pub(super) fn first(&self, of: LifeOf<'_>, phase: ProxyPhase) -> Option<Stamp> {
         self.all(of, phase).next().map(|(at, _)| at)
     }
 
-    /// When a pod passed a phase, each time, and whose clock says so.
+    /// When a pod entered a phase, each time, and on whose clock.
     pub(super) fn all<'s>(
         &'s self,
         of: LifeOf<'s>,

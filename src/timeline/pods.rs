@@ -22,7 +22,7 @@ use seen::Seen;
 /// A second, in nanoseconds.
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// The beginning of one pod.
+/// The start of one pod.
 #[derive(Clone, Debug)]
 pub struct PodLife {
     /// Name.
@@ -35,7 +35,7 @@ pub struct PodLife {
     pub listed: bool,
     /// Its address, once one was reported.
     pub ip: Option<String>,
-    /// Whether its main containers have readiness probes; `None` where the record does not say so.
+    /// Whether its main containers have readiness probes; `None` if the record does not say so.
     pub is_probed: Option<bool>,
     /// When its address was first seen.
     pub ip_reported: Option<Stamp>,
@@ -52,11 +52,11 @@ pub struct T0 {
     pub earliest: Stamp,
     /// Not after this.
     pub latest: Stamp,
-    /// What these rest on.
+    /// The basis of these.
     pub basis: T0Basis,
 }
 
-/// What is known of the time at which a deletion took effect, and from what.
+/// How the time at which a deletion took effect is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum T0Basis {
@@ -68,7 +68,7 @@ pub enum T0Basis {
     Timestamp,
     /// A gap of the watch, in which the pod vanished.
     Gap,
-    /// The end of its containers: nobody had deleted it.
+    /// The end of its containers: it was not deleted.
     EndOfContainers,
 }
 
@@ -119,25 +119,25 @@ pub struct PodEnd {
     pub uid: String,
     /// Its address.
     pub ip: Option<String>,
-    /// Whether its main containers have readiness probes; `None` where the record does not say so.
+    /// Whether its main containers have readiness probes; `None` if the record does not say so.
     pub is_probed: Option<bool>,
     /// Its node.
     pub node: Option<String>,
-    /// How it came, by the action behind it; [`Mode::Other`] where none is known.
+    /// Its mode, by the action behind it; [`Mode::Other`] if none is known.
     pub mode: Mode,
     /// The disruption behind it.
     pub disruption: Option<u32>,
-    /// What ended it, in words; `None` where nothing says so.
+    /// What ended it, as text; `None` if nothing shows it.
     pub cause: Option<String>,
     /// Whether the coordinator deleted it itself.
     pub own: bool,
-    /// Whether nothing of its end was seen: it is gone since a gap of the watch.
+    /// Whether nothing of its end was seen: it vanished in a gap of the watch.
     pub is_lost: bool,
     /// When the deletion took effect.
     pub t0: T0,
     /// The grace period of the deletion, in seconds.
     pub grace_s: i64,
-    /// The app's preStop sleep in seconds; `None` where a hook of another kind hides it.
+    /// The app's preStop sleep in seconds; `None` if a hook of another kind hides it.
     pub pre_stop_sleep_s: Option<i64>,
     /// The stages seen.
     pub stages: Stages,
@@ -146,7 +146,7 @@ pub struct PodEnd {
 }
 
 impl PodEnd {
-    /// Before this the app cannot have been told to stop: it still slept in its preStop hook.
+    /// Before this the app cannot have got its signal: it still slept in its preStop hook.
     pub fn may_stop_from(&self) -> Stamp {
         self.t0
             .earliest
@@ -159,11 +159,11 @@ impl PodEnd {
     }
 }
 
-/// Takes in what the watch of pods showed.
+/// Takes what the watch of pods showed.
 #[derive(Debug, Default)]
 pub(super) struct Collector(BTreeMap<String, Seen>);
 
-/// The other records that tell of pods' ends.
+/// The other records about pods' ends.
 pub(super) struct Others<'a> {
     pub(super) clocks: &'a Clocks,
     pub(super) beats: &'a Beats,
@@ -182,7 +182,7 @@ impl Collector {
         }
     }
 
-    /// For each name the times at which pods were first shown that bore it.
+    /// For each name the times at which pods with that name were first shown.
     fn names(&self) -> HashMap<&str, BTreeSet<Stamp>> {
         let mut names: HashMap<&str, BTreeSet<Stamp>> = HashMap::new();
         for Seen { life, .. } in self.0.values() {
@@ -191,8 +191,8 @@ impl Collector {
         names
     }
 
-    /// The names of pods that were being deleted before `begun`, by a run before, for example: what
-    /// becomes of them is no business of this one.
+    /// The names of pods that were being deleted before `begun`, for example by an earlier run: their ends do not
+    /// belong to this run.
     pub(super) fn ending_before(&self, begun: Stamp) -> BTreeSet<&str> {
         let names = self.names();
         let is_ending = |pod: &&Seen| pod.deletion.as_ref().is_some_and(|deletion| deletion.seen < begun);
@@ -201,8 +201,8 @@ impl Collector {
         ending.filter(is_last).map(|life| life.name.as_str()).collect()
     }
 
-    /// The lives and the ends of all pods. Ends after the load are the run's own clearing up and those
-    /// before it its setting up: neither is measured.
+    /// The lives and the ends of all pods. Ends after the load are the run's own clean-up and those before it its
+    /// set-up: neither is measured.
     pub(super) fn finish(
         mut self,
         others: &Others<'_>,
@@ -211,7 +211,7 @@ impl Collector {
         let Others { endpoints, watches, .. } = others;
         let ending = others.actions.iter().filter(|(_, action)| action.mode.is_some());
         let acted: BTreeSet<&str> = ending.clone().filter_map(|(_, a)| a.pod.as_deref()).collect();
-        // A pod that no Service ever named took no requests: its end loses none.
+        // A pod that no Service ever named got no requests: its end loses none.
         self.0.retain(|_, Seen { life: PodLife { name, .. }, .. }| {
             endpoints.is_empty() || endpoints.ever_named(name) || acted.contains(name.as_str())
         });

@@ -1,7 +1,7 @@
 //! The requests of a run as both ends saw them, on the coordinator's clock.
 //!
-//! Nearly all were answered, and of these there may be more than fit into memory: what one of them adds to a
-//! result is a sum, so that it is enough to go through them. The others are what a run is about, and at hand.
+//! Nearly all were answered, and there may be more of these than fit into memory. Each only adds to sums, so it is
+//! enough to read them in passes. The others are the subject of a run, and are held in memory.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -24,22 +24,22 @@ pub type Connection = (Arc<str>, u64);
 pub struct Request {
     /// What the client recorded.
     pub row: RequestRow,
-    /// The pod whose proxy recorded it as well: of several the one that answered, or failed last.
+    /// The pod whose proxy recorded it as well: if several did, the one that answered, or failed last.
     pub proxy: Option<Arc<str>>,
-    /// What that proxy recorded, where the request is one of [`Requests::others`].
+    /// What that proxy recorded, if the request is one of [`Requests::others`].
     pub served: Option<Box<ServedRow>>,
-    /// The pod that the kernel sent its connection to, as far as that is known and may be relied on.
+    /// The pod that the kernel sent its connection to, as far as that is known and usable.
     pub routed: Option<Arc<str>>,
-    /// Where several pods read it, the others, in order of time: a gateway in between tried again.
+    /// If several pods read it, the others, in order of time: a gateway in between tried again.
     pub other_attempts: Vec<Attempt>,
-    /// Rows of proxies with its id whose times cannot be: they are not of this request.
+    /// Rows of proxies with its id and impossible times: they do not belong to this request.
     pub impossible_rows: u32,
     /// The client's stamps are within ± this many nanoseconds of the coordinator's clock.
     pub uncertainty_ns: i64,
 }
 
 impl Request {
-    /// A request of which no proxy has a row, with its stamps as they are.
+    /// A request without a row of a proxy, with its stamps unchanged.
     pub fn of(row: RequestRow) -> Self {
         Self {
             row,
@@ -52,7 +52,7 @@ impl Request {
         }
     }
 
-    /// When the attempt began: connecting, or sending on a connection that stood.
+    /// When the attempt began: connecting, or sending on an open connection.
     pub fn begun(&self) -> Stamp {
         self.row.actually_sent().unwrap_or(self.row.scheduled)
     }
@@ -77,7 +77,7 @@ impl Request {
         Some((Arc::clone(&self.row.source), self.row.conn?))
     }
 
-    /// What requests are put in order by: their intended send times, and where these are the same their ids.
+    /// The order of requests: by intended send time, then by id.
     pub fn order(&self) -> (Stamp, &str, u64) {
         (self.row.scheduled, &self.row.source, self.row.seq)
     }

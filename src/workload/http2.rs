@@ -37,7 +37,7 @@ const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 const SERVING: Bytes = Bytes::from_static(&[0, 0, 0, 0, 2, 8, 1]);
 const NOT_SERVING: Bytes = Bytes::from_static(&[0, 0, 0, 0, 2, 8, 2]);
 
-/// Waits for what a connection begins with, and answers whether it is HTTP/2.
+/// Waits for what a connection begins with, and returns whether it is HTTP/2.
 ///
 /// # Errors
 /// When the connection ended first.

@@ -104,7 +104,7 @@ impl Shared {
         response
     }
 
-    /// Logs what came; answers the signal, if it is one that means something.
+    /// Logs what came; returns the signal, if it is one that means something.
     fn log_signal(&self, noticed: Noticed) -> Option<StopSignal> {
         match noticed {
             Noticed::Signal(signal) => {

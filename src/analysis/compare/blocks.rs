@@ -1,10 +1,11 @@
-//! Requests one after the other are alike, so an interval that takes each as a witness of its
-//! own is too narrow. Here whole stretches of time are drawn again, as long as the likeness lasts.
+//! Neighbouring requests are correlated, so an interval that treats them as independent is too narrow. This module
+//! resamples whole blocks of time, as long as the correlation lasts. (In this file a *block* is a fixed bin of time,
+//! and a *stretch* is a row of such bins that is resampled together.)
 //!
-//! Sources: Künsch 1989 and Politis and Romano 1992 (the circular block bootstrap); Politis and
-//! White 2004 with Patton 2009 (the length of the stretches). With few stretches a bootstrap is
-//! too sure of itself: its deviations are widened as Student's t widens those of a mean, and by
-//! what the stretches' ends cut off (Künsch 1989, the bias of the variance; Kendall 1954).
+//! Sources: Künsch 1989 and Politis and Romano 1992 (the circular block bootstrap); Politis and White 2004 with
+//! Patton 2009 (the length of the stretches). With few stretches a bootstrap is overconfident: its deviations are
+//! widened as Student's t widens those of a mean, and for the correlation that the stretches' ends cut off (Künsch
+//! 1989, the bias of the variance; Kendall 1954).
 
 use std::ops::Range;
 
@@ -15,18 +16,18 @@ use super::exact::z;
 use super::sample::{Sample, edge_ms, latency_ms};
 use crate::analysis::model::LatencyBucket;
 
-/// Fewer stretches than this tell nothing.
+/// Fewer stretches than this are inconclusive.
 pub(super) const FEWEST: f64 = 8.0;
-/// Fewer than this, and how long the likeness lasts is hardly known: the interval is a rough one.
+/// With fewer than this, the length of the correlation is hardly known: the interval is rough.
 pub(super) const FEW: f64 = 12.0;
 /// The stretches are longer than the best length by this factor: too long costs a little width,
 /// too short is wrong.
 const CAUTION: f64 = 1.5;
-/// A bootstrap is never taken to show less of the variance than this.
+/// A bootstrap never counts as showing less of the variance than this.
 const LEAST_SHOWN: f64 = 0.3;
 
-/// The blocks of one side, laid out so that the number of values up to a bin in any row of blocks
-/// is read off four sums.
+/// The blocks of one side, stored so that the number of values up to a bin in any row of blocks follows from four
+/// sums.
 #[derive(Debug)]
 pub(super) struct Blocks {
     /// The blocks of each run: a stretch never reaches from one run into another.
@@ -40,7 +41,7 @@ pub(super) struct Blocks {
     totals: Vec<u64>,
 }
 
-/// What is drawn: stretches of blocks.
+/// A resample: stretches of blocks.
 type Draw = Vec<Range<usize>>;
 
 impl Blocks {
@@ -99,7 +100,7 @@ impl Blocks {
         at(blocks.end) - at(blocks.start)
     }
 
-    /// The number of the bin that holds a quantile of what was drawn.
+    /// The number of the bin that holds a quantile of the resample.
     fn quantile_bin(&self, draw: &Draw, q: f64) -> usize {
         let upto = |j: usize| draw.iter().map(|blocks| self.below(blocks, j)).sum::<u64>();
         let rank = q * upto(self.bins.len()) as f64;
@@ -111,12 +112,12 @@ impl Blocks {
         low - 1
     }
 
-    /// A quantile of what was drawn, in milliseconds.
+    /// A quantile of the resample, in milliseconds.
     fn quantile(&self, draw: &Draw, q: f64) -> f64 {
         self.bins.get(self.quantile_bin(draw, q)).map_or(0.0, |bin| latency_ms(*bin))
     }
 
-    /// Requests per second of what was drawn.
+    /// Requests per second of the resample.
     fn rate(&self, draw: &Draw) -> f64 {
         let requests: u64 = draw.iter().map(|b| self.totals[b.end] - self.totals[b.start]).sum();
         let blocks: usize = draw.iter().map(Range::len).sum();
@@ -128,8 +129,8 @@ impl Blocks {
         self.rate(&self.whole())
     }
 
-    /// As many blocks as there are, in stretches of `length` that begin anywhere; a run's end is
-    /// followed by its beginning.
+    /// As many blocks as there are, in stretches of `length` that begin anywhere; a run's end is followed by its
+    /// beginning.
     fn draw(&self, length: usize, rng: &mut SmallRng) -> Draw {
         let mut draw = Vec::new();
         let mut drawn = 0;
@@ -163,7 +164,7 @@ fn whole(length: f64) -> usize {
     length
 }
 
-/// What the bootstrap says of a ratio, candidate to baseline.
+/// The bootstrap's result for a ratio, candidate to baseline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ratio {
     pub(super) baseline: f64,
@@ -179,7 +180,7 @@ pub(super) struct Ratio {
     pub(super) p_below: f64,
 }
 
-/// How to draw, and how sure to be.
+/// How to resample, and the required confidence.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
     pub(super) confidence: f64,
@@ -189,8 +190,8 @@ pub(super) struct Effort {
 
 /// A quantile of the latencies of both sides.
 ///
-/// What makes requests alike makes all latencies alike, but a stretch has too few values beyond a
-/// high quantile to show it: the likeness is looked for at the middle of them as well.
+/// All latencies share one correlation, but a stretch has too few values beyond a high quantile to show it: the
+/// correlation is also measured at the middle of the latencies.
 pub(super) fn quantiles(a: &Blocks, b: &Blocks, q: f64, effort: Effort) -> Result<Ratio, TooAlike> {
     let beyond = |side: &Blocks, q: f64| {
         let at = side.quantile_bin(&side.whole(), q) + 1;
@@ -209,17 +210,17 @@ pub(super) fn rates(a: &Blocks, b: &Blocks, effort: Effort) -> Result<Ratio, Too
     ratio([a, b], &series, |side, draw| side.rate(draw), effort)
 }
 
-/// The requests are so alike over time that the run amounts to too few observations.
+/// The requests are so correlated over time that the run amounts to too few observations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct TooAlike {
-    /// How long the likeness lasts, in seconds.
+    /// The length of the correlation, in seconds.
     pub(super) stretch_s: f64,
     pub(super) baseline: f64,
     pub(super) candidate: f64,
 }
 
-/// `series` shows how long the likeness lasts on either side. Both sides are drawn in stretches of the
-/// same length: what is seen of one alone is often too little.
+/// `series` shows the length of the correlation on either side. Both sides use stretches of the same length: one side
+/// alone often shows too little.
 fn ratio(
     sides: [&Blocks; 2],
     series: &[Vec<Vec<f64>>; 2],
@@ -301,14 +302,14 @@ pub(super) fn block_length(series: &[f64]) -> f64 {
     }
     let best = (1.5 * (slope / spectrum).powi(2) * size).cbrt();
     let most = (3.0 * size.sqrt()).min(size / 3.0);
-    // Where the series swings so that its sum hardly varies, short stretches will do.
+    // If the series swings so that its sum hardly varies, short stretches are enough.
     let best = if spectrum > 0.0 { best } else { 1.0 };
     (CAUTION * best).clamp(1.0, most.max(1.0))
 }
 
-/// How much of the variance of a series' mean stretches of so many elements show: what is alike on both
-/// sides of a cut is lost. By a likeness that falls off geometrically from the first lag on, with
-/// Kendall's correction; the noise of single elements is in no lag.
+/// The share of the variance of a series' mean that stretches of this many elements show: correlation across a cut is
+/// lost. Assumes a correlation that falls off geometrically from the first lag on, with Kendall's correction; the
+/// noise of single elements is in no lag.
 fn shown(series: &[f64], length: f64) -> f64 {
     const LAGS: usize = 6;
     let n = series.len() as f64;

@@ -1,8 +1,8 @@
 //! What is lost together: terminations that overlap, or that share dropped requests.
 //!
-//! Pods of one rollout that one Service-proxy sync takes out share their window's end, and often nobody can say
-//! which of them lost a request. So they are no independent witnesses. An episode is all terminations whose ends
-//! overlap in time, directly or through others. What an episode lost is exact, whoever of it lost it.
+//! Pods of one rollout that one Service-proxy sync removes share their window's end, and often nothing shows which of
+//! them lost a request. So they are not independent. An episode is all terminations whose ends overlap in time,
+//! directly or through others. Its loss is exact, whichever pod lost it.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ use crate::analysis::model::{Analysis, Mode, Stage, Termination};
 /// Terminations that are lost or survived together.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Episode {
-    /// How its pods ended; `other` where they ended in several ways.
+    /// The mode of its pods; `other` if they have several.
     pub mode: Mode,
     /// Its terminations.
     pub terminations: usize,

@@ -8,7 +8,7 @@ use rand::{SeedableRng, rngs::SmallRng};
 use statrs::distribution::{ContinuousCDF, Normal};
 use statrs::function::factorial::ln_binomial;
 
-/// So many of so many.
+/// `x` of `n`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Of {
     pub(super) hits: u64,
@@ -49,7 +49,7 @@ pub(super) fn newcombe(a: Of, b: Of, confidence: f64) -> (f64, f64) {
     (difference - (b - b_low).hypot(a_high - a), difference + (b_high - b).hypot(a - a_low))
 }
 
-/// How many an arm it takes until Fisher's test tells shares `a` and `b` apart with this power.
+/// How many a side are needed until Fisher's test tells shares `a` and `b` apart with this power.
 pub(super) fn needed(a: f64, b: f64, alpha: f64, power: f64) -> Option<u64> {
     let delta = (a - b).abs();
     if delta < 1e-9 {
@@ -101,13 +101,13 @@ pub(super) fn mean<'a>(units: impl IntoIterator<Item = &'a Weighed>) -> f64 {
     if weight > 0.0 { value / weight } else { 0.0 }
 }
 
-/// Rearrangements that are all tried, if there are no more.
+/// All rearrangements are tried if there are no more than this.
 const MOST_ARRANGEMENTS: f64 = 20_000.0;
-/// Else so many are drawn.
+/// Otherwise this many are drawn.
 const DRAWN: u32 = 4_999;
 
-/// A permutation test of which arm each unit belongs to, two-sided: the chance that the arms'
-/// means differ at least as much as they do, were they alike.
+/// A permutation test of which side each unit belongs to, two-sided: the chance that the sides' means differ at least
+/// this much if the sides are the same.
 pub(super) fn permutation(a: &[Weighed], b: &[Weighed]) -> f64 {
     let observed = (mean(b) - mean(a)).abs();
     let mut all: Vec<Weighed> = a.iter().chain(b).copied().collect();
@@ -150,7 +150,7 @@ fn next_combination(chosen: &mut [usize], n: usize) -> bool {
     true
 }
 
-/// Holm's adjustment: each p such that, compared with alpha, all together err with that chance at most.
+/// Holm's adjustment: compared with alpha, the adjusted p values together have at most that chance of an error.
 pub(super) fn holm(p: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|a, b| p[*a].total_cmp(&p[*b]));

@@ -13,17 +13,17 @@ use crate::record::Outcome;
 pub struct Comparison {
     /// The version of the form: 1.
     pub schema_version: u32,
-    /// What it amounts to: worse if any row is, else better if any is.
+    /// The overall verdict: worse if any row is, else better if any is.
     pub verdict: Judgement,
     /// The confidence of the intervals and, over all rows together, of the verdicts.
     pub confidence: f64,
     /// A latency or a rate within this share of the baseline's is the same.
     pub tolerance: f64,
-    /// What it is compared with.
+    /// The baseline.
     pub baseline: Side,
-    /// What is compared.
+    /// The candidate.
     pub candidate: Side,
-    /// What differs between them beyond the results, where they are compared all the same.
+    /// What differs between them beyond the results, if they are compared nevertheless.
     pub differences: Vec<Difference>,
     /// What a reader should know.
     pub caveats: Vec<String>,
@@ -70,13 +70,13 @@ pub struct Row {
     pub baseline: Option<f64>,
     /// The candidate's.
     pub candidate: Option<f64>,
-    /// Candidate against baseline, where that can be bounded.
+    /// Candidate against baseline, if it has bounds.
     pub change: Option<Change>,
-    /// The chance of a difference such as this between two sides that are alike, by the test named in `why`.
+    /// The chance of such a difference between two equal sides, by the test named in `why`.
     pub p: Option<f64>,
-    /// What it amounts to; none where nothing follows from the figure by itself.
+    /// The row's verdict; none if the figure alone has none.
     pub verdict: Option<Judgement>,
-    /// How it was judged, or why it could not be.
+    /// How it was judged, or why it is inconclusive.
     pub why: String,
 }
 
@@ -97,7 +97,7 @@ pub enum Unit {
 }
 
 impl Row {
-    /// One of which nothing is known yet, and so nothing can be told.
+    /// Nothing is known about it yet, so it is inconclusive.
     pub(super) fn unknown(metric: impl Into<String>, label: impl Into<String>, unit: Unit) -> Self {
         Self {
             metric: metric.into(),
@@ -112,7 +112,7 @@ impl Row {
         }
     }
 
-    /// Whether the candidate's value is the worse one, be that by chance or not; unknown values are.
+    /// Whether the candidate's value is worse, by chance or not; unknown values are.
     pub fn looks_worse(&self) -> bool {
         match (self.baseline, self.candidate) {
             (Some(baseline), Some(candidate)) if self.unit == Unit::PerSecond => candidate < baseline,
@@ -135,10 +135,10 @@ impl Unit {
     }
 }
 
-/// How the candidate's value stands to the baseline's, with its interval.
+/// The candidate's value relative to the baseline's, with its interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Change {
-    /// What the three values are.
+    /// The meaning of the three values.
     pub kind: ChangeKind,
     /// As observed.
     pub estimate: f64,
@@ -158,7 +158,7 @@ pub enum ChangeKind {
     Difference,
 }
 
-/// What a comparison says.
+/// A verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Judgement {
@@ -168,7 +168,7 @@ pub enum Judgement {
     Worse,
     /// Within the tolerance, surely.
     Same,
-    /// What was measured does not tell.
+    /// Inconclusive.
     CannotTell,
 }
 

@@ -19,7 +19,7 @@ const MOST_BLOCKS: f64 = 600.0;
 const BLOCK_LENGTHS: [f64; 10] = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 600.0];
 /// Latency bins over a factor of e: each is half a percent wide.
 const BINS_PER_E: f64 = 200.0;
-/// Settings of a load on which no result depends, or that differ from run to run.
+/// Settings of a load that do not affect results, or that differ from run to run.
 const IMMATERIAL: [&str; 4] = ["seed", "workers", "source_ports", "methods"];
 
 /// One run, reduced to what a comparison needs.
@@ -27,11 +27,11 @@ const IMMATERIAL: [&str; 4] = ["seed", "workers", "source_ports", "methods"];
 pub struct Sample {
     /// [`SAMPLE_FORMAT`].
     pub format: u32,
-    /// What people know it by.
+    /// Its name for people.
     pub name: String,
-    /// What has to be the same for two runs to be comparable.
+    /// What must be the same for two runs to be comparable.
     pub fingerprint: BTreeMap<String, String>,
-    /// Whether the measurement can be believed.
+    /// Whether the measurement can be trusted.
     pub verdict: Verdict,
     /// Whether slow answers delayed the requests after them.
     pub is_closed_loop: bool,
@@ -43,7 +43,7 @@ pub struct Sample {
     pub dropped: u64,
     /// The pods that ended.
     pub terminations: Vec<Ended>,
-    /// What of them is lost together.
+    /// Which of them are lost together.
     #[serde(default)]
     pub episodes: Vec<Episode>,
     /// Length of a block, in seconds.
@@ -55,13 +55,13 @@ pub struct Sample {
 /// The end of one pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ended {
-    /// How it came.
+    /// Its mode.
     pub mode: Mode,
-    /// The upper bound of its window towards each consumer, in seconds; `None` where there is none.
+    /// The upper bound of its window towards each consumer, in seconds; `None` if it has none.
     pub windows_s: BTreeMap<String, Option<f64>>,
 }
 
-/// The requests that were due in a short stretch of time.
+/// The requests that were due in a short period of time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Block {
     /// How many were due and sent.
@@ -140,7 +140,7 @@ impl Sample {
     }
 }
 
-/// From the intended send time, or, where there is none, from the actual one.
+/// From the intended send time, or if there is none, from the actual one.
 fn latency_ns(request: &Request, is_closed_loop: bool) -> i64 {
     let from = if is_closed_loop { request.begun() } else { request.row.scheduled };
     request.row.end.ns_since(from)

@@ -1,14 +1,14 @@
-//! What lost requests: a finding for each cause, with what helps against it.
+//! A finding for each cause of lost requests, with its remedy.
 
 use std::collections::BTreeMap;
 
 use super::{Finding, Judged, Known, RESTART_REMEDY, Recommendation, Severity, Termination, count, finding};
 use crate::record::Cause;
 
-/// Each cause of lost requests, and that several pods share some of them.
+/// Each cause of lost requests, and whether several pods share some of them.
 ///
-/// Of a cause, requests that were lost to a container that ended in a pod that stays have a finding of their own: what
-/// would have saved those of a termination is of no use to them.
+/// Requests lost to a container that ended in a pod that stays get a separate finding: the remedies for a termination
+/// do not help them.
 pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
     let sleep = sleep_in_words(known.terminations, known.recommendation);
     let of_restarts = of_restarts(known.judged);
@@ -16,7 +16,7 @@ pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
     for (&cause, &n) in &known.requests.by_cause {
         let of_restarts = of_restarts.get(&cause).copied().unwrap_or(0);
         let (why, remedy) = explain(cause, &sleep);
-        // The generator's own fault is no error of what was measured.
+        // The generator's own fault is not an error of the measured system.
         let severity = if cause == Cause::StaleFlow { Severity::Warning } else { Severity::Error };
         let lost =
             |n: u64| format!("{}: {} request{}", cause.as_str(), count(n), if n == 1 { "" } else { "s" });
@@ -45,7 +45,7 @@ pub(super) fn findings(known: Known<'_>) -> Vec<Finding> {
     findings
 }
 
-/// By cause, the requests that a dead pod or its end lost though no termination explains them: those of restarts.
+/// By cause, the requests that a dead pod or its end lost and no termination explains: those of restarts.
 fn of_restarts(judged: &[Judged<'_>]) -> BTreeMap<Cause, u64> {
     let mut counts = BTreeMap::new();
     let is_its = |j: &&Judged<'_>| {
@@ -57,7 +57,8 @@ fn of_restarts(judged: &[Judged<'_>]) -> BTreeMap<Cause, u64> {
     counts
 }
 
-/// The sleep that helps, as all forms of the report name it: what is advised, or, where nothing can be, what it has to exceed.
+/// The sleep that helps, as all forms of the report name it: the recommended one, or, if there is none, what it must
+/// exceed.
 fn sleep_in_words(terminations: &[Termination], recommendation: &[Recommendation]) -> String {
     let serves_on = "or an app that keeps serving for that time after SIGTERM";
     let advised = Recommendation::longest(recommendation, terminations);
@@ -74,7 +75,7 @@ fn sleep_in_words(terminations: &[Termination], recommendation: &[Recommendation
     }
 }
 
-/// Why such drops happen, and what helps; `sleep` is the sleep that does.
+/// Why such drops happen, and the remedy; `sleep` is the sleep that helps.
 fn explain(cause: Cause, sleep: &str) -> (&'static str, String) {
     match cause {
         Cause::RoutedToDeadPod => (

@@ -1,7 +1,7 @@
 //! Workloads and other objects that are changed: restarted, scaled, given another image, patched.
 //!
-//! What is changed is changed back, at the end of the run unless the scenario says otherwise; a
-//! restart is not, as that would be a rollout again.
+//! A change is changed back, at the end of the run unless the scenario says otherwise. A restart is not, as that
+//! would be another rollout.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::cluster::guard::names::in_path;
 use crate::record::Mode;
 use crate::scenario::{Object, Patch, PatchType, Restore, Workload, WorkloadKind};
 
-/// How a restart is asked for: it is told by its time, so that once more is none.
+/// How a restart is requested: it is identified by its time, so that a repetition has no effect.
 const RESTART: Insisting = Insisting { success: 200, pause: Duration::from_secs(1), twice: Twice::Harmless };
 /// What `kubectl rollout restart` sets.
 const RESTARTED_AT: &str = "kubectl.kubernetes.io/restartedAt";
@@ -53,7 +53,7 @@ impl Acting<'_> {
         let found = self.session.caller.ask(&what, || api.get(&part)).await?;
         let found = found.map_err(|e| CoordinatorError::api(&what, &e))?;
         let found = serde_json::to_value(found).unwrap_or_default();
-        // What this run has created nobody else keeps as it is, whatever it was copied from.
+        // Nobody else manages what this run has created, whatever it was copied from.
         let is_own = found["metadata"]["labels"][RUN_LABEL] == self.session.journal().run();
         let refuses = self.session.gitops == GitOps::Refuse && !is_own;
         match controller_of(&found).filter(|_| refuses) {
@@ -65,7 +65,7 @@ impl Acting<'_> {
         }
     }
 
-    /// Not all pods may go.
+    /// Not all pods may end.
     pub(super) async fn check_scale(
         &self,
         workload: &Workload,
@@ -88,7 +88,7 @@ impl Acting<'_> {
         list_of(&current, container).map(drop).ok_or_else(|| no_container(workload, container))
     }
 
-    /// The API server takes the patch, and it leaves pods.
+    /// The API server accepts the patch, and pods remain after it.
     pub(super) async fn check_patch(&self, object: &Object, patch: &Patch) -> Result<(), CoordinatorError> {
         let (api, current) = self.object(object).await?;
         let patched = self.session.try_patch(&api, &current, patch).await?;
@@ -111,8 +111,8 @@ impl Acting<'_> {
         Ok((api, current))
     }
 
-    /// Has a workload replace its pods, as `kubectl rollout restart` does. That is not changed back:
-    /// it would be a rollout again.
+    /// Makes a workload replace its pods, as `kubectl rollout restart` does. That is not changed back: it would be
+    /// another rollout.
     pub(super) async fn restart(&self, workload: &Workload) -> Disrupted {
         let (api, _) = match self.workload(workload).await {
             Ok(found) => found,
@@ -173,7 +173,7 @@ impl Acting<'_> {
         }
     }
 
-    /// Makes a change, records it as an action, and takes it back when it is time.
+    /// Makes a change, records it as an action, and changes it back when it is time.
     pub(super) async fn changed(
         &self,
         mode: Option<Mode>,

@@ -1,9 +1,8 @@
 //! Nodes that are drained or shut down, and their agents.
 //!
-//! Kubernetes has no call that shuts a node down, restarts its agent or kills a container's
-//! process. A cluster that allows it offers that below its nodes' `proxy`, as the embedded one does
-//! (docs/embedded-cluster.md); any other answers 404 there, which the plan of a run finds out
-//! ([`super::super::plan`]).
+//! Kubernetes has no API call that shuts a node down, restarts its agent or kills a container's process. A cluster
+//! that supports it offers that below its nodes' `proxy`, as the embedded one does (docs/embedded-cluster.md). Any
+//! other cluster returns 404 there, which the plan of a run finds out ([`super::super::plan`]).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -28,17 +27,17 @@ use crate::record::event::PodEvent;
 use crate::record::{EventKind, Mode};
 use crate::scenario::{Action, Pods, Restore};
 
-/// What a cluster itself needs stays where it is.
+/// What a cluster itself needs is not touched.
 const SYSTEM: &str = "kube-";
 
 /// How a node's agent is asked to restart, or to kill a container's process.
 const AGENT: Insisting = Insisting { success: 200, pause: Duration::from_secs(1), twice: Twice::Harmful };
-/// How it is asked to shut the node down: one that does so already goes on.
+/// How it is asked to shut the node down: a shutdown that has started goes on.
 const SHUTDOWN: Insisting = Insisting { twice: Twice::Harmless, ..AGENT };
 
 impl Acting<'_> {
-    /// The node's pods that a drain ends: all but those of DaemonSets, of the node itself and of the
-    /// system, and those that send the run's load.
+    /// The node's pods that a drain ends: all except those of DaemonSets, of the node itself and of the system, and
+    /// those that send the run's load.
     async fn pods_to_drain(&self, node: &str) -> Result<Vec<Candidate>, CoordinatorError> {
         let caller = &self.session.caller;
         let what = format!("list the pods of node {node}");
@@ -70,7 +69,7 @@ impl Acting<'_> {
         Ok((api, serde_json::to_value(found).unwrap_or_default()))
     }
 
-    /// The node is there, has pods of the run's namespace, and no more than may go at once.
+    /// The node exists, has pods of the run's namespace, and no more than may end at once.
     pub(super) async fn check_node(&self, node: &str) -> Result<(), CoordinatorError> {
         self.node(node).await?;
         let namespace = &self.session.caller.namespace;
@@ -82,8 +81,8 @@ impl Acting<'_> {
         self.check_node_bounds(node, going).await
     }
 
-    /// Of the pods that go with a node, there are no more of the run's namespace than may go at once,
-    /// and not all that some owner has ready.
+    /// Of the pods that end with a node, no more are of the run's namespace than may end at once, and they are not
+    /// all the ready pods of some owner.
     async fn check_node_bounds(&self, node: &str, going: Vec<Candidate>) -> Result<(), CoordinatorError> {
         if self.disruption.allow_outage {
             return Ok(());
@@ -108,7 +107,7 @@ impl Acting<'_> {
             deployments: self.session.deployments_without_templates().await?,
         };
         let going = match self.disruption.action {
-            // The API server holds evictions to the budgets, so that their pods go one after the other.
+            // The API server enforces the budgets on evictions, so their pods end one after the other.
             Action::Drain { .. } => {
                 let going: Vec<Candidate> = going.into_iter().filter(|pod| !bounds.has_budget(pod)).collect();
                 bounds.budgets.clear();
@@ -173,7 +172,7 @@ impl Acting<'_> {
         counted(insisted.is_accepted)
     }
 
-    /// Restarts a node's agent; its containers live on.
+    /// Restarts a node's agent; its containers keep running.
     pub(super) async fn restart_agent(&self, node: &str) -> Disrupted {
         counted(self.insist(None, None, AGENT, || self.ask(node, "restart")).await.is_accepted)
     }
@@ -189,8 +188,8 @@ impl Acting<'_> {
         found.iter().filter(|pod| pod.is_ready).try_for_each(|pod| kill_command(pod, container).map(drop))
     }
 
-    /// Kills the first process of a pod's container, and waits until the pod shows that it was started
-    /// again, while the load lasts.
+    /// Kills the first process of a pod's container, and waits until the pod shows that it was restarted, while the
+    /// load lasts.
     pub(super) async fn crash(&self, pod: &Candidate, container: Option<&str>) -> bool {
         let uid = pod.uid().unwrap_or_default();
         let shown = |view: &View| view.pods.get(&uid).map(|seen| restarts(&seen.event));
@@ -208,7 +207,7 @@ impl Acting<'_> {
         if is_accepted {
             let limit = self.session.caller.limits.recovery;
             let again = self.session.views.wait_until(|view| shown(view) != before);
-            // What is not back then is for the recovery to say.
+            // If it is not back then, the recovery reports it.
             let _ = self.while_loaded(timeout(limit, again)).await;
         }
         is_accepted
@@ -219,12 +218,12 @@ impl Acting<'_> {
     }
 }
 
-/// How often a pod's containers were started again, in all.
+/// How often a pod's containers were restarted, in all.
 fn restarts(pod: &PodEvent) -> i32 {
     pod.containers.iter().map(|container| container.restarts).sum()
 }
 
-/// Who kills a container of a pod, and by which command.
+/// The command that kills a container of a pod, and who gets it.
 fn kill_command<'a>(
     pod: &'a Candidate,
     container: Option<&str>,

@@ -1,4 +1,4 @@
-//! What is not done by the run itself: programs that it starts, and what others do meanwhile.
+//! What the run does not do itself: programs that it starts, and what others do in the meantime.
 
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::scenario::{Repeat, Until};
 
 /// Runs programs where the user is.
 pub trait Programs {
-    /// Runs one to its end. An error is why it could not be run.
+    /// Runs one to its end. An error says why it could not be run.
     fn run<'a>(&'a self, words: &'a [String]) -> LocalBoxFuture<'a, Result<ExitStatus, String>>;
 }
 
@@ -41,7 +41,7 @@ impl Acting<'_> {
         let status = self.programs.run(words).await;
         let (code, signal) = match &status {
             Ok(status) => codes(*status),
-            // As a shell says it.
+            // The form that a shell uses.
             Err(_) => (Some(127), None),
         };
         self.session.record(EventKind::CommandEnded { code, signal, disruption });
@@ -49,14 +49,14 @@ impl Acting<'_> {
             return self.refused(Some(Mode::Other), format!("failed to run {}: {why}", words.join(" ")));
         }
         match self.session.await_rollout(&before, disruption).await {
-            // Where the run is stopped, that is said elsewhere.
+            // If the run is stopped, that is reported elsewhere.
             Ok(()) | Err(CoordinatorError::Interrupted) => {}
             Err(error) => self.session.record(EventKind::Warning { message: error.to_string() }),
         }
         counted(code == Some(0))
     }
 
-    /// Watches what others do, for so long, or until that is enough.
+    /// Watches what others do, for this long, or until the goal is reached.
     pub(super) async fn observe(&self, lasts: Option<Duration>) -> Disrupted {
         let watched = async {
             match (self.disruption.repeat, lasts) {
@@ -69,7 +69,7 @@ impl Acting<'_> {
                 (Repeat::Times(_), None) => {}
             }
         };
-        // Where the load ends first, that is told by who asked for this.
+        // If the load ends first, the caller reports it.
         let _ = self.while_loaded(watched).await;
         Disrupted::default()
     }

@@ -1,4 +1,4 @@
-//! Pods that are deleted, evicted, crashed, or led out of their Services.
+//! Pods that are deleted, evicted, crashed, or taken out of their Services.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,13 +21,13 @@ use crate::scenario::{Action, Order, Pods, Restore};
 
 /// The value of a label by which a pod has left its Service.
 const LEFT: &str = "left-by-rolldrop";
-/// How a deletion is asked for.
+/// How a deletion is requested.
 const DELETION: Insisting = Insisting { success: 200, pause: Duration::from_secs(1), twice: Twice::Harmless };
 /// The same for an eviction.
 const EVICTION: Insisting = Insisting { success: 201, pause: Duration::from_secs(5), twice: Twice::Harmless };
 
 impl Acting<'_> {
-    /// The selector must match something, and not all may go at once.
+    /// The selector must match something, and not all may end at once.
     pub(super) async fn check_pods(&self, pods: &Pods) -> Result<(), CoordinatorError> {
         let (ready, leaving) = apart(self.selected(pods).await?, &BTreeSet::new());
         let first = self.chosen(pods, 0, &ready);
@@ -45,7 +45,7 @@ impl Acting<'_> {
         Ok(found)
     }
 
-    /// The pods that an action takes of those that are ready, in the order in which it takes them.
+    /// The pods that an action takes of the ready ones, in the order in which it takes them.
     fn chosen(&self, pods: &Pods, repetition: u32, ready: &[Candidate]) -> Vec<Candidate> {
         let mut chosen = ready.to_vec();
         if pods.order == Order::Random {
@@ -55,7 +55,7 @@ impl Acting<'_> {
         chosen
     }
 
-    /// Not more than may go at once, beside those that are leaving already.
+    /// Not more than may end at once, including those that are already ending.
     async fn check_bounds(
         &self,
         pods: &Pods,
@@ -67,7 +67,7 @@ impl Acting<'_> {
             return Ok(());
         }
         let budgets = match self.disruption.action {
-            // The API server holds evictions to them.
+            // The API server enforces budgets for evictions.
             Action::Evict(_) => Vec::new(),
             _ => self.session.list_kind().await?,
         };
@@ -83,7 +83,7 @@ impl Acting<'_> {
         CoordinatorError::TooMany { action, of: of.to_owned(), why }
     }
 
-    /// Ends as many pods as are to go, a batch after the other.
+    /// Ends as many pods as requested, batch after batch.
     pub(super) async fn end_pods(&self, pods: &Pods, repetition: u32, whole: &mut Whole) -> Disrupted {
         let mut done = Disrupted::default();
         let mut left = None;
@@ -111,9 +111,9 @@ impl Acting<'_> {
         }
     }
 
-    /// Chooses the pods that go next, of those that no other action takes: until they are given back,
-    /// they are this one's. `left` are those of the first choice that have not had their turn; none
-    /// before it, and where there is nothing to choose from.
+    /// Chooses the next pods, from those that no other action has taken: until they are released, they belong to this
+    /// action. `left` are those of the first choice that have not had their turn; none before it, and if there is
+    /// nothing to choose from.
     async fn take(
         &self,
         pods: &Pods,
@@ -122,7 +122,7 @@ impl Acting<'_> {
         whole: &mut Whole,
     ) -> Result<Vec<Candidate>, String> {
         let before = left.take();
-        // Held to the end: of two actions at once the second chooses from what the first has left.
+        // Held to the end: of two actions at once the second chooses from what the first left.
         let mut taken = self.session.taken.lock().await;
         let found = list(self.session, &pods.selector).await.map_err(|error| error.to_string())?;
         self.session.views.read(|view| whole.see(&oldest_ready_first(found.clone()), view));
@@ -136,7 +136,7 @@ impl Acting<'_> {
         let mut going = match before {
             None => self.chosen(pods, repetition, &ready),
             Some(mut before) => {
-                // Others may have ended some of them meanwhile.
+                // Others may have ended some of them in the meantime.
                 before.retain(|pod| ready.iter().any(|other| other.uid() == pod.uid()));
                 before
             }
@@ -147,7 +147,7 @@ impl Acting<'_> {
         Ok(going)
     }
 
-    /// What becomes of these pods is known: who lists them sees it.
+    /// The end of these pods is known: a list shows it.
     async fn give_back(&self, pods: &[Candidate]) {
         let mut taken = self.session.taken.lock().await;
         for uid in pods.iter().filter_map(ResourceExt::uid) {
@@ -156,7 +156,7 @@ impl Acting<'_> {
     }
 
     async fn end_batch(&self, pods: &Pods, going: Vec<Candidate>) -> Disrupted {
-        // One at a time, with recovery in between, is what makes a termination isolated.
+        // One at a time, with recovery in between, makes a termination isolated.
         let mode = if going.len() == 1 { Mode::Isolated } else { Mode::Other };
         let ends = going.iter().map(|pod| async move {
             match &self.disruption.action {
@@ -178,7 +178,7 @@ impl Acting<'_> {
         self.insist(Some(mode), of, DELETION, || api.delete(&name, &params)).await.is_accepted
     }
 
-    /// Evicts a pod. Where a budget does not allow it yet, it waits and asks again while the load lasts.
+    /// Evicts a pod. If a budget does not allow it yet, it waits and retries while the load lasts.
     pub(super) async fn evict(&self, mode: Mode, pod: &Candidate, grace_seconds: Option<u32>) -> bool {
         let api = self.pod_api(pod);
         let name = pod.name_any();
@@ -200,8 +200,8 @@ impl Acting<'_> {
         Ok(())
     }
 
-    /// The label by which the pod leaves its Service: the one that is named, or one that a Service
-    /// selects it by; of several one that nothing but Services names.
+    /// The label by which the pod leaves its Service: the named one, or one that a Service selects it by; of several,
+    /// one that only Services use.
     async fn label_of(&self, pod: &Candidate, named: Option<&str>) -> Result<String, CoordinatorError> {
         let wrong = |why: String| CoordinatorError::Relabel { pod: pod.name_any(), why };
         let of_service = |service: Service| service.spec.and_then(|spec| spec.selector);
@@ -229,7 +229,7 @@ impl Acting<'_> {
         label.map(|label| (*label).clone()).ok_or_else(|| wrong("no Service selects it".to_owned()))
     }
 
-    /// Takes pods out of their Services by a label; they live on.
+    /// Takes pods out of their Services by a label; they keep running.
     pub(super) async fn relabel(
         &self,
         pods: &Pods,
@@ -266,7 +266,7 @@ impl Acting<'_> {
             done += counted(self.note(None, Some((pod.name_any(), pod.uid())), call));
         }
         self.restore(restore, None, &changes).await;
-        // Those that stay out of their Services to the end of the run are nobody else's.
+        // Pods that stay out of their Services to the end of the run are not released.
         if restore != Restore::AtTheEnd {
             self.give_back(&going).await;
         }
@@ -279,7 +279,7 @@ impl Acting<'_> {
     }
 }
 
-/// This pod and no other of its name, with this grace period in place of its own.
+/// Only this pod, not another one of its name, with this grace period instead of its own.
 fn only(pod: &Candidate, grace_seconds: Option<u32>) -> DeleteParams {
     DeleteParams {
         preconditions: Some(Preconditions { uid: pod.uid(), resource_version: None }),
@@ -295,8 +295,8 @@ pub(super) async fn list(session: &Session, selector: &str) -> Result<Vec<Candid
     listed.map_err(|e| CoordinatorError::api(&what, &e))
 }
 
-/// The pods that an action may take, the oldest first, and those that leave already, as they are being
-/// deleted or another action takes them.
+/// The pods that an action may take, the oldest first, and those that are already leaving, because they are being
+/// deleted or another action has taken them.
 fn apart(found: Vec<Candidate>, taken: &BTreeSet<String>) -> (Vec<Candidate>, Vec<Candidate>) {
     let is_taken = |pod: &Candidate| pod.uid().is_some_and(|uid| taken.contains(&uid));
     let leaves = |pod: &Candidate| pod.metadata.deletion_timestamp.is_some() || is_taken(pod);

@@ -1,9 +1,9 @@
-//! When what an action did is over, so that the next may begin.
+//! Decides when an action is complete, so that the next may start.
 //!
-//! Recovered is a workload when as many of its pods are ready as before, none of them is ending,
-//! and as many endpoints of each of their Services are ready as before. To be told from it, the
-//! next termination waits until the silence after this one's last connection has said that it was
-//! the last: as long as STATISTICS asks for, see [`Acting::quiet`].
+//! A workload has recovered when as many of its pods are ready as before, none of them is ending, and as many
+//! endpoints of each of their Services are ready as before. To be distinguishable, the next termination waits until
+//! the silence has shown that this one's last connection was the last: as long as STATISTICS asks for, see
+//! [`Acting::quiet`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,17 +22,17 @@ use crate::scenario::{Action, Pods, Repeat};
 /// How much later than the EndpointSlices a Service proxy may be: kube-proxy's own
 /// `minSyncPeriod`.
 const PROXY_LAG: Duration = Duration::from_secs(1);
-/// The chance, over all terminations together, that a silence is taken for the end of a window
-/// too soon (the α of the windows' own bounds).
+/// The chance, over all terminations together, that a silence is taken as the end of a window too early (the α of the
+/// windows' own bounds).
 const ALPHA: f64 = 0.05;
 /// The load goes on for at least this long after what it is to measure has begun.
 const AFTERMATH_NS: i64 = 1_000_000_000;
-/// Terminations that are counted on where it is not known how many there will be.
+/// Assumed number of terminations if it is not known.
 const MANY: usize = 100;
-/// A pod that gets new connections more seldom than this allows has windows too coarse to be told.
+/// A pod that gets new connections less often than this has windows that are too coarse.
 const LONGEST_QUIET: Duration = Duration::from_secs(10);
 
-/// How much there was before the first action: so much there has to be again before the next.
+/// The numbers before the first action: the same numbers must be reached again before the next.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Whole {
     /// The workloads of the namespace.
@@ -43,7 +43,7 @@ pub(super) struct Whole {
 }
 
 impl Whole {
-    /// Takes in what there is now of the pods that an action may take.
+    /// Adds the current numbers of the pods that an action may take.
     pub(super) fn see(&mut self, ready: &[Candidate], view: &View) {
         self.ready = self.ready.max(ready.len());
         let names: BTreeSet<&str> = ready.iter().filter_map(|pod| pod.metadata.name.as_deref()).collect();
@@ -65,8 +65,8 @@ impl Whole {
 }
 
 impl Acting<'_> {
-    /// Waits, while the load lasts, until what the action, or a batch of it, did is over, and until
-    /// the next can be told from it. What is not over is said in words.
+    /// Waits, while the load lasts, until the action, or a batch of it, is complete, and until the next can be
+    /// distinguished from it. Returns what is not complete, as text.
     pub(super) async fn recovered(&self, whole: &Whole) -> Result<(), String> {
         let recovered = async {
             match &self.disruption.action {
@@ -118,10 +118,10 @@ impl Acting<'_> {
         }
     }
 
-    /// Waits until one more connection to a pod that is gone is implausible: ln(n/α)/λ after the
-    /// last moment at which a Service proxy may have routed one there, where λ is the rate of new
-    /// connections that one pod gets and n the number of terminations. Other consumers take longer: so
-    /// the wait begins anew with each request that is lost ([`until_silent`]).
+    /// Waits until one more connection to a pod that is gone is implausible: ln(n/α)/λ after the last time at which a
+    /// Service proxy may have routed one there, where λ is the rate of new connections per pod and n the number of
+    /// terminations. Other consumers take longer, so the wait restarts with each request that is lost
+    /// ([`until_silent`]).
     async fn quiet(&self, pods: &Pods, whole: &Whole) {
         let per_pod = self.load.rate / whole.ready.max(1) as f64;
         let many = match self.disruption.repeat {

@@ -1,18 +1,18 @@
-//! The silence after a termination that shows that its window is over.
+//! The silence after a termination that shows that its window has closed.
 //!
-//! How long a consumer goes on sending requests to a pod that is gone is not known beforehand: a Service
-//! proxy does it for a second or two, a cloud load balancer for minutes. So the silence begins anew with
-//! each request that is lost meanwhile, up to a limit.
+//! How long a consumer keeps sending requests to a pod that is gone is not known beforehand: a Service proxy does it
+//! for a second or two, a cloud load balancer for minutes. So the silence restarts with each request that is lost
+//! during it, up to a limit.
 
 use std::fmt;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// From one look at the losses to the next.
+/// From one check of the losses to the next.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// How long a termination is waited out once its pods are replaced.
+/// How long to wait after a termination once its pods are replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settle {
     /// How long nothing may be lost; `None` lets the rate of requests decide.
@@ -33,7 +33,7 @@ pub trait Losses: fmt::Debug + Sync {
     fn lost(&self) -> u64;
 }
 
-/// A load of which nothing is known.
+/// A load about which nothing is known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NoLosses;
 
@@ -46,7 +46,7 @@ impl Losses for NoLosses {
 /// What ended a wait for silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// Nothing was lost for as long as was asked for.
+    /// Nothing was lost for the required time.
     Kept,
     /// Requests were still lost when the limit had passed.
     NeverCame,

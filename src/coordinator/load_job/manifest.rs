@@ -10,15 +10,15 @@ use super::{COMPONENT, COMPONENT_LABEL, LOAD_PORT, LoadJob, OS_LABEL, RUN_LABEL,
 
 /// The variable with the token.
 const TOKEN_VARIABLE: &str = "ROLLDROP_LOAD_TOKEN";
-/// Finished workers go after this, should nobody be left to remove them.
+/// Finished workers are removed after this, if nobody else removes them.
 const TTL_SECONDS: u64 = 600;
-/// Of the ends of a fetched load: what a worker has to close its files after SIGTERM.
+/// How long a worker has to close its files after SIGTERM.
 const GRACE_SECONDS: u64 = 30;
 
 /// The Job of this name, whose Secret has the same.
 pub(super) fn job(name: &str, run: &str, job: &LoadJob<'_>) -> Value {
     let labels = json!({COMPONENT_LABEL: COMPONENT, RUN_LABEL: run});
-    // A limit of the CPU would hold requests back from their times.
+    // A CPU limit would delay requests.
     let memory = job.resources.iter().filter(|(resource, _)| *resource == "memory");
     let limits: BTreeMap<_, _> = memory.collect();
     let listen = format!("$(POD_IP):{LOAD_PORT}");
@@ -46,7 +46,7 @@ pub(super) fn job(name: &str, run: &str, job: &LoadJob<'_>) -> Value {
                 Some(Evidence::Conntrack) => json!({"drop": ["ALL"], "add": ["NET_ADMIN"]}),
             },
         },
-        // What it wrote last is then why it ended.
+        // The last line that it wrote is then why it ended.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": "rows", "mountPath": "/rows"}],
     });

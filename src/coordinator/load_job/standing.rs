@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Pod;
 use crate::coordinator::view::View;
 use crate::record::event::{ContainerState, PodEvent};
 
-/// Why none of these pods will take orders, once each says that it will not.
+/// Why none of these pods will take orders, once each says so.
 pub(super) fn why_hopeless(view: &View, is_own: impl Fn(&PodEvent) -> bool) -> Option<String> {
     let own = view.pods.values().map(|seen| &seen.event).filter(|pod| is_own(pod));
     let why = |pod: &PodEvent| match view.stuck_container(|other| other.uid == pod.uid) {
@@ -19,7 +19,7 @@ pub(super) fn why_hopeless(view: &View, is_own: impl Fn(&PodEvent) -> bool) -> O
     all?.into_iter().next()
 }
 
-/// Why a pod has ended, if it has. As long as one terminates it can still be asked.
+/// Why a pod has ended, if it has. A terminating pod can still be asked.
 pub(super) fn why_ended(view: &View, uid: &str) -> Option<String> {
     if !view.pods_listed {
         return None;
@@ -77,7 +77,7 @@ pub(super) fn own_reason(pod: &Pod) -> Option<String> {
     Some(said(waiting.reason.as_ref(), waiting.message.as_ref()))
 }
 
-/// How far a pod is that says nothing.
+/// The state of a pod that gives no reason.
 pub(super) fn state(pod: &Pod) -> String {
     let status = pod.status.as_ref();
     let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or("Pending");

@@ -1,4 +1,4 @@
-//! What disruptions ask of the API server.
+//! The API calls of disruptions.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::super::{Caller, CoordinatorError};
 use super::{About, Plan, root, undo_change};
 use crate::scenario::{Action, Count, Disruption, Object, Pods, Repeat, Restore, Workload, WorkloadKind};
 
-/// What a disruption comes to, in words; `None` where it changes nothing.
+/// The effect of a disruption, as text; `None` if it changes nothing.
 fn effect(disruption: &Disruption) -> Option<String> {
     let pods = |pods: &Pods| {
         let mut text = format!("{} of {}", pods.count, pods.selector);
@@ -127,7 +127,7 @@ impl Plan {
 }
 
 impl Caller {
-    /// What Kubernetes has no call for must be offered by this cluster: that is found out first.
+    /// The cluster must offer what Kubernetes has no call for: that is checked first.
     pub(super) async fn plan_means(
         &self,
         disruption: &Disruption,
@@ -145,7 +145,7 @@ impl Caller {
                 "restart",
                 "exec does it by means of your own, such as command: [ssh, NODE, systemctl, restart, kubelet]",
             ),
-            // Which pods, and where they are, is known only then.
+            // Which pods, and where they are, is known only later.
             Action::Crash { .. } => (
                 None,
                 "kill/NAMESPACE/POD/CONTAINER",
@@ -164,7 +164,7 @@ impl Caller {
         plan.agent("get", &agent_of(&node), command, "whether the cluster offers it: then it answers 405");
         let what = format!("ask whether the cluster offers {}", disruption.action.name());
         let path = agent_path(&node, command);
-        // It takes POST alone; what is not there at all answers 404.
+        // It accepts only POST; if it does not exist at all, the answer is 404.
         let call = || async {
             let request = Request::get(&path).body(Vec::new()).map_err(kube::Error::HttpError)?;
             self.client.request::<Value>(request).await
@@ -188,7 +188,7 @@ impl Caller {
         Ok(found.items.first().map(ResourceExt::name_any).unwrap_or_default())
     }
 
-    /// What it takes to see whether an action is possible and within its limits.
+    /// The calls to check whether an action is possible and within its limits.
     pub(super) async fn plan_check(
         &self,
         disruption: &Disruption,
@@ -269,7 +269,7 @@ impl Caller {
         for disruption in disruptions {
             let times = match disruption.repeat {
                 Repeat::Times(times) => times,
-                // Once here, as how often is known only then.
+                // Listed once here, as the number of calls is known only later.
                 Repeat::Until(_) => 1,
             };
             due.extend((0..times).map(|n| (disruption.due(n, Duration::ZERO), disruption)));
@@ -355,7 +355,7 @@ impl Caller {
                 plan.must("list", &pods_of_nodes(), format!("{at}: spec.nodeName={node}"));
                 let why = format!("{at}: each pod of the node, but those of DaemonSets and of the system");
                 self.plan_end(&disruption.action, pods_of_nodes().later("pod"), &why, plan);
-                // The right to it is one for all namespaces.
+                // The right to it covers all namespaces.
                 if let Some(call) = plan.calls.last_mut() {
                     call.path = "/api/v1/namespaces/{namespace}/pods/{pod}/eviction".into();
                 }
@@ -389,7 +389,7 @@ impl Caller {
     }
 }
 
-/// The pods that an action takes, in words; as often as is known beforehand.
+/// The pods that an action takes, as text; as often as is known beforehand.
 fn each(pods: &Pods, at: &dyn Display) -> Vec<String> {
     let Pods { selector, count, order, .. } = pods;
     match count {

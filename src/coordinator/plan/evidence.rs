@@ -1,4 +1,4 @@
-//! What it takes to ask the kernel where connections go, and whether it can say.
+//! What asking the kernel where connections go needs, and whether the kernel can know.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::ApiResource;
@@ -9,14 +9,14 @@ use crate::coordinator::{Caller, CoordinatorError, service_proxy};
 use crate::record::Evidence;
 use crate::record::service_proxy::ServiceProxy;
 
-/// The label by which a namespace says which pods it takes.
+/// The label of a namespace with the pods that it allows.
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 
 impl Caller {
-    /// Adds what asking the kernel takes, if the scenario does.
+    /// Adds what asking the kernel needs, if the scenario does.
     ///
     /// # Errors
-    /// When it cannot say, or the pods that would ask are not allowed.
+    /// When the kernel cannot know, or the pods that would ask are not allowed.
     pub(super) async fn plan_evidence(
         &self,
         work: &Work<'_>,

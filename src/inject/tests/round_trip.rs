@@ -18,7 +18,7 @@ fn said(text: &str) -> Vec<Value> {
     manifests.objects().into_iter().map(|object| object.value).collect()
 }
 
-/// Takes the sidecar in and out, on every version, and answers what it is with it.
+/// Takes the sidecar in and out, on every version, and returns what it is with it.
 fn comes_back(text: &str) -> Output {
     let before_names = Options { kubernetes: KubernetesVersion::NATIVE_SIDECARS, ..options() };
     for options in [&before_names, &options()] {

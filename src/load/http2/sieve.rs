@@ -39,7 +39,7 @@ impl Sieve {
         self.padding.drain(..)
     }
 
-    /// Moves what passes to the front of `bytes`, and answers how many they are.
+    /// Moves what passes to the front of `bytes`, and returns how many they are.
     pub(super) fn pass(&mut self, bytes: &mut [u8]) -> usize {
         let (mut read, mut passed) = (0, 0);
         while read < bytes.len() {

@@ -24,7 +24,7 @@ use member::{End, Worker};
 /// From the order to start to the schedule's zero: the order has to reach every worker before it.
 const LEAD: Duration = Duration::from_secs(2);
 
-/// Answers why, once a worker's pod has ended.
+/// Returns why, once a worker's pod has ended.
 pub type Gone = Shared<BoxFuture<'static, String>>;
 
 /// A worker that takes orders.
@@ -96,7 +96,7 @@ impl<N: Note> Fleet<N> {
     }
 
     /// Has every worker make itself ready for its part; `on_node` is the load as seen from a node.
-    /// Answers what is to be known before the load starts.
+    /// Returns what is to be known before the load starts.
     ///
     /// # Errors
     /// When a worker cannot send its part, or none is left.
@@ -150,7 +150,7 @@ impl<N: Note> Fleet<N> {
         }
     }
 
-    /// Starts the load. Answers the schedule's zero, on the clock of who wanted it.
+    /// Starts the load. Returns the schedule's zero, on the clock of who wanted it.
     pub async fn start(&mut self) -> Stamp {
         let zero = self.clock.now() + LEAD;
         let starting = self.workers.iter_mut().map(|worker| {

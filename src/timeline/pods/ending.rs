@@ -1,4 +1,4 @@
-//! How and when one pod ended: its own deletion, by others, by itself, or unseen in a gap of the watch.
+//! How and when one pod ended: deleted by the run, deleted by others, on its own, or unseen in a gap of the watch.
 
 use super::super::Command;
 use super::super::beats::Beats;
@@ -12,11 +12,10 @@ use crate::record::event::{Action, ProxyPhase};
 use crate::record::{Mode, Stamp};
 
 const SECOND_NS: i64 = 1_000_000_000;
-/// How long before a watch shows a container's end that end may have been: a kubelet looks at its
-/// containers once a second.
+/// A container may have ended this long before a watch shows it: a kubelet looks at its containers once a second.
 const SHOWN_WITHIN_NS: i64 = 2 * SECOND_NS;
 
-/// All that may tell of the ends of pods.
+/// All records that may show the ends of pods.
 pub(super) struct Evidence<'a> {
     pub(super) clocks: &'a Clocks,
     pub(super) beats: &'a Beats,
@@ -30,17 +29,17 @@ pub(super) struct Evidence<'a> {
     pub(super) gaps: Vec<(Stamp, Stamp)>,
 }
 
-/// What a pod's end was.
+/// How a pod ended.
 enum Kind<'a> {
-    /// The run deleted it: with the first call of which that may have been the effect.
+    /// The run deleted it: with the first call that may have caused it.
     Own(Stamp, &'a Action),
-    /// It ended before anybody deleted it, or without that.
+    /// It ended before it was deleted, or without being deleted.
     ByItself,
     /// Somebody else deleted it.
     ByOthers,
     /// It was deleted and gone in one step.
     RemovedAtOnce,
-    /// It was there before a gap of the watch and not after it.
+    /// It existed before a gap of the watch and not after it.
     Lost,
 }
 
@@ -52,7 +51,7 @@ pub(super) struct Ending<'a> {
 }
 
 impl<'a> Ending<'a> {
-    /// The pod's end; `None` where it lives.
+    /// The pod's end; `None` while it is running.
     pub(super) fn find(&self) -> Option<PodEnd> {
         let (kind, t0) = self
             .deleted_by_this_run()
@@ -90,9 +89,9 @@ impl<'a> Ending<'a> {
         [ProxyPhase::ListenerClosed, ProxyPhase::Sigterm].into_iter().filter_map(|sign| self.phase(sign))
     }
 
-    /// When its preStop hook was called. What came before the pod's end began, as far as the clocks can tell, or
-    /// after its containers ended, was not the kubelet, but a process of the sidecar's container, or in runs of
-    /// earlier versions whoever asked the admin port.
+    /// When its preStop hook was called. A mark from before the pod's end, within the uncertainty of the clocks, or
+    /// from after its containers ended, was not the kubelet's, but came from a process of the sidecar's container, or
+    /// in runs of earlier versions from any client of the admin port.
     fn pre_stop(&self, earliest: Stamp) -> Option<Stamp> {
         let Evidence { phases, clocks, .. } = self.evidence;
         let slack_ns = |source: &str, at| clocks.uncertainty_ns(source, at).unwrap_or(SECOND_NS);
@@ -105,7 +104,7 @@ impl<'a> Ending<'a> {
         phases.all(self.life, ProxyPhase::PreStop).find(may_be).map(|(at, _)| at)
     }
 
-    /// When a deletion took effect that this run did not make, or of whose call it has no answer.
+    /// When a deletion took effect that this run did not make, or for whose call it has no answer.
     fn bounds(&self, deletion: &Deletion) -> T0 {
         let second = by_timestamp(deletion, self.evidence.clocks);
         let mut bracket = self.evidence.beats.bracket(&deletion.version);
@@ -137,7 +136,7 @@ impl<'a> Ending<'a> {
         let attempts: Vec<&(Stamp, &Action)> = self.evidence.actions.iter().filter(|a| is_this(&a)).collect();
         let is_accepted = |a: &&&(Stamp, &Action)| a.1.status.is_some_and(|s| (200..300).contains(&s));
         let accepted = attempts.iter().find(is_accepted);
-        // One without an answer, or with one that says nothing, may have been the one that was carried out.
+        // A call without an answer, or with an unclear one, may have been the one that took effect.
         let may_be = |a: &&&(Stamp, &Action)| !a.1.is_undone && a.1.status.is_none_or(|s| s >= 500);
         let doubtful = attempts.iter().take_while(|a| !is_accepted(a)).find(may_be);
         let (sent, action) = *doubtful.or(accepted)?;
@@ -168,7 +167,7 @@ impl<'a> Ending<'a> {
         let shown = pod.terminal.filter(|at| deletion.is_none_or(|deletion| *at < deletion))?;
         let latest = self.signs().chain(pod.containers_terminated).fold(shown, Stamp::min);
         let earliest = if pod.last.disruption_target.as_deref() == Some("TerminationByKubelet") {
-            // The kubelet told it to stop, and then waited for as long as the grace period.
+            // The kubelet sent its signal, and then waited for as long as the grace period.
             let earliest = latest.shifted_ns(-(pod.last.grace_s.max(0) * SECOND_NS + SHOWN_WITHIN_NS));
             self.shutdown_begun(latest).map_or(earliest, |begun| earliest.max(begun))
         } else {
@@ -192,7 +191,7 @@ impl<'a> Ending<'a> {
         Some((Kind::ByOthers, self.bounds(deletion)))
     }
 
-    /// One that was not scheduled yet, or whose deletion was shown only when it was over.
+    /// One that was not scheduled yet, or whose deletion was shown only after its end.
     fn removed_at_once(&self) -> Option<(Kind<'a>, T0)> {
         let signs = self.signs().chain(self.pod.containers_terminated);
         let latest = signs.fold(self.pod.deleted?, Stamp::min);
@@ -248,7 +247,7 @@ impl<'a> Ending<'a> {
         let may_be = |action: &Action| match action.mode {
             // A node that shuts down ends its pods without deleting them.
             Some(Mode::NodeShutdown) => known == Some(Mode::NodeShutdown),
-            // What is known to have been something else was not the action.
+            // An end with another known cause was not the action's.
             mode => pod.deletion.is_some() && (known.is_none() || known == mode),
         };
         let commanded = commands.iter().rfind(|command| command.started <= t0.latest);
@@ -272,7 +271,7 @@ struct By {
     cause: Option<String>,
 }
 
-/// When a deletion took effect by the API server's own account, to the second.
+/// When a deletion took effect by the API server's own record, to the second.
 fn by_timestamp(deletion: &Deletion, clocks: &Clocks) -> T0 {
     let Deletion { seen, timestamp, grace_s, .. } = deletion;
     let offset = clocks.offset(API_SERVER, timestamp.shifted_ns(-grace_s * SECOND_NS));

@@ -113,13 +113,13 @@ impl Seen {
         if main.peek().is_none() || main.clone().any(|c| c.pre_stop_other) {
             return None;
         }
-        // Every container counts: the first to be told to stop can refuse.
+        // Every container counts: the first one to get its signal can refuse.
         main.map(|c| c.pre_stop_sleep_s.unwrap_or(0)).min()
     }
 }
 
-/// Whether the main containers of a pod are probed before it is ready, as far as one event says so.
-/// `is_new`: it was never seen ready before.
+/// Whether the main containers of a pod are probed before it is ready, as far as one event shows it. `is_new`: it was
+/// never seen ready before.
 fn is_probed(event: &PodEvent, is_new: bool) -> Option<bool> {
     let main = || event.containers.iter().filter(|c| !c.sidecar);
     if main().any(|c| c.readiness_probe == Some(true)) {
@@ -128,8 +128,8 @@ fn is_probed(event: &PodEvent, is_new: bool) -> Option<bool> {
     if main().next().is_some() && main().all(|c| c.readiness_probe == Some(false)) {
         return Some(false);
     }
-    // Records of older versions say nothing of probes. A pod whose containers all run is ready at once
-    // without one, and an ending one keeps its readiness until they have ended.
+    // Records of older versions say nothing about probes. Without one, a pod is ready as soon as all its containers
+    // run, and an ending pod stays ready until they have ended.
     let waits = is_new
         && !event.ready
         && event.deletion_timestamp.is_none()

@@ -105,7 +105,7 @@ impl Worker {
         Lost::new(&self.member, &self.sources, why)
     }
 
-    /// Makes it ready for its part of the load, and compares clocks. Answers its warnings.
+    /// Makes it ready for its part of the load, and compares clocks. Returns its warnings.
     pub(super) async fn prepare(
         &mut self,
         order: Prepare,
